@@ -1,0 +1,66 @@
+# Helpers that every folder's CMakeLists.txt uses: warnings, sanitizers, the layering check.
+
+add_library(unishard_build_flags INTERFACE)
+target_compile_features(unishard_build_flags INTERFACE cxx_std_20)
+target_compile_options(unishard_build_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
+  -Woverloaded-virtual -Wdouble-promotion -Wformat=2 -Wimplicit-fallthrough)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
+  target_compile_options(unishard_build_flags INTERFACE -Wno-restrict)  # GCC bug 105651: false alarms in std::string
+endif()
+if(UNISHARD_WARNINGS_AS_ERRORS)
+  target_compile_options(unishard_build_flags INTERFACE -Werror)
+endif()
+if(UNISHARD_SANITIZE)
+  target_compile_options(unishard_build_flags INTERFACE
+    -fsanitize=${UNISHARD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(unishard_build_flags INTERFACE -fsanitize=${UNISHARD_SANITIZE})
+endif()
+if(UNISHARD_COVERAGE)
+  target_compile_options(unishard_build_flags INTERFACE --coverage -fprofile-update=atomic)
+  target_link_options(unishard_build_flags INTERFACE --coverage)
+endif()
+
+# unishard_library(NAME SOURCES...): a static library `unishard_NAME`, alias `unishard::NAME`, with
+# the folder's include/ public and src/ private.
+function(unishard_library name)
+  add_library(unishard_${name} STATIC ${ARGN})
+  add_library(unishard::${name} ALIAS unishard_${name})
+  target_include_directories(unishard_${name}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  target_compile_features(unishard_${name} PUBLIC cxx_std_20)
+  set_target_properties(unishard_${name} PROPERTIES CXX_EXTENSIONS OFF EXPORT_NAME ${name})
+  target_link_libraries(unishard_${name} PRIVATE $<BUILD_INTERFACE:unishard_build_flags>)
+endfunction()
+
+# Stops the configure when a library whose name contains one of the words is reachable from `target`.
+function(unishard_forbid_links target)
+  if(NOT TARGET ${target})
+    return()
+  endif()
+  set(seen)
+  set(queue ${target})
+  while(queue)
+    list(POP_FRONT queue item)
+    if(item IN_LIST seen)
+      continue()
+    endif()
+    list(APPEND seen ${item})
+    if(NOT item STREQUAL target)
+      foreach(word IN LISTS ARGN)
+        if(item MATCHES "${word}" AND NOT item MATCHES "^unishard")
+          message(FATAL_ERROR "layering: ${target} must not link ${word}, but reaches '${item}'")
+        endif()
+      endforeach()
+    endif()
+    if(TARGET ${item})
+      foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+        get_target_property(libraries ${item} ${property})
+        if(libraries)
+          list(APPEND queue ${libraries})
+        endif()
+      endforeach()
+    endif()
+  endwhile()
+endfunction()

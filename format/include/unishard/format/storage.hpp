@@ -1,0 +1,71 @@
+#pragma once
+// The file system as UniShard uses it: positioned I/O and the few name operations that the commit
+// protocol needs. One real implementation (POSIX); tests wrap it to inject failures at the n-th
+// call. All functions throw Error naming the path (Io, NoSpace, NotFound, AlreadyExists). Short
+// reads and writes and EINTR are handled inside.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace unishard {
+
+using Path = std::filesystem::path;
+
+/// An open file. read_at and write_at are safe from several threads; the rest is not.
+class File {
+ public:
+  virtual ~File() = default;  ///< closes; errors are lost, so call close() after writing
+  virtual std::uint64_t size() const = 0;
+  /// Fills `out` completely; Corrupt ("truncated") when the file ends before.
+  virtual void read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
+  virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  virtual void sync() = 0;
+  virtual void close() = 0;
+  virtual const Path& path() const = 0;
+};
+
+enum class EntryKind : std::uint8_t { File, Directory, Other, Missing };
+
+struct Entry {
+  std::string name;
+  EntryKind kind = EntryKind::Other;
+  std::int64_t modified_seconds = 0;  ///< since 1970
+};
+
+/// Safe from several threads on different paths.
+class Storage {
+ public:
+  virtual ~Storage() = default;
+  virtual std::unique_ptr<File> open(
+      const Path& path) = 0;  ///< for reading; a directory or device is an error
+  virtual std::unique_ptr<File> create(
+      const Path& path) = 0;  ///< for reading and writing; must not exist
+  virtual std::unique_ptr<File> open_for_update(const Path& path) = 0;
+  virtual EntryKind kind(const Path& path) = 0;
+  virtual std::vector<Entry> list(const Path& directory) = 0;  ///< sorted by name
+  virtual void make_directory(const Path& path) = 0;           ///< parents too; existing is fine
+  virtual void create_directory(const Path& path) = 0;         ///< must not exist
+  virtual void rename(
+      const Path& from,
+      const Path& to) = 0;  ///< replaces a file; a non-empty folder is AlreadyExists
+  virtual void exchange(const Path& a,
+                        const Path& b) = 0;        ///< both exist; atomic, else Unsupported
+  virtual void remove_tree(const Path& path) = 0;  ///< missing is fine; links are not followed
+  virtual void remove_file(const Path& path) = 0;
+  virtual void sync_directory(const Path& path) = 0;
+};
+
+/// The one POSIX storage; stateless, lives as long as the program.
+Storage& posix_storage();
+
+/// The whole of a small text file. Corrupt when it is larger than `limit_bytes`.
+std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_bytes);
+
+/// Write beside, sync, rename, sync the folder: afterwards `path` holds all of `text`, or what it
+/// held.
+void replace_text(Storage& storage, const Path& path, std::string_view text);
+
+}  // namespace unishard

@@ -1,0 +1,13 @@
+#pragma once
+// The version of the on-disk format, independent of the library's version. See format/SPEC.md.
+#include <cstdint>
+#include <string_view>
+
+namespace unishard {
+
+inline constexpr std::string_view kFormatName = "unishard";
+inline constexpr std::uint32_t kFormatVersion = 1;          ///< written
+inline constexpr std::uint32_t kOldestReadableVersion = 1;  ///< read
+inline constexpr std::string_view kLibraryVersion = "0.1.0";
+
+}  // namespace unishard

@@ -1,0 +1,104 @@
+#include "unishard/format/error.hpp"
+
+#include "unishard/format/checked.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+namespace unishard {
+
+Error::Error(ErrorCode code, std::string message, std::string hint)
+    : std::runtime_error(std::move(message)), code_(code), hint_(std::move(hint)) {}
+
+Error Error::with_context(std::string_view context) const {
+  return Error(code_, std::string(context) + what(), hint_);
+}
+
+void raise(ErrorCode code, std::string message, std::string hint) {
+  throw Error(code, std::move(message), std::move(hint));
+}
+
+void raise_errno(std::string_view action, std::string_view path, int error_number) {
+  auto code = ErrorCode::Io;
+  std::string hint;
+  switch (error_number) {
+    case ENOENT:
+      code = ErrorCode::NotFound;
+      break;
+    case EEXIST:
+    case ENOTEMPTY:
+      code = ErrorCode::AlreadyExists;
+      break;
+    case ENOSPC:
+    case EDQUOT:
+      code = ErrorCode::NoSpace;
+      hint = "free disk space or choose another folder, then run the same command again";
+      break;
+    case EACCES:
+    case EPERM:
+      hint = "check the owner and permissions of the path";
+      break;
+    case EMFILE:
+      hint = "raise the limit of open files (ulimit -n)";
+      break;
+    default:
+      break;
+  }
+  raise(code, fmt::format("{} {}: {}", action, path, std::generic_category().message(error_number)),
+        std::move(hint));
+}
+
+std::string_view to_string(ErrorCode code) {
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "invalid argument", "not found", "already exists", "corrupt",     "unsupported", "mismatch",
+      "input/output",     "no space",  "cancelled",      "peer failed", "internal"};
+  return kNames.at(static_cast<std::size_t>(code));
+}
+
+int exit_status(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::InvalidArgument:
+    case ErrorCode::Mismatch:
+      return 2;
+    case ErrorCode::Corrupt:
+    case ErrorCode::Unsupported:
+      return 4;
+    case ErrorCode::Internal:
+      return 5;
+    case ErrorCode::NotFound:
+    case ErrorCode::AlreadyExists:
+    case ErrorCode::Io:
+    case ErrorCode::NoSpace:
+    case ErrorCode::Cancelled:
+    case ErrorCode::PeerFailed:
+      return 3;
+  }
+  return 5;
+}
+
+std::string quote(std::string_view text) {
+  constexpr std::size_t kShown = 200;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kShown)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  out += text.size() > kShown ? "...\"" : "\"";
+  return out;
+}
+
+void raise_overflow(std::string_view what) {
+  raise(ErrorCode::Corrupt, fmt::format("{} is out of range", what));
+}
+
+}  // namespace unishard

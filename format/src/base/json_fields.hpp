@@ -1,0 +1,94 @@
+#pragma once
+// Typed access to the members of a JSON object, with errors that name the field's path. Private to
+// format.
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace unishard::detail {
+
+/// A JSON object with the path that led to it. Does not own the JSON.
+class Fields {
+ public:
+  Fields(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {
+    if (!json.is_object()) fail("", "must be an object");
+  }
+
+  const std::string& path() const { return path_; }
+  bool has(std::string_view key) const { return json_->contains(key); }
+
+  const Json& at(std::string_view key) const {
+    const auto found = json_->find(key);
+    if (found == json_->end()) fail(key, "is missing");
+    return *found;
+  }
+
+  std::uint64_t u64(std::string_view key,
+                    std::uint64_t max = std::numeric_limits<std::uint64_t>::max()) const {
+    const Json& value = at(key);
+    if (!value.is_number_unsigned() &&
+        !(value.is_number_integer() && value.get<std::int64_t>() >= 0)) {
+      fail(key, "must be a non-negative integer");
+    }
+    const auto number = value.get<std::uint64_t>();
+    if (number > max) fail(key, fmt::format("is {}, above the limit of {}", number, max));
+    return number;
+  }
+
+  std::int64_t i64(std::string_view key, std::int64_t min, std::int64_t max) const {
+    const Json& value = at(key);
+    if (!value.is_number_integer()) fail(key, "must be an integer");
+    if (value.is_number_unsigned() &&
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(max)) {
+      fail(key, fmt::format("is above the limit of {}", max));
+    }
+    const auto number = value.get<std::int64_t>();
+    if (number < min || number > max)
+      fail(key, fmt::format("is {}, not within {} to {}", number, min, max));
+    return number;
+  }
+
+  double number(std::string_view key) const {
+    const Json& value = at(key);
+    if (!value.is_number()) fail(key, "must be a number");
+    return value.get<double>();
+  }
+
+  bool boolean(std::string_view key) const {
+    const Json& value = at(key);
+    if (!value.is_boolean()) fail(key, "must be true or false");
+    return value.get<bool>();
+  }
+
+  const std::string& text(std::string_view key) const {
+    const Json& value = at(key);
+    if (!value.is_string()) fail(key, "must be a string");
+    return value.get_ref<const std::string&>();
+  }
+
+  const Json& array(std::string_view key, std::uint64_t max_items) const {
+    const Json& value = at(key);
+    if (!value.is_array()) fail(key, "must be an array");
+    if (value.size() > max_items)
+      fail(key, fmt::format("has {} items, above the limit of {}", value.size(), max_items));
+    return value;
+  }
+
+  [[noreturn]] void fail(std::string_view key, std::string_view problem) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}{}{}: {}", path_, key.empty() ? "" : ".", key, problem));
+  }
+
+ private:
+  const Json* json_;
+  std::string path_;
+};
+
+}  // namespace unishard::detail

@@ -1,0 +1,26 @@
+#pragma once
+// Little-endian loads and stores of numbers in byte buffers: the only way table bytes become
+// numbers.
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace unishard::detail {
+
+static_assert(std::endian::native == std::endian::little,
+              "a big-endian port needs byte swaps here");
+
+template <class T>
+void store(std::span<std::byte> bytes, std::size_t offset, T value) {
+  std::memcpy(bytes.subspan(offset, sizeof(T)).data(), &value, sizeof(T));
+}
+
+template <class T>
+T load(std::span<const std::byte> bytes, std::size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.subspan(offset, sizeof(T)).data(), sizeof(T));
+  return value;
+}
+
+}  // namespace unishard::detail

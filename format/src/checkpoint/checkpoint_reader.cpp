@@ -1,0 +1,189 @@
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace unishard {
+
+struct CheckpointReader::Impl {
+  Path folder;
+  Manifest manifest;
+  std::vector<std::unique_ptr<ShardReader>> shards;
+  std::vector<Piece> pieces;         // by (tensor, begin)
+  std::vector<std::size_t> first;    // tensor -> its first piece; one past the last at the end
+  std::vector<std::size_t> masters;  // derived tensor -> its fp32 state
+
+  void open(Storage& storage) {
+    const Path path = folder / kManifestFile;
+    if (storage.kind(path) == EntryKind::Missing) {
+      raise(ErrorCode::NotFound, fmt::format("{}: no {} here, so this is not a complete checkpoint",
+                                             folder.native(), kManifestFile));
+    }
+    manifest = decode_manifest(read_text(storage, path, limits::kManifestBytes), path.native());
+    refuse_extra_shards(storage);
+    const auto cache = make_chunk_cache();
+    for (const ShardEntry& entry : manifest.shards) {
+      shards.push_back(std::make_unique<ShardReader>(storage, folder / entry.file, entry,
+                                                     manifest.save_id, manifest.catalog,
+                                                     manifest.chunk_bytes, cache));
+    }
+  }
+
+  // A file that looks like a shard and is not in the manifest means that two folders were mixed.
+  void refuse_extra_shards(Storage& storage) const {
+    std::unordered_set<std::string> known;
+    for (const ShardEntry& entry : manifest.shards) known.insert(entry.file);
+    for (const Entry& entry : storage.list(folder)) {
+      if (entry.name.starts_with("shard-") && entry.name.ends_with(".h5") &&
+          !known.contains(entry.name)) {
+        raise(
+            ErrorCode::Corrupt,
+            fmt::format("{}: this shard is not in the manifest", (folder / entry.name).native()),
+            "files of two checkpoints were mixed: remove the file, or copy the whole folder again");
+      }
+    }
+  }
+
+  void collect_pieces() {
+    const std::size_t tensors = manifest.catalog.tensors.size();
+    first.assign(tensors + 1, 0);
+    for (const auto& shard : shards) {
+      for (const IndexRow& row : shard->rows()) ++first[row.tensor + 1];
+    }
+    for (std::size_t i = 0; i < tensors; ++i) first[i + 1] += first[i];
+    pieces.resize(first.back());
+    std::vector<std::size_t> next(first.begin(), first.end() - 1);
+    for (std::uint32_t shard = 0; shard < shards.size(); ++shard) {
+      const auto& rows = shards[shard]->rows();
+      for (std::uint32_t row = 0; row < rows.size(); ++row)
+        pieces[next[rows[row].tensor]++] = {shard, row, rows[row].range};
+    }
+    for (std::size_t i = 0; i < tensors; ++i) {
+      std::sort(pieces.begin() + static_cast<std::ptrdiff_t>(first[i]),
+                pieces.begin() + static_cast<std::ptrdiff_t>(first[i + 1]),
+                [](const Piece& a, const Piece& b) { return a.range < b.range; });
+    }
+  }
+
+  std::span<const Piece> of(std::size_t tensor) const {
+    return std::span(pieces).subspan(first[tensor], first[tensor + 1] - first[tensor]);
+  }
+
+  const IndexRow& row_of(const Piece& piece) const {
+    return shards[piece.shard]->rows()[piece.row];
+  }
+
+  // Every element exactly once, and the digest that the manifest promises.
+  void check_coverage(std::size_t number) const {
+    const TensorInfo& tensor = manifest.catalog.tensors[number];
+    const auto fail = [&](const std::string& problem) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: tensor {}: {}", folder.native(), tensor.label(), problem),
+            "use another checkpoint, or a copy of this one");
+    };
+    std::uint64_t next = 0, digest = 0;
+    for (const Piece& piece : of(number)) {
+      if (piece.range.begin != next) {
+        fail(fmt::format("elements {} to {} are {} ({})", std::min(next, piece.range.begin),
+                         std::max(next, piece.range.begin),
+                         piece.range.begin > next ? "missing" : "stored twice",
+                         shards[piece.shard]->path().native()));
+      }
+      next = piece.range.end;
+      digest =
+          crc64_combine(digest, row_of(piece).crc64, piece.range.size() * size_of(tensor.dtype));
+    }
+    if (next != tensor.elements())
+      fail(fmt::format("elements {} to {} are missing", next, tensor.elements()));
+    if (digest != tensor.crc64)
+      fail("the shards' checksums do not combine to the manifest's (field crc64)");
+  }
+
+  void find_masters() {
+    std::unordered_map<std::string_view, std::size_t> fp32;
+    const auto& tensors = manifest.catalog.tensors;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].state == state::kFp32) fp32.emplace(tensors[i].fqn, i);
+    }
+    masters.assign(tensors.size(), 0);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].derived) masters[i] = fp32.at(tensors[i].fqn);
+    }
+  }
+
+  void read_stored(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
+    const std::uint64_t item_bytes = size_of(manifest.catalog.tensors[tensor].dtype);
+    const auto all = of(tensor);
+    auto piece = std::upper_bound(
+        all.begin(), all.end(), range.begin,
+        [](std::uint64_t element, const Piece& p) { return element < p.range.end; });
+    for (; piece != all.end() && piece->range.begin < range.end; ++piece) {
+      const ElementRange part = intersect(range, piece->range);
+      shards[piece->shard]->read(
+          piece->row, part,
+          out.subspan((part.begin - range.begin) * item_bytes, part.size() * item_bytes));
+    }
+  }
+
+  void read_derived(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
+    constexpr std::uint64_t kBlock = 4096;  // elements
+    std::array<float, kBlock> master;
+    const bool brain = manifest.catalog.tensors[tensor].dtype == DType::BFloat16;
+    for (std::uint64_t at = range.begin; at < range.end; at += kBlock) {
+      const ElementRange block{at, std::min(at + kBlock, range.end)};
+      read_stored(masters[tensor], block,
+                  std::as_writable_bytes(std::span(master)).first(block.size() * sizeof(float)));
+      for (std::uint64_t i = 0; i < block.size(); ++i) {
+        const std::uint16_t bits =
+            brain ? round_to_bfloat16(master[i]) : round_to_float16(master[i]);
+        std::memcpy(out.data() + (at - range.begin + i) * sizeof(bits), &bits, sizeof(bits));
+      }
+    }
+  }
+};
+
+CheckpointReader::CheckpointReader(Storage& storage, Path tag_folder)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->folder = std::move(tag_folder);
+  impl_->open(storage);
+  impl_->collect_pieces();
+  for (std::size_t i = 0; i < catalog().tensors.size(); ++i) impl_->check_coverage(i);
+  impl_->find_masters();
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+const Path& CheckpointReader::folder() const { return impl_->folder; }
+const Manifest& CheckpointReader::manifest() const { return impl_->manifest; }
+const std::vector<std::unique_ptr<ShardReader>>& CheckpointReader::shards() const {
+  return impl_->shards;
+}
+std::span<const CheckpointReader::Piece> CheckpointReader::pieces(std::size_t tensor) const {
+  return impl_->of(tensor);
+}
+
+void CheckpointReader::read(std::size_t tensor, ElementRange range,
+                            std::span<std::byte> out) const {
+  const TensorInfo& info = catalog().tensors.at(tensor);
+  if (range.begin > range.end || range.end > info.elements() ||
+      out.size() != range.size() * size_of(info.dtype)) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{}: elements {} to {} into {} bytes", info.label(), range.begin, range.end,
+                      out.size()));
+  }
+  if (info.derived) {
+    impl_->read_derived(tensor, range, out);
+  } else {
+    impl_->read_stored(tensor, range, out);
+  }
+}
+
+}  // namespace unishard

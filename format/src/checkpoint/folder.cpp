@@ -1,0 +1,103 @@
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include "checkpoint/names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace unishard {
+
+std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
+  std::vector<TagEntry> tags;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind != EntryKind::Directory || detail::is_leftover(entry.name)) continue;
+    const Path manifest = folder / entry.name / kManifestFile;
+    if (storage.kind(manifest) != EntryKind::File) continue;
+    TagEntry tag{entry.name, -1, entry.modified_seconds, {}};
+    try {
+      const Manifest decoded =
+          decode_manifest(read_text(storage, manifest, limits::kManifestBytes), manifest.native());
+      tag.step = decoded.catalog.step;
+      tag.saved_unix_seconds = decoded.saved_unix_seconds;
+    } catch (const Error& error) {
+      tag.problem = error.what();
+    }
+    tags.push_back(std::move(tag));
+  }
+  std::sort(tags.begin(), tags.end(), [](const TagEntry& a, const TagEntry& b) {
+    return std::tie(a.step, a.saved_unix_seconds, a.tag) <
+           std::tie(b.step, b.saved_unix_seconds, b.tag);
+  });
+  return tags;
+}
+
+std::optional<std::string> read_latest(Storage& storage, const Path& folder) {
+  const Path path = folder / kLatestFile;
+  if (storage.kind(path) == EntryKind::Missing) return std::nullopt;
+  std::string tag = read_text(storage, path, limits::kTagBytes + 1);
+  if (tag.ends_with('\n')) tag.pop_back();
+  try {
+    validate_tag(tag);
+  } catch (const Error& error) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: {}", path.native(), error.what()),
+          "write the tag to use into the file, or name it with --tag");
+  }
+  return tag;
+}
+
+namespace {
+
+bool has_manifest(Storage& storage, const Path& folder) {
+  return storage.kind(folder / kManifestFile) == EntryKind::File;
+}
+
+[[noreturn]] void not_found(const Path& path, const std::string& problem,
+                            const std::vector<TagEntry>& tags) {
+  std::string names;
+  for (const TagEntry& tag : tags) names += (names.empty() ? "" : ", ") + tag.tag;
+  raise(ErrorCode::NotFound, fmt::format("{}: {}", path.native(), problem),
+        tags.empty()
+            ? "name a folder that holds `latest` and checkpoints, or one checkpoint's folder"
+            : "complete checkpoints here: " + names);
+}
+
+}  // namespace
+
+Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag) {
+  const EntryKind kind = storage.kind(path);
+  if (kind == EntryKind::Missing)
+    raise(ErrorCode::NotFound, fmt::format("{}: no such folder", path.native()), "check the path");
+  if (kind != EntryKind::Directory)
+    raise(ErrorCode::NotFound, fmt::format("{} is not a folder", path.native()),
+          "name the checkpoint's folder");
+  if (has_manifest(storage, path)) {
+    if (!tag || path.filename() == *tag) return path;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is one checkpoint's folder, so it has no tag {}", path.native(),
+                      quote(*tag)));
+  }
+  if (tag) {
+    validate_tag(*tag);
+    if (has_manifest(storage, path / *tag)) return path / *tag;
+    not_found(path, fmt::format("no complete checkpoint with tag {}", quote(*tag)),
+              list_tags(storage, path));
+  }
+  const std::optional<std::string> latest = read_latest(storage, path);
+  if (latest) {
+    if (has_manifest(storage, path / *latest)) return path / *latest;
+    not_found(path / kLatestFile,
+              fmt::format("names {}, which is not a complete checkpoint here", quote(*latest)),
+              list_tags(storage, path));
+  }
+  const std::vector<TagEntry> tags = list_tags(storage, path);
+  const auto newest = std::find_if(tags.rbegin(), tags.rend(),
+                                   [](const TagEntry& entry) { return entry.problem.empty(); });
+  if (newest == tags.rend()) not_found(path, "no complete checkpoint here", tags);
+  return path / newest->tag;
+}
+
+}  // namespace unishard

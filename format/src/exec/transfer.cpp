@@ -1,0 +1,80 @@
+#include "unishard/format/transfer.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace unishard {
+namespace {
+
+class NoObserver final : public Observer {
+ public:
+  void advance(std::uint64_t) override {}
+  void begin(std::string_view, std::uint64_t) override {}
+  void end() override {}
+};
+
+}  // namespace
+
+Observer& no_observer() {
+  static NoObserver observer;
+  return observer;
+}
+
+TransferOptions TransferOptions::within(std::uint64_t memory_bytes, unsigned threads) {
+  constexpr std::uint64_t kSmallest = std::uint64_t{64} << 10, kLargest = std::uint64_t{8} << 20;
+  TransferOptions options;
+  options.threads = std::max(1u, threads);
+  options.buffer_bytes =
+      std::clamp(memory_bytes / 4 / options.threads, kSmallest, kLargest) / kSmallest * kSmallest;
+  return options;
+}
+
+std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Fragment> fragments,
+                                    std::uint64_t buffer_bytes) {
+  std::vector<Fragment> cut;
+  for (const Fragment& fragment : fragments) {
+    const std::uint64_t step =
+        std::max<std::uint64_t>(1, buffer_bytes / size_of(catalog.tensors[fragment.tensor].dtype));
+    for (std::uint64_t at = fragment.range.begin; at < fragment.range.end;
+         at += std::min(step, fragment.range.end - at)) {
+      cut.push_back({fragment.tensor, {at, at + std::min(step, fragment.range.end - at)}});
+    }
+  }
+  return cut;
+}
+
+void run_bounded(std::size_t count, const TransferOptions& options,
+                 const std::function<std::uint64_t(std::size_t, std::span<std::byte>)>& work) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto run = [&] {
+    try {
+      const auto buffer = std::make_unique_for_overwrite<std::byte[]>(options.buffer_bytes);
+      while (!stop) {
+        const std::size_t index = next.fetch_add(1);
+        if (index >= count) return;
+        const std::uint64_t bytes = work(index, {buffer.get(), options.buffer_bytes});
+        if (options.observer != nullptr) options.observer->advance(bytes);
+      }
+    } catch (...) {
+      const std::scoped_lock lock(mutex);
+      if (!failure) failure = std::current_exception();
+      stop = true;
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 1; i < std::min<std::size_t>(options.threads, count); ++i)
+      threads.emplace_back(run);
+    run();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace unishard

@@ -1,0 +1,290 @@
+#include "unishard/format/manifest.hpp"
+
+#include "unishard/format/checked.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/version.hpp"
+
+#include "base/json_fields.hpp"
+#include "base/utf8.hpp"
+#include "checkpoint/names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_set>
+
+namespace unishard {
+namespace {
+
+using detail::Fields;
+
+constexpr std::string_view kHead = "{\"crc64\":\"";
+constexpr std::string_view kHeadEnd = "\",\n";
+constexpr std::size_t kHeadBytes = kHead.size() + 16 + kHeadEnd.size();
+
+// JSON has no infinity: a sum that left double's range is written as the largest double.
+double finite(double value) {
+  return std::clamp(value, -std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
+}
+
+Json to_json(const TensorInfo& tensor) {
+  Json json = {{"fqn", tensor.fqn},
+               {"state", tensor.state},
+               {"dtype", name_of(tensor.dtype)},
+               {"shape", tensor.shape}};
+  if (tensor.group >= 0) json["group"] = tensor.group;
+  if (tensor.frozen) json["frozen"] = true;
+  if (tensor.derived) json["derived"] = true;
+  if (tensor.crc64) json["crc64"] = hex64(*tensor.crc64);
+  if (tensor.stats && tensor.stats->count > 0) {
+    const Stats& stats = *tensor.stats;
+    json["stats"] = {{"nan", stats.nan_count},
+                     {"inf", stats.inf_count},
+                     {"min", finite(stats.min)},
+                     {"max", finite(stats.max)},
+                     {"sum_squares", finite(stats.sum_squares)}};
+  }
+  return json;
+}
+
+Stats stats_from_json(const Json& json, const std::string& where, std::uint64_t elements) {
+  const Fields fields(json, where);
+  Stats stats;
+  stats.count = elements;
+  stats.nan_count = fields.u64("nan", elements);
+  stats.inf_count = fields.u64("inf", elements - stats.nan_count);
+  stats.min = fields.number("min");
+  stats.max = fields.number("max");
+  stats.sum_squares = fields.number("sum_squares");
+  return stats;
+}
+
+TensorInfo tensor_from_json(const Json& json, const std::string& where) {
+  const Fields fields(json, where);
+  TensorInfo tensor;
+  tensor.fqn = fields.text("fqn");
+  tensor.state = fields.text("state");
+  const auto dtype = dtype_from_name(fields.text("dtype"));
+  if (!dtype)
+    fields.fail("dtype",
+                fmt::format("{} is not a known element type", quote(fields.text("dtype"))));
+  tensor.dtype = *dtype;
+  for (const Json& dimension : fields.array("shape", limits::kDimensions)) {
+    if (!dimension.is_number_unsigned()) fields.fail("shape", "must hold non-negative integers");
+    tensor.shape.push_back(dimension.get<std::uint64_t>());
+  }
+  try {
+    tensor.bytes();
+  } catch (const Error& error) {
+    throw error.with_context(where + ".shape: ");
+  }
+  if (fields.has("group"))
+    tensor.group = static_cast<std::int32_t>(fields.i64("group", 0, 1'000'000));
+  if (fields.has("frozen")) tensor.frozen = fields.boolean("frozen");
+  if (fields.has("derived")) tensor.derived = fields.boolean("derived");
+  tensor.crc64 = parse_hex64(fields.text("crc64"));
+  if (!tensor.crc64) fields.fail("crc64", "must have 16 lower-case hexadecimal digits");
+  if (fields.has("stats"))
+    tensor.stats = stats_from_json(fields.at("stats"), where + ".stats", tensor.elements());
+  return tensor;
+}
+
+std::vector<std::string> names_from_json(const Fields& fields, std::string_view key) {
+  std::vector<std::string> names;
+  for (const Json& item : fields.array(key, limits::kTensors)) {
+    if (!item.is_string()) fields.fail(key, "must hold strings");
+    names.push_back(item.get<std::string>());
+  }
+  return names;
+}
+
+void append_lines(std::string& out, std::string_view key, const Json& items) {
+  out += fmt::format("\"{}\":[", key);
+  for (std::size_t i = 0; i < items.size(); ++i) out += (i == 0 ? "\n " : ",\n ") + items[i].dump();
+  out += "],\n";
+}
+
+Json optional_section(const Fields& fields, std::string_view key) {
+  return fields.has(key) ? fields.at(key) : Json();
+}
+
+void read_catalog(const Fields& fields, Catalog& catalog) {
+  std::size_t number = 0;
+  for (const Json& item : fields.array("tensors", limits::kTensors)) {
+    catalog.tensors.push_back(
+        tensor_from_json(item, fmt::format("{}.tensors[{}]", fields.path(), number++)));
+  }
+  number = 0;
+  for (const Json& item : fields.array("aliases", limits::kTensors)) {
+    const Fields alias(item, fmt::format("{}.aliases[{}]", fields.path(), number++));
+    catalog.aliases.push_back({alias.text("fqn"), alias.text("target")});
+  }
+  number = 0;
+  for (const Json& item : fields.array("units", limits::kTensors)) {
+    const Fields unit(item, fmt::format("{}.units[{}]", fields.path(), number++));
+    catalog.units.push_back({unit.text("name"), names_from_json(unit, "fqns")});
+  }
+  catalog.step = fields.i64("step", 0, std::numeric_limits<std::int64_t>::max());
+  catalog.world_size = static_cast<std::uint32_t>(fields.u64("world_size", limits::kWorldSize));
+  catalog.stage = static_cast<std::uint32_t>(fields.u64("stage", 3));
+  catalog.groups = optional_section(fields, "groups");
+  catalog.scheduler = optional_section(fields, "scheduler");
+  catalog.loss_scaler = optional_section(fields, "loss_scaler");
+  catalog.data_position = optional_section(fields, "data_position");
+  catalog.rng = optional_section(fields, "rng");
+  catalog.client_state = optional_section(fields, "client_state");
+  catalog.config = optional_section(fields, "config");
+  catalog.producer = optional_section(fields, "producer");
+}
+
+void read_shards(const Fields& fields, Manifest& manifest) {
+  std::unordered_set<std::string> files;
+  for (const Json& item : fields.array("shards", limits::kWorldSize)) {
+    const std::size_t rank = manifest.shards.size();
+    const std::string where = fmt::format("{}.shards[{}]", fields.path(), rank);
+    manifest.shards.push_back(shard_entry_from_json(item, where));
+    const ShardEntry& entry = manifest.shards.back();
+    if (entry.rank != rank)
+      raise(ErrorCode::Corrupt, fmt::format("{}.rank: is {}, not {}", where, entry.rank, rank));
+    if (!files.insert(entry.file).second)
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}.file: {} is named twice", where, quote(entry.file)));
+  }
+  if (manifest.shards.size() != manifest.catalog.world_size) {
+    raise(ErrorCode::Corrupt, fmt::format("{}.shards: {} shards for world size {}", fields.path(),
+                                          manifest.shards.size(), manifest.catalog.world_size));
+  }
+}
+
+// The version comes first: a newer file may mean something else by every other field.
+void check_version(const Fields& fields) {
+  if (fields.text("format") != kFormatName)
+    fields.fail("format", fmt::format("{} is not {}", quote(fields.text("format")), kFormatName));
+  const std::uint64_t version = fields.u64("version");
+  if (version < kOldestReadableVersion || version > kFormatVersion) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}.version: {}; this program reads versions {} to {}", fields.path(),
+                      version, kOldestReadableVersion, kFormatVersion),
+          "use a newer UniShard");
+  }
+  for (const std::string& feature : names_from_json(fields, "required_features")) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}.required_features: {} is not known here", fields.path(), quote(feature)),
+          "use a newer UniShard");
+  }
+}
+
+void check_save_id(const Fields& fields, const std::string& id) {
+  const bool valid = id.size() == 32 && parse_hex64(std::string_view(id).substr(0, 16)) &&
+                     parse_hex64(std::string_view(id).substr(16));
+  if (!valid) fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
+}
+
+}  // namespace
+
+std::string encode_manifest(const Manifest& manifest) {
+  const Catalog& catalog = manifest.catalog;
+  Json tensors = Json::array(), aliases = Json::array(), units = Json::array(),
+       shards = Json::array();
+  for (const TensorInfo& tensor : catalog.tensors) tensors.push_back(to_json(tensor));
+  for (const Alias& alias : catalog.aliases)
+    aliases.push_back({{"fqn", alias.fqn}, {"target", alias.target}});
+  for (const UnitLayout& unit : catalog.units)
+    units.push_back({{"name", unit.name}, {"fqns", unit.fqns}});
+  for (const ShardEntry& entry : manifest.shards) shards.push_back(to_json(entry));
+
+  std::string body;
+  const auto member = [&](std::string_view key, const Json& value) {
+    body += fmt::format("\"{}\":{},\n", key, value.dump());
+  };
+  member("format", kFormatName);
+  member("version", kFormatVersion);
+  member("required_features", Json::array());
+  member("save_id", manifest.save_id);
+  member("tag", manifest.tag);
+  member("saved_unix_seconds", manifest.saved_unix_seconds);
+  member("step", catalog.step);
+  member("world_size", catalog.world_size);
+  member("stage", catalog.stage);
+  member("identity", identity(catalog).value_or(""));
+  member("chunk_bytes", manifest.chunk_bytes);
+  append_lines(body, "tensors", tensors);
+  append_lines(body, "aliases", aliases);
+  append_lines(body, "units", units);
+  const std::pair<std::string_view, const Json*> sections[] = {
+      {"groups", &catalog.groups},
+      {"scheduler", &catalog.scheduler},
+      {"loss_scaler", &catalog.loss_scaler},
+      {"data_position", &catalog.data_position},
+      {"rng", &catalog.rng},
+      {"client_state", &catalog.client_state},
+      {"config", &catalog.config},
+      {"producer", &catalog.producer}};
+  for (const auto& [key, value] : sections) {
+    if (!value->is_null()) member(key, *value);
+  }
+  append_lines(body, "shards", shards);
+  body.replace(body.size() - 2, 2, "\n}\n");
+  return fmt::format("{}{}{}{}", kHead, hex64(crc64(body)), kHeadEnd, body);
+}
+
+Manifest decode_manifest(std::string_view text, std::string_view where) {
+  const auto crc =
+      text.size() > kHeadBytes ? parse_hex64(text.substr(kHead.size(), 16)) : std::nullopt;
+  if (!crc || !text.starts_with(kHead) ||
+      text.substr(kHead.size() + 16, kHeadEnd.size()) != kHeadEnd) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: the first line is not {}<16 hexadecimal digits>\",", where, kHead),
+          "the file is damaged or was edited: use a copy or another checkpoint");
+  }
+  if (crc64(text.substr(kHeadBytes)) != *crc) {
+    raise(
+        ErrorCode::Corrupt,
+        fmt::format("{}: bytes {} to {} do not match the checksum in the first line (field crc64)",
+                    where, kHeadBytes, text.size()),
+        "the file is damaged or was edited: use a copy or another checkpoint");
+  }
+  const Json json = parse_json(text, where, {limits::kManifestBytes, 64});
+  const Fields fields(json, std::string(where));
+  check_version(fields);
+  Manifest manifest;
+  manifest.save_id = fields.text("save_id");
+  check_save_id(fields, manifest.save_id);
+  manifest.tag = fields.text("tag");
+  manifest.saved_unix_seconds =
+      fields.i64("saved_unix_seconds", 0, std::numeric_limits<std::int64_t>::max());
+  manifest.chunk_bytes = fields.u64("chunk_bytes", limits::kChunkBytesMax);
+  if (manifest.chunk_bytes < limits::kChunkBytesMin || manifest.chunk_bytes % kPayloadAlign != 0) {
+    fields.fail("chunk_bytes",
+                fmt::format("{} is not a multiple of {}", manifest.chunk_bytes, kPayloadAlign));
+  }
+  read_catalog(fields, manifest.catalog);
+  validate(manifest.catalog, where);
+  read_shards(fields, manifest);
+  if (fields.text("identity") != identity(manifest.catalog))
+    fields.fail("identity", "does not follow from the tensors");
+  return manifest;
+}
+
+void validate_tag(std::string_view tag) {
+  const auto refuse = [&](std::string_view rule) {
+    raise(ErrorCode::InvalidArgument, fmt::format("tag {}: {}", quote(tag), rule),
+          "choose another tag, for example global_step100");
+  };
+  if (tag.empty()) refuse("must not be empty");
+  if (tag.size() > limits::kTagBytes)
+    refuse(fmt::format("is longer than {} bytes", limits::kTagBytes));
+  if (tag.front() == '.') refuse("must not begin with a dot");
+  if (!detail::valid_utf8(tag)) refuse("is not UTF-8");
+  for (const char c : tag) {
+    if (c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      refuse("must not contain '/' or control characters");
+  }
+  if (tag == "latest" || tag == "latest.writing" || detail::is_leftover(tag))
+    refuse("is a name that UniShard uses itself");
+}
+
+}  // namespace unishard

@@ -1,0 +1,141 @@
+#include "unishard/format/partition.hpp"
+
+#include "unishard/format/checked.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace unishard {
+namespace {
+
+struct Place {
+  std::size_t unit = 0;
+  std::size_t slot = 0;
+};
+
+// The parameters that follow the flat layout of a unit, by name.
+struct FlatUnits {
+  std::unordered_map<std::string_view, Place> places;
+  std::vector<FlatLayout> layouts;
+
+  explicit FlatUnits(const Catalog& catalog) {
+    std::unordered_map<std::string_view, std::uint64_t> elements;
+    for (const TensorInfo& tensor : catalog.tensors) {
+      const bool is_weight = tensor.state == state::kFp32 || tensor.state == state::kWeights;
+      if (is_weight || !elements.contains(tensor.fqn)) elements[tensor.fqn] = tensor.elements();
+    }
+    for (std::size_t unit = 0; unit < catalog.units.size(); ++unit) {
+      std::vector<std::uint64_t> sizes;
+      for (const std::string& fqn : catalog.units[unit].fqns) {
+        places[fqn] = {unit, sizes.size()};
+        sizes.push_back(elements.contains(fqn) ? elements.at(fqn) : 0);
+      }
+      layouts.push_back(flat_layout(sizes));
+    }
+  }
+
+  // nullptr for tensors that are not laid out flat.
+  const Place* find(const TensorInfo& tensor) const {
+    const auto found = places.find(tensor.fqn);
+    if (found == places.end() || tensor.state == state::kBuffer) return nullptr;
+    const Place& place = found->second;
+    return layouts[place.unit].slots[place.slot].elements == tensor.elements() ? &place : nullptr;
+  }
+};
+
+// A position in the concatenation of the replicated tensors.
+struct Cut {
+  std::size_t item = 0;
+  std::uint64_t element = 0;
+};
+
+// The concatenation of replicated tensors, cut into byte-balanced runs.
+class Spread {
+ public:
+  explicit Spread(const Catalog& catalog) : catalog_(catalog) {}
+
+  void add(std::uint32_t tensor) {
+    tensors_.push_back(tensor);
+    total_ = checked_add(total_, catalog_.tensors[tensor].bytes(), "the bytes of replicated data");
+    ends_.push_back(total_);
+  }
+
+  void append_run(std::uint32_t rank, std::uint32_t world_size, std::vector<Fragment>& out) const {
+    const Cut begin = cut(rank, world_size), end = cut(rank + 1, world_size);
+    for (std::size_t item = begin.item; item <= end.item && item < tensors_.size(); ++item) {
+      const std::uint64_t first = item == begin.item ? begin.element : 0;
+      const std::uint64_t last =
+          item == end.item ? end.element : catalog_.tensors[tensors_[item]].elements();
+      if (first < last) out.push_back({tensors_[item], {first, last}});
+    }
+  }
+
+ private:
+  Cut cut(std::uint32_t rank, std::uint32_t world_size) const {
+    if (rank >= world_size) return {tensors_.size(), 0};
+    __extension__ using Wide = unsigned __int128;
+    const auto byte = static_cast<std::uint64_t>(Wide{total_} * rank / world_size);
+    const auto item = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), byte) -
+                                               ends_.begin());
+    if (item == tensors_.size()) return {item, 0};
+    const TensorInfo& tensor = catalog_.tensors[tensors_[item]];
+    const std::uint64_t element = (byte - (ends_[item] - tensor.bytes())) / size_of(tensor.dtype);
+    return {item, element / kShardBlock * kShardBlock};
+  }
+
+  const Catalog& catalog_;
+  std::vector<std::uint32_t> tensors_;
+  std::vector<std::uint64_t> ends_;  // byte where each tensor ends in the concatenation
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace
+
+std::uint64_t FlatLayout::shard_length(std::uint32_t world_size) const {
+  const std::uint64_t even = length / world_size + (length % world_size != 0);
+  return round_up(even, kShardBlock, "a shard's length");
+}
+
+ElementRange FlatLayout::owned(std::size_t index, std::uint32_t rank,
+                               std::uint32_t world_size) const {
+  const std::uint64_t shard = shard_length(world_size);
+  const FlatSlot& slot = slots[index];
+  const std::uint64_t begin = checked_mul(shard, rank, "a shard's offset");
+  const ElementRange mine{begin, checked_add(begin, shard, "a shard's end")};
+  const ElementRange flat = intersect(mine, {slot.offset, slot.offset + slot.elements});
+  if (flat.empty()) return {};
+  return {flat.begin - slot.offset, flat.end - slot.offset};
+}
+
+FlatLayout flat_layout(std::span<const std::uint64_t> parameter_elements) {
+  FlatLayout layout;
+  for (const std::uint64_t elements : parameter_elements) {
+    layout.slots.push_back({layout.length, elements});
+    layout.length = round_up(checked_add(layout.length, elements, "a unit's length"), kSlotAlign,
+                             "a unit's length");
+  }
+  return layout;
+}
+
+std::vector<Fragment> plan_shard(const Catalog& catalog, std::uint32_t rank) {
+  const FlatUnits flat(catalog);
+  Spread spread(catalog);
+  std::vector<Fragment> fragments;
+  for (std::uint32_t tensor = 0; tensor < catalog.tensors.size(); ++tensor) {
+    const Place* place = catalog.stage >= 1 ? flat.find(catalog.tensors[tensor]) : nullptr;
+    if (place == nullptr) {
+      spread.add(tensor);
+      continue;
+    }
+    const ElementRange range =
+        flat.layouts[place->unit].owned(place->slot, rank, catalog.world_size);
+    if (!range.empty()) fragments.push_back({tensor, range});
+  }
+  spread.append_run(rank, catalog.world_size, fragments);
+  std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
+    return a.tensor != b.tensor ? a.tensor < b.tensor : a.range.begin < b.range.begin;
+  });
+  return fragments;
+}
+
+}  // namespace unishard

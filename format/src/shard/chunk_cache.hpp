@@ -1,0 +1,52 @@
+#pragma once
+#include "unishard/format/shard.hpp"
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace unishard {
+
+class ChunkCache {
+ public:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  explicit ChunkCache(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+
+  /// `owner` tells the shards apart, `offset` is the chunk's place in that file. nullptr when it is
+  /// not held.
+  Bytes find(const void* owner, std::uint64_t offset) {
+    const std::scoped_lock lock(mutex_);
+    for (auto item = items_.begin(); item != items_.end(); ++item) {
+      if (item->owner != owner || item->offset != offset) continue;
+      items_.splice(items_.begin(), items_, item);
+      return item->bytes;
+    }
+    return nullptr;
+  }
+
+  void keep(const void* owner, std::uint64_t offset, Bytes bytes) {
+    const std::scoped_lock lock(mutex_);
+    held_bytes_ += bytes->size();
+    items_.push_front({owner, offset, std::move(bytes)});
+    while (held_bytes_ > capacity_bytes_ && items_.size() > 1) {
+      held_bytes_ -= items_.back().bytes->size();
+      items_.pop_back();
+    }
+  }
+
+ private:
+  struct Item {
+    const void* owner;
+    std::uint64_t offset;
+    Bytes bytes;
+  };
+  std::uint64_t capacity_bytes_;
+  std::mutex mutex_;
+  std::list<Item> items_;  // most recently used first; a handful
+  std::uint64_t held_bytes_ = 0;
+};
+
+}  // namespace unishard

@@ -1,0 +1,321 @@
+// Writing a shard:
+//  1. All sizes follow from the fragments, so HDF5 creates the container with every data set
+//  allocated and is done.
+//  2. write() cuts its run at chunk boundaries. Each piece lies in one fragment and one chunk; it
+//  is digested and measured
+//     once and remembered as a small record. The bytes go to their place by a positioned write.
+//  3. finish() sorts the records, which proves that every element came exactly once, and folds them
+//  twice: along
+//     fragments into the index, along chunks into the chunk tables (CRC-64 combines).
+//  4. Tables and user block are written; the digest of all non-payload bytes is taken from the file
+//  as it is on disk.
+#include "unishard/format/checked.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/shard.hpp"
+#include "unishard/format/version.hpp"
+
+#include "shard/container.hpp"
+#include "shard/tables.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+namespace unishard {
+namespace {
+
+// A run of elements that was written: in one fragment and, if stored, in one chunk.
+struct Record {
+  std::uint32_t fragment = 0;
+  ElementRange range;  // of the tensor
+  std::uint64_t crc64 = 0;
+  Stats stats;
+};
+
+struct Placement {
+  std::uint32_t data_set = kDerivedDataSet;
+  std::uint64_t element_offset = 0;
+};
+
+void write_table(File& file, std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (!bytes.empty()) file.write_at(offset, bytes);
+}
+
+}  // namespace
+
+struct ShardWriter::Impl {
+  Storage& storage;
+  Path path;
+  std::string save_id;
+  const Catalog& catalog;
+  std::vector<Fragment> fragments;
+  std::vector<Placement> placements;
+  std::vector<char> names;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> name_places;
+  ShardEntry entry;
+  std::unique_ptr<File> file;
+  std::mutex mutex;
+  std::vector<Record> records;
+  bool created = false;
+  bool finished = false;
+
+  Impl(Storage& s, Path p, std::string id, const Catalog& c, std::uint32_t rank,
+       std::vector<Fragment> f)
+      : storage(s),
+        path(std::move(p)),
+        save_id(std::move(id)),
+        catalog(c),
+        fragments(std::move(f)) {
+    entry.file = path.filename().native();
+    entry.rank = rank;
+  }
+
+  // Abandons: an unfinished shard is removed. A leftover that cannot be removed lies in a staging
+  // folder.
+  ~Impl() {
+    if (finished || !created) return;
+    try {
+      file.reset();
+      if (storage.kind(path) != EntryKind::Missing) storage.remove_file(path);
+    } catch (const std::exception&) {
+    }
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  const TensorInfo& tensor_of(std::size_t fragment) const {
+    return catalog.tensors.at(fragments.at(fragment).tensor);
+  }
+
+  void place_fragments() {
+    std::map<std::string, DataSetEntry> sets;
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      const TensorInfo& tensor = tensor_of(i);
+      if (fragments[i].range.empty() || fragments[i].range.end > tensor.elements()) {
+        raise(ErrorCode::InvalidArgument,
+              fmt::format("{}: fragment {} to {} is not within its {} elements", tensor.label(),
+                          fragments[i].range.begin, fragments[i].range.end, tensor.elements()));
+      }
+      if (tensor.derived) continue;
+      DataSetEntry key{tensor.state, tensor.dtype, 0, 0, 0};
+      sets.emplace(key.name(), key);
+    }
+    for (auto& [name, item] : sets) entry.data_sets.push_back(item);
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      const TensorInfo& tensor = tensor_of(i);
+      Placement placement;
+      if (!tensor.derived) {
+        const auto found = std::find_if(
+            entry.data_sets.begin(), entry.data_sets.end(), [&](const DataSetEntry& item) {
+              return item.state == tensor.state && item.dtype == tensor.dtype;
+            });
+        placement.data_set = static_cast<std::uint32_t>(found - entry.data_sets.begin());
+        placement.element_offset = found->elements;
+        found->elements =
+            checked_add(found->elements, fragments[i].range.size(), "a data set's elements");
+      }
+      placements.push_back(placement);
+    }
+  }
+
+  void collect_names() {
+    std::map<std::uint32_t, std::pair<std::uint64_t, std::uint32_t>> known;
+    for (const Fragment& fragment : fragments) {
+      auto [place, fresh] = known.try_emplace(fragment.tensor);
+      if (fresh) {
+        const TensorInfo& tensor = catalog.tensors[fragment.tensor];
+        const std::string name = tensor.fqn + '\0' + tensor.state;
+        place->second = {names.size(), static_cast<std::uint32_t>(name.size())};
+        names.insert(names.end(), name.begin(), name.end());
+      }
+      name_places.push_back(place->second);
+    }
+  }
+
+  void create() {
+    detail::ContainerSpec spec;
+    spec.save_id = save_id;
+    spec.rank = entry.rank;
+    spec.world_size = catalog.world_size;
+    spec.chunk_bytes = kChunkBytes;
+    spec.index_rows = entry.index_rows = fragments.size();
+    spec.names_bytes = entry.names_bytes = names.size();
+    for (const DataSetEntry& item : entry.data_sets) {
+      spec.data_sets.push_back({item.name(), item.state, item.dtype, item.elements,
+                                item.stored_bytes() / size_of(item.dtype),
+                                detail::chunk_count(item.stored_bytes(), kChunkBytes)});
+    }
+    storage.create(path)
+        ->close();  // the name is ours, through the storage that tests can make fail
+    created = true;
+    storage.remove_file(path);
+    const detail::ContainerOffsets offsets = detail::create_container(path, spec);
+    entry.index_offset = offsets.index;
+    entry.names_offset = offsets.names;
+    for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
+      entry.data_sets[i].offset = offsets.data[i];
+      entry.data_sets[i].chunks_offset = offsets.chunks[i];
+    }
+    file = storage.open_for_update(path);
+    entry.bytes = file->size();
+  }
+
+  void add(Record record) {
+    const std::scoped_lock lock(mutex);
+    records.push_back(std::move(record));
+  }
+
+  // One piece: below `limit` elements, in one chunk.
+  void write_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
+    const TensorInfo& tensor = tensor_of(fragment);
+    const Placement& placement = placements[fragment];
+    if (placement.data_set != kDerivedDataSet) {
+      const std::uint64_t element =
+          placement.element_offset + (range.begin - fragments[fragment].range.begin);
+      file->write_at(entry.data_sets[placement.data_set].offset + element * size_of(tensor.dtype),
+                     bytes);
+    }
+    add({static_cast<std::uint32_t>(fragment), range, crc64(bytes), measure(tensor.dtype, bytes)});
+  }
+
+  // Sorts the records and checks that together they are each fragment exactly once.
+  void check_complete() {
+    std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
+      return a.fragment != b.fragment ? a.fragment < b.fragment : a.range < b.range;
+    });
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      std::uint64_t next = fragments[i].range.begin;
+      for (; at < records.size() && records[at].fragment == i; ++at) {
+        if (records[at].range.begin != next) incomplete(i, next, records[at].range.begin);
+        next = records[at].range.end;
+      }
+      if (next != fragments[i].range.end) incomplete(i, next, fragments[i].range.end);
+    }
+  }
+
+  [[noreturn]] void incomplete(std::size_t fragment, std::uint64_t expected,
+                               std::uint64_t found) const {
+    raise(
+        ErrorCode::InvalidArgument,
+        fmt::format("{}: {}: elements {} to {} were {}", path.native(), tensor_of(fragment).label(),
+                    std::min(expected, found), std::max(expected, found),
+                    found > expected ? "not written" : "written twice"));
+  }
+
+  std::vector<std::byte> index_table() const {
+    std::vector<std::byte> table(fragments.size() * detail::kIndexRowBytes);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      IndexRow row{fragments[i].tensor,
+                   placements[i].data_set,
+                   fragments[i].range,
+                   placements[i].element_offset,
+                   0,
+                   name_places[i].first,
+                   name_places[i].second,
+                   {}};
+      const std::uint64_t item_bytes = size_of(tensor_of(i).dtype);
+      for (; at < records.size() && records[at].fragment == i; ++at) {
+        row.crc64 =
+            crc64_combine(row.crc64, records[at].crc64, records[at].range.size() * item_bytes);
+        row.stats.append(records[at].stats);
+      }
+      detail::encode_index_row(
+          row, std::span(table).subspan(i * detail::kIndexRowBytes, detail::kIndexRowBytes));
+    }
+    return table;
+  }
+
+  // Chunk digests of one data set: its fragments are in file order, so their records are too.
+  std::vector<std::byte> chunk_table(std::uint32_t set) const {
+    const DataSetEntry& item = entry.data_sets[set];
+    const std::uint64_t stored = item.stored_bytes(), item_bytes = size_of(item.dtype);
+    std::vector<std::uint64_t> digests(detail::chunk_count(stored, kChunkBytes));
+    std::uint64_t at = 0;
+    for (const Record& record : records) {
+      if (placements[record.fragment].data_set != set) continue;
+      const std::uint64_t bytes = record.range.size() * item_bytes;
+      std::uint64_t& digest = digests[at / kChunkBytes];
+      digest = crc64_combine(digest, record.crc64, bytes);
+      at += bytes;
+    }
+    if (at < stored)
+      digests.back() = crc64_combine(digests.back(), crc64_zeros(stored - at), stored - at);
+    std::vector<std::byte> table(digests.size() * detail::kChunkRowBytes);
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      const auto size = static_cast<std::uint32_t>(detail::chunk_size(stored, kChunkBytes, i));
+      detail::encode_chunk_row(
+          {item.offset + i * kChunkBytes, size, 0, digests[i]},
+          std::span(table).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes));
+    }
+    return table;
+  }
+};
+
+ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
+                         std::uint32_t rank, std::vector<Fragment> fragments)
+    : impl_(std::make_unique<Impl>(storage, std::move(path), std::move(save_id), catalog, rank,
+                                   std::move(fragments))) {
+  impl_->place_fragments();
+  impl_->collect_names();
+  impl_->create();
+}
+
+ShardWriter::~ShardWriter() = default;
+
+const std::vector<Fragment>& ShardWriter::fragments() const { return impl_->fragments; }
+
+void ShardWriter::write(std::size_t fragment, ElementRange range,
+                        std::span<const std::byte> bytes) {
+  const TensorInfo& tensor = impl_->tensor_of(fragment);
+  const Fragment& whole = impl_->fragments[fragment];
+  const std::uint64_t item_bytes = size_of(tensor.dtype);
+  if (!whole.range.contains(range) || bytes.size() != range.size() * item_bytes) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{}: elements {} to {} in {} bytes are not a part of the fragment {} to {}",
+                      tensor.label(), range.begin, range.end, bytes.size(), whole.range.begin,
+                      whole.range.end));
+  }
+  const std::uint64_t chunk_elements = kChunkBytes / item_bytes;
+  const std::uint64_t shift =
+      impl_->placements[fragment].element_offset;  // fragment start within the data set
+  while (!range.empty()) {
+    const std::uint64_t element = shift + (range.begin - whole.range.begin);
+    const std::uint64_t count = std::min(range.size(), chunk_elements - element % chunk_elements);
+    impl_->write_piece(fragment, {range.begin, range.begin + count},
+                       bytes.first(count * item_bytes));
+    bytes = bytes.subspan(count * item_bytes);
+    range.begin += count;
+  }
+}
+
+ShardEntry ShardWriter::finish() {
+  Impl& self = *impl_;
+  self.check_complete();
+  write_table(*self.file, self.entry.index_offset, self.index_table());
+  write_table(*self.file, self.entry.names_offset, std::as_bytes(std::span(self.names)));
+  for (std::uint32_t set = 0; set < self.entry.data_sets.size(); ++set) {
+    write_table(*self.file, self.entry.data_sets[set].chunks_offset, self.chunk_table(set));
+  }
+  self.file->write_at(0, detail::encode_user_block({kFormatVersion, 0, self.save_id,
+                                                    self.entry.rank, self.catalog.world_size}));
+  std::vector<DataSetEntry> by_offset = self.entry.data_sets;
+  std::sort(by_offset.begin(), by_offset.end(),
+            [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  self.entry.metadata_crc64 = detail::metadata_crc64(*self.file, self.entry.bytes, by_offset);
+  if (self.file->size() != self.entry.bytes) {
+    raise(ErrorCode::Internal, fmt::format("{}: the file grew beyond its {} planned bytes",
+                                           self.path.native(), self.entry.bytes));
+  }
+  self.file->sync();
+  self.file->close();
+  self.finished = true;
+  return self.entry;
+}
+
+}  // namespace unishard

@@ -1,0 +1,141 @@
+#include "shard/tables.hpp"
+
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/version.hpp"
+
+#include "base/little_endian.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace unishard::detail {
+namespace {
+
+constexpr std::string_view kMagic = "UNISHARD";
+constexpr std::size_t kSaveIdBytes = 32;
+constexpr std::size_t kBlockCrcOffset = kUserBlockBytes - 8;
+
+}  // namespace
+
+std::vector<std::byte> encode_user_block(const UserBlock& block) {
+  std::vector<std::byte> bytes(kUserBlockBytes);
+  const std::span<std::byte> out(bytes);
+  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
+  store(out, 8, block.version);
+  store(out, 12, block.required_features);
+  std::memcpy(bytes.data() + 16, block.save_id.data(),
+              std::min(block.save_id.size(), kSaveIdBytes));
+  store(out, 48, block.rank);
+  store(out, 52, block.world_size);
+  store(out, kBlockCrcOffset, crc64(std::span<const std::byte>(bytes).first(kBlockCrcOffset)));
+  return bytes;
+}
+
+UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path) {
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: bytes 0 to 8 are not the mark of a UniShard shard", path.native()));
+  }
+  if (load<std::uint64_t>(bytes, kBlockCrcOffset) != crc64(bytes.first(kBlockCrcOffset))) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: the header (bytes 0 to {}) does not match its checksum", path.native(),
+                      kUserBlockBytes));
+  }
+  UserBlock block;
+  block.version = load<std::uint32_t>(bytes, 8);
+  block.required_features = load<std::uint32_t>(bytes, 12);
+  block.save_id.assign(reinterpret_cast<const char*>(bytes.data()) + 16, kSaveIdBytes);
+  block.rank = load<std::uint32_t>(bytes, 48);
+  block.world_size = load<std::uint32_t>(bytes, 52);
+  if (block.version < kOldestReadableVersion || block.version > kFormatVersion ||
+      block.required_features != 0) {
+    raise(
+        ErrorCode::Unsupported,
+        fmt::format("{}: format version {} (features {:#x}); this program reads versions {} to {}",
+                    path.native(), block.version, block.required_features, kOldestReadableVersion,
+                    kFormatVersion),
+        "use a newer UniShard");
+  }
+  return block;
+}
+
+void encode_index_row(const IndexRow& row, std::span<std::byte> out) {
+  store(out, 0, row.tensor);
+  store(out, 4, row.data_set);
+  store(out, 8, row.range.begin);
+  store(out, 16, row.range.end);
+  store(out, 24, row.element_offset);
+  store(out, 32, row.crc64);
+  store(out, 40, row.name_offset);
+  store(out, 48, row.name_bytes);
+  store(out, 52, std::uint32_t{0});
+  store(out, 56, row.stats.nan_count);
+  store(out, 64, row.stats.inf_count);
+  store(out, 72, row.stats.min);
+  store(out, 80, row.stats.max);
+  store(out, 88, row.stats.sum_squares);
+}
+
+IndexRow decode_index_row(std::span<const std::byte> bytes) {
+  IndexRow row;
+  row.tensor = load<std::uint32_t>(bytes, 0);
+  row.data_set = load<std::uint32_t>(bytes, 4);
+  row.range = {load<std::uint64_t>(bytes, 8), load<std::uint64_t>(bytes, 16)};
+  row.element_offset = load<std::uint64_t>(bytes, 24);
+  row.crc64 = load<std::uint64_t>(bytes, 32);
+  row.name_offset = load<std::uint64_t>(bytes, 40);
+  row.name_bytes = load<std::uint32_t>(bytes, 48);
+  row.stats.nan_count = load<std::uint64_t>(bytes, 56);
+  row.stats.inf_count = load<std::uint64_t>(bytes, 64);
+  row.stats.min = load<double>(bytes, 72);
+  row.stats.max = load<double>(bytes, 80);
+  row.stats.sum_squares = load<double>(bytes, 88);
+  return row;
+}
+
+void encode_chunk_row(const ChunkRow& row, std::span<std::byte> out) {
+  store(out, 0, row.file_offset);
+  store(out, 8, row.stored_bytes);
+  store(out, 12, row.filter_mask);
+  store(out, 16, row.crc64);
+}
+
+ChunkRow decode_chunk_row(std::span<const std::byte> bytes) {
+  return {load<std::uint64_t>(bytes, 0), load<std::uint32_t>(bytes, 8),
+          load<std::uint32_t>(bytes, 12), load<std::uint64_t>(bytes, 16)};
+}
+
+std::uint64_t chunk_count(std::uint64_t stored_bytes, std::uint64_t chunk_bytes) {
+  return stored_bytes / chunk_bytes + (stored_bytes % chunk_bytes != 0);
+}
+
+std::uint64_t chunk_size(std::uint64_t stored_bytes, std::uint64_t chunk_bytes,
+                         std::uint64_t index) {
+  return std::min(chunk_bytes, stored_bytes - index * chunk_bytes);
+}
+
+std::uint64_t metadata_crc64(const File& file, std::uint64_t file_bytes,
+                             std::span<const DataSetEntry> data_sets) {
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(file_bytes, std::uint64_t{256} << 10));
+  std::uint64_t crc = 0;
+  const auto add_run = [&](std::uint64_t begin, std::uint64_t end) {
+    while (begin < end) {
+      const auto run = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), end - begin));
+      file.read_at(begin, run);
+      crc = crc64(run, crc);
+      begin += run.size();
+    }
+  };
+  std::uint64_t at = 0;
+  for (const DataSetEntry& item : data_sets) {
+    add_run(at, item.offset);
+    at = item.offset + item.stored_bytes();
+  }
+  add_run(at, file_bytes);
+  return crc;
+}
+
+}  // namespace unishard::detail

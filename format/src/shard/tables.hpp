@@ -1,0 +1,50 @@
+#pragma once
+// The byte layouts of a shard's own tables: user block, index rows, chunk rows. Pure. See SPEC.md
+// "Shard file".
+#include "unishard/format/shard.hpp"
+
+#include "shard/container.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace unishard::detail {
+
+/// What the first 4096 bytes of a shard say.
+struct UserBlock {
+  std::uint32_t version = 0;
+  std::uint32_t required_features = 0;
+  std::string save_id;
+  std::uint32_t rank = 0, world_size = 0;
+};
+
+std::vector<std::byte> encode_user_block(const UserBlock& block);
+/// Throws Corrupt or Unsupported naming `path`.
+UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path);
+
+void encode_index_row(const IndexRow& row, std::span<std::byte> out);
+IndexRow decode_index_row(std::span<const std::byte> bytes);
+
+struct ChunkRow {
+  std::uint64_t file_offset = 0;
+  std::uint32_t stored_bytes = 0;
+  std::uint32_t filter_mask = 0;
+  std::uint64_t crc64 = 0;
+};
+void encode_chunk_row(const ChunkRow& row, std::span<std::byte> out);
+ChunkRow decode_chunk_row(std::span<const std::byte> bytes);
+
+/// Number of chunks of a data set, and the bytes of chunk `index`.
+std::uint64_t chunk_count(std::uint64_t stored_bytes, std::uint64_t chunk_bytes);
+std::uint64_t chunk_size(std::uint64_t stored_bytes, std::uint64_t chunk_bytes,
+                         std::uint64_t index);
+
+/// CRC-64 of all bytes of `file` outside its payload data sets. Pre: the data sets lie in the file,
+/// sorted by offset, without overlap.
+std::uint64_t metadata_crc64(const File& file, std::uint64_t file_bytes,
+                             std::span<const DataSetEntry> data_sets);
+
+}  // namespace unishard::detail

@@ -1,0 +1,186 @@
+#include "unishard/format/error.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace unishard {
+namespace {
+
+// Closes on destruction; close() reports what the destructor would swallow.
+class PosixFile final : public File {
+ public:
+  PosixFile(Path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  ~PosixFile() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  PosixFile(const PosixFile&) = delete;
+  PosixFile& operator=(const PosixFile&) = delete;
+
+  std::uint64_t size() const override {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0)
+      raise_errno("reading the size of", path_.native(), errno);
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    std::size_t done = 0;
+    while (done < out.size()) {
+      const ssize_t count = ::pread(descriptor_, out.data() + done, out.size() - done,
+                                    static_cast<off_t>(offset + done));
+      if (count < 0) {
+        if (errno == EINTR) continue;
+        raise_errno("reading", path_.native(), errno);
+      }
+      if (count == 0) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: truncated: the file ends at byte {}, but bytes {} to {} are needed",
+                          path_.native(), offset + done, offset, offset + out.size()));
+      }
+      done += static_cast<std::size_t>(count);
+    }
+  }
+
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const ssize_t count = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
+                                     static_cast<off_t>(offset + done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) raise_errno("writing", path_.native(), count == 0 ? EIO : errno);
+      done += static_cast<std::size_t>(count);
+    }
+  }
+
+  void sync() override {
+    if (::fsync(descriptor_) != 0) raise_errno("syncing", path_.native(), errno);
+  }
+
+  void close() override {
+    const int descriptor = std::exchange(descriptor_, -1);
+    if (descriptor >= 0 && ::close(descriptor) != 0) raise_errno("closing", path_.native(), errno);
+  }
+
+  const Path& path() const override { return path_; }
+
+ private:
+  Path path_;
+  int descriptor_;
+};
+
+EntryKind kind_of(mode_t mode) {
+  if (S_ISREG(mode)) return EntryKind::File;
+  return S_ISDIR(mode) ? EntryKind::Directory : EntryKind::Other;
+}
+
+class PosixStorage final : public Storage {
+ public:
+  std::unique_ptr<File> open(const Path& path) override {
+    // O_NONBLOCK: opening a FIFO must not wait; what is not a regular file is refused just after.
+    auto file = open_with(path, O_RDONLY | O_NONBLOCK, "opening");
+    if (kind(path) != EntryKind::File)
+      raise(ErrorCode::Corrupt, fmt::format("{} is not a regular file", path.native()));
+    return file;
+  }
+  std::unique_ptr<File> create(const Path& path) override {
+    return open_with(path, O_RDWR | O_CREAT | O_EXCL, "creating");
+  }
+  std::unique_ptr<File> open_for_update(const Path& path) override {
+    return open_with(path, O_RDWR, "opening");
+  }
+
+  EntryKind kind(const Path& path) override {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) return EntryKind::Missing;
+      raise_errno("looking at", path.native(), errno);
+    }
+    return kind_of(status.st_mode);
+  }
+
+  std::vector<Entry> list(const Path& directory) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), ::closedir);
+    if (!stream) raise_errno("listing", directory.native(), errno);
+    std::vector<Entry> entries;
+    errno = 0;
+    while (const dirent* item = ::readdir(stream.get())) {
+      const std::string name = item->d_name;
+      struct stat status {};
+      if (name == "." || name == ".." || ::lstat((directory / name).c_str(), &status) != 0)
+        continue;
+      entries.push_back({name, kind_of(status.st_mode), status.st_mtime});
+      errno = 0;
+    }
+    if (errno != 0) raise_errno("listing", directory.native(), errno);
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return a.name < b.name; });
+    return entries;
+  }
+
+  void make_directory(const Path& path) override {
+    std::error_code code;
+    std::filesystem::create_directories(path, code);
+    if (code) raise_errno("creating folder", path.native(), code.value());
+  }
+  void create_directory(const Path& path) override {
+    if (::mkdir(path.c_str(), 0777) != 0) raise_errno("creating folder", path.native(), errno);
+  }
+  void rename(const Path& from, const Path& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      raise_errno(fmt::format("renaming {} to", from.native()), to.native(), errno);
+  }
+  void exchange(const Path& a, const Path& b) override {
+    if (::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0)
+      return;
+    if (errno == EINVAL || errno == ENOSYS) {
+      raise(
+          ErrorCode::Unsupported,
+          fmt::format("the file system of {} cannot exchange two folders atomically", b.native()));
+    }
+    raise_errno(fmt::format("exchanging {} with", a.native()), b.native(), errno);
+  }
+  void remove_tree(const Path& path) override {
+    std::error_code code;
+    std::filesystem::remove_all(path, code);
+    if (code) raise_errno("removing", path.native(), code.value());
+  }
+  void remove_file(const Path& path) override {
+    if (::unlink(path.c_str()) != 0) raise_errno("removing", path.native(), errno);
+  }
+  void sync_directory(const Path& path) override {
+    auto folder = open_with(path, O_RDONLY | O_DIRECTORY, "opening folder");
+    folder->sync();
+    folder->close();
+  }
+
+ private:
+  static std::unique_ptr<PosixFile> open_with(const Path& path, int flags,
+                                              std::string_view action) {
+    int descriptor = -1;
+    do {
+      descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    } while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0) raise_errno(action, path.native(), errno);
+    return std::make_unique<PosixFile>(path, descriptor);
+  }
+};
+
+}  // namespace
+
+Storage& posix_storage() {
+  static PosixStorage storage;
+  return storage;
+}
+
+}  // namespace unishard

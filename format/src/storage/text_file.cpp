@@ -1,0 +1,33 @@
+#include "unishard/format/error.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard {
+
+std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_bytes) {
+  const auto file = storage.open(path);
+  const std::uint64_t size = file->size();
+  if (size > limit_bytes) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} bytes exceed the limit of {}", path.native(), size, limit_bytes));
+  }
+  std::string text(size, '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void replace_text(Storage& storage, const Path& path, std::string_view text) {
+  const Path beside = path.native() + ".writing";
+  if (storage.kind(beside) != EntryKind::Missing) storage.remove_file(beside);
+  {
+    const auto file = storage.create(beside);
+    file->write_at(0, std::as_bytes(std::span(text)));
+    file->sync();
+    file->close();
+  }
+  storage.rename(beside, path);
+  storage.sync_directory(path.has_parent_path() ? path.parent_path() : Path("."));
+}
+
+}  // namespace unishard

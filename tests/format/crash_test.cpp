@@ -1,0 +1,152 @@
+// A save that fails or dies at its n-th changing call, for every n: afterwards the folder holds
+// exactly the old checkpoint or the new one, both complete, and the next save succeeds and clears
+// up.
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+
+#include "fault_storage.hpp"
+#include "make_checkpoint.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+
+namespace unishard {
+namespace {
+
+const test::CheckpointSpec kOld{.world_size = 2, .step = 1, .tag = "global_step1"};
+const test::CheckpointSpec kNew{.world_size = 3, .seed = 2, .step = 2, .tag = "global_step2"};
+
+std::string identity_at(const Path& root, const std::optional<std::string>& tag = {}) {
+  const CheckpointReader reader(posix_storage(), resolve_checkpoint(posix_storage(), root, tag));
+  return identity(reader.catalog()).value();
+}
+
+struct Expected {
+  std::string old_identity, new_identity;
+  Expected() {
+    const test::TempDir a, b;
+    test::write_example(a.path(), kOld);
+    test::write_example(b.path(), kNew);
+    old_identity = identity_at(a.path());
+    new_identity = identity_at(b.path());
+  }
+};
+
+// Complete checkpoints only, `latest` on one of them, and the old one untouched unless the new one
+// replaced it.
+void check_after(const Path& root, const Expected& expected, const std::string& when) {
+  const std::string now = identity_at(root);
+  EXPECT_TRUE(now == expected.old_identity || now == expected.new_identity) << when;
+  for (const TagEntry& tag : list_tags(posix_storage(), root)) {
+    EXPECT_EQ(tag.problem, "") << when;
+    const std::string found = identity_at(root, tag.tag);
+    EXPECT_EQ(found, tag.tag == kOld.tag ? expected.old_identity : expected.new_identity) << when;
+  }
+  EXPECT_EQ(identity_at(root, kOld.tag), expected.old_identity) << when;
+}
+
+void check_next_save(const Path& root, const Expected& expected) {
+  test::write_example(root, kNew);
+  EXPECT_EQ(identity_at(root), expected.new_identity);
+  prune(posix_storage(), root, 0);
+  EXPECT_EQ(posix_storage().list(root).size(), 3u) << "latest and two tags, nothing else";
+}
+
+class Injected : public testing::TestWithParam<std::pair<test::Fault, int>> {};
+
+TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
+  const Expected expected;
+  std::uint64_t failures = 0;
+  for (std::uint64_t at = 0;; ++at) {
+    const test::TempDir dir;
+    test::write_example(dir.path(), kOld);
+    test::FaultStorage storage(GetParam().first, at, GetParam().second);
+    bool failed = false;
+    try {
+      test::write_example(dir.path(), kNew, storage);
+    } catch (const Error& error) {
+      failed = true;
+      ++failures;
+      EXPECT_EQ(error.code(), GetParam().second == ENOSPC ? ErrorCode::NoSpace : ErrorCode::Io)
+          << error.what();
+    }
+    check_after(dir.path(), expected, "call " + std::to_string(at));
+    if (at % 16 == 0) check_next_save(dir.path(), expected);
+    if (!failed && storage.calls() <= at) break;
+  }
+  EXPECT_GT(failures, 30u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Injected,
+                         testing::Values(std::pair(test::Fault::FailOnce, EIO),
+                                         std::pair(test::Fault::FailOn, ENOSPC),
+                                         std::pair(test::Fault::TornWrite, EIO)),
+                         [](const auto& row) {
+                           return std::string(
+                               std::array{"None", "OnceEio", "FullDisk",
+                                          "TornWrite"}[static_cast<std::size_t>(row.param.first)]);
+                         });
+
+// Really killed: a child process takes SIGKILL at each numbered step of the protocol.
+TEST(Killed, AtEveryCommitStepLeavesACompleteCheckpoint) {
+  const Expected expected;
+  for (int step = 1; step <= kCommitStepCount; ++step) {
+    const test::TempDir dir;
+    test::write_example(dir.path(), kOld);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      CommitOptions options;
+      options.on_step = [step](CommitStep at) {
+        if (static_cast<int>(at) == step) ::raise(SIGKILL);
+      };
+      test::write_example(dir.path(), kNew, posix_storage(), options);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "step " << step << " was never reached";
+    check_after(dir.path(), expected, "killed at step " + std::to_string(step));
+    const bool published = step > static_cast<int>(CommitStep::PublishTag);
+    EXPECT_EQ(std::filesystem::exists(dir.path() / kNew.tag), published) << step;
+    EXPECT_EQ(identity_at(dir.path()), step > static_cast<int>(CommitStep::MoveLatest)
+                                           ? expected.new_identity
+                                           : expected.old_identity)
+        << step;
+    check_next_save(dir.path(), expected);
+  }
+}
+
+TEST(Killed, WhileReplacingATagKeepsOneOfTheTwo) {
+  for (int step = 1; step <= kCommitStepCount; ++step) {
+    const test::TempDir dir;
+    test::write_example(dir.path(), kOld);
+    test::CheckpointSpec again = kOld;
+    again.seed = 3;
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      CommitOptions options;
+      options.on_step = [step](CommitStep at) {
+        if (static_cast<int>(at) == step) ::raise(SIGKILL);
+      };
+      test::write_example(dir.path(), again, posix_storage(), options);
+      ::_exit(0);
+    }
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_NO_THROW(identity_at(dir.path())) << "killed at step " << step;
+    EXPECT_NO_THROW(test::write_example(dir.path(), again));
+    EXPECT_EQ(posix_storage().list(dir.path()).size(), 2u);
+  }
+}
+
+}  // namespace
+}  // namespace unishard

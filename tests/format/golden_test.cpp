@@ -1,0 +1,66 @@
+// Files of every format version that was ever written stay readable, and today's writer reproduces
+// today's version. tests/golden/README.md says how each was made.
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+
+#include "make_checkpoint.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace unishard {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kGolden = fs::path(UNISHARD_TEST_DATA) / "golden";
+const test::CheckpointSpec kSpec{.world_size = 2, .stage = 2, .bf16 = true};
+
+TEST(GoldenVersion1, IsReadableBitForBit) {
+  const CheckpointReader reader(posix_storage(),
+                                resolve_checkpoint(posix_storage(), kGolden / "v1", {}));
+  EXPECT_EQ(identity(reader.catalog()), "155daf7beb4d0a3f");
+  EXPECT_EQ(reader.catalog().step, 7);
+  for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
+    std::vector<std::byte> bytes(reader.catalog().tensors[i].bytes());
+    reader.read(i, {0, reader.catalog().tensors[i].elements()}, bytes);
+    EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, kSpec.seed))
+        << reader.catalog().tensors[i].label();
+  }
+}
+
+// Everything but HDF5's own structures, whose bytes belong to the HDF5 library in use.
+TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
+  const CheckpointReader golden(posix_storage(), kGolden / "v1" / kSpec.tag);
+  const test::TempDir dir;
+  const Catalog catalog = test::example_catalog(kSpec);
+  for (std::uint32_t rank = 0; rank < kSpec.world_size; ++rank) {
+    const ShardEntry& expected = golden.manifest().shards[rank];
+    ShardWriter writer(posix_storage(), dir.path() / expected.file, golden.manifest().save_id,
+                       catalog, rank, plan_shard(catalog, rank));
+    for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
+      const Fragment& fragment = writer.fragments()[i];
+      writer.write(i, fragment.range,
+                   test::example_bytes(catalog, fragment.tensor, kSpec.seed, fragment.range));
+    }
+    const ShardEntry entry = writer.finish();
+    const std::string now = read_text(posix_storage(), dir.path() / entry.file, 1 << 30);
+    const std::string then = read_text(posix_storage(), golden.folder() / expected.file, 1 << 30);
+    EXPECT_EQ(now.substr(0, 4096), then.substr(0, 4096)) << "user block";
+    ASSERT_EQ(entry.data_sets.size(), expected.data_sets.size());
+    EXPECT_EQ(now.substr(entry.index_offset, entry.index_rows * 96),
+              then.substr(expected.index_offset, expected.index_rows * 96));
+    EXPECT_EQ(now.substr(entry.names_offset, entry.names_bytes),
+              then.substr(expected.names_offset, expected.names_bytes));
+    for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
+      const DataSetEntry &a = entry.data_sets[i], &b = expected.data_sets[i];
+      EXPECT_EQ(a.name(), b.name());
+      EXPECT_EQ(now.substr(a.offset, a.stored_bytes()), then.substr(b.offset, b.stored_bytes()))
+          << a.name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unishard

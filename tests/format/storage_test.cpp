@@ -1,0 +1,78 @@
+#include "unishard/format/storage.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "fault_storage.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <filesystem>
+#include <functional>
+
+namespace unishard {
+namespace {
+
+ErrorCode code_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::Internal;
+}
+
+TEST(PosixStorage, RefusesToCreateOverAFileAndToOpenAFolder) {
+  const test::TempDir dir;
+  Storage& storage = posix_storage();
+  storage.create(dir.path() / "a")->close();
+  EXPECT_EQ(code_of([&] { storage.create(dir.path() / "a"); }), ErrorCode::AlreadyExists);
+  EXPECT_EQ(code_of([&] { storage.open(dir.path()); }), ErrorCode::Corrupt);
+  EXPECT_EQ(code_of([&] { storage.open(dir.path() / "b"); }), ErrorCode::NotFound);
+  ASSERT_EQ(::mkfifo((dir.path() / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(code_of([&] { storage.open(dir.path() / "fifo"); }), ErrorCode::Corrupt)
+      << "must not wait for a writer";
+}
+
+TEST(PosixStorage, ReadingBeyondTheEndIsTruncation) {
+  const test::TempDir dir;
+  replace_text(posix_storage(), dir.path() / "a", "hello");
+  std::array<std::byte, 10> buffer{};
+  EXPECT_EQ(code_of([&] { posix_storage().open(dir.path() / "a")->read_at(2, buffer); }),
+            ErrorCode::Corrupt);
+  EXPECT_EQ(code_of([&] { read_text(posix_storage(), dir.path() / "a", 4); }), ErrorCode::Corrupt);
+}
+
+TEST(PosixStorage, ExchangesTwoFoldersAtomically) {
+  const test::TempDir dir;
+  Storage& storage = posix_storage();
+  storage.create_directory(dir.path() / "a");
+  storage.create_directory(dir.path() / "b");
+  replace_text(storage, dir.path() / "a" / "x", "from a");
+  storage.exchange(dir.path() / "a", dir.path() / "b");
+  EXPECT_EQ(read_text(storage, dir.path() / "b" / "x", 100), "from a");
+  EXPECT_EQ(code_of([&] { storage.rename(dir.path() / "a", dir.path() / "b"); }),
+            ErrorCode::AlreadyExists);
+}
+
+TEST(ReplaceText, KeepsTheOldTextWhenAnyStepFails) {
+  const test::TempDir dir;
+  const Path path = dir.path() / "latest";
+  replace_text(posix_storage(), path, "old");
+  for (std::uint64_t step = 0;; ++step) {
+    test::FaultStorage storage(test::Fault::TornWrite, step);
+    try {
+      replace_text(storage, path, "new text");
+      break;
+    } catch (const Error&) {
+      const std::string text = read_text(posix_storage(), path, 100);
+      EXPECT_TRUE(text == "old" || text == "new text") << text;
+    }
+  }
+  EXPECT_EQ(read_text(posix_storage(), path, 100), "new text");
+}
+
+}  // namespace
+}  // namespace unishard

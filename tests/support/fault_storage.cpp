@@ -1,0 +1,87 @@
+#include "fault_storage.hpp"
+
+#include "unishard/format/error.hpp"
+
+namespace unishard::test {
+namespace {
+
+class FaultFile final : public File {
+ public:
+  FaultFile(FaultStorage& storage, std::unique_ptr<File> file)
+      : storage_(storage), file_(std::move(file)) {}
+  std::uint64_t size() const override { return file_->size(); }
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    file_->read_at(offset, out);
+  }
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    if (storage_.strikes()) {
+      if (storage_.tears()) file_->write_at(offset, bytes.first(bytes.size() / 2));
+      storage_.fail(path());
+    }
+    file_->write_at(offset, bytes);
+  }
+  void sync() override {
+    if (storage_.strikes()) storage_.fail(path());
+    file_->sync();
+  }
+  void close() override {
+    if (storage_.strikes()) storage_.fail(path());
+    file_->close();
+  }
+  const Path& path() const override { return file_->path(); }
+
+ private:
+  FaultStorage& storage_;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace
+
+bool FaultStorage::strikes() {
+  const std::uint64_t call = calls_++;
+  if (fault_ == Fault::None) return false;
+  return fault_ == Fault::FailOnce ? call == at_ : call >= at_;
+}
+
+void FaultStorage::fail(const Path& path) const {
+  raise_errno("injected failure at", path.native(), error_number_);
+}
+
+std::unique_ptr<File> FaultStorage::create(const Path& path) {
+  pass(path);
+  return std::make_unique<FaultFile>(*this, posix_storage().create(path));
+}
+std::unique_ptr<File> FaultStorage::open_for_update(const Path& path) {
+  pass(path);
+  return std::make_unique<FaultFile>(*this, posix_storage().open_for_update(path));
+}
+void FaultStorage::make_directory(const Path& path) {
+  pass(path);
+  posix_storage().make_directory(path);
+}
+void FaultStorage::create_directory(const Path& path) {
+  pass(path);
+  posix_storage().create_directory(path);
+}
+void FaultStorage::rename(const Path& from, const Path& to) {
+  pass(to);
+  posix_storage().rename(from, to);
+}
+void FaultStorage::exchange(const Path& a, const Path& b) {
+  pass(b);
+  posix_storage().exchange(a, b);
+}
+void FaultStorage::remove_tree(const Path& path) {
+  pass(path);
+  posix_storage().remove_tree(path);
+}
+void FaultStorage::remove_file(const Path& path) {
+  pass(path);
+  posix_storage().remove_file(path);
+}
+void FaultStorage::sync_directory(const Path& path) {
+  pass(path);
+  posix_storage().sync_directory(path);
+}
+
+}  // namespace unishard::test

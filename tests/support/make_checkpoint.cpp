@@ -1,0 +1,154 @@
+#include "make_checkpoint.hpp"
+
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/shard.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace unishard::test {
+namespace {
+
+struct Builder {
+  Catalog catalog;
+  bool bf16;
+
+  void parameter(const std::string& fqn, Shape shape, std::int32_t group) {
+    for (const std::string_view name : {state::kFp32, state::kExpAvg, state::kExpAvgSq}) {
+      catalog.tensors.push_back(
+          {fqn, std::string(name), DType::Float32, shape, group, false, false, {}, {}});
+    }
+    if (bf16)
+      catalog.tensors.push_back(
+          {fqn, std::string(state::kWeights), DType::BFloat16, shape, group, false, true, {}, {}});
+    catalog.units.back().fqns.push_back(fqn);
+  }
+  void other(const std::string& fqn, std::string_view state, DType dtype, Shape shape) {
+    catalog.tensors.push_back({fqn,
+                               std::string(state),
+                               dtype,
+                               std::move(shape),
+                               -1,
+                               state == state::kWeights,
+                               false,
+                               {},
+                               {}});
+  }
+};
+
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Uniform in [-1, 1), or in [0, 1) for second moments.
+float value_at(std::uint64_t key, std::uint64_t element, bool positive) {
+  const float unit = static_cast<float>(mix(key + element) >> 40) * 0x1p-24f;
+  return positive ? unit : 2 * unit - 1;
+}
+
+void store_element(DType dtype, std::uint64_t key, std::uint64_t element, bool positive,
+                   std::byte* out) {
+  const float value = value_at(key, element, positive);
+  if (dtype == DType::Float32) {
+    std::memcpy(out, &value, sizeof(value));
+  } else if (dtype == DType::BFloat16 || dtype == DType::Float16) {
+    const std::uint16_t bits =
+        dtype == DType::BFloat16 ? round_to_bfloat16(value) : round_to_float16(value);
+    std::memcpy(out, &bits, sizeof(bits));
+  } else {
+    std::uint64_t bits = mix(key + element);
+    if (dtype == DType::Bool) bits &= 1;
+    std::memcpy(out, &bits, std::min<std::uint64_t>(sizeof(bits), size_of(dtype)));
+  }
+}
+
+}  // namespace
+
+Catalog example_catalog(const CheckpointSpec& spec) {
+  Builder builder{{}, spec.bf16};
+  const std::uint64_t width = 32, rows = 64 * spec.scale;
+  builder.catalog.units = {{"", {}}};
+  builder.parameter("wte.weight", {rows, width}, 0);
+  builder.parameter("ln_f.weight", {width}, 1);
+  for (int layer = 0; layer < 2; ++layer) {
+    const std::string name = "h." + std::to_string(layer);
+    builder.catalog.units.push_back({name, {}});
+    builder.parameter(name + ".attn.weight", {width, 3 * width * spec.scale}, 0);
+    builder.parameter(name + ".attn.bias", {3 * width + 1}, 1);
+    builder.parameter(name + ".scale", {}, 1);
+  }
+  builder.other("adapter.frozen", state::kWeights, DType::BFloat16, {17, 3});
+  builder.other("h.0.attn.mask", state::kBuffer, DType::Bool, {5, 7});
+  builder.other("h.0.counter", state::kBuffer, DType::Int64, {});
+  builder.other("nothing", state::kBuffer, DType::Float32, {0, 4});
+  Catalog& catalog = builder.catalog;
+  catalog.aliases = {{"lm_head.weight", "wte.weight"}};
+  catalog.step = spec.step;
+  catalog.world_size = spec.world_size;
+  catalog.stage = spec.stage;
+  catalog.groups =
+      Json::array({{{"lr", 0.001}, {"weight_decay", 0.1}}, {{"lr", 0.001}, {"weight_decay", 0.0}}});
+  catalog.scheduler = {{"type", "WarmupLR"}, {"last_batch_iteration", spec.step - 1}};
+  catalog.data_position = {
+      {"global_sample_index", spec.step * 12}, {"epoch", 0}, {"shuffle_seed", 1}};
+  catalog.rng = {{"scheme", "counter"}, {"seed", 1234}};
+  catalog.client_state = {{"note", "test \u00e9"}, {"list", {1, 2.5, nullptr}}};
+  catalog.producer = {{"library", "unishard tests"}};
+  return catalog;
+}
+
+std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor, std::uint64_t seed,
+                                     ElementRange range) {
+  const TensorInfo& info = catalog.tensors[tensor];
+  const std::string state = info.derived ? std::string(state::kFp32) : info.state;
+  const std::uint64_t key = crc64(info.fqn + '\0' + state) + seed * 0x100000001b3u;
+  const std::uint64_t item = size_of(info.dtype);
+  std::vector<std::byte> bytes(range.size() * item);
+  for (std::uint64_t i = 0; i < range.size(); ++i) {
+    store_element(info.dtype, key, range.begin + i, state == state::kExpAvgSq,
+                  bytes.data() + i * item);
+  }
+  return bytes;
+}
+
+std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
+                                     std::uint64_t seed) {
+  return example_bytes(catalog, tensor, seed, {0, catalog.tensors[tensor].elements()});
+}
+
+Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& storage,
+                   const CommitOptions& options) {
+  const Catalog catalog = example_catalog(spec);
+  const std::string save_id = new_save_id();
+  const Path staging = begin_save(storage, folder, spec.tag, save_id, options);
+  try {
+    std::vector<ShardEntry> shards;
+    constexpr std::uint64_t kStep = 1 << 18;
+    for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
+      if (options.on_step) options.on_step(CommitStep::WriteShard);
+      ShardWriter writer(storage, staging / shard_file_name(rank, spec.world_size), save_id,
+                         catalog, rank, plan_shard(catalog, rank));
+      for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
+        const Fragment& fragment = writer.fragments()[i];
+        for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {
+          const ElementRange part{at, std::min(at + kStep, fragment.range.end)};
+          writer.write(i, part, example_bytes(catalog, fragment.tensor, spec.seed, part));
+        }
+      }
+      if (options.on_step) options.on_step(CommitStep::SyncShard);
+      shards.push_back(writer.finish());
+    }
+    commit_save(storage, folder, spec.tag, save_id, catalog, std::move(shards), options);
+  } catch (...) {
+    abandon_save(storage, folder, spec.tag, save_id);
+    throw;
+  }
+  return folder / spec.tag;
+}
+
+}  // namespace unishard::test

@@ -1,0 +1,37 @@
+#pragma once
+// A small, real checkpoint of a transformer-like model with everything that the format knows:
+// units, groups, a tied and a frozen parameter, buffers of odd types, a scalar, an empty tensor.
+// Its bytes are a function of names and seed alone, so that checkpoints of any world size and stage
+// hold the same state.
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/commit.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace unishard::test {
+
+struct CheckpointSpec {
+  std::uint32_t world_size = 3, stage = 2;
+  std::uint64_t seed = 1;
+  std::int64_t step = 7;
+  std::string tag = "global_step7";
+  bool bf16 = false;        ///< adds derived 16-bit weights
+  std::uint64_t scale = 1;  ///< multiplies the sizes: 1 gives about 130 KiB, 8000 about 1 GiB
+};
+
+Catalog example_catalog(const CheckpointSpec& spec);
+
+/// Elements `range` of a tensor of the catalog, in row-major order.
+std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor, std::uint64_t seed,
+                                     ElementRange range);
+std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
+                                     std::uint64_t seed);
+
+/// Saves it through begin_save, ShardWriter and commit_save; returns the tag's folder.
+Path write_example(const Path& folder, const CheckpointSpec& spec = {},
+                   Storage& storage = posix_storage(), const CommitOptions& options = {});
+
+}  // namespace unishard::test
