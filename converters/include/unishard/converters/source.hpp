@@ -1,0 +1,37 @@
+#pragma once
+// A checkpoint of any format, for reading. Tools are written against this interface only.
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/storage.hpp"
+
+namespace unishard::converters {
+
+/// Thread-safe: read() may be called from several threads at once.
+class Source {
+ public:
+  virtual ~Source() = default;
+  /// "unishard", "safetensors", ...
+  virtual std::string format() const = 0;
+  /// Tensors, their order and everything else but the bytes. crc64 is set where the format stores digests.
+  virtual const Catalog& catalog() const = 0;
+  /// Elements `range` of catalog().tensors[tensor] into `out`, which has exactly their bytes. Bounded memory.
+  /// Throws Corrupt naming file, tensor and byte when a stored checksum does not match.
+  virtual void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const = 0;
+};
+
+/// What a path is.
+struct Probe {
+  std::string format;   ///< empty when nothing known was recognised
+  std::string problem;  ///< then: why, and what was expected
+};
+Probe probe(Storage& storage, const Path& path);
+
+/// Opens any known format. `tag` chooses one checkpoint of a folder of many. Throws NotFound or Unsupported with
+/// probe()'s explanation.
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path, const std::optional<std::string>& tag = {});
+
+}  // namespace unishard::converters

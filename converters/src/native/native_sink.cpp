@@ -1,0 +1,149 @@
+// A native checkpoint is written shard by shard: a shard's file is created when its first bytes
+// come and finished by the call that brings its last ones, so that few files are open at a time
+// whatever the world size is. commit() writes the shards that hold nothing and goes through the
+// protocol of commit.hpp. Where the catalog came with digests, the new manifest must arrive at the
+// same identity before it is published.
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace unishard::converters {
+namespace {
+
+struct RankShard {
+  std::vector<Fragment> fragments;
+  std::size_t first_fragment = 0;  ///< index of fragments[0] in Sink::fragments()
+  std::atomic<std::uint64_t> missing_elements{0};
+  std::mutex mutex;  ///< guards the creation of `writer`
+  std::unique_ptr<ShardWriter> writer;
+  ShardEntry entry;
+};
+
+class NativeSink final : public Sink {
+ public:
+  NativeSink(Storage& storage, Path folder, std::string tag, Catalog catalog)
+      : storage_(storage),
+        folder_(std::move(folder)),
+        tag_(std::move(tag)),
+        catalog_(std::move(catalog)),
+        expected_identity_(identity(catalog_)),
+        save_id_(new_save_id()),
+        ranks_(catalog_.world_size) {
+    for (TensorInfo& tensor : catalog_.tensors) {
+      tensor.crc64.reset();
+      tensor.stats.reset();
+    }
+    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) plan_rank(rank);
+    storage_.make_directory(folder_);
+    staging_ = begin_save(storage_, folder_, tag_, save_id_);
+  }
+
+  ~NativeSink() override {
+    if (committed_) return;
+    for (RankShard& rank : ranks_) rank.writer.reset();
+    abandon_save(storage_, folder_, tag_, save_id_);
+  }
+
+  const std::vector<Fragment>& fragments() const override { return fragments_; }
+
+  void write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) override {
+    RankShard& rank = ranks_[rank_of_.at(fragment)];
+    writer(rank).write(fragment - rank.first_fragment, range, bytes);
+    if (rank.missing_elements.fetch_sub(range.size()) == range.size()) finish(rank);
+  }
+
+  void commit() override {
+    std::vector<ShardEntry> entries;
+    for (RankShard& rank : ranks_) {
+      if (rank.entry.file.empty()) {
+        writer(rank);
+        finish(rank);  // refuses when something was not written
+      }
+      entries.push_back(rank.entry);
+    }
+    CommitOptions options;
+    options.on_step = [this](CommitStep step) {
+      if (step == CommitStep::PublishTag) check_identity();
+    };
+    commit_save(storage_, folder_, tag_, save_id_, catalog_, std::move(entries), options);
+    committed_ = true;
+  }
+
+ private:
+  void plan_rank(std::uint32_t rank) {
+    RankShard& shard = ranks_[rank];
+    shard.fragments = plan_shard(catalog_, rank);
+    shard.first_fragment = fragments_.size();
+    for (const Fragment& fragment : shard.fragments) {
+      shard.missing_elements += fragment.range.size();
+      fragments_.push_back(fragment);
+      rank_of_.push_back(rank);
+    }
+  }
+
+  ShardWriter& writer(RankShard& rank) {
+    const std::lock_guard lock(rank.mutex);
+    if (!rank.writer) {
+      const auto number = static_cast<std::uint32_t>(&rank - ranks_.data());
+      rank.writer = std::make_unique<ShardWriter>(
+          storage_, staging_ / shard_file_name(number, catalog_.world_size), save_id_, catalog_,
+          number, rank.fragments);
+    }
+    return *rank.writer;
+  }
+
+  static void finish(RankShard& rank) {
+    rank.entry = rank.writer->finish();
+    rank.writer.reset();
+  }
+
+  void check_identity() const {
+    if (!expected_identity_) return;
+    const Path path = staging_ / kManifestFile;
+    const Manifest manifest =
+        decode_manifest(read_text(storage_, path, limits::kManifestBytes), path.string());
+    const std::optional<std::string> written = identity(manifest.catalog);
+    if (written == expected_identity_) return;
+    raise(
+        ErrorCode::Corrupt,
+        fmt::format("{}: what was written has identity {}, the source has {}", path.string(),
+                    written.value_or("none"), *expected_identity_),
+        "nothing was published; run `unishard verify --deep` on the source, and suspect the memory "
+        "of this machine if it is sound");
+  }
+
+  Storage& storage_;
+  const Path folder_;
+  const std::string tag_;
+  Catalog catalog_;
+  const std::optional<std::string> expected_identity_;
+  const std::string save_id_;
+  Path staging_;
+  std::vector<RankShard> ranks_;
+  std::vector<Fragment> fragments_;
+  std::vector<std::uint32_t> rank_of_;  ///< one per fragment
+  bool committed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::string tag,
+                                       Catalog catalog) {
+  validate_tag(tag);
+  validate(catalog, "the new checkpoint");
+  const Path target = folder / tag;
+  if (storage.kind(target) != EntryKind::Missing) {
+    raise(ErrorCode::AlreadyExists, fmt::format("{} is there already", target.string()),
+          "choose another folder or tag; nothing was overwritten");
+  }
+  return std::make_unique<NativeSink>(storage, std::move(folder), std::move(tag),
+                                      std::move(catalog));
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,31 @@
+#include "unishard/format/checkpoint.hpp"
+
+#include "native/native.hpp"
+
+namespace unishard::converters {
+namespace {
+
+class NativeSource final : public Source {
+ public:
+  NativeSource(Storage& storage, Path tag_folder) : reader_(storage, std::move(tag_folder)) {}
+
+  std::string format() const override { return "unishard"; }
+  const Catalog& catalog() const override { return reader_.catalog(); }
+  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    reader_.read(tensor, range, out);
+  }
+
+ private:
+  CheckpointReader reader_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_native(Storage& storage, const Path& path,
+                                    const std::optional<std::string>& tag) {
+  // "folder/" has no name, and resolve_checkpoint() compares names with the tag.
+  const Path folder = path.has_filename() ? path : path.parent_path();
+  return std::make_unique<NativeSource>(storage, resolve_checkpoint(storage, folder, tag));
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,96 @@
+// The one list of formats. A path is tried in this order; recognising must be cheap and must not
+// throw for a path of another format.
+#include "unishard/converters/registry.hpp"
+
+#include "unishard/converters/source.hpp"
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+
+#include "folder_signs.hpp"
+#include "native/native.hpp"
+#include "safetensors/model_folder.hpp"
+#include "safetensors/safetensors_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace unishard::converters {
+namespace {
+
+using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&,
+                                           const std::optional<std::string>&);
+
+struct Row {
+  FormatEntry entry;
+  bool (*recognises)(Storage&, const Path&);
+  Opener open;
+};
+
+bool is_native(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  if (storage.kind(path / kManifestFile) == EntryKind::File) return true;
+  const std::vector<Entry> entries = storage.list(path);
+  return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+    return entry.kind == EntryKind::Directory &&
+           entry.name.find(".partial-") == std::string::npos &&
+           storage.kind(path / entry.name / kManifestFile) == EntryKind::File;
+  });
+}
+
+bool is_safetensors(Storage& storage, const Path& path) {
+  const EntryKind kind = storage.kind(path);
+  if (kind == EntryKind::File) return path.extension() == ".safetensors";
+  return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
+}
+
+std::unique_ptr<Source> open_without_tags(Storage& storage, const Path& path,
+                                          const std::optional<std::string>& tag) {
+  if (tag) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is a safetensors model: it has no tags to choose from", path.string()));
+  }
+  return open_safetensors(storage, path);
+}
+
+constexpr std::array<Row, 2> kFormats = {{
+    {{"unishard", "UniShard's sharded checkpoints", true, true}, is_native, open_native},
+    {{"safetensors", "one .safetensors file, or a Hugging Face folder of them", true, true},
+     is_safetensors,
+     open_without_tags},
+}};
+
+const Row* find_row(Storage& storage, const Path& path) {
+  for (const Row& row : kFormats) {
+    if (row.recognises(storage, path)) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<FormatEntry> known_formats() {
+  std::vector<FormatEntry> entries;
+  for (const Row& row : kFormats) entries.push_back(row.entry);
+  return entries;
+}
+
+Probe probe(Storage& storage, const Path& path) {
+  if (const Row* row = find_row(storage, path)) return {std::string(row->entry.name), {}};
+  if (const auto foreign = recognise_foreign(storage, path)) {
+    return {
+        {},
+        fmt::format("{} is {}, which this version cannot read yet", path.string(), foreign->text)};
+  }
+  return {{}, explain_unknown(storage, path)};
+}
+
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
+                                    const std::optional<std::string>& tag) {
+  if (const Row* row = find_row(storage, path)) return row->open(storage, path, tag);
+  const bool is_foreign = recognise_foreign(storage, path).has_value();
+  raise(is_foreign ? ErrorCode::Unsupported : ErrorCode::NotFound, probe(storage, path).problem);
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,11 @@
+#pragma once
+// A .safetensors file, or a folder of them, as a Source. Every tensor has the state "weights".
+#include "unishard/converters/source.hpp"
+
+#include <memory>
+
+namespace unishard::converters {
+
+std::unique_ptr<Source> open_safetensors(Storage& storage, const Path& path);
+
+}  // namespace unishard::converters

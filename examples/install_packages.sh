@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs the Debian/Ubuntu packages that UniShard builds with; `tests` adds those of the test programs. Source it or run it.
+packages="g++ cmake ninja-build ccache pkg-config git ca-certificates libhdf5-dev libzstd-dev libisal-dev libfmt-dev nlohmann-json3-dev libcli11-dev
+          libtorch-dev libgloo-dev libopenblas0-openmp"
+[ "${1:-}" != tests ] || packages="$packages libgtest-dev libgmock-dev librapidcheck-dev python3-h5py hdf5-tools clang-format-16"
+missing=
+for package in $packages; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+  command -v apt-get >/dev/null || { echo "install these packages first:$missing" >&2; exit 3; }
+  run=
+  [ "$(id -u)" = 0 ] || run=sudo
+  echo "installing:$missing"
+  $run apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive $run apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi

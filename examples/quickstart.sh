@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The whole product on real input, on a fresh Debian or Ubuntu machine: examples/quickstart.sh [WORK_FOLDER]
+# Installs what is missing (see examples/install_packages.sh; as root or through sudo), builds, then
+#   1. trains a GPT on 4 ranks, ZeRO stage 2, to the end: the reference
+#   2. trains it again, is killed with SIGKILL in the middle, and goes on on 3 ranks, stage 3
+#   3. shows that the losses are equal bit for bit, and so are the final checkpoints
+#   4. merges the shards into one fp32 file, inspects, verifies and compares
+set -euo pipefail
+cd "$(dirname "$0")/.."
+started=$(date +%s)
+. examples/install_packages.sh
+cmake --preset release -DUNISHARD_BUILD_TESTS=OFF -B build/quickstart >/dev/null
+cmake --build build/quickstart
+built=$(date +%s)
+
+export PATH="$PWD/build/quickstart/bin:$PATH"
+work=${1:-$(mktemp -d)}
+mkdir -p "$work"
+text="$work/corpus.txt"   # the project's own pages and sources: a megabyte of real text
+cat README.md format/*.md $(git ls-files '*.cpp' '*.hpp') > "$text"
+train="train_gpt --config examples/train_gpt/ds_config.json --data $text --model tiny --steps 60"
+
+say() { printf '\n== %s\n' "$*"; }
+
+say "1. reference: 4 ranks, stage 2, 60 steps without interruption"
+unishard launch --nproc-per-node 4 -- $train --save-dir "$work/reference" --log "$work/reference.txt"
+
+say "2. the same run, saved every 10 steps and killed with SIGKILL after step 34"
+unishard launch --nproc-per-node 4 -- $train --save-dir "$work/run" --save-interval 10 --log "$work/run.txt" &
+launcher=$!
+until [ "$(awk 'END { print $1 + 0 }' "$work/run.txt" 2>/dev/null || echo 0)" -ge 34 ]; do sleep 0.05; kill -0 $launcher; done
+victims=$(pgrep -P $launcher)
+kill -9 $victims
+wait $launcher && { echo "the killed run ended well?"; exit 1; } || echo "the run is dead (status $?); latest is $(cat "$work/run/latest")"
+
+say "   resumed on 3 ranks, stage 3"
+unishard launch --nproc-per-node 3 -- $train --stage 3 --resume --save-dir "$work/run" --save-interval 10 --log "$work/resumed.txt"
+
+say "3. losses of the resumed run against the reference, bit for bit"
+first=$(awk 'NR == 1 { print $1 }' "$work/resumed.txt")
+awk -v first="$first" '$1 >= first { print $1, $2 }' "$work/reference.txt" > "$work/expected.txt"
+awk '{ print $1, $2 }' "$work/resumed.txt" | diff - "$work/expected.txt"
+echo "steps $first to 60: $(wc -l < "$work/expected.txt") losses are equal"
+
+say "4. diff: 4 ranks stage 2 without interruption against 3 ranks stage 3 after SIGKILL"
+unishard diff "$work/reference" "$work/run"
+say "   verify --deep"
+unishard verify "$work/run" --deep
+say "   inspect"
+unishard inspect "$work/run" --stats | head -n 40
+say "   zero_to_fp32"
+unishard zero_to_fp32 "$work/run" "$work/model.safetensors"
+ls -l "$work/model.safetensors"
+say "   reshard to 8 ranks, stage 1, and compare"
+unishard reshard "$work/run" "$work/resharded" --world-size 8 --stage 1
+unishard diff "$work/run" "$work/resharded"
+
+printf '\nquickstart: done; setup and build %d s, main job %d s; files are in %s\n' $((built - started)) $(($(date +%s) - built)) "$work"

@@ -1,0 +1,109 @@
+#include "options.hpp"
+
+#include "unishard/format/storage.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace train_gpt {
+namespace {
+
+constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
+
+struct Overrides {
+  std::string config_path;
+  std::string model = "tiny";
+  std::optional<std::int64_t> layers, width, heads, context, stage, seed;
+  std::optional<double> dropout;
+};
+
+void add_model_options(CLI::App& app, Overrides& overrides) {
+  app.add_option("--model", overrides.model, "nano, tiny, small, medium or gpt2")
+      ->capture_default_str();
+  app.add_option("--layers", overrides.layers, "blocks")->check(CLI::PositiveNumber);
+  app.add_option("--width", overrides.width, "width of the residual stream")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--heads", overrides.heads, "attention heads")->check(CLI::PositiveNumber);
+  app.add_option("--context", overrides.context, "bytes per sample")->check(CLI::PositiveNumber);
+  app.add_option("--dropout", overrides.dropout, "dropout probability")
+      ->check(CLI::Range(0.0, 0.99));
+}
+
+void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
+  app.add_option("--config", overrides.config_path, "DeepSpeed configuration (JSON)")->required();
+  app.add_option("--data", options.data, "text file; its bytes are the tokens")->required();
+  app.add_option("--steps", options.steps, "train until this many optimizer steps are done")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--stage", overrides.stage, "ZeRO stage; overrides the configuration");
+  app.add_option("--seed", overrides.seed,
+                 "initial values, dropout, data order; overrides the configuration");
+  app.add_option("--threads", options.threads, "threads of each rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--timeout", options.timeout_seconds,
+                 "seconds of silence after which another rank counts as failed")
+      ->capture_default_str();
+  app.add_option("--log", options.log,
+                 "file for one line per step: step, loss as hexadecimal float, loss");
+  app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");
+}
+
+void add_save_options(CLI::App& app, Options& options) {
+  app.add_option("--save-dir", options.save_folder, "folder of the checkpoints");
+  app.add_option("--save-interval", options.save_interval,
+                 "save every so many steps; 0: at the end only")
+      ->capture_default_str();
+  app.add_option("--keep-last", options.keep_last, "complete checkpoints to keep; 0: all")
+      ->capture_default_str();
+  app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
+  app.add_option("--resume", options.resume,
+                 "go on from \"latest\" (default), a tag or a path; starts fresh where there is no "
+                 "checkpoint yet")
+      ->expected(0, 1);
+}
+
+unishard::trainer::Config read_config(const Overrides& overrides) {
+  const std::string text =
+      read_text(unishard::posix_storage(), overrides.config_path, kConfigBytes);
+  unishard::Json json = unishard::parse_json(text, overrides.config_path);
+  if (overrides.stage) json["zero_optimization"]["stage"] = *overrides.stage;
+  if (overrides.seed) json["seed"] = *overrides.seed;
+  return unishard::trainer::parse_config(json);
+}
+
+unishard::trainer::GptConfig model_config(const Overrides& overrides) {
+  unishard::trainer::GptConfig model = unishard::trainer::gpt_preset(overrides.model);
+  model.layers = overrides.layers.value_or(model.layers);
+  model.width = overrides.width.value_or(model.width);
+  model.heads = overrides.heads.value_or(model.heads);
+  model.context = overrides.context.value_or(model.context);
+  model.dropout = overrides.dropout.value_or(model.dropout);
+  return model;
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv, int& status) {
+  CLI::App app{
+      "Trains a GPT on the bytes of a text with ZeRO stages 0 to 3. Start it with torchrun, mpirun "
+      "or srun, or "
+      "alone. Checkpoints of any world size and stage resume on any other."};
+  Options options;
+  Overrides overrides;
+  app.option_defaults()->take_last();
+  add_run_options(app, options, overrides);
+  add_model_options(app, overrides);
+  add_save_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    status = app.exit(error) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+  if (app.count("--resume") > 0 && options.resume.value_or("").empty()) options.resume = "latest";
+  options.config = read_config(overrides);
+  options.model = model_config(overrides);
+  return options;
+}
+
+}  // namespace train_gpt

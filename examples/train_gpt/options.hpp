@@ -1,0 +1,33 @@
+#pragma once
+// The command line of train_gpt as a value.
+#include "unishard/trainer/config.hpp"
+#include "unishard/trainer/gpt.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace train_gpt {
+
+struct Options {
+  unishard::trainer::Config config;
+  unishard::trainer::GptConfig model;
+  std::string data;
+  std::int64_t steps = 100;
+  std::string save_folder;         ///< empty: never save
+  std::int64_t save_interval = 0;  ///< 0: at the end only
+  std::uint32_t keep_last = 0;
+  std::string tag_prefix = "global_step";
+  std::optional<std::string> resume;  ///< "latest", a path or a tag
+  std::string log;
+  bool report_memory = false;
+  int threads = 1;
+  std::uint32_t timeout_seconds = 600;
+};
+
+/// Reads the command line and the configuration file. Returns nullopt after --help was printed
+/// (status 0) or after a usage error was (status 2); `status` says which. Throws unishard::Error
+/// for what is wrong with the configuration.
+std::optional<Options> parse_options(int argc, char** argv, int& status);
+
+}  // namespace train_gpt

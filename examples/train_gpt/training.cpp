@@ -1,0 +1,159 @@
+#include "training.hpp"
+
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/construction.hpp"
+#include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/interrupt.hpp"
+#include "unishard/trainer/sample_order.hpp"
+#include "unishard/trainer/token_file.hpp"
+
+#include "console.hpp"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+namespace train_gpt {
+namespace {
+
+using namespace unishard;
+using namespace unishard::trainer;
+using Clock = std::chrono::steady_clock;
+
+/// One line per step, on disk as soon as the step is done. Appends when the run is resumed.
+class LossLog {
+ public:
+  LossLog(const std::string& path, bool append) {
+    if (path.empty()) return;
+    file_.reset(std::fopen(path.c_str(), append ? "a" : "w"));
+    if (!file_) raise_errno("open", path, errno);
+  }
+  void write(const StepStats& stats) {
+    if (!file_) return;
+    fmt::print(file_.get(), "{} {:a} {:.9f}\n", stats.step, stats.loss, stats.loss);
+    std::fflush(file_.get());
+  }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+Gpt build_model(const Options& options, const Communicator& communicator) {
+  const ConstructionScope scope(placement_for(options.config, communicator));
+  return Gpt(options.model);
+}
+
+class Training {
+ public:
+  Training(const Options& options, const RankEnvironment& environment, Communicator& communicator,
+           SaveProbe probe)
+      : options_(options),
+        communicator_(communicator),
+        probe_(std::move(probe)),
+        tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.model.context)),
+        model_(build_model(options, communicator)),
+        engine_(model_.ptr(), communicator, options.config, engine_options()) {
+    if (is_first()) print_header(options_, engine_, environment);
+  }
+
+  void run() {
+    const bool resumed = options_.resume && resume();
+    LossLog log(is_first() ? options_.log : "", resumed);
+    const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
+    const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
+    const Interrupt interrupt;
+    bool stopped = false;
+    while (engine_.step() < options_.steps && !stopped) {
+      const auto started = Clock::now();
+      const StepStats stats = engine_.train_batch(loss);
+      log.write(stats);
+      const std::chrono::duration<double> seconds = Clock::now() - started;
+      if (is_first() && is_due(stats.step, options_.config.steps_per_print))
+        print_step(stats, seconds.count());
+      stopped = interrupt.agreed(communicator_);
+      if (is_due(stats.step, options_.save_interval) || stopped || stats.step == options_.steps)
+        save();
+    }
+    if (stopped && is_first()) fmt::print("stopped by a signal after step {}\n", engine_.step());
+    if (options_.report_memory) print_memory(engine_, communicator_);
+  }
+
+ private:
+  bool is_first() const { return communicator_.rank() == 0; }
+  static bool is_due(std::int64_t step, std::int64_t interval) {
+    return interval > 0 && step % interval == 0;
+  }
+
+  EngineOptions engine_options() {
+    return {.on_save_step = [this](CommitStep step) { probe_(saves_, step); },
+            .shuffle_seed = options_.config.seed,
+            .samples_per_epoch = tokens_.samples()};
+  }
+
+  at::Tensor windows(const SampleOrder& order, const MicroBatch& batch) const {
+    const std::int64_t length = options_.model.context + 1;
+    at::Tensor tokens = at::empty({batch.samples, length}, at::kLong);
+    auto* data = tokens.data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < batch.samples; ++i) {
+      const std::uint64_t sample = order.sample(batch.first_sample + static_cast<std::uint64_t>(i));
+      tokens_.read(sample, {data + i * length, static_cast<std::size_t>(length)});
+    }
+    return tokens;
+  }
+
+  /// False where there is nothing to resume from yet, so that a launcher may always pass --resume.
+  bool resume() {
+    const bool latest = *options_.resume == "latest";
+    const bool is_path = !latest && options_.resume->find('/') != std::string::npos;
+    const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
+    if (!is_path && options_.save_folder.empty()) {
+      raise(ErrorCode::InvalidArgument, "--resume needs --save-dir, or a path");
+    }
+    const bool empty = is_first() && latest &&
+                       (posix_storage().kind(folder) == EntryKind::Missing ||
+                        list_tags(posix_storage(), folder).empty());
+    if (agree_max(communicator_, empty) != 0) {
+      if (is_first()) fmt::print("no checkpoint in {} yet: starting fresh\n", folder.string());
+      return false;
+    }
+    const auto tag = latest || is_path ? std::nullopt : options_.resume;
+    const LoadReport report = engine_.load_checkpoint(folder, tag);
+    if (is_first()) print_load(report);
+    return true;
+  }
+
+  void save() {
+    if (options_.save_folder.empty()) return;
+    ++saves_;
+    const SaveHandle handle =
+        engine_.save_checkpoint({.folder = options_.save_folder,
+                                 .tag = options_.tag_prefix + std::to_string(engine_.step()),
+                                 .keep_last = options_.keep_last});
+    if (is_first()) print_save(handle.wait());
+  }
+
+  const Options& options_;
+  Communicator& communicator_;
+  SaveProbe probe_;
+  int saves_ = 0;
+  TokenFile tokens_;
+  Gpt model_;
+  Engine engine_;
+};
+
+}  // namespace
+
+void train(const Options& options, const RankEnvironment& environment, Communicator& communicator,
+           const SaveProbe& probe) {
+  Training(options, environment, communicator, probe).run();
+}
+
+}  // namespace train_gpt

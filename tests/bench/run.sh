@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Whole jobs against `cat` and `cp` of the same bytes, in one run: tests/bench/run.sh [PRESET] [SCALE] [REPEATS] [FOLDER]
+# Each row: median seconds (min to max) of the repeats, the ratio reference/ours (above 1: ours is faster), peak resident memory. The page cache
+# is dropped before each timed command where that is allowed (root); the first line says which.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+preset=${1:-release} scale=${2:-8000} repeats=${3:-3} work=${4:-$(mktemp -d -p "${TMPDIR:-/var/tmp}")}
+bin=build/$preset/bin make=build/$preset/tests/make_example
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"
+if { echo 3 > /proc/sys/vm/drop_caches; } 2>/dev/null; then cold=yes; else cold=no; fi
+"$make" "$work/in" 4 2 "$scale"
+bytes=$(du -sb "$work/in" | cut -f1)
+echo "checkpoint: $((bytes >> 20)) MiB in 4 shards; page cache dropped before each command: $cold"
+
+# measure NAME COMMAND: appends "seconds rss_kib" lines to $work/NAME.times; $work/out is fresh each time.
+measure() {
+  local name=$1; shift
+  : > "$work/$name.times"
+  for _ in $(seq "$repeats"); do
+    rm -rf "$work/out" "$work/out.safetensors"; sync
+    [ $cold = no ] || echo 3 > /proc/sys/vm/drop_caches
+    python3 - "$work/$name.times" "$@" <<'P'
+import resource, subprocess, sys, time
+start = time.monotonic()
+status = subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+seconds = time.monotonic() - start
+open(sys.argv[1], "a").write(f"{seconds:.3f} {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}\n")
+sys.exit(status)
+P
+  done
+}
+
+# row TITLE NAME REFERENCE
+row() {
+  python3 - "$1" "$work/$2.times" "$work/$3.times" <<'P'
+import statistics, sys
+read = lambda path: [tuple(map(float, line.split())) for line in open(path)]
+ours, reference = read(sys.argv[2]), read(sys.argv[3])
+seconds = [row[0] for row in ours]
+median, base = statistics.median(seconds), statistics.median(row[0] for row in reference)
+print(f"{sys.argv[1]:<44} {median:6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})  ratio {base / median:5.2f}  peak {max(row[1] for row in ours) / 1024:6.1f} MiB")
+P
+}
+
+"$bin/unishard" zero_to_fp32 "$work/in" "$work/weights.safetensors" --quiet
+measure cat sh -c "cat $work/weights.safetensors > $work/out && sync $work/out"
+measure cp sh -c "cp -r $work/in $work/out && sync -f $work/out"
+measure read sh -c "cat $work/in/*/shard-* > /dev/null"
+for limit in 64MiB 1GiB; do
+  measure "zero_$limit" "$bin/unishard" zero_to_fp32 "$work/in" "$work/out.safetensors" --quiet --memory-limit "$limit"
+  measure "reshard_$limit" "$bin/unishard" reshard "$work/in" "$work/out" --world-size 3 --stage 3 --quiet --memory-limit "$limit"
+  measure "verify_$limit" "$bin/unishard" verify "$work/in" --deep --quiet --memory-limit "$limit"
+done
+measure inspect "$bin/unishard" inspect "$work/in"
+row "cat of the fp32 bytes to one file, fsync" cat cat
+row "cp -r of the checkpoint, sync" cp cp
+row "cat of the shards to /dev/null" read read
+for limit in 64MiB 1GiB; do
+  row "zero_to_fp32, $limit, against cat" "zero_$limit" cat
+  row "reshard 4 -> 3, stage 2 -> 3, $limit, against cp" "reshard_$limit" cp
+  row "verify --deep, $limit, against reading" "verify_$limit" read
+done
+row "inspect, against reading" inspect read

@@ -1,0 +1,92 @@
+#include "unishard/converters/registry.hpp"
+
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+
+#include "fixtures.hpp"
+#include "make_checkpoint.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace unishard::converters {
+namespace {
+
+using test::TempDir;
+
+void touch(const Path& path) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << "x";
+}
+
+Probe probe_path(const Path& path) { return probe(posix_storage(), path); }
+
+TEST(Probe, KnowsNativeFoldersAndTags) {
+  const TempDir temp;
+  const Path tag = test::write_example(temp.path());
+  EXPECT_EQ(probe_path(temp.path()).format, "unishard");
+  EXPECT_EQ(probe_path(tag).format, "unishard");
+}
+
+struct Row {
+  std::string name;   ///< file to create, or empty
+  std::string words;  ///< that the explanation must contain
+};
+
+TEST(Probe, ExplainsWhatItCannotRead) {
+  const std::vector<Row> rows = {
+      {"global_step1/mp_rank_00_model_states.pt", "DeepSpeed"},
+      {"global_step1/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed"},
+      {"latest_universal", "universal"},
+      {".metadata", "DCP"},
+      {"pytorch_model.bin", "torch.save"},
+      {"global_step1.partial-0123456789abcdef0123456789abcdef/shard-00000-of-00001.h5",
+       "interrupted"},
+      {"shard-00000-of-00002.h5", "manifest"},
+      {"notes.txt", "holds no checkpoint"},
+  };
+  for (const Row& row : rows) {
+    const TempDir temp;
+    touch(temp.path() / row.name);
+    const Probe found = probe_path(temp.path());
+    EXPECT_EQ(found.format, "") << row.name;
+    EXPECT_NE(found.problem.find(row.words), std::string::npos)
+        << row.name << ": " << found.problem;
+  }
+}
+
+TEST(Probe, ExplainsMissingAndEmpty) {
+  const TempDir temp;
+  EXPECT_NE(probe_path(temp.path() / "x").problem.find("does not exist"), std::string::npos);
+  EXPECT_NE(probe_path(temp.path()).problem.find("empty folder"), std::string::npos);
+  try {
+    open_source(posix_storage(), temp.path() / "x");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::NotFound);
+  }
+}
+
+TEST(Probe, KnowsTheFixturesOfOtherFormats) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const auto& entry : std::filesystem::directory_iterator(test::fixtures() / "deepspeed")) {
+    if (!std::filesystem::exists(entry.path() / "checkpoint")) continue;
+    const Probe found = probe_path(entry.path() / "checkpoint");
+    EXPECT_NE(found.problem.find("DeepSpeed"), std::string::npos)
+        << entry.path() << ": " << found.problem;
+  }
+}
+
+TEST(Registry, SafetensorsHasNoTags) {
+  SKIP_WITHOUT_FIXTURES();
+  EXPECT_THROW(
+      open_source(posix_storage(), test::fixtures() / "safetensors/st_single/checkpoint", "tag"),
+      Error);
+}
+
+TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 2u); }
+
+}  // namespace
+}  // namespace unishard::converters

@@ -1,0 +1,211 @@
+// The real program, as a user starts it.
+#include "unishard/format/checkpoint.hpp"
+
+#include "make_checkpoint.hpp"
+#include "process.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+#include <fstream>
+
+namespace unishard::test {
+namespace {
+
+const std::string kProgram = UNISHARD_BIN "/unishard";
+
+ProcessResult unishard(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), kProgram);
+  return run(std::move(arguments));
+}
+
+bool holds(const std::string& text, std::string_view words) {
+  return text.find(words) != std::string::npos;
+}
+
+class Command : public testing::Test {
+ protected:
+  void SetUp() override { tag_ = write_example(in_, {.bf16 = true}); }
+
+  /// Overwrites a few bytes of tensors in the rank's shard.
+  void damage_payload(std::size_t rank) const {
+    std::uint64_t offset = 0;
+    std::filesystem::path path;
+    {
+      const CheckpointReader reader(posix_storage(), tag_);
+      const ShardEntry& entry = reader.manifest().shards.at(rank);
+      path = tag_ / entry.file;
+      offset = entry.data_sets.at(0).offset;
+    }
+    std::fstream shard(path, std::ios::binary | std::ios::in | std::ios::out);
+    shard.seekp(static_cast<std::streamoff>(offset));
+    shard << "damage";
+  }
+
+  const TempDir temp_;
+  const std::string in_ = temp_.path() / "in";
+  const std::string out_ = temp_.path() / "out";
+  std::filesystem::path tag_;
+};
+
+TEST(CommandUsage, HelpVersionAndErrors) {
+  EXPECT_EQ(unishard({"--version"}).status, 0);
+  EXPECT_TRUE(holds(unishard({"--version"}).out, "format 1"));
+  EXPECT_EQ(unishard({}).status, 2);
+  EXPECT_EQ(unishard({"frobnicate"}).status, 2);
+  for (const char* verb : {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "prune",
+                           "launch", "env", "completion"}) {
+    const ProcessResult help = unishard({verb, "--help"});
+    EXPECT_EQ(help.status, 0) << verb;
+    EXPECT_TRUE(holds(help.out, "--")) << verb;
+  }
+  const ProcessResult wrong = unishard({"inspect", "x", "--frobnicate"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_TRUE(wrong.err.starts_with("unishard inspect: error: ")) << wrong.err;
+  EXPECT_TRUE(holds(wrong.err, "\n  hint: ")) << wrong.err;
+}
+
+TEST(CommandUsage, EnvAndCompletion) {
+  EXPECT_TRUE(nlohmann::json::parse(unishard({"env", "--json"}).out).contains("hdf5"));
+  const ProcessResult bash = unishard({"completion", "bash"});
+  EXPECT_TRUE(holds(bash.out, "--keep-last"));
+  EXPECT_EQ(run({"bash", "-n", "-c", bash.out}).status, 0);
+  EXPECT_TRUE(holds(unishard({"completion", "zsh"}).out, "#compdef unishard"));
+}
+
+TEST_F(Command, ExitStatusesTellTheKindOfFailure) {
+  EXPECT_EQ(unishard({"inspect", temp_.path() / "missing"}).status, 3);
+  std::ofstream(temp_.path() / "bad.safetensors") << "garbage!garbage";
+  EXPECT_EQ(unishard({"inspect", temp_.path() / "bad.safetensors"}).status, 4);
+  EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "0"}).status, 2);
+  EXPECT_EQ(unishard({"verify", in_, "--memory-limit", "nonsense"}).status, 2);
+  EXPECT_EQ(unishard({"inspect", in_, "-t", "nope"}).status, 3);
+}
+
+TEST_F(Command, InspectTakesTheFolderAndTheTag) {
+  const auto by_folder = nlohmann::json::parse(unishard({"inspect", in_, "--json"}).out);
+  const auto by_tag = nlohmann::json::parse(unishard({"inspect", tag_, "--json", "--layout"}).out);
+  EXPECT_EQ(by_folder.at("identity"), by_tag.at("identity"));
+  EXPECT_EQ(by_folder.at("format"), "unishard");
+  const std::string slash = tag_.string() + "/";
+  const auto by_slash =
+      nlohmann::json::parse(unishard({"inspect", slash, "-t", "global_step7", "--json"}).out);
+  EXPECT_EQ(by_slash.at("tags"), by_folder.at("tags"));
+  EXPECT_EQ(nlohmann::json::parse(unishard({"verify", slash, "--json"}).out).at("notes").size(),
+            0u);
+  EXPECT_EQ(unishard({"diff", slash, in_ + "/"}).status, 0);
+  EXPECT_TRUE(holds(unishard({"inspect", in_, "--stats"}).out, "wte.weight"));
+  EXPECT_TRUE(holds(unishard({"inspect", in_, "--tags"}).out, "* global_step7") ||
+              holds(unishard({"inspect", in_, "--tags"}).out, "*  global_step7"));
+  EXPECT_TRUE(holds(unishard({"inspect", in_, "--layout"}).out, "|0"));
+}
+
+TEST_F(Command, InspectReadsNoPayload) {
+  // The payload is destroyed; tables and manifest are as they were.
+  const std::string before = unishard({"inspect", in_, "--stats"}).out;
+  damage_payload(0);
+  EXPECT_EQ(unishard({"verify", in_, "--deep", "-q"}).status, 1);
+  EXPECT_EQ(unishard({"inspect", in_, "--stats"}).out, before);
+}
+
+TEST_F(Command, ZeroToFp32WritesAFileAndAFolder) {
+  const std::string file = temp_.path() / "m.safetensors";
+  EXPECT_EQ(unishard({"zero_to_fp32", in_, file}).status, 0);
+  EXPECT_EQ(unishard({"diff", in_, file, "--states", "fp32,weights"}).status, 0);
+  EXPECT_EQ(unishard({"diff", file, in_, "--states", "fp32"}).status, 0);
+  EXPECT_EQ(unishard({"diff", in_, file}).status, 1) << "the buffers became float32";
+  EXPECT_EQ(unishard({"zero_to_fp32", in_, file}).status, 3) << "is there";
+  const ProcessResult sharded = unishard({"zero_to_fp32", tag_, out_, "--max_shard_size", "10KB",
+                                          "--safe_serialization", "--exclude_frozen_parameters"});
+  EXPECT_EQ(sharded.status, 0) << sharded.err;
+  EXPECT_TRUE(
+      std::filesystem::exists(std::filesystem::path(out_) / "model.safetensors.index.json"));
+  const auto inspected = nlohmann::json::parse(unishard({"inspect", out_, "--json"}).out);
+  EXPECT_EQ(inspected.at("producer").at("metadata").at("format"), "pt");
+  EXPECT_EQ(inspected.at("aliases").at("lm_head.weight"), "wte.weight");
+}
+
+TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
+  const std::string file = temp_.path() / "m.safetensors";
+  const ProcessResult result = run({UNISHARD_BIN "/zero_to_fp32", in_, file, "--max-shard-size",
+                                    "1GB", "--dtype", "bf16", "--json"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out).at("output"), file);
+  const ProcessResult refused = unishard({"zero_to_fp32", in_, temp_.path() / "pytorch_model.bin"});
+  EXPECT_EQ(refused.status, 4);
+  EXPECT_TRUE(holds(refused.err, "hint: ")) << refused.err;
+}
+
+TEST_F(Command, ReshardKeepsTheIdentityAndOverwritesNothing) {
+  const ProcessResult done = unishard({"reshard", in_, out_, "--world-size", "5", "--stage", "3"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_TRUE(holds(done.out, "equal: ")) << done.out;
+  EXPECT_EQ(unishard({"verify", out_, "--deep"}).status, 0);
+  const ProcessResult same = unishard({"diff", in_, out_});
+  EXPECT_EQ(same.status, 0) << same.out;
+  EXPECT_TRUE(holds(same.out, "without reading data")) << same.out;
+  EXPECT_EQ(unishard({"reshard", in_, out_, "--world-size", "5"}).status, 3);
+}
+
+TEST_F(Command, ReshardDryRunWritesNothing) {
+  const ProcessResult plan = unishard({"reshard", in_, out_, "-w", "2", "--dry-run"});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_TRUE(holds(plan.out, "shard-00001-of-00002.h5") && holds(plan.out, "disk:")) << plan.out;
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(Command, ReshardOfADamagedCheckpointLeavesNothing) {
+  damage_payload(1);
+  const ProcessResult result = unishard({"reshard", in_, out_, "-w", "2"});
+  EXPECT_EQ(result.status, 4) << result.err;
+  EXPECT_TRUE(holds(result.err, "shard-00001-of-00003.h5")) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(out_) / "latest"));
+  EXPECT_TRUE(std::filesystem::is_empty(out_));
+}
+
+TEST_F(Command, AnInterruptedReshardLeavesNothing) {
+  write_example(in_, {.step = 9, .tag = "big", .scale = 800});
+  Process process({kProgram, "reshard", in_, out_, "-w", "4"});
+  while (process.running() && !std::filesystem::exists(out_)) {
+  }
+  process.signal(SIGTERM);
+  const ProcessResult result = process.wait();
+  if (result.status == 0) GTEST_SKIP() << "it was done before the signal came";
+  EXPECT_EQ(result.status, 128 + SIGTERM) << result.err;
+  EXPECT_TRUE(holds(result.err, "stopped on request")) << result.err;
+  EXPECT_TRUE(std::filesystem::is_empty(out_));
+}
+
+TEST_F(Command, DiffFindsAnotherSeed) {
+  write_example(out_, {.seed = 2, .bf16 = true});
+  const ProcessResult result = unishard({"diff", in_, out_, "--json"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_FALSE(nlohmann::json::parse(result.out).at("differences").empty());
+  EXPECT_EQ(unishard({"diff", in_, out_, "--tolerance", "1e30"}).status, 0);
+}
+
+TEST_F(Command, PruneKeepsTheNewest) {
+  for (const int step : {8, 9, 10})
+    write_example(in_, {.step = step, .tag = "global_step" + std::to_string(step)});
+  EXPECT_TRUE(holds(unishard({"prune", in_, "--keep-last", "2", "--dry-run"}).out,
+                    "would remove global_step7"));
+  EXPECT_TRUE(std::filesystem::exists(tag_));
+  const auto removed =
+      nlohmann::json::parse(unishard({"prune", in_, "--keep-last", "2", "--json"}).out)
+          .at("removed");
+  EXPECT_EQ(removed, (std::vector<std::string>{"global_step7", "global_step8"}));
+  EXPECT_FALSE(std::filesystem::exists(tag_));
+  EXPECT_EQ(unishard({"verify", in_, "--all"}).status, 0);
+}
+
+TEST(Links, TheProgramNeedsNoFramework) {
+  const ProcessResult result = run({"ldd", kProgram});
+  if (result.status != 0) GTEST_SKIP() << "no ldd here: " << result.err;
+  for (const char* word : {"torch", "c10", "nccl", "cuda", "gloo", "mpi"})
+    EXPECT_FALSE(holds(result.out, word)) << result.out;
+}
+
+}  // namespace
+}  // namespace unishard::test

@@ -1,0 +1,143 @@
+// `unishard launch` with real processes.
+#include "process.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+namespace unishard::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::string> launch(int ranks, const std::string& script,
+                                std::vector<std::string> options = {}) {
+  std::vector<std::string> out = {UNISHARD_BIN "/unishard", "launch", "--nproc-per-node",
+                                  std::to_string(ranks)};
+  out.insert(out.end(), options.begin(), options.end());
+  out.insert(out.end(), {"--", "bash", "-c", script});
+  return out;
+}
+
+/// Waits up to ten seconds.
+template <class Condition>
+bool eventually(Condition&& condition) {
+  for (int i = 0; i < 1000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+/// Pids that processes wrote to `<folder>/<name>`.
+std::vector<pid_t> pids_in(const std::filesystem::path& folder) {
+  std::vector<pid_t> out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    pid_t pid = 0;
+    if (std::ifstream(entry.path()) >> pid) out.push_back(pid);
+  }
+  return out;
+}
+
+bool gone(pid_t pid) { return ::kill(pid, 0) != 0; }
+
+TEST(Launch, SetsTorchrunsVariables) {
+  const ProcessResult result = run(
+      launch(3,
+             "echo $RANK/$LOCAL_RANK/$WORLD_SIZE/$LOCAL_WORLD_SIZE/$MASTER_ADDR/$OMP_NUM_THREADS "
+             "$((MASTER_PORT > 0))"),
+      {{"OMP_NUM_THREADS", "7"}});
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* line :
+       {"0/0/3/3/127.0.0.1/7 1\n", "1/1/3/3/127.0.0.1/7 1\n", "2/2/3/3/127.0.0.1/7 1\n"}) {
+    EXPECT_NE(result.out.find(line), std::string::npos) << result.out;
+  }
+}
+
+TEST(Launch, PassesTheProgramsOwnOptionsOn) {
+  const ProcessResult result =
+      run({UNISHARD_BIN "/unishard", "launch", "-n", "1", "echo", "--help", "-n", "--", "x"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("--help -n -- x"), std::string::npos) << result.out;
+}
+
+TEST(Launch, PrefixesLines) {
+  const ProcessResult result = run(launch(2, "printf 'a\\nb'; echo e >&2", {"--prefix-output"}));
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* line : {"[rank 0] a\n", "[rank 1] a\n", "[rank 0] b\n", "[rank 1] b\n"}) {
+    EXPECT_NE(result.out.find(line), std::string::npos) << result.out;
+  }
+  EXPECT_NE(result.err.find("[rank 1] e\n"), std::string::npos) << result.err;
+}
+
+TEST(Launch, AKilledRankStopsTheOthersAndIsNamed) {
+  const TempDir pids;
+  const std::string script =
+      "echo $$ > " + pids.path().string() + "/$RANK; [ $RANK = 1 ] && kill -9 $$; sleep 60";
+  const auto begin = Clock::now();
+  const ProcessResult result = run(launch(3, script));
+  EXPECT_EQ(result.status, 128 + SIGKILL);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_NE(result.err.find("rank 1 (pid "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("signal 9 (SIGKILL)"), std::string::npos) << result.err;
+  for (const pid_t pid : pids_in(pids.path())) EXPECT_TRUE(gone(pid)) << pid;
+}
+
+TEST(Launch, ARankThatIgnoresSigtermIsKilled) {
+  const TempDir pids;
+  const std::string script = "trap '' TERM; echo $$ > " + pids.path().string() +
+                             "/$RANK; if [ $RANK = 0 ]; then while [ ! -s " + pids.path().string() +
+                             "/1 ]; do sleep 0.05; done; exit 3; fi; while true; do sleep 1; done";
+  const auto begin = Clock::now();
+  const ProcessResult result = run(launch(2, script));
+  EXPECT_EQ(result.status, 3) << result.err;
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  for (const pid_t pid : pids_in(pids.path())) EXPECT_TRUE(gone(pid)) << pid;
+}
+
+TEST(Launch, ForwardsSigterm) {
+  const TempDir pids;
+  const std::string folder = pids.path().string();
+  Process process(launch(2, "trap 'echo stopped; exit 0' TERM; echo $$ > " + folder +
+                                "/$RANK; while true; do :; done"));
+  ASSERT_TRUE(eventually([&] { return pids_in(pids.path()).size() == 2; }));
+  process.signal(SIGTERM);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "stopped\nstopped\n");
+}
+
+TEST(Launch, KilledLauncherLeavesNoRank) {
+  const TempDir pids;
+  Process process(launch(2, "echo $$ > " + pids.path().string() + "/$RANK; exec sleep 60"));
+  ASSERT_TRUE(eventually([&] { return pids_in(pids.path()).size() == 2; }));
+  process.signal(SIGKILL);
+  process.wait();
+  for (const pid_t pid : pids_in(pids.path()))
+    EXPECT_TRUE(eventually([&] { return gone(pid); })) << pid;
+}
+
+TEST(Launch, WhatARankLeftBehindIsKilled) {
+  const TempDir pids;
+  const ProcessResult result =
+      run(launch(1, "sleep 60 & echo $! > " + pids.path().string() + "/child"));
+  EXPECT_EQ(result.status, 0);
+  ASSERT_EQ(pids_in(pids.path()).size(), 1u);
+  EXPECT_TRUE(eventually([&] { return gone(pids_in(pids.path())[0]); }));
+}
+
+TEST(Launch, AMissingProgramIsSaid) {
+  const ProcessResult result =
+      run({UNISHARD_BIN "/unishard", "launch", "-n", "2", "/no/such/program"});
+  EXPECT_EQ(result.status, 127);
+  EXPECT_NE(result.err.find("cannot start /no/such/program"), std::string::npos) << result.err;
+  EXPECT_EQ(run({UNISHARD_BIN "/unishard", "launch", "-n", "2"}).status, 2);
+}
+
+}  // namespace
+}  // namespace unishard::test

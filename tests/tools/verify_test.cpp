@@ -1,0 +1,195 @@
+#include "lib/verify.hpp"
+
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+
+#include "make_checkpoint.hpp"
+#include "render/report_view.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace unishard::tools {
+namespace {
+
+using test::TempDir;
+using test::write_example;
+
+class Verify : public testing::Test {
+ protected:
+  void SetUp() override { tag_ = write_example(folder_.path(), {.bf16 = true}); }
+
+  VerifyReport check(bool deep = false, bool all = false) {
+    return verify(posix_storage(), folder_.path(),
+                  {.tag = {},
+                   .all_tags = all,
+                   .deep = deep,
+                   .transfer = {.threads = 2, .buffer_bytes = 1 << 20}});
+  }
+
+  static void flip(const Path& path, std::uint64_t offset) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(static_cast<char>(byte ^ 1));
+  }
+
+  Path shard(int rank) const {
+    return tag_ / ("shard-0000" + std::to_string(rank) + "-of-00003.h5");
+  }
+
+  std::vector<std::string> codes(const VerifyReport& report) const {
+    std::vector<std::string> out;
+    for (const Finding& finding : report.findings) out.push_back(finding.code);
+    return out;
+  }
+
+  /// Elements of all tensors that the rank's shard holds.
+  std::uint64_t elements_of(std::uint32_t rank) {
+    std::uint64_t count = 0;
+    const Catalog catalog = test::example_catalog({.bf16 = true});
+    for (const Fragment& fragment : plan_shard(catalog, rank)) count += fragment.range.size();
+    return count;
+  }
+
+  const TempDir folder_;
+  Path tag_;
+};
+
+using Codes = std::vector<std::string>;
+
+TEST_F(Verify, ASoundCheckpointHasNoFindings) {
+  for (const bool deep : {false, true}) {
+    const VerifyReport report = check(deep);
+    EXPECT_TRUE(report.is_clean()) << cli::verify_text(report);
+    ASSERT_EQ(report.checked.size(), 1u);
+    EXPECT_EQ(report.checked[0].step, 7);
+    EXPECT_EQ(report.checked[0].shards, 3u);
+    EXPECT_TRUE(report.checked[0].identity);
+    EXPECT_EQ(report.checked[0].bytes_checked > 0, deep);
+  }
+}
+
+TEST_F(Verify, AMissingShardSaysExactlyWhatIsLost) {
+  std::filesystem::remove(shard(1));
+  const VerifyReport report = check();
+  EXPECT_EQ(codes(report), Codes{"shard-missing"});
+  std::uint64_t lost = 0;
+  for (const LostRange& range : report.findings.at(0).lost) lost += range.range.size();
+  EXPECT_EQ(lost, elements_of(1));
+}
+
+TEST_F(Verify, SeveralBadShardsAreAllListed) {
+  std::filesystem::remove(shard(0));
+  std::filesystem::resize_file(shard(2), 5000);
+  const VerifyReport report = check(true);
+  EXPECT_EQ(codes(report), (Codes{"shard-missing", "shard-damaged", "elements-lost"}));
+  std::uint64_t lost = 0;
+  for (const LostRange& range : report.findings.at(2).lost) lost += range.range.size();
+  EXPECT_EQ(lost, elements_of(0) + elements_of(2));
+}
+
+TEST_F(Verify, DeepNamesTheDamagedElements) {
+  std::uint64_t offset = 0;
+  {
+    const CheckpointReader reader(posix_storage(), tag_);
+    offset = reader.manifest().shards[1].data_sets.at(0).offset;
+  }
+  flip(shard(1), offset + 8);
+  EXPECT_TRUE(check(false).is_clean());
+  const VerifyReport report = check(true);
+  ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report);
+  const Finding& finding = report.findings[0];
+  EXPECT_EQ(finding.path, shard(1));
+  ASSERT_TRUE(finding.bytes);
+  EXPECT_LE(finding.bytes->begin, offset + 8);
+  EXPECT_GT(finding.bytes->end, offset + 8);
+  EXPECT_FALSE(finding.lost.empty());
+}
+
+TEST_F(Verify, EveryFlippedByteIsFound) {
+  const auto size = std::filesystem::file_size(shard(0));
+  for (std::uint64_t offset = 0; offset < size; offset += size / 97) {
+    flip(shard(0), offset);
+    EXPECT_FALSE(check(true).is_clean()) << "byte " << offset;
+    flip(shard(0), offset);
+  }
+  EXPECT_TRUE(check(true).is_clean());
+}
+
+TEST_F(Verify, SwappedShardsAreFound) {
+  std::filesystem::rename(shard(0), tag_ / "x");
+  std::filesystem::rename(shard(1), shard(0));
+  std::filesystem::rename(tag_ / "x", shard(1));
+  const VerifyReport report = check();
+  EXPECT_EQ(codes(report), (Codes{"shard-damaged", "shard-damaged", "elements-lost"}));
+}
+
+TEST_F(Verify, AShardOfAnotherSaveIsFound) {
+  const TempDir other;
+  const Path their_tag = write_example(other.path(), {.bf16 = true});
+  std::filesystem::copy_file(their_tag / shard(1).filename(), shard(1),
+                             std::filesystem::copy_options::overwrite_existing);
+  const VerifyReport report = check();
+  EXPECT_EQ(codes(report), Codes{"shard-damaged"});
+}
+
+TEST_F(Verify, AStrayFileIsAFinding) {
+  std::ofstream(tag_ / "core.123") << "x";
+  EXPECT_EQ(codes(check()), Codes{"stray-file"});
+}
+
+TEST_F(Verify, ADamagedManifestIsAFinding) {
+  flip(tag_ / kManifestFile, 300);
+  EXPECT_EQ(codes(check()), Codes{"manifest-unreadable"});
+  std::filesystem::remove(tag_ / kManifestFile);
+  EXPECT_EQ(codes(verify(posix_storage(), tag_, {})), Codes{"manifest-missing"});
+}
+
+TEST_F(Verify, LatestThatNamesNothingIsAFinding) {
+  std::ofstream(folder_.path() / "latest") << "global_step99";
+  const VerifyReport report = check();
+  EXPECT_EQ(codes(report), Codes{"latest-names-missing-tag"});
+  EXPECT_EQ(report.checked.size(), 1u) << "the newest tag is checked all the same";
+  std::ofstream(folder_.path() / "latest") << "../x";
+  EXPECT_EQ(codes(check()), Codes{"latest-unreadable"});
+}
+
+TEST_F(Verify, AllChecksEveryTag) {
+  write_example(folder_.path(), {.step = 9, .tag = "global_step9"});
+  std::filesystem::remove(shard(2));
+  EXPECT_TRUE(check().is_clean()) << "latest is sound";
+  const VerifyReport report = check(false, true);
+  EXPECT_EQ(report.checked.size(), 2u);
+  EXPECT_EQ(codes(report), Codes{"shard-missing"});
+}
+
+TEST_F(Verify, ARenamedTagIsANoteOnly) {
+  std::filesystem::rename(tag_, folder_.path() / "best");
+  const VerifyReport report = verify(posix_storage(), folder_.path() / "best", {});
+  EXPECT_TRUE(report.is_clean());
+  EXPECT_EQ(report.notes.size(), 1u);
+}
+
+TEST_F(Verify, WhatIsNoCheckpointIsAnError) {
+  const TempDir empty;
+  EXPECT_THROW(verify(posix_storage(), empty.path(), {}), Error);
+  EXPECT_THROW(verify(posix_storage(), empty.path() / "x", {}), Error);
+}
+
+TEST_F(Verify, JsonHasTheDocumentedKeys) {
+  std::filesystem::remove(shard(1));
+  const Json json = cli::verify_json(check());
+  EXPECT_EQ(json.at("ok"), false);
+  for (const char* key : {"deep", "checked", "findings", "notes"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  for (const char* key : {"code", "path", "message", "hint", "bytes", "lost"}) {
+    EXPECT_TRUE(json.at("findings").at(0).contains(key)) << key;
+  }
+}
+
+}  // namespace
+}  // namespace unishard::tools

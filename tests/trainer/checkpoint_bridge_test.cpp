@@ -1,0 +1,170 @@
+// Saving and loading through the engine: what is in a checkpoint, what does not fit, and what
+// happens when one rank fails.
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+
+#include "small_model.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace unishard::test {
+namespace {
+
+using namespace trainer;
+
+/// A run on `world` thread ranks: `body` gets engine and model.
+void with_engine(std::uint32_t world, const Config& config, EngineOptions options,
+                 const std::function<void(Engine&, SmallModel&, Communicator&)>& body) {
+  run_threads(world, [&](Communicator& communicator) {
+    SmallModel model = build(placement_for(config, communicator));
+    Engine engine(model.ptr(), communicator, config, options);
+    body(engine, model, communicator);
+  });
+}
+
+void step(Engine& engine, SmallModel& model) {
+  engine.train_batch([&](const MicroBatch& batch) { return model->loss(batch); });
+}
+
+void save_two_steps(const Path& folder, std::uint32_t world, const Config& config) {
+  with_engine(world, config, {.shuffle_seed = 99, .samples_per_epoch = 10},
+              [&](Engine& engine, SmallModel& model, auto&) {
+                step(engine, model);
+                step(engine, model);
+                const SaveHandle handle = engine.save_checkpoint(
+                    {.folder = folder, .tag = "t", .client_state = {{"a", 1}}});
+                EXPECT_TRUE(handle.captured() && handle.durable());
+              });
+}
+
+TEST(CheckpointBridge, HoldsAllStateUnderItsNames) {
+  const TempDir folder;
+  save_two_steps(folder.path(), 3, small_config(2, DType::BFloat16));
+  const CheckpointReader reader(posix_storage(),
+                                resolve_checkpoint(posix_storage(), folder.path(), "t"));
+  const Catalog& catalog = reader.catalog();
+  EXPECT_EQ(catalog.step, 2);
+  EXPECT_EQ(catalog.world_size, 3u);
+  EXPECT_EQ(catalog.stage, 2u);
+  ASSERT_EQ(catalog.aliases.size(), 1u);
+  EXPECT_EQ(catalog.aliases[0], (Alias{"out.weight", "in.weight"}));
+  const auto tensor = [&](const char* fqn, const char* state) {
+    return catalog.tensors.at(catalog.find(fqn, state).value());
+  };
+  EXPECT_TRUE(tensor("block0.up.weight", "weights").derived);
+  EXPECT_EQ(tensor("block0.up.weight", "weights").dtype, DType::BFloat16);
+  EXPECT_EQ(tensor("block0.up.weight", "exp_avg").group, 0);
+  EXPECT_EQ(tensor("block0.up.bias", "exp_avg_sq").group, 1);
+  EXPECT_TRUE(tensor("block1.frozen", "weights").frozen);
+  EXPECT_EQ(tensor("counter", "buffer").dtype, DType::Int64);
+  EXPECT_FALSE(catalog.find("block1.frozen", "fp32"));
+  std::vector<std::string> units;
+  for (const UnitLayout& unit : catalog.units) units.push_back(unit.name);
+  EXPECT_EQ(units,
+            (std::vector<std::string>{"", "block0", "block0.inner", "block1", "block1.inner"}));
+  EXPECT_EQ(catalog.data_position["global_sample_index"], 24);
+  EXPECT_EQ(catalog.data_position["epoch"], 2);
+  EXPECT_EQ(catalog.data_position["shuffle_seed"], 99);
+  EXPECT_EQ(catalog.rng["scheme"], "counter");
+  EXPECT_EQ(catalog.scheduler["last_batch_iteration"], 1);
+  EXPECT_EQ(catalog.groups[1]["weight_decay"], 0);
+  EXPECT_EQ(catalog.client_state["a"], 1);
+  EXPECT_TRUE(catalog.producer.contains("torch"));
+}
+
+TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
+  const TempDir folder;
+  save_two_steps(folder.path(), 3, small_config(2));
+  for (std::uint32_t stage = 0; stage <= 3; ++stage) {
+    Config config = small_config(stage);
+    config.seed = 5;  // other initial values, so that what is equal was loaded
+    with_engine(2, config, {}, [&](Engine& engine, SmallModel& model, Communicator& communicator) {
+      model->blocks[1]->frozen.zero_();
+      model->blocks[1]->scale.zero_();
+      const LoadReport report = engine.load_checkpoint(folder.path());
+      EXPECT_EQ(report.tag, "t");
+      EXPECT_EQ(report.client_state["a"], 1);
+      EXPECT_EQ(report.notes.size(), 2u);  // both seeds are the checkpoint's
+      EXPECT_EQ(engine.step(), 2);
+      EXPECT_EQ(engine.samples_seen(), 24u);
+      EXPECT_EQ(engine.shuffle_seed(), 99u);
+      EXPECT_EQ(model->blocks[1]->frozen.sum().item<double>(), 0.5 * kWidth);
+      EXPECT_EQ(model->blocks[1]->scale.sum().item<double>(), 2.0 * kWidth);
+      const Path target = folder.path() / ("again" + std::to_string(stage));
+      const SaveReport again = engine.save_checkpoint({.folder = target, .tag = "t"}).wait();
+      if (communicator.rank() != 0) return;
+      const CheckpointReader first(posix_storage(), folder.path() / "t");
+      EXPECT_EQ(again.identity, identity(first.catalog()));
+    });
+  }
+}
+
+TEST(CheckpointBridge, ABf16CheckpointLoadsIntoFp32AndBack) {
+  const TempDir folder;
+  save_two_steps(folder.path(), 2, small_config(3, DType::BFloat16));
+  with_engine(2, small_config(1), {}, [&](Engine& engine, SmallModel&, auto&) {
+    EXPECT_NO_THROW(engine.load_checkpoint(folder.path()));
+  });
+}
+
+std::string mismatch_of(const Path& folder, const Config& config) {
+  std::string message;
+  with_engine(1, config, {}, [&](Engine& engine, SmallModel&, auto&) {
+    try {
+      engine.load_checkpoint(folder);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Mismatch);
+      message = error.what();
+    }
+  });
+  return message;
+}
+
+TEST(CheckpointBridge, AnotherOptimizerIsAMismatchThatNamesBoth) {
+  const TempDir folder;
+  save_two_steps(folder.path(), 1, small_config(1));
+  Config config = small_config(1);
+  config.optimizer = "Lion";
+  const std::string message = mismatch_of(folder.path(), config);
+  EXPECT_NE(message.find("saved with optimizer AdamW, here it is Lion"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("unexpected: block0.down.bias [exp_avg_sq]"), std::string::npos)
+      << message;
+}
+
+TEST(CheckpointBridge, OneRanksFailureIsEveryRanksAndLeavesNothing) {
+  const TempDir folder;
+  const Config config = small_config(2);
+  std::vector<ErrorCode> codes(3);
+  run_threads(3, [&](Communicator& communicator) {
+    SmallModel model = build(placement_for(config, communicator));
+    EngineOptions options;
+    options.on_save_step = [&](CommitStep reached) {
+      if (communicator.rank() == 1 && reached == CommitStep::SyncShard)
+        raise(ErrorCode::NoSpace, "disk is full");
+    };
+    Engine engine(model.ptr(), communicator, config, options);
+    step(engine, model);
+    try {
+      engine.save_checkpoint({.folder = folder.path(), .tag = "t"});
+    } catch (const Error& error) {
+      codes[communicator.rank()] = error.code();
+      EXPECT_NE(std::string(error.what()).find("disk is full"), std::string::npos);
+    }
+    step(engine, model);  // training goes on
+  });
+  EXPECT_EQ(codes, (std::vector{ErrorCode::PeerFailed, ErrorCode::NoSpace, ErrorCode::PeerFailed}));
+  EXPECT_TRUE(posix_storage().list(folder.path()).empty());
+}
+
+TEST(CheckpointBridge, ABadTagIsRefusedOnAllRanks) {
+  const TempDir folder;
+  with_engine(2, small_config(0), {}, [&](Engine& engine, SmallModel&, auto&) {
+    EXPECT_THROW(engine.save_checkpoint({.folder = folder.path(), .tag = "../x"}), Error);
+  });
+}
+
+}  // namespace
+}  // namespace unishard::test

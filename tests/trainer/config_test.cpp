@@ -1,0 +1,105 @@
+#include "unishard/trainer/config.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include <gtest/gtest.h>
+
+namespace unishard::trainer {
+namespace {
+
+Config parse(const char* text) { return parse_config(parse_json(text, "test")); }
+
+std::string refusal(const char* text) {
+  try {
+    parse(text);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return std::string(error.what()) + " | " + error.hint();
+  }
+  return "accepted";
+}
+
+TEST(Config, ReadsAWholeDeepSpeedFile) {
+  const Config config = parse(R"({
+    "train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-9, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": 100,
+                  "warmup_min_lr": "auto", "warmup_max_lr": 3e-4, "warmup_type": "linear"}},
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "overlap_comm": true,
+                          "offload_optimizer": {"device": "none"}},
+    "bf16": {"enabled": true}, "fp16": {"enabled": false}, "gradient_clipping": 0.5, "steps_per_print": 1e1,
+    "wall_clock_breakdown": false, "seed": 7, "canonical_order": true})");
+  EXPECT_EQ(config.batch.train, 32);
+  EXPECT_EQ(config.batch.micro, 4);
+  EXPECT_FALSE(config.batch.accumulation);
+  EXPECT_EQ(config.hyper.lr, 3e-4);
+  EXPECT_EQ(config.hyper.beta2, 0.95);
+  EXPECT_EQ(config.hyper.weight_decay, 0.1);
+  EXPECT_EQ(config.schedule.kind, ScheduleKind::WarmupDecayLR);
+  EXPECT_EQ(config.schedule.warmup_type, WarmupType::Linear);
+  EXPECT_EQ(config.schedule.total_num_steps, 100);
+  EXPECT_EQ(config.stage, 3u);
+  EXPECT_EQ(config.compute, DType::BFloat16);
+  EXPECT_EQ(config.gradient_clipping, 0.5);
+  EXPECT_EQ(config.steps_per_print, 10);
+  EXPECT_EQ(config.seed, 7u);
+  EXPECT_EQ(config.notes.size(), 3u);  // reduce_bucket_size, overlap_comm, wall_clock_breakdown
+}
+
+TEST(Config, DefaultsOfAnEmptyObject) {
+  const Config config = parse("{}");
+  EXPECT_EQ(config.optimizer, "AdamW");
+  EXPECT_EQ(config.stage, 0u);
+  EXPECT_EQ(config.gradient_clipping, 1.0);
+  EXPECT_FALSE(config.folds_every_micro_batch());
+}
+
+struct Refused {
+  const char* json;
+  const char* says;
+};
+
+class ConfigRefuses : public testing::TestWithParam<Refused> {};
+
+TEST_P(ConfigRefuses, AndNamesThePath) {
+  const std::string text = refusal(GetParam().json);
+  EXPECT_NE(text.find(GetParam().says), std::string::npos) << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigRefuses,
+    testing::Values(
+        Refused{R"({"train_batchsize": 1})",
+                "unknown key train_batchsize | did you mean train_batch_size?"},
+        Refused{R"({"zero_optimization": {"stge": 1}})",
+                "unknown key zero_optimization.stge | did you mean stage?"},
+        Refused{R"({"optimizer": {"type": "AdamW", "params": {"learning": 1}}})",
+                "optimizer.params.learning"},
+        Refused{R"({"zzzzzzzzzzzz": 1})", "unknown key zzzzzzzzzzzz | remove it"},
+        Refused{R"({"zero_optimization": {"stage": 4}})",
+                "zero_optimization.stage is 4, not 0, 1, 2 or 3"},
+        Refused{R"({"zero_optimization": {"stage": "3"}})",
+                "zero_optimization.stage is \"3\", not a whole number"},
+        Refused{R"({"zero_optimization": {"stage": 1.5}})", "zero_optimization.stage is 1.5"},
+        Refused{R"({"zero_optimization": 3})", "zero_optimization is not an object"},
+        Refused{R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
+                "zero_optimization.offload_optimizer is not built"},
+        Refused{R"({"fp16": {"enabled": true}})", "fp16.enabled is not built"},
+        Refused{R"({"sparse_gradients": true})", "sparse_gradients is not built"},
+        Refused{R"({"optimizer": {"type": "Adafactor"}})", "Adafactor"},
+        Refused{R"({"optimizer": {"params": {"betas": [0.9]}}})",
+                "optimizer.params.betas is [0.9], not a pair"},
+        Refused{R"({"optimizer": {"params": {"betas": [0.9, 1.0]}}})", "optimizer.params.betas"},
+        Refused{R"({"optimizer": {"params": {"lr": -1}}})",
+                "optimizer.params.lr is -1, not zero or more"},
+        Refused{R"({"optimizer": {"type": "SGD", "params": {"nesterov": true}}})",
+                "without momentum"},
+        Refused{R"({"scheduler": {"type": "OneCycle"}})", "scheduler.type is \"OneCycle\""},
+        Refused{R"({"scheduler": {"type": "WarmupDecayLR"}})",
+                "scheduler.params.total_num_steps is missing"},
+        Refused{R"({"bf16": {"enabled": 1}})", "bf16.enabled is 1, not true or false"},
+        Refused{R"({"gradient_clipping": -1})", "gradient_clipping"},
+        Refused{R"([1])", "$ is not an object"}));
+
+}  // namespace
+}  // namespace unishard::trainer

@@ -1,0 +1,88 @@
+// Data order, token windows, seeds and the ordered sums.
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/communicator.hpp"
+#include "unishard/trainer/fold.hpp"
+#include "unishard/trainer/sample_order.hpp"
+#include "unishard/trainer/seeds.hpp"
+#include "unishard/trainer/token_file.hpp"
+
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <set>
+
+namespace unishard::trainer {
+namespace {
+
+TEST(SampleOrder, IsAPermutationOfEveryEpoch) {
+  for (const std::uint64_t samples : {1u, 2u, 3u, 5u, 64u, 65u, 1000u}) {
+    const SampleOrder order(samples, 42);
+    for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+      std::set<std::uint64_t> seen;
+      for (std::uint64_t i = 0; i < samples; ++i) seen.insert(order.sample(epoch * samples + i));
+      EXPECT_EQ(seen.size(), samples);
+      EXPECT_EQ(*seen.rbegin(), samples - 1);
+      EXPECT_EQ(order.epoch(epoch * samples), epoch);
+    }
+  }
+}
+
+TEST(SampleOrder, DependsOnSeedAndEpoch) {
+  const SampleOrder a(1000, 1), b(1000, 2);
+  int same_seed = 0, same_epoch = 0;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    same_seed += a.sample(i) == b.sample(i);
+    same_epoch += a.sample(i) == a.sample(i + 1000);
+  }
+  EXPECT_LT(same_seed, 20);
+  EXPECT_LT(same_epoch, 20);
+}
+
+TEST(SampleOrder, StaysWhatItIs) {  // a change here changes every run that is resumed
+  const SampleOrder order(1000, 1234);
+  const std::vector<std::uint64_t> found{order.sample(0), order.sample(1), order.sample(999),
+                                         order.sample(1000), order.sample(123456)};
+  EXPECT_EQ(found, (std::vector<std::uint64_t>{316, 947, 80, 782, 809}));
+  EXPECT_EQ(seed_from({1, 2, 3}), 7702586659592502839u);
+  EXPECT_EQ(initial_value_seed(1234, 1), 10850081896131835390u);
+  EXPECT_EQ(dropout_seed(1234, 5, 6, 7), 2750111990323072767u);
+}
+
+TEST(TokenFile, ReadsOverlappingWindows) {
+  const test::TempDir folder;
+  const auto path = folder.path() / "text";
+  std::ofstream(path, std::ios::binary) << "abcdefghi\xff";
+  const TokenFile tokens(posix_storage(), path, 4);
+  EXPECT_EQ(tokens.samples(), 2u);
+  std::vector<std::int64_t> window(5);
+  tokens.read(1, window);
+  EXPECT_EQ(window, (std::vector<std::int64_t>{'e', 'f', 'g', 'h', 'i'}));
+  EXPECT_THROW(tokens.read(2, window), Error);
+  EXPECT_THROW(TokenFile(posix_storage(), path, 10), Error);
+}
+
+TEST(Fold, AddsInOrderAndWidensBfloat16) {
+  std::vector<float> sum{1, 2};
+  const std::vector<float> values{0.5F, -2};
+  fold_add(sum, DType::Float32, std::as_bytes(std::span(values)));
+  EXPECT_EQ(sum, (std::vector<float>{1.5F, 0}));
+  const std::vector<std::uint16_t> halves{0x3f80, 0xbf80};  // 1, -1
+  fold_add(sum, DType::BFloat16, std::as_bytes(std::span(halves)));
+  EXPECT_EQ(sum, (std::vector<float>{2.5F, -1}));
+  EXPECT_THROW(fold_add(sum, DType::Float32, std::as_bytes(std::span(halves))), Error);
+}
+
+TEST(SingleCommunicator, CopiesAndAdds) {
+  const auto single = make_single_communicator();
+  EXPECT_EQ(gather_text(*single, "hello"), std::vector<std::string>{"hello"});
+  EXPECT_EQ(gather_text(*single, ""), std::vector<std::string>{""});
+  EXPECT_EQ(agree_max(*single, -3), -3);
+  const std::vector<double> values{1, 2};
+  EXPECT_EQ(gather_doubles(*single, values), values);
+}
+
+}  // namespace
+}  // namespace unishard::trainer

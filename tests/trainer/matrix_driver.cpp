@@ -1,0 +1,214 @@
+// Not a test itself: one rank of a group of processes that runs many short training jobs, so that
+// process start-up is paid once. Job k uses ranks k, k+1, ... (mod size) as a group of its own.
+//
+//   matrix_driver <folder> <float32|bfloat16> <stages, e.g. 0123> <world sizes, e.g. 12345>
+//
+// 1. Every process trains alone, uninterrupted: the losses and the identity that all others must
+// have.
+// 2. For every (stage, W): train half of the steps, compare the losses, save.
+// 3. For every (stage, W) -> (stage', W'): resume, train the rest, compare the losses and the final
+// identity. Prints one line per failure and a line of counts; exits 0 when all agree.
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/construction.hpp"
+#include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/gpt.hpp"
+#include "unishard/trainer/seeds.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+
+namespace {
+
+using namespace unishard;
+using namespace unishard::trainer;
+
+constexpr std::int64_t kSteps = 4;
+constexpr std::int64_t kSaveStep = 2;
+constexpr GptConfig kModel{
+    .vocabulary = 64, .context = 12, .layers = 2, .width = 16, .heads = 2, .dropout = 0.1};
+
+Config config_for(std::uint32_t stage, const std::string& dtype) {
+  Config config;
+  config.batch = {.train = 6, .micro = 1, .accumulation = {}};
+  config.hyper = {.lr = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
+  config.schedule = {.kind = ScheduleKind::WarmupLR, .warmup_max_lr = 3e-3, .warmup_num_steps = 3};
+  config.stage = stage;
+  config.compute = dtype == "bfloat16" ? DType::BFloat16 : DType::Float32;
+  config.canonical_order = true;
+  return config;
+}
+
+/// Tokens as a function of the global sample index alone.
+at::Tensor windows(const MicroBatch& batch) {
+  const std::int64_t length = kModel.context + 1;
+  at::Tensor tokens = at::empty({batch.samples, length}, at::kLong);
+  auto* data = tokens.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < batch.samples * length; ++i) {
+    const std::uint64_t seed = seed_from({batch.first_sample, static_cast<std::uint64_t>(i) / 3});
+    data[i] = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(kModel.vocabulary));
+  }
+  return tokens;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::string identity;
+};
+
+struct Job {
+  std::uint32_t stage = 0;
+  std::string dtype;
+  std::int64_t until = kSteps;
+  Path from;  ///< empty: fresh
+  Path save_to;
+};
+
+Outcome run(const Job& job, Communicator& communicator) {
+  const Config config = config_for(job.stage, job.dtype);
+  Gpt model{nullptr};
+  {
+    const ConstructionScope scope(placement_for(config, communicator));
+    model = Gpt(kModel);
+  }
+  Engine engine(model.ptr(), communicator, config);
+  if (!job.from.empty()) engine.load_checkpoint(job.from);
+  Outcome outcome;
+  while (engine.step() < job.until) {
+    outcome.losses.push_back(
+        engine.train_batch([&](const MicroBatch& batch) { return model->loss(windows(batch)); })
+            .loss);
+  }
+  outcome.identity = engine.save_checkpoint({.folder = job.save_to, .tag = "t"}).wait().identity;
+  return outcome;
+}
+
+class Driver {
+ public:
+  Driver(Path folder, std::string dtype, RankEnvironment environment)
+      : folder_(std::move(folder)),
+        dtype_(std::move(dtype)),
+        environment_(std::move(environment)) {}
+
+  void reference() {
+    const auto alone = make_single_communicator();
+    reference_ =
+        run({.stage = 0, .dtype = dtype_, .from = {}, .save_to = own("reference")}, *alone);
+  }
+
+  void saves(const std::string& stages, const std::string& worlds) {
+    for (const char stage : stages) {
+      for (const char world : worlds) {
+        const Path target = folder_ / fmt::format("saved-{}-{}", stage, world);
+        check(world,
+              {.stage = digit(stage),
+               .dtype = dtype_,
+               .until = kSaveStep,
+               .from = {},
+               .save_to = target},
+              fmt::format("save {},{}", stage, world));
+      }
+    }
+  }
+
+  void resumes(const std::string& stages, const std::string& worlds) {
+    for (const char stage : stages) {
+      for (const char world : worlds) {
+        const Path source = folder_ / fmt::format("saved-{}-{}", stage, world);
+        for (const char to_stage : stages) {
+          for (const char to_world : worlds) {
+            const std::string name =
+                fmt::format("{},{} -> {},{}", stage, world, to_stage, to_world);
+            const Path target = folder_ / fmt::format("job-{}", job_);
+            check(to_world,
+                  {.stage = digit(to_stage), .dtype = dtype_, .from = source, .save_to = target},
+                  name);
+          }
+        }
+      }
+    }
+  }
+
+  int finish(Communicator& world) {
+    const auto counts = gather_doubles(
+        world, std::vector<double>{static_cast<double>(done_), static_cast<double>(bad_)});
+    double done = 0, bad = 0;
+    for (std::size_t i = 0; i < counts.size(); i += 2) {
+      done += counts[i];
+      bad += counts[i + 1];
+    }
+    if (world.rank() == 0)
+      fmt::print("{} jobs, {} differ, identity {}\n", done, bad, reference_.identity);
+    return bad == 0 ? 0 : 1;
+  }
+
+ private:
+  static std::uint32_t digit(char text) { return static_cast<std::uint32_t>(text - '0'); }
+  Path own(const std::string& name) const {
+    return folder_ / fmt::format("{}-{}", name, environment_.rank);
+  }
+
+  /// Runs the job if this process is one of its ranks; the group's rank 0 compares.
+  void check(char world, const Job& job, const std::string& name) {
+    const std::uint32_t size = digit(world);
+    const std::uint32_t number = job_++;
+    const std::uint32_t all = environment_.world_size;
+    RankEnvironment group = environment_;
+    group.rank = (environment_.rank + all - number % all) % all;
+    group.world_size = size;
+    group.store_is_hosted = true;
+    group.group = fmt::format("job/{}", number);
+    if (group.rank >= size) return;
+    const auto communicator = make_communicator(group, {.timeout_seconds = 60});
+    const Outcome outcome = run(job, *communicator);
+    communicator->barrier();
+    if (group.rank != 0) return;
+    ++done_;
+    const auto skipped = reference_.losses.begin() + (job.from.empty() ? 0 : kSaveStep);
+    const std::vector<double> expected(
+        skipped, skipped + static_cast<std::ptrdiff_t>(outcome.losses.size()));
+    const bool same_end = job.until < kSteps || outcome.identity == reference_.identity;
+    if (outcome.losses != expected || !same_end) {
+      ++bad_;
+      fmt::print("DIFFERS {}: losses {} identity {}\n", name,
+                 outcome.losses == expected ? "equal" : "differ", outcome.identity);
+    }
+    if (job.until == kSteps) std::filesystem::remove_all(job.save_to);
+  }
+
+  Path folder_;
+  std::string dtype_;
+  RankEnvironment environment_;
+  Outcome reference_;
+  std::uint32_t job_ = 0;
+  int done_ = 0, bad_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  at::set_num_threads(1);
+  try {
+    const RankEnvironment environment = read_rank_environment([](const std::string& name) {
+      const char* value = std::getenv(name.c_str());
+      return value ? std::optional<std::string>(value) : std::nullopt;
+    });
+    const auto world = make_communicator(environment, {.timeout_seconds = 600});
+    Driver driver(argv[1], argv[2], environment);
+    driver.reference();
+    driver.saves(argv[3], argv[4]);
+    world->barrier();
+    driver.resumes(argv[3], argv[4]);
+    const int status = driver.finish(*world);
+    world->barrier();
+    return status;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "matrix_driver: {}\n", error.what());
+    return 3;
+  }
+}

@@ -1,0 +1,32 @@
+// The promise of the project in one test: any world size and stage resumes from any other with the
+// same bits.
+#include "ranks.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace unishard::test {
+namespace {
+
+void run_matrix(const std::string& dtype, const std::string& stages, const std::string& worlds) {
+  const TempDir folder;
+  const int processes = worlds.back() - '0';
+  const auto results = run_ranks(
+      {UNISHARD_TESTS_BIN "/matrix_driver", folder.path().string(), dtype, stages, worlds},
+      processes);
+  const std::size_t combinations = stages.size() * worlds.size();
+  const std::string expected =
+      fmt::format("{} jobs, 0 differ", combinations + combinations * combinations);
+  for (const auto& result : results) fmt::print("{}", result.out);
+  EXPECT_NE(results[0].out.find(expected), std::string::npos) << expected;
+  fmt::print("{}: {} (stage, W) -> (stage', W') pairs bit-equal\n", dtype,
+             combinations * combinations);
+}
+
+TEST(Matrix, EveryPairOfStageAndWorldSizeInFp32) { run_matrix("float32", "0123", "12345"); }
+
+TEST(Matrix, ASubsetInBf16) { run_matrix("bfloat16", "0123", "124"); }
+
+}  // namespace
+}  // namespace unishard::test

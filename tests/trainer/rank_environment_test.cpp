@@ -1,0 +1,95 @@
+#include "unishard/trainer/rank_environment.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace unishard::trainer {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+RankEnvironment read(const Variables& variables) {
+  return read_rank_environment([&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+std::string error_of(const Variables& variables) {
+  try {
+    read(variables);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RankEnvironment, NothingSetIsAWorldOfOne) {
+  const auto found = read({});
+  EXPECT_EQ(found.world_size, 1u);
+  EXPECT_EQ(found.launcher, "none");
+}
+
+TEST(RankEnvironment, Torchrun) {
+  const auto found = read({{"RANK", "3"},
+                           {"WORLD_SIZE", "4"},
+                           {"LOCAL_RANK", "1"},
+                           {"MASTER_ADDR", "n0"},
+                           {"MASTER_PORT", "12345"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                           {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  EXPECT_EQ(found.rank, 3u);
+  EXPECT_EQ(found.world_size, 4u);
+  EXPECT_EQ(found.local_rank, 1u);
+  EXPECT_EQ(found.master_addr, "n0");
+  EXPECT_EQ(found.master_port, 12345);
+  EXPECT_TRUE(found.store_is_hosted);
+  EXPECT_EQ(found.group, "unishard/2");
+}
+
+TEST(RankEnvironment, OpenMpi) {
+  const auto found =
+      read({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}});
+  EXPECT_EQ(found.launcher, "openmpi");
+  EXPECT_EQ(found.rank, 1u);
+  EXPECT_FALSE(found.store_is_hosted);
+}
+
+TEST(RankEnvironment, SrunTakesTheFirstHostOfTheNodeList) {
+  const Variables base{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}};
+  const auto with_nodes = [&](const std::string& list) {
+    Variables all = base;
+    all["SLURM_NODELIST"] = list;
+    return read(all).master_addr;
+  };
+  EXPECT_EQ(with_nodes("node[003-008,011]"), "node003");
+  EXPECT_EQ(with_nodes("a1,b[2-3]"), "a1");
+  EXPECT_EQ(with_nodes("gpu7"), "gpu7");
+  EXPECT_NE(error_of(base).find("MASTER_ADDR"), std::string::npos);
+}
+
+TEST(RankEnvironment, ABatchShellOfSlurmIsNoLauncher) {
+  EXPECT_EQ(read({{"SLURM_NTASKS", "8"}}).world_size, 1u);
+}
+
+TEST(RankEnvironment, SaysWhatIsMissingOrWrong) {
+  EXPECT_NE(error_of({{"RANK", "0"}}).find("WORLD_SIZE is not set"), std::string::npos);
+  EXPECT_NE(error_of({{"WORLD_SIZE", "2"}}).find("RANK is not set"), std::string::npos);
+  EXPECT_NE(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).find("MASTER_ADDR is not set"),
+            std::string::npos);
+  EXPECT_NE(error_of({{"RANK", "x1"}, {"WORLD_SIZE", "2"}}).find("RANK is \"x1\""),
+            std::string::npos);
+  EXPECT_NE(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("RANK is 2, but WORLD_SIZE is 2"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "70000"}}).find("MASTER_PORT"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace unishard::trainer

@@ -1,0 +1,100 @@
+#include "thread_group.hpp"
+
+#include "unishard/trainer/fold.hpp"
+
+#include <barrier>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+namespace unishard::test {
+namespace {
+
+using trainer::Communicator;
+using trainer::WorkPtr;
+
+struct Shared {
+  explicit Shared(std::uint32_t size) : barrier(static_cast<std::ptrdiff_t>(size)), posted(size) {}
+  std::barrier<> barrier;
+  std::vector<std::span<const std::byte>> posted;
+};
+
+class Done final : public trainer::Work {
+ public:
+  void wait() override {}
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(std::uint32_t rank, Shared& shared) : rank_(rank), shared_(shared) {}
+  std::uint32_t rank() const override { return rank_; }
+  std::uint32_t size() const override { return static_cast<std::uint32_t>(shared_.posted.size()); }
+  void barrier() override { shared_.barrier.arrive_and_wait(); }
+
+  WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
+    exchange(in, [&](std::size_t rank, std::span<const std::byte> theirs) {
+      std::byte* target = out.data() + rank * in.size();
+      if (!theirs.empty() && target != theirs.data())
+        std::memcpy(target, theirs.data(), theirs.size());
+    });
+    return std::make_unique<Done>();
+  }
+  WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
+                              std::span<const std::byte> in) override {
+    const std::size_t slice = accumulator.size() * size_of(dtype);
+    exchange(in, [&](std::size_t, std::span<const std::byte> theirs) {
+      trainer::fold_add(accumulator, dtype, theirs.subspan(rank_ * slice, slice));
+    });
+    return std::make_unique<Done>();
+  }
+  WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
+    exchange(bytes, [&](std::size_t rank, std::span<const std::byte> theirs) {
+      if (rank == root && rank != rank_) std::memcpy(bytes.data(), theirs.data(), theirs.size());
+    });
+    return std::make_unique<Done>();
+  }
+
+ private:
+  template <class Take>
+  void exchange(std::span<const std::byte> mine, const Take& take) {
+    shared_.posted[rank_] = mine;
+    barrier();
+    for (std::size_t rank = 0; rank < shared_.posted.size(); ++rank)
+      take(rank, shared_.posted[rank]);
+    barrier();
+  }
+
+  std::uint32_t rank_;
+  Shared& shared_;
+};
+
+}  // namespace
+
+std::mutex& construction_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void run_threads(std::uint32_t size, const std::function<void(Communicator&)>& body) {
+  Shared shared(size);
+  std::vector<std::exception_ptr> failures(size);
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        ThreadCommunicator communicator(rank, shared);
+        try {
+          body(communicator);
+        } catch (...) {
+          failures[rank] = std::current_exception();
+          shared.barrier.arrive_and_drop();
+        }
+      });
+    }
+  }
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace unishard::test

@@ -1,0 +1,243 @@
+// train_gpt as its users run it: real processes, real signals, real crashes.
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/commit.hpp"
+
+#include "ranks.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <thread>
+
+namespace unishard::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A folder with a configuration and a text, and command lines for them.
+class TrainGpt : public testing::Test {
+ protected:
+  TrainGpt() {
+    std::ofstream text(path("text"));
+    for (int line = 0; line < 400; ++line)
+      text << "line " << line << " of a text that is " << line * line << " long\n";
+    configure("");
+  }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  void configure(const std::string& more) const {
+    std::ofstream(path("ds.json"))
+        << R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 1,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}, "steps_per_print": 1,
+      "canonical_order": true)"
+        << more << "}";
+  }
+  std::vector<std::string> command(const std::vector<std::string>& more) const {
+    std::vector<std::string> argv{UNISHARD_BIN "/train_gpt",
+                                  "--config",
+                                  path("ds.json"),
+                                  "--data",
+                                  path("text"),
+                                  "--model",
+                                  "nano",
+                                  "--layers",
+                                  "1",
+                                  "--width",
+                                  "16",
+                                  "--dropout",
+                                  "0.1"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  /// Step to the hexadecimal text of its loss; a step that was done twice must have had the same
+  /// loss.
+  std::map<int, std::string> losses(const std::string& log) const {
+    std::map<int, std::string> found;
+    std::ifstream file(path(log));
+    std::string step, loss, decimal;
+    while (file >> step >> loss >> decimal) {
+      const auto [at, fresh] = found.emplace(std::stoi(step), loss);
+      EXPECT_TRUE(fresh || at->second == loss)
+          << "step " << step << " was repeated with another loss";
+    }
+    return found;
+  }
+  std::string identity_of(const std::string& folder) const {
+    const CheckpointReader reader(posix_storage(),
+                                  resolve_checkpoint(posix_storage(), path(folder), std::nullopt));
+    return identity(reader.catalog()).value();
+  }
+  TempDir folder_;
+};
+
+TEST_F(TrainGpt, LossesFallAndAreTheSameForEveryWorldSizeAndStage) {
+  run_ranks(command({"--steps", "6", "--stage", "0", "--log", path("a"), "--save-dir", path("ca")}),
+            1);
+  run_ranks(command({"--steps", "6", "--stage", "3", "--log", path("b"), "--save-dir", path("cb")}),
+            3);
+  EXPECT_EQ(losses("a").size(), 6u);
+  EXPECT_EQ(losses("a"), losses("b"));
+  EXPECT_EQ(identity_of("ca"), identity_of("cb"));
+}
+
+TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
+  run_ranks(command({"--steps", "5", "--log", path("whole"), "--save-dir", path("cw")}), 1);
+  const std::vector<std::string> resume{"--save-dir", path("c"), "--log", path("parts"),
+                                        "--resume"};
+  auto with = [&](const char* steps, const char* stage) {
+    auto argv = resume;
+    argv.insert(argv.end(), {"--steps", steps, "--stage", stage});
+    return command(argv);
+  };
+  EXPECT_NE(run_ranks(with("2", "1"), 2)[0].out.find("starting fresh"), std::string::npos);
+  EXPECT_NE(run_ranks(with("4", "3"), 3)[0].out.find(
+                "resumed global_step2 at step 2 (saved by world size 2, stage 1)"),
+            std::string::npos);
+  run_ranks(with("5", "2"), 1);
+  EXPECT_EQ(losses("parts"), losses("whole"));
+  EXPECT_EQ(identity_of("c"), identity_of("cw"));
+}
+
+TEST_F(TrainGpt, ADeadRankStopsTheOthersWithinSeconds) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "3"}), 3);
+  while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running()) {
+    std::this_thread::sleep_for(20ms);
+  }
+  ranks[1].signal(SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
+  const auto results = ranks.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 20s);
+  for (const std::size_t survivor : {0u, 2u}) {
+    EXPECT_NE(results[survivor].status, 0);
+    EXPECT_LT(results[survivor].status, 128) << results[survivor].err;
+    EXPECT_NE(results[survivor].err.find(fmt::format("train_gpt: rank {}: error: ", survivor)),
+              std::string::npos)
+        << results[survivor].err;
+  }
+}
+
+TEST_F(TrainGpt, ASilentRankIsFoundByTheTimeout) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "3", "--timeout", "3"}), 2);
+  while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running()) {
+    std::this_thread::sleep_for(20ms);
+  }
+  ranks[1].signal(SIGSTOP);
+  const auto stopped = std::chrono::steady_clock::now();
+  const auto survivor = ranks[0].wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - stopped, 20s);
+  EXPECT_NE(survivor.err.find("train_gpt: rank 0: error: "), std::string::npos) << survivor.err;
+  EXPECT_EQ(survivor.status, 3);
+  ranks[1].signal(SIGKILL);
+  ranks[1].wait();
+}
+
+TEST_F(TrainGpt, SigtermOfOneRankSavesAndEndsAllWithZero) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "2", "--save-dir", path("c")}), 2);
+  while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running()) {
+    std::this_thread::sleep_for(20ms);
+  }
+  ranks[1].signal(SIGTERM);
+  const auto results = ranks.wait();
+  for (const auto& result : results) EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(results[0].out.find("stopped by a signal"), std::string::npos);
+  EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
+}
+
+struct Crash {
+  int step;
+  int rank;
+};
+
+class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<Crash> {};
+
+TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
+  const auto [step, rank] = GetParam();
+  const std::vector<std::string> saving{"--steps", "6", "--save-interval", "2", "--keep-last", "2"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), saving.begin(), saving.end());
+    return command(more);
+  };
+  run_ranks(with({"--log", path("whole"), "--save-dir", path("cw")}), 1);
+  const Environment kill{{"UNISHARD_KILL_AT", fmt::format("save=2,step={},rank={}", step, rank)}};
+  const auto results =
+      Ranks(with({"--stage", "2", "--log", path("parts"), "--save-dir", path("c")}), 2, kill)
+          .wait();
+  EXPECT_EQ(results[static_cast<std::size_t>(rank)].status, 128 + SIGKILL);
+  EXPECT_NE(results[static_cast<std::size_t>(1 - rank)].status, 0);
+  const auto tags = list_tags(posix_storage(), path("c"));
+  ASSERT_FALSE(tags.empty());
+  for (const TagEntry& tag : tags)
+    EXPECT_TRUE(tag.problem.empty()) << tag.tag << ": " << tag.problem;
+  run_ranks(with({"--stage", "3", "--log", path("parts"), "--save-dir", path("c"), "--resume"}), 3);
+  EXPECT_EQ(losses("parts"), losses("whole"));
+  EXPECT_EQ(identity_of("c"), identity_of("cw"));
+}
+
+std::vector<Crash> crashes() {
+  std::vector<Crash> all;
+  for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0});
+  all.push_back({static_cast<int>(CommitStep::WriteShard), 1});
+  all.push_back({static_cast<int>(CommitStep::SyncShard), 1});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryStep, CrashDuringSave, testing::ValuesIn(crashes()),
+                         [](const auto& row) {
+                           return fmt::format("Step{}Rank{}", row.param.step, row.param.rank);
+                         });
+
+TEST_F(TrainGpt, AnotherModelOrOptimizerIsAMismatchThatListsEverything) {
+  run_ranks(command({"--steps", "1", "--save-dir", path("c")}), 1);
+  auto resume = command({"--steps", "2", "--save-dir", path("c"), "--resume", "--layers", "2"});
+  const auto two_layers = run(resume);
+  EXPECT_NE(two_layers.status, 0);
+  EXPECT_NE(two_layers.err.find("missing: h.1.ln_1.weight [fp32]"), std::string::npos)
+      << two_layers.err;
+  EXPECT_NE(two_layers.err.find("and 16 more"), std::string::npos) << two_layers.err;
+  const auto wider =
+      run(command({"--steps", "2", "--save-dir", path("c"), "--resume", "--width", "32"}));
+  EXPECT_NE(
+      wider.err.find("shape: wte.weight [fp32] is [256, 16] in the checkpoint, [256, 32] here"),
+      std::string::npos)
+      << wider.err;
+}
+
+TEST_F(TrainGpt, UsageAndConfigurationErrorsExitWithTwo) {
+  EXPECT_EQ(run({UNISHARD_BIN "/train_gpt"}).status, 2);
+  EXPECT_EQ(run({UNISHARD_BIN "/train_gpt", "--help"}).status, 0);
+  configure(R"(, "train_batchsize": 3)");
+  const auto unknown = run(command({}));
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(unknown.err.find("hint: did you mean train_batch_size?"), std::string::npos)
+      << unknown.err;
+}
+
+TEST_F(TrainGpt, Stage3MemoryFallsWithTheWorldSize) {
+  const auto peak_at = [&](int world) {
+    const auto out = run_ranks(command({"--steps", "1", "--stage", "3", "--width", "64", "--layers",
+                                        "4", "--report-memory"}),
+                               world)[0]
+                         .out;
+    const auto found = out.find("memory rank 0: ");
+    EXPECT_NE(found, std::string::npos) << out;
+    double now = 0, peak = 0, master = 0, optimizer = 0;
+    EXPECT_EQ(std::sscanf(out.c_str() + found,
+                          "memory rank 0: parameters %lf MB (peak %lf), master %lf, optimizer %lf",
+                          &now, &peak, &master, &optimizer),
+              4)
+        << out;
+    EXPECT_EQ(now, 0);  // nothing is gathered between steps
+    return std::pair(peak, master + optimizer);
+  };
+  const auto [peak1, state1] = peak_at(1);
+  const auto [peak4, state4] = peak_at(4);
+  EXPECT_NEAR(state4, state1 / 4, 0.1 * state1);
+  EXPECT_LT(peak4, 0.75 * state1 / 3);  // never all fp32 weights at once
+}
+
+}  // namespace
+}  // namespace unishard::test

@@ -1,0 +1,58 @@
+#pragma once
+// How a verb joins the program: add_<verb>() adds its options, and parsing sets the action that
+// main then runs.
+#include "unishard/format/transfer.hpp"
+
+#include "render/progress.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+
+namespace unishard::cli {
+
+/// What was asked for. The function returns the exit status: 0, or 1 for differences or damage.
+struct Action {
+  std::string verb;
+  std::function<int()> run;
+};
+
+/// Adds a verb whose options live as long as the program's parser. `run` gets them after parsing.
+template <class Options>
+CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
+                   const std::string& description, const std::shared_ptr<Options>& options,
+                   int (*run)(const Options&)) {
+  CLI::App* command = app.add_subcommand(verb, description);
+  command->callback([&action, verb, options, run] {
+    action = {verb, [options, run] { return run(*options); }};
+  });
+  return command;
+}
+
+/// The options of every verb that moves data.
+struct Resources {
+  unsigned threads = 0;  ///< 0: one per hardware thread
+  std::string memory_limit = "1GiB";
+  bool quiet = false;
+
+  void add_to(CLI::App& command);
+  std::uint64_t memory_bytes() const;
+  /// Buffers and threads that stay within the limit; reports to `progress`.
+  TransferOptions transfer(Progress& progress) const;
+};
+
+/// Adds `-t,--tag`.
+void add_tag(CLI::App& command, std::optional<std::string>& tag);
+
+void add_zero_to_fp32(CLI::App& app, Action& action);
+void add_reshard(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+void add_verify(CLI::App& app, Action& action);
+void add_diff(CLI::App& app, Action& action);
+void add_prune(CLI::App& app, Action& action);
+void add_launch(CLI::App& app, Action& action);
+void add_env(CLI::App& app, Action& action);
+void add_completion(CLI::App& app, Action& action);
+
+}  // namespace unishard::cli

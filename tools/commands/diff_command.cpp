@@ -1,0 +1,66 @@
+#include "commands/command.hpp"
+#include "lib/diff.hpp"
+#include "render/report_view.hpp"
+#include "render/terminal.hpp"
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  std::string a;
+  std::string b;
+  std::optional<std::string> tag_a;
+  std::optional<std::string> tag_b;
+  tools::DiffOptions diff;
+  bool json = false;
+  Resources resources;
+};
+
+int run(const Options& options) {
+  Progress progress(options.resources.quiet);
+  catch_interrupts();
+  tools::DiffOptions wanted = options.diff;
+  wanted.transfer = options.resources.transfer(progress);
+  const auto a = converters::open_source(posix_storage(), options.a, options.tag_a);
+  const auto b = converters::open_source(posix_storage(), options.b, options.tag_b);
+  const tools::DiffReport report = tools::diff(*a, *b, wanted);
+  progress.end();
+  if (options.json) {
+    print_json(diff_json(report));
+  } else {
+    print(diff_text(report));
+  }
+  return report.same_state() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_diff(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = add_verb(app, action, "diff",
+                               "Compare the states of two checkpoints of any format", options, run);
+  command
+      ->add_option("a", options->a,
+                   "A checkpoint: native folder or tag, .safetensors file, Hugging Face folder")
+      ->required();
+  command->add_option("b", options->b, "Another one")->required();
+  command->add_option("--tag-a", options->tag_a, "Tag of A (default: what `latest` names)");
+  command->add_option("--tag-b", options->tag_b, "Tag of B");
+  command
+      ->add_option("--tolerance", options->diff.tolerance,
+                   "Largest |a - b| to accept (default: every bit must agree)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--states", options->diff.states, "Only these states, such as fp32,exp_avg")
+      ->delimiter(',');
+  command->add_flag("--json", options->json, "Report as JSON");
+  options->resources.add_to(*command);
+  command->footer(
+      "Tensors whose digests agree are equal; only the others are read.\n"
+      "Exit status: 0 the same state, 1 different.\n"
+      "Examples:\n"
+      "  unishard diff runs/a runs/b\n"
+      "  unishard diff runs/a runs/a --tag-a global_step1 --tag-b global_step2 --tolerance 1e-6\n"
+      "  unishard diff runs/a model.safetensors\n");
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,55 @@
+#include "unishard/converters/registry.hpp"
+#include "unishard/format/json.hpp"
+#include "unishard/format/version.hpp"
+
+#include "commands/command.hpp"
+#include "lib/machine.hpp"
+#include "render/terminal.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  bool json = false;
+};
+
+int run(const Options& options) {
+  Json json = {{"unishard", kLibraryVersion},
+               {"format_written", kFormatVersion},
+               {"format_read_oldest", kOldestReadableVersion},
+               {"hdf5", tools::hdf5_version()},
+               {"compiler", __VERSION__},
+               {"cpu", tools::cpu_name()},
+               {"threads", tools::hardware_threads()}};
+  std::string formats;
+  for (const converters::FormatEntry& entry : converters::known_formats()) {
+    json["formats"][std::string(entry.name)] = {{"read", entry.readable},
+                                                {"write", entry.writable}};
+    formats += fmt::format("  {:<12} {}{}  {}\n", entry.name, entry.readable ? "r" : "-",
+                           entry.writable ? "w" : "-", entry.description);
+  }
+  if (options.json) {
+    print_json(json);
+    return 0;
+  }
+  print(fmt::format(
+      "unishard     {}\ncheckpoints  format {} written, {} to {} read\nHDF5         {}\ncompiler   "
+      "  {}\n"
+      "CPU          {}, {} threads\nformats (r: read, w: written)\n{}",
+      kLibraryVersion, kFormatVersion, kOldestReadableVersion, kFormatVersion,
+      tools::hdf5_version(), __VERSION__, tools::cpu_name(), tools::hardware_threads(), formats));
+  return 0;
+}
+
+}  // namespace
+
+void add_env(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      add_verb(app, action, "env", "Versions, formats and machine, for bug reports", options, run);
+  command->add_flag("--json", options->json, "As JSON");
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,85 @@
+#include "unishard/format/error.hpp"
+
+#include "commands/command.hpp"
+#include "render/inspect_view.hpp"
+#include "render/terminal.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  std::string checkpoint;
+  std::optional<std::string> tag;
+  InspectView view;
+  bool tags = false;
+  bool json = false;
+  Resources resources;
+};
+
+int run(const Options& options) {
+  Progress progress(options.resources.quiet);
+  catch_interrupts();
+  const bool needs_norm = options.view.sort == SortBy::Norm;
+  tools::DescribeOptions wanted{.layout = options.view.layout,
+                                .stats = options.view.stats || needs_norm,
+                                .transfer = options.resources.transfer(progress)};
+  const tools::Description description =
+      tools::describe(posix_storage(), options.checkpoint, options.tag, wanted);
+  if (options.view.layout && description.owners.empty()) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--layout: {} is not sharded over ranks", description.path.string()));
+  }
+  InspectView view = options.view;
+  view.width = terminal_width();
+  if (options.json) {
+    print_json(inspect_json(description, view));
+  } else if (options.tags) {
+    print(tags_text(description));
+  } else if (view.layout) {
+    print(layout_text(description, view));
+  } else {
+    print(inspect_text(description, view));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      add_verb(app, action, "inspect", "Show what a checkpoint holds, without reading its data",
+               options, run);
+  command
+      ->add_option(
+          "checkpoint", options->checkpoint,
+          "Folder with `latest`, one tag's folder, a .safetensors file or a Hugging Face folder")
+      ->required();
+  add_tag(*command, options->tag);
+  command->add_flag("--stats", options->view.stats,
+                    "NaN, Inf, min, max and norm of each tensor (read from the data where the "
+                    "format does not store them)");
+  command->add_flag("--layout", options->view.layout, "Draw which rank holds what");
+  command->add_option("--filter", options->view.filter,
+                      "Only parameters that match a shell pattern, such as 'h.0.*'");
+  const std::map<std::string, SortBy> orders = {{"model", SortBy::Model},
+                                                {"name", SortBy::Name},
+                                                {"bytes", SortBy::Bytes},
+                                                {"elements", SortBy::Elements},
+                                                {"norm", SortBy::Norm}};
+  command
+      ->add_option("--sort", options->view.sort, "model (default), name, bytes, elements or norm")
+      ->transform(CLI::CheckedTransformer(orders).description(""));
+  command->add_flag("--tags", options->tags, "List the checkpoints of the folder");
+  command->add_flag("--json", options->json, "All of it as JSON, for programs");
+  options->resources.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  unishard inspect runs/gpt --stats --sort norm\n"
+      "  unishard inspect runs/gpt -t global_step500 --layout --filter 'h.0.*'\n"
+      "  unishard inspect model.safetensors --json | jq .parameters\n");
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,57 @@
+#include "unishard/format/commit.hpp"
+
+#include "commands/command.hpp"
+#include "lib/native_folder.hpp"
+#include "render/table.hpp"
+#include "render/terminal.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  std::string folder;
+  std::uint32_t keep_last = 0;
+  bool dry_run = false;
+  bool json = false;
+};
+
+int run(const Options& options) {
+  Storage& storage = posix_storage();
+  tools::require_native(storage, options.folder);
+  const std::vector<std::string> removed =
+      options.dry_run ? plan_prune(storage, options.folder, options.keep_last)
+                      : prune(storage, options.folder, options.keep_last);
+  if (options.json) {
+    print_json({{"dry_run", options.dry_run}, {"removed", removed}});
+    return 0;
+  }
+  for (const std::string& tag : removed) {
+    print(fmt::format("{} {}\n", options.dry_run ? "would remove" : "removed", printable(tag)));
+  }
+  if (removed.empty()) print("nothing to remove\n");
+  return 0;
+}
+
+}  // namespace
+
+void add_prune(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = add_verb(app, action, "prune",
+                               "Remove all but the newest checkpoints of a folder", options, run);
+  command->add_option("checkpoint_dir", options->folder, "Folder with `latest` and tags")
+      ->required();
+  command
+      ->add_option("-k,--keep-last,--keep_last", options->keep_last, "Complete checkpoints to keep")
+      ->required()
+      ->check(CLI::Range(1u, 1000000000u));
+  command->add_flag("-n,--dry-run,--dry_run", options->dry_run, "Only say what would be removed");
+  command->add_flag("--json", options->json, "Result as JSON");
+  command->footer(
+      "The checkpoint that `latest` names is always kept.\n"
+      "Example:\n"
+      "  unishard prune runs/gpt --keep-last 3 --dry-run\n");
+}
+
+}  // namespace unishard::cli

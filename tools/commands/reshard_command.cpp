@@ -1,0 +1,125 @@
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "commands/command.hpp"
+#include "lib/machine.hpp"
+#include "lib/native_folder.hpp"
+#include "lib/size_text.hpp"
+#include "render/report_view.hpp"
+#include "render/terminal.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  std::string input;
+  std::string output;
+  std::optional<std::string> tag;
+  tools::ReshardTarget target;
+  bool dry_run = false;
+  bool json = false;
+  Resources resources;
+};
+
+struct Prepared {
+  tools::ReshardPlan plan;
+  ReshardSurroundings around;
+  std::string tag;
+};
+
+Prepared prepare(const Options& options, const Path& input) {
+  const CheckpointReader source(posix_storage(), input);
+  Prepared out;
+  out.plan = tools::plan_reshard(source, options.target);
+  out.around = {.memory_bytes = options.resources.memory_bytes(),
+                .free_bytes = tools::free_bytes(options.output),
+                .source_shards = static_cast<std::uint32_t>(source.shards().size())};
+  out.tag = source.manifest().tag;
+  return out;
+}
+
+void transfer(const Options& options, const Path& input, const Prepared& prepared) {
+  Progress progress(options.resources.quiet);
+  const TransferOptions limits = options.resources.transfer(progress);
+  const auto source = converters::open_source(posix_storage(), input);
+  const Catalog& target = prepared.plan.target;
+  catch_interrupts();  // before anything is created
+  const auto sink =
+      converters::make_native_sink(posix_storage(), options.output, prepared.tag, target);
+  std::vector<std::size_t> same(target.tensors.size());
+  for (std::size_t i = 0; i < same.size(); ++i) same[i] = i;
+  progress.begin("reshard", prepared.plan.payload_bytes);
+  converters::copy({.source = source.get(), .target = &target, .tensor_map = same}, *sink, limits);
+  sink->commit();
+  progress.end();
+  if (!options.resources.quiet) fmt::print(stderr, "resharded {}\n", progress.summary());
+}
+
+int run(const Options& options) {
+  Storage& storage = posix_storage();
+  const Path input = tools::native_checkpoint(storage, options.input, options.tag);
+  const Prepared prepared = prepare(options, input);
+  if (options.dry_run) {
+    if (options.json) {
+      print_json(reshard_json(prepared.plan, prepared.around));
+    } else {
+      print(reshard_text(prepared.plan, prepared.around));
+    }
+    return 0;
+  }
+  tools::require_space(options.output, prepared.plan.disk_bytes);
+  transfer(options, input, prepared);
+  const Path output = Path(options.output) / prepared.tag;
+  const CheckpointReader written(storage, output);
+  const std::string before = identity(prepared.plan.target).value_or("unknown");
+  const std::string after = identity(written.catalog()).value_or("unknown");
+  if (options.json) {
+    print_json({{"output", output.string()},
+                {"identity_in", before},
+                {"identity_out", after},
+                {"equal", before == after},
+                {"world_size", prepared.plan.target.world_size},
+                {"stage", prepared.plan.target.stage},
+                {"payload_bytes", prepared.plan.payload_bytes}});
+  } else {
+    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before, input.string(), after,
+                      output.string(),
+                      before == after ? "equal: every tensor has the same digest" : "DIFFERENT"));
+  }
+  return before == after ? 0 : 1;
+}
+
+}  // namespace
+
+void add_reshard(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = add_verb(
+      app, action, "reshard", "Rewrite a checkpoint for another world size or stage", options, run);
+  command->add_option("in", options->input, "Folder with `latest`, or one tag's folder")
+      ->required();
+  command
+      ->add_option("out", options->output,
+                   "Folder to write <tag> and `latest` to; nothing is overwritten")
+      ->required();
+  command
+      ->add_option("-w,--world-size,--world_size", options->target.world_size,
+                   "Ranks of the new checkpoint")
+      ->required();
+  command->add_option("-s,--stage", options->target.stage,
+                      "ZeRO stage, 0 to 3 (default: as it is)");
+  add_tag(*command, options->tag);
+  command->add_flag("--dry-run,--dry_run", options->dry_run,
+                    "Print what would be read and written");
+  command->add_flag("--json", options->json, "Result or plan as JSON");
+  options->resources.add_to(*command);
+  command->footer(
+      "UniShard checkpoints load into any world size without this; it is for placing files on "
+      "nodes.\n"
+      "Examples:\n"
+      "  unishard reshard runs/gpt runs/gpt-16 --world-size 16\n"
+      "  unishard reshard runs/gpt/global_step500 out -w 4 -s 3 --dry-run\n");
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,127 @@
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "commands/command.hpp"
+#include "lib/consolidate.hpp"
+#include "lib/machine.hpp"
+#include "lib/size_text.hpp"
+#include "render/terminal.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  std::string checkpoint;
+  std::string output;
+  std::optional<std::string> tag;
+  std::string max_shard_size = "5GB";
+  std::string dtype;
+  bool safe_serialization = false;
+  bool exclude_frozen = false;
+  bool debug = false;
+  bool json = false;
+  Resources resources;
+};
+
+bool is_single_file(const Path& output) {
+  constexpr std::array<std::string_view, 4> kNotYet = {".bin", ".pt", ".pth", ".h5"};
+  const std::string extension = output.extension().string();
+  if (std::find(kNotYet.begin(), kNotYet.end(), extension) != kNotYet.end()) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} files cannot be written yet", output.string(), extension),
+          "name a folder or a .safetensors file");
+  }
+  return extension == ".safetensors";
+}
+
+std::optional<DType> parse_dtype(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "fp32") return DType::Float32;
+  return text == "bf16" ? DType::BFloat16 : DType::Float16;
+}
+
+void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
+  for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
+    const TensorInfo& from = source.tensors[plan.tensor_map[i]];
+    fmt::print(stderr, "{} {} -> {}\n", from.label(), name_of(from.dtype),
+               name_of(plan.target.tensors[i].dtype));
+  }
+}
+
+int run(const Options& options) {
+  Storage& storage = posix_storage();
+  const Path output = options.output;
+  converters::SafetensorsOptions format;
+  if (!is_single_file(output)) {
+    format.max_shard_bytes = tools::parse_bytes(options.max_shard_size, "--max_shard_size");
+  }
+  Progress progress(options.resources.quiet);
+  const TransferOptions transfer = options.resources.transfer(progress);
+  const auto source = converters::open_source(storage, options.checkpoint, options.tag);
+  const tools::ConsolidatePlan plan = tools::plan_consolidate(
+      *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
+  if (options.debug) print_tensors(plan, source->catalog());
+  const std::uint64_t bytes = plan.target.stored_bytes();
+  tools::require_space(output, bytes);
+  format.metadata = plan.metadata;
+  catch_interrupts();  // before anything is created
+  const auto sink = converters::make_safetensors_sink(storage, output, plan.target, format);
+  progress.begin("zero_to_fp32", bytes);
+  converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
+                   *sink, transfer);
+  sink->commit();
+  progress.end();
+  if (options.json) {
+    print_json({{"output", output.string()},
+                {"tensors", plan.target.tensors.size()},
+                {"bytes", bytes},
+                {"aliases_left_out", plan.target.aliases.size()},
+                {"frozen_left_out", plan.frozen_left_out}});
+  } else if (!options.resources.quiet) {
+    fmt::print(stderr, "{}: {} tensors, {}\n", output.string(), plan.target.tensors.size(),
+               progress.summary());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_zero_to_fp32(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = add_verb(app, action, "zero_to_fp32",
+                               "Write the model's weights as safetensors", options, run);
+  command
+      ->add_option("checkpoint_dir", options->checkpoint,
+                   "Folder with `latest`, or one tag's folder")
+      ->required();
+  command
+      ->add_option("output", options->output,
+                   "A .safetensors file, or a folder for a Hugging Face model")
+      ->required();
+  add_tag(*command, options->tag);
+  command
+      ->add_option("--max_shard_size,--max-shard-size", options->max_shard_size,
+                   "Largest file of a folder")
+      ->capture_default_str();
+  command->add_flag("--safe_serialization,--safe-serialization", options->safe_serialization,
+                    "Accepted as DeepSpeed does; the output is safetensors in any case");
+  command->add_flag("--exclude_frozen_parameters,--exclude-frozen-parameters",
+                    options->exclude_frozen, "Leave frozen parameters out");
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Type of all floating tensors (default: fp32, frozen parameters keep theirs)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command->add_flag("-d,--debug", options->debug, "List the tensors on standard error");
+  command->add_flag("--json", options->json, "Summary as JSON");
+  options->resources.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  unishard zero_to_fp32 runs/gpt model/\n"
+      "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n");
+}
+
+}  // namespace unishard::cli

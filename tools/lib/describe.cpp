@@ -1,0 +1,80 @@
+#include "lib/describe.hpp"
+
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+
+#include "lib/native_folder.hpp"
+
+#include <algorithm>
+
+namespace unishard::tools {
+namespace {
+
+Description describe_native(Storage& storage, const Path& path,
+                            const std::optional<std::string>& tag, bool layout) {
+  const CheckpointReader reader(storage, native_checkpoint(storage, path, tag));
+  Description out;
+  out.path = reader.folder();
+  out.tag = reader.manifest().tag;
+  out.saved_unix_seconds = reader.manifest().saved_unix_seconds;
+  out.catalog = reader.catalog();
+  const Path around = absolute_folder(reader.folder()).parent_path();
+  out.tags = list_tags(storage, around);
+  try {
+    out.latest = read_latest(storage, around);
+  } catch (const Error&) {
+    // `verify` reports a damaged `latest`; it says nothing about this checkpoint.
+  }
+  for (const ShardEntry& shard : reader.manifest().shards) {
+    out.shards.push_back({shard.file, shard.rank, shard.bytes});
+  }
+  for (std::size_t i = 0; layout && i < out.catalog.tensors.size(); ++i) {
+    auto& owners = out.owners.emplace_back();
+    for (const CheckpointReader::Piece& piece : reader.pieces(i)) {
+      owners.push_back({reader.shards()[piece.shard]->entry().rank, piece.range});
+    }
+  }
+  return out;
+}
+
+/// One tensor per thread at a time, from its first to its last element.
+void measure_missing(const converters::Source& source, const TransferOptions& options,
+                     Catalog& catalog) {
+  run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
+    TensorInfo& tensor = catalog.tensors[index];
+    if (tensor.stats) return std::uint64_t{0};
+    const std::uint64_t element_bytes = size_of(tensor.dtype);
+    const std::uint64_t elements = tensor.elements();
+    const std::uint64_t step = buffer.size() / element_bytes;
+    Stats stats;
+    for (std::uint64_t begin = 0; begin < elements; begin += step) {
+      const ElementRange range{begin, std::min(begin + step, elements)};
+      const auto bytes = buffer.first(range.size() * element_bytes);
+      source.read(index, range, bytes);
+      stats.append(measure(tensor.dtype, bytes));
+    }
+    tensor.stats = stats;
+    return elements * element_bytes;
+  });
+}
+
+}  // namespace
+
+Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+                     const DescribeOptions& options) {
+  Description out;
+  if (converters::probe(storage, path).format == "unishard") {
+    out = describe_native(storage, path, tag, options.layout);
+    out.format = "unishard";
+  } else {
+    const auto source = converters::open_source(storage, path, tag);
+    out.format = source->format();
+    out.path = path;
+    out.catalog = source->catalog();
+    if (options.stats) measure_missing(*source, options.transfer, out.catalog);
+  }
+  out.identity = identity(out.catalog);
+  return out;
+}
+
+}  // namespace unishard::tools

@@ -1,0 +1,42 @@
+#pragma once
+// What `inspect` shows of a checkpoint of any format, as a value. From tables only, unless
+// statistics are asked for that the format does not store.
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/transfer.hpp"
+
+#include "lib/layout_drawing.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unishard::tools {
+
+struct DescribeOptions {
+  bool layout = false;            ///< fill Description::owners
+  bool stats = false;             ///< measure what has no stored statistics; reads the data
+  TransferOptions transfer = {};  ///< for measuring
+};
+
+struct Description {
+  struct Shard {
+    std::string file;
+    std::uint32_t rank = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::string format;
+  Path path;                          ///< the tag's folder, or the file or folder of another format
+  std::string tag;                    ///< empty where the format has none
+  std::optional<std::string> latest;  ///< what the folder around it says
+  std::vector<TagEntry> tags;         ///< of the folder around it
+  std::int64_t saved_unix_seconds = 0;
+  Catalog catalog;
+  std::optional<std::string> identity;
+  std::vector<Shard> shards;
+  std::vector<std::vector<OwnedRange>> owners;  ///< per tensor
+};
+
+Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+                     const DescribeOptions& options);
+
+}  // namespace unishard::tools

@@ -1,0 +1,23 @@
+#pragma once
+// Finding the native checkpoint that a path means, with a message that says what the path is when
+// it is none.
+#include "unishard/format/storage.hpp"
+
+#include <optional>
+#include <string>
+
+namespace unishard::tools {
+
+/// "a/b/" as "a/b": a trailing slash hides a folder's name from std::filesystem.
+Path without_trailing_slash(const Path& path);
+/// Absolute, without ".", ".." and a trailing slash, so that it has a name and a parent.
+Path absolute_folder(const Path& path);
+
+/// The folder of tags, or of one tag, as given. Throws NotFound or Unsupported when it holds no
+/// native checkpoint.
+void require_native(Storage& storage, const Path& path);
+
+/// The tag's folder; see resolve_checkpoint().
+Path native_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag);
+
+}  // namespace unishard::tools

@@ -1,0 +1,20 @@
+#pragma once
+// The variables by which a rank knows its place, as torchrun sets them.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace unishard::tools {
+
+struct RankPlace {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::string master_addr;
+  std::uint16_t master_port = 0;
+};
+
+/// This process's environment with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and
+/// MASTER_PORT replaced, and OMP_NUM_THREADS=1 unless it is set: "NAME=value" each.
+std::vector<std::string> rank_environment(const RankPlace& place);
+
+}  // namespace unishard::tools

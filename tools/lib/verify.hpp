@@ -1,0 +1,67 @@
+#pragma once
+// Is this checkpoint sound, and if not, what exactly is lost? verify() collects everything it can
+// find and does not stop at the first problem. It changes nothing.
+#include "unishard/format/storage.hpp"
+#include "unishard/format/tensor_info.hpp"
+#include "unishard/format/transfer.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unishard::tools {
+
+struct VerifyOptions {
+  std::optional<std::string> tag;  ///< nullopt: what `latest` names, else the newest
+  bool all_tags = false;
+  bool deep = false;  ///< read every byte; otherwise names, sizes, tables and digests of tables
+  TransferOptions transfer = {};
+};
+
+/// A part of a tensor that cannot be read back.
+struct LostRange {
+  std::string tensor;  ///< TensorInfo::label()
+  ElementRange range;
+};
+
+struct Finding {
+  std::string code;  ///< stable, for scripts; the list is in tools/README.md
+  Path path;
+  std::string message;
+  std::string hint;
+  struct Bytes {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  std::optional<Bytes> bytes;  ///< of the file, when a part of it is meant
+  std::vector<LostRange> lost;
+};
+
+/// What was looked at in one checkpoint.
+struct CheckedTag {
+  std::string tag;
+  Path folder;
+  std::int64_t step = 0;
+  std::optional<std::string> identity;
+  std::uint64_t shards = 0;
+  std::uint64_t tensors = 0;
+  std::uint64_t payload_bytes = 0;  ///< stored bytes of all shards, padding included
+  std::uint64_t chunks_checked = 0;
+  std::uint64_t bytes_checked = 0;
+};
+
+struct VerifyReport {
+  bool deep = false;
+  std::vector<CheckedTag> checked;
+  std::vector<Finding> findings;
+  std::vector<std::string> notes;  ///< worth knowing, and no damage
+
+  bool is_clean() const { return findings.empty(); }
+};
+
+/// `path` is a folder of tags or one tag's folder. Throws NotFound or Unsupported when there is
+/// nothing that could be verified: no such path, no native checkpoint.
+VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options);
+
+}  // namespace unishard::tools

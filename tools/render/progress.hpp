@@ -1,0 +1,47 @@
+#pragma once
+// Progress of long work as one line on standard error, and the place where Ctrl-C takes effect.
+#include "unishard/format/observer.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+
+namespace unishard::cli {
+
+/// After this, SIGINT and SIGTERM make the next Progress::advance() throw Cancelled, so that what
+/// was begun is cleaned up; a second one ends the program at once.
+void catch_interrupts();
+/// The signal that came, or 0.
+int interrupted_by();
+
+/// Draws when standard error is a terminal and `quiet` is false; counts in any case. Thread-safe.
+class Progress final : public Observer {
+ public:
+  explicit Progress(bool quiet);
+  ~Progress() override;
+
+  void begin(std::string_view what, std::uint64_t total_bytes) override;
+  void advance(std::uint64_t bytes) override;
+  void end() override;
+
+  std::uint64_t done_bytes() const { return done_bytes_; }
+  double seconds() const;
+  /// "1.20 GiB in 0.5 s (2.40 GiB/s)"
+  std::string summary() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void draw(Clock::time_point now);
+
+  const bool visible_;
+  std::atomic<std::uint64_t> done_bytes_{0};
+  std::mutex mutex_;  ///< guards the rest
+  std::string what_;
+  std::uint64_t total_bytes_ = 0;
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point drawn_{};
+  bool is_drawn_ = false;
+};
+
+}  // namespace unishard::cli

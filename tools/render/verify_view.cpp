@@ -1,0 +1,95 @@
+#include "lib/size_text.hpp"
+#include "render/report_view.hpp"
+#include "render/table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::cli {
+namespace {
+
+constexpr std::size_t kLostListed = 20;
+
+std::string finding_text(const tools::Finding& finding) {
+  std::string out = fmt::format("DAMAGE {}: {}\n", finding.code, printable(finding.path.string()));
+  out += fmt::format("  {}\n", printable(finding.message));
+  if (finding.bytes) {
+    out += fmt::format("  bytes {} to {} of the file\n", finding.bytes->begin, finding.bytes->end);
+  }
+  for (std::size_t i = 0; i < std::min(finding.lost.size(), kLostListed); ++i) {
+    const tools::LostRange& lost = finding.lost[i];
+    out += fmt::format("  lost: {} elements {} to {}\n", printable(lost.tensor), lost.range.begin,
+                       lost.range.end);
+  }
+  if (finding.lost.size() > kLostListed) {
+    out += fmt::format("  lost: {} more ranges (--json lists all)\n",
+                       finding.lost.size() - kLostListed);
+  }
+  if (!finding.hint.empty()) out += fmt::format("  hint: {}\n", finding.hint);
+  return out;
+}
+
+}  // namespace
+
+std::string verify_text(const tools::VerifyReport& report) {
+  std::string out;
+  for (const tools::CheckedTag& checked : report.checked) {
+    out += fmt::format("{}: step {}, {} shards, {} tensors, {}, identity {}\n",
+                       printable(checked.folder.string()), checked.step, checked.shards,
+                       checked.tensors, tools::format_bytes(checked.payload_bytes),
+                       checked.identity.value_or("unknown"));
+    if (report.deep) {
+      out +=
+          fmt::format("  {} chunks and {} checked\n", tools::format_count(checked.chunks_checked),
+                      tools::format_bytes(checked.bytes_checked));
+    }
+  }
+  for (const tools::Finding& finding : report.findings) out += finding_text(finding);
+  for (const std::string& note : report.notes) out += fmt::format("note: {}\n", printable(note));
+  if (!report.is_clean()) {
+    return out + fmt::format("{} finding{}\n", report.findings.size(),
+                             report.findings.size() == 1 ? "" : "s");
+  }
+  return out + (report.deep
+                    ? "sound: every byte and every digest was checked\n"
+                    : "sound as far as names, sizes and tables tell (--deep reads the data)\n");
+}
+
+Json verify_json(const tools::VerifyReport& report) {
+  Json json = {{"ok", report.is_clean()}, {"deep", report.deep}};
+  Json checked = Json::array();
+  for (const tools::CheckedTag& tag : report.checked) {
+    checked.push_back({{"tag", tag.tag},
+                       {"folder", tag.folder.string()},
+                       {"step", tag.step},
+                       {"identity", tag.identity ? Json(*tag.identity) : Json(nullptr)},
+                       {"shards", tag.shards},
+                       {"tensors", tag.tensors},
+                       {"payload_bytes", tag.payload_bytes},
+                       {"chunks_checked", tag.chunks_checked},
+                       {"bytes_checked", tag.bytes_checked}});
+  }
+  Json findings = Json::array();
+  for (const tools::Finding& finding : report.findings) {
+    Json lost = Json::array();
+    for (const tools::LostRange& range : finding.lost) {
+      lost.push_back(
+          {{"tensor", range.tensor}, {"begin", range.range.begin}, {"end", range.range.end}});
+    }
+    Json bytes = nullptr;
+    if (finding.bytes) bytes = {{"begin", finding.bytes->begin}, {"end", finding.bytes->end}};
+    findings.push_back({{"code", finding.code},
+                        {"path", finding.path.string()},
+                        {"message", finding.message},
+                        {"hint", finding.hint},
+                        {"bytes", std::move(bytes)},
+                        {"lost", std::move(lost)}});
+  }
+  json["checked"] = std::move(checked);
+  json["findings"] = std::move(findings);
+  json["notes"] = report.notes;
+  return json;
+}
+
+}  // namespace unishard::cli

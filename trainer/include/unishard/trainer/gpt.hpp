@@ -1,0 +1,91 @@
+#pragma once
+// A GPT-2: names, shapes and arithmetic of Hugging Face's GPT2Model (Conv1D weights are [in, out],
+// the head is tied to the embedding), so that its checkpoints convert without renaming. Blocks are
+// units.
+#include "unishard/trainer/sharded.hpp"
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace unishard::trainer {
+
+struct GptConfig {
+  std::int64_t vocabulary = 256;
+  std::int64_t context = 128;
+  std::int64_t layers = 4;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  double dropout = 0.0;
+};
+
+/// "nano", "tiny", "small", "medium", "gpt2". Throws InvalidArgument listing them.
+GptConfig gpt_preset(std::string_view name);
+
+/// GPT-2's linear layer, weight [in, out].
+class Conv1DImpl : public torch::nn::Module {
+ public:
+  Conv1DImpl(std::int64_t in, std::int64_t out, double deviation);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  at::Tensor weight_, bias_;
+};
+TORCH_MODULE(Conv1D);
+
+class GptAttentionImpl : public torch::nn::Module {
+ public:
+  explicit GptAttentionImpl(const GptConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  GptConfig config_;
+  Conv1D c_attn_{nullptr}, c_proj_{nullptr};
+};
+TORCH_MODULE(GptAttention);
+
+class GptMlpImpl : public torch::nn::Module {
+ public:
+  explicit GptMlpImpl(const GptConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  GptConfig config_;
+  Conv1D c_fc_{nullptr}, c_proj_{nullptr};
+};
+TORCH_MODULE(GptMlp);
+
+class GptBlockImpl : public torch::nn::Module {
+ public:
+  explicit GptBlockImpl(const GptConfig& config);
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  torch::nn::LayerNorm ln_1_{nullptr}, ln_2_{nullptr};
+  GptAttention attn_{nullptr};
+  GptMlp mlp_{nullptr};
+};
+
+class GptImpl : public torch::nn::Module {
+ public:
+  explicit GptImpl(const GptConfig& config);
+  /// Tokens [batch, time] to logits [batch, time, vocabulary].
+  at::Tensor forward(const at::Tensor& tokens);
+  /// Mean cross entropy, in fp32, of predicting windows[:, 1:] from windows[:, :-1].
+  at::Tensor loss(const at::Tensor& windows);
+  const GptConfig& config() const { return config_; }
+
+ private:
+  GptConfig config_;
+  torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
+  std::vector<Sharded<GptBlockImpl>> blocks_;
+  torch::nn::LayerNorm ln_f_{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+}  // namespace unishard::trainer

@@ -1,0 +1,33 @@
+#pragma once
+// Which rank this process is, from what a launcher left in the environment: torchrun and
+// look-alikes, Open MPI, or Slurm's srun. A pure function of a look-up, so that nothing below
+// main() reads the environment. Values; any thread.
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace unishard::trainer {
+
+struct RankEnvironment {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t local_rank = 0;
+  std::string master_addr = "127.0.0.1";
+  std::uint16_t master_port = 29500;
+  /// The launcher already serves the store at master_addr:master_port, so rank 0 must not.
+  bool store_is_hosted = false;
+  /// Separates the keys of restarts and of groups that share one store.
+  std::string group = "unishard/0";
+  std::string launcher = "none";  ///< "torchrun", "openmpi", "srun" or "none"; for messages
+};
+
+/// The value of a variable, or nullopt when it is not set.
+using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// The first launcher of torchrun (RANK and WORLD_SIZE), Open MPI, srun whose variables are there;
+/// world size 1 when none is. Throws InvalidArgument naming the variable that is missing or not a
+/// number.
+RankEnvironment read_rank_environment(const EnvironmentLookup& lookup);
+
+}  // namespace unishard::trainer

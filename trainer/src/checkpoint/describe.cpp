@@ -1,0 +1,110 @@
+#include "checkpoint/describe.hpp"
+
+#include "unishard/format/version.hpp"
+
+#include "checkpoint/bridge.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
+
+namespace unishard::trainer::detail {
+namespace {
+
+Json describe_groups(const TrainingState& state) {
+  Json groups = Json::array();
+  for (const ParameterGroup& group : state.groups) {
+    const Hyper& hyper = group.hyper;
+    groups.push_back({{"name", group.name},
+                      {"optimizer", state.optimizer->name()},
+                      {"lr", learning_rate(state.config.schedule, state.last_iteration, hyper.lr)},
+                      {"initial_lr", hyper.lr},
+                      {"betas", {hyper.beta1, hyper.beta2}},
+                      {"eps", hyper.eps},
+                      {"weight_decay", hyper.weight_decay},
+                      {"momentum", hyper.momentum}});
+  }
+  return groups;
+}
+
+Json describe_position(const TrainingState& state) {
+  Json position = {{"global_sample_index", state.samples}, {"shuffle_seed", state.shuffle_seed}};
+  if (state.samples_per_epoch > 0) position["epoch"] = state.samples / state.samples_per_epoch;
+  return position;
+}
+
+Json scheduler_params(const Json& config) {
+  const auto section = config.find("scheduler");
+  return section == config.end() ? Json::object() : section->value("params", Json::object());
+}
+
+void mark_derived(const LocalState& local, Communicator& communicator, Catalog& catalog) {
+  std::string mine(catalog.tensors.size(), '0');
+  for (std::size_t t = 0; t < mine.size(); ++t) mine[t] = local.is_rounded_master(t) ? '1' : '0';
+  for (const std::string& theirs : gather_text(communicator, mine)) {
+    for (std::size_t t = 0; t < mine.size(); ++t) {
+      if (theirs[t] == '0') mine[t] = '0';
+    }
+  }
+  for (std::size_t t = 0; t < mine.size(); ++t) catalog.tensors[t].derived = mine[t] == '1';
+}
+
+/// "AVX2" of the line "CPU capability usage: AVX2"; the query itself is not in every version of
+/// LibTorch.
+std::string cpu_capability() {
+  const std::string text = at::show_config();
+  const std::string label = "CPU capability usage: ";
+  const std::size_t found = text.find(label);
+  if (found == std::string::npos) return "unknown";
+  const std::size_t begin = found + label.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+}  // namespace
+
+Json producer() {
+  return {{"library", "unishard " + std::string(kLibraryVersion)},
+          {"torch", TORCH_VERSION},
+          {"threads", at::get_num_threads()},
+          {"cpu", cpu_capability()}};
+}
+
+std::vector<std::string> compare_producer(const Json& saved) {
+  std::vector<std::string> notes;
+  if (!saved.is_object()) return notes;
+  const Json here = producer();
+  for (const char* key : {"torch", "threads", "cpu"}) {
+    if (saved.contains(key) && saved[key] != here[key]) {
+      notes.push_back("saved with " + std::string(key) + " " + saved[key].dump() + ", here " +
+                      here[key].dump() + ": the last bits of losses may differ");
+    }
+  }
+  return notes;
+}
+
+Catalog describe_wanted(const TrainingState& state, const LocalState& local) {
+  Catalog catalog;
+  catalog.tensors = local.tensors();
+  catalog.aliases = state.model.aliases;
+  catalog.groups = describe_groups(state);
+  return catalog;
+}
+
+Catalog describe(const TrainingState& state, const LocalState& local, Communicator& communicator) {
+  Catalog catalog = describe_wanted(state, local);
+  mark_derived(local, communicator, catalog);
+  for (const UnitRecord& unit : state.model.units) catalog.units.push_back({unit.name, unit.fqns});
+  catalog.step = state.step;
+  catalog.world_size = communicator.size();
+  catalog.stage = state.config.stage;
+  catalog.scheduler = {{"type", name_of(state.config.schedule.kind)},
+                       {"last_batch_iteration", state.last_iteration},
+                       {"params", scheduler_params(state.config.source)}};
+  catalog.data_position = describe_position(state);
+  catalog.rng = {{"scheme", "counter"}, {"seed", state.seed}};
+  catalog.config = state.config.source;
+  catalog.producer = producer();
+  return catalog;
+}
+
+}  // namespace unishard::trainer::detail

@@ -1,0 +1,127 @@
+// A load: rank 0 says which tag, each rank compares and then reads the element ranges that it
+// holds, and no others.
+#include "unishard/format/error.hpp"
+
+#include "checkpoint/agree.hpp"
+#include "checkpoint/bridge.hpp"
+#include "checkpoint/describe.hpp"
+#include "engine/tensor_bytes.hpp"
+
+#include <ATen/ops/empty.h>
+
+#include <map>
+
+namespace unishard::trainer::detail {
+namespace {
+
+template <class T>
+std::optional<T> number_at(const Json& section, const char* key) {
+  if (!section.is_object() || !section.contains(key) || !section[key].is_number_integer())
+    return std::nullopt;
+  return section[key].get<T>();
+}
+
+/// Index into the saved tensors for each wanted one; aliases resolved. Pre: require_match() passed.
+class Lookup {
+ public:
+  explicit Lookup(const Catalog& saved) {
+    for (const Alias& alias : saved.aliases) aliases_[alias.fqn] = alias.target;
+    for (std::size_t i = 0; i < saved.tensors.size(); ++i) {
+      index_[{saved.tensors[i].fqn, saved.tensors[i].state}] = i;
+    }
+  }
+  std::size_t operator()(const TensorInfo& tensor) const {
+    const auto alias = aliases_.find(tensor.fqn);
+    return index_.at({alias == aliases_.end() ? tensor.fqn : alias->second, tensor.state});
+  }
+
+ private:
+  std::map<std::string, std::string> aliases_;
+  std::map<std::pair<std::string, std::string>, std::size_t> index_;
+};
+
+void read_tensor(const CheckpointReader& reader, std::size_t saved, DType wanted,
+                 const LocalTensor& into) {
+  if (into.held.empty()) return;
+  const DType dtype = reader.catalog().tensors[saved].dtype;
+  if (dtype == wanted) {
+    reader.read(saved, into.held, into.bytes);
+    return;
+  }
+  const auto count = static_cast<std::int64_t>(into.held.size());
+  const at::Tensor converted = at::empty({count}, scalar_type(dtype));
+  reader.read(saved, into.held, bytes_of(converted));
+  const at::Tensor cast = converted.to(scalar_type(wanted));
+  std::ranges::copy(bytes_of(cast), into.bytes.begin());
+}
+
+void read_tensors(const CheckpointReader& reader, const LocalState& local) {
+  const Lookup saved_index(reader.catalog());
+  for (std::size_t t = 0; t < local.tensors().size(); ++t) {
+    if (!local.is_loaded(t)) continue;
+    const TensorInfo& tensor = local.tensors()[t];
+    read_tensor(reader, saved_index(tensor), tensor.dtype, local.local(t));
+  }
+}
+
+/// The configuration's numbers win over the checkpoint's, but not in silence.
+void note_other_numbers(const Json& saved, const Json& here, std::vector<std::string>& notes) {
+  if (!saved.is_array() || saved.size() != here.size()) return;
+  for (std::size_t group = 0; group < here.size(); ++group) {
+    for (const char* key : {"initial_lr", "betas", "eps", "weight_decay", "momentum"}) {
+      const Json& theirs = saved[group];
+      if (!theirs.is_object() || !theirs.contains(key) || theirs[key] == here[group][key]) continue;
+      notes.push_back("group " + std::to_string(group) + ": " + key + " was " + theirs[key].dump() +
+                      ", the configuration's " + here[group][key].dump() + " is used");
+    }
+  }
+}
+
+void read_counters(const Catalog& saved, TrainingState& state, std::vector<std::string>& notes) {
+  state.step = saved.step;
+  state.last_iteration =
+      number_at<std::int64_t>(saved.scheduler, "last_batch_iteration").value_or(saved.step - 1);
+  const auto trained = static_cast<std::uint64_t>(saved.step * state.batch.train);
+  state.samples =
+      number_at<std::uint64_t>(saved.data_position, "global_sample_index").value_or(trained);
+  const auto shuffle =
+      number_at<std::uint64_t>(saved.data_position, "shuffle_seed").value_or(state.shuffle_seed);
+  const auto seed = number_at<std::uint64_t>(saved.rng, "seed").value_or(state.seed);
+  if (seed != state.seed) notes.push_back("the seed is the checkpoint's, " + std::to_string(seed));
+  if (shuffle != state.shuffle_seed) {
+    notes.push_back("the data order's seed is the checkpoint's, " + std::to_string(shuffle));
+  }
+  state.seed = seed;
+  state.shuffle_seed = shuffle;
+}
+
+}  // namespace
+
+LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
+                const Path& folder, const std::optional<std::string>& tag) {
+  std::string where;
+  agree(communicator, "finding the checkpoint", [&] {
+    if (communicator.rank() == 0)
+      where = resolve_checkpoint(*options.storage, folder, tag).string();
+  });
+  where = gather_text(communicator, where).front();
+  const LocalState local(state);
+  std::unique_ptr<CheckpointReader> reader;
+  agree(communicator, "opening the checkpoint", [&] {
+    reader = std::make_unique<CheckpointReader>(*options.storage, where);
+    require_match(reader->catalog(), describe_wanted(state, local), where);
+  });
+  agree(communicator, "reading the checkpoint", [&] { read_tensors(*reader, local); });
+  const Catalog& saved = reader->catalog();
+  LoadReport report{.tag = reader->manifest().tag,
+                    .step = saved.step,
+                    .saved_world_size = saved.world_size,
+                    .saved_stage = saved.stage,
+                    .client_state = saved.client_state,
+                    .notes = compare_producer(saved.producer)};
+  note_other_numbers(saved.groups, describe_wanted(state, local).groups, report.notes);
+  read_counters(saved, state, report.notes);
+  return report;
+}
+
+}  // namespace unishard::trainer::detail

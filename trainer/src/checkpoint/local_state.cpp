@@ -1,0 +1,97 @@
+#include "checkpoint/local_state.hpp"
+
+#include "engine/tensor_bytes.hpp"
+
+#include <cstring>
+
+namespace unishard::trainer::detail {
+
+LocalState::LocalState(const TrainingState& state) : state_(state) {
+  const auto& parameters = state.model.parameters;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const ParameterRecord& parameter = parameters[p];
+    if (!parameter.unit) {
+      add_replica(parameter.fqn, parameter.tensor, state::kWeights);
+      tensors_.back().frozen = true;
+      continue;
+    }
+    add(parameter, state::kFp32, DType::Float32, {Kind::Master, p, 0});
+    const auto& names = state.optimizer->state_names();
+    for (std::size_t s = 0; s < names.size(); ++s) {
+      add(parameter, names[s], DType::Float32, {Kind::State, p, s});
+    }
+    if (state.config.compute != DType::Float32) {
+      add(parameter, state::kWeights, state.config.compute, {Kind::Weights, p, 0});
+    }
+  }
+  for (const NamedTensor& buffer : state.model.buffers)
+    add_replica(buffer.name, buffer.tensor, state::kBuffer);
+}
+
+void LocalState::add(const ParameterRecord& parameter, std::string_view state_name, DType dtype,
+                     Origin origin) {
+  tensors_.push_back({.fqn = parameter.fqn,
+                      .state = std::string(state_name),
+                      .dtype = dtype,
+                      .shape = shape_of(parameter.tensor),
+                      .group = static_cast<std::int32_t>(state_.group_of(parameter)),
+                      .crc64 = {},
+                      .stats = {}});
+  origins_.push_back(origin);
+}
+
+void LocalState::add_replica(const std::string& fqn, const at::Tensor& tensor,
+                             std::string_view state_name) {
+  tensors_.push_back({.fqn = fqn,
+                      .state = std::string(state_name),
+                      .dtype = dtype_of(tensor),
+                      .shape = shape_of(tensor),
+                      .crc64 = {},
+                      .stats = {}});
+  origins_.push_back({Kind::Replica, replicas_.size(), 0});
+  replicas_.push_back(tensor);
+}
+
+LocalTensor LocalState::local(std::size_t tensor) const {
+  const Origin& origin = origins_[tensor];
+  if (origin.kind == Kind::Replica) {
+    const at::Tensor& replica = replicas_[origin.source];
+    return {.held = {0, tensors_[tensor].elements()}, .bytes = bytes_of(replica), .keep = {}};
+  }
+  const ParameterRecord& parameter = state_.model.parameters[origin.source];
+  const FlatUnit& unit = *parameter.unit;
+  const ElementRange held = unit.held(parameter.slot);
+  if (held.empty()) return {.held = held, .bytes = {}, .keep = {}};
+  const std::size_t offset = unit.held_offset(parameter.slot);
+  if (origin.kind == Kind::Weights) {
+    if (rounded_unit_ != &unit) {
+      const at::Tensor resident = unit.resident_shard();
+      rounded_ = resident.defined() ? resident : unit.rounded_master();
+      rounded_unit_ = &unit;
+    }
+    const std::size_t bytes = size_of(tensors_[tensor].dtype);
+    return {.held = held,
+            .bytes = bytes_of(rounded_).subspan(offset * bytes, held.size() * bytes),
+            .keep = rounded_};
+  }
+  const auto all = origin.kind == Kind::Master ? unit.master() : unit.state(origin.state);
+  return {
+      .held = held, .bytes = std::as_writable_bytes(all.subspan(offset, held.size())), .keep = {}};
+}
+
+bool LocalState::is_rounded_master(std::size_t tensor) const {
+  if (origins_[tensor].kind != Kind::Weights) return false;
+  const LocalTensor weights = local(tensor);
+  if (weights.held.empty()) return true;
+  const ParameterRecord& parameter = state_.model.parameters[origins_[tensor].source];
+  const auto master = parameter.unit->master().subspan(parameter.unit->held_offset(parameter.slot),
+                                                       weights.held.size());
+  for (std::size_t i = 0; i < master.size(); ++i) {
+    std::uint16_t stored = 0;
+    std::memcpy(&stored, weights.bytes.data() + i * sizeof stored, sizeof stored);
+    if (stored != round_to_bfloat16(master[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace unishard::trainer::detail

@@ -1,0 +1,42 @@
+#include "unishard/trainer/fold.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/partition.hpp"
+
+#include <bit>
+#include <cstring>
+
+namespace unishard::trainer {
+
+void fold_add(std::span<float> accumulator, DType dtype, std::span<const std::byte> values) {
+  if (values.size() != accumulator.size() * size_of(dtype)) {
+    raise(ErrorCode::Internal, "fold_add: the sizes differ");
+  }
+  if (dtype == DType::Float32) {
+    for (std::size_t i = 0; i < accumulator.size(); ++i) {
+      float value = 0;
+      std::memcpy(&value, values.data() + i * sizeof value, sizeof value);
+      accumulator[i] += value;
+    }
+  } else if (dtype == DType::BFloat16) {
+    for (std::size_t i = 0; i < accumulator.size(); ++i) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, values.data() + i * sizeof bits, sizeof bits);
+      accumulator[i] += std::bit_cast<float>(std::uint32_t{bits} << 16);
+    }
+  } else {
+    raise(ErrorCode::Internal, "fold_add: no rule for " + std::string(name_of(dtype)));
+  }
+}
+
+void block_square_sums(std::span<const float> gradients, std::span<double> block_sums) {
+  for (std::size_t block = 0; block < block_sums.size(); ++block) {
+    double sum = 0;
+    for (const float value : gradients.subspan(block * kShardBlock, kShardBlock)) {
+      sum += static_cast<double>(value) * static_cast<double>(value);
+    }
+    block_sums[block] = sum;
+  }
+}
+
+}  // namespace unishard::trainer

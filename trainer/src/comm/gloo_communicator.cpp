@@ -1,0 +1,174 @@
+// c10d's Gloo, used for bytes only: old versions cannot move bf16 and have no reduce-scatter, so
+// the reduction is alltoall_base plus our own fold, and an all-gather is one broadcast per rank
+// (half the time of Gloo's ring). No type of c10d leaves this file: their base classes move between
+// versions.
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/communicator.hpp"
+#include "unishard/trainer/fold.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <functional>
+
+namespace unishard::trainer {
+namespace {
+
+/// LibTorch 2.x defaults to a store on libuv, which distributions leave out.
+template <class Options>
+void without_libuv(Options& options) {
+  if constexpr (requires { options.useLibUV; }) options.useLibUV = false;
+}
+
+/// Runs `body`; what Gloo and the store throw becomes PeerFailed.
+template <class Body>
+auto translated(const char* what, Body&& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& failure) {
+    std::string text = failure.what();
+    if (const auto end = text.find('\n'); end != std::string::npos) text.resize(end);
+    raise(ErrorCode::PeerFailed, std::string(what) + ": " + text,
+          "another rank ended or is unreachable: read its message, then restart all ranks");
+  }
+}
+
+at::Tensor byte_tensor(std::span<const std::byte> bytes) {
+  return at::from_blob(const_cast<std::byte*>(bytes.data()),
+                       {static_cast<std::int64_t>(bytes.size())},
+                       at::TensorOptions().dtype(at::kByte));
+}
+
+class PendingWork final : public Work {
+ public:
+  PendingWork(const char* what, std::function<void()> finish)
+      : what_(what), finish_(std::move(finish)) {}
+  ~PendingWork() override {
+    try {
+      wait();
+    } catch (const Error&) {  // nobody is left to tell; the next operation of the group fails too
+    }
+  }
+  void wait() override {
+    if (!finish_) return;
+    const auto finish = std::exchange(finish_, nullptr);
+    translated(what_, finish);
+  }
+
+ private:
+  const char* what_;
+  std::function<void()> finish_;
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options)
+      : rank_(environment.rank), size_(environment.world_size) {
+    translated("joining the group", [&] {
+      c10d::TCPStoreOptions store;
+      store.port = environment.master_port;
+      store.isServer = environment.rank == 0 && !environment.store_is_hosted;
+      store.numWorkers = environment.world_size;
+      store.waitWorkers = false;
+      store.timeout = std::chrono::seconds(options.timeout_seconds);
+      without_libuv(store);
+      auto tcp = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, store);
+      store_ = c10::make_intrusive<c10d::PrefixStore>(environment.group, tcp);
+      auto gloo =
+          c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(options.timeout_seconds));
+      gloo->devices.push_back(device(environment, options));
+      gloo->threads = 2;
+      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank_),
+                                                           static_cast<int>(size_), gloo);
+    });
+  }
+
+  std::uint32_t rank() const override { return rank_; }
+  std::uint32_t size() const override { return size_; }
+
+  WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
+    if (out.size() != in.size() * size_) raise(ErrorCode::Internal, "all_gather: the sizes differ");
+    if (in.empty()) return std::make_unique<PendingWork>("all-gather", nullptr);
+    const auto own = out.subspan(rank_ * in.size(), in.size());
+    if (own.data() != in.data()) std::copy(in.begin(), in.end(), own.begin());
+    return translated("all-gather", [&] {
+      std::vector<WorkHandle> works;
+      for (std::uint32_t root = 0; root < size_; ++root) {
+        works.push_back(start_broadcast(out.subspan(root * in.size(), in.size()), root));
+      }
+      return std::make_unique<PendingWork>("all-gather", [works] {
+        for (const auto& work : works) work->wait();
+      });
+    });
+  }
+
+  WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
+                              std::span<const std::byte> in) override {
+    if (in.size() != accumulator.size() * size_of(dtype) * size_) {
+      raise(ErrorCode::Internal, "reduce_scatter_fold: the sizes differ");
+    }
+    return translated("reduce-scatter", [&] {
+      at::Tensor received = at::empty({static_cast<std::int64_t>(in.size())}, at::kByte);
+      at::Tensor sent = byte_tensor(in);
+      std::vector<std::int64_t> even;
+      auto work = group_->alltoall_base(received, sent, even, even);
+      return std::make_unique<PendingWork>("reduce-scatter", [=, ranks = size_] {
+        work->wait();
+        const auto* data = static_cast<const std::byte*>(received.data_ptr());
+        const std::size_t slice = accumulator.size() * size_of(dtype);
+        for (std::size_t r = 0; r < ranks; ++r)
+          fold_add(accumulator, dtype, {data + r * slice, slice});
+      });
+    });
+  }
+
+  WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
+    return translated("broadcast", [&] {
+      auto work = start_broadcast(bytes, root);
+      return std::make_unique<PendingWork>("broadcast", [work] { work->wait(); });
+    });
+  }
+
+  void barrier() override {
+    translated("barrier", [&] { group_->barrier()->wait(); });
+  }
+
+ private:
+  using WorkHandle = decltype(std::declval<c10d::ProcessGroupGloo&>().barrier());
+
+  static std::shared_ptr<gloo::transport::Device> device(const RankEnvironment& environment,
+                                                         const CommunicatorOptions& options) {
+    using Gloo = c10d::ProcessGroupGloo;
+    if (!options.interface.empty()) return Gloo::createDeviceForInterface(options.interface);
+    const std::string& host = environment.master_addr;
+    const bool loopback = host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+    return loopback ? Gloo::createDeviceForHostname("127.0.0.1") : Gloo::createDefaultDevice();
+  }
+
+  WorkHandle start_broadcast(std::span<std::byte> bytes, std::uint32_t root) {
+    std::vector<at::Tensor> tensors{byte_tensor(bytes)};
+    c10d::BroadcastOptions options;
+    options.rootRank = static_cast<int>(root);
+    return group_->broadcast(tensors, options);
+  }
+
+  std::uint32_t rank_;
+  std::uint32_t size_;
+  c10::intrusive_ptr<c10d::Store> store_;  // outlives group_
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
+                                                     const CommunicatorOptions& options) {
+  return std::make_unique<GlooCommunicator>(environment, options);
+}
+
+}  // namespace unishard::trainer

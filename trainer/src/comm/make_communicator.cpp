@@ -1,0 +1,12 @@
+#include "unishard/trainer/communicator.hpp"
+
+namespace unishard::trainer {
+
+std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,
+                                                const CommunicatorOptions& options) {
+  if (options.memory == Memory::Device) return make_nccl_communicator(environment, options);
+  if (environment.world_size == 1) return make_single_communicator();
+  return make_gloo_communicator(environment, options);
+}
+
+}  // namespace unishard::trainer

@@ -1,0 +1,13 @@
+// Stands in where NCCL or the CUDA toolkit was not found at configure time.
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/communicator.hpp"
+
+namespace unishard::trainer {
+
+std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment&,
+                                                     const CommunicatorOptions&) {
+  raise(ErrorCode::Unsupported, "this build has no NCCL",
+        "configure with NCCL and the CUDA toolkit installed and -DUNISHARD_WITH_NCCL=ON");
+}
+
+}  // namespace unishard::trainer

@@ -1,0 +1,142 @@
+#include "unishard/trainer/config.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "config/key_tables.hpp"
+
+#include <array>
+
+namespace unishard::trainer {
+namespace {
+
+using detail::ObjectReader;
+
+void require(bool holds, const ObjectReader& reader, std::string_view key,
+             const std::string& expected) {
+  if (!holds && reader.find(key)) reader.refuse(key, expected);
+}
+
+void read_optimizer(const Json& json, Config& config) {
+  const ObjectReader reader(json, "optimizer", detail::kOptimizerKeys, config.notes);
+  config.optimizer = reader.text("type").value_or("AdamW");
+  const Json empty = Json::object();
+  const Json* params = reader.find("params");
+  const ObjectReader values(params ? *params : empty, "optimizer.params", detail::kOptimizerParams,
+                            config.notes);
+  Hyper& hyper = config.hyper;
+  hyper.lr = values.number("lr").value_or(hyper.lr);
+  hyper.eps = values.number("eps").value_or(hyper.eps);
+  hyper.weight_decay = values.number("weight_decay").value_or(hyper.weight_decay);
+  hyper.momentum = values.number("momentum").value_or(hyper.momentum);
+  hyper.dampening = values.number("dampening").value_or(hyper.dampening);
+  hyper.lr_decay = values.number("lr_decay").value_or(hyper.lr_decay);
+  hyper.nesterov = values.boolean("nesterov").value_or(hyper.nesterov);
+  hyper.decoupled_decay = values.boolean("adam_w_mode").value_or(hyper.decoupled_decay);
+  if (const Json* betas = values.find("betas")) {
+    if (!betas->is_array() || betas->size() != 2 || !(*betas)[0].is_number() ||
+        !(*betas)[1].is_number()) {
+      values.refuse("betas", "a pair of numbers");
+    }
+    hyper.beta1 = (*betas)[0].get<double>();
+    hyper.beta2 = (*betas)[1].get<double>();
+    require(hyper.beta1 >= 0 && hyper.beta1 < 1 && hyper.beta2 >= 0 && hyper.beta2 < 1, values,
+            "betas", "two numbers from 0 up to 1");
+  }
+  require(hyper.lr >= 0, values, "lr", "zero or more");
+  require(hyper.eps >= 0, values, "eps", "zero or more");
+  require(values.boolean("bias_correction").value_or(true), values, "bias_correction", "true");
+  require(!hyper.nesterov || hyper.momentum > 0, values, "nesterov", "possible without momentum");
+  make_optimizer(config.optimizer, hyper);  // refuses unknown names
+}
+
+void read_scheduler(const Json& json, Config& config) {
+  const ObjectReader reader(json, "scheduler", detail::kSchedulerKeys, config.notes);
+  const auto type = reader.text("type");
+  if (!type) return;
+  constexpr std::array kKinds{ScheduleKind::Constant, ScheduleKind::WarmupLR,
+                              ScheduleKind::WarmupDecayLR, ScheduleKind::WarmupCosineLR};
+  Schedule& schedule = config.schedule;
+  bool known = false;
+  for (const ScheduleKind kind : kKinds) {
+    if (name_of(kind) != *type) continue;
+    schedule.kind = kind;
+    known = true;
+  }
+  if (!known) reader.refuse("type", "one of Constant, WarmupLR, WarmupDecayLR, WarmupCosineLR");
+  const Json empty = Json::object();
+  const Json* params = reader.find("params");
+  const ObjectReader values(params ? *params : empty, "scheduler.params", detail::kSchedulerParams,
+                            config.notes);
+  schedule.warmup_min_lr = values.number("warmup_min_lr").value_or(schedule.warmup_min_lr);
+  if (schedule.kind == ScheduleKind::WarmupDecayLR)
+    schedule.warmup_max_lr = 0.001;  // DeepSpeed's default
+  schedule.warmup_max_lr = values.number("warmup_max_lr").value_or(schedule.warmup_max_lr);
+  schedule.warmup_num_steps =
+      values.integer("warmup_num_steps").value_or(schedule.warmup_num_steps);
+  schedule.warmup_min_ratio = values.number("warmup_min_ratio").value_or(schedule.warmup_min_ratio);
+  schedule.cos_min_ratio = values.number("cos_min_ratio").value_or(schedule.cos_min_ratio);
+  const std::string shape = values.text("warmup_type").value_or("log");
+  require(shape == "log" || shape == "linear", values, "warmup_type", "\"log\" or \"linear\"");
+  schedule.warmup_type = shape == "linear" ? WarmupType::Linear : WarmupType::Log;
+  const bool bounded =
+      schedule.kind == ScheduleKind::WarmupDecayLR || schedule.kind == ScheduleKind::WarmupCosineLR;
+  const auto total = values.integer("total_num_steps");
+  if (bounded && !total) {
+    raise(ErrorCode::InvalidArgument, "configuration: scheduler.params.total_num_steps is missing");
+  }
+  schedule.total_num_steps = total.value_or(0);
+}
+
+void read_zero(const Json& json, Config& config) {
+  const ObjectReader reader(json, "zero_optimization", detail::kZeroKeys, config.notes);
+  const std::int64_t stage = reader.integer("stage").value_or(0);
+  require(stage >= 0 && stage <= 3, reader, "stage", "0, 1, 2 or 3");
+  config.stage = static_cast<std::uint32_t>(stage);
+  require(reader.boolean("load_from_fp32_weights").value_or(true), reader, "load_from_fp32_weights",
+          "true");
+  require(reader.integer("zero_hpz_partition_size").value_or(1) == 1, reader,
+          "zero_hpz_partition_size", "1");
+  require(reader.integer("mics_shard_size").value_or(-1) == -1, reader, "mics_shard_size", "-1");
+}
+
+void read_precision(const ObjectReader& top, Config& config) {
+  for (const char* name : {"bf16", "bfloat16"}) {
+    const Json* section = top.find(name);
+    if (!section) continue;
+    const ObjectReader reader(*section, name, detail::kBf16Keys, config.notes);
+    if (reader.boolean("enabled").value_or(false)) config.compute = DType::BFloat16;
+  }
+  if (const Json* section = top.find("fp16")) {
+    const ObjectReader reader(*section, "fp16", detail::kFp16Keys, config.notes);
+    if (reader.boolean("enabled").value_or(false)) {
+      raise(ErrorCode::InvalidArgument,
+            "configuration: fp16.enabled is not built: LibTorch has no fp16 kernels on CPU",
+            "use bf16");
+    }
+  }
+}
+
+}  // namespace
+
+Config parse_config(const Json& json) {
+  Config config;
+  const ObjectReader top(json, "$", detail::kTopKeys, config.notes);
+  config.batch = {.train = top.integer("train_batch_size"),
+                  .micro = top.integer("train_micro_batch_size_per_gpu"),
+                  .accumulation = top.integer("gradient_accumulation_steps")};
+  if (const Json* section = top.find("optimizer")) read_optimizer(*section, config);
+  if (const Json* section = top.find("scheduler")) read_scheduler(*section, config);
+  if (const Json* section = top.find("zero_optimization")) read_zero(*section, config);
+  read_precision(top, config);
+  config.gradient_clipping = top.number("gradient_clipping").value_or(config.gradient_clipping);
+  require(config.gradient_clipping >= 0, top, "gradient_clipping", "zero or more");
+  config.steps_per_print = top.integer("steps_per_print").value_or(config.steps_per_print);
+  config.canonical_order = top.boolean("canonical_order").value_or(config.canonical_order);
+  const std::int64_t seed = top.integer("seed").value_or(static_cast<std::int64_t>(config.seed));
+  require(seed >= 0, top, "seed", "zero or more");
+  config.seed = static_cast<std::uint64_t>(seed);
+  config.source = json;
+  return config;
+}
+
+}  // namespace unishard::trainer

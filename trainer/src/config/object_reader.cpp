@@ -1,0 +1,121 @@
+#include "config/object_reader.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace unishard::trainer::detail {
+namespace {
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// Whether a value says "off": null, false, 0, "none", an empty object, or one that is disabled.
+bool is_off(const Json& value) {
+  if (value.is_null() || value == "none" || value == "auto" || value == "None") return true;
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == 0;
+  if (!value.is_object()) return value.empty();
+  if (value.contains("enabled")) return is_off(value["enabled"]);
+  if (value.contains("device")) return is_off(value["device"]);
+  return std::ranges::all_of(value, is_off);
+}
+
+}  // namespace
+
+std::string nearest_key(std::string_view name, std::span<const Key> keys) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const Key& key : keys) {
+    const std::size_t distance = edit_distance(name, key.name);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = key.name;
+    }
+  }
+  return best;
+}
+
+ObjectReader::ObjectReader(const Json& object, std::string path, std::span<const Key> keys,
+                           std::vector<std::string>& notes)
+    : object_(object), path_(std::move(path)) {
+  if (!object.is_object()) {
+    raise(ErrorCode::InvalidArgument, "configuration: " + path_ + " is not an object");
+  }
+  for (const auto& [name, value] : object.items()) {
+    const auto known = std::ranges::find(keys, std::string_view(name), &Key::name);
+    if (known == keys.end()) {
+      const std::string near = nearest_key(name, keys);
+      raise(ErrorCode::InvalidArgument, "configuration: unknown key " + this->path(name),
+            near.empty() ? "remove it" : "did you mean " + near + "?");
+    }
+    if (known->use == KeyUse::NotBuilt && !is_off(value)) {
+      raise(ErrorCode::InvalidArgument, "configuration: " + this->path(name) + " is not built",
+            "remove it or switch it off");
+    }
+    if (known->use == KeyUse::Harmless)
+      notes.push_back(this->path(name) + " is accepted and changes nothing");
+  }
+}
+
+std::string ObjectReader::path(std::string_view key) const {
+  return path_ == "$" ? std::string(key) : path_ + "." + std::string(key);
+}
+
+void ObjectReader::refuse(std::string_view key, const std::string& expected) const {
+  raise(ErrorCode::InvalidArgument, "configuration: " + path(key) + " is " +
+                                        object_[std::string(key)].dump() + ", not " + expected);
+}
+
+const Json* ObjectReader::find(std::string_view key) const {
+  const auto found = object_.find(std::string(key));
+  if (found == object_.end() || found->is_null() || *found == "auto") return nullptr;
+  return &*found;
+}
+
+std::optional<std::int64_t> ObjectReader::integer(std::string_view key) const {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (value->is_number_integer()) return value->get<std::int64_t>();
+  if (value->is_number_float()) {
+    const double number = value->get<double>();
+    if (number == std::floor(number) && std::abs(number) < 9e15)
+      return static_cast<std::int64_t>(number);
+  }
+  refuse(key, "a whole number");
+}
+
+std::optional<double> ObjectReader::number(std::string_view key) const {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_number()) refuse(key, "a number");
+  return value->get<double>();
+}
+
+std::optional<bool> ObjectReader::boolean(std::string_view key) const {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_boolean()) refuse(key, "true or false");
+  return value->get<bool>();
+}
+
+std::optional<std::string> ObjectReader::text(std::string_view key) const {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) refuse(key, "a string");
+  return value->get<std::string>();
+}
+
+}  // namespace unishard::trainer::detail

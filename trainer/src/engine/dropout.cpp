@@ -1,0 +1,55 @@
+#include "unishard/trainer/dropout.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/seeds.hpp"
+
+#include "engine/step_context.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+namespace unishard::trainer {
+namespace {
+
+/// A layer's forward has no parameter through which its unit's generator could be passed.
+thread_local at::Generator* current_generator = nullptr;
+
+}  // namespace
+
+namespace detail {
+
+struct DropoutScope::State {
+  at::Generator generator;
+  at::Generator* outer;
+};
+
+DropoutScope::DropoutScope(const StepContext& context, std::uint64_t unit)
+    : state_(new State{at::detail::createCPUGenerator(
+                           dropout_seed(context.seed, context.step, context.micro_batch, unit)),
+                       current_generator}) {
+  current_generator = &state_->generator;
+}
+
+DropoutScope::~DropoutScope() { current_generator = state_->outer; }
+
+}  // namespace detail
+
+at::Tensor dropout(const at::Tensor& input, double p) {
+  if (p < 0 || p >= 1)
+    raise(ErrorCode::InvalidArgument, "dropout: the probability must be 0 up to 1");
+  if (p == 0) return input;
+  at::Tensor mask = at::empty(input.sizes(), at::kFloat);
+  {
+    const at::NoGradGuard no_grad;
+    if (current_generator) {
+      mask.bernoulli_(1 - p, *current_generator);
+    } else {
+      mask.bernoulli_(1 - p);
+    }
+    mask.mul_(1 / (1 - p));
+  }
+  return input * mask.to(input.device(), input.scalar_type());
+}
+
+}  // namespace unishard::trainer

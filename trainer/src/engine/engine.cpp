@@ -1,0 +1,231 @@
+#include "unishard/trainer/engine.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "checkpoint/bridge.hpp"
+#include "engine/gradient_norm.hpp"
+#include "engine/training_state.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+namespace unishard::trainer {
+
+using detail::FlatUnit;
+
+struct Engine::Impl {
+  Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& the_communicator,
+       const Config& config, EngineOptions the_options);
+  ~Impl();
+
+  enum class Mode : std::uint8_t { Train, Evaluate };
+  std::vector<double> run_micro_batches(const LossFunction& loss, Mode mode, std::int64_t count);
+  double run_micro_batch(const LossFunction& loss, Mode mode, const MicroBatch& batch,
+                         double scale);
+  double ordered_mean(const std::vector<double>& mine, std::int64_t count);
+  void apply(double gradient_norm);
+  void apply_to(FlatUnit& unit, const detail::ParameterRecord& parameter, const Hyper& hyper,
+                float scale);
+  void publish();
+
+  std::shared_ptr<torch::nn::Module> model;
+  Communicator& communicator;
+  EngineOptions options;
+  detail::TrainingState state;
+  detail::StepContext context;
+  std::vector<FlatUnit*> units;
+};
+
+Engine::Impl::Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& the_communicator,
+                   const Config& config, EngineOptions the_options)
+    : model(std::move(the_model)), communicator(the_communicator), options(std::move(the_options)) {
+  if (!options.storage) options.storage = &posix_storage();
+  state.config = config;
+  state.batch = plan_batch(config.batch, communicator.size());
+  state.optimizer = make_optimizer(config.optimizer, config.hyper);
+  state.groups = {{{"decay", config.hyper}, {"no_decay", config.hyper}}};
+  state.groups[1].hyper.weight_decay = 0;
+  state.seed = config.seed;
+  state.shuffle_seed = options.shuffle_seed;
+  state.samples_per_epoch = options.samples_per_epoch;
+  state.model = detail::take_over(*model, placement_for(config, communicator));
+  const auto reduction =
+      config.folds_every_micro_batch() ? detail::Reduction::FoldEach : detail::Reduction::FoldOnce;
+  for (const auto& unit : state.model.units) {
+    unit.flat->attach(communicator, reduction, state.optimizer->state_names().size());
+    units.push_back(unit.flat);
+  }
+  for (std::size_t i = 0; i < state.model.modules.size(); ++i) {
+    detail::UnitAccess::attach(*state.model.modules[i], &context, i + 1);
+  }
+}
+
+Engine::Impl::~Impl() {
+  for (UnitBase* module : state.model.modules) detail::UnitAccess::attach(*module, nullptr, 0);
+}
+
+/// This rank's share of micro-batches 0 to count - 1: rank r takes r, r + W, ... Every rank runs
+/// equally many, since all take part in the collectives; the surplus repeats micro-batch 0 and
+/// counts as nothing. Returns the losses.
+std::vector<double> Engine::Impl::run_micro_batches(const LossFunction& loss, Mode mode,
+                                                    std::int64_t count) {
+  const std::int64_t ranks = communicator.size();
+  context.seed = state.seed;
+  context.step = state.step;
+  std::vector<double> losses;
+  for (std::int64_t first = 0; first < count; first += ranks) {
+    const std::int64_t id = first + communicator.rank();
+    const bool counts = id < count;
+    context.micro_batch = counts ? id : 0;
+    for (FlatUnit* unit : units) unit->set_counts(counts);
+    const std::uint64_t base = mode == Mode::Train ? state.samples : 0;
+    const MicroBatch batch{
+        .step = state.step,
+        .id = context.micro_batch,
+        .first_sample = base + static_cast<std::uint64_t>(context.micro_batch * state.batch.micro),
+        .samples = state.batch.micro};
+    losses.push_back(run_micro_batch(loss, mode, batch, 1.0 / static_cast<double>(count)));
+  }
+  return losses;
+}
+
+double Engine::Impl::run_micro_batch(const LossFunction& loss, Mode mode, const MicroBatch& batch,
+                                     double scale) {
+  if (state.model.root) state.model.root->gather();
+  const detail::DropoutScope dropout_scope(context, 0);
+  const at::Tensor value = loss(batch);
+  if (mode == Mode::Train) (value * scale).backward();
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    if (mode == Mode::Train) (*unit)->finish_backward();
+    (*unit)->release();
+  }
+  return value.item<double>();
+}
+
+double Engine::Impl::ordered_mean(const std::vector<double>& mine, std::int64_t count) {
+  const std::vector<double> all = gather_doubles(communicator, mine);
+  const auto ranks = static_cast<std::int64_t>(communicator.size());
+  const auto rounds = static_cast<std::int64_t>(mine.size());
+  double sum = 0;
+  for (std::int64_t id = 0; id < count; ++id) {
+    sum += all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)];
+  }
+  return sum / static_cast<double>(count);
+}
+
+void Engine::Impl::apply(double gradient_norm) {
+  const double limit = state.config.gradient_clipping;
+  const bool clips = limit > 0 && gradient_norm > limit;
+  const auto scale = static_cast<float>(clips ? limit / (gradient_norm + 1e-6) : 1.0);
+  for (const auto& parameter : state.model.parameters) {
+    if (!parameter.unit) continue;
+    Hyper hyper = state.groups[state.group_of(parameter)].hyper;
+    hyper.lr = learning_rate(state.config.schedule, state.last_iteration, hyper.lr);
+    apply_to(*parameter.unit, parameter, hyper, scale);
+  }
+}
+
+void Engine::Impl::apply_to(FlatUnit& unit, const detail::ParameterRecord& parameter,
+                            const Hyper& hyper, float scale) {
+  const std::size_t count = unit.held(parameter.slot).size();
+  if (count == 0) return;
+  const std::size_t offset = unit.held_offset(parameter.slot);
+  std::vector<std::span<float>> states;
+  for (std::size_t i = 0; i < state.optimizer->state_names().size(); ++i) {
+    states.push_back(unit.state(i).subspan(offset, count));
+  }
+  state.optimizer->update(hyper, state.step + 1, scale, unit.master().subspan(offset, count),
+                          unit.gradients().subspan(offset, count), states);
+}
+
+void Engine::Impl::publish() {
+  for (FlatUnit* unit : units) unit->publish();
+}
+
+Engine::Engine(std::shared_ptr<torch::nn::Module> model, Communicator& communicator,
+               const Config& config, EngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(model), communicator, config, std::move(options))) {}
+
+Engine::~Engine() = default;
+
+StepStats Engine::train_batch(const LossFunction& loss) {
+  Impl& self = *impl_;
+  self.model->train();
+  for (FlatUnit* unit : self.units) unit->begin_step();
+  const std::int64_t count = self.state.batch.global_micro_batches;
+  const std::vector<double> losses = self.run_micro_batches(loss, Impl::Mode::Train, count);
+  for (FlatUnit* unit : self.units) unit->finish_step();
+  StepStats stats;
+  stats.loss = self.ordered_mean(losses, count);
+  stats.gradient_norm = detail::gradient_norm(self.units, self.communicator);
+  stats.learning_rate = next_learning_rate();
+  self.apply(stats.gradient_norm);
+  self.publish();
+  stats.step = ++self.state.step;
+  ++self.state.last_iteration;
+  self.state.samples += static_cast<std::uint64_t>(self.state.batch.train);
+  return stats;
+}
+
+double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
+  Impl& self = *impl_;
+  if (micro_batches < 1) raise(ErrorCode::InvalidArgument, "evaluate: no micro-batches");
+  const at::NoGradGuard no_grad;
+  self.model->eval();
+  const std::vector<double> losses =
+      self.run_micro_batches(loss, Impl::Mode::Evaluate, micro_batches);
+  self.model->train();
+  return self.ordered_mean(losses, micro_batches);
+}
+
+SaveHandle Engine::save_checkpoint(const SaveRequest& request) {
+  return SaveHandle(detail::save(impl_->state, impl_->communicator, impl_->options, request));
+}
+
+LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::string>& tag) {
+  LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
+  impl_->publish();
+  return report;
+}
+
+std::int64_t Engine::step() const { return impl_->state.step; }
+std::uint64_t Engine::samples_seen() const { return impl_->state.samples; }
+std::uint64_t Engine::shuffle_seed() const { return impl_->state.shuffle_seed; }
+const BatchPlan& Engine::batch() const { return impl_->state.batch; }
+const Config& Engine::config() const { return impl_->state.config; }
+
+double Engine::next_learning_rate() const {
+  const auto& state = impl_->state;
+  return learning_rate(state.config.schedule, state.last_iteration, state.groups[0].hyper.lr);
+}
+
+std::uint64_t Engine::parameter_count() const {
+  std::uint64_t count = 0;
+  for (const auto& each : impl_->state.model.parameters)
+    count += static_cast<std::uint64_t>(each.tensor.numel());
+  return count;
+}
+
+MemoryReport Engine::memory() const {
+  MemoryReport report;
+  report.parameters = impl_->state.model.meter->current();
+  report.parameters_peak = impl_->state.model.meter->peak();
+  for (const FlatUnit* unit : impl_->units) {
+    report.master += unit->master_bytes();
+    report.optimizer += unit->state_bytes();
+    report.gradients += unit->gradient_bytes();
+  }
+  return report;
+}
+
+void Engine::reset_memory_peak() { impl_->state.model.meter->reset_peak(); }
+
+GatheredScope::GatheredScope(Engine& engine) : engine_(engine) {
+  for (FlatUnit* unit : engine_.impl_->units) unit->gather();
+}
+
+GatheredScope::~GatheredScope() {
+  for (FlatUnit* unit : engine_.impl_->units) unit->release();
+}
+
+}  // namespace unishard::trainer

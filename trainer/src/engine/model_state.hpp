@@ -1,0 +1,42 @@
+#pragma once
+// A model as the engine sees it: every parameter once, in model order, with the unit that holds it.
+#include "unishard/format/catalog.hpp"
+
+#include "engine/step_context.hpp"
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+struct ParameterRecord {
+  std::string fqn;
+  at::Tensor tensor;         ///< no memory at stage 3 outside of gather()
+  FlatUnit* unit = nullptr;  ///< null: frozen, an ordinary tensor on every rank
+  std::size_t slot = 0;      ///< in the unit
+  bool decays = true;        ///< weight decay applies: not biases and other vectors
+};
+
+struct UnitRecord {
+  std::string name;  ///< "" is the root: parameters outside of any Sharded<M>
+  std::vector<std::string> fqns;
+  FlatUnit* flat = nullptr;
+};
+
+struct ModelState {
+  std::unique_ptr<FlatUnit> root;  ///< the other units belong to their modules
+  std::vector<UnitRecord> units;   ///< the root first; those without parameters are left out
+  std::vector<UnitBase*> modules;  ///< every Sharded<M>, in model order
+  std::vector<ParameterRecord> parameters;
+  std::vector<NamedTensor> buffers;
+  std::vector<Alias> aliases;
+  std::shared_ptr<MemoryMeter> meter;
+};
+
+/// Shards what no ConstructionScope has. Throws InvalidArgument as Engine's constructor says.
+ModelState take_over(torch::nn::Module& model, const Placement& placement);
+
+}  // namespace unishard::trainer::detail
