@@ -9,11 +9,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$(date +%s)
 . examples/install_packages.sh
-cmake --preset release -DUNISHARD_BUILD_TESTS=OFF -B build/quickstart >/dev/null
-cmake --build build/quickstart
+[ -f build/release/build.ninja ] || cmake --preset release -DUNISHARD_BUILD_TESTS=OFF >/dev/null
+cmake --build build/release --target unishard train_gpt
 built=$(date +%s)
 
-export PATH="$PWD/build/quickstart/bin:$PATH"
+export PATH="$PWD/build/release/bin:$PATH"
 work=${1:-$(mktemp -d)}
 mkdir -p "$work"
 text="$work/corpus.txt"   # the project's own pages and sources: a megabyte of real text

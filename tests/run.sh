@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
 done
 started=$(date +%s)
 [ "$install" = no ] || . examples/install_packages.sh tests
-cmake --preset "$preset" >/tmp/unishard-configure.$$ 2>&1 || { cat /tmp/unishard-configure.$$; exit 1; }
+cmake --preset "$preset" -DUNISHARD_BUILD_TESTS=ON >/tmp/unishard-configure.$$ 2>&1 || { cat /tmp/unishard-configure.$$; exit 1; }
 tail -n 3 /tmp/unishard-configure.$$; rm -f /tmp/unishard-configure.$$
 cmake --build --preset "$preset"
 built=$(date +%s)

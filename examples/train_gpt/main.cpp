@@ -45,8 +45,8 @@ train_gpt::SaveProbe kill_probe(std::uint32_t rank) {
 }
 
 void run(const train_gpt::Options& options, const RankEnvironment& environment) {
-  const auto communicator =
-      make_communicator(environment, {.timeout_seconds = options.timeout_seconds});
+  const auto communicator = make_communicator(
+      environment, {.backend = options.backend, .timeout_seconds = options.timeout_seconds});
   train_gpt::train(options, environment, *communicator, kill_probe(environment.rank));
   communicator->barrier();  // rank 0 serves the store: it leaves last
 }
@@ -61,7 +61,9 @@ void print_error(std::uint32_t rank, std::string_view message, std::string_view 
 }  // namespace
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // released parameters go back to the system at once
+  // Released units go back to the system; smaller buffers are kept, since page faults cost time.
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  mallopt(M_TRIM_THRESHOLD, 16 << 20);
   RankEnvironment environment;
   int status = 0;
   try {

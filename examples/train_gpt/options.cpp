@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <map>
+
 namespace train_gpt {
 namespace {
 
@@ -43,6 +45,12 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--timeout", options.timeout_seconds,
                  "seconds of silence after which another rank counts as failed")
       ->capture_default_str();
+  using unishard::trainer::Backend;
+  const std::map<std::string, Backend> backends = {
+      {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}, {"auto", Backend::Auto}};
+  app.add_option("--backend", options.backend,
+                 "collectives: gloo (default), nccl, or auto: nccl where each rank has a device")
+      ->transform(CLI::CheckedTransformer(backends).description(""));
   app.add_option("--log", options.log,
                  "file for one line per step: step, loss as hexadecimal float, loss");
   app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");

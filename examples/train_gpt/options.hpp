@@ -1,5 +1,6 @@
 #pragma once
 // The command line of train_gpt as a value.
+#include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/gpt.hpp"
 
@@ -23,6 +24,7 @@ struct Options {
   bool report_memory = false;
   int threads = 1;
   std::uint32_t timeout_seconds = 600;
+  unishard::trainer::Backend backend = unishard::trainer::Backend::Gloo;
 };
 
 /// Reads the command line and the configuration file. Returns nullopt after --help was printed

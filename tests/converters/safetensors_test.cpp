@@ -196,6 +196,17 @@ TEST(SafetensorsSink, AbandonedLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
 }
 
+TEST(SafetensorsSink, ClearsWhatAKilledRunLeft) {
+  const TempDir temp;
+  const Path leftover = temp.path() / ("a.safetensors.partial-" + std::string(32, '0'));
+  const Path other = temp.path() / "a.safetensors.partial-notes";
+  write_file(leftover, "half");
+  write_file(other, "mine");
+  make_safetensors_sink(posix_storage(), temp.path() / "a.safetensors", small_catalog(), {});
+  EXPECT_FALSE(std::filesystem::exists(leftover));
+  EXPECT_TRUE(std::filesystem::exists(other));
+}
+
 TEST(SafetensorsSink, RefusesWhatIsThere) {
   const TempDir temp;
   write_file(temp.path() / "a.safetensors", "x");

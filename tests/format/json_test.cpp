@@ -31,9 +31,13 @@ TEST(Json, RefusesWhatIsNotStrict) {
   EXPECT_NE(problem("").find("not valid JSON"), std::string::npos);
 }
 
+TEST(Json, RefusesNulInsteadOfStoppingThere) {
+  EXPECT_NE(problem(std::string_view("{}\0{}", 5)).find("NUL at byte 2"), std::string::npos);
+}
+
 TEST(Json, LimitsDepthAndSize) {
   EXPECT_NE(problem(std::string(100'000, '[')).find("nested deeper than 64"), std::string::npos);
-  EXPECT_NE(problem("[1,2,3]", {4, 64}).find("exceed the limit of 4"), std::string::npos);
+  EXPECT_NE(problem("[1,2,3]", {.bytes = 4}).find("exceed the limit of 4"), std::string::npos);
 }
 
 }  // namespace

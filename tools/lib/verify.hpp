@@ -13,7 +13,7 @@
 namespace unishard::tools {
 
 struct VerifyOptions {
-  std::optional<std::string> tag;  ///< nullopt: what `latest` names, else the newest
+  std::optional<std::string> tag = {};  ///< nullopt: what `latest` names, else the newest
   bool all_tags = false;
   bool deep = false;  ///< read every byte; otherwise names, sizes, tables and digests of tables
   TransferOptions transfer = {};

@@ -4,8 +4,6 @@
 #include "unishard/format/json.hpp"
 #include "unishard/format/limits.hpp"
 
-#include "safetensors/large_json.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +34,7 @@ class Decoder {
 
   Header decode() {
     const std::string text = read_text();
-    const LargeJson json = parse_large_json(text, where_ + ": header");
+    const SortedJson json = parse_sorted_json(text, where_ + ": header");
     if (!json.is_object()) fail("the header is not a JSON object");
     for (const auto& [name, value] : json.items()) {
       if (name == kMetadataKey) {
@@ -90,7 +88,7 @@ class Decoder {
     return text;
   }
 
-  void decode_metadata(const LargeJson& json) {
+  void decode_metadata(const SortedJson& json) {
     if (json.is_null()) return;
     if (!json.is_object()) fail("__metadata__ is not an object");
     for (const auto& [key, value] : json.items()) {
@@ -101,20 +99,20 @@ class Decoder {
     }
   }
 
-  const LargeJson& field(std::string_view name, const LargeJson& entry, const char* key) const {
+  const SortedJson& field(std::string_view name, const SortedJson& entry, const char* key) const {
     const auto found = entry.find(key);
     if (found == entry.end()) fail(name, fmt::format("{} is missing", key));
     return *found;
   }
 
-  std::uint64_t number(std::string_view name, const LargeJson& json, std::string_view what) const {
+  std::uint64_t number(std::string_view name, const SortedJson& json, std::string_view what) const {
     if (!json.is_number_unsigned()) {
       fail(name, fmt::format("{} {} is not a whole number from 0 to 2^64-1", what, json.dump()));
     }
     return json.get<std::uint64_t>();
   }
 
-  DType decode_dtype(std::string_view name, const LargeJson& json) const {
+  DType decode_dtype(std::string_view name, const SortedJson& json) const {
     if (!json.is_string()) fail(name, "dtype is not a string");
     const auto& text = json.get_ref<const std::string&>();
     if (const auto dtype = dtype_from_safetensors(text); dtype && !text.empty()) return *dtype;
@@ -126,16 +124,16 @@ class Decoder {
     fail(name, fmt::format("unknown dtype {}", unishard::quote(text)));
   }
 
-  Entry decode_entry(const std::string& name, const LargeJson& json) const {
+  Entry decode_entry(const std::string& name, const SortedJson& json) const {
     if (!json.is_object()) fail(name, "its entry is not an object");
     Entry entry{.name = name, .dtype = decode_dtype(name, field(name, json, "dtype")), .shape = {}};
-    const LargeJson& shape = field(name, json, "shape");
+    const SortedJson& shape = field(name, json, "shape");
     if (!shape.is_array()) fail(name, "shape is not an array");
     if (shape.size() > limits::kDimensions) {
       fail(name, fmt::format("{} dimensions are more than {}", shape.size(), limits::kDimensions));
     }
-    for (const LargeJson& size : shape) entry.shape.push_back(number(name, size, "size"));
-    const LargeJson& offsets = field(name, json, "data_offsets");
+    for (const SortedJson& size : shape) entry.shape.push_back(number(name, size, "size"));
+    const SortedJson& offsets = field(name, json, "data_offsets");
     if (!offsets.is_array() || offsets.size() != 2) fail(name, "data_offsets are not two numbers");
     entry.begin = number(name, offsets[0], "data offset");
     entry.end = number(name, offsets[1], "data offset");

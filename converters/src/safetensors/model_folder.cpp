@@ -1,8 +1,7 @@
 #include "safetensors/model_folder.hpp"
 
 #include "unishard/format/error.hpp"
-
-#include "safetensors/large_json.hpp"
+#include "unishard/format/json.hpp"
 
 #include <fmt/format.h>
 
@@ -44,7 +43,8 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
   const auto fail = [&](const std::string& problem) {
     raise(ErrorCode::Corrupt, fmt::format("{}: {}", path.string(), problem));
   };
-  const LargeJson json = parse_large_json(read_text(storage, path, kIndexBytesMax), path.string());
+  const SortedJson json =
+      parse_sorted_json(read_text(storage, path, kIndexBytesMax), path.string());
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || map == json.end() || !map->is_object()) fail("there is no weight_map");
   ModelFolder model;

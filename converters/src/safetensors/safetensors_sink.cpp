@@ -4,10 +4,10 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/checked.hpp"
 #include "unishard/format/commit.hpp"
+#include "unishard/format/json.hpp"
 
 #include "safetensors/file_split.hpp"
 #include "safetensors/header.hpp"
-#include "safetensors/large_json.hpp"
 
 #include <fmt/format.h>
 
@@ -20,6 +20,9 @@ namespace unishard::converters {
 namespace {
 
 using safetensors::Metadata;
+
+constexpr std::string_view kPartial = ".partial-";
+constexpr std::size_t kSaveIdDigits = 32;
 
 /// "format" first, because transformers refuses files without it; the rest in order of the keys.
 Metadata complete_metadata(Metadata metadata) {
@@ -34,7 +37,7 @@ class SafetensorsSink final : public Sink {
   SafetensorsSink(Storage& storage, Path output, Catalog catalog, SafetensorsOptions options)
       : storage_(storage),
         output_(std::move(output)),
-        staging_(output_.string() + ".partial-" + new_save_id()),
+        staging_(output_.string() + std::string(kPartial) + new_save_id()),
         catalog_(std::move(catalog)),
         metadata_(complete_metadata(std::move(options.metadata))),
         is_folder_(options.max_shard_bytes != 0) {
@@ -123,7 +126,7 @@ class SafetensorsSink final : public Sink {
       total_elements += catalog_.tensors[i].elements();
       weight_map[catalog_.tensors[i].fqn] = file_names_[places_[i].file];
     }
-    const safetensors::LargeJson index = {
+    const SortedJson index = {
         {"metadata", {{"total_parameters", total_elements}, {"total_size", total_bytes}}},
         {"weight_map", weight_map}};
     replace_text(storage_, staging_ / "model.safetensors.index.json", index.dump(2) + "\n");
@@ -176,6 +179,17 @@ void check_names(const Catalog& catalog) {
   }
 }
 
+/// What a killed run of the same output left: nobody else clears it up.
+void remove_leftovers(Storage& storage, const Path& output) {
+  const Path parent = output.has_parent_path() ? output.parent_path() : Path(".");
+  const std::string prefix = output.filename().string() + std::string(kPartial);
+  for (const Entry& entry : storage.list(parent)) {
+    if (entry.name.starts_with(prefix) && entry.name.size() == prefix.size() + kSaveIdDigits) {
+      storage.remove_tree(parent / entry.name);
+    }
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catalog catalog,
@@ -184,6 +198,7 @@ std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catal
   check_names(catalog);
   check_free(storage, output, options.max_shard_bytes != 0);
   if (output.has_parent_path()) storage.make_directory(output.parent_path());
+  remove_leftovers(storage, output);
   return std::make_unique<SafetensorsSink>(storage, std::move(output), std::move(catalog),
                                            std::move(options));
 }

@@ -75,7 +75,8 @@ Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<
     raise(ErrorCode::NotFound, fmt::format("{} is not a folder", path.native()),
           "name the checkpoint's folder");
   if (has_manifest(storage, path)) {
-    if (!tag || path.filename() == *tag) return path;
+    const Path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+    if (!tag || name == *tag) return path;
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} is one checkpoint's folder, so it has no tag {}", path.native(),
                       quote(*tag)));

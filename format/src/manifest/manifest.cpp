@@ -247,7 +247,7 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
                     where, kHeadBytes, text.size()),
         "the file is damaged or was edited: use a copy or another checkpoint");
   }
-  const Json json = parse_json(text, where, {limits::kManifestBytes, 64});
+  const Json json = parse_json(text, where, {.bytes = limits::kManifestBytes});
   const Fields fields(json, std::string(where));
   check_version(fields);
   Manifest manifest;

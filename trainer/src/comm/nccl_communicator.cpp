@@ -1,22 +1,20 @@
-// Collectives on device memory: NCCL alone, without c10d's ProcessGroupNCCL, which a CPU build of
-// LibTorch lacks. Everything runs on the legacy default stream, which LibTorch's default stream is:
-// no events are needed, and wait() blocks the host. The ordered fold is grouped ncclSend/ncclRecv,
-// the traffic of a reduce-scatter, and then LibTorch's add per rank. The unique id travels through
-// the Gloo group, whose store the launcher named.
+// Collectives over NCCL alone, without c10d's ProcessGroupNCCL, which a CPU build of LibTorch
+// lacks. The engine's memory is host memory, so each operation stages it through the device: copy
+// in, NCCL, copy out, on one stream. The fold is grouped ncclSend/ncclRecv (the traffic of a
+// reduce-scatter) and then the same additions on the host as Gloo's, so that both give the same
+// bits. The unique id travels through the Gloo group, whose store the launcher named.
 //
 // Compiled and linked on machines without a device; never yet run on one.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/communicator.hpp"
+#include "unishard/trainer/fold.hpp"
 
-#include "engine/tensor_bytes.hpp"
-
-#include <ATen/Context.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <cstring>
+#include <functional>
+#include <utility>
 
 namespace unishard::trainer {
 namespace {
@@ -33,20 +31,54 @@ void check(ncclResult_t result, const char* what) {
         std::string(what) + ": NCCL: " + ncclGetErrorString(result));
 }
 
-constexpr cudaStream_t kStream = nullptr;
+// Device memory in the order of its stream. NCCL and CUDA refuse empty buffers, so at least one
+// byte.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(std::size_t bytes, cudaStream_t stream) : stream_(stream) {
+    check(cudaMallocAsync(&data_, bytes == 0 ? 1 : bytes, stream), "allocating device memory");
+  }
+  ~DeviceBuffer() { cudaFreeAsync(data_, stream_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
+  std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(data_) + offset; }
+  void copy_in(std::size_t offset, std::span<const std::byte> from) const {
+    check(cudaMemcpyAsync(at(offset), from.data(), from.size(), cudaMemcpyHostToDevice, stream_),
+          "copying to the device");
+  }
+  void copy_out(std::span<std::byte> to) const {
+    check(cudaMemcpyAsync(to.data(), data_, to.size(), cudaMemcpyDeviceToHost, stream_),
+          "copying from the device");
+  }
+
+ private:
+  cudaStream_t stream_;
+  void* data_ = nullptr;
+};
+
+// Owns the operation's buffers until the stream is done with them; `finish` runs on the host
+// afterwards.
 class StreamWork final : public Work {
  public:
-  StreamWork(const char* what, std::function<void()> finish = nullptr)
-      : what_(what), finish_(std::move(finish)) {}
-  ~StreamWork() override { cudaStreamSynchronize(kStream); }
+  StreamWork(const char* what, cudaStream_t stream, std::function<void()> finish)
+      : what_(what), stream_(stream), finish_(std::move(finish)) {}
+  ~StreamWork() override {
+    try {
+      wait();
+    } catch (const Error&) {  // nobody is left to tell; the next operation of the group fails too
+    }
+  }
   void wait() override {
-    if (finish_) std::exchange(finish_, nullptr)();
-    check(cudaStreamSynchronize(kStream), what_);
+    if (!finish_) return;
+    const auto finish = std::exchange(finish_, nullptr);
+    check(cudaStreamSynchronize(stream_), what_);
+    finish();
   }
 
  private:
   const char* what_;
+  cudaStream_t stream_;
   std::function<void()> finish_;
 };
 
@@ -54,9 +86,9 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options)
       : control_(environment.world_size == 1 ? make_single_communicator()
-                                             : make_gloo_communicator(environment, options)),
-        device_(static_cast<int>(environment.local_rank)) {
-    check(cudaSetDevice(device_), "choosing the device");
+                                             : make_gloo_communicator(environment, options)) {
+    check(cudaSetDevice(static_cast<int>(environment.local_rank)), "choosing the device");
+    check(cudaStreamCreate(&stream_), "making a stream");
     ncclUniqueId id;
     std::memset(&id, 0, sizeof id);
     if (rank() == 0) check(ncclGetUniqueId(&id), "making the group's id");
@@ -64,67 +96,85 @@ class NcclCommunicator final : public Communicator {
     check(ncclCommInitRank(&nccl_, static_cast<int>(size()), id, static_cast<int>(rank())),
           "joining the group");
   }
-  ~NcclCommunicator() override { ncclCommAbort(nccl_); }
+  ~NcclCommunicator() override {
+    ncclCommAbort(nccl_);
+    cudaStreamDestroy(stream_);
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   std::uint32_t rank() const override { return control_->rank(); }
   std::uint32_t size() const override { return control_->size(); }
   Communicator& control() override { return *control_; }
-  void barrier() override {
-    check(cudaStreamSynchronize(kStream), "barrier");
-    control_->barrier();
-  }
+  void barrier() override { control_->barrier(); }
 
   WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
-    check(ncclAllGather(in.data(), out.data(), in.size(), ncclUint8, nccl_, kStream), "all-gather");
-    return std::make_unique<StreamWork>("all-gather");
+    const auto buffer = std::make_shared<DeviceBuffer>(out.size(), stream_);
+    std::byte* mine = buffer->at(rank() * in.size());
+    buffer->copy_in(rank() * in.size(), in);
+    check(ncclAllGather(mine, buffer->at(0), in.size(), ncclUint8, nccl_, stream_), "all-gather");
+    buffer->copy_out(out);
+    return std::make_unique<StreamWork>("all-gather", stream_, [buffer] {});
   }
 
   WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
-    check(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclUint8, static_cast<int>(root),
-                        nccl_, kStream),
+    const auto buffer = std::make_shared<DeviceBuffer>(bytes.size(), stream_);
+    buffer->copy_in(0, bytes);
+    check(ncclBroadcast(buffer->at(0), buffer->at(0), bytes.size(), ncclUint8,
+                        static_cast<int>(root), nccl_, stream_),
           "broadcast");
-    return std::make_unique<StreamWork>("broadcast");
+    buffer->copy_out(bytes);
+    return std::make_unique<StreamWork>("broadcast", stream_, [buffer] {});
   }
 
   WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
                               std::span<const std::byte> in) override {
-    const auto slice = accumulator.size() * size_of(dtype);
-    const auto elements = static_cast<std::int64_t>(accumulator.size());
-    const auto options =
-        at::TensorOptions().device(at::kCUDA, static_cast<c10::DeviceIndex>(device_));
-    at::Tensor received = at::empty({elements * size()}, options.dtype(detail::scalar_type(dtype)));
-    auto* into = static_cast<std::byte*>(received.data_ptr());
+    const std::size_t slice = accumulator.size() * size_of(dtype);
+    const auto sent = std::make_shared<DeviceBuffer>(in.size(), stream_);
+    const auto received = std::make_shared<DeviceBuffer>(in.size(), stream_);
+    sent->copy_in(0, in);
     check(ncclGroupStart(), "reduce-scatter");
     for (std::uint32_t peer = 0; peer < size(); ++peer) {
-      const int other = static_cast<int>(peer);
-      check(ncclSend(in.data() + peer * slice, slice, ncclUint8, other, nccl_, kStream),
+      check(ncclSend(sent->at(peer * slice), slice, ncclUint8, static_cast<int>(peer), nccl_,
+                     stream_),
             "reduce-scatter");
-      check(ncclRecv(into + peer * slice, slice, ncclUint8, other, nccl_, kStream),
+      check(ncclRecv(received->at(peer * slice), slice, ncclUint8, static_cast<int>(peer), nccl_,
+                     stream_),
             "reduce-scatter");
     }
     check(ncclGroupEnd(), "reduce-scatter");
-    at::Tensor sum = at::from_blob(accumulator.data(), {elements}, options.dtype(at::kFloat));
-    return std::make_unique<StreamWork>("reduce-scatter", [=, ranks = size()] {
-      for (std::int64_t peer = 0; peer < ranks; ++peer) {
-        sum.add_(received.narrow(0, peer * elements, elements));
+    const auto host = std::make_shared<std::vector<std::byte>>(in.size());
+    received->copy_out(*host);
+    return std::make_unique<StreamWork>("reduce-scatter", stream_, [=, ranks = size()] {
+      static_cast<void>(sent);  // lives until the stream is done
+      for (std::size_t peer = 0; peer < ranks; ++peer) {
+        fold_add(accumulator, dtype,
+                 std::span<const std::byte>(*host).subspan(peer * slice, slice));
       }
     });
   }
 
  private:
   std::unique_ptr<Communicator> control_;
-  int device_;
+  cudaStream_t stream_ = nullptr;
   ncclComm_t nccl_ = nullptr;
 };
 
 }  // namespace
 
+bool has_nccl_device(const RankEnvironment& environment) {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess &&
+         devices > static_cast<int>(environment.local_rank);
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment& environment,
                                                      const CommunicatorOptions& options) {
-  int devices = 0;
-  if (!at::hasCUDA() || cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+  if (!has_nccl_device(environment)) {
     raise(ErrorCode::Unsupported,
-          at::hasCUDA() ? "no CUDA device was found" : "LibTorch was built without CUDA");
+          "NCCL needs a CUDA device for each rank, and there is none for local rank " +
+              std::to_string(environment.local_rank),
+          "use the gloo backend, or fewer ranks on this machine");
   }
   return std::make_unique<NcclCommunicator>(environment, options);
 }

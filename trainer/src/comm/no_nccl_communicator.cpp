@@ -4,6 +4,8 @@
 
 namespace unishard::trainer {
 
+bool has_nccl_device(const RankEnvironment&) { return false; }
+
 std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment&,
                                                      const CommunicatorOptions&) {
   raise(ErrorCode::Unsupported, "this build has no NCCL",

@@ -168,18 +168,23 @@ void FlatUnit::reduce() {
 }
 
 at::Tensor FlatUnit::take_gradients() {
-  // Gaps between slots stay zero in every buffer, so that no sum can pick up what lies there.
-  at::Tensor flat = at::zeros({padded_}, full_.scalar_type());
+  at::Tensor flat = at::empty({padded_}, full_.scalar_type());
+  std::int64_t end = 0;  // what lies before is written; gaps between slots are zeros
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t begin = signed_size(layout_.slots[i].offset);
+    const std::int64_t count = signed_size(layout_.slots[i].elements);
+    flat.narrow(0, end, begin - end).zero_();
+    end = begin + count;
     at::Tensor& gradient = parameters_[i].mutable_grad();
-    if (!gradient.defined()) continue;
-    const FlatSlot& slot = layout_.slots[i];
-    if (counts_) {
-      flat.narrow(0, signed_size(slot.offset), signed_size(slot.elements))
-          .copy_(gradient.reshape({-1}));
+    const at::Tensor slot = flat.narrow(0, begin, count);
+    if (counts_ && gradient.defined()) {
+      slot.copy_(gradient.reshape({-1}));
+    } else {
+      slot.zero_();
     }
     gradient.reset();
   }
+  flat.narrow(0, end, padded_ - end).zero_();
   return flat;
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 // A checkpoint of any format, for reading. Tools are written against this interface only.
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/storage.hpp"
+
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-
-#include "unishard/format/catalog.hpp"
-#include "unishard/format/storage.hpp"
 
 namespace unishard::converters {
 
@@ -16,10 +16,12 @@ class Source {
   virtual ~Source() = default;
   /// "unishard", "safetensors", ...
   virtual std::string format() const = 0;
-  /// Tensors, their order and everything else but the bytes. crc64 is set where the format stores digests.
+  /// Tensors, their order and everything else but the bytes. crc64 is set where the format stores
+  /// digests.
   virtual const Catalog& catalog() const = 0;
-  /// Elements `range` of catalog().tensors[tensor] into `out`, which has exactly their bytes. Bounded memory.
-  /// Throws Corrupt naming file, tensor and byte when a stored checksum does not match.
+  /// Elements `range` of catalog().tensors[tensor] into `out`, which has exactly their bytes.
+  /// Bounded memory. Throws Corrupt naming file, tensor and byte when a stored checksum does not
+  /// match.
   virtual void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const = 0;
 };
 
@@ -30,8 +32,9 @@ struct Probe {
 };
 Probe probe(Storage& storage, const Path& path);
 
-/// Opens any known format. `tag` chooses one checkpoint of a folder of many. Throws NotFound or Unsupported with
-/// probe()'s explanation.
-std::unique_ptr<Source> open_source(Storage& storage, const Path& path, const std::optional<std::string>& tag = {});
+/// Opens any known format. `tag` chooses one checkpoint of a folder of many. Throws NotFound or
+/// Unsupported with probe()'s explanation.
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
+                                    const std::optional<std::string>& tag = {});
 
 }  // namespace unishard::converters

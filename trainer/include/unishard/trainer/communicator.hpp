@@ -42,7 +42,8 @@ class Communicator {
   virtual WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) = 0;
   virtual void barrier() = 0;
 
-  /// The same ranks on host memory: *this, unless this one works on device memory.
+  /// The same ranks for small exchanges: *this, unless each operation costs a trip through a
+  /// device.
   virtual Communicator& control() { return *this; }
 };
 
@@ -53,11 +54,15 @@ std::vector<double> gather_doubles(Communicator& communicator, std::span<const d
 /// The largest value of all ranks.
 std::int64_t agree_max(Communicator& communicator, std::int64_t mine);
 
-/// Where the memory lies that is passed to the collectives.
-enum class Memory : std::uint8_t { Host, Device };
+enum class Backend : std::uint8_t {
+  Gloo,  ///< TCP between hosts; alone, copies and adds
+  Nccl,  ///< Unsupported where this build has no NCCL or a rank has no CUDA device
+  Auto,  ///< NCCL where this build has it and this rank has a device, else Gloo; all ranks must
+         ///< agree
+};
 
 struct CommunicatorOptions {
-  Memory memory = Memory::Host;
+  Backend backend = Backend::Gloo;
   std::uint32_t timeout_seconds = 600;  ///< silence after which a peer counts as failed
   std::string interface {};  ///< network interface for Gloo; empty: loopback, or the host name's
 };
@@ -67,12 +72,14 @@ std::unique_ptr<Communicator> make_single_communicator();
 /// Host memory over TCP. Blocks until all ranks are there. Throws PeerFailed when they do not come.
 std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
                                                      const CommunicatorOptions& options);
-/// NCCL, for device memory; control() is a Gloo group. Throws Unsupported where this build has no
-/// NCCL, or LibTorch or the machine no CUDA device. Compiled and linked by the project's builds,
-/// never yet run: treat it as untested.
+/// NCCL; operations are staged through device memory, small exchanges go over a Gloo group
+/// (control()). Compiled and linked by the project's builds, never yet run: treat it as untested.
 std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment& environment,
                                                      const CommunicatorOptions& options);
-/// NCCL for device memory; for host memory single in a world of one, else Gloo.
+/// Whether make_nccl_communicator() would find a device for this rank. False in builds without
+/// NCCL.
+bool has_nccl_device(const RankEnvironment& environment);
+/// By options.backend; Gloo in a world of one is make_single_communicator().
 std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,
                                                 const CommunicatorOptions& options = {});
 
