@@ -1,5 +1,6 @@
 #include "process.hpp"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,6 +21,9 @@ Process::Process(std::vector<std::string> argv, Environment env,
   out_ = ::memfd_create("stdout", MFD_CLOEXEC);
   err_ = ::memfd_create("stderr", MFD_CLOEXEC);
   if (out_ < 0 || err_ < 0) throw std::runtime_error("memfd_create failed");
+  // Several processes write to the same file: each write must go to the end.
+  ::fcntl(out_, F_SETFL, O_APPEND);
+  ::fcntl(err_, F_SETFL, O_APPEND);
   std::vector<char*> arguments;
   for (std::string& argument : argv) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
