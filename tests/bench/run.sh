@@ -13,14 +13,12 @@ if { echo 3 > /proc/sys/vm/drop_caches; } 2>/dev/null; then cold=yes; else cold=
 bytes=$(du -sb "$work/in" | cut -f1)
 echo "checkpoint: $((bytes >> 20)) MiB in 4 shards; page cache dropped before each command: $cold"
 
-# measure NAME COMMAND: appends "seconds rss_kib" lines to $work/NAME.times; $work/out is fresh each time.
+# measure NAME COMMAND: appends "seconds rss_kib" to $work/NAME.times; $work/out is not there before.
 measure() {
   local name=$1; shift
-  : > "$work/$name.times"
-  for _ in $(seq "$repeats"); do
-    rm -rf "$work/out" "$work/out.safetensors"; sync
-    [ $cold = no ] || echo 3 > /proc/sys/vm/drop_caches
-    python3 - "$work/$name.times" "$@" <<'P'
+  rm -rf "$work/out" "$work/out.safetensors"; sync
+  [ $cold = no ] || echo 3 > /proc/sys/vm/drop_caches
+  python3 - "$work/$name.times" "$@" <<'P'
 import resource, subprocess, sys, time
 start = time.monotonic()
 status = subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
@@ -28,7 +26,6 @@ seconds = time.monotonic() - start
 open(sys.argv[1], "a").write(f"{seconds:.3f} {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}\n")
 sys.exit(status)
 P
-  done
 }
 
 # row TITLE NAME REFERENCE
@@ -44,15 +41,18 @@ P
 }
 
 "$bin/unishard" zero_to_fp32 "$work/in" "$work/weights.safetensors" --quiet
-measure cat sh -c "cat $work/weights.safetensors > $work/out && sync $work/out"
-measure cp sh -c "cp -r $work/in $work/out && sync -f $work/out"
-measure read sh -c "cat $work/in/*/shard-* > /dev/null"
-for limit in 64MiB 1GiB; do
-  measure "zero_$limit" "$bin/unishard" zero_to_fp32 "$work/in" "$work/out.safetensors" --quiet --memory-limit "$limit"
-  measure "reshard_$limit" "$bin/unishard" reshard "$work/in" "$work/out" --world-size 3 --stage 3 --quiet --memory-limit "$limit"
-  measure "verify_$limit" "$bin/unishard" verify "$work/in" --deep --quiet --memory-limit "$limit"
+# Commands take turns, so that a slow minute of the machine meets all of them.
+for _ in $(seq "$repeats"); do
+  measure cat sh -c "cat $work/weights.safetensors > $work/out && sync $work/out"
+  measure cp sh -c "cp -r $work/in $work/out && sync -f $work/out"
+  measure read sh -c "cat $work/in/*/shard-* > /dev/null"
+  for limit in 64MiB 1GiB; do
+    measure "zero_$limit" "$bin/unishard" zero_to_fp32 "$work/in" "$work/out.safetensors" --quiet --memory-limit "$limit"
+    measure "reshard_$limit" "$bin/unishard" reshard "$work/in" "$work/out" --world-size 3 --stage 3 --quiet --memory-limit "$limit"
+    measure "verify_$limit" "$bin/unishard" verify "$work/in" --deep --quiet --memory-limit "$limit"
+  done
+  measure inspect "$bin/unishard" inspect "$work/in"
 done
-measure inspect "$bin/unishard" inspect "$work/in"
 row "cat of the fp32 bytes to one file, fsync" cat cat
 row "cp -r of the checkpoint, sync" cp cp
 row "cat of the shards to /dev/null" read read
