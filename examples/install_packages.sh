@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that UniShard builds with; `tests` adds those of the test programs. Source it or run it.
-packages="g++ cmake ninja-build ccache pkg-config git ca-certificates libhdf5-dev libzstd-dev libisal-dev libfmt-dev nlohmann-json3-dev libcli11-dev
+packages="g++ cmake ninja-build ccache pkg-config git ca-certificates procps libhdf5-dev libisal-dev libfmt-dev nlohmann-json3-dev libcli11-dev
           libtorch-dev libgloo-dev libopenblas0-openmp"
-[ "${1:-}" != tests ] || packages="$packages libgtest-dev libgmock-dev librapidcheck-dev python3-h5py hdf5-tools clang-format-16"
+[ "${1:-}" != tests ] || packages="$packages libgtest-dev libgmock-dev librapidcheck-dev python3-h5py hdf5-tools clang-format-16 clang-tidy-16"
 missing=
 for package in $packages; do
   dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"

@@ -47,7 +47,8 @@ unishard diff "$work/reference" "$work/run"
 say "   verify --deep"
 unishard verify "$work/run" --deep
 say "   inspect"
-unishard inspect "$work/run" --stats | head -n 40
+unishard inspect "$work/run" --stats > "$work/inspect.txt"
+head -n 40 "$work/inspect.txt"
 say "   zero_to_fp32"
 unishard zero_to_fp32 "$work/run" "$work/model.safetensors"
 ls -l "$work/model.safetensors"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up everything and passes the tests: tests/run.sh [--preset release] [--no-install]
-# Installs (Debian or Ubuntu, as root or through sudo): compiler, CMake, Ninja, HDF5, zstd, ISA-L, fmt, nlohmann-json, CLI11, LibTorch, Gloo,
+# Installs (Debian or Ubuntu, as root or through sudo): compiler, CMake, Ninja, HDF5, ISA-L, fmt, nlohmann-json, CLI11, LibTorch, Gloo,
 # OpenBLAS, GoogleTest, rapidcheck, h5py and clang-format. Nothing is installed outside the system's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."

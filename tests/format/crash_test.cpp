@@ -95,25 +95,28 @@ INSTANTIATE_TEST_SUITE_P(All, Injected,
                                           "TornWrite"}[static_cast<std::size_t>(row.param.first)]);
                          });
 
+// Saves in a child process that takes SIGKILL just before `step`; false when it was never reached.
+bool dies_at(int step, const Path& root, const test::CheckpointSpec& spec) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    CommitOptions options;
+    options.on_step = [step](CommitStep at) {
+      if (static_cast<int>(at) == step) ::raise(SIGKILL);
+    };
+    test::write_example(root, spec, posix_storage(), options);
+    ::_exit(0);
+  }
+  int status = 0;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFSIGNALED(status);
+}
+
 // Really killed: a child process takes SIGKILL at each numbered step of the protocol.
 TEST(Killed, AtEveryCommitStepLeavesACompleteCheckpoint) {
   const Expected expected;
   for (int step = 1; step <= kCommitStepCount; ++step) {
     const test::TempDir dir;
     test::write_example(dir.path(), kOld);
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      CommitOptions options;
-      options.on_step = [step](CommitStep at) {
-        if (static_cast<int>(at) == step) ::raise(SIGKILL);
-      };
-      test::write_example(dir.path(), kNew, posix_storage(), options);
-      ::_exit(0);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "step " << step << " was never reached";
+    ASSERT_TRUE(dies_at(step, dir.path(), kNew)) << "step " << step << " was never reached";
     check_after(dir.path(), expected, "killed at step " + std::to_string(step));
     const bool published = step > static_cast<int>(CommitStep::PublishTag);
     EXPECT_EQ(std::filesystem::exists(dir.path() / kNew.tag), published) << step;
@@ -131,17 +134,7 @@ TEST(Killed, WhileReplacingATagKeepsOneOfTheTwo) {
     test::write_example(dir.path(), kOld);
     test::CheckpointSpec again = kOld;
     again.seed = 3;
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      CommitOptions options;
-      options.on_step = [step](CommitStep at) {
-        if (static_cast<int>(at) == step) ::raise(SIGKILL);
-      };
-      test::write_example(dir.path(), again, posix_storage(), options);
-      ::_exit(0);
-    }
-    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    ASSERT_TRUE(dies_at(step, dir.path(), again)) << "step " << step << " was never reached";
     EXPECT_NO_THROW(identity_at(dir.path())) << "killed at step " << step;
     EXPECT_NO_THROW(test::write_example(dir.path(), again));
     EXPECT_EQ(posix_storage().list(dir.path()).size(), 2u);

@@ -42,7 +42,7 @@
 namespace unishard {
 namespace {
 
-constexpr std::int64_t kAbandonedSeconds = 24 * 3600;
+constexpr std::int64_t kAbandonedSeconds = std::int64_t{24} * 3600;
 
 void report(const CommitOptions& options, CommitStep step) {
   if (options.on_step) options.on_step(step);
@@ -123,7 +123,7 @@ Path begin_save(Storage& storage, const Path& folder, std::string_view tag,
   storage.make_directory(folder);
   remove_abandoned(storage, folder, tag);
   report(options, CommitStep::CreateStaging);
-  const Path staging = staging_folder(folder, tag, save_id);
+  Path staging = staging_folder(folder, tag, save_id);
   storage.create_directory(staging);
   return staging;
 }
