@@ -28,7 +28,8 @@ constexpr std::size_t kBlock = 1024;
 
 template <class Stored, class Wide, class Widen>
 void widen(const std::byte* in, std::size_t count, Wide* out, Widen&& value_of) {
-  for (std::size_t i = 0; i < count; ++i) out[i] = value_of(load<Stored>(in + i * sizeof(Stored)));
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = static_cast<Wide>(value_of(load<Stored>(in + i * sizeof(Stored))));
 }
 
 template <class Stored, class Wide>
@@ -70,6 +71,9 @@ void widen_block(DType from, const std::byte* in, std::size_t count, Wide* out) 
                                  [](std::uint8_t value) { return static_cast<Wide>(value != 0); });
     case Float8E4M3:
     case Float8E5M2:
+    case Float8E4M3Fnuz:
+    case Float8E5M2Fnuz:
+    case Float8E8M0:
       for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<Wide>(float_at(from, in + i));
       return;
     case Complex64:

@@ -2,6 +2,7 @@
 
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include <fmt/format.h>
 
@@ -11,23 +12,19 @@
 namespace unishard::converters {
 namespace {
 
-constexpr std::string_view kPartial = ".partial-";
-
 /// A name that gives a format away. `prefix` and `suffix` must both match.
 struct Sign {
   std::string_view prefix, suffix, format, text;
 };
 
-constexpr std::array<Sign, 9> kSigns = {{
-    {"latest_universal", "", "deepspeed-universal", "a DeepSpeed universal checkpoint"},
-    {"", "_optim_states.pt", "deepspeed", "a DeepSpeed checkpoint"},
-    {"", "model_states.pt", "deepspeed", "a DeepSpeed checkpoint"},
-    {".metadata", "", "dcp", "a PyTorch distributed checkpoint (DCP)"},
-    {"", ".distcp", "dcp", "a PyTorch distributed checkpoint (DCP) without its .metadata"},
-    {"pytorch_model.bin", "", "torch-save", "a Hugging Face folder of torch.save files"},
-    {"pytorch_model-", ".bin", "torch-save", "a Hugging Face folder of torch.save files"},
-    {"", ".pt", "torch-save", "a folder of torch.save files"},
-    {"", ".pth", "torch-save", "a folder of torch.save files"},
+constexpr std::array<Sign, 5> kSigns = {{
+    {"", ".distcp", "dcp",
+     "a PyTorch distributed checkpoint (DCP) without its .metadata: its save was never completed"},
+    {"", "_optim_states.pt", "deepspeed",
+     "a part of a DeepSpeed checkpoint without its model file"},
+    {"", ".pt", "torch", "a folder of torch.save files: name one of them"},
+    {"", ".pth", "torch", "a folder of torch.save files: name one of them"},
+    {"", ".bin", "torch", "a folder of torch.save files: name one of them"},
 }};
 
 std::optional<ForeignFormat> recognise_names(const std::vector<Entry>& entries) {
@@ -48,10 +45,12 @@ std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) 
   const std::size_t size = std::min<std::uint64_t>(file->size(), head.size());
   file->read_at(0, std::as_writable_bytes(std::span(head).first(size)));
   const std::string_view text(head.data(), size);
-  if (text.starts_with("PK\x03\x04")) return ForeignFormat{"torch-save", "a torch.save (zip) file"};
-  if (text.starts_with("\x80\x02"))
-    return ForeignFormat{"torch-save", "a legacy torch.save (pickle) file"};
-  if (text == "\x89HDF\r\n\x1a\n") return ForeignFormat{"hdf5", "a single HDF5 file"};
+  if (text == "\x89HDF\r\n\x1a\n")
+    return ForeignFormat{"hdf5", "a single HDF5 file, which is not read"};
+  if (text == "version ") {
+    return ForeignFormat{"git-lfs",
+                         "a Git LFS pointer and not the file itself: run `git lfs pull`"};
+  }
   return std::nullopt;
 }
 
@@ -63,8 +62,7 @@ std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& pat
   const std::vector<Entry> entries = storage.list(path);
   if (auto found = recognise_names(entries)) return found;
   for (const Entry& entry : entries) {
-    if (entry.kind != EntryKind::Directory || entry.name.find(kPartial) != std::string::npos)
-      continue;
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
     if (auto found = recognise_names(storage.list(path / entry.name))) return found;
   }
   return std::nullopt;
@@ -79,17 +77,17 @@ std::string explain_unknown(Storage& storage, const Path& path) {
     if (path.filename() == kManifestFile || path.filename() == kLatestFile) {
       return fmt::format("{} is a part of a checkpoint: name its folder instead", name);
     }
-    return fmt::format("{} is in no known format (known: a folder of unishard, *.safetensors)",
-                       name);
+    return fmt::format(
+        "{} is in no known format (known: checkpoints of UniShard, DeepSpeed and DCP, torch.save "
+        "files, *.safetensors)",
+        name);
   }
-  if (path.filename().string().find(kPartial) != std::string::npos) {
+  if (is_partial_name(path.filename().string())) {
     return fmt::format("{} is the unfinished work of an interrupted save", name);
   }
   const std::vector<Entry> entries = storage.list(path);
   if (entries.empty()) return fmt::format("{} is an empty folder", name);
-  const auto is_partial = [](const Entry& entry) {
-    return entry.name.find(kPartial) != std::string::npos;
-  };
+  const auto is_partial = [](const Entry& entry) { return is_partial_name(entry.name); };
   if (std::all_of(entries.begin(), entries.end(), is_partial)) {
     return fmt::format("{} holds only interrupted saves ({}): no save was ever completed there",
                        name, unishard::quote(entries.front().name));

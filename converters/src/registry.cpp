@@ -5,11 +5,15 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 
+#include "dcp/dcp.hpp"
+#include "deepspeed/deepspeed.hpp"
 #include "folder_signs.hpp"
 #include "native/native.hpp"
 #include "safetensors/model_folder.hpp"
 #include "safetensors/safetensors_source.hpp"
+#include "torch/torch_source.hpp"
 
 #include <fmt/format.h>
 
@@ -33,8 +37,7 @@ bool is_native(Storage& storage, const Path& path) {
   if (storage.kind(path / kManifestFile) == EntryKind::File) return true;
   const std::vector<Entry> entries = storage.list(path);
   return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-    return entry.kind == EntryKind::Directory &&
-           entry.name.find(".partial-") == std::string::npos &&
+    return entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
            storage.kind(path / entry.name / kManifestFile) == EntryKind::File;
   });
 }
@@ -54,11 +57,21 @@ std::unique_ptr<Source> open_without_tags(Storage& storage, const Path& path,
   return open_safetensors(storage, path);
 }
 
-constexpr std::array<Row, 2> kFormats = {{
+constexpr std::array<Row, 6> kFormats = {{
     {{"unishard", "UniShard's sharded checkpoints", true, true}, is_native, open_native},
+    {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", true, true},
+     is_deepspeed,
+     open_deepspeed},
+    {{"deepspeed-universal", "DeepSpeed universal checkpoints", true, true},
+     is_deepspeed_universal,
+     open_deepspeed_universal},
+    {{"dcp", "PyTorch distributed checkpoints (FSDP)", true, true}, is_dcp, open_dcp},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them", true, true},
      is_safetensors,
      open_without_tags},
+    {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin", true, true},
+     is_torch,
+     open_torch},
 }};
 
 const Row* find_row(Storage& storage, const Path& path) {
@@ -79,9 +92,7 @@ std::vector<FormatEntry> known_formats() {
 Probe probe(Storage& storage, const Path& path) {
   if (const Row* row = find_row(storage, path)) return {std::string(row->entry.name), {}};
   if (const auto foreign = recognise_foreign(storage, path)) {
-    return {
-        {},
-        fmt::format("{} is {}, which this version cannot read yet", path.string(), foreign->text)};
+    return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
   }
   return {{}, explain_unknown(storage, path)};
 }

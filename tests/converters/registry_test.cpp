@@ -37,11 +37,8 @@ struct Row {
 
 TEST(Probe, ExplainsWhatItCannotRead) {
   const std::vector<Row> rows = {
-      {"global_step1/mp_rank_00_model_states.pt", "DeepSpeed"},
-      {"global_step1/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed"},
-      {"latest_universal", "universal"},
-      {".metadata", "DCP"},
-      {"pytorch_model.bin", "torch.save"},
+      {"__0_0.distcp", "never completed"},
+      {"weights.pt", "name one of them"},
       {"global_step1.partial-0123456789abcdef0123456789abcdef/shard-00000-of-00001.h5",
        "interrupted"},
       {"shard-00000-of-00002.h5", "manifest"},
@@ -74,9 +71,14 @@ TEST(Probe, KnowsTheFixturesOfOtherFormats) {
   for (const auto& entry : std::filesystem::directory_iterator(test::fixtures() / "deepspeed")) {
     if (!std::filesystem::exists(entry.path() / "checkpoint")) continue;
     const Probe found = probe_path(entry.path() / "checkpoint");
-    EXPECT_NE(found.problem.find("DeepSpeed"), std::string::npos)
-        << entry.path() << ": " << found.problem;
+    EXPECT_TRUE(found.format.starts_with("deepspeed")) << entry.path() << ": " << found.problem;
   }
+}
+
+TEST(Probe, KnowsAnLfsPointer) {
+  const TempDir temp;
+  std::ofstream(temp.path() / "model.pt") << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_NE(probe_path(temp.path() / "model.pt").problem.find("git lfs pull"), std::string::npos);
 }
 
 TEST(Registry, SafetensorsHasNoTags) {
@@ -86,7 +88,7 @@ TEST(Registry, SafetensorsHasNoTags) {
       Error);
 }
 
-TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 2u); }
+TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 6u); }
 
 }  // namespace
 }  // namespace unishard::converters

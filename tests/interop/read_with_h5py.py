@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<u2", "bfloat16": "<u2", "float8_e4m3fn": "u1",
-         "float8_e5m2": "u1", "int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "uint64": "<u8",
+         "float8_e5m2": "u1", "float8_e4m3fnuz": "u1", "float8_e5m2fnuz": "u1", "float8_e8m0fnu": "u1", "int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "uint64": "<u8",
          "uint32": "<u4", "uint16": "<u2", "uint8": "u1", "bool": "u1", "complex64": "<c8", "complex128": "<c16"}
 
 

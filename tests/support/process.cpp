@@ -96,7 +96,14 @@ ProcessResult run(std::vector<std::string> argv, Environment env,
   return Process(std::move(argv), std::move(env), address_space_limit).wait();
 }
 
-int free_port() {
+namespace {
+
+struct BoundSocket {
+  int descriptor;
+  int port;
+};
+
+BoundSocket bind_to_loopback() {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -107,8 +114,24 @@ int free_port() {
     ::close(descriptor);
     throw std::runtime_error("no free port");
   }
-  ::close(descriptor);
-  return ntohs(address.sin_port);
+  return {descriptor, ntohs(address.sin_port)};
 }
+
+}  // namespace
+
+int free_port() {
+  const auto [descriptor, port] = bind_to_loopback();
+  ::close(descriptor);
+  return port;
+}
+
+SilentServer::SilentServer() {
+  const auto [descriptor, port] = bind_to_loopback();
+  descriptor_ = descriptor;
+  port_ = port;
+  ::listen(descriptor_, 16);
+}
+
+SilentServer::~SilentServer() { ::close(descriptor_); }
 
 }  // namespace unishard::test

@@ -49,4 +49,19 @@ ProcessResult run(std::vector<std::string> argv, Environment env = {},
 /// A TCP port that was free a moment ago.
 int free_port();
 
+/// A port of the loopback at which connections succeed and nobody ever answers.
+class SilentServer {
+ public:
+  SilentServer();
+  ~SilentServer();
+  SilentServer(const SilentServer&) = delete;
+  SilentServer& operator=(const SilentServer&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  int descriptor_ = -1;
+  int port_ = 0;
+};
+
 }  // namespace unishard::test

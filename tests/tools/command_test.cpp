@@ -115,7 +115,7 @@ TEST_F(Command, ZeroToFp32WritesAFileAndAFolder) {
   EXPECT_EQ(unishard({"zero_to_fp32", in_, file}).status, 0);
   EXPECT_EQ(unishard({"diff", in_, file, "--states", "fp32,weights"}).status, 0);
   EXPECT_EQ(unishard({"diff", file, in_, "--states", "fp32"}).status, 0);
-  EXPECT_EQ(unishard({"diff", in_, file}).status, 1) << "the buffers became float32";
+  EXPECT_EQ(unishard({"diff", in_, file}).status, 0) << "integer buffers are kept as they are";
   EXPECT_EQ(unishard({"zero_to_fp32", in_, file}).status, 3) << "is there";
   const ProcessResult sharded = unishard({"zero_to_fp32", tag_, out_, "--max_shard_size", "10KB",
                                           "--safe_serialization", "--exclude_frozen_parameters"});
@@ -133,9 +133,35 @@ TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
                                     "1GB", "--dtype", "bf16", "--json"});
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(nlohmann::json::parse(result.out).at("output"), file);
-  const ProcessResult refused = unishard({"zero_to_fp32", in_, temp_.path() / "pytorch_model.bin"});
-  EXPECT_EQ(refused.status, 4);
-  EXPECT_TRUE(holds(refused.err, "hint: ")) << refused.err;
+  const std::string bin = temp_.path() / "pytorch_model.bin";
+  EXPECT_EQ(unishard({"zero_to_fp32", in_, bin}).status, 0);
+  EXPECT_EQ(unishard({"diff", in_, bin, "--states", "fp32,weights"}).status, 0);
+}
+
+TEST_F(Command, ConvertGoesToDeepSpeedAndBack) {
+  const ProcessResult done =
+      unishard({"convert", in_, out_, "--to", "deepspeed", "-w", "4", "-s", "1", "--json"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  const auto report = nlohmann::json::parse(done.out);
+  EXPECT_EQ(report.at("world_size"), 4);
+  EXPECT_TRUE(report.at("different").empty());
+  EXPECT_EQ(unishard({"diff", in_, out_}).status, 0);
+  EXPECT_EQ(unishard({"verify", out_, "--deep"}).status, 0);
+  const std::string resharded = temp_.path() / "resharded";
+  EXPECT_EQ(unishard({"reshard", out_, resharded, "-w", "2", "-s", "3"}).status, 0);
+  EXPECT_EQ(unishard({"diff", out_, resharded}).status, 0);
+  EXPECT_EQ(nlohmann::json::parse(unishard({"inspect", resharded, "--json"}).out).at("stage"), 3);
+  EXPECT_EQ(unishard({"convert", in_, out_, "--to", "deepspeed"}).status, 3) << "is there";
+}
+
+TEST_F(Command, ConvertTellsWhatDoesNotArrive) {
+  const std::vector<std::string> job = {"convert", in_, out_, "--to", "deepspeed-universal"};
+  std::vector<std::string> dry = job, strict = job;
+  dry.push_back("--dry-run");
+  strict.push_back("--strict");
+  EXPECT_TRUE(holds(unishard(dry).out, "buffers")) << "DeepSpeed does not restore them";
+  EXPECT_EQ(unishard(strict).status, 4);
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(out_) / "latest_universal"));
 }
 
 TEST_F(Command, ReshardKeepsTheIdentityAndOverwritesNothing) {

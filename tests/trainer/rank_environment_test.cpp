@@ -57,11 +57,43 @@ TEST(RankEnvironment, OpenMpi) {
       read({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}});
   EXPECT_EQ(found.launcher, "openmpi");
   EXPECT_EQ(found.rank, 1u);
+  EXPECT_EQ(found.master_addr, "h");
+  EXPECT_EQ(found.master_port, 29500);
   EXPECT_FALSE(found.store_is_hosted);
 }
 
+TEST(RankEnvironment, OpenMpiOnOneHostNeedsNoMaster) {
+  const auto found = [](const std::string& local_size) {
+    return Variables{{"OMPI_COMM_WORLD_RANK", "1"},
+                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                     {"OMPI_COMM_WORLD_LOCAL_SIZE", local_size}};
+  };
+  EXPECT_EQ(read(found("2")).master_addr, "127.0.0.1");
+  EXPECT_NE(error_of(found("1")).find("MASTER_ADDR is not set (launcher openmpi)"),
+            std::string::npos);
+}
+
+TEST(RankEnvironment, JobsOnOneHostDoNotMeet) {
+  const auto job = [](const std::string& number) {
+    return read({{"SLURM_PROCID", "0"},
+                 {"SLURM_STEP_NUM_TASKS", "2"},
+                 {"SLURM_STEP_NUM_NODES", "1"},
+                 {"SLURM_JOB_ID", number},
+                 {"SLURM_STEP_ID", "0"}});
+  };
+  EXPECT_EQ(job("17").group, "unishard/17.0/0");
+  EXPECT_EQ(job("17").master_addr, "127.0.0.1");
+  EXPECT_EQ(job("17").master_port, job("17").master_port);
+  EXPECT_NE(job("17").master_port, job("18").master_port);
+  for (int number = 0; number < 1000; ++number) {
+    EXPECT_GE(job(std::to_string(number)).master_port, 15000);
+    EXPECT_LT(job(std::to_string(number)).master_port, 25000);
+  }
+}
+
 TEST(RankEnvironment, SrunTakesTheFirstHostOfTheNodeList) {
-  const Variables base{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}};
+  const Variables base{
+      {"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}};
   const auto with_nodes = [&](const std::string& list) {
     Variables all = base;
     all["SLURM_NODELIST"] = list;
@@ -70,11 +102,16 @@ TEST(RankEnvironment, SrunTakesTheFirstHostOfTheNodeList) {
   EXPECT_EQ(with_nodes("node[003-008,011]"), "node003");
   EXPECT_EQ(with_nodes("a1,b[2-3]"), "a1");
   EXPECT_EQ(with_nodes("gpu7"), "gpu7");
+  Variables step = base;
+  step["SLURM_NODELIST"] = "node[1-8]";
+  step["SLURM_STEP_NODELIST"] = "node[5-8]";
+  EXPECT_EQ(read(step).master_addr, "node5");
   EXPECT_NE(error_of(base).find("MASTER_ADDR"), std::string::npos);
 }
 
 TEST(RankEnvironment, ABatchShellOfSlurmIsNoLauncher) {
   EXPECT_EQ(read({{"SLURM_NTASKS", "8"}}).world_size, 1u);
+  EXPECT_EQ(read({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).world_size, 1u);
 }
 
 TEST(RankEnvironment, SaysWhatIsMissingOrWrong) {

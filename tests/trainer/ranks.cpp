@@ -13,7 +13,10 @@ Ranks::Ranks(const std::vector<std::string>& argv, int world_size, const Environ
                     {"WORLD_SIZE", std::to_string(world_size)},
                     {"MASTER_ADDR", "127.0.0.1"},
                     {"MASTER_PORT", port},
-                    {"OMP_NUM_THREADS", "1"}};
+                    {"OMP_NUM_THREADS", "1"},
+                    // LibTorch 2.x looks up a name for each connection's address, and a name server
+                    // that does not answer costs it ten seconds a time.
+                    {"RES_OPTIONS", "timeout:1 attempts:1"}};
     all.insert(all.end(), environment.begin(), environment.end());
     processes_.emplace_back(argv, all);
   }

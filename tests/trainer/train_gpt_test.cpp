@@ -135,6 +135,40 @@ TEST_F(TrainGpt, ASilentRankIsFoundByTheTimeout) {
   ranks[1].wait();
 }
 
+TEST_F(TrainGpt, AStoreThatDoesNotAnswerIsNamed) {
+  const SilentServer server;
+  const Environment group{{"RANK", "1"},
+                          {"WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", std::to_string(server.port())}};
+  Environment hosted = group;
+  hosted.emplace_back("TORCHELASTIC_USE_AGENT_STORE", "True");
+  Process of_torchrun(command({"--timeout", "2"}), hosted);
+  Process of_rank0(command({"--timeout", "2"}), group);
+  const std::string where = fmt::format("127.0.0.1:{} does not answer", server.port());
+  const auto torchrun = of_torchrun.wait();
+  EXPECT_EQ(torchrun.status, 3);
+  EXPECT_NE(torchrun.err.find("torchrun's store at " + where), std::string::npos) << torchrun.err;
+  EXPECT_NE(torchrun.err.find("torchrun is probably of another torch version"), std::string::npos);
+  const auto rank0 = of_rank0.wait();
+  EXPECT_EQ(rank0.status, 3);
+  EXPECT_NE(rank0.err.find("rank 0 at " + where), std::string::npos) << rank0.err;
+}
+
+TEST_F(TrainGpt, MpirunStartsIt) {
+  if (run({"mpirun", "--version"}).out.find("Open MPI") == std::string::npos)
+    GTEST_SKIP() << "Open MPI's mpirun is not installed";
+  auto mpirun = command({"--steps", "3", "--stage", "2", "--log", path("mpi")});
+  const std::vector<std::string> prefix{"mpirun", "-np", "2", "--oversubscribe"};
+  mpirun.insert(mpirun.begin(), prefix.begin(), prefix.end());
+  const auto result =
+      run(mpirun, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_NE(result.out.find("world size 2 (openmpi)"), std::string::npos) << result.out;
+  run_ranks(command({"--steps", "3", "--log", path("alone")}), 1);
+  EXPECT_EQ(losses("mpi"), losses("alone"));
+}
+
 TEST_F(TrainGpt, SigtermOfOneRankSavesAndEndsAllWithZero) {
   Ranks ranks(command({"--steps", "1000000", "--stage", "2", "--save-dir", path("c")}), 2);
   while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running()) {

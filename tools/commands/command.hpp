@@ -46,6 +46,7 @@ struct Resources {
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
 
 void add_zero_to_fp32(CLI::App& app, Action& action);
+void add_convert(CLI::App& app, Action& action);
 void add_reshard(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);

@@ -14,6 +14,7 @@ struct Options {
   std::optional<std::string> tag;
   InspectView view;
   bool tags = false;
+  bool identity = false;
   bool json = false;
   Resources resources;
 };
@@ -24,6 +25,7 @@ int run(const Options& options) {
   const bool needs_norm = options.view.sort == SortBy::Norm;
   tools::DescribeOptions wanted{.layout = options.view.layout,
                                 .stats = options.view.stats || needs_norm,
+                                .identity = options.identity,
                                 .transfer = options.resources.transfer(progress)};
   const tools::Description description =
       tools::describe(posix_storage(), options.checkpoint, options.tag, wanted);
@@ -55,12 +57,14 @@ void add_inspect(CLI::App& app, Action& action) {
   command
       ->add_option(
           "checkpoint", options->checkpoint,
-          "Folder with `latest`, one tag's folder, a .safetensors file or a Hugging Face folder")
+          "A checkpoint of any format: a folder with `latest`, one tag's folder, or a file")
       ->required();
   add_tag(*command, options->tag);
   command->add_flag("--stats", options->view.stats,
                     "NaN, Inf, min, max and norm of each tensor (read from the data where the "
                     "format does not store them)");
+  command->add_flag("--identity", options->identity,
+                    "Measure the identity where the format stores no digests (reads all data)");
   command->add_flag("--layout", options->view.layout, "Draw which rank holds what");
   command->add_option("--filter", options->view.filter,
                       "Only parameters that match a shell pattern, such as 'h.0.*'");

@@ -1,7 +1,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
-#include "commands/command.hpp"
+#include "commands/convert_run.hpp"
 #include "lib/machine.hpp"
 #include "lib/native_folder.hpp"
 #include "lib/size_text.hpp"
@@ -17,11 +17,27 @@ struct Options {
   std::string input;
   std::string output;
   std::optional<std::string> tag;
+  std::string to;  ///< empty: as it is
   tools::ReshardTarget target;
   bool dry_run = false;
   bool json = false;
   Resources resources;
 };
+
+/// Of other formats, or into one: the same job as `convert`.
+int run_foreign(const Options& options) {
+  ConvertRun job;
+  job.input = options.input;
+  job.tag = options.tag;
+  job.convert.world_size = options.target.world_size;
+  job.convert.stage = options.target.stage;
+  job.output.format = options.to;
+  job.output.path = options.output;
+  job.dry_run = options.dry_run;
+  job.json = options.json;
+  job.resources = options.resources;
+  return run_convert(std::move(job));
+}
 
 struct Prepared {
   tools::ReshardPlan plan;
@@ -59,6 +75,9 @@ void transfer(const Options& options, const Path& input, const Prepared& prepare
 
 int run(const Options& options) {
   Storage& storage = posix_storage();
+  const std::string format = converters::probe(storage, options.input).format;
+  const bool to_native = options.to.empty() || options.to == "native";
+  if (!format.empty() && (format != "unishard" || !to_native)) return run_foreign(options);
   const Path input = tools::native_checkpoint(storage, options.input, options.tag);
   const Prepared prepared = prepare(options, input);
   if (options.dry_run) {
@@ -109,6 +128,8 @@ void add_reshard(CLI::App& app, Action& action) {
       ->required();
   command->add_option("-s,--stage", options->target.stage,
                       "ZeRO stage, 0 to 3 (default: as it is)");
+  command->add_option("--to", options->to, "Format to write (default: the input's)")
+      ->check(CLI::IsMember({"native", "deepspeed", "deepspeed-universal", "dcp"}));
   add_tag(*command, options->tag);
   command->add_flag("--dry-run,--dry_run", options->dry_run,
                     "Print what would be read and written");
@@ -119,7 +140,8 @@ void add_reshard(CLI::App& app, Action& action) {
       "nodes.\n"
       "Examples:\n"
       "  unishard reshard runs/gpt runs/gpt-16 --world-size 16\n"
-      "  unishard reshard runs/gpt/global_step500 out -w 4 -s 3 --dry-run\n");
+      "  unishard reshard runs/gpt/global_step500 out -w 4 -s 3 --dry-run\n"
+      "  unishard reshard deepspeed_run deepspeed_run_8 -w 8 -s 3\n");
 }
 
 }  // namespace unishard::cli

@@ -1,15 +1,13 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
-#include "commands/command.hpp"
+#include "commands/convert_run.hpp"
 #include "lib/consolidate.hpp"
 #include "lib/machine.hpp"
 #include "lib/size_text.hpp"
 #include "render/terminal.hpp"
 
 #include <fmt/format.h>
-
-#include <array>
 
 namespace unishard::cli {
 namespace {
@@ -26,17 +24,6 @@ struct Options {
   bool json = false;
   Resources resources;
 };
-
-bool is_single_file(const Path& output) {
-  constexpr std::array<std::string_view, 4> kNotYet = {".bin", ".pt", ".pth", ".h5"};
-  const std::string extension = output.extension().string();
-  if (std::find(kNotYet.begin(), kNotYet.end(), extension) != kNotYet.end()) {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: {} files cannot be written yet", output.string(), extension),
-          "name a folder or a .safetensors file");
-  }
-  return extension == ".safetensors";
-}
 
 std::optional<DType> parse_dtype(const std::string& text) {
   if (text.empty()) return std::nullopt;
@@ -55,10 +42,9 @@ void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
 int run(const Options& options) {
   Storage& storage = posix_storage();
   const Path output = options.output;
-  converters::SafetensorsOptions format;
-  if (!is_single_file(output)) {
-    format.max_shard_bytes = tools::parse_bytes(options.max_shard_size, "--max_shard_size");
-  }
+  const bool is_file = is_model_file(output);
+  const std::uint64_t max_shard_bytes =
+      is_file ? 0 : tools::parse_bytes(options.max_shard_size, "--max_shard_size");
   Progress progress(options.resources.quiet);
   const TransferOptions transfer = options.resources.transfer(progress);
   const auto source = converters::open_source(storage, options.checkpoint, options.tag);
@@ -67,9 +53,14 @@ int run(const Options& options) {
   if (options.debug) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
   tools::require_space(output, bytes);
-  format.metadata = plan.metadata;
   catch_interrupts();  // before anything is created
-  const auto sink = converters::make_safetensors_sink(storage, output, plan.target, format);
+  const auto side_files =
+      is_file ? converters::SideFiles{} : tools::find_side_files(storage, options.checkpoint);
+  const auto sink =
+      is_file && output.extension() != ".safetensors"
+          ? converters::make_torch_sink(storage, output, plan.target, {})
+          : converters::make_safetensors_sink(storage, output, plan.target,
+                                              {max_shard_bytes, plan.metadata, side_files});
   progress.begin("zero_to_fp32", bytes);
   converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
                    *sink, transfer);
@@ -92,15 +83,16 @@ int run(const Options& options) {
 
 void add_zero_to_fp32(CLI::App& app, Action& action) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = add_verb(app, action, "zero_to_fp32",
-                               "Write the model's weights as safetensors", options, run);
+  CLI::App* command =
+      add_verb(app, action, "zero_to_fp32",
+               "Write the model's weights as one fp32 file or model folder", options, run);
   command
       ->add_option("checkpoint_dir", options->checkpoint,
-                   "Folder with `latest`, or one tag's folder")
+                   "Folder with `latest`, one tag's folder, or a checkpoint of any other format")
       ->required();
   command
       ->add_option("output", options->output,
-                   "A .safetensors file, or a folder for a Hugging Face model")
+                   "A .safetensors, .bin, .pt or .pth file, or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);
   command
@@ -108,7 +100,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "Largest file of a folder")
       ->capture_default_str();
   command->add_flag("--safe_serialization,--safe-serialization", options->safe_serialization,
-                    "Accepted as DeepSpeed does; the output is safetensors in any case");
+                    "Accepted as DeepSpeed does; a folder is safetensors in any case");
   command->add_flag("--exclude_frozen_parameters,--exclude-frozen-parameters",
                     options->exclude_frozen, "Leave frozen parameters out");
   command
@@ -121,6 +113,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   command->footer(
       "Examples:\n"
       "  unishard zero_to_fp32 runs/gpt model/\n"
+      "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"
       "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n");
 }
 

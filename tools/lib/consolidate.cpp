@@ -20,10 +20,6 @@ std::optional<int> preference(const TensorInfo& tensor) {
 
 DType target_dtype(const TensorInfo& tensor, const std::optional<DType>& wanted) {
   const Kind kind = info(tensor.dtype).kind;
-  if (kind == Kind::Complex) return tensor.dtype;
-  if (tensor.state == state::kBuffer) {
-    return kind == Kind::Float ? wanted.value_or(DType::Float32) : DType::Float32;
-  }
   if (kind != Kind::Float) return tensor.dtype;
   if (wanted) return *wanted;
   return tensor.frozen ? tensor.dtype : DType::Float32;

@@ -23,7 +23,7 @@ struct ConsolidatePlan {
 };
 
 /// A parameter is its fp32 master, or else its weights. Without a dtype the rules of DeepSpeed's
-/// zero_to_fp32 hold: trained parameters and buffers (integer ones too) become float32, frozen
+/// zero_to_fp32 hold: trained parameters and buffers become float32 where they float, frozen
 /// parameters keep their type. With a dtype everything that floats takes it. Throws Mismatch when
 /// there is nothing to write.
 ConsolidatePlan plan_consolidate(const converters::Source& source,

@@ -3,6 +3,7 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
+#include "lib/conversion.hpp"
 #include "lib/native_folder.hpp"
 
 #include <algorithm>
@@ -60,6 +61,11 @@ void measure_missing(const converters::Source& source, const TransferOptions& op
 
 }  // namespace
 
+bool Description::is_run() const {
+  return !shards.empty() || catalog.groups.is_array() || format.starts_with("deepspeed") ||
+         format == "dcp";
+}
+
 Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
                      const DescribeOptions& options) {
   Description out;
@@ -70,7 +76,10 @@ Description describe(Storage& storage, const Path& path, const std::optional<std
     const auto source = converters::open_source(storage, path, tag);
     out.format = source->format();
     out.path = path;
+    out.tag = tag_of(storage, path, tag).value_or("");
     out.catalog = source->catalog();
+    out.notes = source->notes();
+    if (options.identity) out.catalog = with_digests(*source, options.transfer);
     if (options.stats) measure_missing(*source, options.transfer, out.catalog);
   }
   out.identity = identity(out.catalog);

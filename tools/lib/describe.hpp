@@ -15,6 +15,7 @@ namespace unishard::tools {
 struct DescribeOptions {
   bool layout = false;            ///< fill Description::owners
   bool stats = false;             ///< measure what has no stored statistics; reads the data
+  bool identity = false;          ///< measure digests that are not stored; reads the data
   TransferOptions transfer = {};  ///< for measuring
 };
 
@@ -34,6 +35,10 @@ struct Description {
   std::optional<std::string> identity;
   std::vector<Shard> shards;
   std::vector<std::vector<OwnedRange>> owners;  ///< per tensor
+  std::vector<std::string> notes;               ///< Source::notes()
+
+  /// The state of a run, with a step and ranks; otherwise a model or other tensors.
+  bool is_run() const;
 };
 
 Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,

@@ -33,4 +33,21 @@ Path native_checkpoint(Storage& storage, const Path& path, const std::optional<s
   return resolve_checkpoint(storage, without_trailing_slash(path), tag);
 }
 
+std::optional<std::string> tag_of(Storage& storage, const Path& path,
+                                  const std::optional<std::string>& tag) {
+  if (tag) return tag;
+  constexpr std::uint64_t kLatestBytes = 4096;
+  for (const std::string_view name : {"latest", "latest_universal"}) {
+    if (storage.kind(path / name) == EntryKind::File) {
+      std::string text = read_text(storage, path / name, kLatestBytes);
+      text.erase(text.find_last_not_of(" \r\n") + 1);
+      return text;
+    }
+    const Path folder = absolute_folder(path);
+    if (storage.kind(folder.parent_path() / name) == EntryKind::File)
+      return folder.filename().string();
+  }
+  return std::nullopt;
+}
+
 }  // namespace unishard::tools

@@ -20,4 +20,9 @@ void require_native(Storage& storage, const Path& path);
 /// The tag's folder; see resolve_checkpoint().
 Path native_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag);
 
+/// The tag of the checkpoint that a path means, in formats that have tags: `tag`, what `latest` (or
+/// `latest_universal`) says, or the folder's own name when a `latest` lies beside it.
+std::optional<std::string> tag_of(Storage& storage, const Path& path,
+                                  const std::optional<std::string>& tag);
+
 }  // namespace unishard::tools

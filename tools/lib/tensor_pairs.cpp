@@ -16,7 +16,12 @@ using converters::Source;
 constexpr std::array<std::string_view, 3> kModelStates = {state::kFp32, state::kWeights,
                                                           state::kBuffer};
 
-bool has_states(const Source& source) { return source.format() != "safetensors"; }
+/// A model file says of every tensor that it is a weight; a checkpoint knows more.
+bool has_states(const Source& source) {
+  if (source.format() != "safetensors" && source.format() != "torch") return true;
+  const auto is_weight = [](const TensorInfo& tensor) { return tensor.state == state::kWeights; };
+  return !std::ranges::all_of(source.catalog().tensors, is_weight);
+}
 
 using Index = std::unordered_map<std::string, std::size_t>;
 

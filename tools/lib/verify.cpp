@@ -3,8 +3,10 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include "lib/native_folder.hpp"
+#include "lib/verify_foreign.hpp"
 #include "lib/verify_tag.hpp"
 
 #include <fmt/format.h>
@@ -56,7 +58,7 @@ std::optional<std::string> check_latest(Storage& storage, const Path& folder,
 
 void note_leftovers(Storage& storage, const Path& folder, VerifyReport& report) {
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.name.find(".partial-") == std::string::npos) continue;
+    if (!is_partial_name(entry.name)) continue;
     report.notes.push_back(
         fmt::format("{} is the unfinished work of an interrupted save; the next save of the same "
                     "tag removes it",
@@ -97,10 +99,7 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
   const converters::Probe found = converters::probe(storage, path);
   const bool has_latest = is_folder && storage.kind(path / kLatestFile) == EntryKind::File;
   if (!found.format.empty() && found.format != "unishard") {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{} is in the format {}, which holds no checksums to verify", path.string(),
-                      found.format),
-          "`unishard diff` compares it with the checkpoint that it was made from");
+    return verify_foreign(storage, path, options);
   }
   if (found.format.empty() && !has_latest) {
     raise(storage.kind(path) == EntryKind::Missing ? ErrorCode::NotFound : ErrorCode::Unsupported,

@@ -50,14 +50,14 @@ Json stats_json(const Stats& stats) {
 
 Json inspect_json(const tools::Description& description, const InspectView& view) {
   const Catalog& catalog = description.catalog;
-  const bool is_native = !description.shards.empty();
+  const bool is_native = !description.shards.empty(), is_run = description.is_run();
   Json json = {
       {"format", description.format},
       {"path", description.path.string()},
       {"tag", description.tag.empty() ? Json(nullptr) : Json(description.tag)},
-      {"step", is_native ? Json(catalog.step) : Json(nullptr)},
-      {"world_size", is_native ? Json(catalog.world_size) : Json(nullptr)},
-      {"stage", is_native ? Json(catalog.stage) : Json(nullptr)},
+      {"step", is_run ? Json(catalog.step) : Json(nullptr)},
+      {"world_size", is_run ? Json(catalog.world_size) : Json(nullptr)},
+      {"stage", is_run ? Json(catalog.stage) : Json(nullptr)},
       {"identity", optional_json(description.identity)},
       {"saved_unix_seconds", is_native ? Json(description.saved_unix_seconds) : Json(nullptr)},
       {"parameters", catalog.parameter_count()},

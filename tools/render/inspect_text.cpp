@@ -39,11 +39,11 @@ std::string summary(const Description& description) {
   line("tag", description.tag);
   line("latest", description.latest.value_or(""));
   line("saved", time_text(description.saved_unix_seconds));
-  if (!description.shards.empty()) {
+  if (description.is_run()) {
     line("step", std::to_string(catalog.step));
     line("world size", std::to_string(catalog.world_size));
     line("ZeRO stage", std::to_string(catalog.stage));
-    line("shards", std::to_string(description.shards.size()));
+    if (!description.shards.empty()) line("shards", std::to_string(description.shards.size()));
   }
   line("parameters", format_count(catalog.parameter_count()));
   line("tensors", format_count(catalog.tensors.size()));
@@ -53,6 +53,7 @@ std::string summary(const Description& description) {
   if (catalog.groups.is_array()) line("groups", std::to_string(catalog.groups.size()));
   for (const Alias& alias : catalog.aliases) line("tied", alias.fqn + " = " + alias.target);
   line("identity", description.identity.value_or(""));
+  for (const std::string& note : description.notes) line("note", note);
   const auto notes =
       catalog.producer.is_object() ? catalog.producer.find("notes") : catalog.producer.end();
   if (catalog.producer.is_object() && notes != catalog.producer.end() && notes->is_array()) {

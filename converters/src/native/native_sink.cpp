@@ -40,7 +40,6 @@ class NativeSink final : public Sink {
       tensor.stats.reset();
     }
     for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) plan_rank(rank);
-    storage_.make_directory(folder_);
     staging_ = begin_save(storage_, folder_, tag_, save_id_);
   }
 

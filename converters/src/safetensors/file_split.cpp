@@ -26,9 +26,10 @@ std::vector<std::vector<std::size_t>> split_files(std::span<const std::uint64_t>
   return files;
 }
 
-std::string model_file_name(std::size_t index, std::size_t count) {
-  if (count == 1) return "model.safetensors";
-  return fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
+std::string model_file_name(std::size_t index, std::size_t count, std::string_view stem,
+                            std::string_view extension) {
+  if (count == 1) return fmt::format("{}{}", stem, extension);
+  return fmt::format("{}-{:05}-of-{:05}{}", stem, index + 1, count, extension);
 }
 
 }  // namespace unishard::converters::safetensors

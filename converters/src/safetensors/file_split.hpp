@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::safetensors {
@@ -12,7 +13,8 @@ namespace unishard::converters::safetensors {
 std::vector<std::vector<std::size_t>> split_files(std::span<const std::uint64_t> tensor_bytes,
                                                   std::uint64_t max_file_bytes);
 
-/// "model.safetensors", or "model-00002-of-00003.safetensors" for file `index` (from 0) of several.
-std::string model_file_name(std::size_t index, std::size_t count);
+/// "<stem><extension>", or "<stem>-00002-of-00003<extension>" for file `index` (from 0) of several.
+std::string model_file_name(std::size_t index, std::size_t count, std::string_view stem = "model",
+                            std::string_view extension = ".safetensors");
 
 }  // namespace unishard::converters::safetensors

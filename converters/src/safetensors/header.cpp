@@ -18,15 +18,17 @@ constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 /// In the reference implementation, and not in DType.
-constexpr std::array<std::string_view, 6> kForeignTypes = {"F4",      "F6_E2M3",     "F6_E3M2",
-                                                           "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+constexpr std::array<std::string_view, 3> kForeignTypes = {"F4", "F6_E2M3", "F6_E3M2"};
 
 /// Highest first: tensors of wide types come first, so that all are aligned.
-constexpr std::array<DType, 16> kWriteOrder = {
-    DType::UInt64,     DType::Int64,  DType::Float64, DType::Complex64,
-    DType::Float32,    DType::UInt32, DType::Int32,   DType::BFloat16,
-    DType::Float16,    DType::UInt16, DType::Int16,   DType::Float8E4M3,
-    DType::Float8E5M2, DType::Int8,   DType::UInt8,   DType::Bool};
+constexpr std::array<DType, 19> kWriteOrder = {
+    DType::UInt64,     DType::Int64,          DType::Float64,
+    DType::Complex64,  DType::Float32,        DType::UInt32,
+    DType::Int32,      DType::BFloat16,       DType::Float16,
+    DType::UInt16,     DType::Int16,          DType::Float8E4M3,
+    DType::Float8E5M2, DType::Float8E4M3Fnuz, DType::Float8E5M2Fnuz,
+    DType::Float8E8M0, DType::Int8,           DType::UInt8,
+    DType::Bool};
 
 class Decoder {
  public:

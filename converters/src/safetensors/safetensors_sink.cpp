@@ -3,9 +3,10 @@
 // order and from any thread.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/checked.hpp"
-#include "unishard/format/commit.hpp"
 #include "unishard/format/json.hpp"
 
+#include "catalog_text.hpp"
+#include "partial_output.hpp"
 #include "safetensors/file_split.hpp"
 #include "safetensors/header.hpp"
 
@@ -21,9 +22,6 @@ namespace {
 
 using safetensors::Metadata;
 
-constexpr std::string_view kPartial = ".partial-";
-constexpr std::size_t kSaveIdDigits = 32;
-
 /// "format" first, because transformers refuses files without it; the rest in order of the keys.
 Metadata complete_metadata(Metadata metadata) {
   std::sort(metadata.begin(), metadata.end());
@@ -36,26 +34,18 @@ class SafetensorsSink final : public Sink {
  public:
   SafetensorsSink(Storage& storage, Path output, Catalog catalog, SafetensorsOptions options)
       : storage_(storage),
-        output_(std::move(output)),
-        staging_(output_.string() + std::string(kPartial) + new_save_id()),
+        is_folder_(options.max_shard_bytes != 0),
+        side_files_(std::move(options.side_files)),
+        partial_(storage, std::move(output),
+                 is_folder_ ? PartialOutput::Shape::Folder : PartialOutput::Shape::File),
         catalog_(std::move(catalog)),
-        metadata_(complete_metadata(std::move(options.metadata))),
-        is_folder_(options.max_shard_bytes != 0) {
+        metadata_(complete_metadata(std::move(options.metadata))) {
     places_.resize(catalog_.tensors.size());
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const std::uint64_t elements = catalog_.tensors[i].elements();
       if (elements > 0) fragments_.push_back({static_cast<std::uint32_t>(i), {0, elements}});
     }
-    try {
-      create_files(options.max_shard_bytes);
-    } catch (...) {
-      discard();
-      throw;
-    }
-  }
-
-  ~SafetensorsSink() override {
-    if (!committed_) discard();
+    create_files(options.max_shard_bytes);
   }
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }
@@ -72,15 +62,10 @@ class SafetensorsSink final : public Sink {
       file->sync();
       file->close();
     }
-    if (is_folder_) {
-      if (file_names_.size() > 1) write_index();
-      storage_.sync_directory(staging_);
-    } else if (storage_.kind(output_) != EntryKind::Missing) {
-      raise(ErrorCode::AlreadyExists, fmt::format("{} was created meanwhile", output_.string()));
-    }
-    storage_.rename(staging_, output_);
-    committed_ = true;
-    storage_.sync_directory(output_.has_parent_path() ? output_.parent_path() : Path("."));
+    if (is_folder_ && file_names_.size() > 1) write_index();
+    for (const auto& [name, content] : side_files_)
+      replace_text(storage_, partial_.path() / name, content);
+    partial_.publish();
   }
 
  private:
@@ -94,10 +79,9 @@ class SafetensorsSink final : public Sink {
     for (const TensorInfo& tensor : catalog_.tensors) sizes.push_back(tensor.bytes());
     const auto split =
         safetensors::split_files(sizes, is_folder_ ? max_shard_bytes : ~std::uint64_t{0});
-    if (is_folder_) storage_.create_directory(staging_);
     for (std::size_t i = 0; i < split.size(); ++i) {
       file_names_.push_back(safetensors::model_file_name(i, split.size()));
-      create_file(is_folder_ ? staging_ / file_names_.back() : staging_, split[i]);
+      create_file(is_folder_ ? partial_.path() / file_names_.back() : partial_.path(), split[i]);
     }
   }
 
@@ -129,41 +113,20 @@ class SafetensorsSink final : public Sink {
     const SortedJson index = {
         {"metadata", {{"total_parameters", total_elements}, {"total_size", total_bytes}}},
         {"weight_map", weight_map}};
-    replace_text(storage_, staging_ / "model.safetensors.index.json", index.dump(2) + "\n");
-  }
-
-  void discard() noexcept {
-    files_.clear();
-    try {
-      storage_.remove_tree(staging_);
-    } catch (...) {
-      // The staging path carries ".partial-" in its name: nothing takes it for a result.
-    }
+    replace_text(storage_, partial_.path() / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 
   Storage& storage_;
-  const Path output_;
-  const Path staging_;
+  const bool is_folder_;
+  const SideFiles side_files_;
+  PartialOutput partial_;  // before the files: it removes them after they are closed
   const Catalog catalog_;
   const Metadata metadata_;
-  const bool is_folder_;
   std::vector<Fragment> fragments_;
   std::vector<Place> places_;  ///< one per tensor
   std::vector<std::string> file_names_;
   std::vector<std::unique_ptr<File>> files_;
-  bool committed_ = false;
 };
-
-void check_free(Storage& storage, const Path& output, bool is_folder) {
-  const EntryKind kind = storage.kind(output);
-  if (kind == EntryKind::Missing) return;
-  if (is_folder && kind == EntryKind::Directory && storage.list(output).empty()) return;
-  raise(
-      ErrorCode::AlreadyExists,
-      fmt::format("{} {}", output.string(),
-                  is_folder && kind == EntryKind::Directory ? "is not empty" : "is there already"),
-      "choose another output, or remove it first; nothing was overwritten");
-}
 
 void check_names(const Catalog& catalog) {
   std::unordered_set<std::string_view> names;
@@ -179,26 +142,16 @@ void check_names(const Catalog& catalog) {
   }
 }
 
-/// What a killed run of the same output left: nobody else clears it up.
-void remove_leftovers(Storage& storage, const Path& output) {
-  const Path parent = output.has_parent_path() ? output.parent_path() : Path(".");
-  const std::string prefix = output.filename().string() + std::string(kPartial);
-  for (const Entry& entry : storage.list(parent)) {
-    if (entry.name.starts_with(prefix) && entry.name.size() == prefix.size() + kSaveIdDigits) {
-      storage.remove_tree(parent / entry.name);
-    }
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catalog catalog,
                                             SafetensorsOptions options) {
-  if (!output.has_filename()) output = output.parent_path();  // "folder/"
+  if (needs_text(catalog)) {
+    const std::vector<std::string> paths = flat_paths(catalog, "");
+    options.metadata.emplace_back(kCatalogKey, catalog_text(catalog, paths));
+    for (std::size_t i = 0; i < paths.size(); ++i) catalog.tensors[i].fqn = paths[i];
+  }
   check_names(catalog);
-  check_free(storage, output, options.max_shard_bytes != 0);
-  if (output.has_parent_path()) storage.make_directory(output.parent_path());
-  remove_leftovers(storage, output);
   return std::make_unique<SafetensorsSink>(storage, std::move(output), std::move(catalog),
                                            std::move(options));
 }

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "catalog_text.hpp"
 #include "safetensors/header.hpp"
 #include "safetensors/model_folder.hpp"
 
@@ -27,6 +28,10 @@ class SafetensorsSource final : public Source {
       for (const std::string& note : model.notes) notes.push_back(note);
     } else {
       add_file(storage, path, notes);
+    }
+    if (const auto text = metadata_.extract(std::string(kCatalogKey)); !text.empty()) {
+      restore_catalog(text.mapped(), catalog_, path.string() + ": " + std::string(kCatalogKey));
+      return;
     }
     take_aliases();
     catalog_.producer = Json::object();

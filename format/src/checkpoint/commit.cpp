@@ -27,8 +27,7 @@
 
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-
-#include "checkpoint/names.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include <fmt/format.h>
 #include <sys/random.h>
@@ -51,10 +50,9 @@ void report(const CommitOptions& options, CommitStep step) {
 void remove_abandoned(Storage& storage, const Path& folder, std::string_view tag) {
   const std::int64_t now = std::time(nullptr);
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind != EntryKind::Directory || !detail::has_mark(entry.name, detail::kPartial))
-      continue;
-    const bool same_tag = entry.name.size() == tag.size() + detail::kPartial.size() + 32 &&
-                          entry.name.starts_with(tag);
+    if (entry.kind != EntryKind::Directory || !has_mark(entry.name, kPartialMark)) continue;
+    const bool same_tag =
+        entry.name.size() == tag.size() + kPartialMark.size() + 32 && entry.name.starts_with(tag);
     if (same_tag || now - entry.modified_seconds > kAbandonedSeconds)
       storage.remove_tree(folder / entry.name);
   }
@@ -114,7 +112,7 @@ std::string new_save_id() {
 }
 
 Path staging_folder(const Path& folder, std::string_view tag, const std::string& save_id) {
-  return folder / detail::marked(tag, detail::kPartial, save_id);
+  return folder / marked_name(tag, kPartialMark, save_id);
 }
 
 Path begin_save(Storage& storage, const Path& folder, std::string_view tag,

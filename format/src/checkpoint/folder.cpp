@@ -1,8 +1,7 @@
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 #include "unishard/format/limits.hpp"
-
-#include "checkpoint/names.hpp"
 
 #include <fmt/format.h>
 
@@ -14,7 +13,7 @@ namespace unishard {
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
   std::vector<TagEntry> tags;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind != EntryKind::Directory || detail::is_leftover(entry.name)) continue;
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
     const Path manifest = folder / entry.name / kManifestFile;
     if (storage.kind(manifest) != EntryKind::File) continue;
     TagEntry tag{entry.name, -1, entry.modified_seconds, {}};

@@ -1,7 +1,6 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
-
-#include "checkpoint/names.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include <algorithm>
 
@@ -24,11 +23,11 @@ std::vector<std::string> plan_prune(Storage& storage, const Path& folder, std::u
 std::vector<std::string> prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
   const std::vector<std::string> tags = plan_prune(storage, folder, keep_last);
   for (const std::string& tag : tags) {
-    storage.rename(folder / tag, folder / detail::marked(tag, detail::kRemoved, new_save_id()));
+    storage.rename(folder / tag, folder / marked_name(tag, kRemovedMark, new_save_id()));
   }
   if (!tags.empty()) storage.sync_directory(folder);
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind == EntryKind::Directory && detail::has_mark(entry.name, detail::kRemoved))
+    if (entry.kind == EntryKind::Directory && has_mark(entry.name, kRemovedMark))
       storage.remove_tree(folder / entry.name);
   }
   return tags;

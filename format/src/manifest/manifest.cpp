@@ -2,12 +2,12 @@
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
+#include "unishard/format/leftover.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/version.hpp"
 
 #include "base/json_fields.hpp"
 #include "base/utf8.hpp"
-#include "checkpoint/names.hpp"
 
 #include <fmt/format.h>
 
@@ -283,7 +283,7 @@ void validate_tag(std::string_view tag) {
     if (c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
       refuse("must not contain '/' or control characters");
   }
-  if (tag == "latest" || tag == "latest.writing" || detail::is_leftover(tag))
+  if (tag == "latest" || tag == "latest.writing" || is_leftover(tag))
     refuse("is a name that UniShard uses itself");
 }
 

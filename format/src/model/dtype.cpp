@@ -7,9 +7,9 @@
 
 namespace unishard {
 
-const std::array<DTypeInfo, 17>& dtype_table() {
+const std::array<DTypeInfo, 20>& dtype_table() {
   using enum DType;
-  static constexpr std::array<DTypeInfo, 17> kTable = {{
+  static constexpr std::array<DTypeInfo, 20> kTable = {{
       {Float64, "float64", "F64", 8, Kind::Float},
       {Float32, "float32", "F32", 4, Kind::Float},
       {Float16, "float16", "F16", 2, Kind::Float},
@@ -27,6 +27,9 @@ const std::array<DTypeInfo, 17>& dtype_table() {
       {Bool, "bool", "BOOL", 1, Kind::Bool},
       {Complex64, "complex64", "C64", 8, Kind::Complex},
       {Complex128, "complex128", "C128", 16, Kind::Complex},
+      {Float8E4M3Fnuz, "float8_e4m3fnuz", "F8_E4M3FNUZ", 1, Kind::Float},
+      {Float8E5M2Fnuz, "float8_e5m2fnuz", "F8_E5M2FNUZ", 1, Kind::Float},
+      {Float8E8M0, "float8_e8m0fnu", "F8_E8M0", 1, Kind::Float},
   }};
   return kTable;
 }
@@ -70,6 +73,24 @@ double widen(std::uint32_t bits, int exponent_bits, int mantissa_bits, bool has_
   return negative ? -value : value;
 }
 
+/// An 8-bit float of the "fnuz" kind: no infinity, no negative zero, whose pattern is the one NaN,
+/// and a bias that is one higher.
+double widen_fnuz(std::uint8_t bits, int exponent_bits, int mantissa_bits) {
+  if (bits == 0x80) return std::numeric_limits<double>::quiet_NaN();
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+  const int bias = 1 << (exponent_bits - 1);
+  const double value =
+      exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                    : std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+/// Powers of two from 2^-127 to 2^127, and NaN.
+double widen_e8m0(std::uint8_t bits) {
+  return bits == 0xff ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, bits - 127);
+}
+
 template <class T>
 T load(const std::byte* bytes) {
   T value;
@@ -94,6 +115,12 @@ double float_at(DType dtype, const std::byte* bytes) {
       return widen(load<std::uint8_t>(bytes), 4, 3, false);
     case DType::Float8E5M2:
       return widen(load<std::uint8_t>(bytes), 5, 2, true);
+    case DType::Float8E4M3Fnuz:
+      return widen_fnuz(load<std::uint8_t>(bytes), 4, 3);
+    case DType::Float8E5M2Fnuz:
+      return widen_fnuz(load<std::uint8_t>(bytes), 5, 2);
+    case DType::Float8E8M0:
+      return widen_e8m0(load<std::uint8_t>(bytes));
     default:
       return 0;
   }

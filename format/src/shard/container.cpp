@@ -103,6 +103,9 @@ Handle file_type(DType dtype) {
       return complex_type(H5T_IEEE_F64LE, 8);
     case DType::Float8E4M3:
     case DType::Float8E5M2:
+    case DType::Float8E4M3Fnuz:
+    case DType::Float8E5M2Fnuz:
+    case DType::Float8E8M0:
     case DType::UInt8:
     case DType::Bool:
       return stock(H5T_STD_U8LE);

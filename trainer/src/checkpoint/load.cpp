@@ -1,5 +1,7 @@
-// A load: rank 0 says which tag, each rank compares and then reads the element ranges that it
-// holds, and no others.
+// A load: rank 0 says which checkpoint, each rank compares and then reads the element ranges that
+// it holds, and no others. Checkpoints of every format that the converters read will do; files with
+// weights and nothing else start a new run from these weights.
+#include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/agree.hpp"
@@ -13,6 +15,8 @@
 
 namespace unishard::trainer::detail {
 namespace {
+
+using converters::Source;
 
 template <class T>
 std::optional<T> number_at(const Json& section, const char* key) {
@@ -40,8 +44,7 @@ class Lookup {
   std::map<std::pair<std::string, std::string>, std::size_t> index_;
 };
 
-void read_tensor(const CheckpointReader& reader, std::size_t saved, DType wanted,
-                 const LocalTensor& into) {
+void read_tensor(const Source& reader, std::size_t saved, DType wanted, const LocalTensor& into) {
   if (into.held.empty()) return;
   const DType dtype = reader.catalog().tensors[saved].dtype;
   if (dtype == wanted) {
@@ -55,11 +58,45 @@ void read_tensor(const CheckpointReader& reader, std::size_t saved, DType wanted
   std::ranges::copy(bytes_of(cast), into.bytes.begin());
 }
 
-void read_tensors(const CheckpointReader& reader, const LocalState& local) {
-  const Lookup saved_index(reader.catalog());
+/// What a file has that is a model and not a training state.
+bool is_model_state(const TensorInfo& tensor) {
+  return tensor.state == state::kWeights || tensor.state == state::kBuffer;
+}
+
+bool holds_weights_only(const Catalog& saved) {
+  return std::ranges::all_of(saved.tensors, is_model_state);
+}
+
+/// Weights under the states that this engine has for them: fp32 masters, or buffers. Indices stay.
+Catalog as_training_state(Catalog saved, const Catalog& wanted) {
+  for (TensorInfo& tensor : saved.tensors) {
+    if (!is_model_state(tensor)) continue;
+    if (wanted.find(tensor.fqn, tensor.state) && !wanted.find(tensor.fqn, state::kFp32)) continue;
+    if (saved.find(tensor.fqn, state::kFp32)) continue;
+    for (const std::string_view name : {state::kFp32, state::kBuffer}) {
+      if (!wanted.find(tensor.fqn, name)) continue;
+      tensor.state = name;
+      break;
+    }
+  }
+  return saved;
+}
+
+/// The parts of `wanted` that a model file can have.
+Catalog model_part(Catalog wanted) {
+  std::erase_if(wanted.tensors, [](const TensorInfo& tensor) {
+    return tensor.state != state::kFp32 && !is_model_state(tensor);
+  });
+  return wanted;
+}
+
+void read_tensors(const Source& reader, const Catalog& saved, bool weights_only,
+                  const LocalState& local) {
+  const Lookup saved_index(saved);
   for (std::size_t t = 0; t < local.tensors().size(); ++t) {
     if (!local.is_loaded(t)) continue;
     const TensorInfo& tensor = local.tensors()[t];
+    if (weights_only && tensor.state != state::kFp32 && !is_model_state(tensor)) continue;
     read_tensor(reader, saved_index(tensor), tensor.dtype, local.local(t));
   }
 }
@@ -95,30 +132,56 @@ void read_counters(const Catalog& saved, TrainingState& state, std::vector<std::
   state.shuffle_seed = shuffle;
 }
 
+/// Rank 0's answer to what `folder` and `tag` mean: a path, and a tag where the path holds several.
+std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Storage& storage,
+                                                 const Path& folder,
+                                                 const std::optional<std::string>& tag) {
+  std::string answer;
+  agree(communicator, "finding the checkpoint", [&] {
+    if (communicator.rank() != 0) return;
+    const std::string format = converters::probe(storage, folder).format;
+    const bool is_native = format.empty() || format == "unishard";
+    answer = is_native ? resolve_checkpoint(storage, folder, tag).string() + "\n"
+                       : folder.string() + "\n" + tag.value_or("");
+  });
+  answer = gather_text(communicator, answer).front();
+  const std::size_t line = answer.find('\n');
+  const std::string chosen = answer.substr(line + 1);
+  return {answer.substr(0, line), chosen.empty() ? std::nullopt : std::optional(chosen)};
+}
+
 }  // namespace
 
 LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
                 const Path& folder, const std::optional<std::string>& tag) {
-  std::string where;
-  agree(communicator, "finding the checkpoint", [&] {
-    if (communicator.rank() == 0)
-      where = resolve_checkpoint(*options.storage, folder, tag).string();
-  });
-  where = gather_text(communicator, where).front();
+  const auto [where, which] = find(communicator, *options.storage, folder, tag);
   const LocalState local(state);
-  std::unique_ptr<CheckpointReader> reader;
-  agree(communicator, "opening the checkpoint", [&] {
-    reader = std::make_unique<CheckpointReader>(*options.storage, where);
-    require_match(reader->catalog(), describe_wanted(state, local), where);
+  std::unique_ptr<Source> reader;
+  Catalog saved;
+  bool weights_only = false;
+  agree(communicator, "opening the checkpoint", [&, &where = where, &which = which] {
+    reader = converters::open_source(*options.storage, where, which);
+    weights_only = holds_weights_only(reader->catalog());
+    const Catalog wanted = describe_wanted(state, local);
+    saved = as_training_state(reader->catalog(), wanted);
+    require_match(saved, weights_only ? model_part(wanted) : wanted, where.string());
   });
-  agree(communicator, "reading the checkpoint", [&] { read_tensors(*reader, local); });
-  const Catalog& saved = reader->catalog();
-  LoadReport report{.tag = reader->manifest().tag,
-                    .step = saved.step,
+  agree(communicator, "reading the checkpoint",
+        [&] { read_tensors(*reader, saved, weights_only, local); });
+  LoadReport report{.tag = which.value_or(where.filename().string()),
+                    .step = weights_only ? 0 : saved.step,
                     .saved_world_size = saved.world_size,
                     .saved_stage = saved.stage,
                     .client_state = saved.client_state,
-                    .notes = compare_producer(saved.producer)};
+                    .notes = reader->notes()};
+  if (weights_only) {
+    report.notes.push_back(
+        where.string() +
+        " holds weights only: the optimizer, the schedule and the data start anew");
+    return report;
+  }
+  for (std::string& note : compare_producer(saved.producer))
+    report.notes.push_back(std::move(note));
   note_other_numbers(saved.groups, describe_wanted(state, local).groups, report.notes);
   read_counters(saved, state, report.notes);
   return report;

@@ -55,7 +55,6 @@ class Save {
     agree(communicator_, "starting the save", [&] {
       if (!is_first()) return;
       id = new_save_id();
-      storage_.make_directory(request_.folder);
       begin_save(storage_, request_.folder, tag_, id, commit_);
     });
     save_id_ = gather_text(communicator_, id).front();

@@ -1,28 +1,24 @@
 // c10d's Gloo, used for bytes only: old versions cannot move bf16 and have no reduce-scatter, so
 // the reduction is alltoall_base plus our own fold, and an all-gather is one broadcast per rank
-// (half the time of Gloo's ring). No type of c10d leaves this file: their base classes move between
-// versions.
+// (half the time of Gloo's ring). No type of c10d leaves this folder: their base classes move
+// between versions.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/fold.hpp"
 
+#include "comm/deferred_work.hpp"
+#include "comm/join_store.hpp"
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <chrono>
 #include <functional>
+#include <utility>
 
 namespace unishard::trainer {
 namespace {
-
-/// LibTorch 2.x defaults to a store on libuv, which distributions leave out.
-template <class Options>
-void without_libuv(Options& options) {
-  if constexpr (requires { options.useLibUV; }) options.useLibUV = false;
-}
 
 /// Runs `body`; what Gloo and the store throw becomes PeerFailed.
 template <class Body>
@@ -45,41 +41,19 @@ at::Tensor byte_tensor(std::span<const std::byte> bytes) {
                        at::TensorOptions().dtype(at::kByte));
 }
 
-class PendingWork final : public Work {
- public:
-  PendingWork(const char* what, std::function<void()> finish)
-      : what_(what), finish_(std::move(finish)) {}
-  ~PendingWork() override {
-    try {
-      wait();
-    } catch (const Error&) {  // nobody is left to tell; the next operation of the group fails too
-    }
-  }
-  void wait() override {
-    if (!finish_) return;
-    const auto finish = std::exchange(finish_, nullptr);
-    translated(what_, finish);
-  }
-
- private:
-  const char* what_;
-  std::function<void()> finish_;
-};
+/// `finish` under translated().
+WorkPtr pending(const char* what, std::function<void()> finish) {
+  return std::make_unique<detail::DeferredWork>(
+      [what, finish = std::move(finish)] { translated(what, finish); });
+}
 
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options)
-      : rank_(environment.rank), size_(environment.world_size) {
+      : rank_(environment.rank),
+        size_(environment.world_size),
+        store_(detail::join_store(environment, options)) {
     translated("joining the group", [&] {
-      c10d::TCPStoreOptions store;
-      store.port = environment.master_port;
-      store.isServer = environment.rank == 0 && !environment.store_is_hosted;
-      store.numWorkers = environment.world_size;
-      store.waitWorkers = false;
-      store.timeout = std::chrono::seconds(options.timeout_seconds);
-      without_libuv(store);
-      auto tcp = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, store);
-      store_ = c10::make_intrusive<c10d::PrefixStore>(environment.group, tcp);
       auto gloo =
           c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(options.timeout_seconds));
       gloo->devices.push_back(device(environment, options));
@@ -94,7 +68,7 @@ class GlooCommunicator final : public Communicator {
 
   WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
     if (out.size() != in.size() * size_) raise(ErrorCode::Internal, "all_gather: the sizes differ");
-    if (in.empty()) return std::make_unique<PendingWork>("all-gather", nullptr);
+    if (in.empty()) return std::make_unique<detail::DeferredWork>(nullptr);
     const auto own = out.subspan(rank_ * in.size(), in.size());
     if (own.data() != in.data()) std::copy(in.begin(), in.end(), own.begin());
     return translated("all-gather", [&] {
@@ -102,7 +76,7 @@ class GlooCommunicator final : public Communicator {
       for (std::uint32_t root = 0; root < size_; ++root) {
         works.push_back(start_broadcast(out.subspan(root * in.size(), in.size()), root));
       }
-      return std::make_unique<PendingWork>("all-gather", [works] {
+      return pending("all-gather", [works] {
         for (const auto& work : works) work->wait();
       });
     });
@@ -118,7 +92,7 @@ class GlooCommunicator final : public Communicator {
       at::Tensor sent = byte_tensor(in);
       std::vector<std::int64_t> even;
       auto work = group_->alltoall_base(received, sent, even, even);
-      return std::make_unique<PendingWork>("reduce-scatter", [=, ranks = size_] {
+      return pending("reduce-scatter", [=, ranks = size_] {
         work->wait();
         const auto* data = static_cast<const std::byte*>(received.data_ptr());
         const std::size_t slice = accumulator.size() * size_of(dtype);
@@ -131,7 +105,7 @@ class GlooCommunicator final : public Communicator {
   WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
     return translated("broadcast", [&] {
       auto work = start_broadcast(bytes, root);
-      return std::make_unique<PendingWork>("broadcast", [work] { work->wait(); });
+      return pending("broadcast", [work] { work->wait(); });
     });
   }
 

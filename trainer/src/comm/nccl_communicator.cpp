@@ -9,6 +9,8 @@
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/fold.hpp"
 
+#include "comm/deferred_work.hpp"
+
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -57,30 +59,13 @@ class DeviceBuffer {
   void* data_ = nullptr;
 };
 
-// Owns the operation's buffers until the stream is done with them; `finish` runs on the host
-// afterwards.
-class StreamWork final : public Work {
- public:
-  StreamWork(const char* what, cudaStream_t stream, std::function<void()> finish)
-      : what_(what), stream_(stream), finish_(std::move(finish)) {}
-  ~StreamWork() override {
-    try {
-      wait();
-    } catch (const Error&) {  // nobody is left to tell; the next operation of the group fails too
-    }
-  }
-  void wait() override {
-    if (!finish_) return;
-    const auto finish = std::exchange(finish_, nullptr);
-    check(cudaStreamSynchronize(stream_), what_);
+/// Waits for the stream, then runs `finish` on the host. `finish` owns the operation's buffers.
+WorkPtr staged(const char* what, cudaStream_t stream, std::function<void()> finish) {
+  return std::make_unique<detail::DeferredWork>([what, stream, finish = std::move(finish)] {
+    check(cudaStreamSynchronize(stream), what);
     finish();
-  }
-
- private:
-  const char* what_;
-  cudaStream_t stream_;
-  std::function<void()> finish_;
-};
+  });
+}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -114,7 +99,7 @@ class NcclCommunicator final : public Communicator {
     buffer->copy_in(rank() * in.size(), in);
     check(ncclAllGather(mine, buffer->at(0), in.size(), ncclUint8, nccl_, stream_), "all-gather");
     buffer->copy_out(out);
-    return std::make_unique<StreamWork>("all-gather", stream_, [buffer] {});
+    return staged("all-gather", stream_, [buffer] {});
   }
 
   WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
@@ -124,7 +109,7 @@ class NcclCommunicator final : public Communicator {
                         static_cast<int>(root), nccl_, stream_),
           "broadcast");
     buffer->copy_out(bytes);
-    return std::make_unique<StreamWork>("broadcast", stream_, [buffer] {});
+    return staged("broadcast", stream_, [buffer] {});
   }
 
   WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
@@ -145,7 +130,7 @@ class NcclCommunicator final : public Communicator {
     check(ncclGroupEnd(), "reduce-scatter");
     const auto host = std::make_shared<std::vector<std::byte>>(in.size());
     received->copy_out(*host);
-    return std::make_unique<StreamWork>("reduce-scatter", stream_, [=, ranks = size()] {
+    return staged("reduce-scatter", stream_, [=, ranks = size()] {
       static_cast<void>(sent);  // lives until the stream is done
       for (std::size_t peer = 0; peer < ranks; ++peer) {
         fold_add(accumulator, dtype,

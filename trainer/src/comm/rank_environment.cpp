@@ -1,9 +1,11 @@
 #include "unishard/trainer/rank_environment.hpp"
 
+#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
 #include <charconv>
 #include <limits>
+#include <string_view>
 
 namespace unishard::trainer {
 namespace {
@@ -18,18 +20,24 @@ std::uint32_t parse_number(const std::string& name, const std::string& text, std
   return value;
 }
 
-/// Names of one launcher's variables.
+/// Names of one launcher's variables; empty where it has none.
 struct Launcher {
   const char* name;
   const char* rank;
   const char* world_size;
   const char* local_rank;
+  const char* job;  ///< with `step`: what tells this launch from others on the same hosts
+  const char* step;
+  const char* master_hint;
 };
 
 constexpr Launcher kLaunchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "", "",
+     "export MASTER_ADDR=<host of rank 0> and MASTER_PORT"},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "PMIX_NAMESPACE", "", "with several hosts: mpirun -x MASTER_ADDR=<host of rank 0> ..."},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_JOB_ID",
+     "SLURM_STEP_ID", "export MASTER_ADDR=<host of rank 0>"},
 };
 
 /// The first host of "node[003-008],other": "node003". Empty when there is none.
@@ -64,19 +72,40 @@ class Reader {
         "MASTER_PORT");
 }
 
+/// Where the launcher's own variables say that rank 0 is; empty when they do not.
+std::string address_from(const Reader& reader, std::string_view launcher) {
+  const std::string loopback = "127.0.0.1";
+  if (launcher == "openmpi") {
+    const bool one_host =
+        reader.text("OMPI_COMM_WORLD_LOCAL_SIZE") == reader.text("OMPI_COMM_WORLD_SIZE");
+    return one_host ? loopback : "";
+  }
+  if (launcher != "srun") return {};
+  if (reader.text("SLURM_STEP_NUM_NODES") == "1") return loopback;
+  const auto step_nodes = reader.text("SLURM_STEP_NODELIST");
+  return first_host(step_nodes ? *step_nodes : reader.text("SLURM_NODELIST").value_or(""));
+}
+
 std::string master_address(const Reader& reader, const Launcher& launcher) {
   if (auto address = reader.text("MASTER_ADDR"); address && !address->empty()) return *address;
-  if (std::string(launcher.name) == "srun") {
-    if (auto nodes = reader.text("SLURM_NODELIST")) {
-      if (std::string host = first_host(*nodes); !host.empty()) return host;
-    }
-    raise(ErrorCode::InvalidArgument,
-          "environment: MASTER_ADDR is not set and SLURM_NODELIST names no host",
-          "export MASTER_ADDR=<host of rank 0>");
-  }
+  std::string address = address_from(reader, launcher.name);
+  if (!address.empty()) return address;
   raise(ErrorCode::InvalidArgument,
         std::string("environment: MASTER_ADDR is not set (launcher ") + launcher.name + ")",
-        "export MASTER_ADDR=<host of rank 0>");
+        launcher.master_hint);
+}
+
+/// Empty when the launcher does not number its jobs.
+std::string job_of(const Reader& reader, const Launcher& launcher) {
+  std::string job = reader.text(launcher.job).value_or("");
+  if (const auto step = reader.text(launcher.step)) job += "." + *step;
+  return job;
+}
+
+/// Jobs on one host should not meet at one port: outside of the range that systems hand out.
+std::uint16_t default_port(const std::string& job) {
+  constexpr std::uint16_t kUsual = 29500, kFirst = 15000, kCount = 10000;
+  return job.empty() ? kUsual : static_cast<std::uint16_t>(kFirst + crc64(job) % kCount);
 }
 
 }  // namespace
@@ -88,8 +117,8 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
     const auto rank = reader.number(launcher.rank, kLimit);
     const auto world_size = reader.number(launcher.world_size, kLimit);
     if (!rank && !world_size) continue;
-    // A batch job of Slurm sets SLURM_NTASKS for its own shell: that alone is no launcher.
-    if (!rank && std::string(launcher.name) == "srun") continue;
+    // The shell of a batch job has a SLURM_PROCID too, but is no rank: it is in no step.
+    if (!world_size && std::string(launcher.name) == "srun") continue;
     if (!rank) missing(launcher.rank, launcher);
     if (!world_size) missing(launcher.world_size, launcher);
     if (*rank >= *world_size) {
@@ -103,11 +132,13 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
     found.local_rank = reader.number(launcher.local_rank, kLimit).value_or(0);
     found.launcher = launcher.name;
     found.store_is_hosted = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    found.group = "unishard/" + reader.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
+    const std::string job = job_of(reader, launcher);
+    found.group = "unishard/" + job + (job.empty() ? "" : "/") +
+                  reader.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
     if (found.world_size > 1) found.master_addr = master_address(reader, launcher);
     constexpr std::uint32_t kLargestPort = std::numeric_limits<std::uint16_t>::max();
-    found.master_port =
-        static_cast<std::uint16_t>(reader.number("MASTER_PORT", kLargestPort).value_or(29500));
+    found.master_port = static_cast<std::uint16_t>(
+        reader.number("MASTER_PORT", kLargestPort).value_or(default_port(job)));
     return found;
   }
   return {};

@@ -2,11 +2,13 @@
 // A checkpoint of any format, for reading. Tools are written against this interface only.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/storage.hpp"
+#include "unishard/format/transfer.hpp"
 
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace unishard::converters {
 
@@ -23,6 +25,11 @@ class Source {
   /// Bounded memory. Throws Corrupt naming file, tensor and byte when a stored checksum does not
   /// match.
   virtual void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const = 0;
+  /// Reads everything that the format keeps checksums of and compares; returns how many checksums
+  /// there are. Throws Corrupt naming file and place at the first that is wrong.
+  virtual std::uint64_t check(const TransferOptions&) const { return 0; }
+  /// What the files hold and catalog() cannot say, one line each: "x: a sparse tensor".
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// What a path is.

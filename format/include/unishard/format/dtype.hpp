@@ -26,6 +26,9 @@ enum class DType : std::uint8_t {
   Bool,
   Complex64,
   Complex128,
+  Float8E4M3Fnuz,
+  Float8E5M2Fnuz,
+  Float8E8M0,
 };
 
 enum class Kind : std::uint8_t { Float, Signed, Unsigned, Bool, Complex };
@@ -39,7 +42,7 @@ struct DTypeInfo {
 };
 
 /// All types in enumerator order.
-const std::array<DTypeInfo, 17>& dtype_table();
+const std::array<DTypeInfo, 20>& dtype_table();
 const DTypeInfo& info(DType dtype);
 
 inline std::uint64_t size_of(DType dtype) { return info(dtype).bytes; }

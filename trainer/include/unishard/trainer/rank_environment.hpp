@@ -26,7 +26,9 @@ struct RankEnvironment {
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// The first launcher of torchrun (RANK and WORLD_SIZE), Open MPI, srun whose variables are there;
-/// world size 1 when none is. Throws InvalidArgument naming the variable that is missing or not a
+/// world size 1 when none is. MASTER_ADDR and MASTER_PORT come before what follows from Open MPI's
+/// and Slurm's variables: the loopback when all ranks share one host, srun's first host, a port
+/// made of the job's number. Throws InvalidArgument naming the variable that is missing or not a
 /// number.
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup);
 

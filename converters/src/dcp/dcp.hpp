@@ -1,0 +1,13 @@
+#pragma once
+// PyTorch's distributed checkpoints (DCP) as Sources: a folder with .metadata and .distcp files.
+#include "unishard/converters/source.hpp"
+
+namespace unishard::converters {
+
+/// A folder with `.metadata`, or `__<rank>.metadata`, or DCP's sharded safetensors; or the parent
+/// of accelerate's `pytorch_model_fsdp_0`. Cheap; never throws for a path of another format.
+bool is_dcp(Storage& storage, const Path& path);
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
+                                 const std::optional<std::string>& tag);
+
+}  // namespace unishard::converters

@@ -1,0 +1,63 @@
+#pragma once
+// The pieces of a checkpoint's data files: a range of a file each, opened on first use. Only a
+// bounded number of files is open and of items is held, however many there are. Thread-safe once
+// filled.
+#include "unishard/format/storage.hpp"
+
+#include "torch/torch_file.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+/// Files for reading, kept open while they are used often.
+class DataFiles {
+ public:
+  explicit DataFiles(Storage& storage);
+  ~DataFiles();
+  /// Throws when the file cannot be opened.
+  std::shared_ptr<const File> add(const Path& path);
+
+ private:
+  class Pool;
+  std::shared_ptr<Pool> pool_;
+};
+
+/// How an item's bytes became its part of the file.
+enum class Packing : std::uint8_t { Plain, Zstd };
+
+class Items {
+ public:
+  Items();
+  ~Items();
+  /// A torch.save archive in `window`.
+  std::uint32_t add(torch::Window window, Packing packing);
+  /// A tensor whose place is known already.
+  std::uint32_t add(torch::TensorView view);
+
+  /// The tensor of an item; `tensor_bytes` of it are expected, which bounds what is unpacked.
+  std::shared_ptr<const torch::TensorView> tensor(std::uint32_t item,
+                                                  std::uint64_t tensor_bytes) const;
+  /// The bytes of an item that is no tensor, unpacked. Not kept.
+  torch::Window unpacked(std::uint32_t item) const;
+  /// "<file> at byte 120".
+  std::string place(std::uint32_t item) const;
+
+ private:
+  struct Item {
+    torch::Window window;
+    Packing packing = Packing::Plain;
+    std::shared_ptr<const torch::TensorView> view;
+  };
+  class Cache;
+  torch::Window unpacked(const Item& item, std::uint64_t limit_bytes) const;
+
+  std::vector<Item> items_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace unishard::converters::dcp

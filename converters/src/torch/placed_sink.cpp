@@ -1,0 +1,47 @@
+#include "torch/placed_sink.hpp"
+
+#include "unishard/converters/convert.hpp"
+
+#include <algorithm>
+
+namespace unishard::converters::torch {
+
+PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
+                       std::unique_ptr<TorchOutput> output)
+    : catalog_(std::move(catalog)),
+      plan_(std::move(plan)),
+      publish_(std::move(publish)),
+      output_(std::move(output)) {
+  fragments_.reserve(plan_.placements.size());
+  for (const Placement& placement : plan_.placements)
+    fragments_.push_back({placement.tensor, placement.range});
+}
+
+void PlacedSink::write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
+  const Placement& place = plan_.placements.at(fragment);
+  const std::uint64_t width = size_of(place.dtype);
+  const std::uint64_t offset = place.offset + (range.begin - place.range.begin) * width;
+  const DType from = catalog_.tensors[place.tensor].dtype;
+  if (from == place.dtype) return output_->write(place.archive, place.storage, offset, bytes);
+  std::vector<std::byte> converted(range.size() * width);
+  convert_elements(from, bytes, place.dtype, converted);
+  output_->write(place.archive, place.storage, offset, converted);
+}
+
+void PlacedSink::commit() {
+  const std::vector<std::byte> zeros(std::size_t{1} << 16);
+  for (const OutputPlan::Constant& constant : plan_.constants) {
+    output_->write(constant.archive, constant.storage, constant.offset, constant.bytes);
+    std::uint64_t offset = constant.offset + constant.bytes.size();
+    for (std::uint64_t left = constant.zeros; left > 0;) {
+      const std::uint64_t count = std::min<std::uint64_t>(left, zeros.size());
+      output_->write(constant.archive, constant.storage, offset, std::span(zeros).first(count));
+      offset += count;
+      left -= count;
+    }
+  }
+  output_->finish();
+  publish_();
+}
+
+}  // namespace unishard::converters::torch

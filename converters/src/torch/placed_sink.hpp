@@ -1,0 +1,58 @@
+#pragma once
+// A sink whose every fragment has a place in a storage of a TorchOutput. What the formats of torch
+// and DeepSpeed have in common; they differ in the plan.
+#include "unishard/converters/sink.hpp"
+
+#include "torch/torch_output.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::torch {
+
+/// Elements `range` of catalog tensor `tensor` go to byte `offset` of a storage, as `dtype`.
+struct Placement {
+  std::uint32_t tensor = 0;
+  ElementRange range;
+  std::size_t archive = 0, storage = 0;
+  std::uint64_t offset = 0;
+  DType dtype = DType::Float32;
+};
+
+/// Everything that a sink needs to know before the first byte.
+struct OutputPlan {
+  std::vector<Placement> placements;  ///< an element may be placed several times
+  /// Bytes that are no tensor's: written by commit() before the headers.
+  struct Constant {
+    std::size_t archive = 0, storage = 0;
+    std::uint64_t offset = 0;
+    std::vector<std::byte> bytes;
+    std::uint64_t zeros = 0;  ///< that many zero bytes follow `bytes`
+  };
+  std::vector<Constant> constants;
+  std::vector<std::string> notes;  ///< what the format cannot express
+};
+
+class PlacedSink final : public Sink {
+ public:
+  /// `publish` runs in commit() after all files are synced. Destroyed without commit(), `output` is
+  /// dropped first, then `publish` with what it holds (a PartialOutput removes the files).
+  PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
+             std::unique_ptr<TorchOutput> output);
+
+  const std::vector<Fragment>& fragments() const override { return fragments_; }
+  void write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) override;
+  void commit() override;
+  std::vector<std::string> notes() const override { return plan_.notes; }
+
+ private:
+  const Catalog catalog_;
+  const OutputPlan plan_;
+  std::vector<Fragment> fragments_;
+  std::function<void()> publish_;
+  std::unique_ptr<TorchOutput> output_;
+};
+
+}  // namespace unishard::converters::torch

@@ -1,0 +1,492 @@
+// PyTorch's distributed checkpoints: real ones of torch 1.13 to 2.15, compared bit by bit with what
+// the live model held, hostile ones, and our own through the reader.
+#include "dcp/dcp.hpp"
+
+#include "unishard/converters/sink.hpp"
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "dcp/boxes.hpp"
+#include "fixtures.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <map>
+
+namespace unishard::converters {
+namespace {
+
+using test::fixtures;
+
+std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
+  const TensorInfo& info = source.catalog().tensors[tensor];
+  std::vector<std::byte> bytes(info.bytes());
+  source.read(tensor, {0, info.elements()}, bytes);
+  return bytes;
+}
+
+Json read_json(const Path& path) {
+  return parse_json(read_text(posix_storage(), path, 1u << 26), path.string());
+}
+
+/// The tensors of expected.safetensors and expected.json under their keys.
+struct Expected {
+  struct Tensor {
+    std::string dtype;
+    Shape shape;
+    std::vector<std::byte> bytes;
+  };
+  std::map<std::string, Tensor> tensors;
+};
+
+std::vector<std::byte> from_hex(const std::string& text) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2)
+    bytes.push_back(static_cast<std::byte>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+Expected read_expected(const Path& folder) {
+  Expected out;
+  const auto source = open_source(posix_storage(), folder / "expected.safetensors");
+  for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
+    const TensorInfo& info = source->catalog().tensors[i];
+    out.tensors[info.fqn] = {std::string(name_of(info.dtype)), info.shape, read_all(*source, i)};
+  }
+  if (!std::filesystem::exists(folder / "expected.json")) return out;
+  const Json other = read_json(folder / "expected.json");
+  for (const auto& [name, about] : other.items()) {
+    out.tensors[name] = {about["dtype"], about["shape"].get<Shape>(), from_hex(about["hex"])};
+  }
+  return out;
+}
+
+/// The catalog's tensors by "<fqn>|<state>", second names too.
+std::map<std::string, std::size_t> by_label(const Catalog& catalog) {
+  std::map<std::string, std::size_t> labels;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
+    labels[catalog.tensors[i].fqn + "|" + catalog.tensors[i].state] = i;
+  for (const Alias& alias : catalog.aliases) {
+    for (const char* state : {"|fp32", "|weights"}) {
+      if (const auto target = labels.find(alias.target + state); target != labels.end())
+        labels[alias.fqn + state] = target->second;
+    }
+  }
+  return labels;
+}
+
+/// What the catalog may call the tensor that is expected as `name`.
+std::vector<std::string> candidates(const std::string& name) {
+  const std::size_t bar = name.rfind('|');
+  if (bar == std::string::npos) return {name + "|weights", name + "|buffer"};
+  const std::string fqn = name.substr(0, bar), state = name.substr(bar + 1);
+  if (state == "weights") return {name, fqn + "|fp32", fqn + "|buffer"};  // no integer is trained
+  if (state == "buffer") return {name, fqn + "|weights"};
+  return {name};
+}
+
+struct Comparison {
+  int equal = 0, unnamed = 0;
+};
+
+/// Whether some tensor of the catalog has these bytes: for optimizers that have numbers, not names.
+bool has_bytes(const Source& source, const std::string& state, const Expected::Tensor& want) {
+  const auto& tensors = source.catalog().tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].fqn.starts_with("state.") && tensors[i].state == state &&
+        tensors[i].shape == want.shape && read_all(source, i) == want.bytes)
+      return true;
+  }
+  return false;
+}
+
+/// Element types that UniShard has not are named in a note.
+bool is_left_out(const Source& source, const std::string& name) {
+  return std::ranges::any_of(source.notes(), [&](const std::string& note) {
+    return note.starts_with("left out: " + name + " (element type");
+  });
+}
+
+Comparison compare(const Source& source, const Expected& expected) {
+  Comparison count;
+  const auto labels = by_label(source.catalog());
+  for (const auto& [name, want] : expected.tensors) {
+    const std::string state = name.substr(name.rfind('|') + 1);
+    if (state == "step") {
+      float step = 0;
+      std::memcpy(&step, want.bytes.data(), sizeof step);
+      EXPECT_EQ(static_cast<float>(source.catalog().step), step) << name;
+      ++count.equal;
+      continue;
+    }
+    std::string found;
+    for (const std::string& label : candidates(name)) {
+      if (found.empty() && labels.contains(label)) found = label;
+    }
+    if (found.empty() && is_left_out(source, name)) continue;
+    if (found.empty()) {
+      const std::string fqn = name.substr(0, name.rfind('|'));
+      // The same weights in float32 are not listed again.
+      if (state == "fp32" &&
+          (labels.contains(fqn + "|weights") || expected.tensors.contains(fqn + "|weights")))
+        continue;
+      EXPECT_TRUE(has_bytes(source, state, want)) << name << " is missing";
+      ++count.unnamed;
+      continue;
+    }
+    const TensorInfo& info = source.catalog().tensors[labels.at(found)];
+    EXPECT_EQ(name_of(info.dtype), want.dtype) << name;
+    EXPECT_EQ(info.shape, want.shape) << name;
+    EXPECT_EQ(read_all(source, labels.at(found)), want.bytes) << name;
+    ++count.equal;
+  }
+  return count;
+}
+
+/// Folders of a case that hold all of its tensors.
+std::vector<Path> folders_of(const Path& at) {
+  std::vector<Path> folders = {at / "checkpoint"};
+  for (const char* other : {"torch_to_dcp"}) {
+    if (std::filesystem::exists(at / other)) folders.push_back(at / other);
+  }
+  return folders;
+}
+
+TEST(Dcp, EveryFixtureGivesTheTensorsOfTheLiveModel) {
+  SKIP_WITHOUT_FIXTURES();
+  int folders = 0, tensors = 0, unnamed = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(fixtures() / "torch")) {
+    const std::string name = entry.path().filename();
+    const bool is_ours = name.starts_with("dcp_") || name.starts_with("accelerate_fsdp") ||
+                         name.starts_with("fsdp1_") || name.starts_with("dtensor_") ||
+                         name.find("_dcp_") != std::string::npos;
+    if (!is_ours || !std::filesystem::exists(entry.path() / "expected.safetensors")) continue;
+    SCOPED_TRACE(name);
+    const Expected expected = read_expected(entry.path());
+    for (const Path& folder : folders_of(entry.path())) {
+      try {
+        const auto source = open_source(posix_storage(), folder);
+        const Comparison count = compare(*source, expected);
+        ++folders;
+        tensors += count.equal;
+        unnamed += count.unnamed;
+        std::cout << name << ": " << source->format() << ", " << count.equal << " equal, "
+                  << count.unnamed << " without a name, stage " << source->catalog().stage
+                  << ", world " << source->catalog().world_size << ", step "
+                  << source->catalog().step << ", aliases " << source->catalog().aliases.size()
+                  << "\n";
+        for (const std::string& note : source->notes()) std::cout << "    " << note << "\n";
+      } catch (const Error& error) {
+        // Nothing in its files says which parameters the flat ones are.
+        const bool is_known = name == "fsdp1_local_orig_w3" &&
+                              error.code() == ErrorCode::Unsupported && !error.hint().empty();
+        EXPECT_TRUE(is_known) << folder << ": " << error.what();
+        std::cout << name << ": refused: " << error.what() << "\n";
+      }
+    }
+  }
+  std::cout << folders << " folders, " << tensors << " tensors equal by name, " << unnamed
+            << " by content\n";
+}
+
+/// Reads all tensors, in pieces that begin and end inside of rows.
+void expect_equal_pieces(const Source& source) {
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+    const TensorInfo& info = source.catalog().tensors[i];
+    const std::vector<std::byte> whole = read_all(source, i);
+    const std::uint64_t width = size_of(info.dtype);
+    for (std::uint64_t piece : {1u, 3u, 7u, 64u}) {
+      if (info.elements() > 2000 && piece < 7) continue;
+      for (std::uint64_t at = 0; at < info.elements(); at += piece) {
+        const ElementRange range{at, std::min(at + piece, info.elements())};
+        std::vector<std::byte> part(range.size() * width);
+        source.read(i, range, part);
+        ASSERT_TRUE(std::equal(part.begin(), part.end(),
+                               whole.begin() + static_cast<std::ptrdiff_t>(at * width)))
+            << info.label() << " from element " << at;
+      }
+    }
+  }
+}
+
+TEST(Dcp, AnyRangeOfAnyLayoutIsThatPartOfTheTensor) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* name : {"dcp_dtensor_layouts_w4", "dcp_tp_fsdp_2x2", "dcp_fsdp2_dim1_w3",
+                           "dcp_zstd_w2", "dcp_hf_sharded_w3", "dcp_safetensors_items_w2"}) {
+    SCOPED_TRACE(name);
+    expect_equal_pieces(*open_dcp(posix_storage(), fixtures() / "torch" / name / "checkpoint", {}));
+  }
+}
+
+TEST(Dcp, HostileFoldersAreRefusedOrReadSafely) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path folder = fixtures() / "torch" / "hostile";
+  const Json manifest = read_json(folder / "manifest.json");
+  int refused = 0, read = 0;
+  for (const auto& [name, about] : manifest.items()) {
+    if (!name.starts_with("dcp_")) continue;
+    const std::string must = about["reader_must"];
+    const bool may_load = must.starts_with("load") || must.starts_with("report") ||
+                          must.starts_with("ignore") || must.find("opaque") != std::string::npos;
+    try {
+      const auto source = open_source(posix_storage(), folder / name);
+      for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) read_all(*source, i);
+      EXPECT_TRUE(may_load) << name << " was read; a reader must: " << must;
+      ++read;
+      std::cout << "READ    " << name << ": " << source->catalog().tensors.size()
+                << " tensors, client state " << source->catalog().client_state.dump() << "\n";
+      for (const std::string& note : source->notes()) std::cout << "        " << note << "\n";
+    } catch (const Error& error) {
+      EXPECT_FALSE(must == "load" || must.starts_with("load;")) << name << ": " << error.what();
+      EXPECT_NE(error.code(), ErrorCode::Internal) << name;
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos)
+          << error.what() << " does not name the folder";
+      ++refused;
+      std::cout << "REFUSED " << name << ": " << error.what() << "\n";
+    }
+  }
+  std::cout << refused << " refused, " << read << " read\n";
+  EXPECT_GE(refused + read, 30);
+}
+
+void write_dcp(const Source& source, const Path& folder, std::uint32_t world_size) {
+  Catalog catalog = source.catalog();
+  catalog.world_size = world_size;
+  const auto sink = make_dcp_sink(posix_storage(), folder, catalog);
+  CopyPlan plan{&source, &catalog, {}};
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
+  copy(plan, *sink, {});
+  sink->commit();
+}
+
+void expect_same(const Source& a, const Source& b) {
+  ASSERT_EQ(a.catalog().tensors.size(), b.catalog().tensors.size());
+  const auto labels = by_label(b.catalog());
+  for (std::size_t i = 0; i < a.catalog().tensors.size(); ++i) {
+    const TensorInfo& tensor = a.catalog().tensors[i];
+    const auto found = labels.find(tensor.fqn + "|" + tensor.state);
+    ASSERT_NE(found, labels.end()) << tensor.label();
+    const TensorInfo& other = b.catalog().tensors[found->second];
+    EXPECT_EQ(name_of(tensor.dtype), name_of(other.dtype)) << tensor.label();
+    EXPECT_EQ(tensor.shape, other.shape) << tensor.label();
+    EXPECT_EQ(tensor.frozen, other.frozen) << tensor.label();
+    EXPECT_EQ(tensor.group, other.group) << tensor.label();
+    EXPECT_EQ(read_all(a, i), read_all(b, found->second)) << tensor.label();
+  }
+  EXPECT_EQ(a.catalog().aliases, b.catalog().aliases);
+  EXPECT_EQ(a.catalog().step, b.catalog().step);
+  EXPECT_EQ(a.catalog().groups, b.catalog().groups);
+  EXPECT_EQ(a.catalog().client_state, b.catalog().client_state);
+  EXPECT_EQ(a.catalog().scheduler, b.catalog().scheduler);
+  EXPECT_EQ(a.catalog().stage, b.catalog().stage);
+}
+
+TEST(Dcp, WhatWasWrittenForAnyWorldSizeReadsTheSame) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  for (const char* name :
+       {"dcp_fsdp2_w2", "dcp_fsdp2_tied_w3", "dcp_fsdp2_bf16_w2", "dcp_dtensor_layouts_w4",
+        "dcp_raw_optim_w2", "dcp_no_optim_step_w2", "old_1.13.1_dcp_shards_w3"}) {
+    const auto source = open_dcp(posix_storage(), fixtures() / "torch" / name / "checkpoint", {});
+    for (std::uint32_t world = 1; world <= 5; ++world) {
+      SCOPED_TRACE(fmt::format("{} for {} ranks", name, world));
+      const Path folder = work.path() / fmt::format("{}-{}", name, world);
+      write_dcp(*source, folder, world);
+      const auto again = open_source(posix_storage(), folder);
+      EXPECT_EQ(again->format(), "dcp");
+      EXPECT_EQ(again->catalog().world_size, world);
+      expect_same(*source, *again);
+    }
+  }
+}
+
+/// A source whose bytes are numbers made from their places.
+class MadeSource final : public Source {
+ public:
+  explicit MadeSource(Catalog catalog) : catalog_(std::move(catalog)) {}
+  std::string format() const override { return "made"; }
+  const Catalog& catalog() const override { return catalog_; }
+  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    const std::uint64_t width = size_of(catalog_.tensors[tensor].dtype);
+    for (std::uint64_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<std::byte>(tensor * 31 + (range.begin * width + i) * 7);
+  }
+
+ private:
+  const Catalog catalog_;
+};
+
+Catalog mixed_precision_catalog() {
+  Catalog catalog;
+  const auto add = [&](const char* fqn, std::string_view state, DType dtype, Shape shape,
+                       std::int32_t group) {
+    TensorInfo& tensor = catalog.tensors.emplace_back();
+    tensor.fqn = fqn;
+    tensor.state = state;
+    tensor.dtype = dtype;
+    tensor.shape = std::move(shape);
+    tensor.group = group;
+  };
+  for (const char* fqn : {"emb.weight", "0.bias"}) {
+    const Shape shape = fqn[0] == 'e' ? Shape{5, 3} : Shape{4};
+    for (const std::string_view state : {state::kFp32, state::kExpAvg, state::kExpAvgSq})
+      add(fqn, state, DType::Float32, shape, 0);
+    add(fqn, state::kWeights, DType::BFloat16, shape, 0);
+  }
+  add("fixed", state::kWeights, DType::Float32, {2, 2}, -1);
+  catalog.tensors.back().frozen = true;
+  add("scale", state::kBuffer, DType::Float32, {}, -1);
+  add("empty", state::kWeights, DType::Float32, {0, 3}, -1);
+  catalog.aliases = {{"head.weight", "emb.weight"}};
+  catalog.step = 70000;
+  catalog.stage = 2;
+  catalog.groups =
+      Json::array({{{"lr", 0.5}, {"betas", {0.9, 0.95}}, {"params", {"emb.weight", "0.bias"}}}});
+  catalog.client_state = {
+      {"note", "x"},
+      {"nested", {{"list", {1, 2}}, {"odd", {{"$type", "object"}, {"name", "a.B"}}}}}};
+  catalog.loss_scaler = {{"cur_scale", 65536.0}};
+  catalog.scheduler = {{"last_epoch", 3}};
+  catalog.data_position = {{"global_steps", 70000}};
+  return catalog;
+}
+
+TEST(Dcp, MasterWeightsAndEverySectionSurvive) {
+  const test::TempDir work;
+  const MadeSource source(mixed_precision_catalog());
+  write_dcp(source, work.path() / "out", 3);
+  const auto again = open_dcp(posix_storage(), work.path() / "out", {});
+  expect_same(source, *again);
+  EXPECT_EQ(again->catalog().loss_scaler, source.catalog().loss_scaler);
+  EXPECT_EQ(again->catalog().data_position, source.catalog().data_position);
+  EXPECT_TRUE(std::filesystem::exists(work.path() / "out" / "__2_0.distcp"));
+}
+
+TEST(Dcp, AnUncommittedSinkLeavesNothing) {
+  const test::TempDir work;
+  const MadeSource source(mixed_precision_catalog());
+  { const auto sink = make_dcp_sink(posix_storage(), work.path() / "out", source.catalog()); }
+  EXPECT_TRUE(std::filesystem::is_empty(work.path()));
+  write_dcp(source, work.path() / "out", 2);
+  EXPECT_THROW(make_dcp_sink(posix_storage(), work.path() / "out", source.catalog()), Error);
+}
+
+/// A copy of a fixture that a test may damage.
+Path copy_of(const test::TempDir& work, const std::string& name) {
+  const Path folder = work.path() / name;
+  std::filesystem::copy(fixtures() / "torch" / name / "checkpoint", folder,
+                        std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    std::filesystem::permissions(entry.path(), std::filesystem::perms::owner_write,
+                                 std::filesystem::perm_options::add);
+  }
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
+  return folder;
+}
+
+/// Opens and reads everything; the error it must end in.
+std::string refusal(const Path& folder) {
+  try {
+    const auto source = open_dcp(posix_storage(), folder, {});
+    for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) read_all(*source, i);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Dcp, DamagedFoldersAreRefusedByName) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path missing = copy_of(work, "dcp_fsdp2_w3");
+  std::filesystem::remove(missing / "__1_0.distcp");
+  EXPECT_THAT(refusal(missing), testing::HasSubstr("__1_0.distcp is missing"));
+
+  const Path cut = copy_of(work, "dcp_fsdp2_w2");
+  std::filesystem::resize_file(cut / "__0_0.distcp", 70000);
+  EXPECT_THAT(refusal(cut), testing::HasSubstr("cut short"));
+
+  const Path link = copy_of(work, "dcp_hsdp_2x2");
+  std::filesystem::rename(link / "__0_0.distcp", work.path() / "elsewhere");
+  std::filesystem::create_symlink(work.path() / "elsewhere", link / "__0_0.distcp");
+  EXPECT_THAT(refusal(link), testing::HasSubstr("is a link"));
+
+  const Path unfinished = copy_of(work, "dcp_fsdp2_w4");
+  std::filesystem::remove(unfinished / ".metadata");
+  EXPECT_THAT(refusal(unfinished), testing::HasSubstr("did not finish"));
+}
+
+TEST(Dcp, EveryCutOfTheMetadataIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "old_2.6.0_dcp_dtensor_w2");
+  const auto size = std::filesystem::file_size(folder / ".metadata");
+  for (std::uintmax_t length = size - 1; length > 0;
+       length -= std::min<std::uintmax_t>(length, 37)) {
+    std::filesystem::resize_file(folder / ".metadata", length);
+    EXPECT_NE(refusal(folder), "") << length;
+  }
+}
+
+TEST(DcpBoxes, ARangeOfElementsIsARowOfBoxes) {
+  const Shape shape = {3, 4, 5};
+  for (std::uint64_t begin = 0; begin <= 60; ++begin) {
+    for (std::uint64_t end = begin; end <= 60; ++end) {
+      std::uint64_t at = begin;
+      const auto boxes = dcp::boxes_of(shape, {begin, end});
+      EXPECT_LE(boxes.size(), 5u);
+      for (const dcp::Box& box : boxes) {
+        EXPECT_EQ(dcp::count_before(shape, box, at), 0u);
+        dcp::BoxRuns(shape, box)({0, box.elements()}, [&](const dcp::Run& run) {
+          EXPECT_EQ(run.tensor_first, at);
+          at += run.count;
+        });
+      }
+      EXPECT_EQ(at, end);
+    }
+  }
+}
+
+TEST(DcpBoxes, ACoverHasNoHoleAndNoOverlap) {
+  using dcp::Box;
+  const auto verdict = [](const Shape& shape, const std::vector<Box>& boxes) -> std::string {
+    std::vector<const Box*> pointers;
+    for (const Box& box : boxes) pointers.push_back(&box);
+    try {
+      dcp::check_cover(shape, pointers, "t");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "covered";
+  };
+  EXPECT_EQ(verdict({}, {{{}, {}}}), "covered");
+  EXPECT_EQ(verdict({4, 3}, {{{0, 0}, {2, 3}}, {{2, 0}, {2, 3}}}), "covered");
+  // A pinwheel: no cut goes through from side to side.
+  EXPECT_EQ(verdict({3, 3}, {{{0, 0}, {1, 2}},
+                             {{0, 2}, {2, 1}},
+                             {{2, 1}, {1, 2}},
+                             {{1, 0}, {2, 1}},
+                             {{1, 1}, {1, 1}}}),
+            "covered");
+  EXPECT_THAT(verdict({4, 3}, {{{0, 0}, {2, 3}}}), testing::HasSubstr("(2, 0) is in no chunk"));
+  EXPECT_THAT(verdict({4, 3}, {{{0, 0}, {3, 3}}, {{2, 0}, {2, 3}}}),
+              testing::HasSubstr("(2, 0) is in several chunks"));
+  // Volumes add up.
+  EXPECT_THAT(verdict({4, 3}, {{{0, 0}, {2, 3}}, {{1, 0}, {2, 3}}}),
+              testing::HasSubstr("(1, 0) is in several chunks"));
+  EXPECT_THAT(verdict({4}, {{{3}, {2}}}), testing::HasSubstr("reaches out of the tensor"));
+  EXPECT_THAT(verdict({4, 3}, {{{0}, {4}}}), testing::HasSubstr("1 dimensions"));
+  EXPECT_THAT(verdict({4}, {}), testing::HasSubstr("no chunk"));
+  EXPECT_EQ(verdict({0, 3}, {}), "covered");
+}
+
+}  // namespace
+}  // namespace unishard::converters

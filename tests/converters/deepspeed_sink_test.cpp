@@ -1,0 +1,473 @@
+// What we write for DeepSpeed: the layout of the files, and the way back through our own reader.
+// Whether DeepSpeed itself takes it: tests/interop/peers/deepspeed_accepts.py.
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "deepspeed/sink_layout.hpp"
+#include "deepspeed_case.hpp"
+#include "fixtures.hpp"
+#include "temp_dir.hpp"
+#include "torch/object_tree.hpp"
+#include "torch/pickle_json.hpp"
+#include "torch/torch_file.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace unishard::converters {
+namespace {
+
+using test::TempDir;
+
+/// A catalog with bytes: fp32 values that count up, 16-bit weights rounded from them.
+class MemorySource final : public Source {
+ public:
+  explicit MemorySource(Catalog catalog) : catalog_(std::move(catalog)) {
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) bytes_.push_back(make(i));
+  }
+  std::string format() const override { return "memory"; }
+  const Catalog& catalog() const override { return catalog_; }
+  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    const std::uint64_t width = size_of(catalog_.tensors[tensor].dtype);
+    std::memcpy(out.data(), bytes_[tensor].data() + range.begin * width, out.size());
+  }
+
+ private:
+  std::vector<std::byte> make(std::size_t index) const {
+    const TensorInfo& tensor = catalog_.tensors[index];
+    std::vector<std::byte> bytes(tensor.bytes());
+    const auto master = catalog_.find(tensor.fqn, state::kFp32).value_or(index);
+    for (std::uint64_t i = 0; i < tensor.elements(); ++i) {
+      const float value = 1.001f * static_cast<float>(1000 * (master + 1) + i);
+      if (tensor.dtype == DType::BFloat16) {
+        const std::uint16_t rounded = round_to_bfloat16(value);
+        std::memcpy(&bytes[i * 2], &rounded, 2);
+      } else if (tensor.dtype == DType::Float32) {
+        const float stored =
+            tensor.state == state::kFp32 ? value : value + static_cast<float>(index);
+        std::memcpy(&bytes[i * 4], &stored, 4);
+      } else {
+        for (std::uint64_t b = 0; b < size_of(tensor.dtype); ++b) {
+          bytes[i * size_of(tensor.dtype) + b] = static_cast<std::byte>(b == 0 ? i & 1 : 0);
+        }
+      }
+    }
+    return bytes;
+  }
+
+  const Catalog catalog_;
+  std::vector<std::vector<std::byte>> bytes_;
+};
+
+TensorInfo tensor(std::string fqn, std::string_view state, Shape shape,
+                  DType dtype = DType::Float32, bool frozen = false) {
+  return {std::move(fqn), std::string(state), dtype, std::move(shape), -1, frozen, false, {}, {}};
+}
+
+void add_parameter(Catalog& catalog, const std::string& fqn, const Shape& shape) {
+  for (const char* state : {"fp32", "exp_avg", "exp_avg_sq"}) {
+    catalog.tensors.push_back(tensor(fqn, state, shape));
+  }
+}
+
+/// 50 and 7 elements in one group.
+Catalog small_model(std::uint32_t world_size, std::uint32_t stage) {
+  Catalog catalog;
+  add_parameter(catalog, "a", {5, 10});
+  add_parameter(catalog, "b", {7});
+  catalog.step = 3;
+  catalog.world_size = world_size;
+  catalog.stage = stage;
+  return catalog;
+}
+
+std::unique_ptr<Sink> make(const Path& folder, const Catalog& catalog, bool universal) {
+  if (universal) return make_deepspeed_universal_sink(posix_storage(), folder, "tag", catalog);
+  return make_deepspeed_sink(posix_storage(), folder, "tag", catalog);
+}
+
+std::vector<std::string> write(const Path& folder, const Source& source, const Catalog& catalog,
+                               bool universal = false) {
+  auto sink = make(folder, catalog, universal);
+  CopyPlan plan{&source, &catalog, {}};
+  plan.tensor_map.resize(catalog.tensors.size());
+  std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
+  copy(plan, *sink, {.threads = 2, .buffer_bytes = 256});
+  auto notes = sink->notes();
+  sink->commit();
+  return notes;
+}
+
+std::vector<std::string> write(const Path& folder, const Catalog& catalog, bool universal = false) {
+  return write(folder, MemorySource(catalog), catalog, universal);
+}
+
+torch::TorchFile open_archive(const Path& path) {
+  return torch::TorchFile(torch::whole_file(posix_storage(), path));
+}
+
+torch::TorchFile optimizer_file(const TempDir& dir, std::uint32_t rank) {
+  return open_archive(dir.path() / "tag" /
+                      fmt::format("zero_pp_rank_{}_mp_rank_00_optim_states.pt", rank));
+}
+
+torch::TorchFile model_file(const TempDir& dir, const char* name = "mp_rank_00_model_states.pt") {
+  return open_archive(dir.path() / "tag" / name);
+}
+
+std::vector<float> floats(const torch::TorchFile& file, torch::Value value) {
+  const auto bytes = file.tensor(value).read_all(1u << 20);
+  std::vector<float> out(bytes.size() / 4);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+/// Every tensor of `source` is in the checkpoint at `path`, bit for bit.
+std::string first_difference(const Source& source, const Path& path) {
+  const auto written = open_source(posix_storage(), path);
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+    const TensorInfo& info = source.catalog().tensors[i];
+    const auto found = written->catalog().find(info.fqn, info.state);
+    if (!found) return info.label() + " is missing";
+    const TensorInfo& back = written->catalog().tensors[*found];
+    if (back.dtype != info.dtype || back.shape != info.shape) return info.label() + " changed";
+    std::vector<std::byte> expected(info.bytes()), got(info.bytes());
+    source.read(i, {0, info.elements()}, expected);
+    written->read(*found, {0, info.elements()}, got);
+    if (expected != got) return info.label() + " has other bytes";
+  }
+  return {};
+}
+
+TEST(DeepSpeedSink, Stage2CutsAGroupIntoPiecesOfEvenLength) {
+  TempDir dir;
+  write(dir.path(), small_model(3, 2));
+  EXPECT_EQ(read_text(posix_storage(), dir.path() / "latest", 100), "tag");
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const auto file = optimizer_file(dir, rank);
+    const torch::Value inner = file.root().at("optimizer_state_dict");
+    EXPECT_EQ(inner.at("zero_stage").integer(), 2);
+    const torch::Value state = inner.at("base_optimizer_state").at("state").value(0);
+    EXPECT_EQ(state.at("step").integer(), 3);
+    EXPECT_EQ(file.tensor(state.at("exp_avg")).shape, (Shape{20}));  // 57 rounded up to 60
+    const Shape visible = file.tensor(inner.at("single_partition_of_fp32_groups")[0]).shape;
+    EXPECT_EQ(visible, (Shape{rank == 2 ? 17u : 20u}));
+    EXPECT_EQ(inner.at("group_paddings")[0].integer(), rank == 2 ? 3 : 0);
+    EXPECT_EQ(inner.at("partition_count")[0].integer(), 3);
+  }
+  const auto last = optimizer_file(dir, 2);
+  const auto moments = floats(last, last.root()
+                                        .at("optimizer_state_dict")
+                                        .at("base_optimizer_state")
+                                        .at("state")
+                                        .value(0)
+                                        .at("exp_avg"));
+  EXPECT_NE(moments[16], 0.0f);
+  EXPECT_EQ(std::vector<float>(moments.begin() + 17, moments.end()), std::vector<float>(3, 0.0f));
+}
+
+TEST(DeepSpeedSink, Stage2LetsRanksOwnPaddingOnly) {
+  TempDir dir;
+  Catalog catalog;
+  add_parameter(catalog, "tiny", {1});
+  catalog.world_size = 4;
+  catalog.stage = 2;
+  write(dir.path(), catalog);
+  const auto file = optimizer_file(dir, 3);
+  const torch::Value inner = file.root().at("optimizer_state_dict");
+  EXPECT_EQ(file.tensor(inner.at("single_partition_of_fp32_groups")[0]).shape, (Shape{0}));
+  EXPECT_EQ(inner.at("group_paddings")[0].integer(), 2);
+  EXPECT_EQ(inner.at("param_slice_mappings")[0].pair_count(), 0u);
+}
+
+TEST(DeepSpeedSink, Stage3CutsEveryParameterAndWritesPlaceholders) {
+  TempDir dir;
+  write(dir.path(), small_model(3, 3));
+  const auto file = optimizer_file(dir, 2);
+  const torch::Value inner = file.root().at("optimizer_state_dict");
+  EXPECT_EQ(inner.at("partition_count").integer(), 3);
+  const auto master = floats(file, inner.at("fp32_flat_groups")[0]);
+  ASSERT_EQ(master.size(), 17u + 3u);
+  EXPECT_NE(master[15], 0.0f);  // 50 = 17 + 17 + 16
+  EXPECT_EQ(master[16], 0.0f);
+  EXPECT_NE(master[17], 0.0f);  // 7 = 3 + 3 + 1
+  EXPECT_EQ(master[18], 0.0f);
+  const auto model = model_file(dir, "zero_pp_rank_2_mp_rank_00_model_states.pt");
+  EXPECT_EQ(model.tensor(model.root().at("module").at("a")).shape, (Shape{0}));
+}
+
+TEST(DeepSpeedSink, Stage0KeepsStatesInTheModelFile) {
+  TempDir dir;
+  const MemorySource source(small_model(2, 0));
+  write(dir.path(), source, source.catalog());
+  EXPECT_EQ(first_difference(source, dir.path()), "");
+  const auto file = model_file(dir);
+  const torch::Value optimizer = file.root().at("optimizer");
+  EXPECT_EQ(file.tensor(optimizer.at("state").value(0).at("exp_avg")).shape, (Shape{5, 10}));
+  EXPECT_EQ(optimizer.at("param_groups")[0].at("params").size(), 2u);
+  EXPECT_EQ(file.root().at("unishard").at("parameters")[0][1].text(), "b");
+}
+
+TEST(DeepSpeedSink, Stage0WrapsA16BitOptimizerAsDeepSpeedDoes) {
+  for (const bool fused : {false, true}) {
+    TempDir dir;
+    Catalog catalog = small_model(2, 0);
+    catalog.tensors.push_back(tensor("a", "weights", {5, 10}, DType::BFloat16));
+    catalog.tensors.push_back(tensor("b", "weights", {7}, DType::BFloat16));
+    if (fused) catalog.groups = parse_json(R"([{"bias_correction": true}])", "test");
+    const MemorySource source(catalog);
+    write(dir.path(), source, catalog);
+    EXPECT_EQ(first_difference(source, dir.path()), "");
+    const auto file = model_file(dir);
+    const torch::Value optimizer = file.root().at("optimizer");
+    const torch::Value masters = optimizer.at(fused ? "fp32_groups_flat" : "fp32_groups")[0];
+    EXPECT_EQ(file.tensor(fused ? masters : masters[1]).shape, (Shape{fused ? 57u : 7u}));
+    EXPECT_EQ(optimizer.find("cur_scale").has_value(), !fused);
+  }
+}
+
+TEST(DeepSpeedSink, Stage3FollowsTheSubGroupSize) {
+  TempDir dir;
+  Catalog catalog = small_model(2, 3);
+  catalog.config = parse_json(R"({"zero_optimization": {"sub_group_size": 20}})", "test");
+  write(dir.path(), catalog);
+  const auto file = optimizer_file(dir, 0);
+  const torch::Value inner = file.root().at("optimizer_state_dict");
+  EXPECT_EQ(inner.at("fp32_flat_groups").size(), 2u);
+  const torch::Value group = inner.at("optimizer_state_dict").at("param_groups")[0];
+  EXPECT_EQ(group.at("params").size(), 2u);
+  EXPECT_EQ(group.at("betas").kind(), torch::NodeKind::Tuple);
+  EXPECT_TRUE(group.at("decoupled_weight_decay").boolean());
+}
+
+TEST(DeepSpeedSink, RoundRobinOrderIsThatOfTheNewWorldSize) {
+  TempDir dir;
+  Catalog catalog;
+  for (const char* name : {"a", "b", "c", "d", "e"}) add_parameter(catalog, name, {2});
+  catalog.world_size = 2;
+  catalog.stage = 2;
+  catalog.config = parse_json(R"({"zero_optimization": {"round_robin_gradients": true}})", "test");
+  write(dir.path(), catalog);
+  const auto model = model_file(dir);
+  const torch::Value shapes = model.root().at("param_shapes")[0];
+  std::string order;
+  for (std::size_t i = 0; i < shapes.pair_count(); ++i) order += shapes.key(i).text();
+  EXPECT_EQ(order, "acebd");
+}
+
+TEST(DeepSpeedSink, AlignedParametersHaveGaps) {
+  TempDir dir;
+  Catalog catalog = small_model(1, 2);
+  catalog.config = parse_json(R"({"zero_optimization": {"parameter_alignment": true}})", "test");
+  write(dir.path(), catalog);
+  const auto file = optimizer_file(dir, 0);
+  const torch::Value inner = file.root().at("optimizer_state_dict");
+  const auto master = floats(file, inner.at("single_partition_of_fp32_groups")[0]);
+  ASSERT_EQ(master.size(), 59u);  // 50 rounded up to a multiple of 16 bytes, then 7
+  EXPECT_EQ(master[50], 0.0f);
+  EXPECT_NE(master[52], 0.0f);
+  EXPECT_EQ(inner.at("param_alignment_paddings")[0][0].integer(), 2);
+}
+
+TEST(DeepSpeedSink, ClientStateCannotOverwriteDeepSpeedsKeys) {
+  TempDir dir;
+  Catalog catalog = small_model(1, 1);
+  catalog.client_state = parse_json(R"({"module": 1, "epoch": 2})", "test");
+  catalog.data_position = parse_json(R"({"global_sample_index": 36, "epoch": 2})", "test");
+  catalog.rng = parse_json(R"({"seed": 7})", "test");
+  catalog.scheduler =
+      parse_json(R"({"type": "WarmupLR", "last_batch_iteration": 2, "params": {}})", "test");
+  const auto notes = write(dir.path(), catalog);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("client_state.module"), std::string::npos);
+  const auto model = model_file(dir);
+  EXPECT_TRUE(model.root().at("module").is_dict());
+  EXPECT_EQ(model.root().at("epoch").integer(), 2);
+  EXPECT_EQ(model.root().at("global_samples").integer(), 36);
+  EXPECT_EQ(model.root().at("lr_scheduler").pair_count(), 1u);
+  EXPECT_EQ(model.root().at("unishard").at("scheduler").at("type").text(), "WarmupLR");
+  EXPECT_EQ(model.root().at("unishard").at("rng").at("seed").integer(), 7);
+}
+
+TEST(DeepSpeedSink, LeavesOutWithANoteWhatStage3CannotHold) {
+  TempDir dir;
+  Catalog catalog = small_model(1, 3);
+  catalog.tensors.push_back(tensor("a", "weights", {5, 10}, DType::BFloat16));
+  const auto notes = write(dir.path(), catalog);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("a [weights]"), std::string::npos);
+}
+
+TEST(DeepSpeedSink, RefusesAParameterInNoGroup) {
+  Catalog catalog = small_model(1, 2);
+  catalog.groups = parse_json(R"([{"params": ["a"]}])", "test");
+  TempDir dir;
+  try {
+    make(dir.path(), catalog, false);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Mismatch);
+    EXPECT_STREQ(error.what(), "b is in no parameter group");
+  }
+}
+
+TEST(DeepSpeedSink, DroppedSinkLeavesNothing) {
+  TempDir dir;
+  make(dir.path(), small_model(2, 2), false).reset();
+  EXPECT_TRUE(posix_storage().list(dir.path()).empty());
+}
+
+TEST(DeepSpeedSink, RefusesAnExistingTag) {
+  TempDir dir;
+  write(dir.path(), small_model(1, 0));
+  EXPECT_THROW(make(dir.path(), small_model(1, 0), false), Error);
+}
+
+TEST(DeepSpeedUniversalSink, WritesAFolderAParameter) {
+  TempDir dir;
+  write(dir.path(), small_model(1, 2), true);
+  EXPECT_EQ(read_text(posix_storage(), dir.path() / "latest_universal", 100), "tag");
+  const auto payload = open_archive(dir.path() / "tag/zero/a/exp_avg.pt");
+  EXPECT_EQ(payload.tensor(payload.root().at("param")).shape, (Shape{5, 10}));
+  const auto step = open_archive(dir.path() / "tag/zero/b/step.pt");
+  EXPECT_EQ(floats(step, step.root()), std::vector<float>{3.0f});
+}
+
+TEST(DeepSpeedUniversalSink, RefusesNamesThatAreNoFileNames) {
+  for (const std::string& name : {std::string("a/b"), std::string(".."), std::string(256, 'x')}) {
+    Catalog catalog;
+    add_parameter(catalog, name, {2});
+    TempDir dir;
+    EXPECT_THROW(make(dir.path(), catalog, true), Error) << name;
+  }
+}
+
+TEST(DeepSpeedSink, WritesFixturesForEveryWorldSizeAndStage) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* name : {"stage2_two_groups_frozen_tied", "stage3_bf16_two_groups_frozen",
+                           "stage2_fp16_dynamic", "stage0_bf16_fused"}) {
+    const test::CaseSource source(test::fixtures() / "deepspeed" / name);
+    for (const std::uint32_t stage : {1u, 2u, 3u}) {
+      for (const std::uint32_t world_size : {1u, 2u, 5u}) {
+        TempDir dir;
+        Catalog catalog = source.catalog();
+        catalog.world_size = world_size;
+        catalog.stage = stage;
+        write(dir.path(), source, catalog);
+        EXPECT_EQ(first_difference(source, dir.path()), "")
+            << name << ", stage " << stage << ", " << world_size << " ranks";
+      }
+    }
+  }
+}
+
+TEST(DeepSpeedUniversalSink, EverythingComesBack) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* name : {"stage2_two_groups_frozen_tied", "stage2_bf16"}) {
+    const test::CaseSource source(test::fixtures() / "deepspeed" / name);
+    TempDir dir;
+    write(dir.path(), source, source.catalog(), true);
+    EXPECT_EQ(first_difference(source, dir.path()), "") << name;
+  }
+}
+
+Shape random_shape() {
+  const auto dimensions = *rc::gen::inRange<std::size_t>(0, 4);
+  Shape shape;
+  for (std::size_t d = 0; d < dimensions; ++d) {
+    const bool is_empty = *rc::gen::inRange(0, 30) == 0;
+    shape.push_back(is_empty ? 0 : *rc::gen::inRange<std::uint64_t>(1, 9));
+  }
+  return shape;
+}
+
+Catalog random_model() {
+  Catalog catalog;
+  catalog.world_size = *rc::gen::inRange<std::uint32_t>(1, 7);
+  catalog.stage = *rc::gen::inRange<std::uint32_t>(1, 4);
+  catalog.step = *rc::gen::inRange(0, 100000);
+  const auto groups = *rc::gen::inRange<std::size_t>(1, 4);
+  const auto count = *rc::gen::inRange<std::size_t>(1, 9);
+  const bool is_bf16 = *rc::gen::arbitrary<bool>();
+  catalog.groups = Json::array();
+  for (std::size_t g = 0; g < groups; ++g)
+    catalog.groups.push_back({{"lr", 0.1}, {"params", Json::array()}});
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string fqn = fmt::format("layer.{}.weight", i);
+    const Shape shape = random_shape();
+    const int kind = i == 0 ? 0 : *rc::gen::inRange(0, 6);
+    if (kind == 4) {
+      catalog.tensors.push_back(tensor(fqn, "weights", shape, DType::Float32, true));
+    } else if (kind == 5) {
+      catalog.tensors.push_back(tensor(fqn, "buffer", shape, DType::Int64));
+    } else {
+      add_parameter(catalog, fqn, shape);
+      if (is_bf16) catalog.tensors.push_back(tensor(fqn, "weights", shape, DType::BFloat16));
+      catalog.groups[*rc::gen::inRange<std::size_t>(0, groups)]["params"].push_back(fqn);
+    }
+    if (kind != 5 && *rc::gen::inRange(0, 4) == 0) catalog.aliases.push_back({fqn + ".again", fqn});
+  }
+  catalog.config["zero_optimization"] = {{"round_robin_gradients", *rc::gen::arbitrary<bool>()},
+                                         {"parameter_alignment", *rc::gen::arbitrary<bool>()},
+                                         {"sub_group_size", *rc::gen::inRange(1, 200)}};
+  return catalog;
+}
+
+RC_GTEST_PROP(DeepSpeedSinkProperty, EverythingComesBack, ()) {
+  const Catalog catalog = random_model();
+  const MemorySource source(catalog);
+  TempDir dir;
+  write(dir.path(), source, catalog);
+  RC_ASSERT(first_difference(source, dir.path()) == "");
+  const auto back = open_source(posix_storage(), dir.path());
+  RC_ASSERT(back->catalog().aliases.size() == catalog.aliases.size());
+  RC_ASSERT(back->catalog().world_size == catalog.world_size);
+  RC_ASSERT(back->catalog().step == catalog.step);
+}
+
+TEST(PickleJson, ComesBackAsItWas) {
+  const Json value = parse_json(R"({
+    "none": null, "yes": true, "int": -5, "big": 18446744073709551615, "real": 0.1, "text": "é",
+    "list": [1, [2]], "empty": [{}, []],
+    "tuple": {"$type": "tuple", "items": [1, {"$type": "tuple", "items": []}]},
+    "set": {"$type": "set", "items": [1, 2]},
+    "bytes": {"$type": "bytes", "hex": "00ff80"}, "no bytes": {"$type": "bytes", "hex": ""},
+    "bytearray": {"$type": "bytearray", "hex": "7f80"},
+    "huge": {"$type": "int", "dec": "-123456789012345678901234567890"},
+    "inf": {"$type": "float", "value": "-inf"}, "nan": {"$type": "float", "value": "nan"},
+    "complex": {"$type": "complex", "value": [1.0, -2.5]},
+    "size": {"$type": "torch.Size", "items": [2, 3]},
+    "dtype": {"$type": "torch.dtype", "value": "torch.bfloat16"},
+    "device": {"$type": "torch.device", "value": "cuda:1"},
+    "keys": {"$type": "builtins.dict", "pairs": [[1, "a"], ["$x", "b"]]},
+    "ordered": {"$type": "collections.OrderedDict", "pairs": [["w", 1]],
+                "_metadata": {"version": 2}}})",
+                                "test");
+  torch::PickleWriter writer;
+  torch::write_json(writer, value, torch::refuse_tensor);
+  const auto pickle = torch::Pickle::parse(writer.finish(), "test");
+  Json expected = value;
+  expected["big"] = {{"$type", "int"}, {"dec", "18446744073709551615"}};
+  EXPECT_EQ(torch::to_json(pickle->root()).dump(1), expected.dump(1));
+}
+
+TEST(PickleJson, LeavesOutWhatIsNoData) {
+  const Json value =
+      parse_json(R"({"good": 1, "args": {"$type": "object", "name": "argparse.Namespace"},
+    "deep": {"keep": 2, "frozen": {"$type": "frozenset", "items": []}, "t": {"$tensor": "x"}}})",
+                 "test");
+  std::vector<std::string> dropped;
+  const Json kept = torch::without_unwritable(value, "client_state", dropped);
+  EXPECT_EQ(kept.dump(), R"({"good":1,"deep":{"keep":2}})");
+  ASSERT_EQ(dropped.size(), 3u);
+  EXPECT_NE(dropped[0].find("client_state.args: "), std::string::npos);
+  EXPECT_NE(dropped[0].find("argparse.Namespace"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace unishard::converters

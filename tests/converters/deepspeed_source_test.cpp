@@ -1,0 +1,683 @@
+// Real DeepSpeed checkpoints, read and compared bit by bit with what the saving ranks had in
+// memory.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "deepspeed/deepspeed.hpp"
+#include "deepspeed/flat_groups.hpp"
+#include "deepspeed/layout.hpp"
+#include "deepspeed/slot_matcher.hpp"
+#include "fixtures.hpp"
+#include "temp_dir.hpp"
+#include "torch/pickle_json.hpp"
+#include "torch/torch_output.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <set>
+
+namespace unishard::converters {
+namespace {
+
+using test::fixtures;
+namespace fs = std::filesystem;
+
+std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
+  const TensorInfo& info = source.catalog().tensors[tensor];
+  std::vector<std::byte> bytes(info.bytes());
+  source.read(tensor, {0, info.elements()}, bytes);
+  return bytes;
+}
+
+SortedJson read_json(const Path& path) {
+  return parse_sorted_json(read_text(posix_storage(), path, 1u << 26), path.string());
+}
+
+SortedJson sorted(const Json& value) { return SortedJson::parse(value.dump()); }
+
+Path case_folder(const std::string& name) { return fixtures() / "deepspeed" / name; }
+
+std::vector<std::string> all_cases() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fixtures() / "deepspeed")) {
+    if (fs::exists(entry.path() / "case.json")) names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::unique_ptr<Source> open_checkpoint(const Path& folder) {
+  if (is_deepspeed(posix_storage(), folder))
+    return open_deepspeed(posix_storage(), folder, std::nullopt);
+  EXPECT_TRUE(is_deepspeed_universal(posix_storage(), folder)) << folder;
+  return open_deepspeed_universal(posix_storage(), folder, std::nullopt);
+}
+
+/// The state that holds `<fqn>|<name>` of expected.safetensors.
+std::optional<std::size_t> counterpart(const Catalog& catalog, const std::string& label) {
+  const std::string fqn = label.substr(0, label.rfind('|')),
+                    name = label.substr(label.rfind('|') + 1);
+  if (const auto found = catalog.find(fqn, name)) return found;
+  if (name == "weights") return catalog.find(fqn, state::kFp32);  // a run in fp32
+  return std::nullopt;
+}
+
+/// Number of tensors compared.
+std::size_t compare_tensors(const Source& source, const Path& expected_path) {
+  const auto expected = open_source(posix_storage(), expected_path);
+  const Catalog& catalog = source.catalog();
+  std::set<std::size_t> used;
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    const TensorInfo& wanted = expected->catalog().tensors[i];
+    const auto found = counterpart(catalog, wanted.fqn);
+    if (!found) {
+      ADD_FAILURE() << wanted.fqn << " is missing";
+      continue;
+    }
+    used.insert(*found);
+    const TensorInfo& info = catalog.tensors[*found];
+    EXPECT_EQ(name_of(info.dtype), name_of(wanted.dtype)) << wanted.fqn;
+    EXPECT_EQ(info.shape, wanted.shape) << wanted.fqn;
+    EXPECT_TRUE(read_all(source, *found) == read_all(*expected, i)) << wanted.fqn;
+  }
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
+    EXPECT_TRUE(used.contains(i)) << catalog.tensors[i].label() << " was not expected";
+  return expected->catalog().tensors.size();
+}
+
+void compare_names(const Catalog& catalog, const SortedJson& about) {
+  std::map<std::string, std::string> aliases;
+  for (const Alias& alias : catalog.aliases) aliases[alias.fqn] = alias.target;
+  EXPECT_EQ(SortedJson(aliases), about["tied"]);
+  std::set<std::string> frozen, wanted_frozen;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (tensor.frozen) frozen.insert(tensor.fqn);
+  }
+  for (const auto& name : about["frozen"]) wanted_frozen.insert(name.get<std::string>());
+  for (const auto& name : about["frozen_excluded"]) wanted_frozen.erase(name.get<std::string>());
+  EXPECT_EQ(frozen, wanted_frozen);
+}
+
+/// Number of groups compared.
+std::size_t compare_groups(const Catalog& catalog, const SortedJson& about, bool has_settings) {
+  const SortedJson& wanted = about["param_groups"];
+  EXPECT_EQ(catalog.groups.size(), wanted.size());
+  for (std::size_t g = 0; g < std::min(catalog.groups.size(), wanted.size()); ++g) {
+    const SortedJson group = sorted(catalog.groups[g]);
+    EXPECT_EQ(group["params"], wanted[g]["params"]) << "group " << g;
+    if (has_settings) {
+      EXPECT_EQ(group, wanted[g]);
+    }
+    for (const auto& name : wanted[g]["params"]) {
+      for (const TensorInfo& tensor : catalog.tensors) {
+        if (tensor.fqn == name) {
+          EXPECT_EQ(tensor.group, static_cast<int>(g)) << tensor.label();
+        }
+      }
+    }
+  }
+  return wanted.size();
+}
+
+void compare_run(const Catalog& catalog, const SortedJson& about) {
+  EXPECT_EQ(catalog.world_size, about["world_size"]);
+  EXPECT_EQ(catalog.stage, about["stage"]);
+  EXPECT_EQ(static_cast<double>(catalog.step), about["optimizer_step"].get<double>());
+  EXPECT_EQ(sorted(catalog.scheduler), about["scheduler_state"]);
+  EXPECT_EQ(sorted(catalog.loss_scaler), about["loss_scaler"]);
+  EXPECT_EQ(catalog.client_state.is_null() ? SortedJson::object() : sorted(catalog.client_state),
+            about["client_state"]);
+  EXPECT_EQ(sorted(catalog.config), about["ds_config"]);
+  for (const char* key : {"global_steps", "skipped_steps", "global_samples"})
+    EXPECT_EQ(sorted(catalog.data_position[key]), about[key]) << key;
+  EXPECT_EQ(catalog.producer["library"], "deepspeed");
+  EXPECT_EQ(catalog.producer["version"], about["deepspeed_version"].get<std::string>());
+}
+
+TEST(DeepSpeedSource, EveryFixtureGivesTheBitsAndSettingsOfTheSavingRanks) {
+  SKIP_WITHOUT_FIXTURES();
+  std::size_t cases = 0, tensors = 0, groups = 0;
+  for (const std::string& name : all_cases()) {
+    SCOPED_TRACE(name);
+    const SortedJson about = read_json(case_folder(name) / "case.json");
+    try {
+      const auto source = open_checkpoint(case_folder(name) / "checkpoint");
+      EXPECT_EQ(source->format(),
+                name.starts_with("universal") ? "deepspeed-universal" : "deepspeed");
+      tensors += compare_tensors(*source, case_folder(name) / "expected.safetensors");
+      compare_names(source->catalog(), about);
+      groups += compare_groups(source->catalog(), about, name != "stage2_elastic");
+      compare_run(source->catalog(), about);
+      for (const std::string& note : source->notes()) std::cout << name << ": " << note << "\n";
+      ++cases;
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what() << " " << error.hint();
+    }
+  }
+  std::cout << cases << " cases, " << tensors << " tensors, " << groups << " groups equal\n";
+  EXPECT_EQ(cases, 44u);
+}
+
+// ---- What is refused, or read in spite of what DeepSpeed's own tools do with it.
+
+constexpr std::string_view kStep = "global_step3";
+
+/// A copy of a fixture's checkpoint folder.
+class Copy {
+ public:
+  explicit Copy(const std::string& name) {
+    fs::copy(case_folder(name) / "checkpoint", path(), fs::copy_options::recursive);
+  }
+  Path path() const { return folder_.path() / "checkpoint"; }
+  Path tag() const { return path() / kStep; }
+  Path optimizer(int rank) const { return tag() / optimizer_name(rank); }
+  static std::string optimizer_name(int rank) {
+    return "zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_optim_states.pt";
+  }
+
+ private:
+  test::TempDir folder_;
+};
+
+Path other(const std::string& name, const std::string& file) {
+  for (const auto& entry : fs::directory_iterator(case_folder(name) / "checkpoint")) {
+    if (fs::exists(entry.path() / file)) return entry.path() / file;
+  }
+  return {};
+}
+
+void write_text(const Path& path, std::string_view text) {
+  fs::remove(path);
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+void replace(const Path& file, const Path& with) {
+  fs::copy_file(with, file, fs::copy_options::overwrite_existing);
+}
+
+struct Damage {
+  std::string what, fixture;
+  std::function<void(const Copy&)> make;
+  ErrorCode code;
+  std::vector<std::string> words;
+};
+
+std::vector<Damage> damages() {
+  const ErrorCode corrupt = ErrorCode::Corrupt, unsupported = ErrorCode::Unsupported;
+  const std::string model = "mp_rank_00_model_states.pt";
+  const std::string model3 = "zero_pp_rank_1_mp_rank_00_model_states.pt";
+  const std::string rank2 = Copy::optimizer_name(2), rank1 = Copy::optimizer_name(1);
+  return {
+      {"missing optimizer rank",
+       "stage2_w4",
+       [](const Copy& c) { fs::remove(c.optimizer(1)), fs::remove(c.optimizer(2)); },
+       corrupt,
+       {"optimizer files of rank 1, 2 are missing", "4 ranks, 2 files"}},
+      {"missing all optimizer ranks",
+       "stage2_w2",
+       [](const Copy& c) { fs::remove(c.optimizer(0)), fs::remove(c.optimizer(1)); },
+       corrupt,
+       {"optimizer files of rank 0, 1 are missing"}},
+      {"missing model rank",
+       "stage3_w3",
+       [=](const Copy& c) { fs::remove(c.tag() / model3); },
+       corrupt,
+       {"model files of rank 1 are missing"}},
+      {"missing model file",
+       "stage2_w2",
+       [=](const Copy& c) { fs::remove(c.tag() / model); },
+       corrupt,
+       {model, "missing"}},
+      {"duplicate rank",
+       "stage2_w2",
+       [=](const Copy& c) { fs::copy_file(c.optimizer(1), c.tag() / ("bf16_" + rank1)); },
+       corrupt,
+       {"bf16_" + rank1, "file of rank 1", "mixes two saves"}},
+      {"rank of a larger run",
+       "stage2_w2",
+       [=](const Copy& c) { fs::copy_file(other("stage2_w3", rank2), c.optimizer(2)); },
+       corrupt,
+       {"rank 2 are left from another save"}},
+      {"world sizes disagree",
+       "stage2_w2",
+       [=](const Copy& c) { replace(c.tag() / model, other("stage2_w3", model)); },
+       corrupt,
+       {"partition_count is 2", "dp_world_size says 3", "2 optimizer files"}},
+      {"partition_count of another run",
+       "stage2_w2",
+       [=](const Copy& c) { replace(c.optimizer(1), other("stage2_w3", rank1)); },
+       corrupt,
+       {"not of one save", "partition_count differs", rank1}},
+      {"group count of another run",
+       "stage2_w2",
+       [=](const Copy& c) { replace(c.optimizer(1), other("stage2_round_robin", rank1)); },
+       corrupt,
+       {"not of one save", "1 and 2 flat groups"}},
+      {"optimizer file of another step",
+       "stage2_w2",
+       [=](const Copy& c) { replace(c.optimizer(1), other("stage2_fp16_dynamic", rank1)); },
+       corrupt,
+       {"not of one save", "optimizer steps of group 0 are 3 and 5"}},
+      {"model file of another step",
+       "stage3_w2",
+       [=](const Copy& c) { replace(c.tag() / model3, other("stage3_fp16_dynamic", model3)); },
+       corrupt,
+       {"not of one save", "global_steps are 3 and 8"}},
+      {"model of other shapes",
+       "stage2_w2",
+       [=](const Copy& c) { replace(c.tag() / model, other("stage1_w2_frozen", model)); },
+       corrupt,
+       {"partitions of group 0 hold"}},
+      {"truncated file",
+       "stage3_w2",
+       [](const Copy& c) { fs::resize_file(c.optimizer(1), fs::file_size(c.optimizer(1)) / 2); },
+       corrupt,
+       {rank1}},
+      {"empty file",
+       "stage2_w2",
+       [](const Copy& c) { fs::resize_file(c.optimizer(1), 0); },
+       corrupt,
+       {rank1, "empty"}},
+      {"tensor parallel",
+       "stage2_w2",
+       [=](const Copy& c) {
+         fs::copy_file(c.tag() / model, c.tag() / "mp_rank_01_model_states.pt");
+       },
+       unsupported,
+       {"mp_rank_01", "model-parallel rank 1"}},
+      {"pipeline",
+       "stage1_w2",
+       [=](const Copy& c) { fs::copy_file(c.tag() / model, c.tag() / "layer_03-model_states.pt"); },
+       unsupported,
+       {"layer_03", "pipeline"}},
+      {"experts",
+       "stage1_w2",
+       [=](const Copy& c) {
+         fs::copy_file(c.tag() / model, c.tag() / "layer_0_expert_1_mp_rank_00_model_states.pt");
+       },
+       unsupported,
+       {"layer_0_expert_1", "experts"}},
+      {"swap file missing",
+       "stage3_nvme_mixed",
+       [](const Copy& c) {
+         fs::remove(c.tag() / "offloaded_tensors/rank01/exp_avg-14_24.tensor.swp");
+       },
+       corrupt,
+       {"exp_avg of rank 1", "exp_avg-14_24.tensor.swp is missing"}},
+      {"swap file short",
+       "stage3_nvme_swapped",
+       [](const Copy& c) {
+         fs::resize_file(c.tag() / "offloaded_tensors/rank01/0_4.tensor.swp", 100);
+       },
+       corrupt,
+       {"rank01/0_4.tensor.swp", "100 bytes"}},
+      {"latest names a missing tag",
+       "stage2_w2",
+       [](const Copy& c) { write_text(c.path() / "latest", "global_step9"); },
+       ErrorCode::NotFound,
+       {"global_step9", "global_step3"}},
+      {"latest leads out",
+       "stage2_w2",
+       [](const Copy& c) { write_text(c.path() / "latest", "../checkpoint/global_step3"); },
+       corrupt,
+       {"latest", "not the name of a folder"}},
+      {"latest is ..",
+       "stage2_w2",
+       [](const Copy& c) { write_text(c.path() / "latest", ".."); },
+       corrupt,
+       {"not the name of a folder"}},
+      {"universal parameter missing",
+       "universal_stage2",
+       [](const Copy& c) { fs::remove_all(c.tag() / "zero/tok.weight"); },
+       corrupt,
+       {"zero/tok.weight/fp32.pt is missing"}},
+      {"universal frozen part missing",
+       "universal_stage3",
+       [=](const Copy& c) { fs::remove(c.tag() / model3); },
+       corrupt,
+       {"model files of rank 1 are missing"}},
+      {"universal of another model",
+       "universal_stage2",
+       [](const Copy& c) {
+         replace(c.tag() / "zero/tok.weight/exp_avg.pt", c.tag() / "zero/norm.bias/exp_avg.pt");
+       },
+       corrupt,
+       {"tok.weight/exp_avg.pt", "shape (11)"}},
+  };
+}
+
+TEST(DeepSpeedSource, RefusesDamagedFoldersWithTheReason) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const Damage& damage : damages()) {
+    SCOPED_TRACE(damage.what);
+    const Copy copy(damage.fixture);
+    damage.make(copy);
+    try {
+      open_source(posix_storage(), copy.path());
+      ADD_FAILURE() << "was read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), damage.code) << error.what();
+      for (const std::string& word : damage.words)
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(DeepSpeedSource, OpensTheFolderTheTagAndTheTagByName) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("stage2_w2");
+  const auto tensors = [](const Path& path, std::optional<std::string> tag = {}) {
+    return open_source(posix_storage(), path, tag)->catalog().tensors.size();
+  };
+  const std::size_t expected = tensors(copy.path());
+  EXPECT_EQ(tensors(copy.tag()), expected);
+  EXPECT_EQ(tensors(copy.path(), std::string(kStep)), expected);
+  write_text(copy.path() / "latest", "  global_step3\r\n");
+  EXPECT_EQ(tensors(copy.path()), expected);
+  fs::remove(copy.path() / "latest");
+  EXPECT_EQ(tensors(copy.path()), expected) << "the only tag";
+  fs::copy(copy.tag(), copy.path() / "global_step10", fs::copy_options::recursive);
+  EXPECT_THROW(tensors(copy.path()), Error) << "two tags and no latest";
+  EXPECT_EQ(tensors(copy.path(), "global_step10"), expected);
+  EXPECT_THROW(tensors(copy.path(), "../checkpoint"), Error);
+  EXPECT_THROW(tensors(copy.tag(), "global_step10"), Error);
+}
+
+TEST(DeepSpeedSource, ProbesTellItFromOtherFolders) {
+  SKIP_WITHOUT_FIXTURES();
+  Storage& storage = posix_storage();
+  EXPECT_FALSE(is_deepspeed(storage, fixtures()));
+  EXPECT_FALSE(is_deepspeed(storage, fixtures() / "missing"));
+  EXPECT_FALSE(is_deepspeed(storage, case_folder("stage2_w2") / "case.json"));
+  EXPECT_FALSE(is_deepspeed(storage, case_folder("universal_stage1") / "checkpoint"));
+  EXPECT_FALSE(is_deepspeed(storage, case_folder("universal_stage1") / "checkpoint" / kStep));
+  EXPECT_FALSE(is_deepspeed_universal(storage, case_folder("stage2_w2") / "checkpoint"));
+  EXPECT_TRUE(
+      is_deepspeed_universal(storage, case_folder("universal_stage3") / "checkpoint" / kStep));
+}
+
+TEST(DeepSpeedSource, ReadsAnyRangeAcrossPieces) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* name : {"stage2_w4", "stage3_w4", "stage3_bf16_two_groups_frozen"}) {
+    const auto source = open_checkpoint(case_folder(name) / "checkpoint");
+    for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
+      const TensorInfo& info = source->catalog().tensors[i];
+      const std::vector<std::byte> all = read_all(*source, i);
+      for (std::uint64_t begin = 0; begin < info.elements(); begin += 7) {
+        const std::uint64_t end = std::min(info.elements(), begin + 5), width = size_of(info.dtype);
+        std::vector<std::byte> part((end - begin) * width);
+        source->read(i, {begin, end}, part);
+        ASSERT_TRUE(std::ranges::equal(part, std::span(all).subspan(begin * width, part.size())))
+            << info.label();
+      }
+    }
+  }
+}
+
+// ---- Files as other versions wrote them, made here.
+
+struct Made {
+  DType dtype;
+  Shape shape;
+  std::vector<float> values;  ///< of Float32; other types are all zero
+};
+
+/// torch.save of `object`, whose {"$tensor": name} are `tensors`.
+void save_torch(const Path& file, const Json& object, const std::map<std::string, Made>& tensors) {
+  torch::PickleWriter pickle;
+  std::vector<std::string> order;
+  torch::write_json(pickle, object, [&](torch::PickleWriter& writer, const std::string& name) {
+    const auto known = std::ranges::find(order, name);
+    const auto key = static_cast<std::size_t>(known - order.begin());
+    if (known == order.end()) order.push_back(name);
+    const Made& made = tensors.at(name);
+    writer.tensor(made.dtype, made.shape, std::to_string(key), element_count(made.shape));
+  });
+  torch::ArchivePlan plan{file.filename(), "archive", pickle.finish(), {}};
+  std::vector<std::vector<std::byte>> bytes;
+  for (const std::string& name : order) {
+    const Made& made = tensors.at(name);
+    bytes.emplace_back(element_count(made.shape) * size_of(made.dtype));
+    if (made.dtype == DType::Float32)
+      std::ranges::copy(std::as_bytes(std::span(made.values)), bytes.back().begin());
+    plan.storage_bytes.push_back(bytes.back().size());
+  }
+  torch::TorchOutput output(posix_storage(), file.parent_path());
+  const std::size_t archive = output.add(std::move(plan));
+  for (std::size_t i = 0; i < bytes.size(); ++i) output.write(archive, i, 0, bytes[i]);
+  output.finish();
+}
+
+Json tensor(const std::string& name) { return {{"$tensor", name}}; }
+Json with_number_keys(Json value) {
+  return {{"$type", "builtins.dict"}, {"pairs", Json::array({Json::array({0, std::move(value)})})}};
+}
+
+/// A parameter a of (2, 2), b of (3) on two ranks, as DeepSpeed 0.4 wrote it: param_shapes in the
+/// optimizer file, no buffer_names, no shared_params, no zero_stage class.
+void save_old_checkpoint(const Path& tag, bool has_states) {
+  fs::create_directories(tag);
+  Json module = {{"a", tensor("a")},
+                 {"b", tensor("b")},
+                 {"tied", tensor("a")},
+                 {"bn.running_mean", tensor("mean")},
+                 {"fixed", tensor("fixed")}};
+  Json model = {{"module", module},      {"optimizer", nullptr},
+                {"skipped_steps", 0},    {"global_steps", has_states ? 5 : 0},
+                {"dp_world_size", 2},    {"mp_world_size", 1},
+                {"mine", {{"epoch", 4}}}};
+  const DType f32 = DType::Float32;
+  save_torch(tag / "mp_rank_00_model_states.pt", model,
+             {{"a", {f32, {2, 2}, {1, 2, 3, 4}}},
+              {"b", {f32, {3}, {5, 6, 7}}},
+              {"mean", {f32, {2}, {8, 9}}},
+              {"fixed", {f32, {1}, {10}}}});
+  for (int rank = 0; rank < 2; ++rank) {
+    Json state = Json::object();
+    if (has_states) state = with_number_keys({{"step", 5}, {"exp_avg", tensor("avg")}});
+    Json inner = {
+        {"base_optimizer_state",
+         {{"state", state}, {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
+        {"single_partition_of_fp32_groups", Json::array({tensor("master")})},
+        {"zero_stage", 2},
+        {"partition_count", {2}},
+        {"param_shapes", Json::array({{{"a", {2, 2}}, {"b", {3}}}})}};
+    const std::map<std::string, Made> tensors =
+        rank == 0 ? std::map<std::string, Made>{{"master", {f32, {4}, {1, 2, 3, 4}}},
+                                                {"avg", {f32, {4}, {11, 12, 13, 14}}}}
+                  : std::map<std::string, Made>{{"master", {f32, {3}, {5, 6, 7}}},
+                                                {"avg", {f32, {4}, {15, 16, 17, -1}}}};
+    save_torch(tag / Copy::optimizer_name(rank), {{"optimizer_state_dict", inner}}, tensors);
+  }
+}
+
+std::vector<float> floats_of(const Source& source, std::string_view fqn, std::string_view state) {
+  const auto found = source.catalog().find(fqn, state);
+  if (!found) return {};
+  const std::vector<std::byte> bytes = read_all(source, *found);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+TEST(DeepSpeedSource, ReadsFilesOfOldVersions) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  const auto source = open_source(posix_storage(), folder.path());
+  const Catalog& catalog = source->catalog();
+  using Floats = std::vector<float>;
+  EXPECT_EQ(floats_of(*source, "a", "fp32"), (Floats{1, 2, 3, 4}));
+  EXPECT_EQ(floats_of(*source, "b", "fp32"), (Floats{5, 6, 7}));
+  EXPECT_EQ(floats_of(*source, "a", "exp_avg"), (Floats{11, 12, 13, 14}));
+  EXPECT_EQ(floats_of(*source, "b", "exp_avg"), (Floats{15, 16, 17})) << "without the padding";
+  EXPECT_EQ(floats_of(*source, "bn.running_mean", "buffer"), (Floats{8, 9}));
+  EXPECT_EQ(floats_of(*source, "fixed", "weights"), (Floats{10}));
+  EXPECT_EQ(catalog.tensors.size(), 6u);
+  EXPECT_EQ(catalog.aliases, (std::vector<Alias>{{"tied", "a"}}));
+  EXPECT_EQ(catalog.step, 5);
+  EXPECT_EQ(catalog.stage, 2u);
+  EXPECT_EQ(catalog.client_state, (Json{{"mine", {{"epoch", 4}}}}));
+}
+
+TEST(DeepSpeedSource, ReadsACheckpointOfBeforeTheFirstStep) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", false);
+  const auto source = open_source(posix_storage(), folder.path());
+  EXPECT_EQ(floats_of(*source, "b", "fp32"), (std::vector<float>{5, 6, 7}));
+  EXPECT_EQ(source->catalog().tensors.size(), 4u);
+  EXPECT_EQ(source->catalog().step, 0);
+}
+
+TEST(DeepSpeedSource, NotesWeightsThatAreNotThoseOfTheOptimizer) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  fs::remove(tag / Copy::optimizer_name(1));
+  Json inner = {{"base_optimizer_state",
+                 {{"state", with_number_keys({{"step", 5}, {"exp_avg", tensor("m")}})},
+                  {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
+                {"single_partition_of_fp32_groups", Json::array({tensor("m")})},
+                {"zero_stage", 2},
+                {"partition_count", {2}}};
+  save_torch(tag / Copy::optimizer_name(1), {{"optimizer_state_dict", inner}},
+             {{"m", {DType::Float32, {3}, {5, 6, 8}}}});
+  const auto notes = open_source(posix_storage(), folder.path())->notes();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("1 parameters, first \"b\""), std::string::npos) << notes[0];
+}
+
+TEST(DeepSpeedSource, ReadsMoreRanksThanItMayOpenFiles) {
+  constexpr std::uint64_t kRanks = 200;
+  const test::TempDir folder;
+  save_torch(folder.path() / "mp_rank_00_model_states.pt",
+             {{"module", Json::object()}, {"buffer_names", Json::array()}, {"global_steps", 1}},
+             {});
+  std::vector<float> all;
+  for (std::uint64_t rank = 0; rank < kRanks; ++rank) {
+    const Json shapes = Json::array({{{"a", {kRanks, 2}}}});
+    const Json inner = {
+        {"base_optimizer_state",
+         {{"state", Json::object()}, {"param_groups", Json::array({{{"params", {0}}}})}}},
+        {"single_partition_of_fp32_groups", Json::array({tensor("p")})},
+        {"zero_stage", 1},
+        {"partition_count", {kRanks}},
+        {"param_shapes", shapes}};
+    const std::vector<float> values = {static_cast<float>(rank), -static_cast<float>(rank)};
+    all.insert(all.end(), values.begin(), values.end());
+    save_torch(folder.path() / Copy::optimizer_name(static_cast<int>(rank)),
+               {{"optimizer_state_dict", inner}}, {{"p", {DType::Float32, {2}, values}}});
+  }
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{160, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  const auto source = open_source(posix_storage(), folder.path());
+  EXPECT_EQ(floats_of(*source, "a", "fp32"), all);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(DeepSpeedSource, RefusesQuantisedFrozenParameters) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  fs::remove(tag / "mp_rank_00_model_states.pt");
+  const Json model = {{"module", {{"a", tensor("a")}}},
+                      {"frozen_param_fragments", {{"q", tensor("q")}}},
+                      {"frozen_param_shapes", {{"q", {4}}}},
+                      {"global_steps", 5}};
+  save_torch(tag / "mp_rank_00_model_states.pt", model,
+             {{"a", {DType::Float32, {1}, {1}}}, {"q", {DType::Int8, {4}, {}}}});
+  try {
+    open_source(posix_storage(), folder.path());
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+    EXPECT_NE(std::string(error.what()).find("\"q\" is quantised"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(DeepSpeedValues, ReadsTheStageInAllEncodings) {
+  using namespace std::string_literals;
+  const std::string stage_class = "cdeepspeed.runtime.zero.config\nZeroStageEnum\n";
+  const std::array<std::string, 3> pickles = {
+      "\x80\x02K\x02."s,
+      "\x80\x02" + stage_class + "K\x02\x85R."s,
+      "\x80\x02"
+      "c__builtin__\ngetattr\n"s +
+          stage_class + "X\x09\x00\x00\x00gradients\x86R."s,
+  };
+  for (const std::string& pickle : pickles)
+    EXPECT_EQ(deepspeed::zero_stage(torch::Pickle::parse(pickle, "test")->root()), 2u);
+}
+
+TEST(DeepSpeedLayout, ParsesRanksAsNumbers) {
+  using deepspeed::FileRole;
+  const auto parsed = deepspeed::parse_file_name("bf16_zero_pp_rank_10_mp_rank_02_optim_states.pt");
+  EXPECT_EQ(parsed.role, FileRole::Optimizer);
+  EXPECT_EQ(parsed.rank, 10u);
+  EXPECT_EQ(parsed.model_rank, 2u);
+  EXPECT_EQ(deepspeed::parse_file_name("zero_pp_rank_0_mp_rank_00optim_states.pt").role,
+            FileRole::Optimizer);
+  EXPECT_EQ(deepspeed::parse_file_name("layer_01-model_00-model_states.pt").role, FileRole::Layer);
+  EXPECT_EQ(deepspeed::parse_file_name("mp_rank_00_model_states.pt.bak").role, FileRole::Other);
+  EXPECT_EQ(deepspeed::parse_file_name("mp_rank_99999999999_model_states.pt").role,
+            FileRole::Other);
+}
+
+TEST(DeepSpeedLayout, OrdersRanksByNumber) {
+  const test::TempDir folder;
+  for (int rank = 0; rank < 12; ++rank) write_text(folder.path() / Copy::optimizer_name(rank), "x");
+  const auto files = deepspeed::find_rank_files(posix_storage(), folder.path());
+  ASSERT_EQ(files.optimizers.size(), 12u);
+  for (std::uint32_t rank = 0; rank < 12; ++rank) EXPECT_EQ(files.optimizers[rank].first, rank);
+}
+
+TEST(DeepSpeedSlotMatcher, FindsTheOnlyWayAndTellsWhenThereAreSeveral) {
+  using deepspeed::SlotMatcher;
+  const std::string candidates = "abcab";  // a letter is a shape
+  const auto match = [&](std::vector<std::string> groups) {
+    std::vector<std::size_t> sizes;
+    for (const auto& group : groups) sizes.push_back(group.size());
+    return SlotMatcher(sizes, candidates.size(), [=](std::size_t g, std::size_t k, std::size_t c) {
+      return groups[g][k] == candidates[c];
+    });
+  };
+  using Solution = std::vector<std::vector<std::size_t>>;
+  EXPECT_EQ(match({"bca", "ab"}).solution(), (Solution{{1, 2, 3}, {0, 4}}));
+  EXPECT_EQ(match({"bca", "ab"}).outcome(), SlotMatcher::Outcome::One);
+  EXPECT_EQ(match({"ca"}).solution(), (Solution{{2, 3}}));
+  EXPECT_EQ(match({"ab"}).outcome(), SlotMatcher::Outcome::Several);
+  EXPECT_NE(match({"ab"}).solution(), match({"ab"}).solution(true));
+  EXPECT_EQ(match({"ba", "cb"}).outcome(), SlotMatcher::Outcome::One);
+  EXPECT_EQ(match({"cc"}).outcome(), SlotMatcher::Outcome::None);
+  EXPECT_EQ(match({"abcabc"}).outcome(), SlotMatcher::Outcome::None);
+}
+
+TEST(DeepSpeedFlatGroups, UndoesTheRoundRobinOrder) {
+  const std::vector<deepspeed::NamedShape> reordered = {
+      {"0", {}}, {"3", {}}, {"1", {}}, {"4", {}}, {"2", {}}};
+  const auto original = deepspeed::undo_round_robin(reordered, 3);
+  for (std::size_t i = 0; i < original.size(); ++i) EXPECT_EQ(original[i].fqn, std::to_string(i));
+}
+
+TEST(DeepSpeedFlatGroups, CutsStage3RangesWithoutOverflow) {
+  using deepspeed::stage3_range;
+  EXPECT_EQ(stage3_range(11, 0, 4), (ElementRange{0, 3}));
+  EXPECT_EQ(stage3_range(11, 3, 4), (ElementRange{9, 11}));
+  EXPECT_EQ(stage3_range(3, 2, 4), (ElementRange{2, 3}));
+  EXPECT_TRUE(stage3_range(3, 3, 4).empty());
+  EXPECT_TRUE(stage3_range(0, 0, 4).empty());
+  EXPECT_TRUE(stage3_range(1, 1u << 20, 1u << 20).empty());
+}
+
+}  // namespace
+}  // namespace unishard::converters

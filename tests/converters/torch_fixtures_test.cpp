@@ -1,0 +1,123 @@
+// Real torch.save files, read and compared bit by bit with what torch itself reads from them.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "fixtures.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace unishard::converters {
+namespace {
+
+using test::fixtures;
+
+std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
+  const TensorInfo& info = source.catalog().tensors[tensor];
+  std::vector<std::byte> bytes(info.bytes());
+  source.read(tensor, {0, info.elements()}, bytes);
+  return bytes;
+}
+
+std::map<std::string, std::size_t> by_name(const Catalog& catalog) {
+  std::map<std::string, std::size_t> names;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) names[catalog.tensors[i].fqn] = i;
+  for (const Alias& alias : catalog.aliases) names[alias.fqn] = names.at(alias.target);
+  return names;
+}
+
+Json read_json(const Path& path) {
+  return parse_json(read_text(posix_storage(), path, 1u << 26), path.string());
+}
+
+/// Number of tensors of `file` that were compared with expected.safetensors.
+int compare(const Path& file, const Path& expected_path) {
+  const auto source = open_source(posix_storage(), file);
+  const auto expected = open_source(posix_storage(), expected_path);
+  const auto names = by_name(source->catalog());
+  int compared = 0;
+  for (const auto& [name, index] : by_name(expected->catalog())) {
+    const auto found = names.find(name);
+    if (found == names.end()) {
+      ADD_FAILURE() << file << ": " << name << " is missing";
+      continue;
+    }
+    const TensorInfo& a = source->catalog().tensors[found->second];
+    const TensorInfo& b = expected->catalog().tensors[index];
+    EXPECT_EQ(name_of(a.dtype), name_of(b.dtype)) << file << ": " << name;
+    EXPECT_EQ(a.shape, b.shape) << file << ": " << name;
+    EXPECT_EQ(read_all(*source, found->second), read_all(*expected, index)) << file << ": " << name;
+    ++compared;
+  }
+  return compared;
+}
+
+TEST(TorchFixtures, EveryTensorOfEveryFileEqualsWhatTorchReads) {
+  SKIP_WITHOUT_FIXTURES();
+  // Sorts of tensors that are refused by name: their cases are looked at one by one below.
+  const std::set<std::string> elsewhere = {"zip_dtypes_exotic", "zip_quantized", "zip_sparse",
+                                           "zip_meta", "legacy_untyped"};
+  int cases = 0, files = 0, tensors = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(fixtures() / "torch")) {
+    const Path folder = entry.path();
+    const std::string name = folder.filename();
+    if (!std::filesystem::exists(folder / "case.json") || elsewhere.contains(name)) continue;
+    const Json description = read_json(folder / "case.json");
+    if (!description.contains("files") || name.find("dcp") != std::string::npos ||
+        name.find("fsdp") != std::string::npos || name.starts_with("dtensor") ||
+        name.starts_with("hf_"))
+      continue;
+    SCOPED_TRACE(name);
+    ++cases;
+    for (const auto& [file, about] : description["files"].items()) {
+      if (about.value("torch_load_weights_only_False", "ok") != "ok") continue;
+      try {
+        tensors += compare(folder / "checkpoint" / file, folder / "expected.safetensors");
+        ++files;
+      } catch (const Error& error) {
+        ADD_FAILURE() << name << "/" << file << ": " << error.what();
+      }
+    }
+  }
+  std::cout << cases << " cases, " << files << " files, " << tensors << " tensors equal\n";
+  EXPECT_GE(cases, 20);
+}
+
+/// Opens the file, reads every tensor of a sane size and checks every checksum.
+void read_everything(const Path& path) {
+  constexpr std::uint64_t kSane = 1u << 24;
+  const auto source = open_source(posix_storage(), path);
+  for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
+    if (source->catalog().tensors[i].elements() < kSane) read_all(*source, i);
+  }
+  source->check({});
+}
+
+TEST(TorchFixtures, HostileFilesAreRefusedOrReadSafely) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path folder = fixtures() / "torch" / "hostile";
+  int refused = 0, read = 0;
+  const Json manifest = read_json(folder / "manifest.json");
+  for (const auto& [name, about] : manifest.items()) {
+    if (!std::filesystem::is_regular_file(folder / name)) continue;
+    const auto must = about["reader_must"].get<std::string>();
+    const bool must_refuse =
+        must.starts_with("refuse with an error") || must == "refuse on a full read";
+    try {
+      read_everything(folder / name);
+      EXPECT_FALSE(must_refuse) << name << " was read; a reader must " << must;
+      ++read;
+    } catch (const Error& error) {
+      EXPECT_NE(must, "load") << name << ": " << error.what();
+      ++refused;
+    }
+  }
+  std::cout << refused << " refused, " << read << " read safely\n";
+  EXPECT_GT(refused, 80);
+}
+
+}  // namespace
+}  // namespace unishard::converters

@@ -1,0 +1,36 @@
+#pragma once
+// What all fuzz targets share. A target fails by crashing, by a sanitizer's report, by a foreign
+// exception, by libFuzzer's time or memory limit; an unishard::Error is the expected outcome.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace unishard::fuzz {
+
+/// Reads the first and the last elements of every tensor: what a tool would do first.
+inline void read_ends(const converters::Source& source) {
+  constexpr std::uint64_t kElements = 64;
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+    const TensorInfo& tensor = source.catalog().tensors[i];
+    const std::uint64_t elements = tensor.elements(), count = std::min(elements, kElements);
+    std::vector<std::byte> bytes(count * size_of(tensor.dtype));
+    source.read(i, {0, count}, bytes);
+    source.read(i, {elements - count, elements}, bytes);
+  }
+}
+
+/// Calls `body` and takes an Error for an answer.
+template <class Body>
+int expect_error_or_success(Body&& body) {
+  try {
+    body();
+  } catch (const Error&) {
+  }
+  return 0;
+}
+
+}  // namespace unishard::fuzz

@@ -1,0 +1,13 @@
+// The pickle machine and what is made of its result.
+#include "fuzz.hpp"
+#include "torch/object_tree.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  namespace torch = unishard::converters::torch;
+  return unishard::fuzz::expect_error_or_success([&] {
+    const auto pickle = torch::Pickle::parse(std::string(reinterpret_cast<const char*>(data), size),
+                                             "input", {.bytes = 1 << 20, .memory_bytes = 64 << 20});
+    torch::describe(pickle->root(), size);
+    pickle->globals();
+  });
+}

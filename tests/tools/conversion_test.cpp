@@ -1,0 +1,122 @@
+// Every format into every other one, on a checkpoint with everything that the formats know.
+#include "lib/conversion.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "make_checkpoint.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <iostream>
+
+namespace unishard::tools {
+namespace {
+
+using test::TempDir;
+
+constexpr std::array<std::string_view, 6> kFormats = {"native", "deepspeed", "deepspeed-universal",
+                                                      "dcp",    "torch",     "safetensors"};
+
+OutputOptions output(std::string_view format, const Path& folder) {
+  OutputOptions options;
+  options.format = format;
+  options.tag = "tag";
+  options.path = folder;
+  if (format == "torch") options.path += ".pt";
+  if (format == "safetensors") options.path += ".safetensors";
+  return options;
+}
+
+std::unique_ptr<converters::Source> convert(const converters::Source& source,
+                                            const ConvertOptions& options,
+                                            const OutputOptions& to) {
+  const ConvertPlan plan = plan_convert(source, options);
+  const auto sink = make_sink(posix_storage(), to, plan.target);
+  converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},
+                   *sink, {});
+  sink->commit();
+  return converters::open_source(posix_storage(), to.path);
+}
+
+class Conversion : public testing::Test {
+ protected:
+  Conversion() {
+    test::write_example(temp.path() / "example", {.world_size = 3, .stage = 2, .bf16 = true});
+    example = converters::open_source(posix_storage(), temp.path() / "example");
+    expected = with_digests(*example, {});
+  }
+  Path file(std::string_view name) const { return temp.path() / name; }
+
+  TempDir temp;
+  std::unique_ptr<converters::Source> example;
+  Catalog expected;
+};
+
+TEST_F(Conversion, EveryFormatIntoEveryOtherKeepsTheIdentity) {
+  const std::string wanted = identity(expected).value();
+  for (const std::string_view from : kFormats) {
+    const std::string first_name(from);
+    const auto first = convert(*example, {}, output(from, file(first_name)));
+    std::cout << from << " ->";
+    for (const std::string_view to : kFormats) {
+      SCOPED_TRACE(first_name + " to " + std::string(to));
+      const auto second = convert(*first, {}, output(to, file(first_name + "-" + std::string(to))));
+      const Catalog written = with_digests(*second, {});
+      EXPECT_EQ(identity(written), wanted) << testing::PrintToString(differing(expected, written));
+      EXPECT_EQ(written.step, expected.step);
+      EXPECT_EQ(written.aliases, expected.aliases);
+      std::cout << " " << to << (identity(written) == wanted ? " equal" : " DIFFERENT");
+    }
+    std::cout << "\n";
+  }
+}
+
+TEST_F(Conversion, AnotherWorldSizeAndStageKeepTheIdentity) {
+  for (const std::string_view format : {"deepspeed", "dcp", "native"}) {
+    for (const std::uint32_t world_size : {1u, 2u, 5u}) {
+      for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
+        const std::string name =
+            std::string(format) + std::to_string(world_size) + std::to_string(stage);
+        SCOPED_TRACE(name);
+        const auto made = convert(*example, {.world_size = world_size, .stage = stage},
+                                  output(format, file(name)));
+        EXPECT_EQ(identity(with_digests(*made, {})), identity(expected));
+      }
+    }
+  }
+}
+
+TEST_F(Conversion, WeightsOnlyGivesOnePlainTensorPerParameter) {
+  const auto made = convert(*example, {.dtype = DType::BFloat16, .weights_only = true},
+                            output("safetensors", file("weights")));
+  for (const TensorInfo& tensor : made->catalog().tensors) {
+    EXPECT_EQ(tensor.state, state::kWeights);
+    EXPECT_TRUE(tensor.dtype == DType::BFloat16 || info(tensor.dtype).kind != Kind::Float)
+        << tensor.label();
+  }
+  EXPECT_TRUE(made->catalog().groups.is_null());
+}
+
+TEST_F(Conversion, OnlyAndRenameChooseAndNameTensors) {
+  const std::string first = expected.tensors.front().fqn;
+  const auto plan =
+      plan_convert(*example, {.only = {first}, .renames = parse_renames({"^=model."})});
+  ASSERT_FALSE(plan.target.tensors.empty());
+  for (const TensorInfo& tensor : plan.target.tensors) EXPECT_EQ(tensor.fqn, "model." + first);
+  EXPECT_FALSE(plan.notes.empty());
+}
+
+TEST_F(Conversion, TwoTensorsOfOneNameAreRefused) {
+  EXPECT_THROW(plan_convert(*example, {.renames = parse_renames({".+=x"})}), Error);
+}
+
+TEST(ParseRenames, RefusesWhatIsNoRule) {
+  EXPECT_THROW(parse_renames({"nothing"}), Error);
+  EXPECT_THROW(parse_renames({"(=x"}), Error);
+  EXPECT_THROW(parse_renames({"@/no/such/file"}), Error);
+}
+
+}  // namespace
+}  // namespace unishard::tools

@@ -1,0 +1,243 @@
+// convert, and reshard of what is not native: any format into any other.
+#include "unishard/converters/registry.hpp"
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
+
+#include "commands/convert_run.hpp"
+#include "lib/machine.hpp"
+#include "lib/native_folder.hpp"
+#include "lib/size_text.hpp"
+#include "render/terminal.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace unishard::cli {
+namespace {
+
+struct Options {
+  std::string input;
+  std::string output;
+  std::optional<std::string> tag;
+  std::string to;
+  std::string out_tag;
+  std::string dtype;
+  std::vector<std::string> renames;
+  std::string max_shard_size = "5GB";
+  tools::ConvertOptions convert;
+  ConvertRun run;
+};
+
+int run(const Options& options) {
+  ConvertRun job = options.run;
+  job.input = options.input;
+  job.tag = options.tag;
+  job.convert = options.convert;
+  job.convert.renames = tools::parse_renames(options.renames);
+  if (options.dtype == "fp32") job.convert.dtype = DType::Float32;
+  if (options.dtype == "bf16") job.convert.dtype = DType::BFloat16;
+  if (options.dtype == "fp16") job.convert.dtype = DType::Float16;
+  job.output.format = options.to;
+  job.output.path = options.output;
+  job.output.tag = options.out_tag;
+  if (is_model_format(options.to) && !is_model_file(options.output)) {
+    job.output.max_shard_bytes = tools::parse_bytes(options.max_shard_size, "--max_shard_size");
+  }
+  return run_convert(job);
+}
+
+/// What a run writes besides bytes: printed before the first of them, and in the report.
+struct Notes {
+  std::vector<std::string> lines;
+
+  void add(std::string_view from, const std::vector<std::string>& more) {
+    for (const std::string& line : more) lines.push_back(fmt::format("{}: {}", from, line));
+  }
+};
+
+Json report_json(const ConvertRun& job, const converters::Source& source,
+                 const tools::ConvertPlan& plan, const Notes& notes) {
+  return {{"input", job.input},
+          {"from", source.format()},
+          {"output", job.output.path.string()},
+          {"to", job.output.format},
+          {"tag", job.output.tag},
+          {"world_size", plan.target.world_size},
+          {"stage", plan.target.stage},
+          {"tensors", plan.target.tensors.size()},
+          {"bytes", plan.target.stored_bytes()},
+          {"left_out", notes.lines}};
+}
+
+void print_notes(const Notes& notes) {
+  for (const std::string& line : notes.lines) fmt::print(stderr, "note: {}\n", line);
+}
+
+/// Reads back what was written and compares digests with the source. Returns the labels that
+/// differ.
+std::vector<std::string> check(const ConvertRun& job, const converters::Source& source,
+                               const tools::ConvertPlan& plan, const TransferOptions& transfer) {
+  const bool has_tags = job.output.format == "native" || job.output.format == "unishard" ||
+                        job.output.format.starts_with("deepspeed");
+  const auto written = converters::open_source(
+      posix_storage(), job.output.path, has_tags ? std::optional(job.output.tag) : std::nullopt);
+  Catalog expected = tools::with_digests(source, transfer);
+  Catalog target = plan.target;
+  std::erase_if(target.tensors, [](const TensorInfo&) { return true; });
+  for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
+    TensorInfo tensor = plan.target.tensors[i];
+    if (tensor.dtype != expected.tensors[plan.tensor_map[i]].dtype)
+      continue;  // converted: other bytes
+    tensor.crc64 = expected.tensors[plan.tensor_map[i]].crc64;
+    target.tensors.push_back(std::move(tensor));
+  }
+  return tools::differing(target, tools::with_digests(*written, transfer));
+}
+
+}  // namespace
+
+bool is_model_format(std::string_view format) {
+  return format == "torch" || format == "safetensors";
+}
+
+bool is_model_file(const Path& path) {
+  constexpr std::array<std::string_view, 6> kFiles = {".safetensors", ".bin",  ".pt",
+                                                      ".pth",         ".ckpt", ".h5"};
+  return std::ranges::count(kFiles, path.extension().string()) > 0;
+}
+
+void ConvertRun::add_to(CLI::App& command) {
+  command.add_flag("--dry-run,--dry_run", dry_run,
+                   "Print what would be written and what would not arrive");
+  command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
+  command.add_flag("!--no-check,!--no_check", check, "Do not read the result back and compare it");
+  command.add_flag("--json", json, "Report as JSON");
+  resources.add_to(command);
+}
+
+int run_convert(ConvertRun job) {
+  Storage& storage = posix_storage();
+  Progress progress(job.resources.quiet);
+  const TransferOptions transfer = job.resources.transfer(progress);
+  const auto source = converters::open_source(storage, job.input, job.tag);
+  const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
+  if (job.output.format.empty()) job.output.format = source->format();
+  if (job.output.tag.empty())
+    job.output.tag = tools::tag_of(storage, job.input, job.tag)
+                         .value_or(fmt::format("global_step{}", plan.target.step));
+  if (job.output.max_shard_bytes != 0)
+    job.output.side_files = tools::find_side_files(storage, job.input);
+  tools::require_space(job.output.path, plan.target.stored_bytes());
+  catch_interrupts();  // before anything is created
+  auto sink = tools::make_sink(storage, job.output, plan.target);
+  Notes notes;
+  notes.add("not read", source->notes());
+  notes.add("left out", plan.notes);
+  notes.add("cannot be written", sink->notes());
+  if (job.strict && !notes.lines.empty()) {
+    print_notes(notes);
+    raise(ErrorCode::Unsupported,
+          fmt::format("{} of what {} holds would not arrive in the format {}", notes.lines.size(),
+                      job.input, job.output.format),
+          "leave out --strict to convert the rest; nothing was written");
+  }
+  Json report = report_json(job, *source, plan, notes);
+  if (job.dry_run) {
+    sink.reset();
+    if (job.json)
+      print_json(report);
+    else
+      print(fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}\n{}{}",
+                        source->format(), job.input, job.output.format, job.output.path.string(),
+                        plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
+                        plan.target.world_size, plan.target.stage, fmt::join(notes.lines, "\n"),
+                        notes.lines.empty() ? "" : "\n"));
+    return 0;
+  }
+  if (!job.json) print_notes(notes);
+  const auto& fragments = sink->fragments();
+  const std::uint64_t bytes = std::accumulate(
+      fragments.begin(), fragments.end(), std::uint64_t{0},
+      [&](std::uint64_t sum, const Fragment& fragment) {
+        return sum + fragment.range.size() * size_of(plan.target.tensors[fragment.tensor].dtype);
+      });
+  progress.begin("convert", bytes);
+  converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
+                   *sink, transfer);
+  sink->commit();
+  progress.end();
+  std::vector<std::string> different;
+  if (job.check) {
+    progress.begin("check", 2 * plan.target.stored_bytes());
+    different = check(job, *source, plan, transfer);
+    progress.end();
+    report["checked"] = true;
+    report["different"] = different;
+  }
+  if (job.json) {
+    print_json(report);
+  } else if (!job.resources.quiet) {
+    fmt::print(stderr, "{}: {} tensors, {}{}\n", job.output.path.string(),
+               plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
+               !job.check          ? ""
+               : different.empty() ? ", read back and equal"
+                                   : "");
+  }
+  for (const std::string& label : different) fmt::print(stderr, "DIFFERENT: {}\n", label);
+  return different.empty() ? 0 : 1;
+}
+
+void add_convert(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = add_verb(app, action, "convert",
+                               "Rewrite a checkpoint of any format in another one", options, run);
+  command
+      ->add_option(
+          "in", options->input,
+          "A checkpoint: DeepSpeed, DCP/FSDP, torch.save, safetensors, Hugging Face or UniShard")
+      ->required();
+  command->add_option("out", options->output, "Folder or file to write; nothing is overwritten")
+      ->required();
+  command->add_option("--to", options->to, "Format to write")
+      ->required()
+      ->check(CLI::IsMember(
+          {"native", "deepspeed", "deepspeed-universal", "dcp", "torch", "safetensors"}));
+  add_tag(*command, options->tag);
+  command->add_option("--out-tag,--out_tag", options->out_tag,
+                      "Tag to write (default: the input's, else global_step<N>)");
+  command->add_option("-w,--world-size,--world_size", options->convert.world_size,
+                      "Ranks of the result (default: the input's)");
+  command
+      ->add_option("-s,--stage", options->convert.stage,
+                   "ZeRO stage of the result, 0 to 3 (default: the input's)")
+      ->check(CLI::Range(0, 3));
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Type of the weights (not of fp32 masters and optimizer states)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command->add_option("--only", options->convert.only,
+                      "Only parameters that match a shell pattern, such as 'h.0.*'");
+  command->add_option(
+      "--rename", options->renames,
+      "FROM=TO: a regular expression and what its matches in names become; @FILE: one rule a line");
+  command->add_flag("--weights-only,--weights_only", options->convert.weights_only,
+                    "Only the model: fp32 masters where there are, else weights, and buffers");
+  command
+      ->add_option("--max_shard_size,--max-shard-size", options->max_shard_size,
+                   "Largest file of a model folder")
+      ->capture_default_str();
+  options->run.add_to(*command);
+  command->footer(
+      "What one format holds and the other cannot express is listed; --strict makes it an error.\n"
+      "Examples:\n"
+      "  unishard convert ds_run native_run --to native\n"
+      "  unishard convert ds_run fsdp_run --to dcp -w 16\n"
+      "  unishard convert checkpoint-500 model/ --to safetensors --weights-only --dtype bf16\n"
+      "  unishard convert model.pt model.safetensors --to safetensors --rename '^module\\.='\n");
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,289 @@
+#include "lib/conversion.hpp"
+
+#include "unishard/converters/registry.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <unordered_map>
+
+namespace unishard::tools {
+namespace {
+
+RenameRule parse_rename(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--rename {}: not FROM=TO", unishard::quote(text)));
+  }
+  RenameRule rule{text.substr(0, equals), text.substr(equals + 1)};
+  try {
+    const std::regex check(rule.from);
+  } catch (const std::regex_error&) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--rename: {} is not a regular expression", unishard::quote(rule.from)));
+  }
+  return rule;
+}
+
+class Renamer {
+ public:
+  explicit Renamer(const std::vector<RenameRule>& rules) {
+    for (const RenameRule& rule : rules) rules_.emplace_back(std::regex(rule.from), rule.to);
+  }
+  std::string operator()(std::string fqn) const {
+    for (const auto& [from, to] : rules_) fqn = std::regex_replace(fqn, from, to);
+    return fqn;
+  }
+
+ private:
+  std::vector<std::pair<std::regex, std::string>> rules_;
+};
+
+bool is_wanted(const std::string& fqn, const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return true;
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return ::fnmatch(pattern.c_str(), fqn.c_str(), 0) == 0;
+  });
+}
+
+/// Of the states of one fqn, the one that --weights-only keeps is the lowest.
+int weights_rank(const TensorInfo& tensor) {
+  if (tensor.state == state::kFp32) return 0;
+  if (tensor.state == state::kWeights) return 1;
+  return tensor.state == state::kBuffer ? 2 : 3;
+}
+
+std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& options,
+                                std::vector<std::string>& notes) {
+  std::unordered_map<std::string_view, std::size_t> best;
+  std::size_t filtered = 0, states = 0;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    if (weights_rank(catalog.tensors[i]) > 2) continue;
+    const auto [found, is_new] = best.emplace(catalog.tensors[i].fqn, i);
+    if (weights_rank(catalog.tensors[i]) < weights_rank(catalog.tensors[found->second]))
+      found->second = i;
+  }
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    const auto found = best.find(tensor.fqn);
+    if (!is_wanted(tensor.fqn, options.only)) {
+      ++filtered;
+    } else if (options.weights_only && (found == best.end() || found->second != i)) {
+      ++states;
+    } else {
+      chosen.push_back(i);
+    }
+  }
+  if (filtered > 0) notes.push_back(fmt::format("{} tensors that --only leaves out", filtered));
+  if (states > 0)
+    notes.push_back(fmt::format("{} optimizer states and other copies (--weights-only)", states));
+  return chosen;
+}
+
+void rename_groups(Json& groups, const Renamer& rename, const std::set<std::string>& kept) {
+  if (!groups.is_array()) return;
+  for (Json& group : groups) {
+    if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
+    Json params = Json::array();
+    for (const Json& fqn : group["params"]) {
+      if (!fqn.is_string()) continue;
+      std::string name = rename(fqn.get<std::string>());
+      if (kept.contains(name)) params.push_back(std::move(name));
+    }
+    group["params"] = std::move(params);
+  }
+}
+
+/// Aliases, units and groups of the tensors that are left, under their new names.
+void take_surroundings(const Catalog& from, const Renamer& rename, const ConvertOptions& options,
+                       ConvertPlan& plan) {
+  Catalog& to = plan.target;
+  std::set<std::string> kept;
+  for (const TensorInfo& tensor : to.tensors) kept.insert(tensor.fqn);
+  for (const Alias& alias : from.aliases) {
+    const Alias renamed{rename(alias.fqn), rename(alias.target)};
+    if (kept.contains(renamed.target)) to.aliases.push_back(renamed);
+  }
+  if (options.weights_only) {
+    for (const auto& [name, section] : {std::pair{"parameter groups", &from.groups},
+                                        {"scheduler", &from.scheduler},
+                                        {"client state", &from.client_state}}) {
+      if (!section->is_null()) plan.notes.push_back(fmt::format("{} (--weights-only)", name));
+    }
+    return;
+  }
+  to.groups = from.groups;
+  rename_groups(to.groups, rename, kept);
+  for (const UnitLayout& unit : from.units) {
+    UnitLayout renamed{unit.name, {}};
+    for (const std::string& fqn : unit.fqns) {
+      if (std::string name = rename(fqn); kept.contains(name))
+        renamed.fqns.push_back(std::move(name));
+    }
+    if (!renamed.fqns.empty()) to.units.push_back(std::move(renamed));
+  }
+  to.scheduler = from.scheduler;
+  to.loss_scaler = from.loss_scaler;
+  to.data_position = from.data_position;
+  to.rng = from.rng;
+  to.client_state = from.client_state;
+  to.config = from.config;
+  to.producer = from.producer;
+}
+
+TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const ConvertOptions& options) {
+  tensor.fqn = rename(tensor.fqn);
+  if (options.weights_only) {
+    tensor.state = state::kWeights;
+    tensor.group = -1;
+    tensor.frozen = tensor.derived = false;
+  }
+  const bool is_weight = tensor.state == state::kWeights && info(tensor.dtype).kind == Kind::Float;
+  if (options.dtype && is_weight && tensor.dtype != *options.dtype) {
+    tensor.dtype = *options.dtype;
+    tensor.derived = false;
+    tensor.crc64.reset();
+    tensor.stats.reset();
+  }
+  return tensor;
+}
+
+constexpr std::uint64_t kSideFileBytes = std::uint64_t{64} << 20;
+constexpr std::array<std::string_view, 14> kSideFiles = {"config.json",
+                                                         "generation_config.json",
+                                                         "tokenizer.json",
+                                                         "tokenizer_config.json",
+                                                         "tokenizer.model",
+                                                         "special_tokens_map.json",
+                                                         "added_tokens.json",
+                                                         "vocab.json",
+                                                         "vocab.txt",
+                                                         "merges.txt",
+                                                         "chat_template.jinja",
+                                                         "chat_template.json",
+                                                         "preprocessor_config.json",
+                                                         "processor_config.json"};
+
+}  // namespace
+
+std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts) {
+  std::vector<RenameRule> rules;
+  for (const std::string& text : texts) {
+    if (!text.starts_with('@')) {
+      rules.push_back(parse_rename(text));
+      continue;
+    }
+    std::ifstream file(text.substr(1));
+    if (!file) raise(ErrorCode::NotFound, fmt::format("--rename: cannot read {}", text.substr(1)));
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty() && line[0] != '#') rules.push_back(parse_rename(line));
+    }
+  }
+  return rules;
+}
+
+ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions& options) {
+  const Catalog& from = source.catalog();
+  const Renamer rename(options.renames);
+  ConvertPlan plan;
+  plan.tensor_map = choose(from, options, plan.notes);
+  if (plan.tensor_map.empty())
+    raise(ErrorCode::InvalidArgument, "no tensor is left to convert",
+          "see `unishard inspect` for the names");
+  plan.target.step = from.step;
+  plan.target.world_size = options.world_size.value_or(from.world_size);
+  plan.target.stage = options.stage.value_or(from.stage);
+  std::map<std::pair<std::string, std::string>, std::string> sources;
+  for (const std::size_t index : plan.tensor_map) {
+    plan.target.tensors.push_back(target_tensor(from.tensors[index], rename, options));
+    const TensorInfo& made = plan.target.tensors.back();
+    const auto [other, is_new] =
+        sources.emplace(std::pair{made.fqn, made.state}, from.tensors[index].fqn);
+    if (!is_new) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("--rename gives {} and {} one name: {}", other->second,
+                        from.tensors[index].fqn, made.label()));
+    }
+  }
+  take_surroundings(from, rename, options, plan);
+  validate(plan.target, "the result");
+  return plan;
+}
+
+std::unique_ptr<converters::Sink> make_sink(Storage& storage, const OutputOptions& output,
+                                            Catalog catalog) {
+  using namespace converters;
+  if (output.format == "native" || output.format == "unishard")
+    return make_native_sink(storage, output.path, output.tag, std::move(catalog));
+  if (output.format == "deepspeed")
+    return make_deepspeed_sink(storage, output.path, output.tag, std::move(catalog));
+  if (output.format == "deepspeed-universal")
+    return make_deepspeed_universal_sink(storage, output.path, output.tag, std::move(catalog));
+  if (output.format == "dcp") return make_dcp_sink(storage, output.path, std::move(catalog));
+  if (output.format == "torch")
+    return make_torch_sink(
+        storage, output.path, std::move(catalog),
+        {.max_shard_bytes = output.max_shard_bytes, .side_files = output.side_files});
+  if (output.format == "safetensors")
+    return make_safetensors_sink(storage, output.path, std::move(catalog),
+                                 {.max_shard_bytes = output.max_shard_bytes,
+                                  .metadata = {},
+                                  .side_files = output.side_files});
+  raise(ErrorCode::Unsupported,
+        fmt::format("format {} is not written", unishard::quote(output.format)));
+}
+
+converters::SideFiles find_side_files(Storage& storage, const Path& model) {
+  converters::SideFiles files;
+  if (storage.kind(model) != EntryKind::Directory) return files;
+  for (const std::string_view name : kSideFiles) {
+    if (storage.kind(model / name) == EntryKind::File)
+      files.emplace_back(name, read_text(storage, model / name, kSideFileBytes));
+  }
+  return files;
+}
+
+Catalog with_digests(const converters::Source& source, const TransferOptions& options) {
+  Catalog catalog = source.catalog();
+  run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
+    TensorInfo& tensor = catalog.tensors[index];
+    if (tensor.crc64) return std::uint64_t{0};
+    const std::uint64_t width = size_of(tensor.dtype), elements = tensor.elements(),
+                        step = buffer.size() / width;
+    std::uint64_t digest = 0;
+    for (std::uint64_t begin = 0; begin < elements; begin += step) {
+      const ElementRange range{begin, std::min(begin + step, elements)};
+      const auto bytes = buffer.first(range.size() * width);
+      source.read(index, range, bytes);
+      digest = crc64(bytes, digest);
+    }
+    tensor.crc64 = digest;
+    return elements * width;
+  });
+  return catalog;
+}
+
+std::vector<std::string> differing(const Catalog& expected, const Catalog& written) {
+  std::map<std::pair<std::string_view, std::string_view>, const TensorInfo*> there;
+  for (const TensorInfo& tensor : written.tensors) there[{tensor.fqn, tensor.state}] = &tensor;
+  std::vector<std::string> labels;
+  for (const TensorInfo& tensor : expected.tensors) {
+    const auto found = there.find({tensor.fqn, tensor.state});
+    const bool equal = found != there.end() && found->second->dtype == tensor.dtype &&
+                       found->second->shape == tensor.shape && found->second->crc64 == tensor.crc64;
+    if (!equal) labels.push_back(tensor.label());
+  }
+  return labels;
+}
+
+}  // namespace unishard::tools
