@@ -55,9 +55,10 @@ void build(CLI::App& app, Action& action) {
       "Exit status: 0 done, 1 differences or damage found, 2 usage, 3 environment,\n"
       "             4 corrupt or unsupported, 5 internal error.\n");
   for (const auto add :
-       {unishard::cli::add_zero_to_fp32, unishard::cli::add_convert, unishard::cli::add_reshard, unishard::cli::add_inspect,
-        unishard::cli::add_verify, unishard::cli::add_diff, unishard::cli::add_prune,
-        unishard::cli::add_launch, unishard::cli::add_env, unishard::cli::add_completion}) {
+       {unishard::cli::add_zero_to_fp32, unishard::cli::add_convert, unishard::cli::add_reshard,
+        unishard::cli::add_inspect, unishard::cli::add_verify, unishard::cli::add_diff,
+        unishard::cli::add_prune, unishard::cli::add_launch, unishard::cli::add_env,
+        unishard::cli::add_completion}) {
     add(app, action);
   }
 }

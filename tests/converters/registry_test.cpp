@@ -37,7 +37,6 @@ struct Row {
 
 TEST(Probe, ExplainsWhatItCannotRead) {
   const std::vector<Row> rows = {
-      {"__0_0.distcp", "never completed"},
       {"weights.pt", "name one of them"},
       {"global_step1.partial-0123456789abcdef0123456789abcdef/shard-00000-of-00001.h5",
        "interrupted"},

@@ -223,11 +223,20 @@ TEST(SafetensorsSink, RefusesWhatIsThere) {
   EXPECT_EQ(file_text(temp.path() / "a.safetensors"), "x");
 }
 
-TEST(SafetensorsSink, RefusesTwoStatesOfOneName) {
+TEST(SafetensorsSink, KeepsEveryStateUnderANameOfItsOwn) {
   const TempDir temp;
-  EXPECT_THROW(make_safetensors_sink(posix_storage(), temp.path() / "a.safetensors",
-                                     test::example_catalog({}), {}),
-               Error);
+  const Path path = temp.path() / "a.safetensors";
+  const Catalog catalog = test::example_catalog({});
+  const auto sink = make_safetensors_sink(posix_storage(), path, catalog, {});
+  fill(*sink, catalog);
+  sink->commit();
+  const auto source = open_source(posix_storage(), path);
+  EXPECT_EQ(source->catalog().tensors.size(), catalog.tensors.size());
+  EXPECT_EQ(source->catalog().groups, catalog.groups);
+  EXPECT_EQ(source->catalog().aliases, catalog.aliases);
+  for (const TensorInfo& tensor : catalog.tensors) {
+    EXPECT_TRUE(source->catalog().find(tensor.fqn, tensor.state)) << tensor.label();
+  }
 }
 
 TEST(FileSplit, FollowsHuggingFace) {

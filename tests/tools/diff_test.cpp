@@ -108,10 +108,7 @@ TEST_F(Diff, ComparesWithSafetensors) {
   sink->commit();
   const auto b = open_source(posix_storage(), path);
   for (const DiffReport& report : {diff(*a, *b, {}), diff(*b, *a, {})}) {
-    // Buffers of other types became float32, as DeepSpeed does.
-    for (const TensorDiff& found : report.differences)
-      EXPECT_EQ(found.kind, DiffKind::DType) << found.tensor;
-    EXPECT_EQ(report.differences.size(), 2u) << cli::diff_text(report);
+    EXPECT_TRUE(report.same_state()) << cli::diff_text(report);
   }
 }
 

@@ -33,7 +33,7 @@ TEST_F(Plans, ConsolidateFollowsDeepSpeed) {
   const ConsolidatePlan plan = plan_consolidate(*source, {});
   EXPECT_EQ(dtype_of(plan, "wte.weight"), DType::Float32);
   EXPECT_EQ(dtype_of(plan, "adapter.frozen"), DType::BFloat16);
-  EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Float32);
+  EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Int64);
   EXPECT_FALSE(plan.target.find("lm_head.weight", state::kWeights));
   EXPECT_NE(std::find(plan.metadata.begin(), plan.metadata.end(),
                       std::pair<std::string, std::string>("lm_head.weight", "wte.weight")),
@@ -50,7 +50,7 @@ TEST_F(Plans, ConsolidateToAnotherTypeAndWithoutFrozen) {
   const ConsolidatePlan plan =
       plan_consolidate(*source, {.dtype = DType::Float16, .exclude_frozen = true});
   EXPECT_EQ(dtype_of(plan, "wte.weight"), DType::Float16);
-  EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Float32)
+  EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Int64)
       << "a counter must not be rounded to 16 bits";
   EXPECT_FALSE(plan.target.find("adapter.frozen", state::kWeights));
   EXPECT_EQ(plan.frozen_left_out, 1u);

@@ -15,8 +15,9 @@
 namespace unishard::converters::torch {
 namespace {
 
-constexpr std::string_view kLegacyMagic(
-    "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 15);
+/// The number 0x1950a86a20f9469cfc6c and STOP; before it come the protocol and, from 4 on, a frame.
+constexpr std::string_view kLegacyMagic("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 13);
+constexpr std::size_t kLegacyHead = 2 + 9 + 13;
 /// A deflated storage is inflated into memory: not larger than this.
 constexpr std::uint64_t kInflateBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kSmallEntryBytes = 64;
@@ -171,7 +172,7 @@ TorchFile::TorchFile(Window window, const PickleLimits& limits)
   const std::string head = head_of(window_, 512);
   if (head.starts_with("PK\x03\x04")) {
     open_zip(limits);
-  } else if (head.starts_with(kLegacyMagic)) {
+  } else if (is_torch_head(head)) {
     open_legacy(limits);
   } else {
     refuse_head(head);
@@ -330,6 +331,11 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
                                           unishard::quote(key), known->size(), bytes));
   }
   return known;
+}
+
+bool is_torch_head(std::string_view head) {
+  if (head.starts_with("PK\x03\x04")) return true;
+  return head.starts_with('\x80') && head.substr(0, kLegacyHead).find(kLegacyMagic) != head.npos;
 }
 
 std::uint64_t TorchFile::trailing_bytes() const {

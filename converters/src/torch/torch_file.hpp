@@ -47,6 +47,9 @@ class TorchFile {
   std::shared_ptr<Cache> cache_;  // storages of the zip container, by key
 };
 
+/// Is this how a file of torch.save begins? 32 bytes are enough.
+bool is_torch_head(std::string_view head);
+
 /// The element type of a typed storage class ("torch.FloatStorage") or of a dtype
 /// ("torch.float32").
 std::optional<DType> dtype_of_global(std::string_view global_name);

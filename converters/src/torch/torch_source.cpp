@@ -29,11 +29,10 @@ constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 
 bool has_torch_head(Storage& storage, const Path& path) {
   const std::unique_ptr<File> file = storage.open(path);
-  std::array<char, 4> head{};
+  std::array<char, 32> head{};
   const std::size_t size = std::min<std::uint64_t>(file->size(), head.size());
   file->read_at(0, std::as_writable_bytes(std::span(head).first(size)));
-  const std::string_view text(head.data(), size);
-  return text == "PK\x03\x04" || text.starts_with("\x80\x02\x8a\x0a");
+  return torch::is_torch_head({head.data(), size});
 }
 
 /// Two views with equal keys are the same elements of the same file.
