@@ -132,6 +132,11 @@ void read_counters(const Catalog& saved, TrainingState& state, std::vector<std::
   state.shuffle_seed = shuffle;
 }
 
+/// "b" of "a/b" and of "a/b/".
+std::string name_of_folder(const Path& path) {
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 /// Rank 0's answer to what `folder` and `tag` mean: a path, and a tag where the path holds several.
 std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Storage& storage,
                                                  const Path& folder,
@@ -168,7 +173,7 @@ LoadReport load(TrainingState& state, Communicator& communicator, const EngineOp
   });
   agree(communicator, "reading the checkpoint",
         [&] { read_tensors(*reader, saved, weights_only, local); });
-  LoadReport report{.tag = which.value_or(where.filename().string()),
+  LoadReport report{.tag = which.value_or(name_of_folder(where)),
                     .step = weights_only ? 0 : saved.step,
                     .saved_world_size = saved.world_size,
                     .saved_stage = saved.stage,
