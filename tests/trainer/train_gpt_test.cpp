@@ -102,6 +102,26 @@ TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
   EXPECT_EQ(identity_of("c"), identity_of("cw"));
 }
 
+TEST_F(TrainGpt, ResumesFromACheckpointOfEveryFormat) {
+  run_ranks(command({"--steps", "4", "--log", path("whole"), "--save-dir", path("run"),
+                     "--save-interval", "2"}),
+            2);
+  std::map<int, std::string> end = losses("whole");
+  std::erase_if(end, [](const auto& step) { return step.first <= 2; });
+  for (const std::string format : {"deepspeed", "dcp", "torch"}) {
+    SCOPED_TRACE(format);
+    const std::string copy = path(format) + (format == "torch" ? ".pt" : "");
+    const test::ProcessResult converted =
+        test::run({UNISHARD_BIN "/unishard", "convert", path("run"), copy, "--to", format, "-t",
+                   "global_step2"});
+    ASSERT_EQ(converted.status, 0) << converted.err;
+    run_ranks(
+        command({"--steps", "4", "--stage", "3", "--log", path(format + ".log"), "--resume", copy}),
+        3);
+    EXPECT_EQ(losses(format + ".log"), end);
+  }
+}
+
 TEST_F(TrainGpt, ADeadRankStopsTheOthersWithinSeconds) {
   Ranks ranks(command({"--steps", "1000000", "--stage", "3"}), 3);
   while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running()) {
