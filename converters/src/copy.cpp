@@ -41,16 +41,12 @@ bool check_plan(const CopyPlan& plan) {
 
 std::vector<Piece> cut(const Catalog& target, const std::vector<Fragment>& fragments,
                        std::uint64_t piece_bytes) {
-  const std::vector<Fragment> parts = cut_fragments(target, fragments, piece_bytes);
+  // One by one: neighbours may be equal, when a sink wants the same elements in several places.
   std::vector<Piece> pieces;
-  pieces.reserve(parts.size());
-  std::size_t fragment = 0;
-  for (const Fragment& part : parts) {
-    while (fragments[fragment].tensor != part.tensor ||
-           !fragments[fragment].range.contains(part.range)) {
-      ++fragment;
+  for (std::size_t i = 0; i < fragments.size(); ++i) {
+    for (const Fragment& part : cut_fragments(target, std::span(&fragments[i], 1), piece_bytes)) {
+      pieces.push_back({i, part.range});
     }
-    pieces.push_back({fragment, part.range});
   }
   return pieces;
 }

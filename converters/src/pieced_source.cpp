@@ -46,7 +46,10 @@ class PiecedSource final : public Source {
     validate(parts_.catalog, where);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].derived) {
-        masters_.push_back(parts_.catalog.find(tensors[i].fqn, state::kFp32).value());
+        const auto master = parts_.catalog.find(tensors[i].fqn, state::kFp32);
+        if (!master)
+          raise(ErrorCode::Internal, fmt::format("{}: derived from nothing", tensors[i].label()));
+        masters_.push_back(*master);
         continue;
       }
       masters_.push_back(i);
@@ -94,7 +97,7 @@ class PiecedSource final : public Source {
       storage.read(at, part);
       crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(part.data()), part.size());
     }
-    if (crc != *storage.crc32) {
+    if (storage.crc32 != crc) {
       raise(ErrorCode::Corrupt,
             fmt::format("{}: bytes {} to {} do not match their CRC-32", storage.window.name(),
                         storage.window.begin, storage.window.begin + storage.window.size),

@@ -89,15 +89,15 @@ std::optional<std::string> unquote(std::string_view line) {
       continue;
     }
     if (++i == line.size()) return std::nullopt;
-    constexpr std::string_view kEscapes = "nrtabfv0\\'\"";
-    constexpr std::string_view kMeanings("\n\r\t\a\b\f\v\0\\'\"", 11);
+    constexpr std::string_view escapes = "nrtabfv0\\'\"";
+    constexpr std::string_view meanings("\n\r\t\a\b\f\v\0\\'\"", 11);
     if (line[i] == 'x') {
       const auto code = hex_code(line.substr(i + 1), 2);
       if (!code) return std::nullopt;
       out.push_back(static_cast<char>(*code));
       i += 2;
-    } else if (const std::size_t known = kEscapes.find(line[i]); known != std::string_view::npos) {
-      out.push_back(kMeanings[known]);
+    } else if (const std::size_t known = escapes.find(line[i]); known != std::string_view::npos) {
+      out.push_back(meanings[known]);
     } else {
       return std::nullopt;
     }
