@@ -27,6 +27,10 @@ void FilePool::close_oldest() {
   --open_count_;
 }
 
+std::shared_ptr<FilePool> reading_pool(Storage& storage) {
+  return std::make_shared<FilePool>([&storage](const Path& path) { return storage.open(path); });
+}
+
 PooledFile::PooledFile(std::shared_ptr<FilePool> pool, Path path)
     : pool_(std::move(pool)), path_(std::move(path)) {}
 

@@ -37,6 +37,9 @@ class FilePool {
   std::uint64_t clock_ = 0;
 };
 
+/// A pool of files for reading.
+std::shared_ptr<FilePool> reading_pool(Storage& storage);
+
 /// A file of a pool, which it keeps alive.
 class PooledFile final : public File {
  public:

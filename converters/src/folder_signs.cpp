@@ -17,9 +17,7 @@ struct Sign {
   std::string_view prefix, suffix, format, text;
 };
 
-constexpr std::array<Sign, 5> kSigns = {{
-    {"", ".distcp", "dcp",
-     "a PyTorch distributed checkpoint (DCP) without its .metadata: its save was never completed"},
+constexpr std::array<Sign, 4> kSigns = {{
     {"", "_optim_states.pt", "deepspeed",
      "a part of a DeepSpeed checkpoint without its model file"},
     {"", ".pt", "torch", "a folder of torch.save files: name one of them"},

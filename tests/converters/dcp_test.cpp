@@ -9,6 +9,7 @@
 
 #include "dcp/boxes.hpp"
 #include "fixtures.hpp"
+#include "read_source.hpp"
 #include "temp_dir.hpp"
 
 #include <fmt/format.h>
@@ -24,17 +25,6 @@ namespace unishard::converters {
 namespace {
 
 using test::fixtures;
-
-std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
-  const TensorInfo& info = source.catalog().tensors[tensor];
-  std::vector<std::byte> bytes(info.bytes());
-  source.read(tensor, {0, info.elements()}, bytes);
-  return bytes;
-}
-
-Json read_json(const Path& path) {
-  return parse_json(read_text(posix_storage(), path, 1u << 26), path.string());
-}
 
 /// The tensors of expected.safetensors and expected.json under their keys.
 struct Expected {

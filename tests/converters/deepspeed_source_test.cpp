@@ -9,6 +9,7 @@
 #include "deepspeed/layout.hpp"
 #include "deepspeed/slot_matcher.hpp"
 #include "fixtures.hpp"
+#include "read_source.hpp"
 #include "temp_dir.hpp"
 #include "torch/pickle_json.hpp"
 #include "torch/torch_output.hpp"
@@ -30,14 +31,7 @@ namespace {
 using test::fixtures;
 namespace fs = std::filesystem;
 
-std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
-  const TensorInfo& info = source.catalog().tensors[tensor];
-  std::vector<std::byte> bytes(info.bytes());
-  source.read(tensor, {0, info.elements()}, bytes);
-  return bytes;
-}
-
-SortedJson read_json(const Path& path) {
+SortedJson read_sorted(const Path& path) {
   return parse_sorted_json(read_text(posix_storage(), path, 1u << 26), path.string());
 }
 
@@ -147,7 +141,7 @@ TEST(DeepSpeedSource, EveryFixtureGivesTheBitsAndSettingsOfTheSavingRanks) {
   std::size_t cases = 0, tensors = 0, groups = 0;
   for (const std::string& name : all_cases()) {
     SCOPED_TRACE(name);
-    const SortedJson about = read_json(case_folder(name) / "case.json");
+    const SortedJson about = read_sorted(case_folder(name) / "case.json");
     try {
       const auto source = open_checkpoint(case_folder(name) / "checkpoint");
       EXPECT_EQ(source->format(),

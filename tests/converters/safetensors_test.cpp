@@ -3,6 +3,7 @@
 
 #include "fixtures.hpp"
 #include "make_checkpoint.hpp"
+#include "read_source.hpp"
 #include "safetensors/file_split.hpp"
 #include "temp_dir.hpp"
 
@@ -18,13 +19,6 @@ namespace {
 
 using test::fixtures;
 using test::TempDir;
-
-std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
-  const TensorInfo& info = source.catalog().tensors[tensor];
-  std::vector<std::byte> bytes(info.bytes());
-  source.read(tensor, {0, info.elements()}, bytes);
-  return bytes;
-}
 
 /// A catalog of a few weights whose bytes count up from the tensor's number.
 Catalog small_catalog() {

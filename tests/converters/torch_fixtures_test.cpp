@@ -4,6 +4,7 @@
 #include "unishard/format/json.hpp"
 
 #include "fixtures.hpp"
+#include "read_source.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,22 +16,11 @@ namespace {
 
 using test::fixtures;
 
-std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
-  const TensorInfo& info = source.catalog().tensors[tensor];
-  std::vector<std::byte> bytes(info.bytes());
-  source.read(tensor, {0, info.elements()}, bytes);
-  return bytes;
-}
-
 std::map<std::string, std::size_t> by_name(const Catalog& catalog) {
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) names[catalog.tensors[i].fqn] = i;
   for (const Alias& alias : catalog.aliases) names[alias.fqn] = names.at(alias.target);
   return names;
-}
-
-Json read_json(const Path& path) {
-  return parse_json(read_text(posix_storage(), path, 1u << 26), path.string());
 }
 
 /// Number of tensors of `file` that were compared with expected.safetensors.

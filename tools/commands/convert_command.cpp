@@ -1,6 +1,4 @@
 // convert, and reshard of what is not native: any format into any other.
-#include "unishard/converters/registry.hpp"
-#include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
 
 #include "commands/convert_run.hpp"
@@ -14,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 namespace unishard::cli {
 namespace {
@@ -77,6 +74,25 @@ void print_notes(const Notes& notes) {
   for (const std::string& line : notes.lines) fmt::print(stderr, "note: {}\n", line);
 }
 
+void print_plan(const ConvertRun& job, const converters::Source& source,
+                const tools::ConvertPlan& plan, const Notes& notes, const Json& report) {
+  if (job.json) return print_json(report);
+  print(fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}\n{}{}", source.format(),
+                    job.input, job.output.format, job.output.path.string(),
+                    plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
+                    plan.target.world_size, plan.target.stage, fmt::join(notes.lines, "\n"),
+                    notes.lines.empty() ? "" : "\n"));
+}
+
+/// What copy() will move: a sink may want an element several times.
+std::uint64_t wanted_bytes(const converters::Sink& sink, const Catalog& target) {
+  std::uint64_t bytes = 0;
+  for (const Fragment& fragment : sink.fragments()) {
+    bytes += fragment.range.size() * size_of(target.tensors[fragment.tensor].dtype);
+  }
+  return bytes;
+}
+
 /// Reads back what was written and compares digests with the source. Returns the labels that
 /// differ.
 std::vector<std::string> check(const ConvertRun& job, const converters::Source& source,
@@ -85,9 +101,8 @@ std::vector<std::string> check(const ConvertRun& job, const converters::Source& 
                         job.output.format.starts_with("deepspeed");
   const auto written = converters::open_source(
       posix_storage(), job.output.path, has_tags ? std::optional(job.output.tag) : std::nullopt);
-  Catalog expected = tools::with_digests(source, transfer);
-  Catalog target = plan.target;
-  std::erase_if(target.tensors, [](const TensorInfo&) { return true; });
+  const Catalog expected = tools::with_digests(source, transfer);
+  Catalog target;
   for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
     TensorInfo tensor = plan.target.tensors[i];
     if (tensor.dtype != expected.tensors[plan.tensor_map[i]].dtype)
@@ -148,24 +163,11 @@ int run_convert(ConvertRun job) {
   Json report = report_json(job, *source, plan, notes);
   if (job.dry_run) {
     sink.reset();
-    if (job.json)
-      print_json(report);
-    else
-      print(fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}\n{}{}",
-                        source->format(), job.input, job.output.format, job.output.path.string(),
-                        plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
-                        plan.target.world_size, plan.target.stage, fmt::join(notes.lines, "\n"),
-                        notes.lines.empty() ? "" : "\n"));
+    print_plan(job, *source, plan, notes, report);
     return 0;
   }
   if (!job.json) print_notes(notes);
-  const auto& fragments = sink->fragments();
-  const std::uint64_t bytes = std::accumulate(
-      fragments.begin(), fragments.end(), std::uint64_t{0},
-      [&](std::uint64_t sum, const Fragment& fragment) {
-        return sum + fragment.range.size() * size_of(plan.target.tensors[fragment.tensor].dtype);
-      });
-  progress.begin("convert", bytes);
+  progress.begin("convert", wanted_bytes(*sink, plan.target));
   converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
                    *sink, transfer);
   sink->commit();

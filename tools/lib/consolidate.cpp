@@ -25,8 +25,9 @@ DType target_dtype(const TensorInfo& tensor, const std::optional<DType>& wanted)
   return tensor.frozen ? tensor.dtype : DType::Float32;
 }
 
-/// For each fqn, in order of first appearance, the tensor that stands for it.
-std::vector<std::size_t> choose(const Catalog& catalog) {
+}  // namespace
+
+std::vector<std::size_t> model_tensors(const Catalog& catalog) {
   std::vector<std::size_t> chosen;
   std::unordered_map<std::string_view, std::size_t> place;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
@@ -43,14 +44,12 @@ std::vector<std::size_t> choose(const Catalog& catalog) {
   return chosen;
 }
 
-}  // namespace
-
 ConsolidatePlan plan_consolidate(const converters::Source& source,
                                  const ConsolidateOptions& options) {
   const Catalog& catalog = source.catalog();
   ConsolidatePlan plan;
   plan.target.step = catalog.step;
-  for (const std::size_t index : choose(catalog)) {
+  for (const std::size_t index : model_tensors(catalog)) {
     const TensorInfo& from = catalog.tensors[index];
     if (from.frozen && options.exclude_frozen) {
       ++plan.frozen_left_out;

@@ -22,6 +22,10 @@ struct ConsolidatePlan {
   std::size_t frozen_left_out = 0;
 };
 
+/// For each fqn, in order of first appearance, the tensor that stands for it: fp32, else weights,
+/// else buffer. Fqns with other states only have none.
+std::vector<std::size_t> model_tensors(const Catalog& catalog);
+
 /// A parameter is its fp32 master, or else its weights. Without a dtype the rules of DeepSpeed's
 /// zero_to_fp32 hold: trained parameters and buffers become float32 where they float, frozen
 /// parameters keep their type. With a dtype everything that floats takes it. Throws Mismatch when

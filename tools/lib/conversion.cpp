@@ -1,8 +1,10 @@
 #include "lib/conversion.hpp"
 
-#include "unishard/converters/registry.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+
+#include "lib/consolidate.hpp"
+#include "lib/read_blocks.hpp"
 
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -13,7 +15,6 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <unordered_map>
 
 namespace unishard::tools {
 namespace {
@@ -55,30 +56,16 @@ bool is_wanted(const std::string& fqn, const std::vector<std::string>& patterns)
   });
 }
 
-/// Of the states of one fqn, the one that --weights-only keeps is the lowest.
-int weights_rank(const TensorInfo& tensor) {
-  if (tensor.state == state::kFp32) return 0;
-  if (tensor.state == state::kWeights) return 1;
-  return tensor.state == state::kBuffer ? 2 : 3;
-}
-
 std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& options,
                                 std::vector<std::string>& notes) {
-  std::unordered_map<std::string_view, std::size_t> best;
+  std::vector<bool> stands(catalog.tensors.size());
+  for (const std::size_t i : model_tensors(catalog)) stands[i] = true;
   std::size_t filtered = 0, states = 0;
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    if (weights_rank(catalog.tensors[i]) > 2) continue;
-    const auto [found, is_new] = best.emplace(catalog.tensors[i].fqn, i);
-    if (weights_rank(catalog.tensors[i]) < weights_rank(catalog.tensors[found->second]))
-      found->second = i;
-  }
   std::vector<std::size_t> chosen;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    const TensorInfo& tensor = catalog.tensors[i];
-    const auto found = best.find(tensor.fqn);
-    if (!is_wanted(tensor.fqn, options.only)) {
+    if (!is_wanted(catalog.tensors[i].fqn, options.only)) {
       ++filtered;
-    } else if (options.weights_only && (found == best.end() || found->second != i)) {
+    } else if (options.weights_only && !stands[i]) {
       ++states;
     } else {
       chosen.push_back(i);
@@ -258,17 +245,12 @@ Catalog with_digests(const converters::Source& source, const TransferOptions& op
   run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     TensorInfo& tensor = catalog.tensors[index];
     if (tensor.crc64) return std::uint64_t{0};
-    const std::uint64_t width = size_of(tensor.dtype), elements = tensor.elements(),
-                        step = buffer.size() / width;
     std::uint64_t digest = 0;
-    for (std::uint64_t begin = 0; begin < elements; begin += step) {
-      const ElementRange range{begin, std::min(begin + step, elements)};
-      const auto bytes = buffer.first(range.size() * width);
-      source.read(index, range, bytes);
-      digest = crc64(bytes, digest);
-    }
+    const std::uint64_t bytes =
+        read_blocks(source, index, buffer,
+                    [&](std::span<const std::byte> block) { digest = crc64(block, digest); });
     tensor.crc64 = digest;
-    return elements * width;
+    return bytes;
   });
   return catalog;
 }

@@ -5,6 +5,7 @@
 
 #include "lib/conversion.hpp"
 #include "lib/native_folder.hpp"
+#include "lib/read_blocks.hpp"
 
 #include <algorithm>
 
@@ -44,18 +45,12 @@ void measure_missing(const converters::Source& source, const TransferOptions& op
   run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     TensorInfo& tensor = catalog.tensors[index];
     if (tensor.stats) return std::uint64_t{0};
-    const std::uint64_t element_bytes = size_of(tensor.dtype);
-    const std::uint64_t elements = tensor.elements();
-    const std::uint64_t step = buffer.size() / element_bytes;
     Stats stats;
-    for (std::uint64_t begin = 0; begin < elements; begin += step) {
-      const ElementRange range{begin, std::min(begin + step, elements)};
-      const auto bytes = buffer.first(range.size() * element_bytes);
-      source.read(index, range, bytes);
-      stats.append(measure(tensor.dtype, bytes));
-    }
+    const std::uint64_t bytes = read_blocks(
+        source, index, buffer,
+        [&](std::span<const std::byte> block) { stats.append(measure(tensor.dtype, block)); });
     tensor.stats = stats;
-    return elements * element_bytes;
+    return bytes;
   });
 }
 

@@ -4,10 +4,9 @@
 #include "unishard/format/error.hpp"
 
 #include "lib/native_folder.hpp"
+#include "lib/read_blocks.hpp"
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace unishard::tools {
 namespace {
@@ -28,14 +27,7 @@ std::uint64_t read_all(const converters::Source& source, const TransferOptions& 
   for (const TensorInfo& tensor : source.catalog().tensors) total += tensor.bytes();
   run_bounded(source.catalog().tensors.size(), options,
               [&](std::size_t index, std::span<std::byte> buffer) {
-                const TensorInfo& tensor = source.catalog().tensors[index];
-                const std::uint64_t width = size_of(tensor.dtype), elements = tensor.elements(),
-                                    step = buffer.size() / width;
-                for (std::uint64_t begin = 0; begin < elements; begin += step) {
-                  const ElementRange range{begin, std::min(begin + step, elements)};
-                  source.read(index, range, buffer.first(range.size() * width));
-                }
-                return elements * width;
+                return read_blocks(source, index, buffer, [](std::span<const std::byte>) {});
               });
   return total;
 }

@@ -14,7 +14,6 @@
 namespace unishard::converters::dcp {
 namespace {
 
-constexpr std::size_t kOpenFiles = 128;
 /// An item up to this size is read at once instead of piece by piece.
 constexpr std::uint64_t kSmallItemBytes = 16 << 10;
 /// What the cache holds: unpacked bytes, and descriptions at a flat rate.
@@ -24,65 +23,8 @@ constexpr std::uint64_t kDescriptionBytes = 4096;
 constexpr std::uint64_t kArchiveBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kObjectBytes = std::uint64_t{256} << 20;
 
-}  // namespace
-
-class DataFiles::Pool {
- public:
-  explicit Pool(Storage& storage) : storage_(storage) {}
-
-  std::shared_ptr<const File> get(const Path& path) {
-    const std::scoped_lock lock(mutex_);
-    if (const auto known = open_.find(path.string()); known != open_.end()) {
-      order_.splice(order_.begin(), order_, known->second);
-      return order_.front();
-    }
-    order_.emplace_front(storage_.open(path));
-    open_[path.string()] = order_.begin();
-    if (order_.size() > kOpenFiles) {
-      open_.erase(order_.back()->path().string());
-      order_.pop_back();  // a reader that still holds it finishes first
-    }
-    return order_.front();
-  }
-
- private:
-  Storage& storage_;
-  std::mutex mutex_;
-  std::list<std::shared_ptr<const File>> order_;  // last used first
-  std::unordered_map<std::string, std::list<std::shared_ptr<const File>>::iterator> open_;
-};
-
-namespace {
-
-class ReadOnlyFile : public File {
- public:
-  void write_at(std::uint64_t, std::span<const std::byte>) override { refuse(); }
-  void sync() override { refuse(); }
-  void close() override {}
-
- private:
-  [[noreturn]] static void refuse() { raise(ErrorCode::Internal, "a file opened for reading"); }
-};
-
-template <class Pool>
-class PooledFile final : public ReadOnlyFile {
- public:
-  PooledFile(std::shared_ptr<Pool> pool, Path path)
-      : pool_(std::move(pool)), path_(std::move(path)), size_(pool_->get(path_)->size()) {}
-  std::uint64_t size() const override { return size_; }
-  void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
-    pool_->get(path_)->read_at(offset, out);
-  }
-  const Path& path() const override { return path_; }
-
- private:
-  const std::shared_ptr<Pool> pool_;
-  const Path path_;
-  const std::uint64_t size_;
-};
-
 /// Bytes of an item that were read or unpacked.
-class MemoryFile final : public ReadOnlyFile {
+class MemoryFile final : public File {
  public:
   MemoryFile(Path path, std::string bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
   std::uint64_t size() const override { return bytes_.size(); }
@@ -93,9 +35,14 @@ class MemoryFile final : public ReadOnlyFile {
     }
     std::copy_n(std::as_bytes(std::span(bytes_)).data() + offset, out.size(), out.data());
   }
+  void write_at(std::uint64_t, std::span<const std::byte>) override { refuse(); }
+  void sync() override { refuse(); }
+  void close() override {}
   const Path& path() const override { return path_; }
 
  private:
+  [[noreturn]] static void refuse() { raise(ErrorCode::Internal, "a file opened for reading"); }
+
   const Path path_;
   const std::string bytes_;
 };
@@ -106,13 +53,6 @@ torch::Window in_memory(const Path& path, std::string bytes) {
 }
 
 }  // namespace
-
-DataFiles::DataFiles(Storage& storage) : pool_(std::make_shared<Pool>(storage)) {}
-DataFiles::~DataFiles() = default;
-
-std::shared_ptr<const File> DataFiles::add(const Path& path) {
-  return std::make_shared<PooledFile<Pool>>(pool_, path);
-}
 
 /// The items that were used last. Each slot has its own lock: an item is unpacked once, and others
 /// are not held up.

@@ -14,19 +14,6 @@
 
 namespace unishard::converters::dcp {
 
-/// Files for reading, kept open while they are used often.
-class DataFiles {
- public:
-  explicit DataFiles(Storage& storage);
-  ~DataFiles();
-  /// Throws when the file cannot be opened.
-  std::shared_ptr<const File> add(const Path& path);
-
- private:
-  class Pool;
-  std::shared_ptr<Pool> pool_;
-};
-
 /// How an item's bytes became its part of the file.
 enum class Packing : std::uint8_t { Plain, Zstd };
 

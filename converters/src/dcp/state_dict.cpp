@@ -26,21 +26,20 @@ constexpr std::uint64_t kRawBytes = 64 << 10;
 /// The data files that one `.metadata` names.
 class FolderFiles {
  public:
-  FolderFiles(Storage& storage, DataFiles& files, const Path& folder,
+  FolderFiles(Storage& storage, const std::shared_ptr<FilePool>& pool, const Path& folder,
               const std::vector<std::string>& names) {
     for (const std::string& name : names) {
-      files_.push_back(files.add(checked_path(storage, folder, name)));
-      if (!looks_like_safetensors(*files_.back())) continue;
+      files_.push_back(torch::open_window(pool, checked_path(storage, folder, name)));
+      if (!looks_like_safetensors(*files_.back().file)) continue;
       // Then the offsets of the metadata mean nothing: the file has a table of its own.
-      for (SafetensorsPiece& piece : read_pieces(files_.back()).pieces) {
+      for (SafetensorsPiece& piece : read_pieces(files_.back().file).pieces) {
         pieces_[static_cast<std::uint32_t>(files_.size() - 1)].emplace(piece.key, std::move(piece));
       }
     }
   }
 
   std::uint32_t add_item(const StoredItem& item, Items& items) const {
-    const auto& file = files_[item.file];
-    const std::uint64_t size = file->size();
+    const auto& [file, begin, size] = files_[item.file];
     if (item.offset > size || item.length > size - item.offset) {
       raise(ErrorCode::Corrupt,
             fmt::format(
@@ -56,9 +55,9 @@ class FolderFiles {
     if (table == pieces_.end()) return add_item(chunk.item, items);
     const auto piece = table->second.find(tensor.key);
     if (piece == table->second.end() || !(piece->second.box == chunk.box)) {
-      raise(ErrorCode::Corrupt, fmt::format("{} does not hold its chunk at ({})",
-                                            files_[chunk.item.file]->path().string(),
-                                            fmt::join(chunk.box.offsets, ", ")));
+      raise(ErrorCode::Corrupt,
+            fmt::format("{} does not hold its chunk at ({})", files_[chunk.item.file].name(),
+                        fmt::join(chunk.box.offsets, ", ")));
     }
     return items.add(piece->second.view);
   }
@@ -87,7 +86,7 @@ class FolderFiles {
     return at;
   }
 
-  std::vector<std::shared_ptr<const File>> files_;
+  std::vector<torch::Window> files_;
   std::map<std::uint32_t, std::map<std::string, SafetensorsPiece>> pieces_;
   std::map<std::string, std::map<std::string, EntryKind>> listings_;
 };
@@ -241,7 +240,8 @@ void read_elements(const TensorEntry& tensor, const Items& items, ElementRange r
   }
 }
 
-StateDictBuilder::StateDictBuilder(Storage& storage) : storage_(storage), files_(storage) {
+StateDictBuilder::StateDictBuilder(Storage& storage)
+    : storage_(storage), pool_(reading_pool(storage)) {
   out.items = std::make_unique<Items>();
 }
 
@@ -263,7 +263,7 @@ TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType
 }
 
 void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) {
-  const FolderFiles files(storage_, files_, folder, metadata.files);
+  const FolderFiles files(storage_, pool_, folder, metadata.files);
   for (const std::string& name : metadata.files) {
     out.world_size = std::max(out.world_size, rank_of_file(name) + 1);
   }

@@ -66,7 +66,9 @@ class StateDictBuilder {
   void add_object(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                   std::uint64_t rank = 0);
   /// A data file, opened.
-  std::shared_ptr<const File> open(const Path& path) { return files_.add(path); }
+  std::shared_ptr<const File> open(const Path& path) {
+    return torch::open_window(pool_, path).file;
+  }
 
   /// Drops copies of boxes; throws Corrupt unless the boxes of every tensor cover it exactly.
   StateDict finish(const std::string& where);
@@ -82,7 +84,7 @@ class StateDictBuilder {
   void add_stored_object(const std::string& key, KeyPath path, std::uint32_t item);
 
   Storage& storage_;
-  DataFiles files_;
+  std::shared_ptr<FilePool> pool_;
   std::unordered_map<std::string, std::size_t> tensors_, objects_;  // by key
   std::unordered_map<std::string, std::size_t> order_;              // of keys, where it is known
 };

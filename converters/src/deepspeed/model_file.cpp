@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "deepspeed/model_keys.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,33 +14,6 @@
 
 namespace unishard::converters::deepspeed {
 namespace {
-
-/// Keys that DeepSpeed itself writes; all others are the user's client state.
-constexpr std::array<std::string_view, 23> kOwnKeys = {
-    "module",
-    "buffer_names",
-    "optimizer",
-    "param_shapes",
-    "frozen_param_shapes",
-    "shared_params",
-    "frozen_param_fragments",
-    "lr_scheduler",
-    "data_sampler",
-    "random_ltd",
-    "sparse_tensor_module_names",
-    "csr_tensor_module_names",
-    "skipped_steps",
-    "global_steps",
-    "global_samples",
-    "dp_world_size",
-    "mp_world_size",
-    "checkpoint_parallel_dimensions",
-    "ds_config",
-    "ds_version",
-    "num_experts",
-    "ds_autoep_layers",
-    "folding",
-};
 
 [[noreturn]] void refuse(const TorchFile& file, std::string_view problem, std::string_view hint) {
   raise(ErrorCode::Unsupported, fmt::format("{}: {}", file.name(), problem), std::string(hint));
@@ -134,7 +109,7 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
       continue;
     }
     const std::string key(root.key(i).string());
-    if (std::ranges::count(kOwnKeys, key) > 0 || key == kOwnSection) continue;
+    if (is_deepspeed_key(key) || key == kOwnSection) continue;
     client[key] = exact_json(root.value(i), fmt::format("client_state.{}", key),
                              file.pickle().bytes().size(), notes);
   }

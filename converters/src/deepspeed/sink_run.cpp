@@ -1,5 +1,6 @@
 #include "deepspeed/sink_run.hpp"
 
+#include "deepspeed/model_keys.hpp"
 #include "torch/pickle_json.hpp"
 
 #include <fmt/format.h>
@@ -11,32 +12,10 @@
 namespace unishard::converters::deepspeed_sink {
 namespace {
 
-/// Keys of the model file that are DeepSpeed's own: a client state may not overwrite them.
-constexpr std::array<std::string_view, 25> kOwnKeys = {"module",
-                                                       "buffer_names",
-                                                       "optimizer",
-                                                       "param_shapes",
-                                                       "frozen_param_shapes",
-                                                       "shared_params",
-                                                       "frozen_param_fragments",
-                                                       "lr_scheduler",
-                                                       "data_sampler",
-                                                       "random_ltd",
-                                                       "sparse_tensor_module_names",
-                                                       "csr_tensor_module_names",
-                                                       "skipped_steps",
-                                                       "global_steps",
-                                                       "global_samples",
-                                                       "dp_world_size",
-                                                       "mp_world_size",
-                                                       "checkpoint_parallel_dimensions",
-                                                       "ds_config",
-                                                       "ds_version",
-                                                       "universal_checkpoint_info",
-                                                       "num_experts",
-                                                       "ds_autoep_layers",
-                                                       "folding",
-                                                       "autoep_layers"};
+/// A client state may not overwrite what DeepSpeed writes or, in the last two, looks for.
+bool is_taken(std::string_view key) {
+  return is_deepspeed_key(key) || key == "universal_checkpoint_info" || key == "autoep_layers";
+}
 
 std::optional<std::int64_t> integer_at(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key)) return std::nullopt;
@@ -142,7 +121,7 @@ Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<st
   Json client = Json::object();
   if (catalog.client_state.is_object() && !catalog.client_state.contains("$type")) {
     for (const auto& [key, value] : catalog.client_state.items()) {
-      if (std::ranges::find(kOwnKeys, key) == kOwnKeys.end()) {
+      if (!is_taken(key)) {
         client[key] = value;
       } else {
         notes.push_back(fmt::format("client_state.{}: DeepSpeed uses this key itself", key));

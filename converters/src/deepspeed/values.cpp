@@ -72,16 +72,6 @@ void simplify(Json& value) {
 
 }  // namespace
 
-std::shared_ptr<FilePool> reading_pool(Storage& storage) {
-  return std::make_shared<FilePool>([&storage](const Path& path) { return storage.open(path); });
-}
-
-torch::Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path) {
-  auto file = std::make_shared<const PooledFile>(pool, path);
-  const std::uint64_t size = file->size();
-  return {std::move(file), 0, size};
-}
-
 TensorView raw_view(const torch::Window& window, DType dtype, std::uint64_t count) {
   const std::uint64_t bytes = checked_mul(count, size_of(dtype), "bytes of a tensor");
   if (bytes > window.size) {

@@ -44,9 +44,7 @@ struct NamedView {
   TensorView view;
 };
 
-/// A pool for reading, and the window of one of its files.
-std::shared_ptr<FilePool> reading_pool(Storage& storage);
-torch::Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path);
+using torch::open_window;
 
 /// A view of `count` elements that lie in a raw file from its first byte on. Throws Corrupt when
 /// the file is shorter.

@@ -141,6 +141,12 @@ Window whole_file(Storage& storage, const Path& path) {
   return {std::move(file), 0, size};
 }
 
+Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path) {
+  auto file = std::make_shared<const PooledFile>(pool, path);
+  const std::uint64_t size = file->size();
+  return {std::move(file), 0, size};
+}
+
 ZipReader::ZipReader(Window window) : window_(std::move(window)) {
   const Directory directory = find_directory(window_);
   read_directory(directory.offset, directory.size, directory.count);

@@ -4,6 +4,8 @@
 // before use. Immutable after construction; any thread.
 #include "unishard/format/storage.hpp"
 
+#include "file_pool.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +26,8 @@ struct Window {
   void read(std::uint64_t offset, std::span<std::byte> out) const;
 };
 Window whole_file(Storage& storage, const Path& path);
+/// The same, open only while it is in use. Throws when it cannot be opened.
+Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path);
 
 struct ZipEntry {
   std::string name;                 ///< without the archive's root folder

@@ -1,0 +1,39 @@
+#pragma once
+// The keys of a model file that DeepSpeed itself writes; all others are the user's client state.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace unishard::converters {
+
+inline constexpr std::array<std::string_view, 23> kDeepSpeedKeys = {
+    "module",
+    "buffer_names",
+    "optimizer",
+    "param_shapes",
+    "frozen_param_shapes",
+    "shared_params",
+    "frozen_param_fragments",
+    "lr_scheduler",
+    "data_sampler",
+    "random_ltd",
+    "sparse_tensor_module_names",
+    "csr_tensor_module_names",
+    "skipped_steps",
+    "global_steps",
+    "global_samples",
+    "dp_world_size",
+    "mp_world_size",
+    "checkpoint_parallel_dimensions",
+    "ds_config",
+    "ds_version",
+    "num_experts",
+    "ds_autoep_layers",
+    "folding",
+};
+
+inline bool is_deepspeed_key(std::string_view key) {
+  return std::ranges::count(kDeepSpeedKeys, key) > 0;
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,22 @@
+#pragma once
+// What the tests of all formats read.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/json.hpp"
+
+#include <vector>
+
+namespace unishard::converters {
+
+/// All bytes of a tensor.
+inline std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
+  const TensorInfo& info = source.catalog().tensors[tensor];
+  std::vector<std::byte> bytes(info.bytes());
+  source.read(tensor, {0, info.elements()}, bytes);
+  return bytes;
+}
+
+inline Json read_json(const Path& path) {
+  return parse_json(read_text(posix_storage(), path, 1u << 26), path.string());
+}
+
+}  // namespace unishard::converters
