@@ -2,7 +2,6 @@
 // throw for a path of another format.
 #include "unishard/converters/registry.hpp"
 
-#include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/leftover.hpp"
@@ -25,11 +24,13 @@ namespace {
 
 using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&,
                                            const std::optional<std::string>&);
+using Maker = std::unique_ptr<Sink> (*)(Storage&, const Output&, Catalog);
 
 struct Row {
   FormatEntry entry;
   bool (*recognises)(Storage&, const Path&);
   Opener open;
+  Maker make;
 };
 
 bool is_native(Storage& storage, const Path& path) {
@@ -57,22 +58,62 @@ std::unique_ptr<Source> open_without_tags(Storage& storage, const Path& path,
   return open_safetensors(storage, path);
 }
 
+std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
+  return make_native_sink(storage, to.path, to.tag, std::move(catalog));
+}
+std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
+  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog));
+}
+std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog catalog) {
+  return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog));
+}
+std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
+  return make_dcp_sink(storage, to.path, std::move(catalog));
+}
+std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
+  return make_safetensors_sink(
+      storage, to.path, std::move(catalog),
+      {.max_shard_bytes = to.max_shard_bytes, .metadata = {}, .side_files = to.side_files});
+}
+std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
+  return make_torch_sink(storage, to.path, std::move(catalog),
+                         {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files});
+}
+
 constexpr std::array<Row, 6> kFormats = {{
-    {{"unishard", "UniShard's sharded checkpoints", true, true}, is_native, open_native},
-    {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", true, true},
+    {{"native", "UniShard's sharded checkpoints", Shape::Tags},
+     is_native,
+     open_native,
+     make_native},
+    {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", Shape::Tags},
      is_deepspeed,
-     open_deepspeed},
-    {{"deepspeed-universal", "DeepSpeed universal checkpoints", true, true},
+     open_deepspeed,
+     make_deepspeed},
+    {{"deepspeed-universal", "DeepSpeed universal checkpoints", Shape::Tags},
      is_deepspeed_universal,
-     open_deepspeed_universal},
-    {{"dcp", "PyTorch distributed checkpoints (FSDP)", true, true}, is_dcp, open_dcp},
-    {{"safetensors", "one .safetensors file, or a Hugging Face folder of them", true, true},
+     open_deepspeed_universal,
+     make_universal},
+    {{"dcp", "PyTorch distributed checkpoints (FSDP)", Shape::Folder}, is_dcp, open_dcp, make_dcp},
+    {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
+      Shape::FileOrFolder},
      is_safetensors,
-     open_without_tags},
-    {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin", true, true},
+     open_without_tags,
+     make_safetensors},
+    {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
+      Shape::FileOrFolder},
      is_torch,
-     open_torch},
+     open_torch,
+     make_torch},
 }};
+
+const Row& row_of(std::string_view name) {
+  const auto* row = std::ranges::find(kFormats, name, [](const Row& r) { return r.entry.name; });
+  if (row != kFormats.end()) return *row;
+  std::string known;
+  for (const Row& other : kFormats)
+    known += (known.empty() ? "" : ", ") + std::string(other.entry.name);
+  raise(ErrorCode::Unsupported, "there is no format " + quote(name), "known: " + known);
+}
 
 const Row* find_row(Storage& storage, const Path& path) {
   for (const Row& row : kFormats) {
@@ -87,6 +128,12 @@ std::vector<FormatEntry> known_formats() {
   std::vector<FormatEntry> entries;
   for (const Row& row : kFormats) entries.push_back(row.entry);
   return entries;
+}
+
+FormatEntry format_entry(std::string_view name) { return row_of(name).entry; }
+
+std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {
+  return row_of(output.format).make(storage, output, std::move(catalog));
 }
 
 Probe probe(Storage& storage, const Path& path) {

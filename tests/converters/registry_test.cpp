@@ -26,8 +26,8 @@ Probe probe_path(const Path& path) { return probe(posix_storage(), path); }
 TEST(Probe, KnowsNativeFoldersAndTags) {
   const TempDir temp;
   const Path tag = test::write_example(temp.path());
-  EXPECT_EQ(probe_path(temp.path()).format, "unishard");
-  EXPECT_EQ(probe_path(tag).format, "unishard");
+  EXPECT_EQ(probe_path(temp.path()).format, "native");
+  EXPECT_EQ(probe_path(tag).format, "native");
 }
 
 struct Row {

@@ -88,7 +88,7 @@ TEST_F(Command, InspectTakesTheFolderAndTheTag) {
   const auto by_folder = nlohmann::json::parse(unishard({"inspect", in_, "--json"}).out);
   const auto by_tag = nlohmann::json::parse(unishard({"inspect", tag_, "--json", "--layout"}).out);
   EXPECT_EQ(by_folder.at("identity"), by_tag.at("identity"));
-  EXPECT_EQ(by_folder.at("format"), "unishard");
+  EXPECT_EQ(by_folder.at("format"), "native");
   const std::string slash = tag_.string() + "/";
   const auto by_slash =
       nlohmann::json::parse(unishard({"inspect", slash, "-t", "global_step7", "--json"}).out);

@@ -1,6 +1,7 @@
 // Every format into every other one, on a checkpoint with everything that the formats know.
 #include "lib/conversion.hpp"
 
+#include "unishard/converters/registry.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"
@@ -16,11 +17,16 @@ namespace {
 
 using test::TempDir;
 
-constexpr std::array<std::string_view, 6> kFormats = {"native", "deepspeed", "deepspeed-universal",
-                                                      "dcp",    "torch",     "safetensors"};
+std::vector<std::string_view> format_names() {
+  std::vector<std::string_view> names;
+  for (const converters::FormatEntry& entry : converters::known_formats())
+    names.push_back(entry.name);
+  return names;
+}
+const std::vector<std::string_view> kFormats = format_names();
 
-OutputOptions output(std::string_view format, const Path& folder) {
-  OutputOptions options;
+converters::Output output(std::string_view format, const Path& folder) {
+  converters::Output options;
   options.format = format;
   options.tag = "tag";
   options.path = folder;
@@ -31,9 +37,9 @@ OutputOptions output(std::string_view format, const Path& folder) {
 
 std::unique_ptr<converters::Source> convert(const converters::Source& source,
                                             const ConvertOptions& options,
-                                            const OutputOptions& to) {
+                                            const converters::Output& to) {
   const ConvertPlan plan = plan_convert(source, options);
-  const auto sink = make_sink(posix_storage(), to, plan.target);
+  const auto sink = converters::make_sink(posix_storage(), to, plan.target);
   converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},
                    *sink, {});
   sink->commit();

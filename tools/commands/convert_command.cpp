@@ -16,6 +16,8 @@
 namespace unishard::cli {
 namespace {
 
+using converters::Shape;
+
 struct Options {
   std::string input;
   std::string output;
@@ -41,7 +43,8 @@ int run(const Options& options) {
   job.output.format = options.to;
   job.output.path = options.output;
   job.output.tag = options.out_tag;
-  if (is_model_format(options.to) && !is_model_file(options.output)) {
+  if (converters::format_entry(options.to).shape == Shape::FileOrFolder &&
+      !is_model_file(options.output)) {
     job.output.max_shard_bytes = tools::parse_bytes(options.max_shard_size, "--max_shard_size");
   }
   return run_convert(job);
@@ -97,8 +100,7 @@ std::uint64_t wanted_bytes(const converters::Sink& sink, const Catalog& target) 
 /// differ.
 std::vector<std::string> check(const ConvertRun& job, const converters::Source& source,
                                const tools::ConvertPlan& plan, const TransferOptions& transfer) {
-  const bool has_tags = job.output.format == "native" || job.output.format == "unishard" ||
-                        job.output.format.starts_with("deepspeed");
+  const bool has_tags = converters::format_entry(job.output.format).shape == Shape::Tags;
   const auto written = converters::open_source(
       posix_storage(), job.output.path, has_tags ? std::optional(job.output.tag) : std::nullopt);
   const Catalog expected = tools::with_digests(source, transfer);
@@ -115,8 +117,19 @@ std::vector<std::string> check(const ConvertRun& job, const converters::Source& 
 
 }  // namespace
 
-bool is_model_format(std::string_view format) {
-  return format == "torch" || format == "safetensors";
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : converters::known_formats()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::vector<std::string> sharded_format_names() {
+  std::vector<std::string> names = format_names();
+  std::erase_if(names, [](const std::string& name) {
+    const Shape shape = converters::format_entry(name).shape;
+    return shape != Shape::Tags && shape != Shape::Folder;
+  });
+  return names;
 }
 
 bool is_model_file(const Path& path) {
@@ -148,7 +161,7 @@ int run_convert(ConvertRun job) {
     job.output.side_files = tools::find_side_files(storage, job.input);
   tools::require_space(job.output.path, plan.target.stored_bytes());
   catch_interrupts();  // before anything is created
-  auto sink = tools::make_sink(storage, job.output, plan.target);
+  auto sink = converters::make_sink(storage, job.output, plan.target);
   Notes notes;
   notes.add("not read", source->notes());
   notes.add("left out", plan.notes);
@@ -206,8 +219,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->required();
   command->add_option("--to", options->to, "Format to write")
       ->required()
-      ->check(CLI::IsMember(
-          {"native", "deepspeed", "deepspeed-universal", "dcp", "torch", "safetensors"}));
+      ->check(CLI::IsMember(format_names()));
   add_tag(*command, options->tag);
   command->add_option("--out-tag,--out_tag", options->out_tag,
                       "Tag to write (default: the input's, else global_step<N>)");

@@ -1,5 +1,7 @@
 #pragma once
 // One conversion from start to report: what `convert` and `reshard` share.
+#include "unishard/converters/registry.hpp"
+
 #include "commands/command.hpp"
 #include "lib/conversion.hpp"
 
@@ -9,8 +11,7 @@ struct ConvertRun {
   std::string input;
   std::optional<std::string> tag;
   tools::ConvertOptions convert;
-  tools::OutputOptions
-      output;  ///< format "" keeps the input's, tag "" the input's or global_step<N>
+  converters::Output output;  ///< format "" keeps the input's, tag "" too, else global_step<N>
   bool dry_run = false;
   bool strict = false;
   bool check = true;  ///< read back and compare digests
@@ -23,8 +24,11 @@ struct ConvertRun {
 /// Returns the exit status: 1 when what was read back differs.
 int run_convert(ConvertRun job);
 
-/// torch and safetensors: a file or a folder, as the output's name says.
-bool is_model_format(std::string_view format);
+/// The names of known_formats(), for --to.
+std::vector<std::string> format_names();
+/// Those that keep world size and stage.
+std::vector<std::string> sharded_format_names();
+/// The suffix of one model file; else a name means a folder.
 bool is_model_file(const Path& path);
 
 }  // namespace unishard::cli

@@ -25,10 +25,8 @@ int run(const Options& options) {
                {"threads", tools::hardware_threads()}};
   std::string formats;
   for (const converters::FormatEntry& entry : converters::known_formats()) {
-    json["formats"][std::string(entry.name)] = {{"read", entry.readable},
-                                                {"write", entry.writable}};
-    formats += fmt::format("  {:<12} {}{}  {}\n", entry.name, entry.readable ? "r" : "-",
-                           entry.writable ? "w" : "-", entry.description);
+    json["formats"][std::string(entry.name)] = entry.description;
+    formats += fmt::format("  {:<20} {}\n", entry.name, entry.description);
   }
   if (options.json) {
     print_json(json);
@@ -37,7 +35,7 @@ int run(const Options& options) {
   print(fmt::format(
       "unishard     {}\ncheckpoints  format {} written, {} to {} read\nHDF5         {}\ncompiler   "
       "  {}\n"
-      "CPU          {}, {} threads\nformats (r: read, w: written)\n{}",
+      "CPU          {}, {} threads\nformats, read and written\n{}",
       kLibraryVersion, kFormatVersion, kOldestReadableVersion, kFormatVersion,
       tools::hdf5_version(), __VERSION__, tools::cpu_name(), tools::hardware_threads(), formats));
   return 0;

@@ -77,7 +77,7 @@ int run(const Options& options) {
   Storage& storage = posix_storage();
   const std::string format = converters::probe(storage, options.input).format;
   const bool to_native = options.to.empty() || options.to == "native";
-  if (!format.empty() && (format != "unishard" || !to_native)) return run_foreign(options);
+  if (!format.empty() && (format != "native" || !to_native)) return run_foreign(options);
   const Path input = tools::native_checkpoint(storage, options.input, options.tag);
   const Prepared prepared = prepare(options, input);
   if (options.dry_run) {
@@ -129,7 +129,7 @@ void add_reshard(CLI::App& app, Action& action) {
   command->add_option("-s,--stage", options->target.stage,
                       "ZeRO stage, 0 to 3 (default: as it is)");
   command->add_option("--to", options->to, "Format to write (default: the input's)")
-      ->check(CLI::IsMember({"native", "deepspeed", "deepspeed-universal", "dcp"}));
+      ->check(CLI::IsMember(sharded_format_names()));
   add_tag(*command, options->tag);
   command->add_flag("--dry-run,--dry_run", options->dry_run,
                     "Print what would be read and written");

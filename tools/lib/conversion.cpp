@@ -207,29 +207,6 @@ ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions&
   return plan;
 }
 
-std::unique_ptr<converters::Sink> make_sink(Storage& storage, const OutputOptions& output,
-                                            Catalog catalog) {
-  using namespace converters;
-  if (output.format == "native" || output.format == "unishard")
-    return make_native_sink(storage, output.path, output.tag, std::move(catalog));
-  if (output.format == "deepspeed")
-    return make_deepspeed_sink(storage, output.path, output.tag, std::move(catalog));
-  if (output.format == "deepspeed-universal")
-    return make_deepspeed_universal_sink(storage, output.path, output.tag, std::move(catalog));
-  if (output.format == "dcp") return make_dcp_sink(storage, output.path, std::move(catalog));
-  if (output.format == "torch")
-    return make_torch_sink(
-        storage, output.path, std::move(catalog),
-        {.max_shard_bytes = output.max_shard_bytes, .side_files = output.side_files});
-  if (output.format == "safetensors")
-    return make_safetensors_sink(storage, output.path, std::move(catalog),
-                                 {.max_shard_bytes = output.max_shard_bytes,
-                                  .metadata = {},
-                                  .side_files = output.side_files});
-  raise(ErrorCode::Unsupported,
-        fmt::format("format {} is not written", unishard::quote(output.format)));
-}
-
 converters::SideFiles find_side_files(Storage& storage, const Path& model) {
   converters::SideFiles files;
   if (storage.kind(model) != EntryKind::Directory) return files;

@@ -38,18 +38,6 @@ struct ConvertPlan {
 /// Throws InvalidArgument when nothing is left, or two tensors get one name.
 ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions& options);
 
-/// Where a result goes.
-struct OutputOptions {
-  std::string format;  ///< a name of registry.hpp, or "native"
-  Path path;
-  std::string tag;                    ///< for formats of a folder with tags
-  std::uint64_t max_shard_bytes = 0;  ///< of a model folder; 0: one file
-  converters::SideFiles side_files;   ///< for model folders
-};
-/// Throws Unsupported for a format that is not written.
-std::unique_ptr<converters::Sink> make_sink(Storage& storage, const OutputOptions& output,
-                                            Catalog catalog);
-
 /// config.json, tokenizer files and the like that lie beside a Hugging Face model.
 converters::SideFiles find_side_files(Storage& storage, const Path& model);
 

@@ -64,9 +64,9 @@ bool Description::is_run() const {
 Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
                      const DescribeOptions& options) {
   Description out;
-  if (converters::probe(storage, path).format == "unishard") {
+  if (converters::probe(storage, path).format == "native") {
     out = describe_native(storage, path, tag, options.layout);
-    out.format = "unishard";
+    out.format = "native";
   } else {
     const auto source = converters::open_source(storage, path, tag);
     out.format = source->format();

@@ -18,9 +18,9 @@ Path absolute_folder(const Path& path) {
 
 void require_native(Storage& storage, const Path& path) {
   const converters::Probe found = converters::probe(storage, path);
-  if (found.format == "unishard") return;
+  if (found.format == "native") return;
   if (!found.format.empty()) {
-    raise(ErrorCode::Unsupported, fmt::format("{} is in the format {}; this verb works on unishard "
+    raise(ErrorCode::Unsupported, fmt::format("{} is in the format {}; this verb works on native "
                                               "checkpoints",
                                               path.string(), found.format));
   }

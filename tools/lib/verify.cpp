@@ -98,7 +98,7 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
   }
   const converters::Probe found = converters::probe(storage, path);
   const bool has_latest = is_folder && storage.kind(path / kLatestFile) == EntryKind::File;
-  if (!found.format.empty() && found.format != "unishard") {
+  if (!found.format.empty() && found.format != "native") {
     return verify_foreign(storage, path, options);
   }
   if (found.format.empty() && !has_latest) {

@@ -9,7 +9,7 @@ class NativeSource final : public Source {
  public:
   NativeSource(Storage& storage, Path tag_folder) : reader_(storage, std::move(tag_folder)) {}
 
-  std::string format() const override { return "unishard"; }
+  std::string format() const override { return "native"; }
   const Catalog& catalog() const override { return reader_.catalog(); }
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     reader_.read(tensor, range, out);

@@ -145,7 +145,7 @@ std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Sto
   agree(communicator, "finding the checkpoint", [&] {
     if (communicator.rank() != 0) return;
     const std::string format = converters::probe(storage, folder).format;
-    const bool is_native = format.empty() || format == "unishard";
+    const bool is_native = format.empty() || format == "native";
     answer = is_native ? resolve_checkpoint(storage, folder, tag).string() + "\n"
                        : folder.string() + "\n" + tag.value_or("");
   });

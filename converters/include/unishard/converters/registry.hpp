@@ -1,18 +1,40 @@
 #pragma once
-// The formats that this build knows, in the order in which a path is tried. An explicit table;
-// values.
+// The formats that this build knows, all of them read and written: one explicit table, in the order
+// in which a path is tried.
+#include "unishard/converters/sink.hpp"
+
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace unishard::converters {
 
+/// What a checkpoint of a format is on disk.
+enum class Shape : std::uint8_t {
+  Tags,          ///< a folder of checkpoints, one per tag
+  Folder,        ///< a folder is one checkpoint
+  FileOrFolder,  ///< a model: one file, or a folder of shards with an index
+};
+
 struct FormatEntry {
   std::string_view name;         ///< what Source::format() and Probe::format say
   std::string_view description;  ///< one line
-  bool readable = false;
-  bool writable = false;
+  Shape shape = Shape::Folder;
 };
-
 std::vector<FormatEntry> known_formats();
+/// Throws Unsupported naming the formats that there are.
+FormatEntry format_entry(std::string_view name);
+
+/// Where a checkpoint is written.
+struct Output {
+  std::string format;  ///< a name of known_formats()
+  Path path;
+  std::string tag;                    ///< for Shape::Tags
+  std::uint64_t max_shard_bytes = 0;  ///< for Shape::FileOrFolder; 0: one file
+  SideFiles side_files = {};          ///< for model folders
+};
+/// The sink of output.format, as sink.hpp describes it.
+std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog);
 
 }  // namespace unishard::converters

@@ -16,7 +16,7 @@ namespace unishard::converters {
 class Source {
  public:
   virtual ~Source() = default;
-  /// "unishard", "safetensors", ...
+  /// "native", "safetensors", ...: a name of registry.hpp.
   virtual std::string format() const = 0;
   /// Tensors, their order and everything else but the bytes. crc64 is set where the format stores
   /// digests.
