@@ -4,114 +4,25 @@
 #include "unishard/format/shard.hpp"
 #include "unishard/format/version.hpp"
 
-#include <fmt/format.h>
-#include <hdf5.h>
+#include "shard/hdf5_library.hpp"
 
-#include <mutex>
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace unishard::detail {
 namespace {
 
-std::mutex& hdf5_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-herr_t append_error(unsigned, const H5E_error2_t* item, void* text) {
-  auto& out = *static_cast<std::string*>(text);
-  if (item->desc != nullptr && out.size() < 500)
-    out += fmt::format("{}{}", out.empty() ? "" : "; ", item->desc);
-  return 0;
-}
-
 // HDF5 returns negative values on failure and keeps the reasons on a stack.
 template <class T>
 T checked(T result, std::string_view action, const Path& path) {
   if (result >= 0) return result;
-  std::string reasons;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append_error, &reasons);
-  raise(ErrorCode::Io, fmt::format("{}: HDF5 failed to {}: {}", path.native(), action, reasons),
+  raise(ErrorCode::Io,
+        fmt::format("{}: HDF5 failed to {}: {}", path.native(), action, hdf5_reasons()),
         "check free space and permissions of the folder");
 }
 
-// Owns one HDF5 identifier.
-class Handle {
- public:
-  using Close = herr_t (*)(hid_t);
-  Handle(hid_t id, Close close) : id_(id), close_(close) {}
-  ~Handle() {
-    if (id_ >= 0) close_(id_);
-  }
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  Handle& operator=(Handle&&) = delete;
-  operator hid_t() const { return id_; }
-  hid_t release() { return std::exchange(id_, -1); }
-
- private:
-  hid_t id_;
-  Close close_;
-};
-
-Handle small_float(std::size_t exponent_bits, std::size_t mantissa_bits, std::size_t bias) {
-  Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
-  H5Tset_fields(type, exponent_bits + mantissa_bits, mantissa_bits, exponent_bits, 0,
-                mantissa_bits);
-  H5Tset_size(type, (1 + exponent_bits + mantissa_bits) / 8);
-  H5Tset_ebias(type, bias);
-  return type;
-}
-
-Handle complex_type(hid_t part, std::size_t part_bytes) {
-  Handle type(H5Tcreate(H5T_COMPOUND, 2 * part_bytes), H5Tclose);
-  H5Tinsert(type, "r", 0, part);
-  H5Tinsert(type, "i", part_bytes, part);
-  return type;
-}
-
-// The 8-bit floats have no HDF5 type that every reader converts, and bool is stored as 0 and 1.
-Handle file_type(DType dtype) {
-  const auto stock = [](hid_t type) { return Handle(H5Tcopy(type), H5Tclose); };
-  switch (dtype) {
-    case DType::Float64:
-      return stock(H5T_IEEE_F64LE);
-    case DType::Float32:
-      return stock(H5T_IEEE_F32LE);
-    case DType::Float16:
-      return small_float(5, 10, 15);
-    case DType::BFloat16:
-      return small_float(8, 7, 127);
-    case DType::Int64:
-      return stock(H5T_STD_I64LE);
-    case DType::Int32:
-      return stock(H5T_STD_I32LE);
-    case DType::Int16:
-      return stock(H5T_STD_I16LE);
-    case DType::Int8:
-      return stock(H5T_STD_I8LE);
-    case DType::UInt64:
-      return stock(H5T_STD_U64LE);
-    case DType::UInt32:
-      return stock(H5T_STD_U32LE);
-    case DType::UInt16:
-      return stock(H5T_STD_U16LE);
-    case DType::Complex64:
-      return complex_type(H5T_IEEE_F32LE, 4);
-    case DType::Complex128:
-      return complex_type(H5T_IEEE_F64LE, 8);
-    case DType::Float8E4M3:
-    case DType::Float8E5M2:
-    case DType::Float8E4M3Fnuz:
-    case DType::Float8E5M2Fnuz:
-    case DType::Float8E8M0:
-    case DType::UInt8:
-    case DType::Bool:
-      return stock(H5T_STD_U8LE);
-  }
-  raise(ErrorCode::Internal, "a dtype without an HDF5 type");
-}
+using Handle = Hdf5Handle;
 
 Handle index_type() {
   Handle type(H5Tcreate(H5T_COMPOUND, kIndexRowBytes), H5Tclose);
@@ -145,7 +56,6 @@ Handle chunk_type() {
 class Builder {
  public:
   explicit Builder(const Path& path) : path_(path) {
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // reasons go into our messages, not to stderr
     const Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose),
         access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     ok(H5Pset_userblock(creation, kUserBlockBytes), "set the user block");
@@ -223,7 +133,7 @@ class Builder {
 }  // namespace
 
 ContainerOffsets create_container(const Path& path, const ContainerSpec& spec) {
-  const std::scoped_lock lock(hdf5_mutex());
+  const Hdf5Lock lock;
   Builder builder(path);
   ContainerOffsets offsets;
   builder.attribute(builder.file(), "format", kFormatName);
@@ -245,7 +155,7 @@ ContainerOffsets create_container(const Path& path, const ContainerSpec& spec) {
     }
     for (const ContainerDataSet& item : spec.data_sets) {
       const Handle data =
-          builder.data_set("data/" + item.name, file_type(item.dtype), item.padded_elements);
+          builder.data_set("data/" + item.name, hdf5_type(item.dtype), item.padded_elements);
       builder.attribute(data, "state", item.state);
       builder.attribute(data, "dtype", name_of(item.dtype));
       builder.attribute(data, "elements", item.elements);
