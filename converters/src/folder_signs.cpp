@@ -43,8 +43,6 @@ std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) 
   const std::size_t size = std::min<std::uint64_t>(file->size(), head.size());
   file->read_at(0, std::as_writable_bytes(std::span(head).first(size)));
   const std::string_view text(head.data(), size);
-  if (text == "\x89HDF\r\n\x1a\n")
-    return ForeignFormat{"hdf5", "a single HDF5 file, which is not read"};
   if (text == "version ") {
     return ForeignFormat{"git-lfs",
                          "a Git LFS pointer and not the file itself: run `git lfs pull`"};
@@ -77,7 +75,7 @@ std::string explain_unknown(Storage& storage, const Path& path) {
     }
     return fmt::format(
         "{} is in no known format (known: checkpoints of UniShard, DeepSpeed and DCP, torch.save "
-        "files, *.safetensors)",
+        "files, HDF5 files, *.safetensors)",
         name);
   }
   if (is_partial_name(path.filename().string())) {

@@ -9,6 +9,7 @@
 #include "dcp/dcp.hpp"
 #include "deepspeed/deepspeed.hpp"
 #include "folder_signs.hpp"
+#include "hdf5/hdf5.hpp"
 #include "native/native.hpp"
 #include "safetensors/model_folder.hpp"
 #include "safetensors/safetensors_source.hpp"
@@ -79,8 +80,11 @@ std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog cat
   return make_torch_sink(storage, to.path, std::move(catalog),
                          {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files});
 }
+std::unique_ptr<Sink> make_hdf5(Storage& storage, const Output& to, Catalog catalog) {
+  return make_hdf5_sink(storage, to.path, std::move(catalog));
+}
 
-constexpr std::array<Row, 6> kFormats = {{
+constexpr std::array<Row, 7> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", Shape::Tags},
      is_native,
      open_native,
@@ -104,6 +108,11 @@ constexpr std::array<Row, 6> kFormats = {{
      is_torch,
      open_torch,
      make_torch},
+    {{"hdf5", "one HDF5 file with a data set per tensor, as h5py reads and writes them",
+      Shape::File},
+     is_hdf5,
+     open_hdf5,
+     make_hdf5},
 }};
 
 const Row& row_of(std::string_view name) {

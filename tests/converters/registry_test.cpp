@@ -87,7 +87,7 @@ TEST(Registry, SafetensorsHasNoTags) {
       Error);
 }
 
-TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 6u); }
+TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 7u); }
 
 }  // namespace
 }  // namespace unishard::converters

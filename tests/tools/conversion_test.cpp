@@ -31,6 +31,7 @@ converters::Output output(std::string_view format, const Path& folder) {
   options.tag = "tag";
   options.path = folder;
   if (format == "torch") options.path += ".pt";
+  if (format == "hdf5") options.path += ".h5";
   if (format == "safetensors") options.path += ".safetensors";
   return options;
 }

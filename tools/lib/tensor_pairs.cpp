@@ -18,7 +18,8 @@ constexpr std::array<std::string_view, 3> kModelStates = {state::kFp32, state::k
 
 /// A model file says of every tensor that it is a weight; a checkpoint knows more.
 bool has_states(const Source& source) {
-  if (source.format() != "safetensors" && source.format() != "torch") return true;
+  constexpr std::array<std::string_view, 3> kModelFormats = {"safetensors", "torch", "hdf5"};
+  if (std::ranges::count(kModelFormats, source.format()) == 0) return true;
   const auto is_weight = [](const TensorInfo& tensor) { return tensor.state == state::kWeights; };
   return !std::ranges::all_of(source.catalog().tensors, is_weight);
 }

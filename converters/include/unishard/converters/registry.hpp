@@ -14,6 +14,7 @@ namespace unishard::converters {
 enum class Shape : std::uint8_t {
   Tags,          ///< a folder of checkpoints, one per tag
   Folder,        ///< a folder is one checkpoint
+  File,          ///< one file
   FileOrFolder,  ///< a model: one file, or a folder of shards with an index
 };
 

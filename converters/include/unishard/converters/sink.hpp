@@ -76,6 +76,10 @@ std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folde
 /// "optim.param_groups.<i>.<key>".
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog);
 
+/// One HDF5 file with a data set per tensor, under the names of the safetensors sink; "/" in a name
+/// makes groups, tied names are hard links. Throws AlreadyExists for an existing file.
+std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog);
+
 /// Streams everything from `source` to `sink`: sink tensor i is source tensor tensor_map[i],
 /// converted to the sink's dtype when it differs (float kinds only). Bounded by `options`. Does not
 /// commit.

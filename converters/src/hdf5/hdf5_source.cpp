@@ -1,0 +1,98 @@
+// Tensors whose bytes lie in the file as they are wanted (everything that make_hdf5_sink() writes)
+// are read by positioned reads; libhdf5 reads the others, and the list of what there is.
+#include "unishard/format/error.hpp"
+
+#include "catalog_text.hpp"
+#include "hdf5/existing_file.hpp"
+#include "hdf5/hdf5.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace unishard::converters {
+namespace {
+
+using hdf5::Directory;
+using hdf5::ListedTensor;
+
+class Hdf5Source final : public Source {
+ public:
+  Hdf5Source(Storage& storage, const Path& path) : file_(storage.open(path)) {
+    Directory directory = hdf5::list_existing(path, file_->size());
+    tensors_ = std::move(directory.tensors);
+    notes_ = std::move(directory.notes);
+    fill_catalog();
+    if (directory.catalog_text) {
+      const std::string where = fmt::format("{}: /{}", path.string(), kCatalogKey);
+      restore_catalog(*directory.catalog_text, catalog_, where);
+    }
+    validate(catalog_, path.string());
+  }
+
+  std::string format() const override { return "hdf5"; }
+  const Catalog& catalog() const override { return catalog_; }
+  std::vector<std::string> notes() const override { return notes_; }
+
+  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    if (range.empty()) return;
+    const ListedTensor& listed = tensors_.at(tensor);
+    if (listed.stored.offset) {
+      file_->read_at(*listed.stored.offset + range.begin * size_of(listed.stored.dtype), out);
+    } else {
+      hdf5::read_existing(file_->path(), listed, range, out);
+    }
+  }
+
+ private:
+  void fill_catalog() {
+    for (const ListedTensor& listed : tensors_) {
+      TensorInfo tensor;
+      tensor.fqn = listed.name;
+      tensor.state = state::kWeights;
+      tensor.dtype = listed.stored.dtype;
+      tensor.shape = listed.stored.shape;
+      catalog_.tensors.push_back(std::move(tensor));
+      for (const std::string& other : listed.other_names)
+        catalog_.aliases.push_back({other, listed.name});
+    }
+  }
+
+  const std::unique_ptr<File> file_;
+  std::vector<ListedTensor> tensors_;
+  Catalog catalog_;
+  std::vector<std::string> notes_;
+};
+
+bool has_signature(const File& file, std::uint64_t offset) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  std::array<char, kSignature.size()> bytes{};
+  if (file.size() < offset + bytes.size()) return false;
+  file.read_at(offset, std::as_writable_bytes(std::span(bytes)));
+  return std::string_view(bytes.data(), bytes.size()) == kSignature;
+}
+
+}  // namespace
+
+bool is_hdf5(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::File) return false;
+  const std::unique_ptr<File> file = storage.open(path);
+  if (has_signature(*file, 0)) return true;
+  if (path.extension() != ".h5" && path.extension() != ".hdf5") return false;
+  constexpr std::uint64_t kFirst = 512;
+  for (std::uint64_t offset = kFirst; offset < file->size(); offset *= 2) {
+    if (has_signature(*file, offset)) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Source> open_hdf5(Storage& storage, const Path& path,
+                                  const std::optional<std::string>& tag) {
+  if (tag) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is an HDF5 file: it has no tags to choose from", path.string()));
+  }
+  return std::make_unique<Hdf5Source>(storage, path);
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,386 @@
+#include "unishard/converters/registry.hpp"
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/shard.hpp"
+
+#include "hdf5/hyperslabs.hpp"
+#include "hdf5/link_names.hpp"
+#include "make_checkpoint.hpp"
+#include "read_source.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <set>
+
+namespace unishard::converters {
+namespace {
+
+using hdf5::link_paths;
+using hdf5::name_of_link;
+using test::TempDir;
+
+TensorInfo weight(std::string fqn, DType dtype, unishard::Shape shape) {
+  TensorInfo tensor;
+  tensor.fqn = std::move(fqn);
+  tensor.state = state::kWeights;
+  tensor.dtype = dtype;
+  tensor.shape = std::move(shape);
+  return tensor;
+}
+
+Catalog catalog_of(std::vector<TensorInfo> tensors) {
+  Catalog catalog;
+  catalog.tensors = std::move(tensors);
+  return catalog;
+}
+
+/// Names whose paths need care, all weights of one float.
+Catalog named(const std::vector<std::string>& names) {
+  Catalog catalog;
+  for (const std::string& name : names)
+    catalog.tensors.push_back(weight(name, DType::Float32, {1}));
+  return catalog;
+}
+
+void fill(Sink& sink, const Catalog& catalog) {
+  for (std::size_t i = 0; i < sink.fragments().size(); ++i) {
+    const Fragment& fragment = sink.fragments()[i];
+    sink.write(i, fragment.range, test::example_bytes(catalog, fragment.tensor, 1, fragment.range));
+  }
+}
+
+std::unique_ptr<Source> write(const Path& path, const Catalog& catalog) {
+  const auto sink = make_hdf5_sink(posix_storage(), path, catalog);
+  fill(*sink, catalog);
+  sink->commit();
+  return open_source(posix_storage(), path);
+}
+
+std::vector<std::string> labels(const Catalog& catalog) {
+  std::vector<std::string> labels;
+  for (const TensorInfo& tensor : catalog.tensors) labels.push_back(tensor.label());
+  return labels;
+}
+
+/// The catalog with the digests of what the source gives.
+Catalog digested(const Source& source) {
+  Catalog catalog = source.catalog();
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
+    catalog.tensors[i].crc64 = crc64(read_all(source, i));
+  return catalog;
+}
+
+Catalog expected_of(Catalog catalog) {
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
+    catalog.tensors[i].crc64 = crc64(test::example_bytes(catalog, i, 1));
+  return catalog;
+}
+
+ErrorCode error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorCode::Internal;
+}
+
+std::string file_text(const Path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Hdf5, KeepsATrainingStateWithItsIdentity) {
+  const TempDir temp;
+  for (const bool bf16 : {false, true}) {
+    const Catalog catalog = test::example_catalog({.bf16 = bf16});
+    const auto source = write(temp.path() / (bf16 ? "b.h5" : "a.h5"), catalog);
+    const Catalog& read = source->catalog();
+    EXPECT_EQ(source->format(), "hdf5");
+    EXPECT_EQ(source->notes(), std::vector<std::string>{});
+    EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+    EXPECT_EQ(labels(read), labels(catalog)) << "in the order of the catalog";
+    EXPECT_EQ(read.aliases, catalog.aliases);
+    EXPECT_EQ(read.step, catalog.step);
+    EXPECT_EQ(read.groups, catalog.groups);
+    EXPECT_EQ(read.client_state, catalog.client_state);
+    EXPECT_EQ(read.world_size, catalog.world_size);
+    for (std::size_t i = 0; i < read.tensors.size(); ++i) {
+      EXPECT_EQ(read.tensors[i].frozen, catalog.tensors[i].frozen);
+      EXPECT_EQ(read.tensors[i].group, catalog.tensors[i].group);
+    }
+  }
+}
+
+TEST(Hdf5, KeepsEveryTypeAndShape) {
+  const TempDir temp;
+  Catalog catalog;
+  for (const DTypeInfo& type : dtype_table()) {
+    const std::string name(type.name);
+    catalog.tensors.push_back(weight(name, type.dtype, {3, 5, 2}));
+    catalog.tensors.push_back(weight(name + ".scalar", type.dtype, {}));
+    catalog.tensors.push_back(weight(name + ".empty", type.dtype, {2, 0, 3}));
+    catalog.tensors.push_back(weight(name + ".large", type.dtype, {1025, 9}));
+  }
+  const auto source = write(temp.path() / "x.h5", catalog);
+  ASSERT_EQ(source->catalog().tensors.size(), catalog.tensors.size());
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = source->catalog().tensors[i];
+    EXPECT_EQ(tensor.fqn, catalog.tensors[i].fqn);
+    EXPECT_EQ(tensor.dtype, catalog.tensors[i].dtype) << tensor.fqn;
+    EXPECT_EQ(tensor.shape, catalog.tensors[i].shape) << tensor.fqn;
+    EXPECT_EQ(read_all(*source, i), test::example_bytes(catalog, i, 1)) << tensor.fqn;
+  }
+}
+
+TEST(Hdf5, ReadsAnyRangeOfElements) {
+  const TempDir temp;
+  const Catalog catalog = catalog_of({weight("w", DType::Int16, {7, 11})});
+  const auto source = write(temp.path() / "x.h5", catalog);
+  for (std::uint64_t begin = 0; begin <= 77; begin += 7) {
+    for (std::uint64_t end = begin; end <= 77; end += 5) {
+      std::vector<std::byte> bytes(2 * (end - begin));
+      source->read(0, {begin, end}, bytes);
+      EXPECT_EQ(bytes, test::example_bytes(catalog, 0, 1, {begin, end}));
+    }
+  }
+}
+
+TEST(Hdf5, KeepsNamesThatHdf5CannotHold) {
+  const TempDir temp;
+  const std::vector<std::string> names = {"a",
+                                          "a/b",
+                                          "a/b/c",
+                                          "groups/of/names",
+                                          "dots.stay.dots",
+                                          ".",
+                                          "..",
+                                          "x/./y",
+                                          "x/../y",
+                                          "/leading",
+                                          "trailing/",
+                                          "double//slash",
+                                          "/",
+                                          "unishard.catalog",
+                                          "unishard.catalog/x",
+                                          "%",
+                                          "100%/2",
+                                          "unishard.fqn:a%2Fb",
+                                          "unishard.fqn:%zz",
+                                          "unishard.fqn:",
+                                          "tab\tnew\nline",
+                                          "\u00e4\u4e16",
+                                          " ",
+                                          "\"quoted\" \\"};
+  const Catalog catalog = named(names);
+  const auto source = write(temp.path() / "x.h5", catalog);
+  EXPECT_EQ(labels(digested(*source)).size(), names.size());
+  EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+  EXPECT_EQ(source->notes(), std::vector<std::string>{});
+}
+
+TEST(Hdf5, KeepsDeepAndLongNames) {
+  const TempDir temp;
+  std::string deep = "0";
+  for (int i = 1; i < 500; ++i) deep += "/" + std::to_string(i);
+  const Catalog catalog =
+      named({deep, std::string(4096, 'x'), std::string(4000, '%'), "a/" + std::string(3000, 'y')});
+  const auto source = write(temp.path() / "x.h5", catalog);
+  EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+}
+
+TEST(Hdf5, TiedNamesAreLinksToOneDataSet) {
+  const TempDir temp;
+  Catalog catalog = named({"b.weight", "other", "a/b"});
+  catalog.aliases = {{"a.weight", "b.weight"}, {"a/b//c", "b.weight"}, {"a", "a/b"}};
+  const auto source = write(temp.path() / "x.h5", catalog);
+  EXPECT_EQ(labels(source->catalog()), labels(catalog)) << "the main names are not the first ones";
+  auto aliases = source->catalog().aliases;
+  auto expected = catalog.aliases;
+  const auto by_name = [](const Alias& a, const Alias& b) { return a.fqn < b.fqn; };
+  std::ranges::sort(aliases, by_name);
+  std::ranges::sort(expected, by_name);
+  EXPECT_EQ(aliases, expected);
+}
+
+TEST(Hdf5, AnEmptyModelIsAFile) {
+  const TempDir temp;
+  const auto source = write(temp.path() / "x.h5", {});
+  EXPECT_TRUE(source->catalog().tensors.empty());
+}
+
+TEST(Hdf5Sink, TheSameInputGivesTheSameBytes) {
+  const TempDir temp;
+  const Catalog catalog = test::example_catalog({});
+  write(temp.path() / "a.h5", catalog);
+  write(temp.path() / "b.h5", catalog);
+  EXPECT_EQ(file_text(temp.path() / "a.h5"), file_text(temp.path() / "b.h5"));
+}
+
+TEST(Hdf5Sink, RefusesAnExistingFile) {
+  const TempDir temp;
+  std::ofstream(temp.path() / "x.h5") << "mine";
+  EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), temp.path() / "x.h5", named({"a"})); }),
+            ErrorCode::AlreadyExists);
+  EXPECT_EQ(file_text(temp.path() / "x.h5"), "mine");
+}
+
+TEST(Hdf5Sink, NothingIsVisibleBeforeCommitAndNothingLeftAfterwards) {
+  const TempDir temp;
+  {
+    const Catalog catalog = named({"a"});
+    const auto sink = make_hdf5_sink(posix_storage(), temp.path() / "x.h5", catalog);
+    fill(*sink, catalog);
+    EXPECT_FALSE(std::filesystem::exists(temp.path() / "x.h5"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
+}
+
+TEST(Hdf5Sink, RefusesTwoTensorsOfOneNameAndTooManyDimensions) {
+  const TempDir temp;
+  const Path path = temp.path() / "x.h5";
+  Catalog same = named({"a", "a", "optimizer.state.a.exp_avg"});
+  same.tensors[1].state = state::kExpAvg;
+  EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), path, same); }),
+            ErrorCode::InvalidArgument);
+  const Catalog many = catalog_of({weight("a", DType::Int8, unishard::Shape(33, 1))});
+  EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), path, many); }), ErrorCode::Unsupported);
+  EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
+  EXPECT_NO_THROW(write(path, catalog_of({weight("a", DType::Int8, unishard::Shape(32, 1))})));
+}
+
+TEST(Hdf5Source, RecognisesTheSignatureUnderAnyName) {
+  const TempDir temp;
+  write(temp.path() / "x.h5", named({"a"}));
+  std::filesystem::rename(temp.path() / "x.h5", temp.path() / "x.weights");
+  EXPECT_EQ(probe(posix_storage(), temp.path() / "x.weights").format, "hdf5");
+  std::ofstream(temp.path() / "no.h5") << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_EQ(probe(posix_storage(), temp.path() / "no.h5").format, "");
+}
+
+TEST(Hdf5Source, ReadsBehindAUserBlock) {
+  const TempDir temp;
+  const Catalog catalog = named({"a", "b"});
+  write(temp.path() / "x.h5", catalog);
+  for (const std::size_t block : {512u, 2048u}) {
+    const Path path = temp.path() / (std::to_string(block) + ".h5");
+    std::ofstream(path, std::ios::binary)
+        << std::string(block, '#') << file_text(temp.path() / "x.h5");
+    const auto source = open_source(posix_storage(), path);
+    EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+  }
+}
+
+TEST(Hdf5Source, HasNoTags) {
+  const TempDir temp;
+  write(temp.path() / "x.h5", named({"a"}));
+  EXPECT_EQ(error_of([&] { open_source(posix_storage(), temp.path() / "x.h5", "tag"); }),
+            ErrorCode::InvalidArgument);
+}
+
+TEST(Hdf5Source, RefusesOneShardOfANativeCheckpoint) {
+  const TempDir temp;
+  const Path tag = test::write_example(temp.path());
+  try {
+    open_source(posix_storage(), tag / shard_file_name(0, 3));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+    EXPECT_NE(error.hint().find("folder"), std::string::npos);
+  }
+}
+
+/// A small file of everything: groups, links, text, types.
+std::string small_file(const Path& folder) {
+  Catalog catalog =
+      catalog_of({weight("g/a", DType::BFloat16, {3, 4}), weight("g/b", DType::Bool, {5}),
+                  weight("c", DType::Int64, {}), weight("empty", DType::Float8E4M3, {0})});
+  catalog.aliases = {{"tied", "c"}};
+  catalog.client_state = {{"x", 1}};
+  write(folder / "small.h5", catalog);
+  return file_text(folder / "small.h5");
+}
+
+/// Opens and reads all of `bytes` as a file. Whatever comes of it but an Error is a failure.
+bool is_readable(const Path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  try {
+    const auto source = open_source(posix_storage(), path);
+    for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
+      std::vector<std::byte> buffer(4096);
+      const TensorInfo& tensor = source->catalog().tensors[i];
+      const std::uint64_t elements = std::min<std::uint64_t>(tensor.elements(), 256);
+      source->read(i, {0, elements}, std::span(buffer).first(elements * size_of(tensor.dtype)));
+    }
+    return true;
+  } catch (const Error& error) {
+    EXPECT_NE(error.code(), ErrorCode::Internal) << error.what();
+    EXPECT_NE(std::string(error.what()).find(path.filename()), std::string::npos) << error.what();
+    return false;
+  }
+}
+
+TEST(Hdf5Source, EveryTruncationIsAnError) {
+  const TempDir temp;
+  const std::string whole = small_file(temp.path());
+  const Path path = temp.path() / "damaged.h5";
+  EXPECT_TRUE(is_readable(path, whole));
+  for (std::size_t bytes = 0; bytes < whole.size(); bytes += 311)
+    EXPECT_FALSE(is_readable(path, whole.substr(0, bytes))) << bytes;
+  EXPECT_FALSE(is_readable(path, whole.substr(0, whole.size() - 1)));
+}
+
+TEST(Hdf5Source, DamagedBytesAreAnErrorOrReadable) {
+  const TempDir temp;
+  const std::string whole = small_file(temp.path());
+  std::mt19937_64 random(7);
+  int refused = 0;
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    if (whole[at] == '\0' && random() % 512 != 0) continue;  // mostly gaps
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ static_cast<char>(1 + random() % 255));
+    if (!is_readable(temp.path() / "damaged.h5", damaged)) ++refused;
+  }
+  EXPECT_GT(refused, 50);
+}
+
+TEST(LinkPaths, AreDifferentAndLeadBack) {
+  const std::vector<std::string_view> names = {"a", "a/b", "", "b/c", "b", "unishard.fqn:a%2Fb"};
+  const auto paths = link_paths(names);
+  EXPECT_EQ(paths[0], "a");
+  EXPECT_EQ(paths[1], "unishard.fqn:a%2Fb");
+  EXPECT_EQ(std::set<std::string>(paths.begin(), paths.end()).size(), names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ(name_of_link(paths[i]), names[i]);
+  EXPECT_EQ(name_of_link("unishard.fqn:%4"), "unishard.fqn:%4") << "not ours: as it is";
+}
+
+TEST(SplitRange, BoxesAreTheRangeInOrder) {
+  const unishard::Shape shape = {3, 1, 4, 2};
+  for (std::uint64_t begin = 0; begin <= 24; ++begin) {
+    for (std::uint64_t end = begin; end <= 24; ++end) {
+      std::uint64_t next = begin;
+      const auto slabs = hdf5::split_range(shape, {begin, end});
+      EXPECT_LE(slabs.size(), 7u);
+      for (const hdf5::Hyperslab& slab : slabs) {
+        std::uint64_t first = 0;
+        for (std::size_t i = 0; i < shape.size(); ++i) {
+          ASSERT_LE(slab.start[i] + slab.count[i], shape[i]);
+          first = first * shape[i] + slab.start[i];
+        }
+        EXPECT_EQ(first, next);
+        next += element_count(slab.count);
+      }
+      EXPECT_EQ(next, end);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace unishard::converters
