@@ -1,16 +1,18 @@
 // A load: rank 0 says which checkpoint, each rank compares and then reads the element ranges that
-// it holds, and no others. Checkpoints of every format that the converters read will do; files with
-// weights and nothing else start a new run from these weights.
+// it holds, and no others; only a matrix that the file has as its transpose is read whole.
+// Checkpoints of every format that the converters read will do; files with weights and nothing else
+// start a new run from these weights.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/agree.hpp"
 #include "checkpoint/bridge.hpp"
 #include "checkpoint/describe.hpp"
-#include "engine/tensor_bytes.hpp"
+#include "checkpoint/foreign_view.hpp"
+#include "checkpoint/read_tensor.hpp"
 
-#include <ATen/ops/empty.h>
-
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 namespace unishard::trainer::detail {
@@ -44,20 +46,6 @@ class Lookup {
   std::map<std::pair<std::string, std::string>, std::size_t> index_;
 };
 
-void read_tensor(const Source& reader, std::size_t saved, DType wanted, const LocalTensor& into) {
-  if (into.held.empty()) return;
-  const DType dtype = reader.catalog().tensors[saved].dtype;
-  if (dtype == wanted) {
-    reader.read(saved, into.held, into.bytes);
-    return;
-  }
-  const auto count = static_cast<std::int64_t>(into.held.size());
-  const at::Tensor converted = at::empty({count}, scalar_type(dtype));
-  reader.read(saved, into.held, bytes_of(converted));
-  const at::Tensor cast = converted.to(scalar_type(wanted));
-  std::ranges::copy(bytes_of(cast), into.bytes.begin());
-}
-
 /// What a file has that is a model and not a training state.
 bool is_model_state(const TensorInfo& tensor) {
   return tensor.state == state::kWeights || tensor.state == state::kBuffer;
@@ -90,15 +78,48 @@ Catalog model_part(Catalog wanted) {
   return wanted;
 }
 
-void read_tensors(const Source& reader, const Catalog& saved, bool weights_only,
-                  const LocalState& local) {
-  const Lookup saved_index(saved);
+/// What is read: the file under the engine's names, and the states that are wanted of it.
+struct Contents {
+  ForeignView view;
+  Catalog saved;  ///< the view's, model files under training states
+  bool weights_only = false;
+};
+
+/// UniShard's own files have the engine's names.
+Contents view_contents(const Source& reader, const Catalog& wanted, const ForeignNames& names) {
+  const bool is_own = reader.format() == "native";
+  Contents contents;
+  contents.view = view_foreign(reader.catalog(), wanted, is_own ? ForeignNames{} : names);
+  contents.weights_only = holds_weights_only(contents.view.catalog);
+  contents.saved = as_training_state(contents.view.catalog, wanted);
+  return contents;
+}
+
+/// Calls visit(index in contents.saved, index in local.tensors()) for all that is to be read.
+template <class Visit>
+void visit_wanted(const Contents& contents, const LocalState& local, const Visit& visit) {
+  const Lookup saved_index(contents.saved);
   for (std::size_t t = 0; t < local.tensors().size(); ++t) {
     if (!local.is_loaded(t)) continue;
     const TensorInfo& tensor = local.tensors()[t];
-    if (weights_only && tensor.state != state::kFp32 && !is_model_state(tensor)) continue;
-    read_tensor(reader, saved_index(tensor), tensor.dtype, local.local(t));
+    if (contents.weights_only && tensor.state != state::kFp32 && !is_model_state(tensor)) continue;
+    visit(saved_index(tensor), t);
   }
+}
+
+void check_copies(const Source& reader, const Contents& contents, const LocalState& local) {
+  visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
+    for (const ForeignView::Copy& copy : contents.view.copies) {
+      if (copy.of == contents.view.places[saved].tensor)
+        require_equal(reader, copy, local.local(t).held);
+    }
+  });
+}
+
+void read_tensors(const Source& reader, const Contents& contents, const LocalState& local) {
+  visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
+    read_tensor(reader, contents.view.places[saved], local.tensors()[t].dtype, local.local(t));
+  });
 }
 
 /// The configuration's numbers win over the checkpoint's, but not in silence.
@@ -137,6 +158,12 @@ std::string name_of_folder(const Path& path) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+/// "x.pt/" is a file that was typed as a folder.
+Path without_slash_of_file(Storage& storage, const Path& path) {
+  if (path.has_filename() || !path.has_parent_path()) return path;
+  return storage.kind(path.parent_path()) == EntryKind::File ? path.parent_path() : path;
+}
+
 /// Rank 0's answer to what `folder` and `tag` mean: a path, and a tag where the path holds several.
 std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Storage& storage,
                                                  const Path& folder,
@@ -144,10 +171,13 @@ std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Sto
   std::string answer;
   agree(communicator, "finding the checkpoint", [&] {
     if (communicator.rank() != 0) return;
-    const std::string format = converters::probe(storage, folder).format;
-    const bool is_native = format.empty() || format == "native";
-    answer = is_native ? resolve_checkpoint(storage, folder, tag).string() + "\n"
-                       : folder.string() + "\n" + tag.value_or("");
+    const Path path = without_slash_of_file(storage, folder);
+    const converters::Probe probe = converters::probe(storage, path);
+    if (probe.format.empty() && storage.kind(path) != EntryKind::Directory)
+      raise(ErrorCode::NotFound, probe.problem, "check the path");
+    const bool is_native = probe.format.empty() || probe.format == "native";
+    answer = is_native ? resolve_checkpoint(storage, path, tag).string() + "\n"
+                       : path.string() + "\n" + tag.value_or("");
   });
   answer = gather_text(communicator, answer).front();
   const std::size_t line = answer.find('\n');
@@ -162,24 +192,25 @@ LoadReport load(TrainingState& state, Communicator& communicator, const EngineOp
   const auto [where, which] = find(communicator, *options.storage, folder, tag);
   const LocalState local(state);
   std::unique_ptr<Source> reader;
-  Catalog saved;
-  bool weights_only = false;
+  Contents contents;
   agree(communicator, "opening the checkpoint", [&, &where = where, &which = which] {
     reader = converters::open_source(*options.storage, where, which);
-    weights_only = holds_weights_only(reader->catalog());
     const Catalog wanted = describe_wanted(state, local);
-    saved = as_training_state(reader->catalog(), wanted);
-    require_match(saved, weights_only ? model_part(wanted) : wanted, where.string());
+    contents = view_contents(*reader, wanted, options.foreign_names);
+    require_match(contents.saved, contents.weights_only ? model_part(wanted) : wanted,
+                  where.string());
+    check_copies(*reader, contents, local);
   });
-  agree(communicator, "reading the checkpoint",
-        [&] { read_tensors(*reader, saved, weights_only, local); });
+  agree(communicator, "reading the checkpoint", [&] { read_tensors(*reader, contents, local); });
+  const Catalog& saved = contents.saved;
   LoadReport report{.tag = which.value_or(name_of_folder(where)),
-                    .step = weights_only ? 0 : saved.step,
+                    .step = contents.weights_only ? 0 : saved.step,
                     .saved_world_size = saved.world_size,
                     .saved_stage = saved.stage,
                     .client_state = saved.client_state,
                     .notes = reader->notes()};
-  if (weights_only) {
+  std::ranges::copy(contents.view.notes, std::back_inserter(report.notes));
+  if (contents.weights_only) {
     report.notes.push_back(
         where.string() +
         " holds weights only: the optimizer, the schedule and the data start anew");

@@ -14,7 +14,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/nn/init.h>
 
-#include <array>
 #include <cmath>
 
 namespace unishard::trainer {
@@ -37,29 +36,7 @@ class TiedHeadImpl : public torch::nn::Module {
   explicit TiedHeadImpl(const at::Tensor& embedding) { register_parameter("weight", embedding); }
 };
 
-struct Preset {
-  std::string_view name;
-  GptConfig config;
-};
-
-constexpr std::array<Preset, 5> kPresets{{
-    {"nano", {.context = 32, .layers = 2, .width = 32, .heads = 2}},
-    {"tiny", {.context = 64, .layers = 4, .width = 128, .heads = 4}},
-    {"small", {.context = 128, .layers = 6, .width = 384, .heads = 6}},
-    {"medium", {.context = 256, .layers = 8, .width = 512, .heads = 8}},
-    {"gpt2", {.vocabulary = 50257, .context = 1024, .layers = 12, .width = 768, .heads = 12}},
-}};
-
 }  // namespace
-
-GptConfig gpt_preset(std::string_view name) {
-  std::string known;
-  for (const Preset& preset : kPresets) {
-    if (preset.name == name) return preset.config;
-    known += (known.empty() ? "" : ", ") + std::string(preset.name);
-  }
-  raise(ErrorCode::InvalidArgument, "no model preset " + quote(name), "known: " + known);
-}
 
 Conv1DImpl::Conv1DImpl(std::int64_t in, std::int64_t out, double deviation)
     : weight_(register_parameter("weight",

@@ -10,6 +10,7 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
+#include "unishard/trainer/foreign_names.hpp"
 #include "unishard/trainer/save_handle.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -80,6 +81,8 @@ struct EngineOptions {
   std::uint64_t shuffle_seed = 0;
   /// Samples per epoch, recorded in checkpoints; 0: not known.
   std::uint64_t samples_per_epoch = 0;
+  /// The model's names and layouts in files of other programs, for load_checkpoint().
+  ForeignNames foreign_names = {};
 };
 
 class Engine {
@@ -101,7 +104,8 @@ class Engine {
   /// Stages, commits, and returns when the checkpoint is durable. All ranks return or all throw:
   /// the one that failed its own error, the others PeerFailed naming it.
   SaveHandle save_checkpoint(const SaveRequest& request);
-  /// `folder` as in resolve_checkpoint(). Any saved world size and stage. Throws Mismatch listing
+  /// `folder` as in resolve_checkpoint(), or a checkpoint of any other format (of other programs
+  /// too: EngineOptions::foreign_names). Any saved world size and stage. Throws Mismatch listing
   /// every difference before anything is changed; after another error the engine must not be used
   /// further.
   LoadReport load_checkpoint(const Path& folder,

@@ -2,6 +2,7 @@
 // A GPT-2: names, shapes and arithmetic of Hugging Face's GPT2Model (Conv1D weights are [in, out],
 // the head is tied to the embedding), so that its checkpoints convert without renaming. Blocks are
 // units.
+#include "unishard/trainer/gpt_config.hpp"
 #include "unishard/trainer/sharded.hpp"
 
 #include <torch/nn/module.h>
@@ -9,23 +10,9 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
-#include <cstdint>
-#include <string_view>
 #include <vector>
 
 namespace unishard::trainer {
-
-struct GptConfig {
-  std::int64_t vocabulary = 256;
-  std::int64_t context = 128;
-  std::int64_t layers = 4;
-  std::int64_t width = 128;
-  std::int64_t heads = 4;
-  double dropout = 0.0;
-};
-
-/// "nano", "tiny", "small", "medium", "gpt2". Throws InvalidArgument listing them.
-GptConfig gpt_preset(std::string_view name);
 
 /// GPT-2's linear layer, weight [in, out].
 class Conv1DImpl : public torch::nn::Module {
