@@ -48,15 +48,15 @@ Shape shape_of(hid_t space, const std::string& where) {
 
 std::optional<std::uint64_t> contiguous_offset(hid_t data_set, std::uint64_t bytes,
                                                std::uint64_t file_bytes, const std::string& where) {
-  const haddr_t offset = H5Dget_offset(data_set);
   if (bytes == 0) return 0;
-  if (offset == HADDR_UNDEF) return std::nullopt;  // never written: HDF5 gives its fill value
+  const hsize_t allocated = H5Dget_storage_size(data_set);
+  if (allocated == 0) return std::nullopt;  // never written: HDF5 gives its fill value
+  if (allocated != bytes) damaged(where, "shape and allocated bytes do not agree");
+  const haddr_t offset = H5Dget_offset(data_set);
   if (offset > file_bytes || bytes > file_bytes - offset) {
     damaged(where, fmt::format("its {} bytes at {} end behind the file's {} bytes", bytes, offset,
                                file_bytes));
   }
-  if (H5Dget_storage_size(data_set) != bytes)
-    damaged(where, "shape and allocated bytes do not agree");
   return offset;
 }
 
