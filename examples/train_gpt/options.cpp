@@ -1,5 +1,6 @@
 #include "options.hpp"
 
+#include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <CLI/CLI.hpp>
@@ -10,6 +11,7 @@ namespace train_gpt {
 namespace {
 
 constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
+constexpr std::int64_t kTokens = 256;  ///< bytes
 
 struct Overrides {
   std::string config_path;
@@ -19,7 +21,9 @@ struct Overrides {
 };
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
-  app.add_option("--model", overrides.model, "nano, tiny, small, medium or gpt2")
+  app.add_option("--model", overrides.model,
+                 "nano, tiny, small, medium, gpt2, or a Hugging Face folder: the GPT-2 of its "
+                 "config.json (its weights: --resume)")
       ->capture_default_str();
   app.add_option("--layers", overrides.layers, "blocks")->check(CLI::PositiveNumber);
   app.add_option("--width", overrides.width, "width of the residual stream")
@@ -64,9 +68,10 @@ void add_save_options(CLI::App& app, Options& options) {
   app.add_option("--keep-last", options.keep_last, "complete checkpoints to keep; 0: all")
       ->capture_default_str();
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
-  app.add_option("--resume", options.resume,
-                 "go on from \"latest\" (default), a tag or a path; starts fresh where there is no "
-                 "checkpoint yet")
+  app.add_option(
+         "--resume", options.resume,
+         "go on from \"latest\" (default), a tag or a path: a checkpoint of any format, or "
+         "the weights of a Hugging Face folder; starts fresh where there is no checkpoint yet")
       ->expected(0, 1);
 }
 
@@ -79,8 +84,30 @@ unishard::trainer::Config read_config(const Overrides& overrides) {
   return unishard::trainer::parse_config(json);
 }
 
+/// A preset's name, or a folder with a config.json.
+unishard::trainer::GptConfig named_model(const Overrides& overrides) {
+  unishard::Storage& storage = unishard::posix_storage();
+  const unishard::Path file = unishard::Path(overrides.model) / "config.json";
+  const bool is_path = overrides.model.find('/') != std::string::npos ||
+                       storage.kind(file) == unishard::EntryKind::File;
+  if (unishard::trainer::is_gpt_preset(overrides.model) || !is_path)
+    return unishard::trainer::gpt_preset(overrides.model);
+  const std::string text = read_text(storage, file, kConfigBytes);
+  unishard::Json json = unishard::parse_json(text, file.string());
+  if (overrides.dropout && json.is_object()) {
+    for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
+      json[key] = *overrides.dropout;
+  }
+  return unishard::trainer::gpt_from_hugging_face(json, file.string());
+}
+
 unishard::trainer::GptConfig model_config(const Overrides& overrides) {
-  unishard::trainer::GptConfig model = unishard::trainer::gpt_preset(overrides.model);
+  unishard::trainer::GptConfig model = named_model(overrides);
+  if (model.vocabulary < kTokens) {
+    raise(unishard::ErrorCode::InvalidArgument,
+          "--model " + overrides.model + ": vocab_size is " + std::to_string(model.vocabulary) +
+              ", and the tokens are bytes: at least 256 are needed");
+  }
   model.layers = overrides.layers.value_or(model.layers);
   model.width = overrides.width.value_or(model.width);
   model.heads = overrides.heads.value_or(model.heads);

@@ -95,7 +95,8 @@ class Training {
   EngineOptions engine_options() {
     return {.on_save_step = [this](CommitStep step) { probe_(saves_, step); },
             .shuffle_seed = options_.config.seed,
-            .samples_per_epoch = tokens_.samples()};
+            .samples_per_epoch = tokens_.samples(),
+            .foreign_names = gpt_foreign_names()};
   }
 
   at::Tensor windows(const SampleOrder& order, const MicroBatch& batch) const {
@@ -112,11 +113,11 @@ class Training {
   /// False where there is nothing to resume from yet, so that a launcher may always pass --resume.
   bool resume() {
     const bool latest = *options_.resume == "latest";
-    const bool is_path = !latest && options_.resume->find('/') != std::string::npos;
-    const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
-    if (!is_path && options_.save_folder.empty()) {
+    if (latest && options_.save_folder.empty())
       raise(ErrorCode::InvalidArgument, "--resume needs --save-dir, or a path");
-    }
+    const bool is_path = !latest && (options_.save_folder.empty() ||
+                                     options_.resume->find('/') != std::string::npos);
+    const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
     const bool empty = is_first() && latest &&
                        (posix_storage().kind(folder) == EntryKind::Missing ||
                         list_tags(posix_storage(), folder).empty());
@@ -133,10 +134,11 @@ class Training {
   void save() {
     if (options_.save_folder.empty()) return;
     ++saves_;
-    const SaveHandle handle =
-        engine_.save_checkpoint({.folder = options_.save_folder,
-                                 .tag = options_.tag_prefix + std::to_string(engine_.step()),
-                                 .keep_last = options_.keep_last});
+    const SaveHandle handle = engine_.save_checkpoint(
+        {.folder = options_.save_folder,
+         .tag = options_.tag_prefix + std::to_string(engine_.step()),
+         .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
+         .keep_last = options_.keep_last});
     if (is_first()) print_save(handle.wait());
   }
 

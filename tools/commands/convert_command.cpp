@@ -3,6 +3,7 @@
 
 #include "commands/convert_run.hpp"
 #include "lib/machine.hpp"
+#include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
 #include "lib/size_text.hpp"
 #include "render/terminal.hpp"
@@ -157,12 +158,16 @@ int run_convert(ConvertRun job) {
   if (job.output.tag.empty())
     job.output.tag = tools::tag_of(storage, job.input, job.tag)
                          .value_or(fmt::format("global_step{}", plan.target.step));
-  if (job.output.max_shard_bytes != 0)
+  Notes notes;
+  if (job.output.max_shard_bytes != 0) {
+    std::vector<std::string> unwritten;
     job.output.side_files = tools::find_side_files(storage, job.input);
+    tools::add_model_config(job.output.side_files, source->catalog(), plan.target, unwritten);
+    notes.add("left out", unwritten);
+  }
   tools::require_space(job.output.path, plan.target.stored_bytes());
   catch_interrupts();  // before anything is created
   auto sink = converters::make_sink(storage, job.output, plan.target);
-  Notes notes;
   notes.add("not read", source->notes());
   notes.add("left out", plan.notes);
   notes.add("cannot be written", sink->notes());

@@ -4,6 +4,7 @@
 #include "commands/convert_run.hpp"
 #include "lib/consolidate.hpp"
 #include "lib/machine.hpp"
+#include "lib/model_config.hpp"
 #include "lib/size_text.hpp"
 #include "render/terminal.hpp"
 
@@ -54,13 +55,20 @@ int run(const Options& options) {
   const std::uint64_t bytes = plan.target.stored_bytes();
   tools::require_space(output, bytes);
   catch_interrupts();  // before anything is created
-  const auto side_files =
-      is_file ? converters::SideFiles{} : tools::find_side_files(storage, options.checkpoint);
+  converters::SideFiles side_files;
+  std::vector<std::string> notes;
+  if (!is_file) {
+    side_files = tools::find_side_files(storage, options.checkpoint);
+    tools::add_model_config(side_files, source->catalog(), plan.target, notes);
+  }
   const auto sink =
       is_file && output.extension() != ".safetensors"
           ? converters::make_torch_sink(storage, output, plan.target, {})
           : converters::make_safetensors_sink(storage, output, plan.target,
                                               {max_shard_bytes, plan.metadata, side_files});
+  if (!options.json && !options.resources.quiet) {
+    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  }
   progress.begin("zero_to_fp32", bytes);
   converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
                    *sink, transfer);
@@ -70,6 +78,7 @@ int run(const Options& options) {
     print_json({{"output", output.string()},
                 {"tensors", plan.target.tensors.size()},
                 {"bytes", bytes},
+                {"notes", notes},
                 {"aliases_left_out", plan.target.aliases.size()},
                 {"frozen_left_out", plan.frozen_left_out}});
   } else if (!options.resources.quiet) {
@@ -111,6 +120,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   command->add_flag("--json", options->json, "Summary as JSON");
   options->resources.add_to(*command);
   command->footer(
+      "A folder gets the config.json that lies beside the checkpoint, else the one that it holds.\n"
       "Examples:\n"
       "  unishard zero_to_fp32 runs/gpt model/\n"
       "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"
