@@ -260,6 +260,109 @@ TEST_F(TrainGpt, AnotherModelOrOptimizerIsAMismatchThatListsEverything) {
       << wider.err;
 }
 
+class TrainGptOfHuggingFace : public TrainGpt {
+ protected:
+  /// Saves a run of the model "nano" of one layer, and makes it the model folder "model".
+  void export_model() {
+    run_ranks(command({"--steps", "2", "--stage", "3", "--save-dir", path("run")}), 2);
+    const auto made = run({UNISHARD_BIN "/unishard", "zero_to_fp32", path("run"), path("model")});
+    ASSERT_EQ(made.status, 0) << made.err;
+  }
+  std::vector<std::string> of_folder(const std::string& model,
+                                     const std::vector<std::string>& more) const {
+    std::vector<std::string> argv{UNISHARD_BIN "/train_gpt",
+                                  "--config",
+                                  path("ds.json"),
+                                  "--data",
+                                  path("text"),
+                                  "--model",
+                                  model};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  Json config() const {
+    return parse_json(read_text(posix_storage(), path("model/config.json"), 1u << 20), "config");
+  }
+  void write_config(const Json& config) const {
+    std::ofstream(path("model/config.json")) << config.dump();
+  }
+};
+
+TEST_F(TrainGptOfHuggingFace, ARunBecomesAModelFolderThatARunStartsFrom) {
+  export_model();
+  EXPECT_EQ(config()["n_layer"], 1);
+  EXPECT_EQ(config()["n_embd"], 16);
+  EXPECT_EQ(config()["n_positions"], 32);
+  EXPECT_EQ(config()["resid_pdrop"], 0.1);
+  EXPECT_EQ(config()["architectures"], Json({"GPT2LMHeadModel"}));
+  for (const std::string& model : {path("model"), path("model/model.safetensors/")}) {
+    const auto results =
+        run_ranks(of_folder(path("model"), {"--steps", "0", "--stage", "3", "--resume", model}), 2);
+    EXPECT_NE(results[0].out.find("holds weights only"), std::string::npos) << results[0].out;
+  }
+  const auto whole =
+      run_ranks(of_folder(path("model"), {"--steps", "1", "--stage", "3", "--resume", path("model"),
+                                          "--save-dir", path("on"), "--log", path("three")}),
+                3);
+  run_ranks(
+      of_folder(path("model"), {"--steps", "1", "--resume", path("model"), "--log", path("one")}),
+      1);
+  EXPECT_EQ(losses("one"), losses("three"));
+}
+
+TEST_F(TrainGptOfHuggingFace, TheConfigurationTravelsThroughOtherFormats) {
+  export_model();
+  for (const std::string format : {"deepspeed", "dcp"}) {
+    SCOPED_TRACE(format);
+    const auto there =
+        run({UNISHARD_BIN "/unishard", "convert", path("run"), path(format), "--to", format});
+    ASSERT_EQ(there.status, 0) << there.err;
+    const auto back = run({UNISHARD_BIN "/unishard", "convert", path(format), path(format + "-hf"),
+                           "--to", "safetensors", "--weights-only"});
+    ASSERT_EQ(back.status, 0) << back.err;
+    EXPECT_EQ(
+        parse_json(read_text(posix_storage(), path(format + "-hf/config.json"), 1u << 20), ""),
+        config());
+  }
+}
+
+TEST_F(TrainGptOfHuggingFace, WhatDoesNotFitIsRefusedByName) {
+  export_model();
+  const Json good = config();
+  Json changed = good;
+  changed["activation_function"] = "relu";
+  write_config(changed);
+  const auto relu = run(of_folder(path("model"), {}));
+  EXPECT_EQ(relu.status, 2);
+  EXPECT_NE(relu.err.find("activation_function is \"relu\", not"), std::string::npos) << relu.err;
+  changed = good;
+  changed["vocab_size"] = 255;
+  write_config(changed);
+  const auto small = run(of_folder(path("model"), {}));
+  EXPECT_EQ(small.status, 2);
+  EXPECT_NE(small.err.find("vocab_size is 255, and the tokens are bytes"), std::string::npos)
+      << small.err;
+  const auto nothing = run(of_folder("micro", {}));
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_NE(nothing.err.find("no model preset \"micro\""), std::string::npos) << nothing.err;
+  const auto gone = run(of_folder(path("gone"), {}));
+  EXPECT_EQ(gone.status, 3);
+  EXPECT_NE(gone.err.find("gone/config.json"), std::string::npos) << gone.err;
+}
+
+TEST_F(TrainGpt, ResumeSaysWhatAPathIs) {
+  const auto gone = run(command({"--resume", path("gone.pt/")}));
+  EXPECT_EQ(gone.status, 3);
+  EXPECT_NE(gone.err.find("gone.pt/ does not exist"), std::string::npos) << gone.err;
+  for (const std::string slash : {"", "/"}) {
+    const auto text = run(command({"--resume", path("text") + slash}));
+    EXPECT_NE(text.err.find("text is in no known format"), std::string::npos) << text.err;
+  }
+  const auto unnamed = run(command({"--resume"}));
+  EXPECT_NE(unnamed.err.find("--resume needs --save-dir, or a path"), std::string::npos)
+      << unnamed.err;
+}
+
 TEST_F(TrainGpt, UsageAndConfigurationErrorsExitWithTwo) {
   EXPECT_EQ(run({UNISHARD_BIN "/train_gpt"}).status, 2);
   EXPECT_EQ(run({UNISHARD_BIN "/train_gpt", "--help"}).status, 0);
