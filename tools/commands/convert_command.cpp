@@ -134,8 +134,8 @@ std::vector<std::string> sharded_format_names() {
 }
 
 bool is_model_file(const Path& path) {
-  constexpr std::array<std::string_view, 6> kFiles = {".safetensors", ".bin",  ".pt",
-                                                      ".pth",         ".ckpt", ".h5"};
+  constexpr std::array<std::string_view, 7> kFiles = {".safetensors", ".bin", ".pt",  ".pth",
+                                                      ".ckpt",        ".h5",  ".hdf5"};
   return std::ranges::count(kFiles, path.extension().string()) > 0;
 }
 
@@ -218,7 +218,8 @@ void add_convert(CLI::App& app, Action& action) {
   command
       ->add_option(
           "in", options->input,
-          "A checkpoint: DeepSpeed, DCP/FSDP, torch.save, safetensors, Hugging Face or UniShard")
+          "A checkpoint: DeepSpeed, DCP/FSDP, torch.save, safetensors, Hugging Face, HDF5 or "
+          "UniShard")
       ->required();
   command->add_option("out", options->output, "Folder or file to write; nothing is overwritten")
       ->required();
@@ -256,6 +257,7 @@ void add_convert(CLI::App& app, Action& action) {
       "  unishard convert ds_run native_run --to native\n"
       "  unishard convert ds_run fsdp_run --to dcp -w 16\n"
       "  unishard convert checkpoint-500 model/ --to safetensors --weights-only --dtype bf16\n"
+      "  unishard convert model.safetensors model.h5 --to hdf5\n"
       "  unishard convert model.pt model.safetensors --to safetensors --rename '^module\\.='\n");
 }
 

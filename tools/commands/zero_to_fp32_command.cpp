@@ -40,6 +40,18 @@ void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
   }
 }
 
+/// The output's name chooses the format.
+std::unique_ptr<converters::Sink> make_model_sink(Storage& storage, const Path& output,
+                                                  const tools::ConsolidatePlan& plan,
+                                                  converters::SafetensorsOptions model) {
+  const Path kind = is_model_file(output) ? output.extension() : "";
+  if (kind == ".h5" || kind == ".hdf5")
+    return converters::make_hdf5_sink(storage, output, plan.target);
+  if (kind == "" || kind == ".safetensors")
+    return converters::make_safetensors_sink(storage, output, plan.target, std::move(model));
+  return converters::make_torch_sink(storage, output, plan.target, {});
+}
+
 int run(const Options& options) {
   Storage& storage = posix_storage();
   const Path output = options.output;
@@ -62,10 +74,7 @@ int run(const Options& options) {
     tools::add_model_config(side_files, source->catalog(), plan.target, notes);
   }
   const auto sink =
-      is_file && output.extension() != ".safetensors"
-          ? converters::make_torch_sink(storage, output, plan.target, {})
-          : converters::make_safetensors_sink(storage, output, plan.target,
-                                              {max_shard_bytes, plan.metadata, side_files});
+      make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files});
   if (!options.json && !options.resources.quiet) {
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   }
@@ -100,8 +109,9 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "Folder with `latest`, one tag's folder, or a checkpoint of any other format")
       ->required();
   command
-      ->add_option("output", options->output,
-                   "A .safetensors, .bin, .pt or .pth file, or a folder for a Hugging Face model")
+      ->add_option(
+          "output", options->output,
+          "A .safetensors, .bin, .pt, .pth or .h5 file, or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);
   command
