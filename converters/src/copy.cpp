@@ -1,10 +1,13 @@
 #include "unishard/converters/convert.hpp"
 #include "unishard/converters/sink.hpp"
+#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 
 namespace unishard::converters {
 namespace {
@@ -51,9 +54,37 @@ std::vector<Piece> cut(const Catalog& target, const std::vector<Fragment>& fragm
   return pieces;
 }
 
+/// The digests of whole tensors from those of their pieces. A tensor that the sink wants in several
+/// places has several chains of pieces from its first to its last element; any of them will do.
+Digests combine(const Catalog& target, const std::vector<Fragment>& fragments,
+                const std::vector<Piece>& pieces, const std::vector<std::uint64_t>& crcs) {
+  std::vector<std::size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto place = [&](std::size_t i) {
+    return std::tuple(fragments[pieces[i].fragment].tensor, pieces[i].range.begin,
+                      ~pieces[i].range.end);
+  };
+  std::ranges::sort(order, {}, place);
+  Digests digests(target.tensors.size());
+  std::vector<std::uint64_t> done(target.tensors.size());
+  for (const std::size_t i : order) {
+    const std::size_t tensor = fragments[pieces[i].fragment].tensor;
+    const ElementRange range = pieces[i].range;
+    if (range.begin != done[tensor]) continue;
+    const std::uint64_t bytes = range.size() * size_of(target.tensors[tensor].dtype);
+    digests[tensor] = crc64_combine(digests[tensor].value_or(0), crcs[i], bytes);
+    done[tensor] = range.end;
+  }
+  for (std::size_t t = 0; t < digests.size(); ++t) {
+    if (target.tensors[t].elements() == 0) digests[t] = 0;  // of no bytes
+    if (done[t] != target.tensors[t].elements()) digests[t].reset();
+  }
+  return digests;
+}
+
 }  // namespace
 
-void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
+Digests copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
   // A converted piece shares its buffer with its source bytes, which are at most four times as many
   // (float64 to float16).
   const std::uint64_t piece_bytes = check_plan(plan)
@@ -61,6 +92,7 @@ void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
                                         : options.buffer_bytes;
   const std::vector<Fragment>& fragments = sink.fragments();
   const std::vector<Piece> pieces = cut(*plan.target, fragments, piece_bytes);
+  std::vector<std::uint64_t> crcs(pieces.size());
   run_bounded(pieces.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     const Piece& piece = pieces[index];
     const std::size_t tensor = fragments[piece.fragment].tensor;
@@ -75,9 +107,11 @@ void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
       plan.source->read(source_tensor, piece.range, in);
       convert_elements(from, in, to, out);
     }
+    crcs[index] = crc64(out);
     sink.write(piece.fragment, piece.range, out);
     return std::uint64_t{out.size()};
   });
+  return combine(*plan.target, fragments, pieces, crcs);
 }
 
 }  // namespace unishard::converters

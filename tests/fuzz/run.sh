@@ -1,28 +1,57 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets with clang and runs each for a while: tests/fuzz/run.sh [SECONDS, default 60] [TARGET...]
-# Seeds: the real files of UNISHARD_FIXTURES where they are. A finding is left in build/fuzz/findings/.
+# Builds the fuzz targets with clang and runs each for a while, two at a time:
+#   tests/fuzz/run.sh [--fast] [SECONDS, default 60] [TARGET...]
+# AddressSanitizer and UndefinedBehaviorSanitizer watch; --fast leaves them out for many more executions a second. Seeds: the
+# real files of UNISHARD_FIXTURES where they are, and what earlier runs found worth keeping (build/fuzz/corpus). A finding is
+# left in build/fuzz/findings/ and makes the status 1.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+sanitize=address,undefined
+build=build/fuzz
+if [ "${1:-}" = --fast ]; then sanitize=; build=build/fuzz-fast; shift; fi
 seconds=${1:-60}
 shift || true
-targets=${*:-pickle torch_file safetensors manifest deepspeed dcp}
+targets=${*:-pickle torch_file safetensors manifest shard deepspeed dcp}
 fixtures=${UNISHARD_FIXTURES:-../shared/fixtures}
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16 \
-  -DUNISHARD_SANITIZE=address,undefined -DUNISHARD_FUZZ=ON -DUNISHARD_BUILD_TRAINER=OFF -DUNISHARD_BUILD_TESTS=ON >build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
+longest=16384   # bytes of an input: small ones find as much, many times faster
+
+mkdir -p "$build"
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16 \
+  -DUNISHARD_SANITIZE="$sanitize" -DUNISHARD_FUZZ=ON -DUNISHARD_BUILD_TRAINER=OFF -DUNISHARD_BUILD_TESTS=ON \
+  -DUNISHARD_WARNINGS_AS_ERRORS=ON >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
 # shellcheck disable=SC2046
-ninja -C build/fuzz $(for target in $targets; do echo "${target}_fuzz"; done)
-seeds=build/fuzz/seeds
-for target in $targets; do
-  mkdir -p "$seeds/$target" "build/fuzz/corpus/$target" build/fuzz/findings
-done
-if [ -d "$fixtures" ]; then
-  find "$fixtures" -size -64k \( -name '*.pt' -o -name '*.bin' -o -name '*.pth' \) -exec cp -t "$seeds/torch_file" {} + 2>/dev/null || true
-  find "$fixtures" -size -64k -name '*.safetensors' -exec cp --backup=numbered -t "$seeds/safetensors" {} + 2>/dev/null || true
-  find "$fixtures" -size -64k -name '.metadata' -exec cp --backup=numbered -t "$seeds/pickle" {} + 2>/dev/null || true
-fi
-cp tests/golden/v1/*/manifest.json "$seeds/manifest/" 2>/dev/null || find tests/golden -name manifest.json -exec cp --backup=numbered -t "$seeds/manifest" {} +
-for target in $targets; do
-  echo "== $target"
-  "build/fuzz/tests/fuzz/${target}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/findings/${target}-" "build/fuzz/corpus/$target" "$seeds/$target" 2>&1 | tail -n 12
-done
+ninja -C "$build" $(for target in $targets; do echo "${target}_fuzz"; done)
+
+seeds=$build/seeds corpus=build/fuzz/corpus findings=build/fuzz/findings
+mkdir -p "$findings"
+for target in $targets; do mkdir -p "$seeds/$target" "$corpus/$target"; done
+seed() {  # seed TARGET FOLDER FIND-EXPRESSION...
+  local target=$1 folder=$2; shift 2
+  [ ! -d "$folder" ] || find "$folder" -size -${longest}c "$@" -exec cp -f --backup=numbered -t "$seeds/$target/" {} + 2>/dev/null || true
+}
+rm -rf "${seeds:?}"/*/*
+seed torch_file "$fixtures" \( -name '*.pt' -o -name '*.bin' -o -name '*.pth' \)
+seed safetensors "$fixtures" -name '*.safetensors'
+seed pickle "$fixtures" -name '.metadata'
+seed manifest tests/golden -name manifest.json
+
+# Stack traces of every allocation cost most of the time; a finding is looked at again with them.
+export ASAN_OPTIONS=malloc_context_size=0:detect_stack_use_after_return=0:allocator_may_return_null=0
+fuzz() {
+  local log=$build/$1.log
+  if "$build/bin/$1_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 \
+    -artifact_prefix="$findings/$1-" "$corpus/$1" "$seeds/$1" >"$log" 2>&1; then
+    local runs speed
+    runs=$(awk '/number_of_executed_units/ { print $2 }' "$log")
+    speed=$(awk '/average_exec_per_sec/ { print $2 }' "$log")
+    echo "fuzz $1: $runs executions, $speed a second, no finding"
+  else
+    grep -E '^SUMMARY|ERROR|runtime error|Test unit written' "$log" || tail -n 20 "$log"
+    echo "fuzz $1: FINDING, see $log"
+    return 1
+  fi
+}
+export -f fuzz
+export build corpus seeds findings seconds longest
+# shellcheck disable=SC2086
+printf '%s\n' $targets | xargs -P 2 -I{} bash -c 'fuzz {}'

@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <set>
+#include <span>
 
 namespace unishard::test {
 namespace {
@@ -21,11 +23,12 @@ class MemoryFile final : public File {
     if (offset > bytes_->size() || out.size() > bytes_->size() - offset) {
       raise(ErrorCode::Corrupt, fmt::format("{}: truncated", path_.string()));
     }
-    std::memcpy(out.data(), bytes_->data() + offset, out.size());
+    std::ranges::copy(std::as_bytes(std::span(*bytes_)).subspan(offset, out.size()), out.begin());
   }
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     bytes_->resize(std::max<std::size_t>(bytes_->size(), offset + bytes.size()));
-    std::memcpy(bytes_->data() + offset, bytes.data(), bytes.size());
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(*bytes_)).begin() +
+                                 static_cast<std::ptrdiff_t>(offset));
   }
   void sync() override {}
   void close() override {}

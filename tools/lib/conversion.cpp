@@ -13,6 +13,7 @@
 #include <array>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <regex>
 #include <set>
 
@@ -217,18 +218,25 @@ converters::SideFiles find_side_files(Storage& storage, const Path& model) {
   return files;
 }
 
-Catalog with_digests(const converters::Source& source, const TransferOptions& options) {
-  Catalog catalog = source.catalog();
+void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,
+                 const TransferOptions& options, Catalog& catalog) {
   run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     TensorInfo& tensor = catalog.tensors[index];
     if (tensor.crc64) return std::uint64_t{0};
     std::uint64_t digest = 0;
     const std::uint64_t bytes =
-        read_blocks(source, index, buffer,
+        read_blocks(source, tensor_map[index], buffer,
                     [&](std::span<const std::byte> block) { digest = crc64(block, digest); });
     tensor.crc64 = digest;
     return bytes;
   });
+}
+
+Catalog with_digests(const converters::Source& source, const TransferOptions& options) {
+  Catalog catalog = source.catalog();
+  std::vector<std::size_t> itself(catalog.tensors.size());
+  std::iota(itself.begin(), itself.end(), std::size_t{0});
+  add_digests(source, itself, options, catalog);
   return catalog;
 }
 

@@ -41,8 +41,12 @@ ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions&
 /// config.json, tokenizer files and the like that lie beside a Hugging Face model.
 converters::SideFiles find_side_files(Storage& storage, const Path& model);
 
-/// `catalog` with the digest of every tensor: those that it has, and the others measured by
-/// reading.
+/// Gives tensor i of `catalog`, where it has no digest, that of tensor tensor_map[i] of `source`,
+/// measured by reading.
+void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,
+                 const TransferOptions& options, Catalog& catalog);
+
+/// The source's catalog with the digest of every tensor.
 Catalog with_digests(const converters::Source& source, const TransferOptions& options);
 
 /// Labels of the tensors of `expected` whose digest `written` lacks or has otherwise. Both must

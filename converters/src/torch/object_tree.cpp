@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kDepth = 200;
 /// A pickle may use one node many times: what is written out may be this much more than what is
 /// there.
-constexpr std::uint64_t kExpansion = 16, kSmallTree = 1u << 20;
+constexpr std::uint64_t kExpansion = 16, kSmallTree = 1u << 17;
 
 std::string hex(std::string_view bytes) {
   std::string out;

@@ -80,14 +80,16 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catal
 /// makes groups, tied names are hard links. Throws AlreadyExists for an existing file.
 std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog);
 
-/// Streams everything from `source` to `sink`: sink tensor i is source tensor tensor_map[i],
-/// converted to the sink's dtype when it differs (float kinds only). Bounded by `options`. Does not
-/// commit.
 struct CopyPlan {
   const Source* source = nullptr;
   const Catalog* target = nullptr;      ///< the catalog that the sink was made from
   std::vector<std::size_t> tensor_map;  ///< target tensor -> source tensor
 };
-void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options);
+/// CRC-64 of the bytes of each target tensor; none where the sink did not want all of its elements.
+using Digests = std::vector<std::optional<std::uint64_t>>;
+/// Streams everything from `source` to `sink`: sink tensor i is source tensor tensor_map[i],
+/// converted to the sink's dtype when it differs (float kinds only). Bounded by `options`. Does not
+/// commit. Returns the digests of what the sink was given.
+Digests copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options);
 
 }  // namespace unishard::converters

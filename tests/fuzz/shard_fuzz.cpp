@@ -1,0 +1,114 @@
+// A native shard: the user block and the tables, and the manifest's entry for it. The input is a
+// list of edits of a sound shard; its checksum stops almost every one, so it is put right first.
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/shard.hpp"
+
+#include "fuzz.hpp"
+#include "make_checkpoint.hpp"
+#include "memory_storage.hpp"
+#include "shard/tables.hpp"
+#include "temp_dir.hpp"
+
+#include <array>
+#include <span>
+
+namespace {
+
+using namespace unishard;
+
+struct Sound {
+  test::MemoryStorage storage;
+  Manifest manifest;
+  Path shard;
+  std::vector<std::size_t> editable;  ///< file offsets of the user block and the tables
+
+  Sound() {
+    const test::TempDir temp;  // HDF5 creates the container, so it has to be a real file once
+    const Path tag = test::write_example(temp.path(), {.world_size = 2, .stage = 2, .bf16 = true});
+    const CheckpointReader reader(posix_storage(), tag);
+    manifest = reader.manifest();
+    shard = reader.shards().front()->path();
+    storage.copy_from_disk(tag);
+    const ShardEntry& entry = manifest.shards.front();
+    add(0, detail::kUserBlockBytes);
+    add(entry.index_offset, entry.index_rows * detail::kIndexRowBytes);
+    add(entry.names_offset, entry.names_bytes);
+    for (const DataSetEntry& set : entry.data_sets) {
+      const auto chunks = detail::chunk_count(set.stored_bytes(), kChunkBytes);
+      add(set.chunks_offset, chunks * detail::kChunkRowBytes);
+    }
+  }
+
+ private:
+  void add(std::uint64_t offset, std::uint64_t bytes) {
+    for (std::uint64_t i = 0; i < bytes; ++i) editable.push_back(offset + i);
+  }
+};
+
+/// Takes numbers from the front of the input; zeros when it is used up.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : left_(data, size) {}
+  bool empty() const { return left_.empty(); }
+  std::uint64_t number(std::size_t bytes) {
+    std::uint64_t value = 0;
+    for (; bytes > 0 && !left_.empty(); --bytes, left_ = left_.subspan(1))
+      value = value << 8 | left_.front();
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> left_;
+};
+
+/// The numbers of the manifest's entry that lead into the file.
+void edit_entry(ShardEntry& entry, Input& input) {
+  std::vector<std::uint64_t*> fields = {&entry.index_offset, &entry.index_rows, &entry.names_offset,
+                                        &entry.names_bytes};
+  for (DataSetEntry& set : entry.data_sets)
+    fields.insert(fields.end(), {&set.offset, &set.elements, &set.chunks_offset});
+  *fields[input.number(1) % fields.size()] = input.number(8);
+}
+
+/// A manifest takes only what can lie in the file; the reader relies on that.
+ShardEntry through_json(const ShardEntry& entry) {
+  return shard_entry_from_json(to_json(entry), "manifest.json");
+}
+
+std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEntry& entry) {
+  std::vector<DataSetEntry> sets = entry.data_sets;
+  std::ranges::sort(sets, {}, &DataSetEntry::offset);
+  for (std::size_t i = 1; i < sets.size(); ++i) {
+    if (sets[i - 1].offset + sets[i - 1].stored_bytes() > sets[i].offset) return 0;  // refused
+  }
+  return detail::metadata_crc64(*storage.open(path), entry.bytes, sets);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Sound sound;
+  return fuzz::expect_error_or_success([&] {
+    test::MemoryStorage storage = sound.storage;
+    ShardEntry entry = sound.manifest.shards.front();
+    std::string bytes = *storage.files.at(sound.shard.string());
+    Input input(data, size);
+    if (input.number(1) % 2 == 1) edit_entry(entry, input);
+    while (!input.empty()) {
+      const std::size_t at = sound.editable[input.number(2) % sound.editable.size()];
+      bytes[at] = static_cast<char>(input.number(1));
+    }
+    storage.put(sound.shard, std::move(bytes));
+    entry = through_json(entry);
+    entry.metadata_crc64 = digest_of_tables(storage, sound.shard, entry);
+    const ShardReader reader(storage, sound.shard, entry, sound.manifest.save_id,
+                             sound.manifest.catalog, kChunkBytes);
+    for (std::size_t row = 0; row < reader.rows().size(); ++row) {
+      const IndexRow& found = reader.rows()[row];
+      if (found.data_set == kDerivedDataSet) continue;
+      const DType dtype = sound.manifest.catalog.tensors[found.tensor].dtype;
+      std::vector<std::byte> out(found.range.size() * size_of(dtype));
+      reader.read(row, found.range, out);
+    }
+  });
+}

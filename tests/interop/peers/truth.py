@@ -1,0 +1,58 @@
+"""What a native checkpoint holds, read by stock HDF5 (read_with_h5py.py) and none of UniShard's own code."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+READER = pathlib.Path(__file__).resolve().parent.parent / "read_with_h5py.py"
+BYTE_TYPES = {"bfloat16": "<u2", "float16": "<u2"}
+
+
+def read(tag_folder):
+    """({(fqn, state): array}, manifest); 16-bit floats as their bits."""
+    with tempfile.TemporaryDirectory() as scratch:
+        packed = os.path.join(scratch, "all.npz")
+        subprocess.run([sys.executable, str(READER), str(tag_folder), "--npz", packed], check=True, stdout=subprocess.DEVNULL)
+        arrays = np.load(packed)
+        tensors = {tuple(name.rsplit("/", 1)): arrays[name] for name in arrays.files}
+    manifest = json.loads((pathlib.Path(tag_folder) / "manifest.json").read_text())
+    return tensors, manifest
+
+
+def same_bits(torch_tensor, array):
+    """Bit equality of a torch tensor with an array of read()."""
+    import torch
+    plain = torch_tensor.detach().contiguous().cpu()
+    if plain.dtype in (torch.bfloat16, torch.float16):
+        plain = plain.view(torch.int16)
+    found = plain.numpy()
+    return found.shape == array.shape and found.tobytes() == array.tobytes()
+
+
+def run(*command, **options):
+    """Runs a program; its output is shown when it fails."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, log=None):
+    """A short run of train_gpt without dropout whose samples are all the same, so that a peer that knows one sample knows
+    every batch. Returns the sample: context + 1 tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sample = [97 + (7 * i * i + 3 * i) % 26 for i in range(32)]
+    (folder / "data.txt").write_bytes(bytes(sample) * 100)
+    config = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage},
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}
+    if bf16:
+        config["bf16"] = {"enabled": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    command = [build / "bin/unishard", "launch", "-n", world_size, "--", build / "bin/train_gpt", "--config", folder / "config.json",
+               "--data", folder / "data.txt", "--model", "nano", "--steps", steps, "--save-dir", folder / "run"]
+    run(*command, *(["--resume", resume] if resume else []), *(["--log", log] if log else []))
+    return sample + sample[:1]
