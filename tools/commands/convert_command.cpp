@@ -97,23 +97,26 @@ std::uint64_t wanted_bytes(const converters::Sink& sink, const Catalog& target) 
   return bytes;
 }
 
-/// Reads back what was written and compares digests with the source. Returns the labels that
-/// differ.
+/// Reads back what was written and compares it with what the sink was given; what it did not want,
+/// because others derive it, with the source. Returns the labels that differ.
 std::vector<std::string> check(const ConvertRun& job, const converters::Source& source,
-                               const tools::ConvertPlan& plan, const TransferOptions& transfer) {
+                               const tools::ConvertPlan& plan, const converters::Digests& digests,
+                               const TransferOptions& transfer) {
   const bool has_tags = converters::format_entry(job.output.format).shape == Shape::Tags;
   const auto written = converters::open_source(
       posix_storage(), job.output.path, has_tags ? std::optional(job.output.tag) : std::nullopt);
-  const Catalog expected = tools::with_digests(source, transfer);
-  Catalog target;
-  for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
+  Catalog expected;
+  std::vector<std::size_t> from;
+  for (std::size_t i = 0; i < digests.size(); ++i) {
     TensorInfo tensor = plan.target.tensors[i];
-    if (tensor.dtype != expected.tensors[plan.tensor_map[i]].dtype)
-      continue;  // converted: other bytes
-    tensor.crc64 = expected.tensors[plan.tensor_map[i]].crc64;
-    target.tensors.push_back(std::move(tensor));
+    const bool was_converted = tensor.dtype != source.catalog().tensors[plan.tensor_map[i]].dtype;
+    if (!digests[i] && was_converted) continue;  // nobody has its bytes
+    tensor.crc64 = digests[i];
+    expected.tensors.push_back(std::move(tensor));
+    from.push_back(plan.tensor_map[i]);
   }
-  return tools::differing(target, tools::with_digests(*written, transfer));
+  tools::add_digests(source, from, transfer, expected);
+  return tools::differing(expected, tools::with_digests(*written, transfer));
 }
 
 }  // namespace
@@ -186,14 +189,15 @@ int run_convert(ConvertRun job) {
   }
   if (!job.json) print_notes(notes);
   progress.begin("convert", wanted_bytes(*sink, plan.target));
-  converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
-                   *sink, transfer);
+  const converters::Digests digests = converters::copy(
+      {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map}, *sink,
+      transfer);
   sink->commit();
   progress.end();
   std::vector<std::string> different;
   if (job.check) {
-    progress.begin("check", 2 * plan.target.stored_bytes());
-    different = check(job, *source, plan, transfer);
+    progress.begin("check", plan.target.stored_bytes());
+    different = check(job, *source, plan, digests, transfer);
     progress.end();
     report["checked"] = true;
     report["different"] = different;
