@@ -136,6 +136,13 @@ TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
   const std::string bin = temp_.path() / "pytorch_model.bin";
   EXPECT_EQ(unishard({"zero_to_fp32", in_, bin}).status, 0);
   EXPECT_EQ(unishard({"diff", in_, bin, "--states", "fp32,weights"}).status, 0);
+  for (const std::string name : {"m.h5", "m.hdf5"}) {
+    const std::string h5 = temp_.path() / name;
+    EXPECT_EQ(unishard({"zero_to_fp32", in_, h5}).status, 0);
+    EXPECT_EQ(nlohmann::json::parse(unishard({"inspect", h5, "--json"}).out).at("format"), "hdf5");
+    EXPECT_EQ(unishard({"diff", in_, h5}).status, 0);
+    EXPECT_EQ(unishard({"verify", h5, "--deep"}).status, 0);
+  }
 }
 
 TEST_F(Command, ConvertGoesToDeepSpeedAndBack) {

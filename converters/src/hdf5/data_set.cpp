@@ -14,6 +14,8 @@ namespace {
 
 using detail::Hdf5Handle;
 
+constexpr std::uint64_t kCacheBytes = std::uint64_t{32} << 20;
+
 [[noreturn]] void damaged(const std::string& where, std::string_view problem) {
   raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, problem));
 }
@@ -64,7 +66,6 @@ std::optional<std::uint64_t> contiguous_offset(hid_t data_set, std::uint64_t byt
 /// unpacks no chunk twice.
 std::uint64_t chunk_cache_bytes(hid_t creation, const StoredTensor& tensor,
                                 const std::string& where) {
-  constexpr std::uint64_t kCacheBytes = std::uint64_t{32} << 20;
   std::vector<hsize_t> chunk(tensor.shape.size());
   if (H5Pget_chunk(creation, static_cast<int>(chunk.size()), chunk.data()) !=
       static_cast<int>(chunk.size())) {

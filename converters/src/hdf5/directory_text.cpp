@@ -20,7 +20,9 @@ ListedTensor decode_tensor(const Json& row) {
   tensor.path = row.at(0).get<std::string>();
   tensor.name = row.at(1).get<std::string>();
   tensor.other_names = row.at(2).get<std::vector<std::string>>();
-  tensor.stored.dtype = dtype_from_name(row.at(3).get<std::string>()).value();
+  const auto dtype = dtype_from_name(row.at(3).get<std::string>());
+  if (!dtype) raise(ErrorCode::Corrupt, "an unknown type");
+  tensor.stored.dtype = *dtype;
   tensor.stored.shape = row.at(4).get<unishard::Shape>();
   if (!row.at(5).is_null()) tensor.stored.offset = row.at(5).get<std::uint64_t>();
   tensor.stored.cache_bytes = row.at(6).get<std::uint64_t>();

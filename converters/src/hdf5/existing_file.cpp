@@ -18,6 +18,8 @@ namespace {
 
 using detail::Hdf5Handle;
 
+constexpr std::size_t kChunkSlots = 10007;  // prime, as HDF5 asks
+
 Hdf5Handle open_file(const Path& path) {
   Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   if (file >= 0) return file;
@@ -67,7 +69,6 @@ class Reader {
   }
 
   Hdf5Handle open_data_set(const std::string& path) const {
-    constexpr std::size_t kChunkSlots = 10007;  // prime, as HDF5 asks
     const Hdf5Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
     if (stored_.cache_bytes > 0)
       H5Pset_chunk_cache(access, kChunkSlots, stored_.cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT);

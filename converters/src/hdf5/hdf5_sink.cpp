@@ -15,7 +15,6 @@
 namespace unishard::converters {
 namespace {
 
-using hdf5::NewDataSet;
 using hdf5::NewFile;
 
 constexpr std::size_t kDimensions = 32;  // HDF5's limit

@@ -64,8 +64,10 @@ class Hdf5Source final : public Source {
   std::vector<std::string> notes_;
 };
 
+constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+constexpr std::uint64_t kUserBlockBytesMin = 512;  // and its doubles
+
 bool has_signature(const File& file, std::uint64_t offset) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
   std::array<char, kSignature.size()> bytes{};
   if (file.size() < offset + bytes.size()) return false;
   file.read_at(offset, std::as_writable_bytes(std::span(bytes)));
@@ -79,8 +81,7 @@ bool is_hdf5(Storage& storage, const Path& path) {
   const std::unique_ptr<File> file = storage.open(path);
   if (has_signature(*file, 0)) return true;
   if (path.extension() != ".h5" && path.extension() != ".hdf5") return false;
-  constexpr std::uint64_t kFirst = 512;
-  for (std::uint64_t offset = kFirst; offset < file->size(); offset *= 2) {
+  for (std::uint64_t offset = kUserBlockBytesMin; offset < file->size(); offset *= 2) {
     if (has_signature(*file, offset)) return true;
   }
   return false;

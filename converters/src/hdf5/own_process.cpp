@@ -21,6 +21,8 @@ namespace {
 constexpr char kDone = 'd';
 constexpr char kFailed = 'f';
 
+constexpr rlim_t kProcessorSeconds = 300;
+
 std::string failed(ErrorCode code, std::string_view message, std::string_view hint) {
   std::string out = {kFailed, static_cast<char>(code)};
   out += message;
@@ -44,7 +46,6 @@ std::string answer(const std::function<std::string()>& work) {
 [[noreturn]] void run_child(int out, const std::function<std::string()>& work) {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  constexpr rlim_t kProcessorSeconds = 300;
   const rlimit no_endless_loop{kProcessorSeconds, kProcessorSeconds};
   setrlimit(RLIMIT_CPU, &no_endless_loop);
   const int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);

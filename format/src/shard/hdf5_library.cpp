@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace unishard::detail {
 namespace {
 
@@ -35,6 +37,9 @@ Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
 std::string hdf5_reasons() {
   std::string reasons;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append_error, &reasons);
+  // They quote names from the file, which may hold anything.
+  std::ranges::replace_if(
+      reasons, [](char c) { return c < ' ' || c > '~'; }, '?');
   return reasons;
 }
 
