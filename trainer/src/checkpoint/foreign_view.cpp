@@ -61,7 +61,7 @@ class Translation {
     if (matches(name, names_.ignored)) return Found();
     for (const std::string& prefix : names_.prefixes) {
       if (prefix.empty() || !name.starts_with(prefix)) continue;
-      if (const auto found = search(name.substr(prefix.size()))) return found;
+      if (auto found = search(name.substr(prefix.size()))) return found;
     }
     return std::nullopt;
   }
