@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
-# Sets up everything and passes the tests: tests/run.sh [--preset release] [--no-install]
+# Sets up everything and passes the tests: tests/run.sh [--preset release] [--no-install] [--peers [--all]]
 # Installs (Debian or Ubuntu, as root or through sudo): compiler, CMake, Ninja, HDF5, ISA-L, fmt, nlohmann-json, CLI11, LibTorch, Gloo,
-# OpenBLAS, GoogleTest, rapidcheck, h5py and clang-format. Nothing is installed outside the system's packages.
+# OpenBLAS, GoogleTest, rapidcheck, h5py, clang 16 and its tools. Nothing is installed outside the system's packages, but --peers
+# puts the real torch, safetensors, transformers and DeepSpeed into build/peers and asks them (tests/interop/peers/run.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=release
 install=yes
+peers=
 while [ $# -gt 0 ]; do
   case "$1" in
     --preset) preset=$2; shift 2 ;;
     --no-install) install=no; shift ;;
-    *) sed -n '2,4p' "$0"; exit 2 ;;
+    --peers) peers=few; shift ;;
+    --all) peers=all; shift ;;
+    *) sed -n '2,5p' "$0"; exit 2 ;;
   esac
 done
 started=$(date +%s)
-[ "$install" = no ] || . examples/install_packages.sh tests
+[ "$install" = no ] || . examples/install_packages.sh tests ${peers:+peers}
 cmake --preset "$preset" -DUNISHARD_BUILD_TESTS=ON >/tmp/unishard-configure.$$ 2>&1 || { cat /tmp/unishard-configure.$$; exit 1; }
 tail -n 3 /tmp/unishard-configure.$$; rm -f /tmp/unishard-configure.$$
 cmake --build --preset "$preset"
 built=$(date +%s)
 ctest --preset "$preset"
 echo "build $((built - started)) s, tests $(($(date +%s) - built)) s, preset $preset"
+case "$peers" in
+  few) tests/interop/peers/run.sh "build/$preset" ;;
+  all) tests/interop/peers/run.sh --all "build/$preset" ;;
+esac
