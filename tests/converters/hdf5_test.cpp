@@ -28,7 +28,7 @@ using hdf5::link_paths;
 using hdf5::name_of_link;
 using test::TempDir;
 
-TensorInfo weight(std::string fqn, DType dtype, unishard::Shape shape) {
+TensorInfo weight(std::string fqn, DType dtype, Shape shape) {
   TensorInfo tensor;
   tensor.fqn = std::move(fqn);
   tensor.state = state::kWeights;
@@ -253,10 +253,10 @@ TEST(Hdf5Sink, RefusesTwoTensorsOfOneNameAndTooManyDimensions) {
   same.tensors[1].state = state::kExpAvg;
   EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), path, same); }),
             ErrorCode::InvalidArgument);
-  const Catalog many = catalog_of({weight("a", DType::Int8, unishard::Shape(33, 1))});
+  const Catalog many = catalog_of({weight("a", DType::Int8, Shape(33, 1))});
   EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), path, many); }), ErrorCode::Unsupported);
   EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
-  EXPECT_NO_THROW(write(path, catalog_of({weight("a", DType::Int8, unishard::Shape(32, 1))})));
+  EXPECT_NO_THROW(write(path, catalog_of({weight("a", DType::Int8, Shape(32, 1))})));
 }
 
 TEST(Hdf5Source, RecognisesTheSignatureUnderAnyName) {
@@ -420,7 +420,7 @@ TEST(LinkPaths, AreDifferentAndLeadBack) {
 }
 
 TEST(SplitRange, BoxesAreTheRangeInOrder) {
-  const unishard::Shape shape = {3, 1, 4, 2};
+  const Shape shape = {3, 1, 4, 2};
   for (std::uint64_t begin = 0; begin <= 24; ++begin) {
     for (std::uint64_t end = begin; end <= 24; ++end) {
       std::uint64_t next = begin;

@@ -17,7 +17,7 @@
 namespace unishard::cli {
 namespace {
 
-using converters::Shape;
+using converters::OutputShape;
 
 struct Options {
   std::string input;
@@ -44,7 +44,7 @@ int run(const Options& options) {
   job.output.format = options.to;
   job.output.path = options.output;
   job.output.tag = options.out_tag;
-  if (converters::format_entry(options.to).shape == Shape::FileOrFolder &&
+  if (converters::format_entry(options.to).shape == OutputShape::FileOrFolder &&
       !is_model_file(options.output)) {
     job.output.max_shard_bytes = tools::parse_bytes(options.max_shard_size, "--max_shard_size");
   }
@@ -102,7 +102,7 @@ std::uint64_t wanted_bytes(const converters::Sink& sink, const Catalog& target) 
 std::vector<std::string> check(const ConvertRun& job, const converters::Source& source,
                                const tools::ConvertPlan& plan, const converters::Digests& digests,
                                const TransferOptions& transfer) {
-  const bool has_tags = converters::format_entry(job.output.format).shape == Shape::Tags;
+  const bool has_tags = converters::format_entry(job.output.format).shape == OutputShape::Tags;
   const auto written = converters::open_source(
       posix_storage(), job.output.path, has_tags ? std::optional(job.output.tag) : std::nullopt);
   Catalog expected;
@@ -130,8 +130,8 @@ std::vector<std::string> format_names() {
 std::vector<std::string> sharded_format_names() {
   std::vector<std::string> names = format_names();
   std::erase_if(names, [](const std::string& name) {
-    const Shape shape = converters::format_entry(name).shape;
-    return shape != Shape::Tags && shape != Shape::Folder;
+    const OutputShape shape = converters::format_entry(name).shape;
+    return shape != OutputShape::Tags && shape != OutputShape::Folder;
   });
   return names;
 }

@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kChunkBytes = std::uint64_t{256} << 20;
 
 struct StoredTensor {
   DType dtype = DType::Float32;
-  unishard::Shape shape;
+  Shape shape;
   /// Where its little-endian bytes lie back to back; nullopt where HDF5 has to convert, unpack or
   /// fill.
   std::optional<std::uint64_t> offset;

@@ -23,7 +23,7 @@ ListedTensor decode_tensor(const Json& row) {
   const auto dtype = dtype_from_name(row.at(3).get<std::string>());
   if (!dtype) raise(ErrorCode::Corrupt, "an unknown type");
   tensor.stored.dtype = *dtype;
-  tensor.stored.shape = row.at(4).get<unishard::Shape>();
+  tensor.stored.shape = row.at(4).get<Shape>();
   if (!row.at(5).is_null()) tensor.stored.offset = row.at(5).get<std::uint64_t>();
   tensor.stored.cache_bytes = row.at(6).get<std::uint64_t>();
   return tensor;

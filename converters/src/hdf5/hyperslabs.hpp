@@ -8,12 +8,12 @@
 namespace unishard::converters::hdf5 {
 
 struct Hyperslab {
-  unishard::Shape start;
-  unishard::Shape count;
+  Shape start;
+  Shape count;
 };
 
 /// Boxes whose elements, box after box in row-major order, are those of `range`: at most
 /// 2 * dimensions - 1. Pre: `range` lies within the shape; the shape has a dimension.
-std::vector<Hyperslab> split_range(const unishard::Shape& shape, ElementRange range);
+std::vector<Hyperslab> split_range(const Shape& shape, ElementRange range);
 
 }  // namespace unishard::converters::hdf5

@@ -15,7 +15,7 @@ namespace unishard::converters::hdf5 {
 struct NewDataSet {
   std::string path;  ///< without a leading "/"; groups come into being
   DType dtype = DType::Float32;
-  unishard::Shape shape;
+  Shape shape;
   std::string main_name = {};  ///< attribute `fqn`; empty: none
 };
 

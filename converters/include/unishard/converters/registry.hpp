@@ -11,7 +11,7 @@
 namespace unishard::converters {
 
 /// What a checkpoint of a format is on disk.
-enum class Shape : std::uint8_t {
+enum class OutputShape : std::uint8_t {
   Tags,          ///< a folder of checkpoints, one per tag
   Folder,        ///< a folder is one checkpoint
   File,          ///< one file
@@ -21,7 +21,7 @@ enum class Shape : std::uint8_t {
 struct FormatEntry {
   std::string_view name;         ///< what Source::format() and Probe::format say
   std::string_view description;  ///< one line
-  Shape shape = Shape::Folder;
+  OutputShape shape = OutputShape::Folder;
 };
 std::vector<FormatEntry> known_formats();
 /// Throws Unsupported naming the formats that there are.
@@ -31,8 +31,8 @@ FormatEntry format_entry(std::string_view name);
 struct Output {
   std::string format;  ///< a name of known_formats()
   Path path;
-  std::string tag;                    ///< for Shape::Tags
-  std::uint64_t max_shard_bytes = 0;  ///< for Shape::FileOrFolder; 0: one file
+  std::string tag;                    ///< for OutputShape::Tags
+  std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
   SideFiles side_files = {};          ///< for model folders
 };
 /// The sink of output.format, as sink.hpp describes it.
