@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace unishard::converters {
@@ -112,7 +113,7 @@ void convert_elements(DType from, std::span<const std::byte> in, DType to,
           fmt::format("cannot convert {} to {}", name_of(from), name_of(to)));
   }
   if (from == to) {
-    std::memcpy(out.data(), in.data(), in.size());
+    std::ranges::copy(in, out.begin());
     return;
   }
   const std::size_t count = in.size() / size_of(from);

@@ -34,7 +34,8 @@ class MemorySource final : public Source {
   const Catalog& catalog() const override { return catalog_; }
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const std::uint64_t width = size_of(catalog_.tensors[tensor].dtype);
-    std::memcpy(out.data(), bytes_[tensor].data() + range.begin * width, out.size());
+    std::ranges::copy(std::span(bytes_[tensor]).subspan(range.begin * width, out.size()),
+                      out.begin());
   }
 
  private:

@@ -385,28 +385,42 @@ TEST(Hdf5Source, ReadsBigEndianElementsFromSeveralThreads) {
   EXPECT_EQ(bytes, expected);
 }
 
-TEST(OwnProcess, GivesWhatTheWorkReturnsOrThrows) {
+TEST(OwnProcess, AnswersEachRequestOrThrows) {
+  int calls = 0;  // the child's own
+  hdf5::OwnProcess process("x", [&](const std::string& request) {
+    ++calls;
+    if (request == "throw") raise(ErrorCode::NotFound, "why", "what");
+    if (request == "count") return std::to_string(calls);
+    return request;
+  });
   const std::string large(std::size_t{3} << 20, '\0');
-  EXPECT_EQ(hdf5::in_own_process("x", [&] { return large; }), large);
-  EXPECT_EQ(hdf5::in_own_process("x", [] { return std::string(); }), "");
+  EXPECT_EQ(process.ask(large), large);
+  EXPECT_EQ(process.ask(""), "");
   try {
-    hdf5::in_own_process("x", []() -> std::string { raise(ErrorCode::NotFound, "why", "what"); });
+    process.ask("throw");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::NotFound);
     EXPECT_STREQ(error.what(), "why");
     EXPECT_EQ(error.hint(), "what");
   }
+  EXPECT_EQ(process.ask("count"), "4");
+  EXPECT_EQ(calls, 0);
 }
 
-TEST(OwnProcess, ACrashIsAnErrorNamingTheFile) {
-  try {
-    hdf5::in_own_process("x.h5", []() -> std::string { std::abort(); });
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-    EXPECT_NE(std::string(error.what()).find("x.h5"), std::string::npos);
+TEST(OwnProcess, ACrashIsAnErrorNamingTheFileThenAndLater) {
+  hdf5::OwnProcess other("y.h5", [](const std::string& request) { return request; });
+  hdf5::OwnProcess process("x.h5", [](const std::string&) -> std::string { std::abort(); });
+  for (int i = 0; i < 2; ++i) {
+    try {
+      process.ask("");
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+      EXPECT_NE(std::string(error.what()).find("x.h5"), std::string::npos);
+    }
   }
+  EXPECT_EQ(other.ask("z"), "z");
 }
 
 TEST(LinkPaths, AreDifferentAndLeadBack) {

@@ -6,12 +6,13 @@
 #include "hdf5/directory_text.hpp"
 #include "hdf5/element_types.hpp"
 #include "hdf5/hyperslabs.hpp"
-#include "hdf5/own_process.hpp"
 #include "hdf5/strings.hpp"
 
 #include <fmt/format.h>
 
 #include <cstring>
+#include <memory>
+#include <optional>
 
 namespace unishard::converters::hdf5 {
 namespace {
@@ -38,11 +39,10 @@ void refuse_native(hid_t file, const Path& path) {
 /// One data set, open to read elements of it.
 class Reader {
  public:
-  Reader(const Path& path, const ListedTensor& tensor)
+  Reader(const Path& path, hid_t file, const ListedTensor& tensor)
       : where_(fmt::format("{}: {}", path.string(), unishard::quote("/" + tensor.path))),
         stored_(tensor.stored),
-        file_(open_file(path)),
-        data_set_(open_data_set(tensor.path)),
+        data_set_(open_data_set(file, tensor.path)),
         file_type_(H5Dget_type(data_set_), H5Tclose),
         type_(memory_type(file_type_, stored_.dtype)),
         space_(H5Dget_space(data_set_), H5Sclose) {}
@@ -68,11 +68,11 @@ class Reader {
           fmt::format("{}: HDF5 failed to {}: {}", where_, action, detail::hdf5_reasons()));
   }
 
-  Hdf5Handle open_data_set(const std::string& path) const {
+  Hdf5Handle open_data_set(hid_t file, const std::string& path) const {
     const Hdf5Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
     if (stored_.cache_bytes > 0)
       H5Pset_chunk_cache(access, kChunkSlots, stored_.cache_bytes, H5D_CHUNK_CACHE_W0_DEFAULT);
-    Hdf5Handle data_set(H5Dopen2(file_, path.c_str(), access), H5Dclose);
+    Hdf5Handle data_set(H5Dopen2(file, path.c_str(), access), H5Dclose);
     if (data_set < 0) fail("open it");
     return data_set;
   }
@@ -84,34 +84,79 @@ class Reader {
   }
 
   const std::string where_;
-  const StoredTensor& stored_;
-  const Hdf5Handle file_;
+  const StoredTensor stored_;
   const Hdf5Handle data_set_;
   const Hdf5Handle file_type_;
   const Hdf5Handle type_;  ///< in memory
   const Hdf5Handle space_;
 };
 
+struct ReadRequest {
+  std::uint64_t index = 0;
+  ElementRange range;
+};
+
+/// What the child keeps from one request to the next: a data set that is read on and on keeps its
+/// unpacked chunks.
+class Server {
+ public:
+  Server(Path path, std::uint64_t file_bytes) : path_(std::move(path)), file_bytes_(file_bytes) {}
+
+  /// An empty request is list(), every other one a ReadRequest.
+  std::string answer(const std::string& request) {
+    if (request.empty()) return list();
+    ReadRequest wanted;
+    if (request.size() != sizeof wanted) raise(ErrorCode::Internal, "a request of another size");
+    std::memcpy(&wanted, request.data(), sizeof wanted);
+    return read(wanted);
+  }
+
+ private:
+  std::string list() {
+    file_.emplace(open_file(path_));
+    refuse_native(*file_, path_);
+    directory_ = list_file(*file_, file_bytes_, path_.string());
+    return encode_directory(directory_);
+  }
+
+  std::string read(const ReadRequest& wanted) {
+    const ListedTensor& tensor = directory_.tensors.at(wanted.index);
+    if (!reader_ || open_ != wanted.index) {
+      reader_.reset();
+      reader_.emplace(path_, *file_, tensor);
+      open_ = wanted.index;
+    }
+    std::string bytes(wanted.range.size() * size_of(tensor.stored.dtype), '\0');
+    reader_->read(wanted.range, bytes.data());
+    return bytes;
+  }
+
+  const Path path_;
+  const std::uint64_t file_bytes_;
+  std::optional<Hdf5Handle> file_;
+  Directory directory_;
+  std::optional<Reader> reader_;
+  std::uint64_t open_ = 0;  ///< the tensor that reader_ reads
+};
+
 }  // namespace
 
-Directory list_existing(const Path& path, std::uint64_t file_bytes) {
-  const std::string text = in_own_process(path.string(), [&] {
-    const Hdf5Handle file = open_file(path);
-    refuse_native(file, path);
-    return encode_directory(list_file(file, file_bytes, path.string()));
-  });
-  return decode_directory(text, path.string());
+ExistingFile::ExistingFile(const Path& path, std::uint64_t file_bytes)
+    : path_(path),
+      process_(path.string(), [server = std::make_shared<Server>(path, file_bytes)](
+                                  const std::string& request) { return server->answer(request); }) {
 }
 
-void read_existing(const Path& path, const ListedTensor& tensor, ElementRange range,
-                   std::span<std::byte> out) {
-  const std::string what = fmt::format("{}: {}", path.string(), unishard::quote("/" + tensor.path));
-  const std::string bytes = in_own_process(what, [&] {
-    std::string buffer(out.size(), '\0');
-    Reader(path, tensor).read(range, buffer.data());
-    return buffer;
-  });
-  if (bytes.size() != out.size()) raise(ErrorCode::Internal, what + ": too few bytes came");
+Directory ExistingFile::list() { return decode_directory(process_.ask(""), path_.string()); }
+
+void ExistingFile::read(std::size_t index, ElementRange range, std::span<std::byte> out) {
+  const ReadRequest request{index, range};
+  const std::string bytes =
+      process_.ask(std::string(reinterpret_cast<const char*>(&request), sizeof request));
+  if (bytes.size() != out.size()) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: HDF5 gave {} bytes instead of {}", path_.string(),
+                                          bytes.size(), out.size()));
+  }
   std::memcpy(out.data(), bytes.data(), bytes.size());
 }
 

@@ -1,10 +1,11 @@
 #pragma once
-// What libhdf5 says of a file that anybody may have written. Each call opens the file anew in a
-// process of its own (own_process.hpp); no HDF5 object outlives it. Thread-safe.
+// What libhdf5 says of a file that anybody may have written, in a process of its own
+// (own_process.hpp).
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
 
 #include "hdf5/directory.hpp"
+#include "hdf5/own_process.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -12,11 +13,20 @@
 
 namespace unishard::converters::hdf5 {
 
-/// Throws Corrupt when libhdf5 does not take it, Unsupported when it is a native shard.
-Directory list_existing(const Path& path, std::uint64_t file_bytes);
+/// Thread-safe; reads happen one at a time.
+class ExistingFile {
+ public:
+  ExistingFile(const Path& path, std::uint64_t file_bytes);
 
-/// Elements of a listed tensor, converted to little-endian and unpacked.
-void read_existing(const Path& path, const ListedTensor& tensor, ElementRange range,
-                   std::span<std::byte> out);
+  /// Call it first. Throws Corrupt when libhdf5 does not take the file, Unsupported when it is a
+  /// native shard.
+  Directory list();
+  /// Elements of tensor `index` of list(), converted to little-endian and unpacked.
+  void read(std::size_t index, ElementRange range, std::span<std::byte> out);
+
+ private:
+  const Path path_;
+  OwnProcess process_;
+};
 
 }  // namespace unishard::converters::hdf5

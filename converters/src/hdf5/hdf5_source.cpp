@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace unishard::converters {
@@ -19,9 +20,13 @@ using hdf5::ListedTensor;
 class Hdf5Source final : public Source {
  public:
   Hdf5Source(Storage& storage, const Path& path) : file_(storage.open(path)) {
-    Directory directory = hdf5::list_existing(path, file_->size());
+    auto existing = std::make_unique<hdf5::ExistingFile>(path, file_->size());
+    Directory directory = existing->list();
     tensors_ = std::move(directory.tensors);
     notes_ = std::move(directory.notes);
+    const bool all_plain = std::ranges::all_of(
+        tensors_, [](const ListedTensor& tensor) { return tensor.stored.offset.has_value(); });
+    if (!all_plain) existing_ = std::move(existing);
     fill_catalog();
     if (directory.catalog_text) {
       const std::string where = fmt::format("{}: /{}", path.string(), kCatalogKey);
@@ -40,7 +45,7 @@ class Hdf5Source final : public Source {
     if (listed.stored.offset) {
       file_->read_at(*listed.stored.offset + range.begin * size_of(listed.stored.dtype), out);
     } else {
-      hdf5::read_existing(file_->path(), listed, range, out);
+      existing_->read(tensor, range, out);
     }
   }
 
@@ -59,6 +64,7 @@ class Hdf5Source final : public Source {
   }
 
   const std::unique_ptr<File> file_;
+  std::unique_ptr<hdf5::ExistingFile> existing_;  ///< null when nothing needs it
   std::vector<ListedTensor> tensors_;
   Catalog catalog_;
   std::vector<std::string> notes_;

@@ -7,21 +7,80 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <set>
 #include <string_view>
 
 namespace unishard::converters::hdf5 {
 namespace {
 
-// What the child sends: kDone and the result, or kFailed, the error's code, message, NUL and hint.
+// What the child answers: kDone and the result, or kFailed, the error's code, message, NUL and
+// hint. Every message has its length before it.
 constexpr char kDone = 'd';
 constexpr char kFailed = 'f';
 
-constexpr rlim_t kProcessorSeconds = 300;
+/// The parent's ends of all sockets: a child that kept another's would keep that one alive. Under
+/// detail::Hdf5Lock.
+std::set<int>& open_sockets() {
+  static std::set<int> sockets;
+  return sockets;
+}
+
+bool send_all(int socket, const char* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t sent = send(socket, data, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    data += sent;
+    bytes -= static_cast<std::size_t>(sent);
+  }
+  return true;
+}
+
+bool receive_all(int socket, char* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t got = recv(socket, data, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    data += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool send_message(int socket, const std::string& text) {
+  const std::uint64_t bytes = text.size();
+  std::array<char, sizeof bytes> head;
+  std::memcpy(head.data(), &bytes, sizeof bytes);
+  return send_all(socket, head.data(), head.size()) && send_all(socket, text.data(), text.size());
+}
+
+/// nullopt when the other side is gone. A child that libhdf5 has ruined may send anything, so the
+/// text grows with what really comes.
+std::optional<std::string> receive_message(int socket) {
+  constexpr std::uint64_t kStep = std::uint64_t{64} << 20;
+  std::uint64_t bytes = 0;
+  std::array<char, sizeof bytes> head;
+  if (!receive_all(socket, head.data(), head.size())) return std::nullopt;
+  std::memcpy(&bytes, head.data(), sizeof bytes);
+  std::string text;
+  while (text.size() < bytes) {
+    const std::size_t have = text.size();
+    text.resize(have + std::min(bytes - have, kStep));
+    if (!receive_all(socket, text.data() + have, text.size() - have)) return std::nullopt;
+  }
+  return text;
+}
 
 std::string failed(ErrorCode code, std::string_view message, std::string_view hint) {
   std::string out = {kFailed, static_cast<char>(code)};
@@ -31,9 +90,9 @@ std::string failed(ErrorCode code, std::string_view message, std::string_view hi
   return out;
 }
 
-std::string answer(const std::function<std::string()>& work) {
+std::string answer(const OwnProcess::Work& work, const std::string& request) {
   try {
-    return kDone + work();
+    return kDone + work(request);
   } catch (const Error& error) {
     return failed(error.code(), error.what(), error.hint());
   } catch (const std::bad_alloc&) {
@@ -43,42 +102,29 @@ std::string answer(const std::function<std::string()>& work) {
   }
 }
 
-[[noreturn]] void run_child(int out, const std::function<std::string()>& work) {
+/// The process is killed when the next request takes longer.
+void limit_processor_time() {
+  constexpr rlim_t kSeconds = 300;
+  rusage used{};
+  rlimit limit{};
+  if (getrusage(RUSAGE_SELF, &used) != 0 || getrlimit(RLIMIT_CPU, &limit) != 0) return;
+  const auto spent = static_cast<rlim_t>(used.ru_utime.tv_sec + used.ru_stime.tv_sec);
+  limit.rlim_cur = std::min(limit.rlim_max, spent + kSeconds);
+  setrlimit(RLIMIT_CPU, &limit);
+}
+
+[[noreturn]] void run_child(int socket, const OwnProcess::Work& work) {
+  for (const int other : open_sockets()) close(other);
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  const rlimit no_endless_loop{kProcessorSeconds, kProcessorSeconds};
-  setrlimit(RLIMIT_CPU, &no_endless_loop);
+  signal(SIGXCPU, SIG_DFL);
   const int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (quiet >= 0) dup2(quiet, STDERR_FILENO);
-  const std::string text = answer(work);
-  for (std::size_t at = 0; at < text.size();) {
-    const ssize_t written = write(out, text.data() + at, text.size() - at);
-    if (written < 0 && errno != EINTR) _exit(1);  // nobody listens any more
-    if (written > 0) at += static_cast<std::size_t>(written);
+  while (const auto request = receive_message(socket)) {
+    limit_processor_time();
+    if (!send_message(socket, answer(work, *request))) break;  // nobody listens any more
   }
   _exit(0);
-}
-
-/// Up to the end; errno's number when reading fails.
-int read_all(int in, std::string& out) {
-  std::string block(std::size_t{1} << 20, '\0');
-  while (true) {
-    const ssize_t got = read(in, block.data(), block.size());
-    if (got == 0) return 0;
-    if (got > 0) {
-      out.append(block, 0, static_cast<std::size_t>(got));
-    } else if (errno != EINTR) {
-      return errno;
-    }
-  }
-}
-
-bool ended_well(pid_t child) {
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return false;
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 [[noreturn]] void raise_failed(const std::string& text) {
@@ -89,32 +135,51 @@ bool ended_well(pid_t child) {
 
 }  // namespace
 
-std::string in_own_process(const std::string& what, const std::function<std::string()>& work) {
-  int ends[2];
-  pid_t child = -1;
-  int fork_error = 0;
+OwnProcess::OwnProcess(std::string what, const Work& work) : what_(std::move(what)) {
+  // The child must inherit no library that is at work.
+  const detail::Hdf5Lock lock;
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    raise_errno("make a socket for", what_, errno);
+  child_ = fork();
+  const int fork_error = errno;
+  if (child_ == 0) {
+    close(ends[0]);
+    run_child(ends[1], work);
+  }
+  close(ends[1]);
+  if (child_ < 0) {
+    close(ends[0]);
+    raise_errno("start a process to read", what_, fork_error);
+  }
+  socket_ = ends[0];
+  open_sockets().insert(socket_);
+}
+
+OwnProcess::~OwnProcess() {
   {
-    // The child must inherit no library that is at work, and no end of another child's pipe.
     const detail::Hdf5Lock lock;
-    if (pipe2(ends, O_CLOEXEC) != 0) raise_errno("make a pipe for", what, errno);
-    child = fork();
-    if (child == 0) run_child(ends[1], work);
-    fork_error = errno;
-    close(ends[1]);
+    open_sockets().erase(socket_);
+    close(socket_);
   }
-  std::string text;
-  const int read_error = child < 0 ? 0 : read_all(ends[0], text);
-  close(ends[0]);
-  if (child < 0) raise_errno("start a process to read", what, fork_error);
-  const bool is_complete = ended_well(child);
-  if (read_error != 0) raise_errno("receive the content of", what, read_error);
-  if (!is_complete || text.empty() || (text[0] == kFailed && text.size() < 2)) {
-    raise(ErrorCode::Corrupt, fmt::format("{}: HDF5 crashed while reading it", what),
-          "the file is damaged");
+  kill(child_, SIGKILL);  // it has nothing to put in order
+  while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
   }
-  if (text[0] == kFailed) raise_failed(text);
-  text.erase(0, 1);
-  return text;
+}
+
+void OwnProcess::raise_dead() {
+  raise(ErrorCode::Corrupt, fmt::format("{}: HDF5 crashed while reading it", what_),
+        "the file is damaged");
+}
+
+std::string OwnProcess::ask(const std::string& request) {
+  const std::scoped_lock lock(mutex_);
+  if (!send_message(socket_, request)) raise_dead();
+  std::optional<std::string> text = receive_message(socket_);
+  if (!text || text->empty() || (text->front() == kFailed && text->size() < 2)) raise_dead();
+  if (text->front() == kFailed) raise_failed(*text);
+  text->erase(0, 1);
+  return std::move(*text);
 }
 
 }  // namespace unishard::converters::hdf5

@@ -1,14 +1,40 @@
 #pragma once
 // libhdf5 crashes on forged files and on some damaged ones. What it does with a file of anybody's
 // it therefore does in a process of its own, which can die without harm.
+#include <sys/types.h>
+
+#include <cstddef>
 #include <functional>
+#include <mutex>
 #include <string>
 
 namespace unishard::converters::hdf5 {
 
-/// Forks, calls `work` under detail::Hdf5Lock in the child and returns what it returned. Throws the
-/// Error that it threw, and Corrupt naming `what` when the process died or used 5 minutes of
-/// processor time. `work` must not take that lock itself. Thread-safe.
-std::string in_own_process(const std::string& what, const std::function<std::string()>& work);
+/// A forked process that answers one request after another, and ends with this object. It is
+/// started once per file, so that a program forks before its threads are at work (an allocator that
+/// is locked by a thread at that moment would stay locked in the child).
+class OwnProcess {
+ public:
+  using Work = std::function<std::string(const std::string& request)>;
+
+  /// `work` is called in the child only, and must not take detail::Hdf5Lock. `what` names the file.
+  OwnProcess(std::string what, const Work& work);
+  ~OwnProcess();
+  OwnProcess(const OwnProcess&) = delete;
+  OwnProcess& operator=(const OwnProcess&) = delete;
+
+  /// What `work` returned. Throws the Error that it threw, and Corrupt naming the file when the
+  /// process died or used 5 minutes of processor time for one request; then for every later
+  /// request, too. Thread-safe.
+  std::string ask(const std::string& request);
+
+ private:
+  [[noreturn]] void raise_dead();
+
+  const std::string what_;
+  std::mutex mutex_;
+  int socket_ = -1;
+  pid_t child_ = -1;
+};
 
 }  // namespace unishard::converters::hdf5

@@ -85,7 +85,7 @@ void StorageBytes::read(std::uint64_t offset, std::span<std::byte> out) const {
     raise(ErrorCode::Corrupt,
           fmt::format("{}: a storage is shorter than its tensor", window.name()));
   }
-  std::memcpy(out.data(), inflated->data() + offset, out.size());
+  std::ranges::copy(std::as_bytes(std::span(*inflated)).subspan(offset, out.size()), out.begin());
 }
 
 bool TensorView::contiguous() const {
