@@ -19,12 +19,14 @@ while [ $# -gt 0 ]; do
 done
 started=$(date +%s)
 [ "$install" = no ] || . examples/install_packages.sh tests ${peers:+peers}
+if [ -n "$peers" ]; then tests/interop/peers/run.sh --setup & fi   # downloads while the build runs
 cmake --preset "$preset" -DUNISHARD_BUILD_TESTS=ON >/tmp/unishard-configure.$$ 2>&1 || { cat /tmp/unishard-configure.$$; exit 1; }
 tail -n 3 /tmp/unishard-configure.$$; rm -f /tmp/unishard-configure.$$
 cmake --build --preset "$preset"
 built=$(date +%s)
 ctest --preset "$preset"
 echo "build $((built - started)) s, tests $(($(date +%s) - built)) s, preset $preset"
+wait
 case "$peers" in
   few) tests/interop/peers/run.sh "build/$preset" ;;
   all) tests/interop/peers/run.sh --all "build/$preset" ;;

@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# Asks the real libraries: tests/interop/peers/run.sh [--all] BUILD
+# Asks the real libraries: tests/interop/peers/run.sh [--all] BUILD, or --setup alone
 # Makes a Python environment in build/peers (5.6 GB from PyPI, versions pinned in requirements.txt; kept for the next run), then
 # prints a table for each peer. --all takes every world size from 1 to 5 at every stage and every fixture row.
 set -uo pipefail
 cd "$(dirname "$0")/../../.."
-all=no
-if [ "${1:-}" = --all ]; then all=yes; shift; fi
-build=${1:?tests/interop/peers/run.sh [--all] BUILD}
 python=build/peers/bin/python
 deepspeed=0.19.8
-if ! "$python" -c 'import deepspeed, transformers, h5py' >/dev/null 2>&1; then
+
+setup() {
+  "$python" -c 'import deepspeed, transformers, h5py' >/dev/null 2>&1 && return
   echo "installing the peers into build/peers"
-  {
-    python3 -m venv build/peers &&
-      "$python" -m pip install -q wheel setuptools ninja py-cpuinfo -r tests/interop/peers/requirements.txt &&
-      DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "$python" -m pip install -q --no-build-isolation deepspeed==$deepspeed
-  } || { echo "the peers could not be installed"; exit 1; }
-fi
+  python3 -m venv build/peers &&
+    "$python" -m pip install -q wheel setuptools ninja py-cpuinfo -r tests/interop/peers/requirements.txt &&
+    DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "$python" -m pip install -q --no-build-isolation deepspeed==$deepspeed
+}
+setup || { echo "the peers could not be installed"; exit 1; }
+[ "${1:-}" != --setup ] || exit 0
+
+sizes="2 5" rows="--few --tools"
+if [ "${1:-}" = --all ]; then sizes="1 2 3 4 5" rows="--all --tools"; shift; fi
+build=${1:?tests/interop/peers/run.sh [--all] BUILD}
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
 failed=0
 ask() {  # ask TITLE SCRIPT ARGUMENTS...
@@ -27,12 +30,10 @@ ask() {  # ask TITLE SCRIPT ARGUMENTS...
     *) failed=1 ;;
   esac
 }
-if [ $all = yes ]; then sizes="1 2 3 4 5" rows="--all --tools"; else sizes="2 5" rows="--few --tools"; fi
+ask "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
+ask "transformers and train_gpt: the same logits" gpt2_logits.py
 # shellcheck disable=SC2086
-{
-  ask "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
-  ask "transformers and train_gpt: the same logits" gpt2_logits.py
-  ask "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
-  ask "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
-}
+ask "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
+# shellcheck disable=SC2086
+ask "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
 exit $failed
