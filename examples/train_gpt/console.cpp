@@ -1,9 +1,12 @@
 #include "console.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <string>
 
 namespace train_gpt {
 namespace {
@@ -42,10 +45,37 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   std::fflush(stdout);
 }
 
-void print_step(const unishard::trainer::StepStats& stats, double seconds_per_step) {
-  fmt::print("step {:6}  loss {:.6f}  gradient norm {:.4f}  lr {:.3e}  {:.3f} s/step\n", stats.step,
-             stats.loss, stats.gradient_norm, stats.learning_rate, seconds_per_step);
+StepPrinter::StepPrinter(std::int64_t steps, std::int64_t interval, std::int64_t tokens_per_step)
+    : steps_(steps),
+      interval_(interval),
+      tokens_per_step_(tokens_per_step),
+      on_terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+void StepPrinter::begin() {
+  begin_ = Clock::now();
+  if (done_ == 0) first_ = begin_;
+}
+
+double StepPrinter::end(const unishard::trainer::StepStats& stats) {
+  using Seconds = std::chrono::duration<double>;
+  const auto now = Clock::now();
+  ++done_;
+  const double seconds = std::max(Seconds(now - begin_).count(), 1e-9);
+  const double rate = static_cast<double>(tokens_per_step_) / seconds;
+  const bool stays =
+      (interval_ > 0 && stats.step % interval_ == 0) || (on_terminal_ && stats.step == steps_);
+  if (!stays && !on_terminal_) return rate;
+  std::string line =
+      fmt::format("step {:6}  loss {:.6f}  gradient norm {:.4f}  lr {:.3e}  {:.3f} s/step",
+                  stats.step, stats.loss, stats.gradient_norm, stats.learning_rate, seconds);
+  if (on_terminal_) {
+    const double left = Seconds(now - first_).count() / static_cast<double>(done_) *
+                        static_cast<double>(steps_ - stats.step);
+    line = fmt::format("\r{}  {:.0f} tokens/s  {:.0f} s left\x1b[K", line, rate, left);
+  }
+  fmt::print("{}{}", line, stays ? "\n" : "");
   std::fflush(stdout);
+  return rate;
 }
 
 void print_save(const unishard::trainer::SaveReport& report) {

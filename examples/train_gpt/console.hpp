@@ -5,13 +5,31 @@
 
 #include "options.hpp"
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 namespace train_gpt {
 
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
                   const unishard::trainer::RankEnvironment& environment);
-void print_step(const unishard::trainer::StepStats& stats, double seconds_per_step);
+/// Steps as they are done: on a terminal one line that is written over and over, with rate and time
+/// left; elsewhere, and every `interval` steps, a line that stays.
+class StepPrinter {
+ public:
+  StepPrinter(std::int64_t steps, std::int64_t interval, std::int64_t tokens_per_step);
+  void begin();
+  /// Prints; returns the tokens per second of the step.
+  double end(const unishard::trainer::StepStats& stats);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const std::int64_t steps_, interval_, tokens_per_step_;
+  const bool on_terminal_;
+  Clock::time_point first_, begin_;
+  std::int64_t done_ = 0;
+};
 void print_save(const unishard::trainer::SaveReport& report);
 void print_load(const unishard::trainer::LoadReport& report);
 /// Collective: a line for every rank.

@@ -11,13 +11,14 @@ namespace train_gpt {
 namespace {
 
 constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
-constexpr std::int64_t kTokens = 256;  ///< bytes
 
 struct Overrides {
   std::string config_path;
   std::string model = "tiny";
-  std::optional<std::int64_t> layers, width, heads, context, stage, seed;
+  std::string tokens;
+  std::optional<std::int64_t> layers, width, heads, context, vocabulary, stage, seed;
   std::optional<double> dropout;
+  std::optional<bool> tied_head;
 };
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
@@ -29,14 +30,21 @@ void add_model_options(CLI::App& app, Overrides& overrides) {
   app.add_option("--width", overrides.width, "width of the residual stream")
       ->check(CLI::PositiveNumber);
   app.add_option("--heads", overrides.heads, "attention heads")->check(CLI::PositiveNumber);
-  app.add_option("--context", overrides.context, "bytes per sample")->check(CLI::PositiveNumber);
+  app.add_option("--context", overrides.context, "tokens per sample")->check(CLI::PositiveNumber);
+  app.add_option("--vocab-size,--vocab_size", overrides.vocabulary, "tokens that the model knows")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--tied-head,!--untied-head", overrides.tied_head,
+               "the output layer is the embedding (default), or has a weight of its own");
   app.add_option("--dropout", overrides.dropout, "dropout probability")
       ->check(CLI::Range(0.0, 0.99));
 }
 
 void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--config", overrides.config_path, "DeepSpeed configuration (JSON)")->required();
-  app.add_option("--data", options.data, "text file; its bytes are the tokens")->required();
+  app.add_option("--data", options.data, "text file, or file of tokens")->required();
+  app.add_option("--tokens", overrides.tokens,
+                 "bytes or uint16, little-endian (default: uint16 for *.bin, else bytes)")
+      ->check(CLI::IsMember({"bytes", "uint16"}));
   app.add_option("--steps", options.steps, "train until this many optimizer steps are done")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -55,13 +63,14 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--backend", options.backend,
                  "collectives: gloo (default), nccl, or auto: nccl where each rank has a device")
       ->transform(CLI::CheckedTransformer(backends).description(""));
-  app.add_option("--log", options.log,
-                 "file for one line per step: step, loss as hexadecimal float, loss");
+  app.add_option("--losses", options.losses,
+                 "file that gets one JSON line per step: step, loss (hexadecimal float, the mean "
+                 "over the batch), grad_norm, lr, tokens_per_s; appended to");
   app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");
 }
 
 void add_save_options(CLI::App& app, Options& options) {
-  app.add_option("--save-dir", options.save_folder, "folder of the checkpoints");
+  app.add_option("--save,--save-dir,--save_dir", options.save_folder, "folder of the checkpoints");
   app.add_option("--save-interval", options.save_interval,
                  "save every so many steps; 0: at the end only")
       ->capture_default_str();
@@ -103,24 +112,40 @@ unishard::trainer::GptConfig named_model(const Overrides& overrides) {
 
 unishard::trainer::GptConfig model_config(const Overrides& overrides) {
   unishard::trainer::GptConfig model = named_model(overrides);
-  if (model.vocabulary < kTokens) {
-    raise(unishard::ErrorCode::InvalidArgument,
-          "--model " + overrides.model + ": vocab_size is " + std::to_string(model.vocabulary) +
-              ", and the tokens are bytes: at least 256 are needed");
-  }
   model.layers = overrides.layers.value_or(model.layers);
   model.width = overrides.width.value_or(model.width);
   model.heads = overrides.heads.value_or(model.heads);
   model.context = overrides.context.value_or(model.context);
   model.dropout = overrides.dropout.value_or(model.dropout);
+  model.vocabulary = overrides.vocabulary.value_or(model.vocabulary);
+  model.tied_head = overrides.tied_head.value_or(model.tied_head);
   return model;
+}
+
+unishard::trainer::TokenType token_type(const Overrides& overrides, const std::string& data) {
+  using unishard::trainer::TokenType;
+  if (overrides.tokens.empty()) return unishard::trainer::token_type_of(data);
+  return overrides.tokens == "uint16" ? TokenType::UInt16 : TokenType::Bytes;
+}
+
+/// Any byte can occur in a text; what a file of tokens holds is checked where it is read.
+void require_bytes_fit(const Options& options) {
+  const std::int64_t vocabulary = options.model.vocabulary;
+  if (options.tokens != unishard::trainer::TokenType::Bytes ||
+      vocabulary >= unishard::trainer::kByteVocabulary) {
+    return;
+  }
+  raise(unishard::ErrorCode::InvalidArgument,
+        "the model's vocab_size is " + std::to_string(vocabulary) +
+            ", and the tokens are bytes: at least 256 are needed");
 }
 
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& status) {
   CLI::App app{
-      "Trains a GPT on the bytes of a text with ZeRO stages 0 to 3. Start it with torchrun, mpirun "
+      "Trains a GPT on a text or a file of tokens with ZeRO stages 0 to 3. Start it with torchrun, "
+      "mpirun "
       "or srun, or "
       "alone. Checkpoints of any world size and stage resume on any other."};
   Options options;
@@ -138,6 +163,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   if (app.count("--resume") > 0 && options.resume.value_or("").empty()) options.resume = "latest";
   options.config = read_config(overrides);
   options.model = model_config(overrides);
+  options.tokens = token_type(overrides, options.data);
+  require_bytes_fit(options);
   return options;
 }
 

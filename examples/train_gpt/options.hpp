@@ -3,6 +3,7 @@
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/gpt.hpp"
+#include "unishard/trainer/token_file.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -14,13 +15,14 @@ struct Options {
   unishard::trainer::Config config;
   unishard::trainer::GptConfig model;
   std::string data;
+  unishard::trainer::TokenType tokens = unishard::trainer::TokenType::Bytes;
   std::int64_t steps = 100;
   std::string save_folder;         ///< empty: never save
   std::int64_t save_interval = 0;  ///< 0: at the end only
   std::uint32_t keep_last = 0;
   std::string tag_prefix = "global_step";
   std::optional<std::string> resume;  ///< "latest", a path or a tag
-  std::string log;
+  std::string losses;                 ///< file for a JSON line per step; empty: none
   bool report_memory = false;
   int threads = 1;
   std::uint32_t timeout_seconds = 600;

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -23,19 +23,23 @@ namespace {
 
 using namespace unishard;
 using namespace unishard::trainer;
-using Clock = std::chrono::steady_clock;
 
-/// One line per step, on disk as soon as the step is done. Appends when the run is resumed.
+/// One JSON line per step, in the file as soon as the step is done.
 class LossLog {
  public:
-  LossLog(const std::string& path, bool append) {
+  explicit LossLog(const std::string& path) {
     if (path.empty()) return;
-    file_.reset(std::fopen(path.c_str(), append ? "a" : "w"));
+    file_.reset(std::fopen(path.c_str(), "a"));
     if (!file_) raise_errno("open", path, errno);
   }
-  void write(const StepStats& stats) {
+  void write(const StepStats& stats, double tokens_per_second) {
     if (!file_) return;
-    fmt::print(file_.get(), "{} {:a} {:.9f}\n", stats.step, stats.loss, stats.loss);
+    const Json line = {{"step", stats.step},
+                       {"loss", fmt::format("{:a}", stats.loss)},
+                       {"grad_norm", stats.gradient_norm},
+                       {"lr", stats.learning_rate},
+                       {"tokens_per_s", std::round(tokens_per_second)}};
+    fmt::print(file_.get(), "{}\n", line.dump());
     std::fflush(file_.get());
   }
 
@@ -58,26 +62,25 @@ class Training {
       : options_(options),
         communicator_(communicator),
         probe_(std::move(probe)),
-        tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.model.context)),
+        tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.model.context),
+                options.tokens),
         model_(build_model(options, communicator)),
         engine_(model_.ptr(), communicator, options.config, engine_options()) {
     if (is_first()) print_header(options_, engine_, environment);
   }
 
   void run() {
-    const bool resumed = options_.resume && resume();
-    LossLog log(is_first() ? options_.log : "", resumed);
+    if (options_.resume) resume();
+    LossLog log(is_first() ? options_.losses : "");
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
     const Interrupt interrupt;
+    StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
     bool stopped = false;
     while (engine_.step() < options_.steps && !stopped) {
-      const auto started = Clock::now();
+      printer.begin();
       const StepStats stats = engine_.train_batch(loss);
-      log.write(stats);
-      const std::chrono::duration<double> seconds = Clock::now() - started;
-      if (is_first() && is_due(stats.step, options_.config.steps_per_print))
-        print_step(stats, seconds.count());
+      if (is_first()) log.write(stats, printer.end(stats));
       stopped = interrupt.agreed(communicator_);
       if (is_due(stats.step, options_.save_interval) || stopped || stats.step == options_.steps)
         save();
@@ -105,13 +108,17 @@ class Training {
     auto* data = tokens.data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < batch.samples; ++i) {
       const std::uint64_t sample = order.sample(batch.first_sample + static_cast<std::uint64_t>(i));
-      tokens_.read(sample, {data + i * length, static_cast<std::size_t>(length)});
+      tokens_.read(sample, {data + i * length, static_cast<std::size_t>(length)},
+                   options_.model.vocabulary);
     }
     return tokens;
   }
 
-  /// False where there is nothing to resume from yet, so that a launcher may always pass --resume.
-  bool resume() {
+  std::int64_t tokens_per_step() const { return engine_.batch().train * options_.model.context; }
+
+  /// Starts fresh where there is nothing to resume from yet, so that a launcher may always pass
+  /// --resume.
+  void resume() {
     const bool latest = *options_.resume == "latest";
     if (latest && options_.save_folder.empty())
       raise(ErrorCode::InvalidArgument, "--resume needs --save-dir, or a path");
@@ -123,12 +130,11 @@ class Training {
                         list_tags(posix_storage(), folder).empty());
     if (agree_max(communicator_, empty) != 0) {
       if (is_first()) fmt::print("no checkpoint in {} yet: starting fresh\n", folder.string());
-      return false;
+      return;
     }
     const auto tag = latest || is_path ? std::nullopt : options_.resume;
     const LoadReport report = engine_.load_checkpoint(folder, tag);
     if (is_first()) print_load(report);
-    return true;
   }
 
   void save() {

@@ -64,6 +64,31 @@ TEST(TokenFile, ReadsOverlappingWindows) {
   EXPECT_THROW(TokenFile(posix_storage(), path, 10), Error);
 }
 
+TEST(TokenFile, ReadsSixteenBitTokensOfTheVocabulary) {
+  const test::TempDir folder;
+  const auto path = folder.path() / "train.bin";
+  std::ofstream(path, std::ios::binary)
+      << std::string("\x01\x00\xff\x00\x00\x01\x50\xc3\x02\x00", 10);
+  EXPECT_EQ(token_type_of(path), TokenType::UInt16);
+  EXPECT_EQ(token_type_of(folder.path() / "text.txt"), TokenType::Bytes);
+  const TokenFile tokens(posix_storage(), path, 2, TokenType::UInt16);
+  EXPECT_EQ(tokens.samples(), 2u);
+  std::vector<std::int64_t> window(3);
+  tokens.read(0, window, 257);
+  EXPECT_EQ(window, (std::vector<std::int64_t>{1, 255, 256}));
+  tokens.read(1, window, 50257);
+  EXPECT_EQ(window, (std::vector<std::int64_t>{256, 50000, 2}));
+  try {
+    tokens.read(1, window, 50000);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("token 50000 at byte 6"), std::string::npos) << what;
+  }
+  std::ofstream(path, std::ios::app) << 'x';
+  EXPECT_THROW(TokenFile(posix_storage(), path, 2, TokenType::UInt16), Error) << "half a token";
+}
+
 TEST(Fold, AddsInOrderAndWidensBfloat16) {
   std::vector<float> sum{1, 2};
   const std::vector<float> values{0.5F, -2};

@@ -62,8 +62,8 @@ TEST(GptConfig, RefusesWhatItCannotComputeWithKeyAndValue) {
             "m/config.json: scale_attn_weights is false, not true");
   EXPECT_EQ(refusal("reorder_and_upcast_attn", 1),
             "m/config.json: reorder_and_upcast_attn is 1, not false");
-  EXPECT_EQ(refusal("tie_word_embeddings", false),
-            "m/config.json: tie_word_embeddings is false, not true");
+  EXPECT_EQ(refusal("tie_word_embeddings", 1),
+            "m/config.json: tie_word_embeddings is 1, not true or false");
   EXPECT_EQ(refusal("n_inner", 1024), "m/config.json: n_inner is 1024, not null or 4 * n_embd");
   EXPECT_EQ(refusal("n_head", 7),
             "m/config.json: n_embd is 768, not a multiple of n_head, which is 7");
@@ -92,7 +92,7 @@ TEST(GptConfig, WhatIsWrittenIsReadBack) {
     config.dropout = 0.25;
     const Json json = gpt_to_hugging_face(config);
     EXPECT_EQ(json["architectures"], Json({"GPT2LMHeadModel"}));
-    EXPECT_EQ(json["tie_word_embeddings"], true);
+    EXPECT_EQ(json["tie_word_embeddings"], config.tied_head);
     const GptConfig back = gpt_from_hugging_face(parse_json(json.dump(), "test"), "test");
     EXPECT_EQ(back.vocabulary, config.vocabulary);
     EXPECT_EQ(back.context, config.context);

@@ -58,10 +58,14 @@ class TrainGpt : public testing::Test {
   std::map<int, std::string> losses(const std::string& log) const {
     std::map<int, std::string> found;
     std::ifstream file(path(log));
-    std::string step, loss, decimal;
-    while (file >> step >> loss >> decimal) {
-      const auto [at, fresh] = found.emplace(std::stoi(step), loss);
-      EXPECT_TRUE(fresh || at->second == loss)
+    for (std::string line; std::getline(file, line);) {
+      const Json json = parse_json(line, log);
+      const int step = json.at("step").get<int>();
+      const auto [at, fresh] = found.emplace(step, json.at("loss").get<std::string>());
+      EXPECT_GT(json.at("grad_norm").get<double>(), 0) << line;
+      EXPECT_GT(json.at("lr").get<double>(), 0) << line;
+      EXPECT_GT(json.at("tokens_per_s").get<double>(), 0) << line;
+      EXPECT_TRUE(fresh || at->second == json.at("loss"))
           << "step " << step << " was repeated with another loss";
     }
     return found;
@@ -75,18 +79,20 @@ class TrainGpt : public testing::Test {
 };
 
 TEST_F(TrainGpt, LossesFallAndAreTheSameForEveryWorldSizeAndStage) {
-  run_ranks(command({"--steps", "6", "--stage", "0", "--log", path("a"), "--save-dir", path("ca")}),
-            1);
-  run_ranks(command({"--steps", "6", "--stage", "3", "--log", path("b"), "--save-dir", path("cb")}),
-            3);
+  run_ranks(
+      command({"--steps", "6", "--stage", "0", "--losses", path("a"), "--save-dir", path("ca")}),
+      1);
+  run_ranks(
+      command({"--steps", "6", "--stage", "3", "--losses", path("b"), "--save-dir", path("cb")}),
+      3);
   EXPECT_EQ(losses("a").size(), 6u);
   EXPECT_EQ(losses("a"), losses("b"));
   EXPECT_EQ(identity_of("ca"), identity_of("cb"));
 }
 
 TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
-  run_ranks(command({"--steps", "5", "--log", path("whole"), "--save-dir", path("cw")}), 1);
-  const std::vector<std::string> resume{"--save-dir", path("c"), "--log", path("parts"),
+  run_ranks(command({"--steps", "5", "--losses", path("whole"), "--save-dir", path("cw")}), 1);
+  const std::vector<std::string> resume{"--save-dir", path("c"), "--losses", path("parts"),
                                         "--resume"};
   auto with = [&](const char* steps, const char* stage) {
     auto argv = resume;
@@ -103,7 +109,7 @@ TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
 }
 
 TEST_F(TrainGpt, ResumesFromACheckpointOfEveryFormat) {
-  run_ranks(command({"--steps", "4", "--log", path("whole"), "--save-dir", path("run"),
+  run_ranks(command({"--steps", "4", "--losses", path("whole"), "--save-dir", path("run"),
                      "--save-interval", "2"}),
             2);
   std::map<int, std::string> end = losses("whole");
@@ -115,9 +121,9 @@ TEST_F(TrainGpt, ResumesFromACheckpointOfEveryFormat) {
         test::run({UNISHARD_BIN "/unishard", "convert", path("run"), copy, "--to", format, "-t",
                    "global_step2"});
     ASSERT_EQ(converted.status, 0) << converted.err;
-    run_ranks(
-        command({"--steps", "4", "--stage", "3", "--log", path(format + ".log"), "--resume", copy}),
-        3);
+    run_ranks(command({"--steps", "4", "--stage", "3", "--losses", path(format + ".log"),
+                       "--resume", copy}),
+              3);
     EXPECT_EQ(losses(format + ".log"), end);
   }
 }
@@ -178,14 +184,14 @@ TEST_F(TrainGpt, AStoreThatDoesNotAnswerIsNamed) {
 TEST_F(TrainGpt, MpirunStartsIt) {
   if (run({"mpirun", "--version"}).out.find("Open MPI") == std::string::npos)
     GTEST_SKIP() << "Open MPI's mpirun is not installed";
-  auto mpirun = command({"--steps", "3", "--stage", "2", "--log", path("mpi")});
+  auto mpirun = command({"--steps", "3", "--stage", "2", "--losses", path("mpi")});
   const std::vector<std::string> prefix{"mpirun", "-np", "2", "--oversubscribe"};
   mpirun.insert(mpirun.begin(), prefix.begin(), prefix.end());
   const auto result =
       run(mpirun, {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
   EXPECT_EQ(result.status, 0) << result.out << result.err;
   EXPECT_NE(result.out.find("world size 2 (openmpi)"), std::string::npos) << result.out;
-  run_ranks(command({"--steps", "3", "--log", path("alone")}), 1);
+  run_ranks(command({"--steps", "3", "--losses", path("alone")}), 1);
   EXPECT_EQ(losses("mpi"), losses("alone"));
 }
 
@@ -215,10 +221,10 @@ TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
     more.insert(more.end(), saving.begin(), saving.end());
     return command(more);
   };
-  run_ranks(with({"--log", path("whole"), "--save-dir", path("cw")}), 1);
+  run_ranks(with({"--losses", path("whole"), "--save-dir", path("cw")}), 1);
   const Environment kill{{"UNISHARD_KILL_AT", fmt::format("save=2,step={},rank={}", step, rank)}};
   const auto results =
-      Ranks(with({"--stage", "2", "--log", path("parts"), "--save-dir", path("c")}), 2, kill)
+      Ranks(with({"--stage", "2", "--losses", path("parts"), "--save-dir", path("c")}), 2, kill)
           .wait();
   EXPECT_EQ(results[static_cast<std::size_t>(rank)].status, 128 + SIGKILL);
   EXPECT_NE(results[static_cast<std::size_t>(1 - rank)].status, 0);
@@ -226,7 +232,8 @@ TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
   ASSERT_FALSE(tags.empty());
   for (const TagEntry& tag : tags)
     EXPECT_TRUE(tag.problem.empty()) << tag.tag << ": " << tag.problem;
-  run_ranks(with({"--stage", "3", "--log", path("parts"), "--save-dir", path("c"), "--resume"}), 3);
+  run_ranks(with({"--stage", "3", "--losses", path("parts"), "--save-dir", path("c"), "--resume"}),
+            3);
   EXPECT_EQ(losses("parts"), losses("whole"));
   EXPECT_EQ(identity_of("c"), identity_of("cw"));
 }
@@ -288,6 +295,36 @@ class TrainGptOfHuggingFace : public TrainGpt {
   }
 };
 
+TEST_F(TrainGpt, TokensOfAFileAndAHeadOfItsOwn) {
+  std::ofstream tokens(path("tokens.bin"), std::ios::binary);
+  for (int i = 0; i < 4000; ++i) {
+    const int token = i * i % 1000;
+    tokens << static_cast<char>(token & 0xff) << static_cast<char>(token >> 8);
+  }
+  tokens.close();
+  const auto on_tokens = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> argv = command({"--data", path("tokens.bin"), "--untied-head"});
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  };
+  run_ranks(on_tokens({"--vocab-size", "1000", "--steps", "2", "--stage", "3", "--losses",
+                       path("three"), "--save", path("run")}),
+            3);
+  run_ranks(
+      on_tokens({"--vocab-size", "1000", "--steps", "2", "--stage", "2", "--losses", path("one")}),
+      1);
+  EXPECT_EQ(losses("one").size(), 2u);
+  EXPECT_EQ(losses("one"), losses("three"));
+  const CheckpointReader reader(posix_storage(),
+                                resolve_checkpoint(posix_storage(), path("run"), {}));
+  EXPECT_TRUE(reader.catalog().aliases.empty());
+  EXPECT_TRUE(reader.catalog().find("lm_head.weight", state::kFp32));
+  Ranks small(on_tokens({"--steps", "2"}), 1);
+  const auto results = small.wait();
+  EXPECT_NE(results[0].err.find("is outside of the model's vocabulary of 256"), std::string::npos)
+      << results[0].err;
+}
+
 TEST_F(TrainGptOfHuggingFace, ARunBecomesAModelFolderThatARunStartsFrom) {
   export_model();
   EXPECT_EQ(config()["n_layer"], 1);
@@ -302,11 +339,11 @@ TEST_F(TrainGptOfHuggingFace, ARunBecomesAModelFolderThatARunStartsFrom) {
   }
   const auto whole =
       run_ranks(of_folder(path("model"), {"--steps", "1", "--stage", "3", "--resume", path("model"),
-                                          "--save-dir", path("on"), "--log", path("three")}),
+                                          "--save-dir", path("on"), "--losses", path("three")}),
                 3);
-  run_ranks(
-      of_folder(path("model"), {"--steps", "1", "--resume", path("model"), "--log", path("one")}),
-      1);
+  run_ranks(of_folder(path("model"),
+                      {"--steps", "1", "--resume", path("model"), "--losses", path("one")}),
+            1);
   EXPECT_EQ(losses("one"), losses("three"));
 }
 

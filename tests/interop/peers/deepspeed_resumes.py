@@ -206,8 +206,8 @@ def judge(result, world_size, own):
     return good
 
 
-def read_log(path):
-    return [float.fromhex(line.split()[1]) for line in path.read_text().splitlines()]
+def read_losses(path):
+    return [float.fromhex(json.loads(line)["loss"]) for line in path.read_text().splitlines()]
 
 
 def main():
@@ -230,8 +230,8 @@ def main():
         for dtype in args.dtypes:
             window = truth.train(build, scratch / dtype, 4, dtype == "bf16")
             native[dtype] = str(next((scratch / dtype / "run").glob("global_step*")))
-            truth.train(build, scratch / f"{dtype}-on", 4 + args.steps, dtype == "bf16", resume=native[dtype] + "/", log=scratch / f"{dtype}.log")
-            own[dtype] = read_log(scratch / f"{dtype}.log")
+            truth.train(build, scratch / f"{dtype}-on", 4 + args.steps, dtype == "bf16", resume=native[dtype] + "/", losses=scratch / f"{dtype}.jsonl")
+            own[dtype] = read_losses(scratch / f"{dtype}.jsonl")
         print(f"{'':4} {'W':>3} stage {'states equal':>14} {'loss difference':>15} {'from train_gpt':>15}")
         for world_size in args.world_sizes:
             folder = scratch / f"world{world_size}"

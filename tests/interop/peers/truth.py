@@ -41,7 +41,7 @@ def run(*command, **options):
     return done.stdout
 
 
-def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, log=None):
+def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, losses=None):
     """A short run of train_gpt without dropout whose samples are all the same, so that a peer that knows one sample knows
     every batch. Returns the sample: context + 1 tokens."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +53,6 @@ def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, log=No
         config["bf16"] = {"enabled": True}
     (folder / "config.json").write_text(json.dumps(config))
     command = [build / "bin/unishard", "launch", "-n", world_size, "--", build / "bin/train_gpt", "--config", folder / "config.json",
-               "--data", folder / "data.txt", "--model", "nano", "--steps", steps, "--save-dir", folder / "run"]
-    run(*command, *(["--resume", resume] if resume else []), *(["--log", log] if log else []))
+               "--data", folder / "data.txt", "--model", "nano", "--steps", steps, "--save", folder / "run"]
+    run(*command, *(["--resume", resume] if resume else []), *(["--losses", losses] if losses else []))
     return sample + sample[:1]

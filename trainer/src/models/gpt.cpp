@@ -30,10 +30,11 @@ torch::nn::LayerNorm layer_norm(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
-/// The output layer: no weight of its own, the embedding's under a second name.
-class TiedHeadImpl : public torch::nn::Module {
+/// The output layer, [vocabulary, width]: a weight of its own, or the embedding's under a second
+/// name.
+class HeadImpl : public torch::nn::Module {
  public:
-  explicit TiedHeadImpl(const at::Tensor& embedding) { register_parameter("weight", embedding); }
+  explicit HeadImpl(const at::Tensor& weight) { register_parameter("weight", weight); }
 };
 
 }  // namespace
@@ -109,7 +110,10 @@ GptImpl::GptImpl(const GptConfig& config) : config_(config) {
     list->push_back(blocks_.back());
   }
   ln_f_ = register_module("ln_f", layer_norm(config.width));
-  register_module("lm_head", std::make_shared<TiedHeadImpl>(wte_->weight));
+  head_ = config.tied_head ? wte_->weight
+                           : torch::nn::init::normal_(at::zeros({config.vocabulary, config.width}),
+                                                      0, kDeviation);
+  register_module("lm_head", std::make_shared<HeadImpl>(head_));
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens) {
@@ -117,7 +121,7 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens) {
   at::Tensor x = wte_(tokens) + wpe_(positions);
   if (is_training()) x = dropout(x, config_.dropout);
   for (auto& block : blocks_) x = block(x);
-  return at::matmul(ln_f_(x), wte_->weight.t());
+  return at::matmul(ln_f_(x), head_.t());
 }
 
 at::Tensor GptImpl::loss(const at::Tensor& windows) {

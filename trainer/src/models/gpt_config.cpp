@@ -33,12 +33,11 @@ struct Fixed {
   std::string_view key;
   bool value;
 };
-constexpr std::array<Fixed, 5> kFixed = {{
+constexpr std::array<Fixed, 4> kFixed = {{
     {"scale_attn_weights", true},
     {"scale_attn_by_inverse_layer_idx", false},
     {"reorder_and_upcast_attn", false},
     {"add_cross_attention", false},
-    {"tie_word_embeddings", true},
 }};
 
 class HuggingFaceReader {
@@ -57,6 +56,7 @@ class HuggingFaceReader {
     config.width = size("n_embd");
     config.heads = size("n_head");
     config.dropout = dropout();
+    config.tied_head = tied_head();
     if (config.width % config.heads != 0)
       refuse("n_embd", "a multiple of n_head, which is " + std::to_string(config.heads));
     if (const Json* inner = find("n_inner"); inner && *inner != 4 * config.width)
@@ -119,6 +119,12 @@ class HuggingFaceReader {
     return positions;
   }
 
+  bool tied_head() const {
+    const Json* tied = find("tie_word_embeddings");
+    if (tied && !tied->is_boolean()) refuse("tie_word_embeddings", "true or false");
+    return !tied || tied->get<bool>();
+  }
+
   double dropout() const {
     std::optional<double> common;
     for (const std::string_view key : kDropouts) {
@@ -172,6 +178,7 @@ Json gpt_to_hugging_face(const GptConfig& config) {
                {"layer_norm_epsilon", kLayerNormEpsilon}};
   for (const std::string_view key : kDropouts) json[std::string(key)] = config.dropout;
   for (const Fixed& option : kFixed) json[std::string(option.key)] = option.value;
+  json["tie_word_embeddings"] = config.tied_head;
   json["dtype"] = "float32";
   json["torch_dtype"] = "float32";
   if (config.vocabulary != gpt_preset("gpt2").vocabulary) {

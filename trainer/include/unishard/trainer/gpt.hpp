@@ -1,7 +1,7 @@
 #pragma once
 // A GPT-2: names, shapes and arithmetic of Hugging Face's GPT2Model (Conv1D weights are [in, out],
-// the head is tied to the embedding), so that its checkpoints convert without renaming. Blocks are
-// units.
+// the head is tied to the embedding unless the configuration says otherwise), so that its
+// checkpoints convert without renaming. Blocks are units.
 #include "unishard/trainer/gpt_config.hpp"
 #include "unishard/trainer/sharded.hpp"
 
@@ -72,6 +72,7 @@ class GptImpl : public torch::nn::Module {
   torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
   std::vector<Sharded<GptBlockImpl>> blocks_;
   torch::nn::LayerNorm ln_f_{nullptr};
+  at::Tensor head_;  ///< [vocabulary, width]
 };
 TORCH_MODULE(Gpt);
 

@@ -15,6 +15,7 @@ struct GptConfig {
   std::int64_t width = 128;
   std::int64_t heads = 4;
   double dropout = 0.0;
+  bool tied_head = true;  ///< the output layer is the embedding's weight, not one of its own
 };
 
 /// "nano", "tiny", "small", "medium", "gpt2". Throws InvalidArgument listing them.

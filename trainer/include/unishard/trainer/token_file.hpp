@@ -1,5 +1,6 @@
 #pragma once
-// A text file as byte tokens: sample i is the window of context + 1 bytes at i * context. Reads by
+// A file of tokens: the bytes of a text, or little-endian 16-bit numbers as nanoGPT's prepare
+// scripts write them. Sample i is the window of context + 1 tokens at i * context. Reads by
 // position, so memory does not grow with the file. Safe from several threads.
 #include "unishard/format/storage.hpp"
 
@@ -11,19 +12,29 @@ namespace unishard::trainer {
 
 inline constexpr std::int64_t kByteVocabulary = 256;
 
+enum class TokenType : std::uint8_t { Bytes, UInt16 };
+
+/// UInt16 for *.bin, else Bytes.
+TokenType token_type_of(const Path& path);
+
 class TokenFile {
  public:
-  /// Throws InvalidArgument when the file is shorter than one sample.
-  TokenFile(Storage& storage, const Path& path, std::uint64_t context);
+  /// Throws InvalidArgument when the file is shorter than one sample, or is no whole number of
+  /// tokens.
+  TokenFile(Storage& storage, const Path& path, std::uint64_t context,
+            TokenType type = TokenType::Bytes);
 
   std::uint64_t samples() const { return samples_; }
   std::uint64_t context() const { return context_; }
-  /// Pre: sample < samples() and out.size() == context() + 1.
-  void read(std::uint64_t sample, std::span<std::int64_t> out) const;
+  /// Pre: sample < samples() and out.size() == context() + 1. Throws InvalidArgument naming the
+  /// file and the place of a token that is not below `vocabulary`.
+  void read(std::uint64_t sample, std::span<std::int64_t> out,
+            std::int64_t vocabulary = std::int64_t{1} << 16) const;
 
  private:
   std::unique_ptr<File> file_;
   std::uint64_t context_ = 0;
+  std::uint64_t width_ = 1;  ///< bytes of a token
   std::uint64_t samples_ = 0;
 };
 
