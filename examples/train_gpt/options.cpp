@@ -18,7 +18,7 @@ struct Overrides {
   std::string tokens;
   std::optional<std::int64_t> layers, width, heads, context, vocabulary, stage, seed;
   std::optional<double> dropout;
-  std::optional<bool> tied_head;
+  bool tied_head = false, untied_head = false;
 };
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
@@ -33,8 +33,11 @@ void add_model_options(CLI::App& app, Overrides& overrides) {
   app.add_option("--context", overrides.context, "tokens per sample")->check(CLI::PositiveNumber);
   app.add_option("--vocab-size,--vocab_size", overrides.vocabulary, "tokens that the model knows")
       ->check(CLI::PositiveNumber);
-  app.add_flag("--tied-head,!--untied-head", overrides.tied_head,
-               "the output layer is the embedding (default), or has a weight of its own");
+  CLI::Option* tied =
+      app.add_flag("--tied-head", overrides.tied_head,
+                   "the output layer is the embedding (default, but for a config.json without it)");
+  app.add_flag("--untied-head", overrides.untied_head, "the output layer has a weight of its own")
+      ->excludes(tied);
   app.add_option("--dropout", overrides.dropout, "dropout probability")
       ->check(CLI::Range(0.0, 0.99));
 }
@@ -118,7 +121,7 @@ unishard::trainer::GptConfig model_config(const Overrides& overrides) {
   model.context = overrides.context.value_or(model.context);
   model.dropout = overrides.dropout.value_or(model.dropout);
   model.vocabulary = overrides.vocabulary.value_or(model.vocabulary);
-  model.tied_head = overrides.tied_head.value_or(model.tied_head);
+  model.tied_head = overrides.tied_head || (model.tied_head && !overrides.untied_head);
   return model;
 }
 

@@ -331,6 +331,7 @@ TEST_F(TrainGptOfHuggingFace, ARunBecomesAModelFolderThatARunStartsFrom) {
   EXPECT_EQ(config()["n_embd"], 16);
   EXPECT_EQ(config()["n_positions"], 32);
   EXPECT_EQ(config()["resid_pdrop"], 0.1);
+  EXPECT_EQ(config()["tie_word_embeddings"], true);
   EXPECT_EQ(config()["architectures"], Json({"GPT2LMHeadModel"}));
   for (const std::string& model : {path("model"), path("model/model.safetensors/")}) {
     const auto results =
