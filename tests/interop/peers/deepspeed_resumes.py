@@ -119,28 +119,49 @@ def get_states(engine):
     return found
 
 
+def own_part(flat):
+    """This rank's part of a parameter at stage 3: as many equal parts as there are ranks, zeros behind the end."""
+    import torch
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    size = -(-flat.numel() // world)
+    return torch.cat([flat, torch.zeros(world * size - flat.numel())])[rank * size:(rank + 1) * size]
+
+
+def put_sharded(p, values):
+    """At stage 3, part by part: the accessors of whole parameters fail where the last rank's part is short."""
+    from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
+    safe_set_local_fp32_param(p, own_part(values["fp32"].reshape(-1)))
+    for state in STATES[1:]:
+        safe_set_local_optimizer_state(p, own_part(values[state].reshape(-1)), state)
+    p.ds_tensor.data.copy_(own_part(values["fp32"].reshape(-1)).to(p.ds_tensor.dtype))
+    if p.data.numel() == p.ds_numel:  # a small one, that stays gathered
+        p.data.copy_(values["fp32"].reshape(p.data.shape).to(p.dtype))
+
+
+def put_whole(engine, p, values):
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+    if hasattr(p, "_hp_mapping"):
+        safe_set_full_fp32_param(p, values["fp32"])
+        for state in STATES[1:]:
+            safe_set_full_optimizer_state(p, values[state], state)
+    else:
+        master = masters_of_stage_0(engine)[id(p)]
+        master.data.copy_(values["fp32"])
+        for state in STATES[1:]:
+            inner(engine).state[master][state].copy_(values[state])
+    p.data.copy_(values["fp32"].to(p.dtype))
+
+
 def put_states(engine, tensors, manifest):
     """Without any checkpoint. Pre: the engine made a step, so that all of its states exist."""
-    import deepspeed
     import torch
-    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
     link_states(engine)
     for name, p in engine.module.named_parameters():
         values = {state: torch.from_numpy(tensors[name, state].copy()) for state in STATES}
-        if hasattr(p, "ds_id") or hasattr(p, "_hp_mapping"):
-            safe_set_full_fp32_param(p, values["fp32"])
-            for state in STATES[1:]:
-                safe_set_full_optimizer_state(p, values[state], state)
-        else:
-            master = masters_of_stage_0(engine)[id(p)]
-            master.data.copy_(values["fp32"])
-            for state in STATES[1:]:
-                inner(engine).state[master][state].copy_(values[state])
         if hasattr(p, "ds_id"):
-            with deepspeed.zero.GatheredParameters([p], modifier_rank=0):
-                p.data.copy_(values["fp32"].to(p.dtype))
+            put_sharded(p, values)
         else:
-            p.data.copy_(values["fp32"].to(p.dtype))
+            put_whole(engine, p, values)
     for state in inner(engine).state.values():
         state["step"] = torch.tensor(float(manifest["step"])) if torch.is_tensor(state["step"]) else manifest["step"]
     for live, saved in zip(inner(engine).param_groups, manifest["groups"]):
@@ -190,9 +211,9 @@ def launch(world_size, job_file):
     outputs = [rank.communicate()[0] for rank in ranks]
     for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):  # DeepSpeed leaves 66 MiB a rank there
         os.remove(left)
-    for rank, output in zip(ranks, outputs):
-        if rank.returncode != 0:
-            raise SystemExit(f"a rank of {world_size} failed:\n{output[-4000:]}")
+    failed = [f"rank {i}:\n{output[-2000:]}" for i, output in enumerate(outputs) if ranks[i].returncode != 0]
+    if failed:
+        raise SystemExit(f"{len(failed)} of {world_size} ranks failed:\n" + "\n".join(failed))
     return outputs[0]
 
 
