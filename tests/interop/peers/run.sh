@@ -2,6 +2,7 @@
 # Asks the real libraries: tests/interop/peers/run.sh [--all] BUILD, or --setup alone
 # Makes a Python environment in build/peers (5.6 GB from PyPI, versions pinned in requirements.txt; kept for the next run), then
 # prints a table for each peer. --all takes every world size from 1 to 5 at every stage and every fixture row.
+# Exit status: 0 all accepted, 1 something was not, 77 the packages cannot be had here.
 set -uo pipefail
 cd "$(dirname "$0")/../../.."
 python=build/peers/bin/python
@@ -14,7 +15,7 @@ setup() {
     "$python" -m pip install -q wheel setuptools ninja py-cpuinfo -r tests/interop/peers/requirements.txt &&
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "$python" -m pip install -q --no-build-isolation deepspeed==$deepspeed
 }
-setup || { echo "the peers could not be installed"; exit 1; }
+setup || { echo "skipped: the peers could not be installed"; exit 77; }
 [ "${1:-}" != --setup ] || exit 0
 
 sizes="2 5" rows="--few --tools"
