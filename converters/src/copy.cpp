@@ -84,7 +84,7 @@ Digests combine(const Catalog& target, const std::vector<Fragment>& fragments,
 
 }  // namespace
 
-Digests copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
+void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options, Digests* digests) {
   // A converted piece shares its buffer with its source bytes, which are at most four times as many
   // (float64 to float16).
   const std::uint64_t piece_bytes = check_plan(plan)
@@ -92,7 +92,7 @@ Digests copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
                                         : options.buffer_bytes;
   const std::vector<Fragment>& fragments = sink.fragments();
   const std::vector<Piece> pieces = cut(*plan.target, fragments, piece_bytes);
-  std::vector<std::uint64_t> crcs(pieces.size());
+  std::vector<std::uint64_t> crcs(digests ? pieces.size() : 0);
   run_bounded(pieces.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     const Piece& piece = pieces[index];
     const std::size_t tensor = fragments[piece.fragment].tensor;
@@ -107,11 +107,11 @@ Digests copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options) {
       plan.source->read(source_tensor, piece.range, in);
       convert_elements(from, in, to, out);
     }
-    crcs[index] = crc64(out);
+    if (digests) crcs[index] = crc64(out);
     sink.write(piece.fragment, piece.range, out);
     return std::uint64_t{out.size()};
   });
-  return combine(*plan.target, fragments, pieces, crcs);
+  if (digests) *digests = combine(*plan.target, fragments, pieces, crcs);
 }
 
 }  // namespace unishard::converters

@@ -32,6 +32,7 @@ struct Row {
   bool (*recognises)(Storage&, const Path&);
   Opener open;
   Maker make;
+  std::string_view tagless = {};  ///< "an HDF5 file": what a checkpoint without tags is called
 };
 
 bool is_native(Storage& storage, const Path& path) {
@@ -50,13 +51,11 @@ bool is_safetensors(Storage& storage, const Path& path) {
   return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
 }
 
-std::unique_ptr<Source> open_without_tags(Storage& storage, const Path& path,
-                                          const std::optional<std::string>& tag) {
-  if (tag) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("{} is a safetensors model: it has no tags to choose from", path.string()));
-  }
-  return open_safetensors(storage, path);
+/// For formats without tags, which open_source() refuses.
+template <auto Open>
+std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
+                                   const std::optional<std::string>&) {
+  return Open(storage, path);
 }
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
@@ -99,23 +98,27 @@ constexpr std::array<Row, 7> kFormats = {{
      make_universal},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
-     open_dcp,
-     make_dcp},
+     open_whole<open_dcp>,
+     make_dcp,
+     "a PyTorch distributed checkpoint"},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
       OutputShape::FileOrFolder},
      is_safetensors,
-     open_without_tags,
-     make_safetensors},
+     open_whole<open_safetensors>,
+     make_safetensors,
+     "a safetensors model"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
      is_torch,
-     open_torch,
-     make_torch},
+     open_whole<open_torch>,
+     make_torch,
+     "a torch.save file"},
     {{"hdf5", "one HDF5 file with a data set per tensor, as h5py reads and writes them",
       OutputShape::File},
      is_hdf5,
-     open_hdf5,
-     make_hdf5},
+     open_whole<open_hdf5>,
+     make_hdf5,
+     "an HDF5 file"},
 }};
 
 const Row& row_of(std::string_view name) {
@@ -158,7 +161,13 @@ Probe probe(Storage& storage, const Path& path) {
 
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
-  if (const Row* row = find_row(storage, path)) return row->open(storage, path, tag);
+  if (const Row* row = find_row(storage, path)) {
+    if (tag && !row->tagless.empty()) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("{} is {}: it has no tags to choose from", path.string(), row->tagless));
+    }
+    return row->open(storage, path, tag);
+  }
   const bool is_foreign = recognise_foreign(storage, path).has_value();
   raise(is_foreign ? ErrorCode::Unsupported : ErrorCode::NotFound, probe(storage, path).problem);
 }

@@ -211,7 +211,7 @@ TEST(Dcp, AnyRangeOfAnyLayoutIsThatPartOfTheTensor) {
   for (const char* name : {"dcp_dtensor_layouts_w4", "dcp_tp_fsdp_2x2", "dcp_fsdp2_dim1_w3",
                            "dcp_zstd_w2", "dcp_hf_sharded_w3", "dcp_safetensors_items_w2"}) {
     SCOPED_TRACE(name);
-    expect_equal_pieces(*open_dcp(posix_storage(), fixtures() / "torch" / name / "checkpoint", {}));
+    expect_equal_pieces(*open_dcp(posix_storage(), fixtures() / "torch" / name / "checkpoint"));
   }
 }
 
@@ -284,7 +284,7 @@ TEST(Dcp, WhatWasWrittenForAnyWorldSizeReadsTheSame) {
   for (const char* name :
        {"dcp_fsdp2_w2", "dcp_fsdp2_tied_w3", "dcp_fsdp2_bf16_w2", "dcp_dtensor_layouts_w4",
         "dcp_raw_optim_w2", "dcp_no_optim_step_w2", "old_1.13.1_dcp_shards_w3"}) {
-    const auto source = open_dcp(posix_storage(), fixtures() / "torch" / name / "checkpoint", {});
+    const auto source = open_dcp(posix_storage(), fixtures() / "torch" / name / "checkpoint");
     for (std::uint32_t world = 1; world <= 5; ++world) {
       SCOPED_TRACE(fmt::format("{} for {} ranks", name, world));
       const Path folder = work.path() / fmt::format("{}-{}", name, world);
@@ -352,7 +352,7 @@ TEST(Dcp, MasterWeightsAndEverySectionSurvive) {
   const test::TempDir work;
   const MadeSource source(mixed_precision_catalog());
   write_dcp(source, work.path() / "out", 3);
-  const auto again = open_dcp(posix_storage(), work.path() / "out", {});
+  const auto again = open_dcp(posix_storage(), work.path() / "out");
   expect_same(source, *again);
   EXPECT_EQ(again->catalog().loss_scaler, source.catalog().loss_scaler);
   EXPECT_EQ(again->catalog().data_position, source.catalog().data_position);
@@ -385,7 +385,7 @@ Path copy_of(const test::TempDir& work, const std::string& name) {
 /// Opens and reads everything; the error it must end in.
 std::string refusal(const Path& folder) {
   try {
-    const auto source = open_dcp(posix_storage(), folder, {});
+    const auto source = open_dcp(posix_storage(), folder);
     for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) read_all(*source, i);
   } catch (const Error& error) {
     return error.what();

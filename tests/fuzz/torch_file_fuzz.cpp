@@ -8,6 +8,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     unishard::test::MemoryStorage storage;
     storage.put("model.pt", std::string(reinterpret_cast<const char*>(data), size));
     if (!unishard::converters::is_torch(storage, "model.pt")) return;
-    unishard::fuzz::read_ends(*unishard::converters::open_torch(storage, "model.pt", {}));
+    unishard::fuzz::read_ends(*unishard::converters::open_torch(storage, "model.pt"));
   });
 }

@@ -36,20 +36,20 @@ class TrainGpt : public testing::Test {
       "canonical_order": true)"
         << more << "}";
   }
-  std::vector<std::string> command(const std::vector<std::string>& more) const {
+  std::vector<std::string> of_model(const std::string& model,
+                                    const std::vector<std::string>& more) const {
     std::vector<std::string> argv{UNISHARD_BIN "/train_gpt",
                                   "--config",
                                   path("ds.json"),
                                   "--data",
                                   path("text"),
                                   "--model",
-                                  "nano",
-                                  "--layers",
-                                  "1",
-                                  "--width",
-                                  "16",
-                                  "--dropout",
-                                  "0.1"};
+                                  model};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  std::vector<std::string> command(const std::vector<std::string>& more) const {
+    auto argv = of_model("nano", {"--layers", "1", "--width", "16", "--dropout", "0.1"});
     argv.insert(argv.end(), more.begin(), more.end());
     return argv;
   }
@@ -275,18 +275,6 @@ class TrainGptOfHuggingFace : public TrainGpt {
     const auto made = run({UNISHARD_BIN "/unishard", "zero_to_fp32", path("run"), path("model")});
     ASSERT_EQ(made.status, 0) << made.err;
   }
-  std::vector<std::string> of_folder(const std::string& model,
-                                     const std::vector<std::string>& more) const {
-    std::vector<std::string> argv{UNISHARD_BIN "/train_gpt",
-                                  "--config",
-                                  path("ds.json"),
-                                  "--data",
-                                  path("text"),
-                                  "--model",
-                                  model};
-    argv.insert(argv.end(), more.begin(), more.end());
-    return argv;
-  }
   Json config() const {
     return parse_json(read_text(posix_storage(), path("model/config.json"), 1u << 20), "config");
   }
@@ -302,10 +290,9 @@ TEST_F(TrainGpt, TokensOfAFileAndAHeadOfItsOwn) {
     tokens << static_cast<char>(token & 0xff) << static_cast<char>(token >> 8);
   }
   tokens.close();
-  const auto on_tokens = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> argv = command({"--data", path("tokens.bin"), "--untied-head"});
-    argv.insert(argv.end(), more.begin(), more.end());
-    return argv;
+  const auto on_tokens = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--data", path("tokens.bin"), "--untied-head"});
+    return command(more);
   };
   run_ranks(on_tokens({"--vocab-size", "1000", "--steps", "2", "--stage", "3", "--losses",
                        path("three"), "--save", path("run")}),
@@ -335,16 +322,16 @@ TEST_F(TrainGptOfHuggingFace, ARunBecomesAModelFolderThatARunStartsFrom) {
   EXPECT_EQ(config()["architectures"], Json({"GPT2LMHeadModel"}));
   for (const std::string& model : {path("model"), path("model/model.safetensors/")}) {
     const auto results =
-        run_ranks(of_folder(path("model"), {"--steps", "0", "--stage", "3", "--resume", model}), 2);
+        run_ranks(of_model(path("model"), {"--steps", "0", "--stage", "3", "--resume", model}), 2);
     EXPECT_NE(results[0].out.find("holds weights only"), std::string::npos) << results[0].out;
   }
   const auto whole =
-      run_ranks(of_folder(path("model"), {"--steps", "1", "--stage", "3", "--resume", path("model"),
-                                          "--save-dir", path("on"), "--losses", path("three")}),
+      run_ranks(of_model(path("model"), {"--steps", "1", "--stage", "3", "--resume", path("model"),
+                                         "--save-dir", path("on"), "--losses", path("three")}),
                 3);
-  run_ranks(of_folder(path("model"),
-                      {"--steps", "1", "--resume", path("model"), "--losses", path("one")}),
-            1);
+  run_ranks(
+      of_model(path("model"), {"--steps", "1", "--resume", path("model"), "--losses", path("one")}),
+      1);
   EXPECT_EQ(losses("one"), losses("three"));
 }
 
@@ -370,20 +357,20 @@ TEST_F(TrainGptOfHuggingFace, WhatDoesNotFitIsRefusedByName) {
   Json changed = good;
   changed["activation_function"] = "relu";
   write_config(changed);
-  const auto relu = run(of_folder(path("model"), {}));
+  const auto relu = run(of_model(path("model"), {}));
   EXPECT_EQ(relu.status, 2);
   EXPECT_NE(relu.err.find("activation_function is \"relu\", not"), std::string::npos) << relu.err;
   changed = good;
   changed["vocab_size"] = 255;
   write_config(changed);
-  const auto small = run(of_folder(path("model"), {}));
+  const auto small = run(of_model(path("model"), {}));
   EXPECT_EQ(small.status, 2);
   EXPECT_NE(small.err.find("vocab_size is 255, and the tokens are bytes"), std::string::npos)
       << small.err;
-  const auto nothing = run(of_folder("micro", {}));
+  const auto nothing = run(of_model("micro", {}));
   EXPECT_EQ(nothing.status, 2);
   EXPECT_NE(nothing.err.find("no model preset \"micro\""), std::string::npos) << nothing.err;
-  const auto gone = run(of_folder(path("gone"), {}));
+  const auto gone = run(of_model(path("gone"), {}));
   EXPECT_EQ(gone.status, 3);
   EXPECT_NE(gone.err.find("gone/config.json"), std::string::npos) << gone.err;
 }

@@ -42,6 +42,12 @@ TransferOptions Resources::transfer(Progress& progress) const {
   return options;
 }
 
+std::optional<DType> parse_dtype(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (text == "fp32") return DType::Float32;
+  return text == "bf16" ? DType::BFloat16 : DType::Float16;
+}
+
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {
   command.add_option("-t,--tag", tag, "The checkpoint's tag (default: what `latest` names)");
 }

@@ -42,6 +42,9 @@ struct Resources {
   TransferOptions transfer(Progress& progress) const;
 };
 
+/// The value of a --dtype option: "fp32", "bf16" or "fp16"; empty is nullopt.
+std::optional<DType> parse_dtype(const std::string& text);
+
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
 

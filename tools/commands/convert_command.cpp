@@ -38,9 +38,7 @@ int run(const Options& options) {
   job.tag = options.tag;
   job.convert = options.convert;
   job.convert.renames = tools::parse_renames(options.renames);
-  if (options.dtype == "fp32") job.convert.dtype = DType::Float32;
-  if (options.dtype == "bf16") job.convert.dtype = DType::BFloat16;
-  if (options.dtype == "fp16") job.convert.dtype = DType::Float16;
+  job.convert.dtype = parse_dtype(options.dtype);
   job.output.format = options.to;
   job.output.path = options.output;
   job.output.tag = options.out_tag;
@@ -164,8 +162,8 @@ int run_convert(ConvertRun job) {
   Notes notes;
   if (job.output.max_shard_bytes != 0) {
     std::vector<std::string> unwritten;
-    job.output.side_files = tools::find_side_files(storage, job.input);
-    tools::add_model_config(job.output.side_files, source->catalog(), plan.target, unwritten);
+    job.output.side_files =
+        tools::model_side_files(storage, job.input, source->catalog(), plan.target, unwritten);
     notes.add("left out", unwritten);
   }
   tools::require_space(job.output.path, plan.target.stored_bytes());
@@ -189,9 +187,9 @@ int run_convert(ConvertRun job) {
   }
   if (!job.json) print_notes(notes);
   progress.begin("convert", wanted_bytes(*sink, plan.target));
-  const converters::Digests digests = converters::copy(
-      {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map}, *sink,
-      transfer);
+  converters::Digests digests;
+  converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
+                   *sink, transfer, job.check ? &digests : nullptr);
   sink->commit();
   progress.end();
   std::vector<std::string> different;
@@ -207,9 +205,7 @@ int run_convert(ConvertRun job) {
   } else if (!job.resources.quiet) {
     fmt::print(stderr, "{}: {} tensors, {}{}\n", job.output.path.string(),
                plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
-               !job.check          ? ""
-               : different.empty() ? ", read back and equal"
-                                   : "");
+               job.check && different.empty() ? ", read back and equal" : "");
   }
   for (const std::string& label : different) fmt::print(stderr, "DIFFERENT: {}\n", label);
   return different.empty() ? 0 : 1;

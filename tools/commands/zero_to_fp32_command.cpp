@@ -26,12 +26,6 @@ struct Options {
   Resources resources;
 };
 
-std::optional<DType> parse_dtype(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  if (text == "fp32") return DType::Float32;
-  return text == "bf16" ? DType::BFloat16 : DType::Float16;
-}
-
 void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
   for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
     const TensorInfo& from = source.tensors[plan.tensor_map[i]];
@@ -70,8 +64,8 @@ int run(const Options& options) {
   converters::SideFiles side_files;
   std::vector<std::string> notes;
   if (!is_file) {
-    side_files = tools::find_side_files(storage, options.checkpoint);
-    tools::add_model_config(side_files, source->catalog(), plan.target, notes);
+    side_files =
+        tools::model_side_files(storage, options.checkpoint, source->catalog(), plan.target, notes);
   }
   const auto sink =
       make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files});

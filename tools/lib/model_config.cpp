@@ -1,5 +1,7 @@
 #include "lib/model_config.hpp"
 
+#include "lib/conversion.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,6 +51,13 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
     return;
   }
   files.emplace_back(kConfigFile, std::move(text));
+}
+
+converters::SideFiles model_side_files(Storage& storage, const Path& input, const Catalog& source,
+                                       const Catalog& target, std::vector<std::string>& notes) {
+  converters::SideFiles files = find_side_files(storage, input);
+  add_model_config(files, source, target, notes);
+  return files;
 }
 
 }  // namespace unishard::tools

@@ -1,5 +1,5 @@
 #pragma once
-// The config.json of a model folder, where the checkpoint brings one along.
+// The small files of a model folder, and the config.json that a checkpoint brings along.
 #include "unishard/converters/sink.hpp"
 
 #include <string>
@@ -16,5 +16,10 @@ inline constexpr std::string_view kModelConfigKey = "hf_config";
 /// a line of `notes`.
 void add_model_config(converters::SideFiles& files, const Catalog& source, const Catalog& target,
                       std::vector<std::string>& notes);
+
+/// The small files of a model folder made of `input`: those beside it, and a config.json in any
+/// case where there is one to be had.
+converters::SideFiles model_side_files(Storage& storage, const Path& input, const Catalog& source,
+                                       const Catalog& target, std::vector<std::string>& notes);
 
 }  // namespace unishard::tools

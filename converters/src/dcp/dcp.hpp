@@ -7,7 +7,6 @@ namespace unishard::converters {
 /// A folder with `.metadata`, or `__<rank>.metadata`, or DCP's sharded safetensors; or the parent
 /// of accelerate's `pytorch_model_fsdp_0`. Cheap; never throws for a path of another format.
 bool is_dcp(Storage& storage, const Path& path);
-std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const std::optional<std::string>& tag);
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters

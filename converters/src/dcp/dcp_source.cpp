@@ -40,13 +40,7 @@ bool is_dcp(Storage& storage, const Path& path) {
   }
 }
 
-std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const std::optional<std::string>& tag) {
-  if (tag) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("{} is a PyTorch distributed checkpoint: it has no tags to choose from",
-                      path.string()));
-  }
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path) {
   return std::make_unique<DcpSource>(dcp::read_state_dict(storage, path), path.string());
 }
 

@@ -4,8 +4,6 @@
 #include "unishard/converters/source.hpp"
 
 #include <memory>
-#include <optional>
-#include <string>
 
 namespace unishard::converters {
 
@@ -13,7 +11,6 @@ namespace unishard::converters {
 bool is_hdf5(Storage& storage, const Path& path);
 
 /// Runs libhdf5 over the file. Throws Corrupt for a damaged file, Unsupported for a native shard.
-std::unique_ptr<Source> open_hdf5(Storage& storage, const Path& path,
-                                  const std::optional<std::string>& tag);
+std::unique_ptr<Source> open_hdf5(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters

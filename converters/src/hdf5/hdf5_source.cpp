@@ -93,12 +93,7 @@ bool is_hdf5(Storage& storage, const Path& path) {
   return false;
 }
 
-std::unique_ptr<Source> open_hdf5(Storage& storage, const Path& path,
-                                  const std::optional<std::string>& tag) {
-  if (tag) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("{} is an HDF5 file: it has no tags to choose from", path.string()));
-  }
+std::unique_ptr<Source> open_hdf5(Storage& storage, const Path& path) {
   return std::make_unique<Hdf5Source>(storage, path);
 }
 

@@ -167,12 +167,7 @@ bool is_torch(Storage& storage, const Path& path) {
          storage.kind(path / kIndex) == EntryKind::File;
 }
 
-std::unique_ptr<Source> open_torch(Storage& storage, const Path& path,
-                                   const std::optional<std::string>& tag) {
-  if (tag) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("{} is a torch.save file: it has no tags to choose from", path.string()));
-  }
+std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
   Collector collector;
   collector.parts.format = "torch";
   if (storage.kind(path) == EntryKind::File) {

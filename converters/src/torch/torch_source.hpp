@@ -7,7 +7,6 @@ namespace unishard::converters {
 /// A .pt, .pth, .bin, .ckpt file, or a folder with pytorch_model.bin or
 /// pytorch_model.bin.index.json.
 bool is_torch(Storage& storage, const Path& path);
-std::unique_ptr<Source> open_torch(Storage& storage, const Path& path,
-                                   const std::optional<std::string>& tag);
+std::unique_ptr<Source> open_torch(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters

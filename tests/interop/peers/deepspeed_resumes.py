@@ -16,8 +16,6 @@ import glob
 import json
 import os
 import pathlib
-import socket
-import subprocess
 import sys
 import tempfile
 
@@ -198,23 +196,14 @@ def work(job_file):
 
 def launch(world_size, job_file):
     """The output of rank 0; ends the program when a rank fails."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(world_size):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-                   LOCAL_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
-                   OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu", PATH=f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        ranks.append(subprocess.Popen([sys.executable, __file__, "--worker", str(job_file)], env=env, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, text=True))
-    outputs = [rank.communicate()[0] for rank in ranks]
+    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with the ninja there
+    ranks, port = truth.launch(__file__, job_file, world_size, {"LOCAL_SIZE": str(world_size), "DS_ACCELERATOR": "cpu", "PATH": path})
     for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):  # DeepSpeed leaves 66 MiB a rank there
         os.remove(left)
-    failed = [f"rank {i}:\n{output[-2000:]}" for i, output in enumerate(outputs) if ranks[i].returncode != 0]
+    failed = [f"rank {i}:\n{output[-2000:]}" for i, (status, output) in enumerate(ranks) if status != 0]
     if failed:
         raise SystemExit(f"{len(failed)} of {world_size} ranks failed:\n" + "\n".join(failed))
-    return outputs[0]
+    return ranks[0][1]
 
 
 def judge(result, world_size, own):
@@ -239,12 +228,7 @@ def main():
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
-    try:
-        import deepspeed  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as missing:
-        print(f"skipped: {missing}")
-        sys.exit(77)
+    truth.require("deepspeed", "transformers")
     build, failed = args.build.resolve(), 0
     with tempfile.TemporaryDirectory() as scratch:
         scratch, native, own = pathlib.Path(scratch), {}, {}

@@ -11,10 +11,7 @@ Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
 import argparse
 import json
-import os
 import pathlib
-import socket
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -174,16 +171,11 @@ def fsdp2(build, native, scratch, world_size):
     truth.run(build / "bin/unishard", "convert", native, folder, "--to", "dcp", "-w", world_size + 1)
     job = scratch / "job.json"
     job.write_text(json.dumps({"native": str(native), "folder": str(folder)}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [subprocess.Popen([sys.executable, __file__, "--worker", str(job)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                                       GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")) for rank in range(world_size)]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    rows = [line for line in outputs[0].splitlines() if line.startswith(("fp32 ", "bf16 "))]
-    failed = any(rank.returncode != 0 for rank in ranks)
-    print("\n".join(rows) if rows else outputs[0][-3000:], flush=True)
+    ranks, _ = truth.launch(__file__, job, world_size)
+    output = ranks[0][1]
+    rows = [line for line in output.splitlines() if line.startswith(("fp32 ", "bf16 "))]
+    failed = any(status != 0 for status, _ in ranks)
+    print("\n".join(rows) if rows else output[-3000:], flush=True)
     return failed
 
 
@@ -192,12 +184,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 3])
     args = parser.parse_args()
-    try:
-        import safetensors  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as missing:
-        print(f"skipped: {missing}")
-        sys.exit(77)
+    truth.require("safetensors", "torch")
     build, failed = args.build.resolve(), 0
     with tempfile.TemporaryDirectory() as scratch:
         for dtype in ("fp32", "bf16"):

@@ -1,7 +1,9 @@
 """What a native checkpoint holds, read by stock HDF5 (read_with_h5py.py) and none of UniShard's own code."""
+import importlib
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,31 @@ def run(*command, **options):
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def require(*modules):
+    """Ends the program with status 77 where a module is not installed."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as missing:
+            print(f"skipped: {missing}")
+            sys.exit(77)
+
+
+def launch(script, job_file, world_size, environment={}):
+    """Runs `script --worker job_file` on every rank of one machine. Returns [(status, output)] by rank, and the port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(world_size):
+        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", **environment)
+        ranks.append(subprocess.Popen([sys.executable, script, "--worker", str(job_file)], env=env, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True))
+    outputs = [rank.communicate()[0] for rank in ranks]
+    return [(rank.returncode, output) for rank, output in zip(ranks, outputs)], port
 
 
 def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, losses=None):

@@ -89,7 +89,8 @@ struct CopyPlan {
 using Digests = std::vector<std::optional<std::uint64_t>>;
 /// Streams everything from `source` to `sink`: sink tensor i is source tensor tensor_map[i],
 /// converted to the sink's dtype when it differs (float kinds only). Bounded by `options`. Does not
-/// commit. Returns the digests of what the sink was given.
-Digests copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options);
+/// commit. `digests`, where it is not null, receives those of what the sink was given.
+void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
+          Digests* digests = nullptr);
 
 }  // namespace unishard::converters
