@@ -42,13 +42,20 @@ bool check_plan(const CopyPlan& plan) {
   return converts;
 }
 
-std::vector<Piece> cut(const Catalog& target, const std::vector<Fragment>& fragments,
+/// Cuts at boundaries of the source where they are near, so that neighbours share no chunk of it.
+std::vector<Piece> cut(const CopyPlan& plan, const std::vector<Fragment>& fragments,
                        std::uint64_t piece_bytes) {
-  // One by one: neighbours may be equal, when a sink wants the same elements in several places.
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < fragments.size(); ++i) {
-    for (const Fragment& part : cut_fragments(target, std::span(&fragments[i], 1), piece_bytes)) {
-      pieces.push_back({i, part.range});
+    const auto [tensor, range] = fragments[i];
+    const std::uint64_t step =
+        std::max<std::uint64_t>(1, piece_bytes / size_of(plan.target->tensors[tensor].dtype));
+    for (std::uint64_t at = range.begin; at < range.end;) {
+      std::uint64_t end = range.end - at > step ? at + step : range.end;
+      const std::uint64_t boundary = plan.source->read_boundary(plan.tensor_map[tensor], end);
+      if (end < range.end && boundary > at + step / 2) end = boundary;
+      pieces.push_back({i, {at, end}});
+      at = end;
     }
   }
   return pieces;
@@ -91,7 +98,7 @@ void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options, Dige
                                         ? std::max<std::uint64_t>(options.buffer_bytes / 5, 16)
                                         : options.buffer_bytes;
   const std::vector<Fragment>& fragments = sink.fragments();
-  const std::vector<Piece> pieces = cut(*plan.target, fragments, piece_bytes);
+  const std::vector<Piece> pieces = cut(plan, fragments, piece_bytes);
   std::vector<std::uint64_t> crcs(digests ? pieces.size() : 0);
   run_bounded(pieces.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     const Piece& piece = pieces[index];

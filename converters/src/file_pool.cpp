@@ -12,19 +12,26 @@ std::shared_ptr<File> FilePool::get(const Path& path) {
   Slot& slot = slots_[path.string()];
   slot.last_use = ++clock_;
   if (!slot.file) {
+    while (open_count_ >= limit_ && close_oldest()) {
+    }
     slot.file = open_(path);
-    if (++open_count_ > limit_) close_oldest();
+    ++open_count_;
   }
   return slot.file;
 }
 
-void FilePool::close_oldest() {
+// False when all are in use. Nobody can begin to use one meanwhile: get() needs the mutex.
+bool FilePool::close_oldest() {
   Slot* oldest = nullptr;
   for (auto& [path, slot] : slots_) {
-    if (slot.file && (oldest == nullptr || slot.last_use < oldest->last_use)) oldest = &slot;
+    if (slot.file.use_count() == 1 && (oldest == nullptr || slot.last_use < oldest->last_use))
+      oldest = &slot;
   }
-  oldest->file.reset();  // whoever still holds it finishes first
+  if (oldest == nullptr) return false;
+  const std::shared_ptr<File> file = std::move(oldest->file);
   --open_count_;
+  file->close();
+  return true;
 }
 
 std::shared_ptr<FilePool> reading_pool(Storage& storage) {

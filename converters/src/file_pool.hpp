@@ -13,7 +13,8 @@
 
 namespace unishard::converters {
 
-/// Hands out open files, and closes those that were not used for long. Thread-safe.
+/// Hands out open files, and closes those that were not used for long and that nobody holds.
+/// Thread-safe. Errors of closing are those of the call that made it necessary.
 class FilePool {
  public:
   using Open = std::function<std::unique_ptr<File>(const Path&)>;
@@ -27,7 +28,7 @@ class FilePool {
     std::shared_ptr<File> file;
     std::uint64_t last_use = 0;
   };
-  void close_oldest();
+  bool close_oldest();
 
   const Open open_;
   const std::size_t limit_;
@@ -48,6 +49,7 @@ class PooledFile final : public File {
   std::uint64_t size() const override { return pool_->get(path_)->size(); }
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override;
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override;
+  void reserve(std::uint64_t bytes) override { pool_->get(path_)->reserve(bytes); }
   void sync() override { pool_->get(path_)->sync(); }
   void close() override {}
   const Path& path() const override { return path_; }

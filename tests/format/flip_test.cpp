@@ -24,7 +24,7 @@ bool noticed(const fs::path& root) {
     std::vector<std::byte> buffer(reader.manifest().chunk_bytes);
     for (const auto& shard : reader.shards()) {
       for (std::uint64_t chunk = 0; chunk < shard->chunk_count(); ++chunk) {
-        if (shard->check_chunk(chunk, buffer)) return true;
+        if (!shard->check_chunks(chunk, 1, buffer).empty()) return true;
       }
     }
     return false;

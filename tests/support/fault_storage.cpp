@@ -20,6 +20,10 @@ class FaultFile final : public File {
     }
     file_->write_at(offset, bytes);
   }
+  void reserve(std::uint64_t bytes) override {
+    if (storage_.strikes()) storage_.fail(path());
+    file_->reserve(bytes);
+  }
   void sync() override {
     if (storage_.strikes()) storage_.fail(path());
     file_->sync();

@@ -30,6 +30,9 @@ class MemoryFile final : public File {
     std::ranges::copy(bytes, std::as_writable_bytes(std::span(*bytes_)).begin() +
                                  static_cast<std::ptrdiff_t>(offset));
   }
+  void reserve(std::uint64_t bytes) override {
+    bytes_->resize(std::max<std::size_t>(bytes_->size(), bytes));
+  }
   void sync() override {}
   void close() override {}
   const Path& path() const override { return path_; }

@@ -8,8 +8,8 @@
 
 namespace unishard::test {
 
-TempDir::TempDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "unishard-test-XXXXXX").string();
+TempDir::TempDir(const std::filesystem::path& parent) {
+  std::string name = (parent / "unishard-test-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr)
     throw std::filesystem::filesystem_error("mkdtemp", name,
                                             std::error_code(errno, std::generic_category()));

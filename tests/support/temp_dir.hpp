@@ -3,10 +3,11 @@
 
 namespace unishard::test {
 
-/// A fresh folder below $TMPDIR, removed at the end unless the current test has failed.
+/// A fresh folder below `parent`, removed at the end unless the current test has failed.
 class TempDir {
  public:
-  TempDir();
+  explicit TempDir(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path());  // $TMPDIR
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;

@@ -25,19 +25,25 @@ CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
                    int (*run)(const Options&)) {
   CLI::App* command = app.add_subcommand(verb, description);
   command->callback([&action, verb, options, run] {
-    action = {verb, [options, run] { return run(*options); }};
+    action = {verb, [options, run] {
+                if constexpr (requires { options->resources.apply(); }) options->resources.apply();
+                return run(*options);
+              }};
   });
   return command;
 }
 
 /// The options of every verb that moves data.
 struct Resources {
-  unsigned threads = 0;  ///< 0: one per hardware thread
+  unsigned threads = 0;  ///< 0: one per hardware thread, at least 4
   std::string memory_limit = "1GiB";
+  std::string io = "auto";
   bool quiet = false;
 
   void add_to(CLI::App& command);
   std::uint64_t memory_bytes() const;
+  /// Sets how this process accesses files. Before the verb opens any.
+  void apply() const;
   /// Buffers and threads that stay within the limit; reports to `progress`.
   TransferOptions transfer(Progress& progress) const;
 };

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 
 namespace unishard::tools {
@@ -46,16 +47,42 @@ class ShardCheck {
 
   std::size_t chunk_count() const { return chunks_.size(); }
 
-  /// Thread-safe. Returns the bytes of the chunk.
-  std::uint64_t check(std::size_t index, std::span<std::byte> buffer) {
-    const Chunk& chunk = chunks_[index];
-    if (auto damage = shard_.check_chunk(index, buffer)) {
-      const std::lock_guard lock(mutex_);
-      damages_.push_back(std::move(*damage));
-    } else {
-      digest_parts(chunk, buffer.first(chunk.bytes));
+  /// Neighbouring chunks of one data set that are read at once: at most `chunks` of them.
+  struct Run {
+    std::size_t first = 0, count = 0;
+  };
+  std::vector<Run> runs(std::size_t chunks) const {
+    std::vector<Run> runs;
+    for (std::size_t i = 0; i < chunks_.size(); ++i) {
+      const bool continues =
+          i > 0 && chunks_[i].data_set == chunks_[i - 1].data_set && runs.back().count < chunks;
+      if (continues) {
+        ++runs.back().count;
+      } else {
+        runs.push_back({i, 1});
+      }
     }
-    return chunk.bytes;
+    return runs;
+  }
+
+  /// Thread-safe. Returns the bytes of the chunks.
+  std::uint64_t check(Run run, std::span<std::byte> buffer) {
+    std::vector<ShardReader::Damage> damages = shard_.check_chunks(run.first, run.count, buffer);
+    std::uint64_t bytes = 0;
+    auto damage = damages.begin();  // in the order of the chunks
+    for (std::size_t i = run.first; i < run.first + run.count; ++i) {
+      const Chunk& chunk = chunks_[i];
+      const std::uint64_t set_offset = shard_.entry().data_sets[chunk.data_set].offset;
+      if (damage != damages.end() && damage->file_offset == set_offset + chunk.begin) {
+        ++damage;
+      } else {
+        digest_parts(chunk, buffer.subspan(bytes, chunk.bytes));
+      }
+      bytes += chunk.bytes;
+    }
+    const std::lock_guard lock(mutex_);
+    std::ranges::move(damages, std::back_inserter(damages_));
+    return bytes;
   }
 
   /// After all chunks: appends what was found, in file order.
@@ -145,12 +172,14 @@ class ShardCheck {
   std::vector<ShardReader::Damage> damages_;
 };
 
-/// Buffers must hold a chunk; threads are given up rather than memory.
+/// Buffers must hold a chunk, and are best some; threads are given up rather than memory.
 TransferOptions with_buffers(TransferOptions options, std::uint64_t chunk_bytes) {
+  constexpr std::uint64_t kBest = std::uint64_t{4} << 20;
   const std::uint64_t total = options.buffer_bytes * options.threads;
-  options.threads =
-      static_cast<unsigned>(std::clamp<std::uint64_t>(total / chunk_bytes, 1, options.threads));
-  options.buffer_bytes = chunk_bytes;
+  const std::uint64_t wanted = std::max(chunk_bytes, std::min(options.buffer_bytes, kBest));
+  options.buffer_bytes = wanted / chunk_bytes * chunk_bytes;
+  options.threads = static_cast<unsigned>(
+      std::clamp<std::uint64_t>(total / options.buffer_bytes, 1, options.threads));
   return options;
 }
 
@@ -163,8 +192,9 @@ void verify_payload(const Manifest& manifest,
   for (const auto& shard : shards) {
     if (!shard) continue;
     ShardCheck check(*shard, manifest.catalog);
-    run_bounded(check.chunk_count(), transfer, [&](std::size_t index, std::span<std::byte> buffer) {
-      return check.check(index, buffer);
+    const auto runs = check.runs(transfer.buffer_bytes / manifest.chunk_bytes);
+    run_bounded(runs.size(), transfer, [&](std::size_t index, std::span<std::byte> buffer) {
+      return check.check(runs[index], buffer);
     });
     check.report(report.findings);
     checked.chunks_checked += check.chunk_count();

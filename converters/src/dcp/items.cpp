@@ -36,6 +36,7 @@ class MemoryFile final : public File {
     std::copy_n(std::as_bytes(std::span(bytes_)).data() + offset, out.size(), out.data());
   }
   void write_at(std::uint64_t, std::span<const std::byte>) override { refuse(); }
+  void reserve(std::uint64_t) override { refuse(); }
   void sync() override { refuse(); }
   void close() override {}
   const Path& path() const override { return path_; }

@@ -96,6 +96,7 @@ class Hdf5Sink final : public Sink {
       const std::uint64_t elements = catalog_.tensors[i].elements();
       if (elements > 0) fragments_.push_back({static_cast<std::uint32_t>(i), {0, elements}});
     }
+    file_->reserve(file_->size());
     if (!draft.text.empty()) file_->write_at(offsets_.text, std::as_bytes(std::span(draft.text)));
   }
 

@@ -14,6 +14,9 @@ class NativeSource final : public Source {
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     reader_.read(tensor, range, out);
   }
+  std::uint64_t read_boundary(std::size_t tensor, std::uint64_t element) const override {
+    return reader_.chunk_start(tensor, element);
+  }
 
  private:
   CheckpointReader reader_;

@@ -97,7 +97,10 @@ class SafetensorsSink final : public Sink {
     for (const std::size_t tensor : tensors) {
       places_[tensor] = {files_.size(), header.size() + offsets.at(catalog_.tensors[tensor].fqn)};
     }
+    std::uint64_t bytes = header.size();
+    for (const std::size_t tensor : tensors) bytes += catalog_.tensors[tensor].bytes();
     files_.push_back(storage_.create(path));
+    files_.back()->reserve(bytes);
     files_.back()->write_at(0, std::as_bytes(std::span(header)));
   }
 

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
 #include <utility>
 
 namespace unishard::converters::torch {
@@ -12,22 +11,25 @@ namespace {
 
 constexpr std::size_t kPickle = 0, kByteOrder = 1, kFirstStorage = 2;  // items of an archive
 
-/// Opens a file of the output: creates it the first time, with its folder.
-FilePool::Open creator(Storage& storage) {
-  return [&storage, created = std::set<std::string>()](const Path& path) mutable {
-    if (created.contains(path.string())) return storage.open_for_update(path);
-    storage.make_directory(path.parent_path());
-    std::unique_ptr<File> file = storage.create(path);
-    created.insert(path.string());
-    return file;
-  };
-}
-
 }  // namespace
 
 TorchOutput::TorchOutput(Storage& storage, Path folder)
-    : pool_(std::make_shared<FilePool>(creator(storage))), folder_(std::move(folder)) {}
+    : pool_(std::make_shared<FilePool>(
+          [this, &storage](const Path& path) { return open_file(storage, path); })),
+      folder_(std::move(folder)) {}
 TorchOutput::~TorchOutput() = default;
+
+// Creates it the first time, with its folder.
+std::unique_ptr<File> TorchOutput::open_file(Storage& storage, const Path& path) {
+  OutputFile& output =
+      files_.at(path == folder_ ? std::string() : path.lexically_relative(folder_).string());
+  if (output.created) return storage.open_for_update(path);
+  storage.make_directory(path.parent_path());
+  std::unique_ptr<File> file = storage.create(path);
+  output.created = true;
+  file->reserve(output.end);
+  return file;
+}
 
 std::size_t TorchOutput::add(ArchivePlan plan) {
   OutputFile& file = files_[plan.file];

@@ -44,12 +44,15 @@ class TorchOutput {
   struct OutputFile {
     std::unique_ptr<File> file;
     std::uint64_t end = 0;  // of the archives planned so far
+    bool created = false;
   };
   struct Archive {
     std::string pickle;
     std::uint64_t begin = 0;
     std::unique_ptr<ZipWriter> zip;
   };
+
+  std::unique_ptr<File> open_file(Storage& storage, const Path& path);
 
   std::shared_ptr<FilePool> pool_;
   Path folder_;

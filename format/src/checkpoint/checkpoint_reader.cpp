@@ -122,15 +122,21 @@ struct CheckpointReader::Impl {
   void read_stored(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
     const std::uint64_t item_bytes = size_of(manifest.catalog.tensors[tensor].dtype);
     const auto all = of(tensor);
-    auto piece = std::upper_bound(
-        all.begin(), all.end(), range.begin,
-        [](std::uint64_t element, const Piece& p) { return element < p.range.end; });
-    for (; piece != all.end() && piece->range.begin < range.end; ++piece) {
+    const Piece* piece = piece_with(tensor, range.begin);
+    for (; piece != nullptr && piece != all.data() + all.size() && piece->range.begin < range.end;
+         ++piece) {
       const ElementRange part = intersect(range, piece->range);
       shards[piece->shard]->read(
           piece->row, part,
           out.subspan((part.begin - range.begin) * item_bytes, part.size() * item_bytes));
     }
+  }
+
+  const Piece* piece_with(std::size_t tensor, std::uint64_t element) const {
+    const auto all = of(tensor);
+    const auto piece =
+        std::ranges::upper_bound(all, element, {}, [](const Piece& p) { return p.range.end; });
+    return piece == all.end() ? nullptr : &*piece;
   }
 
   void read_derived(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
@@ -168,6 +174,13 @@ const std::vector<std::unique_ptr<ShardReader>>& CheckpointReader::shards() cons
 }
 std::span<const CheckpointReader::Piece> CheckpointReader::pieces(std::size_t tensor) const {
   return impl_->of(tensor);
+}
+
+std::uint64_t CheckpointReader::chunk_start(std::size_t tensor, std::uint64_t element) const {
+  const std::size_t stored = catalog().tensors.at(tensor).derived ? impl_->masters[tensor] : tensor;
+  const Piece* const piece = impl_->piece_with(stored, element);
+  if (piece == nullptr) return element;
+  return impl_->shards[piece->shard]->chunk_start(piece->row, element);
 }
 
 void CheckpointReader::read(std::size_t tensor, ElementRange range,

@@ -1,9 +1,10 @@
 #include "unishard/format/transfer.hpp"
 
+#include "storage/huge_buffer.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -29,7 +30,7 @@ TransferOptions TransferOptions::within(std::uint64_t memory_bytes, unsigned thr
   TransferOptions options;
   options.threads = std::max(1u, threads);
   options.buffer_bytes =
-      std::clamp(memory_bytes / 4 / options.threads, kSmallest, kLargest) / kSmallest * kSmallest;
+      std::clamp(memory_bytes / 8 / options.threads, kSmallest, kLargest) / kSmallest * kSmallest;
   return options;
 }
 
@@ -55,11 +56,11 @@ void run_bounded(std::size_t count, const TransferOptions& options,
   std::exception_ptr failure;
   const auto run = [&] {
     try {
-      const auto buffer = std::make_unique_for_overwrite<std::byte[]>(options.buffer_bytes);
+      const HugeBuffer buffer(options.buffer_bytes);
       while (!stop) {
         const std::size_t index = next.fetch_add(1);
         if (index >= count) return;
-        const std::uint64_t bytes = work(index, {buffer.get(), options.buffer_bytes});
+        const std::uint64_t bytes = work(index, buffer.bytes());
         if (options.observer != nullptr) options.observer->advance(bytes);
       }
     } catch (...) {

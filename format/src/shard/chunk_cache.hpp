@@ -11,7 +11,7 @@ namespace unishard {
 
 class ChunkCache {
  public:
-  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+  using Bytes = std::shared_ptr<std::vector<std::byte>>;  ///< not changed while it is held
 
   explicit ChunkCache(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
@@ -27,12 +27,22 @@ class ChunkCache {
     return nullptr;
   }
 
+  /// Memory for a chunk's bytes: that of a chunk which is no longer held, where there is one.
+  std::shared_ptr<std::vector<std::byte>> memory(std::size_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    if (!spare_ || spare_.use_count() > 1) return std::make_shared<std::vector<std::byte>>(bytes);
+    auto taken = std::move(spare_);
+    taken->resize(bytes);
+    return taken;
+  }
+
   void keep(const void* owner, std::uint64_t offset, Bytes bytes) {
     const std::scoped_lock lock(mutex_);
     held_bytes_ += bytes->size();
     items_.push_front({owner, offset, std::move(bytes)});
     while (held_bytes_ > capacity_bytes_ && items_.size() > 1) {
       held_bytes_ -= items_.back().bytes->size();
+      spare_ = std::move(items_.back().bytes);
       items_.pop_back();
     }
   }
@@ -47,6 +57,7 @@ class ChunkCache {
   std::mutex mutex_;
   std::list<Item> items_;  // most recently used first; a handful
   std::uint64_t held_bytes_ = 0;
+  Bytes spare_;
 };
 
 }  // namespace unishard

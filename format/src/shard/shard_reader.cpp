@@ -234,10 +234,11 @@ struct ShardReader::Impl {
     return out;
   }
 
-  void load_chunk(std::size_t set, std::uint64_t chunk, std::span<std::byte> out) const {
-    file->read_at(chunk_offset(set, chunk), out);
-    if (crc64(out) == digests[set][chunk]) return;
-    const Damage bad = damage(set, chunk);
+  void check_chunk(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes) const {
+    if (crc64(bytes) != digests[set][chunk]) raise_damaged(damage(set, chunk));
+  }
+
+  [[noreturn]] void raise_damaged(const Damage& bad) const {
     std::string lost;
     for (const Fragment& part : bad.lost) {
       if (lost.size() > 300) {
@@ -253,10 +254,20 @@ struct ShardReader::Impl {
             "use another checkpoint, or a copy of this file");
   }
 
+  // Whole chunks from `chunk` on: as many as fill `out`, in one read.
+  void read_chunks(std::size_t set, std::uint64_t chunk, std::span<std::byte> out) const {
+    file->read_at(chunk_offset(set, chunk), out);
+    for (; !out.empty(); ++chunk) {
+      const std::uint64_t length = chunk_length(set, chunk);
+      check_chunk(set, chunk, out.first(length));
+      out = out.subspan(length);
+    }
+  }
+
   ChunkCache::Bytes cached_chunk(std::size_t set, std::uint64_t chunk) const {
     if (auto held = cache->find(this, chunk_offset(set, chunk))) return held;
-    auto bytes = std::make_shared<std::vector<std::byte>>(chunk_length(set, chunk));
-    load_chunk(set, chunk, *bytes);
+    auto bytes = cache->memory(chunk_length(set, chunk));
+    read_chunks(set, chunk, *bytes);
     cache->keep(this, chunk_offset(set, chunk), bytes);
     return bytes;
   }
@@ -298,9 +309,10 @@ void ShardReader::read(std::size_t row_number, ElementRange range, std::span<std
   while (!out.empty()) {
     const std::uint64_t chunk = at / self.chunk_bytes, inside = at % self.chunk_bytes;
     const std::uint64_t length = self.chunk_length(row.data_set, chunk);
-    const std::uint64_t count = std::min<std::uint64_t>(out.size(), length - inside);
+    std::uint64_t count = std::min<std::uint64_t>(out.size(), length - inside);
     if (count == length) {
-      self.load_chunk(row.data_set, chunk, out.first(count));
+      count = std::max(count, out.size() / self.chunk_bytes * self.chunk_bytes);
+      self.read_chunks(row.data_set, chunk, out.first(count));
     } else {
       const auto bytes = self.cached_chunk(row.data_set, chunk);
       std::memcpy(out.data(), bytes->data() + inside, count);
@@ -310,27 +322,42 @@ void ShardReader::read(std::size_t row_number, ElementRange range, std::span<std
   }
 }
 
+std::uint64_t ShardReader::chunk_start(std::size_t row_number, std::uint64_t element) const {
+  const IndexRow& row = impl_->rows.at(row_number);
+  if (row.data_set == kDerivedDataSet || !row.range.contains({element, element})) return element;
+  const std::uint64_t width = size_of(impl_->entry.data_sets[row.data_set].dtype);
+  const std::uint64_t per_chunk = impl_->chunk_bytes / width;
+  const std::uint64_t inside = element - row.range.begin;
+  return row.range.begin + inside - std::min(inside, (row.element_offset + inside) % per_chunk);
+}
+
 std::uint64_t ShardReader::chunk_count() const {
   std::uint64_t count = 0;
   for (const auto& set : impl_->digests) count += set.size();
   return count;
 }
 
-std::optional<ShardReader::Damage> ShardReader::check_chunk(std::uint64_t index,
-                                                            std::span<std::byte> buffer) const {
+std::vector<ShardReader::Damage> ShardReader::check_chunks(std::uint64_t first, std::uint64_t count,
+                                                           std::span<std::byte> buffer) const {
   const Impl& self = *impl_;
-  for (std::size_t set = 0; set < self.digests.size(); ++set) {
-    if (index >= self.digests[set].size()) {
-      index -= self.digests[set].size();
-      continue;
-    }
-    const auto bytes = buffer.first(self.chunk_length(set, index));
-    self.file->read_at(self.chunk_offset(set, index), bytes);
-    if (crc64(bytes) == self.digests[set][index]) return std::nullopt;
-    return self.damage(set, index);
+  std::size_t set = 0;
+  for (; set < self.digests.size() && first >= self.digests[set].size(); ++set)
+    first -= self.digests[set].size();
+  if (set == self.digests.size() || count == 0 || count > self.digests[set].size() - first) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} chunks from chunk {} on are not in one data set of {}", count, first,
+                      self.path.native()));
   }
-  raise(ErrorCode::InvalidArgument,
-        fmt::format("chunk {} is beyond the last one of {}", index, self.path.native()));
+  const std::uint64_t last = first + count - 1;
+  buffer = buffer.first((count - 1) * self.chunk_bytes + self.chunk_length(set, last));
+  self.file->read_at(self.chunk_offset(set, first), buffer);
+  std::vector<Damage> damages;
+  for (std::uint64_t chunk = first; chunk <= last; ++chunk) {
+    const auto bytes =
+        buffer.subspan((chunk - first) * self.chunk_bytes, self.chunk_length(set, chunk));
+    if (crc64(bytes) != self.digests[set][chunk]) damages.push_back(self.damage(set, chunk));
+  }
+  return damages;
 }
 
 }  // namespace unishard

@@ -162,6 +162,7 @@ struct ShardWriter::Impl {
     }
     file = storage.open_for_update(path);
     entry.bytes = file->size();
+    file->reserve(entry.bytes);
   }
 
   void add(Record record) {

@@ -1,6 +1,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
+#include "storage/posix_file.hpp"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,68 +18,6 @@
 
 namespace unishard {
 namespace {
-
-// Closes on destruction; close() reports what the destructor would swallow.
-class PosixFile final : public File {
- public:
-  PosixFile(Path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
-  ~PosixFile() override {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
-
-  std::uint64_t size() const override {
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0)
-      raise_errno("reading the size of", path_.native(), errno);
-    return static_cast<std::uint64_t>(status.st_size);
-  }
-
-  void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
-    std::size_t done = 0;
-    while (done < out.size()) {
-      const ssize_t count = ::pread(descriptor_, out.data() + done, out.size() - done,
-                                    static_cast<off_t>(offset + done));
-      if (count < 0) {
-        if (errno == EINTR) continue;
-        raise_errno("reading", path_.native(), errno);
-      }
-      if (count == 0) {
-        raise(ErrorCode::Corrupt,
-              fmt::format("{}: truncated: the file ends at byte {}, but bytes {} to {} are needed",
-                          path_.native(), offset + done, offset, offset + out.size()));
-      }
-      done += static_cast<std::size_t>(count);
-    }
-  }
-
-  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t count = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
-                                     static_cast<off_t>(offset + done));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) raise_errno("writing", path_.native(), count == 0 ? EIO : errno);
-      done += static_cast<std::size_t>(count);
-    }
-  }
-
-  void sync() override {
-    if (::fsync(descriptor_) != 0) raise_errno("syncing", path_.native(), errno);
-  }
-
-  void close() override {
-    const int descriptor = std::exchange(descriptor_, -1);
-    if (descriptor >= 0 && ::close(descriptor) != 0) raise_errno("closing", path_.native(), errno);
-  }
-
-  const Path& path() const override { return path_; }
-
- private:
-  Path path_;
-  int descriptor_;
-};
 
 EntryKind kind_of(mode_t mode) {
   if (S_ISREG(mode)) return EntryKind::File;
@@ -165,14 +105,13 @@ class PosixStorage final : public Storage {
   }
 
  private:
-  static std::unique_ptr<PosixFile> open_with(const Path& path, int flags,
-                                              std::string_view action) {
+  static std::unique_ptr<File> open_with(const Path& path, int flags, std::string_view action) {
     int descriptor = -1;
     do {
       descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
     } while (descriptor < 0 && errno == EINTR);
     if (descriptor < 0) raise_errno(action, path.native(), errno);
-    return std::make_unique<PosixFile>(path, descriptor);
+    return make_posix_file(path, descriptor, (flags & O_ACCMODE) == O_RDWR);
   }
 };
 

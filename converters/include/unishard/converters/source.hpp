@@ -25,6 +25,11 @@ class Source {
   /// Bounded memory. Throws Corrupt naming file, tensor and byte when a stored checksum does not
   /// match.
   virtual void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const = 0;
+  /// The last element up to `element` (which may be the tensor's end) where a read can begin
+  /// without the bytes before it, for who cuts a tensor into several reads.
+  virtual std::uint64_t read_boundary(std::size_t /*tensor*/, std::uint64_t element) const {
+    return element;
+  }
   /// Reads everything that the format keeps checksums of and compares; returns how many checksums
   /// there are. Throws Corrupt naming file and place at the first that is wrong.
   virtual std::uint64_t check(const TransferOptions&) const { return 0; }

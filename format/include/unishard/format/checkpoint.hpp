@@ -61,6 +61,9 @@ class CheckpointReader {
   /// Elements `range` of catalog().tensors[tensor] into `out`, checked; derived tensors are rounded
   /// from fp32. Memory: at most a few chunks. Throws Corrupt naming file, tensor and byte.
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const;
+  /// The first element that lies in the same fragment and the same chunk as `element`: reads that
+  /// begin and end at such elements read no byte twice. The tensor's end is one too.
+  std::uint64_t chunk_start(std::size_t tensor, std::uint64_t element) const;
 
  private:
   struct Impl;

@@ -122,6 +122,8 @@ class ShardReader {
   /// Corrupt naming the file, the tensor, the damaged element range and the byte range of the
   /// chunk.
   void read(std::size_t row, ElementRange range, std::span<std::byte> out) const;
+  /// The first element of the row that lies in the chunk of `element`, which is one of the row's.
+  std::uint64_t chunk_start(std::size_t row, std::uint64_t element) const;
 
   /// A chunk whose bytes do not match its checksum.
   struct Damage {
@@ -130,10 +132,11 @@ class ShardReader {
     std::vector<Fragment> lost;  ///< what of which tensors lies in it
   };
   std::uint64_t chunk_count() const;
-  /// Reads and checks chunk `index` (0 <= index < chunk_count(), over all data sets), padding
-  /// included.
-  std::optional<Damage> check_chunk(std::uint64_t index, std::span<std::byte> buffer) const;
-  std::uint64_t chunk_bytes() const;  ///< size that `buffer` must have
+  /// Reads `count` chunks of one data set from chunk `first` on (numbered over all data sets in
+  /// their order) into `buffer`, padding included, and returns those that are damaged.
+  std::vector<Damage> check_chunks(std::uint64_t first, std::uint64_t count,
+                                   std::span<std::byte> buffer) const;
+  std::uint64_t chunk_bytes() const;  ///< size that `buffer` must have for each chunk
 
  private:
   struct Impl;

@@ -14,7 +14,8 @@ namespace unishard {
 
 using Path = std::filesystem::path;
 
-/// An open file. read_at and write_at are safe from several threads; the rest is not.
+/// An open file. read_at and write_at are safe from several threads; the rest is not. Writes may be
+/// held back until sync() or close(), which then report what went wrong; read_at sees them.
 class File {
  public:
   virtual ~File() = default;  ///< closes; errors are lost, so call close() after writing
@@ -22,6 +23,9 @@ class File {
   /// Fills `out` completely; Corrupt ("truncated") when the file ends before.
   virtual void read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  /// Says that the file will have `bytes` bytes, before they are written: takes the space now
+  /// (NoSpace), and lets writes go past the page cache. Bytes not written are zero.
+  virtual void reserve(std::uint64_t bytes) = 0;
   virtual void sync() = 0;
   virtual void close() = 0;
   virtual const Path& path() const = 0;

@@ -17,7 +17,7 @@ struct TransferOptions {
   std::uint64_t buffer_bytes = std::uint64_t{4} << 20;  ///< per thread
   Observer* observer = nullptr;  ///< may be null; told the bytes of each finished piece
 
-  /// As many bytes per buffer as `memory_bytes` allows (a quarter of it over all threads), 64 KiB
+  /// As many bytes per buffer as `memory_bytes` allows (an eighth of it over all threads), 64 KiB
   /// to 8 MiB.
   static TransferOptions within(std::uint64_t memory_bytes, unsigned threads);
 };

@@ -1,0 +1,279 @@
+// data_plane: saving and loading beside raw I/O past the page cache of the same bytes by as many
+// threads, in one run. Jobs take turns; a ratio is ours / the reference as speeds.
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/transfer.hpp"
+
+#include "make_checkpoint.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <thread>
+
+namespace {
+
+using namespace unishard;
+
+constexpr std::size_t kBlock = std::size_t{4} << 20;
+
+/// Calls work(rank) for each rank, each in its thread. The first error is rethrown.
+void on_ranks(std::uint32_t count, const std::function<void(std::uint32_t)>& work) {
+  std::vector<std::exception_ptr> failures(count);
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          work(rank);
+        } catch (...) {
+          failures[rank] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+/// A file moved in whole blocks on huge pages, past the page cache where that is possible.
+void raw_file(const Path& path, std::uint64_t bytes, bool writes) {
+  const int flags = writes ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY;
+  int file = ::open(path.c_str(), flags | O_DIRECT, 0644);
+  if (file < 0) file = ::open(path.c_str(), flags, 0644);
+  if (file < 0) raise_errno("opening", path.native(), errno);
+  if (writes) ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  void* const block = std::aligned_alloc(kBlock, kBlock);
+  ::madvise(block, kBlock, MADV_HUGEPAGE);
+  std::memset(block, 1, kBlock);
+  for (std::uint64_t at = 0; at < bytes; at += kBlock) {
+    const auto offset = static_cast<off_t>(at);
+    const ssize_t done =
+        writes ? ::pwrite(file, block, kBlock, offset) : ::pread(file, block, kBlock, offset);
+    if (done <= 0) raise_errno(writes ? "writing" : "reading", path.native(), errno);
+  }
+  if (writes) ::fsync(file);
+  ::close(file);
+  std::free(block);
+}
+
+/// What one rank holds: its fragments back to back.
+struct RankState {
+  std::vector<Fragment> fragments;
+  std::vector<std::byte> bytes;
+
+  /// Calls visit(index of the fragment, a part of it, the part's bytes) on two threads.
+  template <class Cut, class Visit>
+  void each(const Catalog& catalog, const Cut& boundary, const Visit& visit) {
+    struct Part {
+      std::size_t fragment;
+      ElementRange range;
+      std::span<std::byte> bytes;
+    };
+    std::vector<Part> parts;
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      const auto [tensor, range] = fragments[i];
+      const std::uint64_t width = size_of(catalog.tensors[tensor].dtype);
+      for (std::uint64_t begin = range.begin; begin < range.end;) {
+        const std::uint64_t limit = std::min(range.end, begin + kBlock / width);
+        const std::uint64_t near = limit < range.end ? boundary(tensor, limit) : limit;
+        const std::uint64_t end = near > begin ? near : limit;
+        parts.push_back({i, {begin, end}, std::span(bytes).subspan(at, (end - begin) * width)});
+        at += parts.back().bytes.size();
+        begin = end;
+      }
+    }
+    run_bounded(parts.size(), {.threads = 2, .buffer_bytes = 1},
+                [&](std::size_t index, std::span<std::byte>) {
+                  visit(parts[index].fragment, parts[index].range, parts[index].bytes);
+                  return std::uint64_t{0};
+                });
+  }
+};
+
+std::vector<RankState> make_states(const Catalog& catalog) {
+  std::vector<RankState> states(catalog.world_size);
+  for (std::uint32_t rank = 0; rank < catalog.world_size; ++rank) {
+    states[rank].fragments = plan_shard(catalog, rank);
+    std::uint64_t bytes = 0;
+    for (const Fragment& fragment : states[rank].fragments)
+      bytes += fragment.range.size() * size_of(catalog.tensors[fragment.tensor].dtype);
+    states[rank].bytes.assign(bytes, std::byte{0x3f});
+  }
+  return states;
+}
+
+class Bench {
+ public:
+  Bench(Path folder, std::uint64_t mebibytes, std::uint32_t world_size)
+      : folder_(std::move(folder)), catalog_(catalog(mebibytes, world_size, 2)) {
+    states_ = make_states(catalog_);
+    same_ = states_;
+    other_catalog_ = catalog(mebibytes, std::max(1u, world_size - 1), 3);
+    other_ = make_states(other_catalog_);
+    for (const RankState& state : states_) bytes_ += state.bytes.size();
+  }
+
+  void round() {
+    time("raw write + fsync", "", [&] { raw(true); });
+    time("save", "raw write + fsync", [&] { save(); });
+    drop_cache();
+    time("raw read", "", [&] { raw(false); });
+    drop_cache();
+    time("load, same world size and stage", "raw read", [&] { load(catalog_, same_); });
+    drop_cache();
+    time("load, one rank less, stage 3", "raw read", [&] { load(other_catalog_, other_); });
+    time("memcpy of the state", "", [&] {
+      on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
+        std::ranges::copy(states_[rank].bytes, same_[rank].bytes.begin());
+      });
+    });
+  }
+
+  void print(bool json) const {
+    Json rows = Json::array();
+    for (const Row& row : rows_) {
+      const double median = median_of(row.seconds);
+      const auto [low, high] = std::ranges::minmax(row.seconds);
+      const auto base = std::ranges::find(rows_, row.reference, &Row::name);
+      const double ratio = base == rows_.end() ? 1 : median_of(base->seconds) / median;
+      const double speed = static_cast<double>(bytes_) / median / 1e6;
+      rows.push_back({{"job", row.name},
+                      {"seconds", median},
+                      {"min", low},
+                      {"max", high},
+                      {"mb_per_s", speed},
+                      {"reference", row.reference},
+                      {"ratio", ratio}});
+      if (json) continue;
+      fmt::print("{:<34} {:7.3f} s ({:.3f} to {:.3f}) {:8.0f} MB/s", row.name, median, low, high,
+                 speed);
+      fmt::print("{}\n", row.reference.empty()
+                             ? std::string()
+                             : fmt::format("  {:.2f} of {}", ratio, row.reference));
+    }
+    if (json) fmt::print("{}\n", Json{{"bytes", bytes_}, {"rows", rows}}.dump(2));
+    if (!json) fmt::print("{} bytes, page cache dropped before reads: {}\n", bytes_, drops_cache_);
+  }
+
+ private:
+  struct Row {
+    std::string name, reference;
+    std::vector<double> seconds;
+  };
+
+  static Catalog catalog(std::uint64_t mebibytes, std::uint32_t world_size, std::uint32_t stage) {
+    test::CheckpointSpec spec;
+    spec.world_size = world_size;
+    spec.stage = stage;
+    spec.bf16 = false;
+    spec.scale = mebibytes * 8;
+    return test::example_catalog(spec);
+  }
+
+  static double median_of(std::vector<double> values) {
+    std::ranges::sort(values);
+    return values[values.size() / 2];
+  }
+
+  void time(const std::string& name, const std::string& reference,
+            const std::function<void()>& job) {
+    const auto started = std::chrono::steady_clock::now();
+    job();
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
+    auto row = std::ranges::find(rows_, name, &Row::name);
+    if (row == rows_.end()) row = rows_.insert(row, {name, reference, {}});
+    row->seconds.push_back(spent.count());
+  }
+
+  void drop_cache() {
+    const int file = ::open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+    drops_cache_ = file >= 0 && ::write(file, "3", 1) == 1;
+    if (file >= 0) ::close(file);
+  }
+
+  void raw(bool writes) {
+    on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
+      raw_file(folder_ / fmt::format("raw-{}", rank), states_[rank].bytes.size(), writes);
+    });
+  }
+
+  void save() {
+    Storage& storage = posix_storage();
+    storage.remove_tree(folder_ / "tag");
+    const std::string save_id = new_save_id();
+    const Path staging = begin_save(storage, folder_, "tag", save_id);
+    std::vector<ShardEntry> entries(catalog_.world_size);
+    on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
+      ShardWriter writer(storage, staging / shard_file_name(rank, catalog_.world_size), save_id,
+                         catalog_, rank, states_[rank].fragments);
+      states_[rank].each(
+          catalog_, [](std::size_t, std::uint64_t element) { return element; },
+          [&](std::size_t i, ElementRange range, std::span<const std::byte> bytes) {
+            writer.write(i, range, bytes);
+          });
+      entries[rank] = writer.finish();
+    });
+    commit_save(storage, folder_, "tag", save_id, catalog_, std::move(entries));
+  }
+
+  void load(const Catalog& catalog, std::vector<RankState>& states) const {
+    on_ranks(catalog.world_size, [&](std::uint32_t rank) {
+      const CheckpointReader reader(posix_storage(), folder_ / "tag");
+      states[rank].each(
+          catalog,
+          [&](std::size_t tensor, std::uint64_t element) {
+            return reader.chunk_start(tensor, element);
+          },
+          [&](std::size_t i, ElementRange range, std::span<std::byte> bytes) {
+            reader.read(states[rank].fragments[i].tensor, range, bytes);
+          });
+    });
+  }
+
+  const Path folder_;
+  const Catalog catalog_;
+  Catalog other_catalog_;
+  std::vector<RankState> states_, same_, other_;
+  std::uint64_t bytes_ = 0;
+  std::vector<Row> rows_;
+  bool drops_cache_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string folder;
+  std::uint64_t mebibytes = 1024;
+  std::uint32_t world_size = 4;
+  int repeats = 3;
+  bool json = false;
+  CLI::App app("Saving and loading beside raw I/O of the same bytes, in one run");
+  app.add_option("folder", folder, "Folder on the disk to measure; files are left in it")
+      ->required();
+  app.add_option("--size", mebibytes, "Size of the checkpoint in MiB")->capture_default_str();
+  app.add_option("--world-size", world_size, "Ranks (threads)")->capture_default_str();
+  app.add_option("--repeats", repeats, "Rounds; the median counts")->capture_default_str();
+  app.add_flag("--json", json, "As JSON");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    std::filesystem::create_directories(folder);
+    Bench bench(folder, mebibytes, world_size);
+    for (int i = 0; i < repeats; ++i) bench.round();
+    bench.print(json);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "data_plane: {}\n", error.what());
+    return 3;
+  }
+}
