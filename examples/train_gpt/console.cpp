@@ -80,8 +80,10 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
 
 void print_save(const unishard::trainer::SaveReport& report) {
   const auto bytes = static_cast<double>(report.bytes);
-  fmt::print("saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), identity {}\n", report.tag,
-             megabytes(bytes), report.seconds, megabytes(bytes) / report.seconds, report.identity);
+  fmt::print(
+      "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), training waited {:.2f} s, identity {}\n",
+      report.tag, megabytes(bytes), report.seconds, megabytes(bytes) / report.seconds,
+      report.stall_seconds, report.identity);
   std::fflush(stdout);
 }
 
@@ -97,11 +99,11 @@ void print_memory(const unishard::trainer::Engine& engine,
   const auto memory = engine.memory();
   const std::string line = fmt::format(
       "memory rank {}: parameters {:.2f} MB (peak {:.2f}), master {:.2f}, optimizer {:.2f}, "
-      "gradients {:.2f}; "
+      "gradients {:.2f}, staging {:.2f}; "
       "process {:.0f} MB (peak {:.0f})\n",
       communicator.rank(), megabytes(memory.parameters), megabytes(memory.parameters_peak),
       megabytes(memory.master), megabytes(memory.optimizer), megabytes(memory.gradients),
-      process_megabytes("VmRSS"), process_megabytes("VmHWM"));
+      megabytes(memory.staging), process_megabytes("VmRSS"), process_megabytes("VmHWM"));
   const auto lines = gather_text(communicator, line);
   if (communicator.rank() != 0) return;
   for (const std::string& each : lines) fmt::print("{}", each);

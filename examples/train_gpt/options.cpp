@@ -19,6 +19,7 @@ struct Overrides {
   std::optional<std::int64_t> layers, width, heads, context, vocabulary, stage, seed;
   std::optional<double> dropout;
   bool tied_head = false, untied_head = false;
+  bool async_save = false;
 };
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
@@ -72,13 +73,17 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");
 }
 
-void add_save_options(CLI::App& app, Options& options) {
+void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--save,--save-dir,--save_dir", options.save_folder, "folder of the checkpoints");
   app.add_option("--save-interval", options.save_interval,
                  "save every so many steps; 0: at the end only")
       ->capture_default_str();
   app.add_option("--keep-last", options.keep_last, "complete checkpoints to keep; 0: all")
       ->capture_default_str();
+  app.add_flag(
+      "--async-save,!--no-async-save", overrides.async_save,
+      "training goes on while a copy of its state is saved (default: where twice the memory "
+      "for the copies is available)");
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
   app.add_option(
          "--resume", options.resume,
@@ -156,7 +161,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.option_defaults()->take_last();
   add_run_options(app, options, overrides);
   add_model_options(app, overrides);
-  add_save_options(app, options);
+  add_save_options(app, options, overrides);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -164,6 +169,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     return std::nullopt;
   }
   if (app.count("--resume") > 0 && options.resume.value_or("").empty()) options.resume = "latest";
+  if (app.count("--async-save") > 0) options.async_save = overrides.async_save;
   options.config = read_config(overrides);
   options.model = model_config(overrides);
   options.tokens = token_type(overrides, options.data);

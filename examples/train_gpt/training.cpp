@@ -9,6 +9,7 @@
 #include "unishard/trainer/token_file.hpp"
 
 #include "console.hpp"
+#include "saves.hpp"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -65,12 +66,14 @@ class Training {
         tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.model.context),
                 options.tokens),
         model_(build_model(options, communicator)),
-        engine_(model_.ptr(), communicator, options.config, engine_options()) {
+        engine_(model_.ptr(), communicator, options.config, engine_options()),
+        saves_(options, engine_, communicator) {
     if (is_first()) print_header(options_, engine_, environment);
   }
 
   void run() {
     if (options_.resume) resume();
+    if (engine_.step() < options_.steps) saves_.prepare();
     LossLog log(is_first() ? options_.losses : "");
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
@@ -81,10 +84,12 @@ class Training {
       printer.begin();
       const StepStats stats = engine_.train_batch(loss);
       if (is_first()) log.write(stats, printer.end(stats));
+      saves_.notice();
       stopped = interrupt.agreed(communicator_);
       if (is_due(stats.step, options_.save_interval) || stopped || stats.step == options_.steps)
-        save();
+        saves_.start();
     }
+    saves_.finish();
     if (stopped && is_first()) fmt::print("stopped by a signal after step {}\n", engine_.step());
     if (options_.report_memory) print_memory(engine_, communicator_);
   }
@@ -96,10 +101,16 @@ class Training {
   }
 
   EngineOptions engine_options() {
-    return {.on_save_step = [this](CommitStep step) { probe_(saves_, step); },
+    return {.on_save_step = [this](CommitStep step) { report(step); },
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
             .foreign_names = gpt_foreign_names()};
+  }
+
+  /// By the thread that saves, of which there is one at a time.
+  void report(CommitStep step) {
+    if (step == (is_first() ? CommitStep::CreateStaging : CommitStep::WriteShard)) ++save_count_;
+    probe_(save_count_, step);
   }
 
   at::Tensor windows(const SampleOrder& order, const MicroBatch& batch) const {
@@ -137,24 +148,14 @@ class Training {
     if (is_first()) print_load(report);
   }
 
-  void save() {
-    if (options_.save_folder.empty()) return;
-    ++saves_;
-    const SaveHandle handle = engine_.save_checkpoint(
-        {.folder = options_.save_folder,
-         .tag = options_.tag_prefix + std::to_string(engine_.step()),
-         .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
-         .keep_last = options_.keep_last});
-    if (is_first()) print_save(handle.wait());
-  }
-
   const Options& options_;
   Communicator& communicator_;
   SaveProbe probe_;
-  int saves_ = 0;
+  int save_count_ = 0;
   TokenFile tokens_;
   Gpt model_;
   Engine engine_;
+  Saves saves_;
 };
 
 }  // namespace

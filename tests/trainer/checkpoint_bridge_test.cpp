@@ -14,20 +14,6 @@ namespace {
 
 using namespace trainer;
 
-/// A run on `world` thread ranks: `body` gets engine and model.
-void with_engine(std::uint32_t world, const Config& config, EngineOptions options,
-                 const std::function<void(Engine&, SmallModel&, Communicator&)>& body) {
-  run_threads(world, [&](Communicator& communicator) {
-    SmallModel model = build(placement_for(config, communicator));
-    Engine engine(model.ptr(), communicator, config, options);
-    body(engine, model, communicator);
-  });
-}
-
-void step(Engine& engine, SmallModel& model) {
-  engine.train_batch([&](const MicroBatch& batch) { return model->loss(batch); });
-}
-
 void save_two_steps(const Path& folder, std::uint32_t world, const Config& config) {
   with_engine(world, config, {.shuffle_seed = 99, .samples_per_epoch = 10},
               [&](Engine& engine, SmallModel& model, auto&) {

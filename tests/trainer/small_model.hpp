@@ -84,4 +84,19 @@ inline trainer::Config small_config(std::uint32_t stage, DType compute = DType::
   return config;
 }
 
+/// A run on `world` thread ranks: `body` gets engine and model.
+inline void with_engine(
+    std::uint32_t world, const trainer::Config& config, const trainer::EngineOptions& options,
+    const std::function<void(trainer::Engine&, SmallModel&, trainer::Communicator&)>& body) {
+  run_threads(world, [&](trainer::Communicator& communicator) {
+    SmallModel model = build(trainer::placement_for(config, communicator));
+    trainer::Engine engine(model.ptr(), communicator, config, options);
+    body(engine, model, communicator);
+  });
+}
+
+inline trainer::StepStats step(trainer::Engine& engine, SmallModel& model) {
+  return engine.train_batch([&](const trainer::MicroBatch& batch) { return model->loss(batch); });
+}
+
 }  // namespace unishard::test

@@ -5,6 +5,7 @@
 #include <barrier>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <thread>
 
 namespace unishard::test {
@@ -26,10 +27,21 @@ class Done final : public trainer::Work {
 
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::uint32_t rank, Shared& shared) : rank_(rank), shared_(shared) {}
+  ThreadCommunicator(std::uint32_t rank, std::shared_ptr<Shared> shared)
+      : rank_(rank), shared_(std::move(shared)) {}
   std::uint32_t rank() const override { return rank_; }
-  std::uint32_t size() const override { return static_cast<std::uint32_t>(shared_.posted.size()); }
-  void barrier() override { shared_.barrier.arrive_and_wait(); }
+  std::uint32_t size() const override { return static_cast<std::uint32_t>(shared_->posted.size()); }
+  void barrier() override { shared_->barrier.arrive_and_wait(); }
+  std::unique_ptr<Communicator> duplicate() override {
+    const auto mine = std::make_shared<Shared>(size());
+    std::shared_ptr<Shared> first;
+    exchange(std::as_bytes(std::span(&mine, 1)),
+             [&](std::size_t rank, std::span<const std::byte> theirs) {
+               if (rank != 0) return;
+               first = *reinterpret_cast<const std::shared_ptr<Shared>*>(theirs.data());
+             });
+    return std::make_unique<ThreadCommunicator>(rank_, first);
+  }
 
   WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
     exchange(in, [&](std::size_t rank, std::span<const std::byte> theirs) {
@@ -57,15 +69,15 @@ class ThreadCommunicator final : public Communicator {
  private:
   template <class Take>
   void exchange(std::span<const std::byte> mine, const Take& take) {
-    shared_.posted[rank_] = mine;
+    shared_->posted[rank_] = mine;
     barrier();
-    for (std::size_t rank = 0; rank < shared_.posted.size(); ++rank)
-      take(rank, shared_.posted[rank]);
+    for (std::size_t rank = 0; rank < shared_->posted.size(); ++rank)
+      take(rank, shared_->posted[rank]);
     barrier();
   }
 
   std::uint32_t rank_;
-  Shared& shared_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace
@@ -76,7 +88,7 @@ std::mutex& construction_mutex() {
 }
 
 void run_threads(std::uint32_t size, const std::function<void(Communicator&)>& body) {
-  Shared shared(size);
+  const auto shared = std::make_shared<Shared>(size);
   std::vector<std::exception_ptr> failures(size);
   {
     std::vector<std::jthread> threads;
@@ -87,7 +99,7 @@ void run_threads(std::uint32_t size, const std::function<void(Communicator&)>& b
           body(communicator);
         } catch (...) {
           failures[rank] = std::current_exception();
-          shared.barrier.arrive_and_drop();
+          shared->barrier.arrive_and_drop();
         }
       });
     }

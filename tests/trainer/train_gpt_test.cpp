@@ -90,6 +90,28 @@ TEST_F(TrainGpt, LossesFallAndAreTheSameForEveryWorldSizeAndStage) {
   EXPECT_EQ(identity_of("ca"), identity_of("cb"));
 }
 
+TEST_F(TrainGpt, AsynchronousSavesAreTheSynchronousOnes) {
+  const auto with = [&](const char* mode, const char* stage) {
+    return command({"--steps", "5", "--save-interval", "2", "--stage", stage, "--losses",
+                    path(mode + std::string("log") + stage), "--save-dir",
+                    path(mode + std::string(stage)), mode});
+  };
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    SCOPED_TRACE(stage);
+    const auto waits = run_ranks(with("--no-async-save", stage), 2)[0].out;
+    const auto goes_on = run_ranks(with("--async-save", stage), 2)[0].out;
+    for (const char* tag : {"2", "4", "5"}) {
+      const std::string name = std::string("global_step") + tag;
+      EXPECT_NE(waits.find("saved " + name + ":"), std::string::npos) << waits;
+      EXPECT_NE(goes_on.find("saved " + name + ":"), std::string::npos) << goes_on;
+      const std::string in = std::string(stage) + "/" + name;
+      EXPECT_EQ(identity_of("--async-save" + in), identity_of("--no-async-save" + in));
+    }
+    EXPECT_EQ(losses(std::string("--async-savelog") + stage),
+              losses(std::string("--no-async-savelog") + stage));
+  }
+}
+
 TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
   run_ranks(command({"--steps", "5", "--losses", path("whole"), "--save-dir", path("cw")}), 1);
   const std::vector<std::string> resume{"--save-dir", path("c"), "--losses", path("parts"),
@@ -207,16 +229,42 @@ TEST_F(TrainGpt, SigtermOfOneRankSavesAndEndsAllWithZero) {
   EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
 }
 
+TEST_F(TrainGpt, SigtermWhileASaveIsUnderWayWaitsForItAndSavesAgain) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "2", "--save-dir", path("c"),
+                       "--async-save", "--save-interval", "1", "--keep-last", "3"}),
+              2);
+  while (ranks[0].output_so_far().find("saved global_step1:") == std::string::npos &&
+         ranks[0].running()) {
+    std::this_thread::sleep_for(20ms);
+  }
+  ranks[0].signal(SIGTERM);
+  const auto results = ranks.wait();
+  for (const auto& result : results) EXPECT_EQ(result.status, 0) << result.err;
+  const auto tags = list_tags(posix_storage(), path("c"));
+  EXPECT_EQ(tags.size(), 3u);
+  for (const TagEntry& tag : tags) EXPECT_TRUE(tag.problem.empty()) << tag.problem;
+  const CheckpointReader last(posix_storage(), resolve_checkpoint(posix_storage(), path("c"), {}));
+  const std::int64_t step = last.catalog().step;
+  EXPECT_NE(results[0].out.find(fmt::format("stopped by a signal after step {}\n", step)),
+            std::string::npos)
+      << results[0].out;
+  for (std::int64_t each = 1; each <= step; ++each) {
+    EXPECT_NE(results[0].out.find(fmt::format("saved global_step{}:", each)), std::string::npos);
+  }
+}
+
 struct Crash {
   int step;
   int rank;
+  const char* mode;
 };
 
 class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<Crash> {};
 
 TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
-  const auto [step, rank] = GetParam();
-  const std::vector<std::string> saving{"--steps", "6", "--save-interval", "2", "--keep-last", "2"};
+  const auto [step, rank, mode] = GetParam();
+  const std::vector<std::string> saving{"--steps", "6", "--save-interval", "2", "--keep-last",
+                                        "2",       mode};
   auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), saving.begin(), saving.end());
     return command(more);
@@ -240,15 +288,19 @@ TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
 
 std::vector<Crash> crashes() {
   std::vector<Crash> all;
-  for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0});
-  all.push_back({static_cast<int>(CommitStep::WriteShard), 1});
-  all.push_back({static_cast<int>(CommitStep::SyncShard), 1});
+  for (const char* mode : {"--no-async-save", "--async-save"}) {
+    for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0, mode});
+    all.push_back({static_cast<int>(CommitStep::WriteShard), 1, mode});
+    all.push_back({static_cast<int>(CommitStep::SyncShard), 1, mode});
+  }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryStep, CrashDuringSave, testing::ValuesIn(crashes()),
                          [](const auto& row) {
-                           return fmt::format("Step{}Rank{}", row.param.step, row.param.rank);
+                           const bool waits = std::string(row.param.mode) == "--no-async-save";
+                           return fmt::format("Step{}Rank{}{}", row.param.step, row.param.rank,
+                                              waits ? "" : "Async");
                          });
 
 TEST_F(TrainGpt, AnotherModelOrOptimizerIsAMismatchThatListsEverything) {

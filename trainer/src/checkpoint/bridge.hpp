@@ -8,10 +8,6 @@
 
 namespace unishard::trainer::detail {
 
-/// Collective; Engine::save_checkpoint().
-SaveReport save(const TrainingState& state, Communicator& communicator,
-                const EngineOptions& options, const SaveRequest& request);
-
 /// Collective; Engine::load_checkpoint() up to publishing the parameters.
 LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
                 const Path& folder, const std::optional<std::string>& tag);

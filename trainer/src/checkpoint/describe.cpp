@@ -3,6 +3,7 @@
 #include "unishard/format/version.hpp"
 
 #include "checkpoint/bridge.hpp"
+#include "checkpoint/in_parallel.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -40,7 +41,8 @@ Json scheduler_params(const Json& config) {
 
 void mark_derived(const LocalState& local, Communicator& communicator, Catalog& catalog) {
   std::string mine(catalog.tensors.size(), '0');
-  for (std::size_t t = 0; t < mine.size(); ++t) mine[t] = local.is_rounded_master(t) ? '1' : '0';
+  in_parallel(mine.size(),
+              [&](std::size_t t) { mine[t] = local.is_rounded_master(t) ? '1' : '0'; });
   for (const std::string& theirs : gather_text(communicator, mine)) {
     for (std::size_t t = 0; t < mine.size(); ++t) {
       if (theirs[t] == '0') mine[t] = '0';
@@ -90,13 +92,21 @@ Catalog describe_wanted(const TrainingState& state, const LocalState& local) {
   return catalog;
 }
 
-Catalog describe(const TrainingState& state, const LocalState& local, Communicator& communicator) {
+Catalog describe_layout(const TrainingState& state, const LocalState& local,
+                        std::uint32_t world_size) {
   Catalog catalog = describe_wanted(state, local);
-  mark_derived(local, communicator, catalog);
+  for (std::size_t t = 0; t < catalog.tensors.size(); ++t)
+    catalog.tensors[t].derived = local.master_of(t).has_value();
   for (const UnitRecord& unit : state.model.units) catalog.units.push_back({unit.name, unit.fqns});
-  catalog.step = state.step;
-  catalog.world_size = communicator.size();
+  catalog.world_size = world_size;
   catalog.stage = state.config.stage;
+  return catalog;
+}
+
+Catalog describe(const TrainingState& state, const LocalState& local, Communicator& communicator) {
+  Catalog catalog = describe_layout(state, local, communicator.size());
+  mark_derived(local, communicator, catalog);
+  catalog.step = state.step;
   catalog.scheduler = {{"type", name_of(state.config.schedule.kind)},
                        {"last_batch_iteration", state.last_iteration},
                        {"params", scheduler_params(state.config.source)}};

@@ -7,6 +7,11 @@ namespace unishard::trainer::detail {
 /// Collective: all ranks agree which 16-bit weights are derived.
 Catalog describe(const TrainingState& state, const LocalState& local, Communicator& communicator);
 
+/// Enough for plan_shard(), without asking the other ranks: all 16-bit weights that have a master
+/// count as derived.
+Catalog describe_layout(const TrainingState& state, const LocalState& local,
+                        std::uint32_t world_size);
+
 /// What must be in a checkpoint to be loaded: tensors, aliases and groups.
 Catalog describe_wanted(const TrainingState& state, const LocalState& local);
 

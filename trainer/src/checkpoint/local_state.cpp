@@ -1,8 +1,7 @@
 #include "checkpoint/local_state.hpp"
 
+#include "checkpoint/rounding.hpp"
 #include "engine/tensor_bytes.hpp"
-
-#include <cstring>
 
 namespace unishard::trainer::detail {
 
@@ -81,17 +80,24 @@ LocalTensor LocalState::local(std::size_t tensor) const {
 
 bool LocalState::is_rounded_master(std::size_t tensor) const {
   if (origins_[tensor].kind != Kind::Weights) return false;
-  const LocalTensor weights = local(tensor);
-  if (weights.held.empty()) return true;
   const ParameterRecord& parameter = state_.model.parameters[origins_[tensor].source];
-  const auto master = parameter.unit->master().subspan(parameter.unit->held_offset(parameter.slot),
-                                                       weights.held.size());
-  for (std::size_t i = 0; i < master.size(); ++i) {
-    std::uint16_t stored = 0;
-    std::memcpy(&stored, weights.bytes.data() + i * sizeof stored, sizeof stored);
-    if (stored != round_to_bfloat16(master[i])) return false;
+  const FlatUnit& unit = *parameter.unit;
+  const std::size_t offset = unit.held_offset(parameter.slot);
+  const std::size_t count = unit.held(parameter.slot).size();
+  if (count == 0) return true;
+  const auto master = unit.master().subspan(offset, count);
+  at::Tensor weights = unit.resident_shard();
+  if (!weights.defined()) {  // stage 3: rounded whenever they are needed, by LibTorch
+    if (rounds_one_way(master)) return true;
+    weights = unit.rounded_master();
   }
-  return true;
+  return is_rounding(master, bytes_of(weights).subspan(offset * 2, count * 2));
+}
+
+std::optional<std::size_t> LocalState::master_of(std::size_t tensor) const {
+  if (origins_[tensor].kind != Kind::Weights) return std::nullopt;
+  while (origins_[tensor].kind != Kind::Master) --tensor;
+  return tensor;
 }
 
 }  // namespace unishard::trainer::detail

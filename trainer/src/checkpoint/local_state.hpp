@@ -5,6 +5,7 @@
 
 #include "engine/training_state.hpp"
 
+#include <optional>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -26,8 +27,10 @@ class LocalState {
   /// Whether loading writes here: not the 16-bit weights, which follow from the fp32 ones.
   bool is_loaded(std::size_t tensor) const { return origins_[tensor].kind != Kind::Weights; }
   /// Whether tensor is 16-bit weights and this rank's share is exactly the rounding of its fp32
-  /// master.
+  /// master. Several threads may ask at once.
   bool is_rounded_master(std::size_t tensor) const;
+  /// Of 16-bit weights: the tensor of their fp32 master.
+  std::optional<std::size_t> master_of(std::size_t tensor) const;
 
  private:
   enum class Kind : std::uint8_t { Master, State, Weights, Replica };

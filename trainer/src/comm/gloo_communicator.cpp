@@ -11,6 +11,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <chrono>
@@ -19,6 +20,8 @@
 
 namespace unishard::trainer {
 namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 /// Runs `body`; what Gloo and the store throw becomes PeerFailed.
 template <class Body>
@@ -50,30 +53,36 @@ WorkPtr pending(const char* what, std::function<void()> finish) {
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options)
-      : rank_(environment.rank),
-        size_(environment.world_size),
+      : environment_(environment),
+        options_(options),
         store_(detail::join_store(environment, options)) {
-    translated("joining the group", [&] {
-      auto gloo =
-          c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(options.timeout_seconds));
-      gloo->devices.push_back(device(environment, options));
-      gloo->threads = 2;
-      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank_),
-                                                           static_cast<int>(size_), gloo);
-    });
+    join();
+  }
+  /// `store` is for this group alone.
+  GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options,
+                   StorePtr store)
+      : environment_(environment), options_(options), store_(std::move(store)) {
+    join();
   }
 
-  std::uint32_t rank() const override { return rank_; }
-  std::uint32_t size() const override { return size_; }
+  std::uint32_t rank() const override { return environment_.rank; }
+  std::uint32_t size() const override { return environment_.world_size; }
+
+  std::unique_ptr<Communicator> duplicate() override {
+    const std::string prefix = "duplicate/" + std::to_string(++duplicates_);
+    return std::make_unique<GlooCommunicator>(
+        environment_, options_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_));
+  }
 
   WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
-    if (out.size() != in.size() * size_) raise(ErrorCode::Internal, "all_gather: the sizes differ");
+    if (out.size() != in.size() * size())
+      raise(ErrorCode::Internal, "all_gather: the sizes differ");
     if (in.empty()) return std::make_unique<detail::DeferredWork>(nullptr);
-    const auto own = out.subspan(rank_ * in.size(), in.size());
+    const auto own = out.subspan(rank() * in.size(), in.size());
     if (own.data() != in.data()) std::copy(in.begin(), in.end(), own.begin());
     return translated("all-gather", [&] {
       std::vector<WorkHandle> works;
-      for (std::uint32_t root = 0; root < size_; ++root) {
+      for (std::uint32_t root = 0; root < size(); ++root) {
         works.push_back(start_broadcast(out.subspan(root * in.size(), in.size()), root));
       }
       return pending("all-gather", [works] {
@@ -84,7 +93,7 @@ class GlooCommunicator final : public Communicator {
 
   WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
                               std::span<const std::byte> in) override {
-    if (in.size() != accumulator.size() * size_of(dtype) * size_) {
+    if (in.size() != accumulator.size() * size_of(dtype) * size()) {
       raise(ErrorCode::Internal, "reduce_scatter_fold: the sizes differ");
     }
     return translated("reduce-scatter", [&] {
@@ -92,7 +101,7 @@ class GlooCommunicator final : public Communicator {
       at::Tensor sent = byte_tensor(in);
       std::vector<std::int64_t> even;
       auto work = group_->alltoall_base(received, sent, even, even);
-      return pending("reduce-scatter", [=, ranks = size_] {
+      return pending("reduce-scatter", [=, ranks = size()] {
         work->wait();
         const auto* data = static_cast<const std::byte*>(received.data_ptr());
         const std::size_t slice = accumulator.size() * size_of(dtype);
@@ -116,11 +125,21 @@ class GlooCommunicator final : public Communicator {
  private:
   using WorkHandle = decltype(std::declval<c10d::ProcessGroupGloo&>().barrier());
 
-  static std::shared_ptr<gloo::transport::Device> device(const RankEnvironment& environment,
-                                                         const CommunicatorOptions& options) {
+  void join() {
+    translated("joining the group", [&] {
+      auto gloo =
+          c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(options_.timeout_seconds));
+      gloo->devices.push_back(device());
+      gloo->threads = 2;
+      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank()),
+                                                           static_cast<int>(size()), gloo);
+    });
+  }
+
+  std::shared_ptr<gloo::transport::Device> device() const {
     using Gloo = c10d::ProcessGroupGloo;
-    if (!options.interface.empty()) return Gloo::createDeviceForInterface(options.interface);
-    const std::string& host = environment.master_addr;
+    if (!options_.interface.empty()) return Gloo::createDeviceForInterface(options_.interface);
+    const std::string& host = environment_.master_addr;
     const bool loopback = host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
     return loopback ? Gloo::createDeviceForHostname("127.0.0.1") : Gloo::createDefaultDevice();
   }
@@ -132,9 +151,10 @@ class GlooCommunicator final : public Communicator {
     return group_->broadcast(tensors, options);
   }
 
-  std::uint32_t rank_;
-  std::uint32_t size_;
-  c10::intrusive_ptr<c10d::Store> store_;  // outlives group_
+  RankEnvironment environment_;
+  CommunicatorOptions options_;
+  StorePtr store_;  // outlives group_
+  int duplicates_ = 0;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 

@@ -92,6 +92,7 @@ class NcclCommunicator final : public Communicator {
   std::uint32_t size() const override { return control_->size(); }
   Communicator& control() override { return *control_; }
   void barrier() override { control_->barrier(); }
+  std::unique_ptr<Communicator> duplicate() override { return control_->duplicate(); }
 
   WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
     const auto buffer = std::make_shared<DeviceBuffer>(out.size(), stream_);

@@ -28,6 +28,7 @@ class SingleCommunicator final : public Communicator {
     return std::make_unique<Done>();
   }
   void barrier() override {}
+  std::unique_ptr<Communicator> duplicate() override { return make_single_communicator(); }
 };
 
 }  // namespace

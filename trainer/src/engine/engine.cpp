@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/bridge.hpp"
+#include "checkpoint/saver.hpp"
 #include "engine/gradient_norm.hpp"
 #include "engine/training_state.hpp"
 
@@ -34,11 +35,15 @@ struct Engine::Impl {
   detail::TrainingState state;
   detail::StepContext context;
   std::vector<FlatUnit*> units;
+  detail::Saver saver;
 };
 
 Engine::Impl::Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& the_communicator,
                    const Config& config, EngineOptions the_options)
-    : model(std::move(the_model)), communicator(the_communicator), options(std::move(the_options)) {
+    : model(std::move(the_model)),
+      communicator(the_communicator),
+      options(std::move(the_options)),
+      saver(state, communicator, options) {
   if (!options.storage) options.storage = &posix_storage();
   state.config = config;
   state.batch = plan_batch(config.batch, communicator.size());
@@ -179,10 +184,13 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
 }
 
 SaveHandle Engine::save_checkpoint(const SaveRequest& request) {
-  return SaveHandle(detail::save(impl_->state, impl_->communicator, impl_->options, request));
+  return impl_->saver.save(request);
 }
 
+void Engine::prepare_asynchronous_saves() { impl_->saver.prepare(); }
+
 LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::string>& tag) {
+  impl_->saver.finish();
   LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
   impl_->publish();
   return report;
@@ -206,8 +214,11 @@ std::uint64_t Engine::parameter_count() const {
   return count;
 }
 
+std::uint64_t Engine::bytes_to_stage() const { return impl_->saver.bytes_to_stage(); }
+
 MemoryReport Engine::memory() const {
   MemoryReport report;
+  report.staging = static_cast<std::int64_t>(impl_->saver.staging_bytes());
   report.parameters = impl_->state.model.meter->current();
   report.parameters_peak = impl_->state.model.meter->peak();
   for (const FlatUnit* unit : impl_->units) {

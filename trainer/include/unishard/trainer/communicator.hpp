@@ -2,7 +2,8 @@
 // The collectives that ZeRO needs, on raw memory. All ranks must call the same operations in the
 // same order. Memory that is passed in must stay alive and untouched until wait() returned. A rank
 // that died or stays silent longer than the timeout is Error(PeerFailed); after any exception the
-// group is unusable and the process should end. One thread at a time.
+// group is unusable and the process should end. One thread at a time; a second thread needs a group
+// of its own, duplicate().
 #include "unishard/format/dtype.hpp"
 #include "unishard/trainer/rank_environment.hpp"
 
@@ -45,6 +46,10 @@ class Communicator {
   /// The same ranks for small exchanges: *this, unless each operation costs a trip through a
   /// device.
   virtual Communicator& control() { return *this; }
+
+  /// Collective: the same ranks as a second group, which another thread may use while this one is
+  /// in use. For small exchanges, never through a device. Either may end before the other.
+  virtual std::unique_ptr<Communicator> duplicate() = 0;
 };
 
 /// Every rank's `mine` (any length), by rank.

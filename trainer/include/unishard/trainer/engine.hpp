@@ -54,14 +54,17 @@ struct MemoryReport {
   std::int64_t master = 0;           ///< fp32 weights, where they are not the parameters themselves
   std::int64_t optimizer = 0;
   std::int64_t gradients = 0;  ///< accumulators
+  std::int64_t staging = 0;    ///< copy of the state for asynchronous saves, kept for the next one
 };
 
 struct SaveRequest {
   Path folder;
-  std::string tag;  ///< empty: "global_step<N>"
+  std::string tag{};  ///< empty: "global_step<N>"
   Json client_state = nullptr;
   std::uint32_t keep_last = 0;
   bool move_latest = true;
+  /// save_checkpoint() returns when the state is copied; the copy is written in the background.
+  bool asynchronous = false;
 };
 
 struct LoadReport {
@@ -76,6 +79,7 @@ struct LoadReport {
 struct EngineOptions {
   Storage* storage = nullptr;  ///< null: posix_storage()
   /// Called on each rank before each of its steps of a save; tests fail or kill the process there.
+  /// Of an asynchronous save by its thread, but for CreateStaging.
   std::function<void(CommitStep)> on_save_step{};
   /// Seed of the data order, recorded in checkpoints.
   std::uint64_t shuffle_seed = 0;
@@ -101,9 +105,16 @@ class Engine {
   /// The mean loss of `micro_batches` micro-batches without gradients; ids count from 0.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
 
-  /// Stages, commits, and returns when the checkpoint is durable. All ranks return or all throw:
-  /// the one that failed its own error, the others PeerFailed naming it.
+  /// Returns when the checkpoint is durable; an asynchronous save when the state is captured, that
+  /// is, copied to host memory that the engine keeps (bytes_to_stage()). All ranks return or all
+  /// throw: the one that failed its own error, the others PeerFailed naming it. What fails later
+  /// leaves the checkpoints that were there; SaveHandle::wait() throws it or, when no rank has
+  /// called that, the next save_checkpoint(), which then saves nothing. One save at a time: this
+  /// waits for the one before, and so do load_checkpoint() and the destructor, which drops errors.
   SaveHandle save_checkpoint(const SaveRequest& request);
+  /// Makes now what the first asynchronous save would make: its memory and its group. Throws
+  /// std::bad_alloc on a rank that lacks the memory, PeerFailed on the others.
+  void prepare_asynchronous_saves();
   /// `folder` as in resolve_checkpoint(), or a checkpoint of any other format (of other programs
   /// too: EngineOptions::foreign_names). Any saved world size and stage. Throws Mismatch listing
   /// every difference before anything is changed; after another error the engine must not be used
@@ -121,6 +132,7 @@ class Engine {
   const BatchPlan& batch() const;
   const Config& config() const;
   MemoryReport memory() const;
+  std::uint64_t bytes_to_stage() const;  ///< host memory that asynchronous saves take on this rank
   void reset_memory_peak();
 
  private:

@@ -1,0 +1,91 @@
+#include "saves.hpp"
+
+#include "console.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace train_gpt {
+namespace {
+
+using namespace unishard;
+using namespace unishard::trainer;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+/// What the kernel thinks can still be used without swapping; 0 where it does not say.
+std::uint64_t available_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    constexpr std::string_view kField = "MemAvailable:";
+    if (line.starts_with(kField)) return std::stoull(line.substr(kField.size())) * 1024;
+  }
+  return 0;
+}
+
+/// Empty when the ranks of this host have room to stage what they would; else what is missing.
+std::string lack_of_memory(const Engine& engine, Communicator& communicator) {
+  const std::string host = host_name();
+  const auto hosts = gather_text(communicator, host);
+  const std::vector<double> mine{static_cast<double>(engine.bytes_to_stage())};
+  const auto bytes = gather_doubles(communicator, mine);
+  double needed = 0;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] == host) needed += bytes[rank];
+  }
+  const auto available = static_cast<double>(available_bytes());
+  if (available >= 2 * needed) return {};
+  return fmt::format("asynchronous ones would copy {:.0f} MB on {}, where {:.0f} MB are available",
+                     needed / 1e6, host, available / 1e6);
+}
+
+}  // namespace
+
+void Saves::prepare() {
+  if (options_.save_folder.empty()) return;
+  asynchronous_ = options_.async_save.value_or(true);
+  if (!options_.async_save) {
+    const auto lacks = gather_text(communicator_, lack_of_memory(engine_, communicator_));
+    const auto lack = std::ranges::find_if_not(lacks, &std::string::empty);
+    asynchronous_ = lack == lacks.end();
+    if (!asynchronous_ && communicator_.rank() == 0)
+      fmt::print("  note: saves are synchronous: {}\n", *lack);
+  }
+  if (asynchronous_) engine_.prepare_asynchronous_saves();
+}
+
+void Saves::start() {
+  if (options_.save_folder.empty()) return;
+  const SaveHandle next =
+      engine_.save_checkpoint({.folder = options_.save_folder,
+                               .tag = options_.tag_prefix + std::to_string(engine_.step()),
+                               .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
+                               .keep_last = options_.keep_last,
+                               .asynchronous = asynchronous_});
+  finish();  // the one before; it is durable
+  last_ = next;
+  if (!asynchronous_) finish();
+}
+
+void Saves::notice() {
+  if (last_ && agree_max(communicator_, last_->finished() ? 0 : 1) == 0) finish();
+}
+
+void Saves::finish() {
+  if (!last_) return;
+  const SaveHandle last = *last_;
+  last_.reset();
+  const SaveReport& report = last.wait();
+  if (communicator_.rank() == 0) print_save(report);
+}
+
+}  // namespace train_gpt

@@ -1,0 +1,62 @@
+#include "checkpoint/rounding.hpp"
+
+#include "unishard/format/dtype.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace unishard::test {
+namespace {
+
+using trainer::detail::is_rounding;
+using trainer::detail::rounds_one_way;
+
+/// Floats of every exponent and sign, halves included, and what they round to.
+struct Values {
+  Values() {
+    for (std::uint32_t high = 0; high < 0x10000; ++high) {
+      const std::uint32_t low = std::vector{0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}[high % 6];
+      master.push_back(std::bit_cast<float>(high << 16 | low));
+      stored.push_back(round_to_bfloat16(master.back()));
+    }
+  }
+  bool agree() const { return is_rounding(master, std::as_bytes(std::span(stored))); }
+  std::vector<float> master;
+  std::vector<std::uint16_t> stored;
+};
+
+TEST(Rounding, IsThatOfTheFormatForEveryKindOfNumber) { EXPECT_TRUE(Values().agree()); }
+
+TEST(Rounding, OneOtherBitIsSeen) {
+  Values values;
+  for (const std::size_t at : {0u, 1u, 0x3f80u, 0x7f81u, 0x8000u, 0xffc1u, 0xffffu}) {
+    values.stored[at] ^= 1;
+    EXPECT_FALSE(values.agree()) << at;
+    values.stored[at] ^= 1;
+  }
+}
+
+TEST(Rounding, InfinityForANanIsSeen) {
+  const std::vector<float> master{std::bit_cast<float>(0x7f800001u)};
+  const std::vector<std::uint16_t> stored{0x7f80};
+  EXPECT_FALSE(is_rounding(master, std::as_bytes(std::span(stored))));
+}
+
+TEST(Rounding, OnlyZerosAndNormalNumbersRoundOneWay) {
+  std::vector<float> values(10000, 1.5F);
+  values[3] = 0.0F;
+  values[4] = -0.0F;
+  values[5] = std::bit_cast<float>(0x7f7fffffu);
+  EXPECT_TRUE(rounds_one_way(values));
+  for (const std::uint32_t bits :
+       {0x00000001u, 0x807fffffu, 0x7f800000u, 0xff800000u, 0x7fc00000u}) {
+    values[9000] = std::bit_cast<float>(bits);
+    EXPECT_FALSE(rounds_one_way(values)) << bits;
+  }
+}
+
+}  // namespace
+}  // namespace unishard::test

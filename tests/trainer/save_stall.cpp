@@ -1,0 +1,112 @@
+// Not a test itself: how long a save keeps training waiting, beside a copy of the same bytes.
+//
+//   save_stall FOLDER [PRESET [STAGE [ROUNDS]]]
+//
+// A GPT in bf16 on one rank; medians with minimum and maximum. FOLDER gets checkpoints.
+#include "unishard/trainer/construction.hpp"
+#include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/gpt.hpp"
+
+#include "checkpoint/in_parallel.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace unishard;
+using namespace unishard::trainer;
+
+void print(const char* what, std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  fmt::print("{:<42} {:.3f} s ({:.3f} to {:.3f})\n", what, seconds[seconds.size() / 2],
+             seconds.front(), seconds.back());
+}
+
+double time(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Copies between memory that is there already.
+class Copy {
+ public:
+  explicit Copy(std::size_t bytes) : from_(bytes, 1), to_(bytes, 2) {}
+  double by_one_thread() {
+    return time([&] { std::memcpy(to_.data(), from_.data(), from_.size()); });
+  }
+  double by_threads() {
+    const std::size_t piece = std::size_t{8} << 20;
+    return time([&] {
+      trainer::detail::in_parallel((from_.size() + piece - 1) / piece, [&](std::size_t index) {
+        const std::size_t at = index * piece;
+        std::memcpy(to_.data() + at, from_.data() + at, std::min(piece, from_.size() - at));
+      });
+    });
+  }
+
+ private:
+  std::vector<char> from_, to_;
+};
+
+void measure(const Path& folder, const std::string& preset, std::uint32_t stage, int rounds) {
+  const auto alone = make_single_communicator();
+  Config config;
+  config.batch = {.train = 1, .micro = 1, .accumulation = {}};
+  config.stage = stage;
+  config.compute = DType::BFloat16;
+  Gpt model{nullptr};
+  {
+    const ConstructionScope scope(placement_for(config, *alone));
+    model = Gpt(gpt_preset(preset));
+  }
+  Engine engine(model.ptr(), *alone, config);
+  engine.prepare_asynchronous_saves();
+  fmt::print("{:.1f} M parameters, stage {}, {:.0f} MB staged\n",
+             static_cast<double>(engine.parameter_count()) / 1e6, stage,
+             static_cast<double>(engine.bytes_to_stage()) / 1e6);
+  Copy copy(engine.bytes_to_stage());
+  std::vector<double> one, threads, stalls, totals, waits;
+  for (int round = 0; round < rounds; ++round) {
+    one.push_back(copy.by_one_thread());
+    threads.push_back(copy.by_threads());
+    const auto save = [&](bool asynchronous) {
+      const SaveRequest request{.folder = folder, .tag = "t", .asynchronous = asynchronous};
+      return SaveReport(engine.save_checkpoint(request).wait());
+    };
+    const SaveReport behind = save(true);
+    stalls.push_back(behind.stall_seconds);
+    totals.push_back(behind.seconds);
+    waits.push_back(save(false).seconds);
+  }
+  print("copy, one thread", one);
+  print("copy, as many threads as a save has", threads);
+  print("asynchronous save: training waits", stalls);
+  print("asynchronous save: until it is durable", totals);
+  print("synchronous save", waits);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    fmt::print(stderr, "usage: save_stall FOLDER [PRESET [STAGE [ROUNDS]]]\n");
+    return 2;
+  }
+  try {
+    measure(argv[1], argc > 2 ? argv[2] : "gpt2",
+            argc > 3 ? static_cast<std::uint32_t>(std::atoi(argv[3])) : 1,
+            argc > 4 ? std::max(1, std::atoi(argv[4])) : 3);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "save_stall: {}\n", error.what());
+    return 3;
+  }
+}

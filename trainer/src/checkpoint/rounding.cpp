@@ -1,0 +1,67 @@
+// Both loops run over blocks without a branch in them, so that the compiler makes them vector code.
+#include "checkpoint/rounding.hpp"
+
+#include "unishard/format/dtype.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+namespace unishard::trainer::detail {
+namespace {
+
+constexpr std::size_t kBlock = 4096;  // elements
+constexpr std::uint32_t kExponent = 0x7f800000u;
+
+std::uint16_t load16(const std::byte* at) {
+  std::uint16_t value = 0;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+/// The finite case of round_to_bfloat16() inline; false as well for what needs a closer look.
+bool is_finite_rounding(std::span<const float> master, const std::byte* stored) {
+  std::uint32_t differences = 0;
+  for (std::size_t i = 0; i < master.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(master[i]);
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    differences |= rounded ^ load16(stored + i * 2);
+    differences |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+  }
+  return differences == 0;
+}
+
+bool is_exact_rounding(std::span<const float> master, const std::byte* stored) {
+  for (std::size_t i = 0; i < master.size(); ++i) {
+    if (round_to_bfloat16(master[i]) != load16(stored + i * 2)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_rounding(std::span<const float> master, std::span<const std::byte> stored) {
+  for (std::size_t begin = 0; begin < master.size(); begin += kBlock) {
+    const auto block = master.subspan(begin, std::min(kBlock, master.size() - begin));
+    const std::byte* const theirs = stored.data() + begin * 2;
+    if (!is_finite_rounding(block, theirs) && !is_exact_rounding(block, theirs)) return false;
+  }
+  return true;
+}
+
+bool rounds_one_way(std::span<const float> values) {
+  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+    std::uint32_t odd = 0;
+    for (const float value : values.subspan(begin, std::min(kBlock, values.size() - begin))) {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      const std::uint32_t exponent = bits & kExponent;
+      const auto is_subnormal = static_cast<std::uint32_t>(exponent == 0 && (bits << 1) != 0);
+      odd |= is_subnormal | static_cast<std::uint32_t>(exponent == kExponent);
+    }
+    if (odd != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace unishard::trainer::detail

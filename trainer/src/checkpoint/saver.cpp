@@ -1,0 +1,99 @@
+#include "checkpoint/saver.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "checkpoint/agree.hpp"
+#include "checkpoint/describe.hpp"
+
+#include <utility>
+
+namespace unishard::trainer::detail {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+SaveHandle Saver::save(const SaveRequest& request) {
+  const auto started = Clock::now();
+  settle();
+  const LocalState local(state_);
+  auto save = std::make_unique<Save>(describe(state_, local, communicator_), communicator_.rank(),
+                                     request, options_);
+  save->begin(communicator_);
+  if (request.asynchronous) {
+    save_behind(std::move(save), local, started);
+    return SaveHandle(last_);
+  }
+  SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
+    const Fragment& fragment = save->fragments()[index];
+    writer.write(index, fragment.range, locate(local, save->catalog(), fragment).bytes);
+  });
+  report.seconds = report.stall_seconds = seconds_since(started);
+  const auto outcome = std::make_shared<SaveOutcome>();
+  outcome->succeed(std::move(report));
+  return SaveHandle(outcome);
+}
+
+void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
+                        Clock::time_point started) {
+  try {
+    make_group();
+    agree(communicator_, "copying the state",
+          [&] { staging_.capture(local, save->catalog(), save->fragments()); });
+  } catch (...) {
+    save->abandon();
+    throw;
+  }
+  const auto outcome = std::make_shared<SaveOutcome>();
+  thread_ = std::jthread([this, outcome, save = std::move(save), started,
+                          stall = seconds_since(started)] {
+    try {
+      SaveReport report = save->finish(
+          *group_, [&](ShardWriter& writer, std::size_t index) { staging_.give(writer, index); });
+      report.seconds = seconds_since(started);
+      report.stall_seconds = stall;
+      outcome->succeed(std::move(report));
+    } catch (...) {
+      outcome->fail(std::current_exception());
+    }
+  });
+  last_ = outcome;
+}
+
+void Saver::prepare() {
+  finish();
+  make_group();
+  agree(communicator_, "allocating the staging memory",
+        [&] { staging_.reserve(bytes_to_stage()); });
+}
+
+void Saver::finish() {
+  if (thread_.joinable()) thread_.join();
+}
+
+/// Ends the last asynchronous save for all ranks alike: how it ended, and whether anybody knows,
+/// must not differ between them.
+void Saver::settle() {
+  finish();
+  const auto last = std::exchange(last_, nullptr);
+  if (!last || agree_max(communicator_, last->failed()) == 0) return;
+  group_.reset();  // it may have been left in the middle of an operation
+  if (agree_max(communicator_, last->waited()) != 0) return;
+  last->wait();
+  raise(ErrorCode::PeerFailed, "the save before this one failed on another rank");
+}
+
+void Saver::make_group() {
+  if (!group_) group_ = communicator_.duplicate();
+}
+
+std::uint64_t Saver::bytes_to_stage() const {
+  const LocalState local(state_);
+  const Catalog catalog = describe_layout(state_, local, communicator_.size());
+  return plan_staging(local, catalog, plan_shard(catalog, communicator_.rank())).bytes;
+}
+
+}  // namespace unishard::trainer::detail

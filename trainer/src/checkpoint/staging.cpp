@@ -1,0 +1,159 @@
+#include "checkpoint/staging.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "checkpoint/in_parallel.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+
+namespace unishard::trainer::detail {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr std::uint64_t kAlign = 64;  // of a fragment's copy
+constexpr std::size_t kRoundedElements = kChunkBytes / sizeof(std::uint16_t);
+constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;  // what a thread copies at a time
+
+std::uint64_t round_up_to(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// Index of the fragment of `tensor` that has all of `range`.
+std::optional<std::size_t> find_holder(std::span<const Fragment> fragments, std::size_t tensor,
+                                       ElementRange range) {
+  const auto begin = std::ranges::lower_bound(fragments, tensor, {}, &Fragment::tensor);
+  for (auto at = begin; at != fragments.end() && at->tensor == tensor; ++at) {
+    if (at->range.contains(range)) return static_cast<std::size_t>(at - fragments.begin());
+  }
+  return std::nullopt;
+}
+
+/// The staged fp32 elements that a derived fragment follows from.
+std::optional<StagingPlan::Place> find_master(const LocalState& local, const Catalog& catalog,
+                                              std::span<const Fragment> fragments,
+                                              const StagingPlan& plan, const Fragment& fragment) {
+  if (!catalog.tensors[fragment.tensor].derived) return std::nullopt;
+  const auto master = local.master_of(fragment.tensor);
+  const auto holder = master ? find_holder(fragments, *master, fragment.range) : std::nullopt;
+  if (!holder) return std::nullopt;
+  const std::uint64_t first = fragment.range.begin - fragments[*holder].range.begin;
+  return StagingPlan::Place{.offset = plan.places[*holder].offset + first * sizeof(float),
+                            .bytes = fragment.range.size() * sizeof(float),
+                            .is_master = true};
+}
+
+/// A piece of a copy.
+struct Piece {
+  std::byte* to;
+  const std::byte* from;
+  std::uint64_t bytes;
+};
+
+void cut(std::byte* to, std::span<const std::byte> from, std::vector<Piece>& pieces) {
+  for (std::uint64_t at = 0; at < from.size(); at += kPieceBytes) {
+    pieces.push_back(
+        {to + at, from.data() + at, std::min<std::uint64_t>(kPieceBytes, from.size() - at)});
+  }
+}
+
+void give_rounded(ShardWriter& writer, std::size_t index, ElementRange range,
+                  std::span<const std::byte> master) {
+  std::vector<std::uint16_t> rounded;
+  for (std::size_t at = 0; at < range.size(); at += rounded.size()) {
+    rounded.resize(std::min<std::size_t>(kRoundedElements, range.size() - at));
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      float value = 0;
+      std::memcpy(&value, master.data() + (at + i) * sizeof value, sizeof value);
+      rounded[i] = round_to_bfloat16(value);
+    }
+    writer.write(index, {range.begin + at, range.begin + at + rounded.size()},
+                 std::as_bytes(std::span(rounded)));
+  }
+}
+
+}  // namespace
+
+LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment) {
+  const TensorInfo& info = catalog.tensors[fragment.tensor];
+  LocalTensor tensor = local.local(fragment.tensor);
+  if (!tensor.held.contains(fragment.range)) {
+    raise(ErrorCode::Internal,
+          "save: this rank does not hold what it is to write of " + info.label());
+  }
+  const std::uint64_t element = size_of(info.dtype);
+  tensor.bytes = tensor.bytes.subspan((fragment.range.begin - tensor.held.begin) * element,
+                                      fragment.range.size() * element);
+  tensor.held = fragment.range;
+  return tensor;
+}
+
+StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
+                         std::span<const Fragment> fragments) {
+  StagingPlan plan;
+  // A master comes before the weights that are rounded from it: the order of tensors.
+  for (const Fragment& fragment : fragments) {
+    if (const auto master = find_master(local, catalog, fragments, plan, fragment)) {
+      plan.places.push_back(*master);
+      continue;
+    }
+    const std::uint64_t bytes =
+        fragment.range.size() * size_of(catalog.tensors[fragment.tensor].dtype);
+    plan.places.push_back({.offset = plan.bytes, .bytes = bytes});
+    plan.bytes += round_up_to(bytes, kAlign);
+  }
+  return plan;
+}
+
+void Staging::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+void Staging::reserve(std::uint64_t bytes) {
+  if (bytes <= capacity_) return;
+  memory_.reset();
+  capacity_ = 0;
+  const std::uint64_t whole = round_up_to(bytes, kHugePage);
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, whole)));
+  if (!memory_) throw std::bad_alloc();
+  ::madvise(memory_.get(), whole, MADV_HUGEPAGE);  // a wish
+  in_parallel(whole / kHugePage, [&](std::size_t index) {
+    volatile std::byte* const begin = memory_.get() + index * kHugePage;
+    for (std::uint64_t at = 0; at < kHugePage; at += kPage) begin[at] = std::byte{0};
+  });
+  capacity_ = whole;
+}
+
+void Staging::capture(const LocalState& local, const Catalog& catalog,
+                      const std::vector<Fragment>& fragments) {
+  plan_ = plan_staging(local, catalog, fragments);
+  reserve(plan_.bytes);
+  std::vector<Piece> pieces;
+  std::vector<at::Tensor> keep;
+  for (std::size_t f = 0; f < fragments.size(); ++f) {
+    if (plan_.places[f].is_master) continue;
+    const LocalTensor tensor = locate(local, catalog, fragments[f]);
+    cut(memory_.get() + plan_.places[f].offset, tensor.bytes, pieces);
+    keep.push_back(tensor.keep);
+  }
+  in_parallel(pieces.size(), [&](std::size_t index) {
+    std::memcpy(pieces[index].to, pieces[index].from, pieces[index].bytes);
+  });
+}
+
+void Staging::give(ShardWriter& writer, std::size_t index) const {
+  const StagingPlan::Place& place = plan_.places[index];
+  const std::span<const std::byte> bytes(memory_.get() + place.offset, place.bytes);
+  const ElementRange range = writer.fragments()[index].range;
+  if (place.is_master) {
+    give_rounded(writer, index, range, bytes);
+  } else {
+    writer.write(index, range, bytes);
+  }
+}
+
+}  // namespace unishard::trainer::detail
