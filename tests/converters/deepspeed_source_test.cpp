@@ -112,7 +112,7 @@ std::size_t compare_groups(const Catalog& catalog, const SortedJson& about, bool
     }
     for (const auto& name : wanted[g]["params"]) {
       for (const TensorInfo& tensor : catalog.tensors) {
-        if (tensor.fqn == name) {
+        if (tensor.fqn == name.get<std::string>()) {
           EXPECT_EQ(tensor.group, static_cast<int>(g)) << tensor.label();
         }
       }

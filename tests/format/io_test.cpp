@@ -44,10 +44,10 @@ std::string contents(const Path& path) {
 }
 
 /// [0, bytes) cut at random places, in random order.
-std::vector<std::pair<std::uint64_t, std::uint64_t>> random_cuts(std::uint64_t bytes,
+std::vector<std::pair<std::uint64_t, std::uint64_t>> random_cuts(std::uint64_t bytes, int count,
                                                                  std::mt19937& random) {
   std::vector<std::uint64_t> cuts = {0, bytes};
-  for (int i = 0; i < 60; ++i) cuts.push_back(random() % bytes);
+  for (int i = 0; i < count; ++i) cuts.push_back(random() % bytes);
   std::ranges::sort(cuts);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> parts;
   for (std::size_t i = 1; i < cuts.size(); ++i) parts.emplace_back(cuts[i - 1], cuts[i]);
@@ -72,14 +72,15 @@ class Io : public testing::TestWithParam<Way> {
 TEST_P(Io, PartsInAnyOrderFromSeveralThreadsBecomeTheFile) {
   const std::string bytes = random_bytes(11 * kMiB + 123, 1);
   std::mt19937 random(2);
-  const auto parts = random_cuts(bytes.size(), random);
+  const auto parts = random_cuts(bytes.size(), 2000, random);
   const auto file = posix_storage().create(path_);
   file->reserve(bytes.size());
   {
+    constexpr std::size_t kThreads = 8;
     std::vector<std::jthread> threads;
-    for (std::size_t first = 0; first < 3; ++first) {
+    for (std::size_t first = 0; first < kThreads; ++first) {
       threads.emplace_back([&, first] {
-        for (std::size_t i = first; i < parts.size(); i += 3)
+        for (std::size_t i = first; i < parts.size(); i += kThreads)
           file->write_at(parts[i].first, part(bytes, parts[i].first, parts[i].second));
       });
     }
@@ -173,7 +174,8 @@ TEST_P(Io, SpaceIsRefusedBeforeAnythingIsWritten) {
 INSTANTIATE_TEST_SUITE_P(Ways, Io,
                          testing::Values(Way{IoMode::Auto, 64 * kMiB},
                                          Way{IoMode::Direct, 64 * kMiB},
-                                         Way{IoMode::Direct, 4 * kMiB}, Way{IoMode::Direct, 0},
+                                         Way{IoMode::Direct, 4 * kMiB},
+                                         Way{IoMode::Direct, 2 * kMiB}, Way{IoMode::Direct, 0},
                                          Way{IoMode::Buffered, 64 * kMiB}));
 
 TEST(IoModes, HaveNames) {

@@ -46,6 +46,9 @@ class SafetensorsSink final : public Sink {
       if (elements > 0) fragments_.push_back({static_cast<std::uint32_t>(i), {0, elements}});
     }
     create_files(options.max_shard_bytes);
+    std::ranges::sort(fragments_, {}, [this](const Fragment& fragment) {  // front to back
+      return std::pair(places_[fragment.tensor].file, places_[fragment.tensor].offset);
+    });
   }
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }

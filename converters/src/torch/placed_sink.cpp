@@ -3,13 +3,25 @@
 #include "unishard/converters/convert.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 namespace unishard::converters::torch {
+namespace {
+
+/// In the order of the files, which are then written from front to back.
+OutputPlan sorted(OutputPlan plan) {
+  std::ranges::sort(plan.placements, {}, [](const Placement& place) {
+    return std::tuple(place.archive, place.storage, place.offset);
+  });
+  return plan;
+}
+
+}  // namespace
 
 PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
                        std::unique_ptr<TorchOutput> output)
     : catalog_(std::move(catalog)),
-      plan_(std::move(plan)),
+      plan_(sorted(std::move(plan))),
       publish_(std::move(publish)),
       output_(std::move(output)) {
   fragments_.reserve(plan_.placements.size());

@@ -79,7 +79,7 @@ class PosixFile final : public File {
  public:
   PosixFile(Path path, int descriptor, bool writable)
       : path_(std::move(path)), descriptor_(descriptor), writable_(writable), io_(io_options()) {
-    if (writable_) collect_writes(size());
+    if (writable_) collect_writes(size(), false);
   }
   ~PosixFile() override {
     try {
@@ -126,7 +126,7 @@ class PosixFile final : public File {
       resize(before);  // what was allocated on the way
       raise_errno(fmt::format("reserving {} bytes for", bytes), path_.native(), error);
     }
-    collect_writes(bytes);
+    collect_writes(bytes, before == 0);
   }
 
   void sync() override {
@@ -145,11 +145,11 @@ class PosixFile final : public File {
   const Path& path() const override { return path_; }
 
  private:
-  void collect_writes(std::uint64_t file_bytes) {
+  void collect_writes(std::uint64_t file_bytes, bool is_zero) {
     if (pending_ || file_bytes < kBlockBytes || io_.mode == IoMode::Buffered || !has_direct())
       return;
     pending_ = std::make_unique<WriteBehind>(
-        file_bytes, io_.write_buffer_bytes,
+        WriteBehind::Limits{file_bytes, io_.write_buffer_bytes, is_zero},
         [this](std::uint64_t offset, std::span<const std::byte> bytes) {
           write_through(has_direct() ? direct_ : descriptor_, offset, bytes);
         },

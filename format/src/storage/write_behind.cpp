@@ -9,6 +9,9 @@ namespace {
 
 using Interval = std::pair<std::size_t, std::size_t>;
 
+/// Open at a time per file: streams that are written side by side, and threads.
+constexpr std::size_t kBlocksPerFile = 12;
+
 void add_interval(std::vector<Interval>& filled, Interval fresh) {
   auto first = std::ranges::lower_bound(filled, fresh.first, {}, &Interval::second);
   auto last = first;
@@ -20,12 +23,11 @@ void add_interval(std::vector<Interval>& filled, Interval fresh) {
 
 }  // namespace
 
-WriteBehind::WriteBehind(std::uint64_t file_bytes, std::uint64_t limit_bytes, Write direct,
-                         Write buffered)
-    : file_bytes_(file_bytes),
-      limit_bytes_(limit_bytes),
+WriteBehind::WriteBehind(Limits limits, Write direct, Write buffered)
+    : limits_(limits),
       direct_(std::move(direct)),
-      buffered_(std::move(buffered)) {}
+      buffered_(std::move(buffered)),
+      written_(limits.file_bytes / kBlockBytes + 1) {}
 
 void WriteBehind::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
@@ -42,6 +44,7 @@ void WriteBehind::put(std::uint64_t index, std::size_t at, std::span<const std::
   Lock lock(mutex_);
   Pending* const pending = block_for(index, lock);
   if (pending == nullptr) {
+    mark_written(index);
     lock.unlock();
     return buffered_(index * kBlockBytes + at, bytes);
   }
@@ -52,9 +55,10 @@ void WriteBehind::put(std::uint64_t index, std::size_t at, std::span<const std::
   lock.lock();
   --pending->users;
   add_interval(pending->filled, {at, at + bytes.size()});
-  const bool whole = pending->filled.front() == Interval{0, length_of(index)};
-  if (whole && pending->users == 0) return leave(pending_.find(index), lock);
+  if (pending->is_whole(length_of(index)) && pending->users == 0)
+    return leave(pending_.find(index), lock);
   changed_.notify_all();
+  if (pending_.size() > kBlocksPerFile) make_room(lock);
 }
 
 // The block to collect in; nullptr when there is no memory for one.
@@ -66,7 +70,7 @@ WriteBehind::Pending* WriteBehind::block_for(std::uint64_t index, Lock& lock) {
       changed_.wait(lock);
       continue;
     }
-    if (auto block = block_pool().try_take(limit_bytes_)) {
+    if (auto block = block_pool().try_take(limits_.held_bytes)) {
       Pending fresh;
       fresh.block = std::move(*block);
       return &pending_.emplace(index, std::move(fresh)).first->second;
@@ -87,16 +91,38 @@ bool WriteBehind::make_room(Lock& lock) {
   return true;
 }
 
+// From now on the block may hold other bytes than zeros on the disk.
+void WriteBehind::mark_written(std::uint64_t index) {
+  if (index < written_.size()) written_[index] = true;
+}
+
+// Whether the block can be written whole: what was never written is zero.
+bool WriteBehind::fill_gaps(std::uint64_t index, Pending& pending) const {
+  const auto bytes = pending.block.bytes();
+  if (pending.is_whole(bytes.size())) return true;
+  if (!limits_.is_zero || length_of(index) != kBlockBytes || written_[index]) return false;
+  std::size_t at = 0;
+  for (const auto& [from, to] : pending.filled) {
+    std::ranges::fill(bytes.subspan(at, from - at), std::byte{0});
+    at = to;
+  }
+  std::ranges::fill(bytes.subspan(at), std::byte{0});
+  return true;
+}
+
 // Pre: nobody uses it. Writes it without the lock and forgets it, also when writing fails.
 void WriteBehind::leave(Map::iterator item, Lock& lock) {
   Pending& pending = item->second;
+  const std::uint64_t index = item->first;
   pending.leaving = true;
+  const bool whole = fill_gaps(index, pending);
+  mark_written(index);
   lock.unlock();
   std::exception_ptr failure;
   try {
-    const std::uint64_t begin = item->first * kBlockBytes;
+    const std::uint64_t begin = index * kBlockBytes;
     const auto bytes = pending.block.bytes();
-    if (pending.filled.front() == Interval{0, kBlockBytes}) {
+    if (whole) {
       direct_(begin, bytes);
     } else {
       for (const auto& [from, to] : pending.filled)
@@ -126,7 +152,7 @@ void WriteBehind::flush(std::uint64_t begin, std::uint64_t end) {
 
 std::size_t WriteBehind::length_of(std::uint64_t index) const {
   return static_cast<std::size_t>(std::min<std::uint64_t>(
-      kBlockBytes, file_bytes_ - std::min(file_bytes_, index * kBlockBytes)));
+      kBlockBytes, limits_.file_bytes - std::min(limits_.file_bytes, index * kBlockBytes)));
 }
 
 }  // namespace unishard

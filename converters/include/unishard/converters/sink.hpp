@@ -17,7 +17,8 @@ class Sink {
  public:
   virtual ~Sink() = default;
   /// The pieces in which the sink wants its input: together every element of every tensor that the
-  /// format keeps, some of them several times when they have several places. Call after
+  /// format keeps, some of them several times when they have several places, in the order of the
+  /// files' bytes where there is one (writing is fastest so). Call after
   /// construction; valid for the sink's life. Indices refer to the catalog that the sink was made
   /// from.
   virtual const std::vector<Fragment>& fragments() const = 0;
