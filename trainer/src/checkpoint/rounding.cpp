@@ -56,8 +56,8 @@ bool rounds_one_way(std::span<const float> values) {
     for (const float value : values.subspan(begin, std::min(kBlock, values.size() - begin))) {
       const auto bits = std::bit_cast<std::uint32_t>(value);
       const std::uint32_t exponent = bits & kExponent;
-      const auto is_subnormal = static_cast<std::uint32_t>(exponent == 0 && (bits << 1) != 0);
-      odd |= is_subnormal | static_cast<std::uint32_t>(exponent == kExponent);
+      odd |= static_cast<std::uint32_t>(exponent == 0) & static_cast<std::uint32_t>(bits << 1 != 0);
+      odd |= static_cast<std::uint32_t>(exponent == kExponent);
     }
     if (odd != 0) return false;
   }

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/in_parallel.hpp"
+#include "checkpoint/stream_copy.hpp"
 
 #include <sys/mman.h>
 
@@ -19,7 +20,7 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kAlign = 64;  // of a fragment's copy
 constexpr std::size_t kRoundedElements = kChunkBytes / sizeof(std::uint16_t);
-constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;  // what a thread copies at a time
+constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 
 std::uint64_t round_up_to(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -49,18 +50,15 @@ std::optional<StagingPlan::Place> find_master(const LocalState& local, const Cat
                             .is_master = true};
 }
 
-/// A piece of a copy.
+/// What a thread copies at a time.
 struct Piece {
   std::byte* to;
-  const std::byte* from;
-  std::uint64_t bytes;
+  std::span<const std::byte> from;
 };
 
 void cut(std::byte* to, std::span<const std::byte> from, std::vector<Piece>& pieces) {
-  for (std::uint64_t at = 0; at < from.size(); at += kPieceBytes) {
-    pieces.push_back(
-        {to + at, from.data() + at, std::min<std::uint64_t>(kPieceBytes, from.size() - at)});
-  }
+  for (std::uint64_t at = 0; at < from.size(); at += kPieceBytes)
+    pieces.push_back({to + at, from.subspan(at, std::min(kPieceBytes, from.size() - at))});
 }
 
 void give_rounded(ShardWriter& writer, std::size_t index, ElementRange range,
@@ -140,9 +138,8 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
     cut(memory_.get() + plan_.places[f].offset, tensor.bytes, pieces);
     keep.push_back(tensor.keep);
   }
-  in_parallel(pieces.size(), [&](std::size_t index) {
-    std::memcpy(pieces[index].to, pieces[index].from, pieces[index].bytes);
-  });
+  in_parallel(pieces.size(),
+              [&](std::size_t index) { stream_copy(pieces[index].to, pieces[index].from); });
 }
 
 void Staging::give(ShardWriter& writer, std::size_t index) const {
