@@ -47,10 +47,11 @@ ReshardPlan plan_reshard(const CheckpointReader& source, const ReshardTarget& ta
   if (plan.target.producer.is_object()) plan.target.producer["resharded_from"] = std::move(origin);
   plan.target.world_size = target.world_size;
   plan.target.stage = target.stage.value_or(plan.target.stage);
+  const ShardPlans plans(plan.target);
   for (std::uint32_t rank = 0; rank < target.world_size; ++rank) {
     ReshardPlan::Shard shard{.rank = rank, .payload_bytes = 0, .source_shards = {}};
     std::set<std::uint32_t> touched;
-    const std::vector<Fragment> fragments = plan_shard(plan.target, rank);
+    const std::vector<Fragment> fragments = plans.shard(rank);
     for (const Fragment& fragment : fragments) {
       const TensorInfo& tensor = plan.target.tensors[fragment.tensor];
       if (!tensor.derived) shard.payload_bytes += fragment.range.size() * size_of(tensor.dtype);

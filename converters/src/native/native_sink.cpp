@@ -39,7 +39,8 @@ class NativeSink final : public Sink {
       tensor.crc64.reset();
       tensor.stats.reset();
     }
-    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) plan_rank(rank);
+    const ShardPlans plans(catalog_);
+    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) plan_rank(plans, rank);
     staging_ = begin_save(storage_, folder_, tag_, save_id_);
   }
 
@@ -75,9 +76,9 @@ class NativeSink final : public Sink {
   }
 
  private:
-  void plan_rank(std::uint32_t rank) {
+  void plan_rank(const ShardPlans& plans, std::uint32_t rank) {
     RankShard& shard = ranks_[rank];
-    shard.fragments = plan_shard(catalog_, rank);
+    shard.fragments = plans.shard(rank);
     shard.first_fragment = fragments_.size();
     for (const Fragment& fragment : shard.fragments) {
       shard.missing_elements += fragment.range.size();

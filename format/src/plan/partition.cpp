@@ -13,35 +13,35 @@ struct Place {
   std::size_t slot = 0;
 };
 
-// The parameters that follow the flat layout of a unit, by name.
-struct FlatUnits {
-  std::unordered_map<std::string_view, Place> places;
-  std::vector<FlatLayout> layouts;
+// A unit with the tensors of each of its parameters that are cut as its flat vector is.
+struct FlatUnit {
+  FlatLayout layout;
+  std::vector<std::vector<std::uint32_t>> tensors;  // [slot]
 
-  explicit FlatUnits(const Catalog& catalog) {
-    std::unordered_map<std::string_view, std::uint64_t> elements;
-    for (const TensorInfo& tensor : catalog.tensors) {
-      const bool is_weight = tensor.state == state::kFp32 || tensor.state == state::kWeights;
-      if (is_weight || !elements.contains(tensor.fqn)) elements[tensor.fqn] = tensor.elements();
+  // Slots lie in order and apart: those of a rank are a run.
+  void append_owned(std::uint32_t rank, std::uint32_t world_size,
+                    std::vector<Fragment>& out) const {
+    const std::uint64_t shard = layout.shard_length(world_size);
+    const std::uint64_t begin = checked_mul(shard, rank, "a shard's offset");
+    const auto first = std::ranges::upper_bound(
+        layout.slots, begin, {}, [](const FlatSlot& slot) { return slot.offset + slot.elements; });
+    for (auto slot = static_cast<std::size_t>(first - layout.slots.begin());
+         slot < layout.slots.size() && layout.slots[slot].offset < begin + shard; ++slot) {
+      const ElementRange range = layout.owned(slot, rank, world_size);
+      if (range.empty()) continue;
+      for (const std::uint32_t tensor : tensors[slot]) out.push_back({tensor, range});
     }
-    for (std::size_t unit = 0; unit < catalog.units.size(); ++unit) {
-      std::vector<std::uint64_t> sizes;
-      for (const std::string& fqn : catalog.units[unit].fqns) {
-        places[fqn] = {unit, sizes.size()};
-        sizes.push_back(elements.contains(fqn) ? elements.at(fqn) : 0);
-      }
-      layouts.push_back(flat_layout(sizes));
-    }
-  }
-
-  // nullptr for tensors that are not laid out flat.
-  const Place* find(const TensorInfo& tensor) const {
-    const auto found = places.find(tensor.fqn);
-    if (found == places.end() || tensor.state == state::kBuffer) return nullptr;
-    const Place& place = found->second;
-    return layouts[place.unit].slots[place.slot].elements == tensor.elements() ? &place : nullptr;
   }
 };
+
+std::unordered_map<std::string_view, std::uint64_t> parameter_elements(const Catalog& catalog) {
+  std::unordered_map<std::string_view, std::uint64_t> elements;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    const bool is_weight = tensor.state == state::kFp32 || tensor.state == state::kWeights;
+    if (is_weight || !elements.contains(tensor.fqn)) elements[tensor.fqn] = tensor.elements();
+  }
+  return elements;
+}
 
 // A position in the concatenation of the replicated tensors.
 struct Cut {
@@ -117,25 +117,52 @@ FlatLayout flat_layout(std::span<const std::uint64_t> parameter_elements) {
   return layout;
 }
 
-std::vector<Fragment> plan_shard(const Catalog& catalog, std::uint32_t rank) {
-  const FlatUnits flat(catalog);
-  Spread spread(catalog);
-  std::vector<Fragment> fragments;
-  for (std::uint32_t tensor = 0; tensor < catalog.tensors.size(); ++tensor) {
-    const Place* place = catalog.stage >= 1 ? flat.find(catalog.tensors[tensor]) : nullptr;
-    if (place == nullptr) {
-      spread.add(tensor);
-      continue;
+struct ShardPlans::Impl {
+  explicit Impl(const Catalog& catalog) : world_size(catalog.world_size), spread(catalog) {
+    const auto elements = parameter_elements(catalog);
+    std::unordered_map<std::string_view, Place> places;
+    for (const UnitLayout& named : catalog.units) {
+      std::vector<std::uint64_t> sizes;
+      for (const std::string& fqn : named.fqns) {
+        places[fqn] = {units.size(), sizes.size()};
+        sizes.push_back(elements.contains(fqn) ? elements.at(fqn) : 0);
+      }
+      units.push_back({flat_layout(sizes), std::vector<std::vector<std::uint32_t>>(sizes.size())});
     }
-    const ElementRange range =
-        flat.layouts[place->unit].owned(place->slot, rank, catalog.world_size);
-    if (!range.empty()) fragments.push_back({tensor, range});
+    for (std::uint32_t number = 0; number < catalog.tensors.size(); ++number) {
+      const TensorInfo& tensor = catalog.tensors[number];
+      const auto place = places.find(tensor.fqn);
+      const bool is_flat =
+          catalog.stage >= 1 && place != places.end() && tensor.state != state::kBuffer &&
+          units[place->second.unit].layout.slots[place->second.slot].elements == tensor.elements();
+      if (is_flat) {
+        units[place->second.unit].tensors[place->second.slot].push_back(number);
+      } else {
+        spread.add(number);
+      }
+    }
   }
-  spread.append_run(rank, catalog.world_size, fragments);
+
+  const std::uint32_t world_size;
+  std::vector<FlatUnit> units;
+  Spread spread;
+};
+
+ShardPlans::ShardPlans(const Catalog& catalog) : impl_(std::make_unique<Impl>(catalog)) {}
+ShardPlans::~ShardPlans() = default;
+
+std::vector<Fragment> ShardPlans::shard(std::uint32_t rank) const {
+  std::vector<Fragment> fragments;
+  for (const FlatUnit& unit : impl_->units) unit.append_owned(rank, impl_->world_size, fragments);
+  impl_->spread.append_run(rank, impl_->world_size, fragments);
   std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
     return a.tensor != b.tensor ? a.tensor < b.tensor : a.range.begin < b.range.begin;
   });
   return fragments;
+}
+
+std::vector<Fragment> plan_shard(const Catalog& catalog, std::uint32_t rank) {
+  return ShardPlans(catalog).shard(rank);
 }
 
 }  // namespace unishard

@@ -4,6 +4,7 @@
 // start a new run from these weights.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/transfer.hpp"
 
 #include "checkpoint/agree.hpp"
 #include "checkpoint/bridge.hpp"
@@ -19,6 +20,8 @@ namespace unishard::trainer::detail {
 namespace {
 
 using converters::Source;
+
+constexpr unsigned kReaders = 2;  ///< of one rank
 
 template <class T>
 std::optional<T> number_at(const Json& section, const char* key) {
@@ -116,10 +119,22 @@ void check_copies(const Source& reader, const Contents& contents, const LocalSta
   });
 }
 
+/// Whole tensors side by side: one is checked while another comes from the disk.
 void read_tensors(const Source& reader, const Contents& contents, const LocalState& local) {
+  struct Job {
+    const ForeignView::Place* place;
+    DType dtype;
+    LocalTensor to;
+  };
+  std::vector<Job> jobs;
   visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
-    read_tensor(reader, contents.view.places[saved], local.tensors()[t].dtype, local.local(t));
+    jobs.push_back({&contents.view.places[saved], local.tensors()[t].dtype, local.local(t)});
   });
+  run_bounded(jobs.size(), {.threads = kReaders, .buffer_bytes = 0},
+              [&](std::size_t index, std::span<std::byte>) -> std::uint64_t {
+                read_tensor(reader, *jobs[index].place, jobs[index].dtype, jobs[index].to);
+                return 0;
+              });
 }
 
 /// The configuration's numbers win over the checkpoint's, but not in silence.

@@ -1,9 +1,17 @@
 // A save, step by step (commit.cpp of unishard::format holds the protocol and its reasons).
 #include "checkpoint/save.hpp"
 
+#include "unishard/format/transfer.hpp"
+
 #include "checkpoint/agree.hpp"
 
 namespace unishard::trainer::detail {
+namespace {
+
+/// Of one rank: one digests while another waits for the disk.
+constexpr unsigned kWriters = 2;
+
+}  // namespace
 
 Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
            const EngineOptions& options)
@@ -53,7 +61,11 @@ void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
         staging_folder(folder_, tag_, save_id_) / shard_file_name(rank_, catalog_.world_size);
     report(CommitStep::WriteShard);
     ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_);
-    for (std::size_t f = 0; f < fragments_.size(); ++f) give(writer, f);
+    run_bounded(fragments_.size(), {.threads = kWriters, .buffer_bytes = 0},
+                [&](std::size_t index, std::span<std::byte>) -> std::uint64_t {
+                  give(writer, index);
+                  return 0;
+                });
     report(CommitStep::SyncShard);
     entry_ = to_json(writer.finish()).dump();
   });

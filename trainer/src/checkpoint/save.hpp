@@ -16,7 +16,7 @@
 
 namespace unishard::trainer::detail {
 
-/// Gives all of fragments()[index] to the writer.
+/// Gives all of fragments()[index] to the writer. Called from several threads.
 using GiveFragment = std::function<void(ShardWriter& writer, std::size_t index)>;
 
 class Save {

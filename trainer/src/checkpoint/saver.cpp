@@ -5,6 +5,7 @@
 #include "checkpoint/agree.hpp"
 #include "checkpoint/describe.hpp"
 
+#include <mutex>
 #include <utility>
 
 namespace unishard::trainer::detail {
@@ -27,9 +28,14 @@ SaveHandle Saver::save(const SaveRequest& request) {
     save_behind(std::move(save), local, started);
     return SaveHandle(last_);
   }
+  std::mutex mutex;  // `local` is one thread's at a time
   SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
     const Fragment& fragment = save->fragments()[index];
-    writer.write(index, fragment.range, locate(local, save->catalog(), fragment).bytes);
+    const LocalTensor tensor = [&] {
+      const std::scoped_lock lock(mutex);
+      return locate(local, save->catalog(), fragment);
+    }();
+    writer.write(index, fragment.range, tensor.bytes);
   });
   report.seconds = report.stall_seconds = seconds_since(started);
   const auto outcome = std::make_shared<SaveOutcome>();

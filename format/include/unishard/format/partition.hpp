@@ -10,6 +10,7 @@
 #include "unishard/format/catalog.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,12 +44,29 @@ struct Fragment {
   bool operator==(const Fragment&) const = default;
 };
 
-/// What `rank` of catalog.world_size writes at catalog.stage, sorted by (tensor, begin); empty
+/// What each rank of catalog.world_size writes at catalog.stage, sorted by (tensor, begin); empty
 /// ranges are left out. At stage >= 1 the states of parameters that are in a unit follow the flat
 /// layout; everything else (buffers, frozen weights, all of stage 0, tensors outside any unit) is
 /// replicated data that is written once, spread over the ranks in contiguous, byte-balanced runs
 /// cut at multiples of 1024 elements. Over all ranks every element of every tensor occurs exactly
-/// once. O(tensors), for any rank.
+/// once.
+class ShardPlans {
+ public:
+  /// O(tensors). The catalog must outlive this.
+  explicit ShardPlans(const Catalog& catalog);
+  ~ShardPlans();
+  ShardPlans(const ShardPlans&) = delete;
+  ShardPlans& operator=(const ShardPlans&) = delete;
+
+  /// O(u log p + f log f) for u units of p parameters and f fragments of this rank. Thread-safe.
+  std::vector<Fragment> shard(std::uint32_t rank) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// ShardPlans(catalog).shard(rank), for who needs one rank's.
 std::vector<Fragment> plan_shard(const Catalog& catalog, std::uint32_t rank);
 
 }  // namespace unishard
