@@ -79,6 +79,7 @@ def main():
             "zero_to_fp32": ([unishard, "zero_to_fp32", args.folder, out / "a.safetensors", *limit], out / "a.safetensors"),
             "DeepSpeed's zero_to_fp32": ([sys.executable, "-c", ZERO_TO_FP32, args.folder, out / "b"], out / "b"),
             f"reshard {ranks} -> {world_size}": ([unishard, "reshard", args.folder, out / "c", "-w", world_size, *limit], out / "c"),
+            "the same, --no-check": ([unishard, "reshard", args.folder, out / "f", "-w", world_size, "--no-check", *limit], out / "f"),
             "DeepSpeed's ds_to_universal": ([sys.executable, "-c", DS_TO_UNIVERSAL, args.folder / tag, out / "d"], out / "d"),
             "cp -r": (["cp", "-r", args.folder, out / "e"], out / "e"),
         }
@@ -97,7 +98,8 @@ def main():
     size = sum(file.stat().st_size for file in (args.folder / tag).iterdir())
     print(f"{args.folder}: {size >> 20} MiB of {ranks} ranks; page cache warm, files synced; {args.repeats} repeats")
     median = {name: statistics.median(seconds for seconds, _ in done) for name, done in runs.items()}
-    against = {"zero_to_fp32": "DeepSpeed's zero_to_fp32", f"reshard {ranks} -> {world_size}": "DeepSpeed's ds_to_universal"}
+    against = {"zero_to_fp32": "DeepSpeed's zero_to_fp32"}
+    against |= dict.fromkeys([f"reshard {ranks} -> {world_size}", "the same, --no-check"], "DeepSpeed's ds_to_universal")
     for name, done in runs.items():
         seconds = [one for one, _ in done]
         ratio = f"{median[against[name]] / median[name]:6.1f} times faster" if name in against else ""

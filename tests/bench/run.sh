@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whole jobs against `cat` and `cp` of the same bytes, in one run: tests/bench/run.sh [PRESET] [SCALE] [REPEATS] [FOLDER]
+# Whole jobs against `cat` and `cp` of the same bytes, saving and loading against raw I/O, planning and opening at scale, in one run: tests/bench/run.sh [PRESET] [SCALE] [REPEATS] [FOLDER]
 # Each row: median seconds (min to max) of the repeats, the ratio reference/ours (above 1: ours is faster), peak resident memory. The page cache
 # is dropped before each timed command where that is allowed (root); the first line says which.
 set -euo pipefail
@@ -62,3 +62,6 @@ for limit in 64MiB 1GiB; do
   row "verify --deep, $limit, against reading" "verify_$limit" read
 done
 row "inspect, against reading" inspect read
+"build/$preset/tests/data_plane" "$work/data_plane" --size $((scale / 8)) --repeats "$repeats"   # saving, loading
+rm -rf "$work/data_plane"
+"build/$preset/tests/scale" "$work/scale" --gib 10   # planning, opening

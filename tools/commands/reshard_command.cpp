@@ -21,6 +21,7 @@ struct Options {
   tools::ReshardTarget target;
   bool dry_run = false;
   bool json = false;
+  bool check = true;
   Resources resources;
 };
 
@@ -35,6 +36,7 @@ int run_foreign(const Options& options) {
   job.output.path = options.output;
   job.dry_run = options.dry_run;
   job.json = options.json;
+  job.check = options.check;
   job.resources = options.resources;
   return run_convert(std::move(job));
 }
@@ -133,6 +135,9 @@ void add_reshard(CLI::App& app, Action& action) {
   add_tag(*command, options->tag);
   command->add_flag("--dry-run,--dry_run", options->dry_run,
                     "Print what would be read and written");
+  command->add_flag("!--no-check,!--no_check", options->check,
+                    "Do not read the result back and compare it (formats other than UniShard's, "
+                    "which has checksums of its own)");
   command->add_flag("--json", options->json, "Result or plan as JSON");
   options->resources.add_to(*command);
   command->footer(
