@@ -134,7 +134,8 @@ class Training {
     if (latest && options_.save_folder.empty())
       raise(ErrorCode::InvalidArgument, "--resume needs --save-dir, or a path");
     const bool is_path = !latest && (options_.save_folder.empty() ||
-                                     options_.resume->find('/') != std::string::npos);
+                                     options_.resume->find('/') != std::string::npos ||
+                                     posix_storage().kind(*options_.resume) == EntryKind::File);
     const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
     const bool empty = is_first() && latest &&
                        (posix_storage().kind(folder) == EntryKind::Missing ||

@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
+#include "storage/write_behind.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
@@ -182,6 +183,20 @@ INSTANTIATE_TEST_SUITE_P(Ways, Io,
                                          Way{IoMode::Direct, 4 * kMiB},
                                          Way{IoMode::Direct, 2 * kMiB}, Way{IoMode::Direct, 0},
                                          Way{IoMode::Buffered, 64 * kMiB}));
+
+TEST(WriteBehind, WhatWasLostIsToldToWhoeverFlushes) {
+  int failures = 0;
+  WriteBehind writes(
+      {.file_bytes = 8 * kMiB, .held_bytes = 4 * kMiB, .is_zero = true},
+      [&](std::uint64_t, std::span<const std::byte>) {
+        if (failures++ == 0) raise(ErrorCode::Io, "the disk is broken");
+      },
+      [](std::uint64_t, std::span<const std::byte>) {});
+  const std::string bytes = random_bytes(2 * kMiB, 10);
+  EXPECT_THROW(writes.write(0, part(bytes, 0, bytes.size())), Error);
+  EXPECT_NO_THROW(writes.write(2 * kMiB, part(bytes, 0, bytes.size())));
+  EXPECT_THROW(writes.flush(0, 8 * kMiB), Error) << "the first block is not in the file";
+}
 
 TEST(IoModes, HaveNames) {
   EXPECT_EQ(io_mode_from_name("auto"), IoMode::Auto);

@@ -46,6 +46,11 @@ std::unique_ptr<converters::Sink> make_model_sink(Storage& storage, const Path& 
   return converters::make_torch_sink(storage, output, plan.target, {});
 }
 
+/// HDF5 links them and torch.save shares their storage; safetensors has one name per tensor.
+bool keeps_aliases(const Path& output) {
+  return is_model_file(output) && output.extension() != ".safetensors";
+}
+
 int run(const Options& options) {
   Storage& storage = posix_storage();
   const Path output = options.output;
@@ -82,7 +87,7 @@ int run(const Options& options) {
                 {"tensors", plan.target.tensors.size()},
                 {"bytes", bytes},
                 {"notes", notes},
-                {"aliases_left_out", plan.target.aliases.size()},
+                {"aliases_left_out", keeps_aliases(output) ? 0 : plan.target.aliases.size()},
                 {"frozen_left_out", plan.frozen_left_out}});
   } else if (!options.resources.quiet) {
     fmt::print(stderr, "{}: {} tensors, {}\n", output.string(), plan.target.tensors.size(),

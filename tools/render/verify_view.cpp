@@ -51,9 +51,12 @@ std::string verify_text(const tools::VerifyReport& report) {
     return out + fmt::format("{} finding{}\n", report.findings.size(),
                              report.findings.size() == 1 ? "" : "s");
   }
-  return out + (report.deep
-                    ? "sound: every byte and every digest was checked\n"
-                    : "sound as far as names, sizes and tables tell (--deep reads the data)\n");
+  if (!report.deep)
+    return out + "sound as far as names, sizes and tables tell (--deep reads the data)\n";
+  const bool has_digests =
+      std::ranges::all_of(report.checked, [](const auto& tag) { return tag.chunks_checked > 0; });
+  return out + (has_digests ? "sound: every byte and every digest was checked\n"
+                            : "readable: every byte could be read, and has no checksum\n");
 }
 
 Json verify_json(const tools::VerifyReport& report) {

@@ -58,7 +58,8 @@ std::optional<std::uint64_t> cached_bytes(int descriptor, std::uint64_t offset,
   return pages.cached * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// What O_DIRECT asks of addresses and offsets in this file; 0 when it does not work.
+// What O_DIRECT asks of addresses and offsets in this file; 0 when it does not work, or the kernel
+// (before 6.1) does not tell.
 std::uint32_t direct_alignment(int descriptor) {
   struct statx status {};
   if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return 0;

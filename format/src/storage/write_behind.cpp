@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 
 namespace unishard {
 namespace {
@@ -134,6 +133,7 @@ void WriteBehind::leave(Map::iterator item, Lock& lock) {
   lock.lock();
   pending_.erase(item);
   changed_.notify_all();
+  if (failure && !failure_) failure_ = failure;
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -141,13 +141,14 @@ void WriteBehind::flush(std::uint64_t begin, std::uint64_t end) {
   Lock lock(mutex_);
   for (;;) {
     const auto item = pending_.lower_bound(begin / kBlockBytes);
-    if (item == pending_.end() || item->first * kBlockBytes >= end) return;
+    if (item == pending_.end() || item->first * kBlockBytes >= end) break;
     if (item->second.users > 0 || item->second.leaving) {
       changed_.wait(lock);
     } else {
       leave(item, lock);
     }
   }
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 std::size_t WriteBehind::length_of(std::uint64_t index) const {

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -31,7 +32,8 @@ class WriteBehind {
   WriteBehind(Limits limits, Write direct, Write buffered);
 
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Afterwards no byte of [begin, end) is held. Rethrows what writing threw.
+  /// Afterwards no byte of [begin, end) is held. Rethrows what writing threw, and from then on
+  /// always: bytes are lost, whoever was told first.
   void flush(std::uint64_t begin, std::uint64_t end);
 
  private:
@@ -63,6 +65,7 @@ class WriteBehind {
   Map pending_;
   std::vector<bool> written_;  ///< blocks of which something was written to the file
   std::uint64_t clock_ = 0;
+  std::exception_ptr failure_;  ///< the first
 };
 
 }  // namespace unishard

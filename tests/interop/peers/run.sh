@@ -26,9 +26,10 @@ failed=0
 ask() {  # ask TITLE SCRIPT ARGUMENTS...
   printf '\n== %s\n' "$1"
   "$python" "tests/interop/peers/$2" "$build" "${@:3}" 2> >(grep -v -e WARNING -e CUDA >&2)
-  case $? in
+  local status=$?
+  case $status in
     0 | 77) ;;
-    *) failed=1 ;;
+    *) failed=1; echo "FAILED: $2 ended with status $status" ;;
   esac
 }
 ask "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py

@@ -174,9 +174,11 @@ def fsdp2(build, native, scratch, world_size):
     ranks, _ = truth.launch(__file__, job, world_size)
     output = ranks[0][1]
     rows = [line for line in output.splitlines() if line.startswith(("fp32 ", "bf16 "))]
-    failed = any(status != 0 for status, _ in ranks)
     print("\n".join(rows) if rows else output[-3000:], flush=True)
-    return failed
+    failed = [(rank, *ended) for rank, ended in enumerate(ranks) if ended[0] != 0]
+    for rank, status, said in failed:
+        print(f"rank {rank} of {world_size} ended with status {status}:\n{said[-2000:]}", flush=True)
+    return bool(failed)
 
 
 def main():
