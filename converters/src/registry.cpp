@@ -141,6 +141,7 @@ const Row* find_row(Storage& storage, const Path& path) {
 
 std::vector<FormatEntry> known_formats() {
   std::vector<FormatEntry> entries;
+  entries.reserve(std::size(kFormats));
   for (const Row& row : kFormats) entries.push_back(row.entry);
   return entries;
 }

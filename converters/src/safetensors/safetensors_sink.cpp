@@ -79,6 +79,7 @@ class SafetensorsSink final : public Sink {
 
   void create_files(std::uint64_t max_shard_bytes) {
     std::vector<std::uint64_t> sizes;
+    sizes.reserve(catalog_.tensors.size());
     for (const TensorInfo& tensor : catalog_.tensors) sizes.push_back(tensor.bytes());
     const auto split =
         safetensors::split_files(sizes, is_folder_ ? max_shard_bytes : ~std::uint64_t{0});

@@ -165,9 +165,9 @@ struct ShardWriter::Impl {
     file->reserve(entry.bytes);
   }
 
-  void add(Record record) {
+  void add(const Record& record) {
     const std::scoped_lock lock(mutex);
-    records.push_back(std::move(record));
+    records.push_back(record);
   }
 
   // One piece: below `limit` elements, in one chunk.

@@ -44,9 +44,9 @@ std::uint64_t round_up(std::uint64_t value) { return round_down(value + kPage - 
 std::optional<std::uint64_t> cached_bytes(int descriptor, std::uint64_t offset,
                                           std::uint64_t bytes) {
 #ifdef SYS_cachestat
-  constexpr long kCachestat = SYS_cachestat;
+  constexpr long call = SYS_cachestat;
 #else
-  constexpr long kCachestat = 451;  // the same on every architecture
+  constexpr long call = 451;  // the same on every architecture
 #endif
   struct Range {
     std::uint64_t offset, bytes;
@@ -54,7 +54,7 @@ std::optional<std::uint64_t> cached_bytes(int descriptor, std::uint64_t offset,
   struct Pages {
     std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
   } pages{};
-  if (::syscall(kCachestat, descriptor, &range, &pages, 0u) != 0) return std::nullopt;
+  if (::syscall(call, descriptor, &range, &pages, 0u) != 0) return std::nullopt;
   return pages.cached * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
@@ -282,8 +282,8 @@ class PosixFile final : public File {
   std::unique_ptr<WriteBehind> pending_;
 };
 
-std::mutex options_mutex;
-IoOptions options;
+std::mutex process_mutex;
+IoOptions process_options;
 
 }  // namespace
 
@@ -302,13 +302,13 @@ IoOptions IoOptions::within(std::uint64_t memory_bytes, IoMode mode) {
 }
 
 void configure_io(const IoOptions& wanted) {
-  const std::scoped_lock lock(options_mutex);
-  options = wanted;
+  const std::scoped_lock lock(process_mutex);
+  process_options = wanted;
 }
 
 IoOptions io_options() {
-  const std::scoped_lock lock(options_mutex);
-  return options;
+  const std::scoped_lock lock(process_mutex);
+  return process_options;
 }
 
 std::unique_ptr<File> make_posix_file(Path path, int descriptor, bool writable) {
