@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -125,7 +126,7 @@ TEST_P(Io, AnyPartIsReadIntoMemoryOfAnyAlignment) {
   const auto file = posix_storage().open(path_);
   std::mt19937 random(6);
   std::vector<std::byte> memory(bytes.size() + 8192);
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 30; ++round) {
     const bool aligned = round % 3 == 0;
     std::uint64_t begin = random() % bytes.size(), skip = random() % 4096;
     if (aligned) begin = begin / 4096 * 4096;
@@ -133,7 +134,7 @@ TEST_P(Io, AnyPartIsReadIntoMemoryOfAnyAlignment) {
     const std::uint64_t count = random() % (bytes.size() - begin) + 1;
     const std::span<std::byte> out = std::span(memory).subspan(skip, count);
     file->read_at(begin, out);
-    ASSERT_TRUE(std::ranges::equal(out, part(bytes, begin, begin + count))) << "round " << round;
+    ASSERT_EQ(std::memcmp(out.data(), bytes.data() + begin, count), 0) << "round " << round;
   }
 }
 
