@@ -65,7 +65,7 @@ class TrainGpt : public testing::Test {
       EXPECT_GT(json.at("grad_norm").get<double>(), 0) << line;
       EXPECT_GT(json.at("lr").get<double>(), 0) << line;
       EXPECT_GT(json.at("tokens_per_s").get<double>(), 0) << line;
-      EXPECT_TRUE(fresh || at->second == json.at("loss"))
+      EXPECT_TRUE(fresh || at->second == json.at("loss").get<std::string>())
           << "step " << step << " was repeated with another loss";
     }
     return found;
