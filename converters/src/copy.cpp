@@ -42,20 +42,18 @@ bool check_plan(const CopyPlan& plan) {
   return converts;
 }
 
-/// Cuts at boundaries of the source where they are near, so that neighbours share no chunk of it.
+/// Cuts at boundaries of the source, so that neighbours share no chunk of it.
 std::vector<Piece> cut(const CopyPlan& plan, const std::vector<Fragment>& fragments,
                        std::uint64_t piece_bytes) {
+  const Boundary boundary = [&plan](std::uint32_t tensor, std::uint64_t element) {
+    return plan.source->read_boundary(plan.tensor_map[tensor], element);
+  };
+  // One by one: neighbours may be equal, when a sink wants the same elements in several places.
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < fragments.size(); ++i) {
-    const auto [tensor, range] = fragments[i];
-    const std::uint64_t step =
-        std::max<std::uint64_t>(1, piece_bytes / size_of(plan.target->tensors[tensor].dtype));
-    for (std::uint64_t at = range.begin; at < range.end;) {
-      std::uint64_t end = range.end - at > step ? at + step : range.end;
-      const std::uint64_t boundary = plan.source->read_boundary(plan.tensor_map[tensor], end);
-      if (end < range.end && boundary > at + step / 2) end = boundary;
-      pieces.push_back({i, {at, end}});
-      at = end;
+    for (const Fragment& part :
+         cut_fragments(*plan.target, std::span(&fragments[i], 1), piece_bytes, boundary)) {
+      pieces.push_back({i, part.range});
     }
   }
   return pieces;

@@ -3,6 +3,7 @@
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/huge_buffer.hpp"
 #include "unishard/format/transfer.hpp"
 
 #include "make_checkpoint.hpp"
@@ -10,7 +11,6 @@
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,8 +52,8 @@ void raw_file(const Path& path, std::uint64_t bytes, bool writes) {
   if (file < 0) file = ::open(path.c_str(), flags, 0644);
   if (file < 0) raise_errno("opening", path.native(), errno);
   if (writes) ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
-  void* const block = std::aligned_alloc(kBlock, kBlock);
-  ::madvise(block, kBlock, MADV_HUGEPAGE);
+  const HugeBuffer buffer(kBlock);
+  void* const block = buffer.bytes().data();
   std::memset(block, 1, kBlock);
   for (std::uint64_t at = 0; at < bytes; at += kBlock) {
     const auto offset = static_cast<off_t>(at);
@@ -63,7 +63,6 @@ void raw_file(const Path& path, std::uint64_t bytes, bool writes) {
   }
   if (writes) ::fsync(file);
   ::close(file);
-  std::free(block);
 }
 
 /// What one rank holds: its fragments back to back.
@@ -72,8 +71,8 @@ struct RankState {
   std::vector<std::byte> bytes;
 
   /// Calls visit(index of the fragment, a part of it, the part's bytes) on two threads.
-  template <class Cut, class Visit>
-  void each(const Catalog& catalog, const Cut& boundary, const Visit& visit) {
+  template <class Visit>
+  void each(const Catalog& catalog, const Boundary& boundary, const Visit& visit) {
     struct Part {
       std::size_t fragment;
       ElementRange range;
@@ -82,15 +81,11 @@ struct RankState {
     std::vector<Part> parts;
     std::size_t at = 0;
     for (std::size_t i = 0; i < fragments.size(); ++i) {
-      const auto [tensor, range] = fragments[i];
-      const std::uint64_t width = size_of(catalog.tensors[tensor].dtype);
-      for (std::uint64_t begin = range.begin; begin < range.end;) {
-        const std::uint64_t limit = std::min(range.end, begin + kBlock / width);
-        const std::uint64_t near = limit < range.end ? boundary(tensor, limit) : limit;
-        const std::uint64_t end = near > begin ? near : limit;
-        parts.push_back({i, {begin, end}, std::span(bytes).subspan(at, (end - begin) * width)});
-        at += parts.back().bytes.size();
-        begin = end;
+      for (const auto& [tensor, range] :
+           cut_fragments(catalog, {&fragments[i], 1}, kBlock, boundary)) {
+        const std::size_t count = range.size() * size_of(catalog.tensors[tensor].dtype);
+        parts.push_back({i, range, std::span(bytes).subspan(at, count)});
+        at += count;
       }
     }
     run_bounded(parts.size(), {.threads = 2, .buffer_bytes = 1},
@@ -217,11 +212,10 @@ class Bench {
     on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
       ShardWriter writer(storage, staging / shard_file_name(rank, catalog_.world_size), save_id,
                          catalog_, rank, states_[rank].fragments);
-      states_[rank].each(
-          catalog_, [](std::size_t, std::uint64_t element) { return element; },
-          [&](std::size_t i, ElementRange range, std::span<const std::byte> bytes) {
-            writer.write(i, range, bytes);
-          });
+      states_[rank].each(catalog_, {},
+                         [&](std::size_t i, ElementRange range, std::span<const std::byte> bytes) {
+                           writer.write(i, range, bytes);
+                         });
       entries[rank] = writer.finish();
     });
     commit_save(storage, folder_, "tag", save_id, catalog_, std::move(entries));
@@ -232,7 +226,7 @@ class Bench {
       const CheckpointReader reader(posix_storage(), folder_ / "tag");
       states[rank].each(
           catalog,
-          [&](std::size_t tensor, std::uint64_t element) {
+          [&](std::uint32_t tensor, std::uint64_t element) {
             return reader.chunk_start(tensor, element);
           },
           [&](std::size_t i, ElementRange range, std::span<std::byte> bytes) {

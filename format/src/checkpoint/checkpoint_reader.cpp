@@ -121,22 +121,20 @@ struct CheckpointReader::Impl {
 
   void read_stored(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
     const std::uint64_t item_bytes = size_of(manifest.catalog.tensors[tensor].dtype);
-    const auto all = of(tensor);
-    const Piece* piece = piece_with(tensor, range.begin);
-    for (; piece != nullptr && piece != all.data() + all.size() && piece->range.begin < range.end;
-         ++piece) {
-      const ElementRange part = intersect(range, piece->range);
-      shards[piece->shard]->read(
-          piece->row, part,
+    for (const Piece& piece : pieces_from(tensor, range.begin)) {
+      if (piece.range.begin >= range.end) break;
+      const ElementRange part = intersect(range, piece.range);
+      shards[piece.shard]->read(
+          piece.row, part,
           out.subspan((part.begin - range.begin) * item_bytes, part.size() * item_bytes));
     }
   }
 
-  const Piece* piece_with(std::size_t tensor, std::uint64_t element) const {
+  // The piece that holds `element` and those behind it.
+  std::span<const Piece> pieces_from(std::size_t tensor, std::uint64_t element) const {
     const auto all = of(tensor);
-    const auto piece =
-        std::ranges::upper_bound(all, element, {}, [](const Piece& p) { return p.range.end; });
-    return piece == all.end() ? nullptr : &*piece;
+    return {std::ranges::upper_bound(all, element, {}, [](const Piece& p) { return p.range.end; }),
+            all.end()};
   }
 
   void read_derived(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
@@ -178,9 +176,9 @@ std::span<const CheckpointReader::Piece> CheckpointReader::pieces(std::size_t te
 
 std::uint64_t CheckpointReader::chunk_start(std::size_t tensor, std::uint64_t element) const {
   const std::size_t stored = catalog().tensors.at(tensor).derived ? impl_->masters[tensor] : tensor;
-  const Piece* const piece = impl_->piece_with(stored, element);
-  if (piece == nullptr) return element;
-  return impl_->shards[piece->shard]->chunk_start(piece->row, element);
+  const auto pieces = impl_->pieces_from(stored, element);
+  if (pieces.empty()) return element;
+  return impl_->shards[pieces.front().shard]->chunk_start(pieces.front().row, element);
 }
 
 void CheckpointReader::read(std::size_t tensor, ElementRange range,

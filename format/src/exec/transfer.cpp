@@ -1,6 +1,6 @@
 #include "unishard/format/transfer.hpp"
 
-#include "storage/huge_buffer.hpp"
+#include "unishard/format/huge_buffer.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -35,14 +35,20 @@ TransferOptions TransferOptions::within(std::uint64_t memory_bytes, unsigned thr
 }
 
 std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Fragment> fragments,
-                                    std::uint64_t buffer_bytes) {
+                                    std::uint64_t buffer_bytes, const Boundary& boundary) {
   std::vector<Fragment> cut;
-  for (const Fragment& fragment : fragments) {
+  for (const auto& [tensor, range] : fragments) {
     const std::uint64_t step =
-        std::max<std::uint64_t>(1, buffer_bytes / size_of(catalog.tensors[fragment.tensor].dtype));
-    for (std::uint64_t at = fragment.range.begin; at < fragment.range.end;
-         at += std::min(step, fragment.range.end - at)) {
-      cut.push_back({fragment.tensor, {at, at + std::min(step, fragment.range.end - at)}});
+        std::max<std::uint64_t>(1, buffer_bytes / size_of(catalog.tensors[tensor].dtype));
+    for (std::uint64_t at = range.begin; at < range.end;) {
+      std::uint64_t end = range.end;
+      if (range.end - at > step) {
+        end = at + step;
+        const std::uint64_t good = boundary ? boundary(tensor, end) : end;
+        if (good > at + step / 2) end = good;
+      }
+      cut.push_back({tensor, {at, end}});
+      at = end;
     }
   }
   return cut;

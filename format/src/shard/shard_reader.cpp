@@ -234,10 +234,6 @@ struct ShardReader::Impl {
     return out;
   }
 
-  void check_chunk(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes) const {
-    if (crc64(bytes) != digests[set][chunk]) raise_damaged(damage(set, chunk));
-  }
-
   [[noreturn]] void raise_damaged(const Damage& bad) const {
     std::string lost;
     for (const Fragment& part : bad.lost) {
@@ -259,7 +255,7 @@ struct ShardReader::Impl {
     file->read_at(chunk_offset(set, chunk), out);
     for (; !out.empty(); ++chunk) {
       const std::uint64_t length = chunk_length(set, chunk);
-      check_chunk(set, chunk, out.first(length));
+      if (crc64(out.first(length)) != digests[set][chunk]) raise_damaged(damage(set, chunk));
       out = out.subspan(length);
     }
   }

@@ -1,5 +1,5 @@
 #pragma once
-#include "storage/huge_buffer.hpp"
+#include "unishard/format/huge_buffer.hpp"
 
 #include <condition_variable>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "storage/huge_buffer.hpp"
+#include "unishard/format/huge_buffer.hpp"
 
 #include <sys/mman.h>
 

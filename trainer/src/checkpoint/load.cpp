@@ -4,12 +4,12 @@
 // start a new run from these weights.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/transfer.hpp"
 
 #include "checkpoint/agree.hpp"
 #include "checkpoint/bridge.hpp"
 #include "checkpoint/describe.hpp"
 #include "checkpoint/foreign_view.hpp"
+#include "checkpoint/in_parallel.hpp"
 #include "checkpoint/read_tensor.hpp"
 
 #include <algorithm>
@@ -130,11 +130,12 @@ void read_tensors(const Source& reader, const Contents& contents, const LocalSta
   visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
     jobs.push_back({&contents.view.places[saved], local.tensors()[t].dtype, local.local(t)});
   });
-  run_bounded(jobs.size(), {.threads = kReaders, .buffer_bytes = 0},
-              [&](std::size_t index, std::span<std::byte>) -> std::uint64_t {
-                read_tensor(reader, *jobs[index].place, jobs[index].dtype, jobs[index].to);
-                return 0;
-              });
+  in_parallel(
+      jobs.size(),
+      [&](std::size_t index) {
+        read_tensor(reader, *jobs[index].place, jobs[index].dtype, jobs[index].to);
+      },
+      kReaders);
 }
 
 /// The configuration's numbers win over the checkpoint's, but not in silence.

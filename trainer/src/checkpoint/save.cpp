@@ -1,9 +1,8 @@
 // A save, step by step (commit.cpp of unishard::format holds the protocol and its reasons).
 #include "checkpoint/save.hpp"
 
-#include "unishard/format/transfer.hpp"
-
 #include "checkpoint/agree.hpp"
+#include "checkpoint/in_parallel.hpp"
 
 namespace unishard::trainer::detail {
 namespace {
@@ -61,11 +60,8 @@ void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
         staging_folder(folder_, tag_, save_id_) / shard_file_name(rank_, catalog_.world_size);
     report(CommitStep::WriteShard);
     ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_);
-    run_bounded(fragments_.size(), {.threads = kWriters, .buffer_bytes = 0},
-                [&](std::size_t index, std::span<std::byte>) -> std::uint64_t {
-                  give(writer, index);
-                  return 0;
-                });
+    in_parallel(
+        fragments_.size(), [&](std::size_t index) { give(writer, index); }, kWriters);
     report(CommitStep::SyncShard);
     entry_ = to_json(writer.finish()).dump();
   });

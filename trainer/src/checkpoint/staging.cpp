@@ -5,12 +5,8 @@
 #include "checkpoint/in_parallel.hpp"
 #include "checkpoint/stream_copy.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <optional>
 
 namespace unishard::trainer::detail {
@@ -109,21 +105,14 @@ StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
   return plan;
 }
 
-void Staging::Free::operator()(std::byte* memory) const { std::free(memory); }
-
 void Staging::reserve(std::uint64_t bytes) {
-  if (bytes <= capacity_) return;
-  memory_.reset();
-  capacity_ = 0;
-  const std::uint64_t whole = round_up_to(bytes, kHugePage);
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, whole)));
-  if (!memory_) throw std::bad_alloc();
-  ::madvise(memory_.get(), whole, MADV_HUGEPAGE);  // a wish
-  in_parallel(whole / kHugePage, [&](std::size_t index) {
-    volatile std::byte* const begin = memory_.get() + index * kHugePage;
+  if (bytes <= capacity_bytes()) return;
+  memory_ = {};  // before the larger one
+  memory_ = HugeBuffer(round_up_to(bytes, kHugePage));
+  in_parallel(capacity_bytes() / kHugePage, [&](std::size_t index) {
+    volatile std::byte* const begin = memory_.bytes().data() + index * kHugePage;
     for (std::uint64_t at = 0; at < kHugePage; at += kPage) begin[at] = std::byte{0};
   });
-  capacity_ = whole;
 }
 
 void Staging::capture(const LocalState& local, const Catalog& catalog,
@@ -135,7 +124,7 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
   for (std::size_t f = 0; f < fragments.size(); ++f) {
     if (plan_.places[f].is_master) continue;
     const LocalTensor tensor = locate(local, catalog, fragments[f]);
-    cut(memory_.get() + plan_.places[f].offset, tensor.bytes, pieces);
+    cut(memory_.bytes().data() + plan_.places[f].offset, tensor.bytes, pieces);
     keep.push_back(tensor.keep);
   }
   in_parallel(pieces.size(),
@@ -144,7 +133,7 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
 
 void Staging::give(ShardWriter& writer, std::size_t index) const {
   const StagingPlan::Place& place = plan_.places[index];
-  const std::span<const std::byte> bytes(memory_.get() + place.offset, place.bytes);
+  const std::span<const std::byte> bytes(memory_.bytes().data() + place.offset, place.bytes);
   const ElementRange range = writer.fragments()[index].range;
   if (place.is_master) {
     give_rounded(writer, index, range, bytes);

@@ -2,13 +2,13 @@
 // A copy of what this rank writes, so that training may change the tensors while they are written.
 // The memory is allocated once and used again by every later save. One thread at a time.
 #include "unishard/format/catalog.hpp"
+#include "unishard/format/huge_buffer.hpp"
 #include "unishard/format/partition.hpp"
 #include "unishard/format/shard.hpp"
 
 #include "checkpoint/local_state.hpp"
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,7 +35,7 @@ class Staging {
   /// Makes sure of `bytes` bytes, and touches them, so that a copy meets no page faults. What was
   /// staged is lost when the memory must grow. Throws std::bad_alloc.
   void reserve(std::uint64_t bytes);
-  std::uint64_t capacity_bytes() const { return capacity_; }
+  std::uint64_t capacity_bytes() const { return memory_.bytes().size(); }
 
   /// Copies the fragments, with several threads. Throws Internal when this rank does not hold one.
   void capture(const LocalState& local, const Catalog& catalog,
@@ -44,12 +44,7 @@ class Staging {
   void give(ShardWriter& writer, std::size_t index) const;
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-
-  std::unique_ptr<std::byte[], Free> memory_;
-  std::uint64_t capacity_ = 0;
+  HugeBuffer memory_;
   StagingPlan plan_;  ///< of the last capture()
 };
 

@@ -22,9 +22,13 @@ struct TransferOptions {
   static TransferOptions within(std::uint64_t memory_bytes, unsigned threads);
 };
 
-/// Cuts fragments so that none needs more than `buffer_bytes`, keeping order.
+/// The last element of `tensor` up to `element` where a piece is best cut.
+using Boundary = std::function<std::uint64_t(std::uint32_t tensor, std::uint64_t element)>;
+
+/// Cuts fragments so that none needs more than `buffer_bytes`, keeping order; at boundaries, where
+/// pieces stay longer than half of a buffer.
 std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Fragment> fragments,
-                                    std::uint64_t buffer_bytes);
+                                    std::uint64_t buffer_bytes, const Boundary& boundary = {});
 
 /// Calls work(index, buffer) once for every index below `count`, in increasing order per thread.
 /// `work` returns the bytes it did. Throws what the first failing call threw, after all threads
