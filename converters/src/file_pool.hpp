@@ -50,6 +50,7 @@ class PooledFile final : public File {
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override;
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override;
   void reserve(std::uint64_t bytes) override { pool_->get(path_)->reserve(bytes); }
+  void resize(std::uint64_t bytes) override { pool_->get(path_)->resize(bytes); }
   void sync() override { pool_->get(path_)->sync(); }
   void close() override {}
   const Path& path() const override { return path_; }

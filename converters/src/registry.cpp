@@ -59,7 +59,7 @@ std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
 }
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
-  return make_native_sink(storage, to.path, to.tag, std::move(catalog));
+  return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression);
 }
 std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
   return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog));

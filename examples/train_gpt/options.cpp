@@ -84,6 +84,15 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
       "--async-save,!--no-async-save", overrides.async_save,
       "training goes on while a copy of its state is saved (default: where twice the memory "
       "for the copies is available)");
+  app.add_option_function<std::string>(
+         "--compress",
+         [&options](const std::string& name) {
+           const auto parsed = unishard::compression_from_name(name);
+           if (!parsed) throw CLI::ValidationError("--compress", "unknown: " + name);
+           options.compression = *parsed;
+         },
+         "store checkpoints smaller (zstd), or smaller where that is faster (auto)")
+      ->type_name("none|zstd[:LEVEL]|auto[:LEVEL]");
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
   app.add_option(
          "--resume", options.resume,

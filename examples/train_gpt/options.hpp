@@ -1,5 +1,6 @@
 #pragma once
 // The command line of train_gpt as a value.
+#include "unishard/format/compression.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/gpt.hpp"
@@ -21,7 +22,8 @@ struct Options {
   std::int64_t save_interval = 0;  ///< 0: at the end only
   std::uint32_t keep_last = 0;
   std::string tag_prefix = "global_step";
-  std::optional<bool> async_save;     ///< nullopt: where there is memory for it
+  std::optional<bool> async_save;  ///< nullopt: where there is memory for it
+  unishard::Compression compression;
   std::optional<std::string> resume;  ///< "latest", a path or a tag
   std::string losses;                 ///< file for a JSON line per step; empty: none
   bool report_memory = false;

@@ -70,7 +70,8 @@ void Saves::start() {
                                .tag = options_.tag_prefix + std::to_string(engine_.step()),
                                .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
                                .keep_last = options_.keep_last,
-                               .asynchronous = asynchronous_});
+                               .asynchronous = asynchronous_,
+                               .compression = options_.compression});
   finish();  // the one before; it is durable
   last_ = next;
   if (!asynchronous_) finish();

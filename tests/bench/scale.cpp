@@ -29,7 +29,8 @@ class HoleyFile final : public File {
     const bool is_zero = std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
     if (!is_zero) file_->write_at(offset, bytes);
   }
-  void reserve(std::uint64_t) override {}
+  void reserve(std::uint64_t bytes) override { file_->resize(bytes); }
+  void resize(std::uint64_t bytes) override { file_->resize(bytes); }
   void sync() override { file_->sync(); }
   void close() override { file_->close(); }
   const Path& path() const override { return file_->path(); }

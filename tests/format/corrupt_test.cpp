@@ -57,7 +57,7 @@ void forge_tables(const fs::path& folder, std::size_t shard,
     for (const DataSetEntry& item :
          entry.data_sets) {  // by name; all test data sets are also in offset order
       metadata += text.substr(at, item.offset - at);
-      at = item.offset + item.stored_bytes();
+      at = item.offset + item.padded_bytes();
     }
     entry.metadata_crc64 = crc64(metadata + text.substr(at));
   });
@@ -152,7 +152,7 @@ const Damage kDamages[] = {
     {"PaddingFlipped",
      [](const fs::path& f) {
        const DataSetEntry set = manifest_of(f).shards[0].data_sets[0];
-       flip(f / kShard0, set.offset + set.stored_bytes() - 1);
+       flip(f / kShard0, set.offset + set.padded_bytes() - 1);
      },
      {kShard0, "do not match their checksum"}},
     {"ManifestMissing",

@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
@@ -60,22 +59,30 @@ void check_next_save(const Path& root, const Expected& expected) {
   EXPECT_EQ(posix_storage().list(root).size(), 3u) << "latest and two tags, nothing else";
 }
 
-class Injected : public testing::TestWithParam<std::pair<test::Fault, int>> {};
+struct Injection {
+  const char* name;
+  test::Fault fault;
+  int error;
+  Compression compression = {};
+};
+class Injected : public testing::TestWithParam<Injection> {};
 
 TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
   const Expected expected;
+  test::CheckpointSpec next = kNew;
+  next.compression = GetParam().compression;
   std::uint64_t failures = 0;
   for (std::uint64_t at = 0;; ++at) {
     const test::TempDir dir;
     test::write_example(dir.path(), kOld);
-    test::FaultStorage storage(GetParam().first, at, GetParam().second);
+    test::FaultStorage storage(GetParam().fault, at, GetParam().error);
     bool failed = false;
     try {
-      test::write_example(dir.path(), kNew, storage);
+      test::write_example(dir.path(), next, storage);
     } catch (const Error& error) {
       failed = true;
       ++failures;
-      EXPECT_EQ(error.code(), GetParam().second == ENOSPC ? ErrorCode::NoSpace : ErrorCode::Io)
+      EXPECT_EQ(error.code(), GetParam().error == ENOSPC ? ErrorCode::NoSpace : ErrorCode::Io)
           << error.what();
     }
     check_after(dir.path(), expected, "call " + std::to_string(at));
@@ -85,15 +92,16 @@ TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
   EXPECT_GT(failures, 30u);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Injected,
-                         testing::Values(std::pair(test::Fault::FailOnce, EIO),
-                                         std::pair(test::Fault::FailOn, ENOSPC),
-                                         std::pair(test::Fault::TornWrite, EIO)),
-                         [](const auto& row) {
-                           return std::string(
-                               std::array{"None", "OnceEio", "FullDisk",
-                                          "TornWrite"}[static_cast<std::size_t>(row.param.first)]);
-                         });
+constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
+INSTANTIATE_TEST_SUITE_P(
+    All, Injected,
+    testing::Values(Injection{"OnceEio", test::Fault::FailOnce, EIO},
+                    Injection{"FullDisk", test::Fault::FailOn, ENOSPC},
+                    Injection{"TornWrite", test::Fault::TornWrite, EIO},
+                    Injection{"OnceEioCompressed", test::Fault::FailOnce, EIO, kZstd},
+                    Injection{"FullDiskCompressed", test::Fault::FailOn, ENOSPC, kZstd},
+                    Injection{"TornWriteCompressed", test::Fault::TornWrite, EIO, kZstd}),
+    [](const auto& row) { return std::string(row.param.name); });
 
 // Saves in a child process that takes SIGKILL just before `step`; false when it was never reached.
 bool dies_at(int step, const Path& root, const test::CheckpointSpec& spec) {

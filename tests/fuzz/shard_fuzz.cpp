@@ -34,7 +34,7 @@ struct Sound {
     add(entry.index_offset, entry.index_rows * detail::kIndexRowBytes);
     add(entry.names_offset, entry.names_bytes);
     for (const DataSetEntry& set : entry.data_sets) {
-      const auto chunks = detail::chunk_count(set.stored_bytes(), kChunkBytes);
+      const auto chunks = detail::chunk_count(set.padded_bytes(), kChunkBytes);
       add(set.chunks_offset, chunks * detail::kChunkRowBytes);
     }
   }
@@ -75,13 +75,31 @@ ShardEntry through_json(const ShardEntry& entry) {
   return shard_entry_from_json(to_json(entry), "manifest.json");
 }
 
+/// 0 where the tables are refused before their digest is looked at.
 std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEntry& entry) {
-  std::vector<DataSetEntry> sets = entry.data_sets;
-  std::ranges::sort(sets, {}, &DataSetEntry::offset);
-  for (std::size_t i = 1; i < sets.size(); ++i) {
-    if (sets[i - 1].offset + sets[i - 1].stored_bytes() > sets[i].offset) return 0;  // refused
+  const auto file = storage.open(path);
+  std::vector<std::vector<detail::ChunkRow>> rows;
+  for (const DataSetEntry& set : entry.data_sets) {
+    const std::uint64_t count = detail::chunk_count(set.padded_bytes(), kChunkBytes);
+    if (count > entry.bytes / detail::kChunkRowBytes ||
+        set.chunks_offset > entry.bytes - count * detail::kChunkRowBytes)
+      return 0;
+    std::vector<std::byte> table(count * detail::kChunkRowBytes);
+    file->read_at(set.chunks_offset, table);
+    for (auto& rows_of_set = rows.emplace_back(); rows_of_set.size() < count;) {
+      rows_of_set.push_back(detail::decode_chunk_row(std::span(table).subspan(
+          rows_of_set.size() * detail::kChunkRowBytes, detail::kChunkRowBytes)));
+    }
   }
-  return detail::metadata_crc64(*storage.open(path), entry.bytes, sets);
+  const auto payload = detail::payload_extents(entry.data_sets, rows);
+  std::uint64_t end = 0;
+  for (const detail::Extent& extent : payload) {
+    if (extent.offset < end || extent.offset > entry.bytes ||
+        extent.bytes > entry.bytes - extent.offset)
+      return 0;
+    end = extent.offset + extent.bytes;
+  }
+  return detail::metadata_crc64(*file, entry.bytes, payload);
 }
 
 }  // namespace

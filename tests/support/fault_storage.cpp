@@ -24,6 +24,10 @@ class FaultFile final : public File {
     if (storage_.strikes()) storage_.fail(path());
     file_->reserve(bytes);
   }
+  void resize(std::uint64_t bytes) override {
+    if (storage_.strikes()) storage_.fail(path());
+    file_->resize(bytes);
+  }
   void sync() override {
     if (storage_.strikes()) storage_.fail(path());
     file_->sync();

@@ -132,7 +132,7 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
     for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
       if (options.on_step) options.on_step(CommitStep::WriteShard);
       ShardWriter writer(storage, staging / shard_file_name(rank, spec.world_size), save_id,
-                         catalog, rank, plan_shard(catalog, rank));
+                         catalog, rank, plan_shard(catalog, rank), spec.compression);
       for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
         const Fragment& fragment = writer.fragments()[i];
         for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {

@@ -20,6 +20,7 @@ struct CheckpointSpec {
   std::string tag = "global_step7";
   bool bf16 = false;        ///< adds derived 16-bit weights
   std::uint64_t scale = 1;  ///< multiplies the sizes: 1 gives about 130 KiB, 8000 about 1 GiB
+  Compression compression = {};
 };
 
 Catalog example_catalog(const CheckpointSpec& spec);

@@ -33,6 +33,7 @@ class MemoryFile final : public File {
   void reserve(std::uint64_t bytes) override {
     bytes_->resize(std::max<std::size_t>(bytes_->size(), bytes));
   }
+  void resize(std::uint64_t bytes) override { bytes_->resize(bytes); }
   void sync() override {}
   void close() override {}
   const Path& path() const override { return path_; }

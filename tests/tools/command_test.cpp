@@ -185,6 +185,29 @@ TEST_F(Command, ReshardKeepsTheIdentityAndOverwritesNothing) {
   EXPECT_EQ(unishard({"reshard", in_, out_, "--world-size", "5"}).status, 3);
 }
 
+TEST_F(Command, CompressedCheckpointsAreWrittenReadAndNamed) {
+  write_example(in_, {.step = 9, .tag = "larger", .scale = 20});
+  const ProcessResult done = unishard({"reshard", in_, out_, "-w", "2", "--compress", "zstd:3"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_TRUE(holds(done.out, "equal: ")) << done.out;
+  EXPECT_EQ(unishard({"verify", out_, "--deep"}).status, 0);
+  EXPECT_TRUE(holds(unishard({"inspect", out_}).out, "compressed   zstd, "));
+  EXPECT_EQ(nlohmann::json::parse(unishard({"inspect", out_, "--json"}).out).at("compression"),
+            "zstd");
+  const std::string plain = temp_.path() / "plain";
+  EXPECT_EQ(unishard({"convert", out_, plain, "--to", "native", "--compress", "none"}).status, 0);
+  EXPECT_EQ(unishard({"diff", in_, plain}).status, 0);
+  EXPECT_TRUE(nlohmann::json::parse(unishard({"inspect", plain, "--json"}).out)
+                  .at("compression")
+                  .is_null());
+}
+
+TEST_F(Command, CompressionIsRefusedWhereItMeansNothing) {
+  EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "2", "--compress", "gzip"}).status, 2);
+  EXPECT_EQ(unishard({"convert", in_, out_, "--to", "deepspeed", "--compress", "zstd"}).status, 2);
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
 TEST_F(Command, ReshardDryRunWritesNothing) {
   const ProcessResult plan = unishard({"reshard", in_, out_, "-w", "2", "--dry-run"});
   EXPECT_EQ(plan.status, 0) << plan.err;

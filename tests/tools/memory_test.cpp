@@ -43,6 +43,14 @@ TEST_F(Memory, Reshard) {
   std::filesystem::remove_all(path("out"));
 }
 
+TEST_F(Memory, ReshardCompressesAndReadsBack) {
+  expect_bounded({"reshard", path("in"), path("small"), "-w", "5", "--compress", "zstd"}, 0);
+  expect_bounded({"verify", path("small"), "--deep"}, 0);
+  expect_bounded({"zero_to_fp32", path("small"), path("model.safetensors")}, 0);
+  std::filesystem::remove(path("model.safetensors"));
+  std::filesystem::remove_all(path("small"));
+}
+
 TEST_F(Memory, VerifyDeep) { expect_bounded({"verify", path("in"), "--deep"}, 0); }
 
 TEST_F(Memory, Diff) {

@@ -78,7 +78,7 @@ TEST_F(Plans, DescribeHasTheDocumentedJson) {
   const Json json = cli::inspect_json(description, view);
   for (const char* key : {"format", "path", "tag", "step", "world_size", "stage", "identity",
                           "saved_unix_seconds", "parameters", "bytes", "latest", "tags", "shards",
-                          "tensors", "aliases", "groups", "producer"}) {
+                          "tensors", "aliases", "groups", "producer", "compression"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json.at("latest"), "global_step7");

@@ -112,6 +112,17 @@ TEST_F(TrainGpt, AsynchronousSavesAreTheSynchronousOnes) {
   }
 }
 
+TEST_F(TrainGpt, GoesOnFromCompressedSaves) {
+  const auto with = [&](const char* steps, const char* folder, const char* mode) {
+    return command({"--steps", steps, "--save-interval", "2", "--stage", "2", "--save-dir",
+                    path(folder), "--compress", mode, "--resume"});
+  };
+  run_ranks(with("5", "plain", "none"), 2);
+  run_ranks(with("2", "small", "zstd"), 2);
+  run_ranks(with("5", "small", "auto"), 3);
+  EXPECT_EQ(identity_of("small"), identity_of("plain"));
+}
+
 TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
   run_ranks(command({"--steps", "5", "--losses", path("whole"), "--save-dir", path("cw")}), 1);
   const std::vector<std::string> resume{"--save-dir", path("c"), "--losses", path("parts"),

@@ -18,6 +18,10 @@ constexpr std::uint64_t kMemoryMin = std::uint64_t{48} << 20;
 
 /// Some wait for the disk while others work.
 constexpr unsigned kThreadsMin = 4;
+/// What a thread may need beside the buffers that are shared out: threads are given up, not memory.
+constexpr std::uint64_t kBytesPerThread = std::uint64_t{16} << 20;
+/// One that compresses holds chunks that are not complete as well.
+constexpr std::uint64_t kBytesPerCompressingThread = 2 * kBytesPerThread;
 
 }  // namespace
 
@@ -52,9 +56,13 @@ void Resources::apply() const {
   configure_io(IoOptions::within(memory_bytes(), io_mode_from_name(io).value_or(IoMode::Auto)));
 }
 
-TransferOptions Resources::transfer(Progress& progress) const {
+TransferOptions Resources::transfer(Progress& progress, const Compression& compression) const {
+  const unsigned wanted = threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads());
+  const bool compresses = compression.mode != Compression::Mode::None;
+  const std::uint64_t most =
+      memory_bytes() / (compresses ? kBytesPerCompressingThread : kBytesPerThread);
   TransferOptions options = TransferOptions::within(
-      memory_bytes(), threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads()));
+      memory_bytes(), static_cast<unsigned>(std::clamp<std::uint64_t>(wanted, 1, most)));
   options.observer = &progress;
   return options;
 }
@@ -63,6 +71,24 @@ std::optional<DType> parse_dtype(const std::string& text) {
   if (text.empty()) return std::nullopt;
   if (text == "fp32") return DType::Float32;
   return text == "bf16" ? DType::BFloat16 : DType::Float16;
+}
+
+void add_compress(CLI::App& command, Compression& compression) {
+  command
+      .add_option_function<std::string>(
+          "--compress",
+          [&compression](const std::string& name) {
+            const auto parsed = compression_from_name(name);
+            if (!parsed)
+              throw CLI::ValidationError(
+                  "--compress",
+                  fmt::format("{} is not none, zstd[:1-{}] or auto[:1-{}]", quote(name),
+                              Compression::kMaxLevel, Compression::kMaxLevel));
+            compression = *parsed;
+          },
+          "How a UniShard checkpoint is stored: as it is, smaller, or smaller where that is "
+          "faster; with a level, zstd searches for matches as well")
+      ->type_name("none|zstd[:LEVEL]|auto[:LEVEL]");
 }
 
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {

@@ -1,6 +1,7 @@
 #pragma once
 // How a verb joins the program: add_<verb>() adds its options, and parsing sets the action that
 // main then runs.
+#include "unishard/format/compression.hpp"
 #include "unishard/format/transfer.hpp"
 
 #include "render/progress.hpp"
@@ -45,11 +46,14 @@ struct Resources {
   /// Sets how this process accesses files. Before the verb opens any.
   void apply() const;
   /// Buffers and threads that stay within the limit; reports to `progress`.
-  TransferOptions transfer(Progress& progress) const;
+  TransferOptions transfer(Progress& progress, const Compression& compression = {}) const;
 };
 
 /// The value of a --dtype option: "fp32", "bf16" or "fp16"; empty is nullopt.
 std::optional<DType> parse_dtype(const std::string& text);
+
+/// Adds `--compress`, for what writes UniShard checkpoints.
+void add_compress(CLI::App& command, Compression& compression);
 
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);

@@ -152,10 +152,13 @@ void ConvertRun::add_to(CLI::App& command) {
 int run_convert(ConvertRun job) {
   Storage& storage = posix_storage();
   Progress progress(job.resources.quiet);
-  const TransferOptions transfer = job.resources.transfer(progress);
+  const TransferOptions transfer = job.resources.transfer(progress, job.output.compression);
   const auto source = converters::open_source(storage, job.input, job.tag);
   const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
   if (job.output.format.empty()) job.output.format = source->format();
+  if (job.output.compression != Compression{} && job.output.format != "native")
+    raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
+          "add --to native, or leave --compress out; nothing was written");
   if (job.output.tag.empty())
     job.output.tag = tools::tag_of(storage, job.input, job.tag)
                          .value_or(fmt::format("global_step{}", plan.target.step));
@@ -226,6 +229,7 @@ void add_convert(CLI::App& app, Action& action) {
   command->add_option("--to", options->to, "Format to write")
       ->required()
       ->check(CLI::IsMember(format_names()));
+  add_compress(*command, options->run.output.compression);
   add_tag(*command, options->tag);
   command->add_option("--out-tag,--out_tag", options->out_tag,
                       "Tag to write (default: the input's, else global_step<N>)");

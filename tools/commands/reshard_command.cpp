@@ -19,6 +19,7 @@ struct Options {
   std::optional<std::string> tag;
   std::string to;  ///< empty: as it is
   tools::ReshardTarget target;
+  Compression compression;
   bool dry_run = false;
   bool json = false;
   bool check = true;
@@ -34,6 +35,7 @@ int run_foreign(const Options& options) {
   job.convert.stage = options.target.stage;
   job.output.format = options.to;
   job.output.path = options.output;
+  job.output.compression = options.compression;
   job.dry_run = options.dry_run;
   job.json = options.json;
   job.check = options.check;
@@ -60,12 +62,12 @@ Prepared prepare(const Options& options, const Path& input) {
 
 void transfer(const Options& options, const Path& input, const Prepared& prepared) {
   Progress progress(options.resources.quiet);
-  const TransferOptions limits = options.resources.transfer(progress);
+  const TransferOptions limits = options.resources.transfer(progress, options.compression);
   const auto source = converters::open_source(posix_storage(), input);
   const Catalog& target = prepared.plan.target;
   catch_interrupts();  // before anything is created
-  const auto sink =
-      converters::make_native_sink(posix_storage(), options.output, prepared.tag, target);
+  const auto sink = converters::make_native_sink(posix_storage(), options.output, prepared.tag,
+                                                 target, options.compression);
   std::vector<std::size_t> same(target.tensors.size());
   for (std::size_t i = 0; i < same.size(); ++i) same[i] = i;
   progress.begin("reshard", prepared.plan.payload_bytes);
@@ -132,6 +134,7 @@ void add_reshard(CLI::App& app, Action& action) {
                       "ZeRO stage, 0 to 3 (default: as it is)");
   command->add_option("--to", options->to, "Format to write (default: the input's)")
       ->check(CLI::IsMember(sharded_format_names()));
+  add_compress(*command, options->compression);
   add_tag(*command, options->tag);
   command->add_flag("--dry-run,--dry_run", options->dry_run,
                     "Print what would be read and written");

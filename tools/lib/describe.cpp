@@ -2,6 +2,7 @@
 
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/version.hpp"
 
 #include "lib/conversion.hpp"
 #include "lib/native_folder.hpp"
@@ -29,6 +30,8 @@ Description describe_native(Storage& storage, const Path& path,
   }
   for (const ShardEntry& shard : reader.manifest().shards) {
     out.shards.push_back({shard.file, shard.rank, shard.bytes});
+    if (std::ranges::any_of(shard.data_sets, &DataSetEntry::compressed))
+      out.compression = kZstdFeature;
   }
   for (std::size_t i = 0; layout && i < out.catalog.tensors.size(); ++i) {
     auto& owners = out.owners.emplace_back();

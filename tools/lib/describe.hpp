@@ -34,6 +34,7 @@ struct Description {
   Catalog catalog;
   std::optional<std::string> identity;
   std::vector<Shard> shards;
+  std::string compression;                      ///< of the shards; empty: none
   std::vector<std::vector<OwnedRange>> owners;  ///< per tensor
   std::vector<std::string> notes;               ///< Source::notes()
 

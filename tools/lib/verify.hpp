@@ -46,7 +46,7 @@ struct CheckedTag {
   std::optional<std::string> identity;
   std::uint64_t shards = 0;
   std::uint64_t tensors = 0;
-  std::uint64_t payload_bytes = 0;  ///< stored bytes of all shards, padding included
+  std::uint64_t payload_bytes = 0;  ///< of all shards, padding included, before compression
   std::uint64_t chunks_checked = 0;
   std::uint64_t bytes_checked = 0;
 };

@@ -35,7 +35,7 @@ class ShardCheck {
       std::sort(rows_[set].begin(), rows_[set].end(), [&](std::uint32_t a, std::uint32_t b) {
         return shard.rows()[a].element_offset < shard.rows()[b].element_offset;
       });
-      const std::uint64_t bytes = shard.entry().data_sets[set].stored_bytes();
+      const std::uint64_t bytes = shard.entry().data_sets[set].padded_bytes();
       for (std::uint64_t at = 0; at < bytes; at += shard.chunk_bytes()) {
         chunks_.push_back({set, at, std::min(shard.chunk_bytes(), bytes - at)});
       }
@@ -72,8 +72,7 @@ class ShardCheck {
     auto damage = damages.begin();  // in the order of the chunks
     for (std::size_t i = run.first; i < run.first + run.count; ++i) {
       const Chunk& chunk = chunks_[i];
-      const std::uint64_t set_offset = shard_.entry().data_sets[chunk.data_set].offset;
-      if (damage != damages.end() && damage->file_offset == set_offset + chunk.begin) {
+      if (damage != damages.end() && damage->chunk == i) {
         ++damage;
       } else {
         digest_parts(chunk, buffer.subspan(bytes, chunk.bytes));
@@ -199,7 +198,7 @@ void verify_payload(const Manifest& manifest,
     check.report(report.findings);
     checked.chunks_checked += check.chunk_count();
     for (const DataSetEntry& set : shard->entry().data_sets) {
-      checked.bytes_checked += set.stored_bytes();
+      checked.bytes_checked += set.padded_bytes();
     }
   }
 }

@@ -69,7 +69,7 @@ class TagCheck {
   void open_shards() {
     for (const ShardEntry& entry : manifest_.shards) {
       const Path path = folder_ / entry.file;
-      for (const DataSetEntry& set : entry.data_sets) checked_.payload_bytes += set.stored_bytes();
+      for (const DataSetEntry& set : entry.data_sets) checked_.payload_bytes += set.padded_bytes();
       auto& shard = shards_.emplace_back();
       try {
         shard = std::make_unique<ShardReader>(storage_, path, entry, manifest_.save_id,

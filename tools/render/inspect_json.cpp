@@ -76,6 +76,8 @@ Json inspect_json(const tools::Description& description, const InspectView& view
     shards.push_back({{"file", shard.file}, {"rank", shard.rank}, {"bytes", shard.bytes}});
   }
   json["shards"] = std::move(shards);
+  json["compression"] =
+      description.compression.empty() ? Json(nullptr) : Json(description.compression);
   Json tensors = Json::array();
   for (const std::size_t index : shown_tensors(catalog, view)) {
     tensors.push_back(tensor_json(description, index, view));

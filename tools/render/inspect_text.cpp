@@ -49,6 +49,12 @@ std::string summary(const Description& description) {
   line("tensors", format_count(catalog.tensors.size()));
   line("bytes", fmt::format("{} ({})", format_bytes(catalog.stored_bytes()),
                             format_count(catalog.stored_bytes())));
+  if (!description.compression.empty()) {
+    std::uint64_t files = 0;
+    for (const auto& shard : description.shards) files += shard.bytes;
+    line("compressed",
+         fmt::format("{}, {} in the shards", description.compression, format_bytes(files)));
+  }
   line("dtypes", dtype_summary(catalog));
   if (catalog.groups.is_array()) line("groups", std::to_string(catalog.groups.size()));
   for (const Alias& alias : catalog.aliases) line("tied", alias.fqn + " = " + alias.target);

@@ -37,6 +37,7 @@ class MemoryFile final : public File {
   }
   void write_at(std::uint64_t, std::span<const std::byte>) override { refuse(); }
   void reserve(std::uint64_t) override { refuse(); }
+  void resize(std::uint64_t) override { refuse(); }
   void sync() override { refuse(); }
   void close() override {}
   const Path& path() const override { return path_; }

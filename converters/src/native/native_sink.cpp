@@ -27,11 +27,13 @@ struct RankShard {
 
 class NativeSink final : public Sink {
  public:
-  NativeSink(Storage& storage, Path folder, std::string tag, Catalog catalog)
+  NativeSink(Storage& storage, Path folder, std::string tag, Catalog catalog,
+             const Compression& compression)
       : storage_(storage),
         folder_(std::move(folder)),
         tag_(std::move(tag)),
         catalog_(std::move(catalog)),
+        compression_(compression),
         expected_identity_(identity(catalog_)),
         save_id_(new_save_id()),
         ranks_(catalog_.world_size) {
@@ -93,7 +95,7 @@ class NativeSink final : public Sink {
       const auto number = static_cast<std::uint32_t>(&rank - ranks_.data());
       rank.writer = std::make_unique<ShardWriter>(
           storage_, staging_ / shard_file_name(number, catalog_.world_size), save_id_, catalog_,
-          number, rank.fragments);
+          number, rank.fragments, compression_);
     }
     return *rank.writer;
   }
@@ -122,6 +124,7 @@ class NativeSink final : public Sink {
   const Path folder_;
   const std::string tag_;
   Catalog catalog_;
+  const Compression compression_;
   const std::optional<std::string> expected_identity_;
   const std::string save_id_;
   Path staging_;
@@ -134,7 +137,7 @@ class NativeSink final : public Sink {
 }  // namespace
 
 std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::string tag,
-                                       Catalog catalog) {
+                                       Catalog catalog, const Compression& compression) {
   validate_tag(tag);
   validate(catalog, "the new checkpoint");
   const Path target = folder / tag;
@@ -143,7 +146,7 @@ std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::strin
           "choose another folder or tag; nothing was overwritten");
   }
   return std::make_unique<NativeSink>(storage, std::move(folder), std::move(tag),
-                                      std::move(catalog));
+                                      std::move(catalog), compression);
 }
 
 }  // namespace unishard::converters

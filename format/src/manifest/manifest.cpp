@@ -171,6 +171,7 @@ void check_version(const Fields& fields) {
           "use a newer UniShard");
   }
   for (const std::string& feature : names_from_json(fields, "required_features")) {
+    if (feature == kZstdFeature) continue;
     raise(ErrorCode::Unsupported,
           fmt::format("{}.required_features: {} is not known here", fields.path(), quote(feature)),
           "use a newer UniShard");
@@ -181,6 +182,13 @@ void check_save_id(const Fields& fields, const std::string& id) {
   const bool valid = id.size() == 32 && parse_hex64(std::string_view(id).substr(0, 16)) &&
                      parse_hex64(std::string_view(id).substr(16));
   if (!valid) fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
+}
+
+Json required_features(const Manifest& manifest) {
+  const bool compressed = std::ranges::any_of(manifest.shards, [](const ShardEntry& shard) {
+    return std::ranges::any_of(shard.data_sets, &DataSetEntry::compressed);
+  });
+  return compressed ? Json::array({kZstdFeature}) : Json::array();
 }
 
 }  // namespace
@@ -202,7 +210,7 @@ std::string encode_manifest(const Manifest& manifest) {
   };
   member("format", kFormatName);
   member("version", kFormatVersion);
-  member("required_features", Json::array());
+  member("required_features", required_features(manifest));
   member("save_id", manifest.save_id);
   member("tag", manifest.tag);
   member("saved_unix_seconds", manifest.saved_unix_seconds);

@@ -4,6 +4,7 @@
 #include "unishard/format/shard.hpp"
 #include "unishard/format/version.hpp"
 
+#include "shard/hdf5_driver.hpp"
 #include "shard/hdf5_library.hpp"
 
 #include <fmt/format.h>
@@ -13,14 +14,7 @@
 namespace unishard::detail {
 namespace {
 
-// HDF5 returns negative values on failure and keeps the reasons on a stack.
-template <class T>
-T checked(T result, std::string_view action, const Path& path) {
-  if (result >= 0) return result;
-  raise(ErrorCode::Io,
-        fmt::format("{}: HDF5 failed to {}: {}", path.native(), action, hdf5_reasons()),
-        "check free space and permissions of the folder");
-}
+constexpr H5Z_filter_t kZstdFilter = 32015;  // as registered with The HDF Group
 
 using Handle = Hdf5Handle;
 
@@ -52,10 +46,37 @@ Handle chunk_type() {
   return type;
 }
 
-// One container being created; fails with the path in every message.
-class Builder {
- public:
-  explicit Builder(const Path& path) : path_(path) {
+}  // namespace
+
+struct Container::Impl {
+  const File& where;
+  const std::shared_ptr<Hdf5Target> target = std::make_shared<Hdf5Target>();
+  ContainerOffsets offsets;
+  std::vector<ContainerDataSet> sets;
+  std::vector<Handle> open_sets;  // in their order
+  hid_t file = -1;
+
+  explicit Impl(File& f) : where(f) { target->file = &f; }
+  ~Impl() {
+    const Hdf5Lock lock;
+    target->file = nullptr;  // a container that was not closed is abandoned
+    open_sets.clear();
+    if (file >= 0) H5Fclose(file);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // HDF5 returns negative values on failure and keeps the reasons on a stack.
+  template <class T>
+  T ok(T result, std::string_view action) const {
+    if (target->failure) std::rethrow_exception(target->failure);
+    if (result >= 0) return result;
+    raise(ErrorCode::Io,
+          fmt::format("{}: HDF5 failed to {}: {}", where.path().native(), action, hdf5_reasons()),
+          "check free space and permissions of the folder");
+  }
+
+  void create() {
     const Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose),
         access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     ok(H5Pset_userblock(creation, kUserBlockBytes), "set the user block");
@@ -64,38 +85,37 @@ class Builder {
     ok(H5Pset_alignment(access, kPayloadAlign, kPayloadAlign), "set the alignment");
     ok(H5Pset_meta_block_size(access, 65536), "set the metadata block size");
     ok(H5Pset_fclose_degree(access, H5F_CLOSE_STRONG), "set the close degree");
-    file_ = ok(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation, access), "create the file");
+    ok(set_driver(access, target), "set the driver");
+    file = ok(H5Fcreate(where.path().c_str(), H5F_ACC_TRUNC, creation, access), "create the file");
   }
-  ~Builder() {
-    if (file_ >= 0) H5Fclose(file_);
-  }
-  Builder(const Builder&) = delete;
-  Builder& operator=(const Builder&) = delete;
-
-  template <class T>
-  T ok(T result, std::string_view action) const {
-    return checked(result, action, path_);
-  }
-  hid_t file() const { return file_; }
 
   void group(const char* name) const {
     const Handle creation(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
     ok(H5Pset_obj_track_times(creation, false), "switch off times");
     const Handle made(
-        ok(H5Gcreate2(file_, name, H5P_DEFAULT, creation, H5P_DEFAULT), "create a group"),
-        H5Gclose);
+        ok(H5Gcreate2(file, name, H5P_DEFAULT, creation, H5P_DEFAULT), "create a group"), H5Gclose);
   }
 
-  // An allocated, unwritten, contiguous 1-D data set; returns it open.
-  Handle data_set(const std::string& name, hid_t type, std::uint64_t elements) const {
+  // A 1-D data set, unwritten; returns it open. Contiguous and allocated, or in filtered chunks.
+  Handle data_set(const std::string& name, hid_t type, std::uint64_t elements,
+                  std::uint64_t chunk_elements = 0) const {
     const hsize_t dimension = elements;
     const Handle space(ok(H5Screate_simple(1, &dimension, nullptr), "create a space"), H5Sclose);
     const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-    ok(H5Pset_layout(creation, H5D_CONTIGUOUS), "set the layout");
-    ok(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), "set early allocation");
-    ok(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), "switch off filling");
+    if (chunk_elements == 0) {
+      ok(H5Pset_layout(creation, H5D_CONTIGUOUS), "set the layout");
+      ok(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), "set early allocation");
+      ok(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), "switch off filling");
+    } else {
+      const hsize_t chunk = chunk_elements;
+      const unsigned level = 1;  // the plug-in's, for those who write again; readers ignore it
+      ok(H5Pset_chunk(creation, 1, &chunk), "set the chunks");
+      ok(H5Pset_shuffle(creation), "set the shuffle filter");
+      // Optional, so that HDF5 does not look for the plug-in: we encode.
+      ok(H5Pset_filter(creation, kZstdFilter, H5Z_FLAG_OPTIONAL, 1, &level), "set the zstd filter");
+    }
     ok(H5Pset_obj_track_times(creation, false), "switch off times");
-    return {ok(H5Dcreate2(file_, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT),
+    return {ok(H5Dcreate2(file, name.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT),
                "create data set " + name),
             H5Dclose};
   }
@@ -123,47 +143,72 @@ class Builder {
     ok(H5Awrite(made, type, text.data()), "write an attribute");
   }
 
-  void close() { ok(H5Fclose(std::exchange(file_, -1)), "close the file"); }
+  void describe(const ContainerSpec& spec) const {
+    attribute(file, "format", kFormatName);
+    attribute(file, "version", kFormatVersion);
+    attribute(file, "save_id", spec.save_id);
+    attribute(file, "rank", spec.rank);
+    attribute(file, "world_size", spec.world_size);
+    attribute(file, "chunk_bytes", spec.chunk_bytes);
+    group("data");
+    group("chunks");
+  }
 
- private:
-  const Path& path_;
-  hid_t file_ = -1;
-};
-
-}  // namespace
-
-ContainerOffsets create_container(const Path& path, const ContainerSpec& spec) {
-  const Hdf5Lock lock;
-  Builder builder(path);
-  ContainerOffsets offsets;
-  builder.attribute(builder.file(), "format", kFormatName);
-  builder.attribute(builder.file(), "version", kFormatVersion);
-  builder.attribute(builder.file(), "save_id", spec.save_id);
-  builder.attribute(builder.file(), "rank", spec.rank);
-  builder.attribute(builder.file(), "world_size", spec.world_size);
-  builder.attribute(builder.file(), "chunk_bytes", spec.chunk_bytes);
-  builder.group("data");
-  builder.group("chunks");
-  {
-    const Handle index = builder.data_set("index", index_type(), spec.index_rows);
-    const Handle names = builder.data_set("names", H5T_STD_U8LE, spec.names_bytes);
-    offsets.index = builder.offset_of(index);
-    offsets.names = builder.offset_of(names);
+  void create_data_sets(const ContainerSpec& spec) {
+    offsets.index = offset_of(data_set("index", index_type(), spec.index_rows));
+    offsets.names = offset_of(data_set("names", H5T_STD_U8LE, spec.names_bytes));
     for (const ContainerDataSet& item : spec.data_sets) {
-      const Handle chunks = builder.data_set("chunks/" + item.name, chunk_type(), item.chunks);
-      offsets.chunks.push_back(builder.offset_of(chunks));
+      offsets.chunks.push_back(
+          offset_of(data_set("chunks/" + item.name, chunk_type(), item.chunks)));
     }
     for (const ContainerDataSet& item : spec.data_sets) {
-      const Handle data =
-          builder.data_set("data/" + item.name, hdf5_type(item.dtype), item.padded_elements);
-      builder.attribute(data, "state", item.state);
-      builder.attribute(data, "dtype", name_of(item.dtype));
-      builder.attribute(data, "elements", item.elements);
-      offsets.data.push_back(builder.offset_of(data));
+      Handle data = data_set("data/" + item.name, hdf5_type(item.dtype), item.padded_elements,
+                             item.chunk_elements);
+      attribute(data, "state", item.state);
+      attribute(data, "dtype", name_of(item.dtype));
+      attribute(data, "elements", item.elements);
+      offsets.data.push_back(offset_of(data));
+      open_sets.push_back(std::move(data));
     }
   }
-  builder.close();
-  return offsets;
+};
+
+Container::Container(File& file, const ContainerSpec& spec) : impl_(std::make_unique<Impl>(file)) {
+  const Hdf5Lock lock;
+  impl_->sets = spec.data_sets;
+  impl_->create();
+  impl_->describe(spec);
+  impl_->create_data_sets(spec);
+}
+
+Container::~Container() = default;
+
+const ContainerOffsets& Container::offsets() const { return impl_->offsets; }
+
+std::uint64_t Container::end() const {
+  const Hdf5Lock lock;
+  return impl_->target->end;
+}
+
+std::uint64_t Container::place_chunk(std::size_t data_set, std::uint64_t chunk, std::uint64_t bytes,
+                                     std::uint32_t filter_mask) {
+  const Hdf5Lock lock;
+  Impl& self = *impl_;
+  const hsize_t first = chunk * self.sets.at(data_set).chunk_elements;
+  self.target->raw_data_at.reset();
+  // The driver looks at the place and not at the bytes.
+  self.ok(
+      H5Dwrite_chunk(self.open_sets.at(data_set), H5P_DEFAULT, filter_mask, &first, bytes, &self),
+      "place a chunk");
+  if (!self.target->raw_data_at)
+    raise(ErrorCode::Internal, self.where.path().native() + ": HDF5 placed no chunk");
+  return *self.target->raw_data_at;
+}
+
+void Container::close() {
+  const Hdf5Lock lock;
+  impl_->open_sets.clear();
+  impl_->ok(H5Fclose(std::exchange(impl_->file, -1)), "close the file");
 }
 
 }  // namespace unishard::detail

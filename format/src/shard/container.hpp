@@ -1,11 +1,12 @@
 #pragma once
-// The HDF5 side of a shard: creates the container with all data sets allocated, and says where they
-// are. The only place that calls HDF5 for writing; no payload passes through it. Calls are
-// serialised by a mutex.
+// The HDF5 side of a shard: creates the container with all data sets and says where their bytes
+// belong: contiguous ones at once, the chunks of compressed ones when their sizes are known. The
+// only place that calls HDF5 for writing; no payload passes through it.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct ContainerDataSet {
   DType dtype = DType::Float32;
   std::uint64_t elements = 0;         ///< real ones
   std::uint64_t padded_elements = 0;  ///< as allocated; > 0
-  std::uint64_t chunks = 0;
+  std::uint64_t chunks = 0;           ///< rows of its chunk table
+  std::uint64_t chunk_elements = 0;   ///< of each compressed chunk; 0: contiguous
 };
 
 struct ContainerSpec {
@@ -32,13 +34,34 @@ struct ContainerSpec {
   std::vector<ContainerDataSet> data_sets;
 };
 
-/// Absolute file offsets; 0 for an empty table.
+/// Absolute file offsets; 0 for an empty table and for a compressed data set.
 struct ContainerOffsets {
   std::uint64_t index = 0, names = 0;
   std::vector<std::uint64_t> data, chunks;
 };
 
-/// Creates `path` (which must not exist). Throws Io with HDF5's own explanation.
-ContainerOffsets create_container(const Path& path, const ContainerSpec& spec);
+/// One container being written. Thread-safe. All functions throw Io with HDF5's own explanation, or
+/// what the file threw.
+class Container {
+ public:
+  /// `file` is new and empty, and outlives the container.
+  Container(File& file, const ContainerSpec& spec);
+  ~Container();
+  Container(const Container&) = delete;
+  Container& operator=(const Container&) = delete;
+
+  const ContainerOffsets& offsets() const;
+  /// Bytes that HDF5 has given out so far: the file's size, from close() on.
+  std::uint64_t end() const;
+  /// Where `bytes` bytes of a chunk of a compressed data set belong. Once for each chunk.
+  std::uint64_t place_chunk(std::size_t data_set, std::uint64_t chunk, std::uint64_t bytes,
+                            std::uint32_t filter_mask);
+  /// Writes what HDF5 still holds. Afterwards only end() and offsets() may be called.
+  void close();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace unishard::detail

@@ -2,18 +2,25 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard.hpp"
+#include "unishard/format/version.hpp"
 
 #include "base/json_fields.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace unishard {
 
 std::string DataSetEntry::name() const { return fmt::format("{}.{}", state, name_of(dtype)); }
 
-std::uint64_t DataSetEntry::stored_bytes() const {
+std::uint64_t DataSetEntry::padded_bytes() const {
   return round_up(checked_mul(elements, size_of(dtype), "a data set's bytes"), kPayloadAlign,
                   "a data set's bytes");
+}
+
+std::uint64_t DataSetEntry::encoded_chunk_bytes(std::uint64_t chunk_bytes) const {
+  return std::min(chunk_bytes, padded_bytes());
 }
 
 std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
@@ -23,11 +30,15 @@ std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
 Json to_json(const ShardEntry& entry) {
   Json data_sets = Json::array();
   for (const DataSetEntry& item : entry.data_sets) {
-    data_sets.push_back({{"state", item.state},
-                         {"dtype", name_of(item.dtype)},
-                         {"offset", item.offset},
-                         {"elements", item.elements},
-                         {"chunks_offset", item.chunks_offset}});
+    Json& json = data_sets.emplace_back(Json{{"state", item.state},
+                                             {"dtype", name_of(item.dtype)},
+                                             {"elements", item.elements},
+                                             {"chunks_offset", item.chunks_offset}});
+    if (item.compressed) {
+      json["filter"] = kZstdFeature;
+    } else {
+      json["offset"] = item.offset;
+    }
   }
   return {{"file", entry.file},
           {"rank", entry.rank},
@@ -61,13 +72,20 @@ DataSetEntry data_set_from_json(const Json& json, const std::string& where,
     fields.fail("dtype",
                 fmt::format("{} is not a known element type", quote(fields.text("dtype"))));
   entry.dtype = *dtype;
-  entry.offset = fields.u64("offset", file_bytes);
-  entry.elements = fields.u64("elements", file_bytes);
+  entry.elements = fields.u64("elements", std::uint64_t{1} << 62);
   entry.chunks_offset = fields.u64("chunks_offset", file_bytes);
+  if (entry.elements == 0) fields.fail("elements", "is 0");
+  if (fields.has("filter")) {
+    if (fields.text("filter") != kZstdFeature)
+      fields.fail("filter", fmt::format("{} is not known here", quote(fields.text("filter"))));
+    entry.compressed = true;
+    entry.padded_bytes();  // must not overflow; the chunk table shows whether the file holds it
+    return entry;
+  }
+  entry.offset = fields.u64("offset", file_bytes);
   if (entry.offset % kPayloadAlign != 0)
     fields.fail("offset", fmt::format("{} is not a multiple of {}", entry.offset, kPayloadAlign));
-  if (entry.elements == 0) fields.fail("elements", "is 0");
-  if (checked_add(entry.offset, entry.stored_bytes(), "a data set's end") > file_bytes) {
+  if (checked_add(entry.offset, entry.padded_bytes(), "a data set's end") > file_bytes) {
     fields.fail("elements",
                 fmt::format("the data set ends beyond the file's {} bytes", file_bytes));
   }

@@ -4,6 +4,7 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard.hpp"
 
+#include "codec/chunk_codec.hpp"
 #include "shard/chunk_cache.hpp"
 #include "shard/tables.hpp"
 
@@ -15,6 +16,9 @@
 #include <unordered_map>
 
 namespace unishard {
+
+using detail::ChunkRow;
+using detail::Extent;
 
 std::shared_ptr<ChunkCache> make_chunk_cache(std::uint64_t capacity_bytes) {
   return std::make_shared<ChunkCache>(capacity_bytes);
@@ -28,7 +32,7 @@ struct ShardReader::Impl {
   std::shared_ptr<ChunkCache> cache;
   std::unique_ptr<File> file;
   std::vector<IndexRow> rows;
-  std::vector<std::vector<std::uint64_t>> digests;      // [data set][chunk]
+  std::vector<std::vector<ChunkRow>> chunks;            // [data set][chunk]
   std::vector<std::vector<std::uint32_t>> rows_in_set;  // [data set]: rows by element offset
 
   Impl(Path p, ShardEntry e, const Catalog& c, std::uint64_t chunk,
@@ -75,32 +79,53 @@ struct ShardReader::Impl {
     }
   }
 
+  // The chunk tables say where compressed payload lies, and all bytes but the payload are under one
+  // checksum: they are read before it is checked, and nothing but their bounds is believed.
+  void read_chunk_tables() {
+    for (const DataSetEntry& set : entry.data_sets) {
+      const std::uint64_t count = detail::chunk_count(set.padded_bytes(), chunk_bytes);
+      const auto bytes =
+          table("chunks/" + set.name(), set.chunks_offset, count, detail::kChunkRowBytes);
+      auto& rows_of_set = chunks.emplace_back();
+      rows_of_set.reserve(count);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        rows_of_set.push_back(detail::decode_chunk_row(
+            std::span(bytes).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes)));
+      }
+    }
+  }
+
   void check_tables_digest() const {
-    std::vector<DataSetEntry> by_offset = entry.data_sets;
-    std::sort(by_offset.begin(), by_offset.end(),
-              [](const auto& a, const auto& b) { return a.offset < b.offset; });
-    std::uint64_t end = detail::kUserBlockBytes;
-    for (const DataSetEntry& item : by_offset) {
-      if (item.offset < end)
-        corrupt(fmt::format("data set {} overlaps what lies before it (byte {})", item.name(),
-                            item.offset));
-      end = checked_add(item.offset, item.stored_bytes(), "a data set's end");
+    const std::vector<Extent> payload = detail::payload_extents(entry.data_sets, chunks);
+    std::uint64_t end = detail::kUserBlockBytes, bytes = 0;
+    for (const Extent& extent : payload) {
+      if (extent.offset < end) {
+        corrupt(fmt::format("{} overlaps what lies before it (byte {})", name_of(extent),
+                            extent.offset));
+      }
+      end = checked_add(extent.offset, extent.bytes, "the end of payload");
+      bytes += extent.bytes;
     }
     if (end > entry.bytes)
       corrupt(fmt::format("the data sets end at byte {}, the file at {}", end, entry.bytes));
-    if (entry.bytes - payload_bytes() > limits::kMetadataBytes)
+    if (entry.bytes - bytes > limits::kMetadataBytes)
       corrupt("the tables are larger than the limit");
-    if (detail::metadata_crc64(*file, entry.bytes, by_offset) != entry.metadata_crc64) {
+    if (detail::metadata_crc64(*file, entry.bytes, payload) != entry.metadata_crc64) {
       corrupt(
           "the tables (all bytes outside the payload) do not match the checksum in the manifest",
           "a byte of the file's header or tables changed: use a copy or another checkpoint");
     }
   }
 
-  std::uint64_t payload_bytes() const {
-    std::uint64_t bytes = 0;
-    for (const DataSetEntry& item : entry.data_sets) bytes += item.stored_bytes();
-    return bytes;
+  std::string name_of(const Extent& extent) const {
+    for (std::size_t set = 0; set < entry.data_sets.size(); ++set) {
+      const DataSetEntry& item = entry.data_sets[set];
+      if (!item.compressed && item.offset == extent.offset) return "data set " + item.name();
+      if (item.compressed && std::ranges::find(chunks[set], extent.offset,
+                                               &ChunkRow::file_offset) != chunks[set].end())
+        return "a chunk of data set " + item.name();
+    }
+    return "payload";
   }
 
   // Bytes [offset, offset + rows * row_bytes), which must lie in the file.
@@ -190,39 +215,47 @@ struct ShardReader::Impl {
     }
   }
 
-  void read_chunk_tables() {
-    for (const DataSetEntry& set : entry.data_sets) {
-      const std::uint64_t stored = set.stored_bytes(),
-                          count = detail::chunk_count(stored, chunk_bytes);
-      const auto bytes =
-          table("chunks/" + set.name(), set.chunks_offset, count, detail::kChunkRowBytes);
-      auto& digest = digests.emplace_back();
-      for (std::uint64_t i = 0; i < count; ++i) {
-        const auto row = detail::decode_chunk_row(
-            std::span(bytes).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes));
-        if (row.file_offset != set.offset + i * chunk_bytes ||
-            row.stored_bytes != detail::chunk_size(stored, chunk_bytes, i) ||
-            row.filter_mask != 0) {
-          corrupt(
-              fmt::format("chunk {} of data set {} is not where version 1 puts it", i, set.name()));
+  void check_chunk_rows() const {
+    for (std::size_t set = 0; set < chunks.size(); ++set) {
+      const DataSetEntry& item = entry.data_sets[set];
+      for (std::uint64_t i = 0; i < chunks[set].size(); ++i) {
+        if (item.compressed ? !is_sound_compressed(set, i) : !is_sound_contiguous(set, i)) {
+          corrupt(fmt::format("chunk {} of data set {} is not where version 1 puts it", i,
+                              item.name()));
         }
-        digest.push_back(row.crc64);
       }
     }
   }
-
-  std::uint64_t chunk_offset(std::size_t set, std::uint64_t chunk) const {
-    return entry.data_sets[set].offset + chunk * chunk_bytes;
+  bool is_sound_contiguous(std::size_t set, std::uint64_t chunk) const {
+    const ChunkRow& row = chunks[set][chunk];
+    return row.file_offset == entry.data_sets[set].offset + chunk * chunk_bytes &&
+           row.stored_bytes == chunk_length(set, chunk) && row.filter_mask == 0;
   }
+  bool is_sound_compressed(std::size_t set, std::uint64_t chunk) const {
+    const ChunkRow& row = chunks[set][chunk];
+    const std::uint64_t whole = encoded_bytes(set);
+    if (row.file_offset % kPayloadAlign != 0 || row.stored_bytes % kPayloadAlign != 0) return false;
+    return row.filter_mask == detail::kNoFilter
+               ? row.stored_bytes == whole
+               : row.filter_mask == detail::kBothFilters && row.stored_bytes != 0 &&
+                     row.stored_bytes < whole;
+  }
+
+  std::uint64_t encoded_bytes(std::size_t set) const {
+    return entry.data_sets[set].encoded_chunk_bytes(chunk_bytes);
+  }
+  /// Of the padded data set, not encoded.
   std::uint64_t chunk_length(std::size_t set, std::uint64_t chunk) const {
-    return detail::chunk_size(entry.data_sets[set].stored_bytes(), chunk_bytes, chunk);
+    return detail::chunk_size(entry.data_sets[set].padded_bytes(), chunk_bytes, chunk);
   }
 
   Damage damage(std::size_t set, std::uint64_t chunk) const {
     const DataSetEntry& item = entry.data_sets[set];
-    Damage out{item.name(), chunk_offset(set, chunk), chunk_length(set, chunk), {}};
+    const ChunkRow& stored = chunks[set][chunk];
+    Damage out{chunk, item.name(), stored.file_offset, stored.stored_bytes, {}};
+    for (std::size_t before = 0; before < set; ++before) out.chunk += chunks[before].size();
     const std::uint64_t begin = chunk * chunk_bytes / size_of(item.dtype);
-    const ElementRange in_set{begin, begin + out.bytes / size_of(item.dtype)};
+    const ElementRange in_set{begin, begin + chunk_length(set, chunk) / size_of(item.dtype)};
     for (const std::uint32_t number : rows_in_set[set]) {
       const IndexRow& row = rows[number];
       const ElementRange common =
@@ -250,21 +283,53 @@ struct ShardReader::Impl {
             "use another checkpoint, or a copy of this file");
   }
 
-  // Whole chunks from `chunk` on: as many as fill `out`, in one read.
-  void read_chunks(std::size_t set, std::uint64_t chunk, std::span<std::byte> out) const {
-    file->read_at(chunk_offset(set, chunk), out);
+  /// Reads whole chunks from `chunk` on, as many as fill `out`, and calls visit(chunk, whether it
+  /// is sound) for each. Those of a contiguous data set come in one read.
+  template <class Visit>
+  void visit_chunks(std::size_t set, std::uint64_t chunk, std::span<std::byte> out,
+                    const Visit& visit) const {
+    const bool compressed = entry.data_sets[set].compressed;
+    if (!compressed) file->read_at(chunks[set][chunk].file_offset, out);
     for (; !out.empty(); ++chunk) {
-      const std::uint64_t length = chunk_length(set, chunk);
-      if (crc64(out.first(length)) != digests[set][chunk]) raise_damaged(damage(set, chunk));
-      out = out.subspan(length);
+      const std::span<std::byte> bytes = out.first(chunk_length(set, chunk));
+      visit(chunk,
+            compressed ? decode(set, chunk, bytes) : crc64(bytes) == chunks[set][chunk].crc64);
+      out = out.subspan(bytes.size());
     }
   }
 
+  void read_chunks(std::size_t set, std::uint64_t first, std::span<std::byte> out) const {
+    visit_chunks(set, first, out, [&](std::uint64_t chunk, bool is_sound) {
+      if (!is_sound) raise_damaged(damage(set, chunk));
+    });
+  }
+
+  // One chunk of a compressed data set. False when the bytes do not match their checksum or are no
+  // such chunk.
+  bool decode(std::size_t set, std::uint64_t chunk, std::span<std::byte> out) const {
+    const ChunkRow& row = chunks[set][chunk];
+    const bool is_filtered = row.filter_mask == detail::kBothFilters;
+    if (!is_filtered && row.stored_bytes == out.size()) {
+      file->read_at(row.file_offset, out);
+      return crc64(out) == row.crc64;
+    }
+    const detail::BorrowedCodec codec;
+    const std::span<std::byte> stored = codec->stored(row.stored_bytes);
+    file->read_at(row.file_offset, stored);
+    if (crc64(stored) != row.crc64) return false;
+    if (is_filtered) {
+      return codec->decode(stored, encoded_bytes(set), size_of(entry.data_sets[set].dtype), out);
+    }
+    std::ranges::copy(stored.first(out.size()), out.begin());
+    return true;
+  }
+
   ChunkCache::Bytes cached_chunk(std::size_t set, std::uint64_t chunk) const {
-    if (auto held = cache->find(this, chunk_offset(set, chunk))) return held;
+    const std::uint64_t offset = chunks[set][chunk].file_offset;
+    if (auto held = cache->find(this, offset)) return held;
     auto bytes = cache->memory(chunk_length(set, chunk));
     read_chunks(set, chunk, *bytes);
-    cache->keep(this, chunk_offset(set, chunk), bytes);
+    cache->keep(this, offset, bytes);
     return bytes;
   }
 };
@@ -276,10 +341,11 @@ ShardReader::ShardReader(Storage& storage, Path path, ShardEntry entry, std::str
                                    cache ? std::move(cache) : make_chunk_cache())) {
   impl_->open(storage);
   impl_->check_user_block(save_id);
+  impl_->read_chunk_tables();
   impl_->check_tables_digest();
+  impl_->check_chunk_rows();
   impl_->read_index();
   impl_->check_tiling();
-  impl_->read_chunk_tables();
 }
 
 ShardReader::~ShardReader() = default;
@@ -327,9 +393,16 @@ std::uint64_t ShardReader::chunk_start(std::size_t row_number, std::uint64_t ele
   return row.range.begin + inside - std::min(inside, (row.element_offset + inside) % per_chunk);
 }
 
+std::uint64_t ShardReader::stored_payload_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& set : impl_->chunks)
+    for (const ChunkRow& row : set) bytes += row.stored_bytes;
+  return bytes;
+}
+
 std::uint64_t ShardReader::chunk_count() const {
   std::uint64_t count = 0;
-  for (const auto& set : impl_->digests) count += set.size();
+  for (const auto& set : impl_->chunks) count += set.size();
   return count;
 }
 
@@ -337,22 +410,19 @@ std::vector<ShardReader::Damage> ShardReader::check_chunks(std::uint64_t first, 
                                                            std::span<std::byte> buffer) const {
   const Impl& self = *impl_;
   std::size_t set = 0;
-  for (; set < self.digests.size() && first >= self.digests[set].size(); ++set)
-    first -= self.digests[set].size();
-  if (set == self.digests.size() || count == 0 || count > self.digests[set].size() - first) {
+  for (; set < self.chunks.size() && first >= self.chunks[set].size(); ++set)
+    first -= self.chunks[set].size();
+  if (set == self.chunks.size() || count == 0 || count > self.chunks[set].size() - first) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} chunks from chunk {} on are not in one data set of {}", count, first,
                       self.path.native()));
   }
   const std::uint64_t last = first + count - 1;
   buffer = buffer.first((count - 1) * self.chunk_bytes + self.chunk_length(set, last));
-  self.file->read_at(self.chunk_offset(set, first), buffer);
   std::vector<Damage> damages;
-  for (std::uint64_t chunk = first; chunk <= last; ++chunk) {
-    const auto bytes =
-        buffer.subspan((chunk - first) * self.chunk_bytes, self.chunk_length(set, chunk));
-    if (crc64(bytes) != self.digests[set][chunk]) damages.push_back(self.damage(set, chunk));
-  }
+  self.visit_chunks(set, first, buffer, [&](std::uint64_t chunk, bool is_sound) {
+    if (!is_sound) damages.push_back(self.damage(set, chunk));
+  });
   return damages;
 }
 

@@ -1,6 +1,6 @@
 // Writing a shard:
 //  1. All sizes follow from the fragments, so HDF5 creates the container with every data set
-//  allocated and is done.
+//  allocated and is done; when the payload is compressed, it places the chunks as they come.
 //  2. write() cuts its run at chunk boundaries. Each piece lies in one fragment and one chunk; it
 //  is digested and measured
 //     once and remembered as a small record. The bytes go to their place by a positioned write.
@@ -16,6 +16,7 @@
 #include "unishard/format/shard.hpp"
 #include "unishard/format/version.hpp"
 
+#include "shard/compressed_payload.hpp"
 #include "shard/container.hpp"
 #include "shard/tables.hpp"
 
@@ -26,6 +27,9 @@
 #include <mutex>
 
 namespace unishard {
+
+using detail::ChunkRow;
+
 namespace {
 
 // A run of elements that was written: in one fragment and, if stored, in one chunk.
@@ -52,23 +56,27 @@ struct ShardWriter::Impl {
   Path path;
   std::string save_id;
   const Catalog& catalog;
+  const Compression compression;
   std::vector<Fragment> fragments;
   std::vector<Placement> placements;
   std::vector<char> names;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> name_places;
   ShardEntry entry;
   std::unique_ptr<File> file;
+  std::unique_ptr<detail::Container> container;
+  std::unique_ptr<detail::CompressedPayload> compressed;  // null: payload is written as it is
   std::mutex mutex;
   std::vector<Record> records;
   bool created = false;
   bool finished = false;
 
   Impl(Storage& s, Path p, std::string id, const Catalog& c, std::uint32_t rank,
-       std::vector<Fragment> f)
+       std::vector<Fragment> f, const Compression& how)
       : storage(s),
         path(std::move(p)),
         save_id(std::move(id)),
         catalog(c),
+        compression(how),
         fragments(std::move(f)) {
     entry.file = path.filename().native();
     entry.rank = rank;
@@ -79,6 +87,8 @@ struct ShardWriter::Impl {
   ~Impl() {
     if (finished || !created) return;
     try {
+      compressed.reset();
+      container.reset();
       file.reset();
       if (storage.kind(path) != EntryKind::Missing) storage.remove_file(path);
     } catch (const std::exception&) {
@@ -86,6 +96,8 @@ struct ShardWriter::Impl {
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  bool compresses() const { return compression.mode != Compression::Mode::None; }
 
   const TensorInfo& tensor_of(std::size_t fragment) const {
     return catalog.tensors.at(fragments.at(fragment).tensor);
@@ -101,7 +113,7 @@ struct ShardWriter::Impl {
                           fragments[i].range.begin, fragments[i].range.end, tensor.elements()));
       }
       if (tensor.derived) continue;
-      DataSetEntry key{tensor.state, tensor.dtype, 0, 0, 0};
+      DataSetEntry key{tensor.state, tensor.dtype, 0, 0, 0, compresses()};
       sets.emplace(key.name(), key);
     }
     for (auto& [name, item] : sets) entry.data_sets.push_back(item);
@@ -145,24 +157,42 @@ struct ShardWriter::Impl {
     spec.index_rows = entry.index_rows = fragments.size();
     spec.names_bytes = entry.names_bytes = names.size();
     for (const DataSetEntry& item : entry.data_sets) {
-      spec.data_sets.push_back({item.name(), item.state, item.dtype, item.elements,
-                                item.stored_bytes() / size_of(item.dtype),
-                                detail::chunk_count(item.stored_bytes(), kChunkBytes)});
+      const std::uint64_t bytes = item.padded_bytes(), width = size_of(item.dtype);
+      spec.data_sets.push_back(
+          {item.name(), item.state, item.dtype, item.elements, bytes / width,
+           detail::chunk_count(bytes, kChunkBytes),
+           item.compressed ? item.encoded_chunk_bytes(kChunkBytes) / width : 0});
     }
-    storage.create(path)
-        ->close();  // the name is ours, through the storage that tests can make fail
+    file = storage.create(path);
     created = true;
-    storage.remove_file(path);
-    const detail::ContainerOffsets offsets = detail::create_container(path, spec);
+    container = std::make_unique<detail::Container>(*file, spec);
+    const detail::ContainerOffsets& offsets = container->offsets();
     entry.index_offset = offsets.index;
     entry.names_offset = offsets.names;
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
       entry.data_sets[i].offset = offsets.data[i];
       entry.data_sets[i].chunks_offset = offsets.chunks[i];
     }
-    file = storage.open_for_update(path);
-    entry.bytes = file->size();
-    file->reserve(entry.bytes);
+    if (compresses()) {
+      reserve_for_chunks(spec);
+      compressed = std::make_unique<detail::CompressedPayload>(*file, *container, entry.data_sets,
+                                                               compression);
+    } else {
+      container->close();
+      file->reserve(container->end());
+    }
+  }
+
+  // As if no chunk shrank; finish() gives back what is left. HDF5's index has some 20 bytes a
+  // chunk.
+  void reserve_for_chunks(const detail::ContainerSpec& spec) {
+    std::uint64_t bytes = container->end() + (std::uint64_t{1} << 20);
+    for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
+      const std::uint64_t chunk = entry.data_sets[i].encoded_chunk_bytes(kChunkBytes);
+      bytes = checked_add(bytes, checked_mul(spec.data_sets[i].chunks, chunk + 64, "a shard"),
+                          "a shard");
+    }
+    file->reserve(bytes);
   }
 
   void add(const Record& record) {
@@ -177,8 +207,12 @@ struct ShardWriter::Impl {
     if (placement.data_set != kDerivedDataSet) {
       const std::uint64_t element =
           placement.element_offset + (range.begin - fragments[fragment].range.begin);
-      file->write_at(entry.data_sets[placement.data_set].offset + element * size_of(tensor.dtype),
-                     bytes);
+      const std::uint64_t at = element * size_of(tensor.dtype);
+      if (compressed) {
+        compressed->write(placement.data_set, at, bytes);
+      } else {
+        file->write_at(entry.data_sets[placement.data_set].offset + at, bytes);
+      }
     }
     add({static_cast<std::uint32_t>(fragment), range, crc64(bytes), measure(tensor.dtype, bytes)});
   }
@@ -232,36 +266,56 @@ struct ShardWriter::Impl {
     return table;
   }
 
-  // Chunk digests of one data set: its fragments are in file order, so their records are too.
-  std::vector<std::byte> chunk_table(std::uint32_t set) const {
+  std::vector<ChunkRow> chunk_rows(std::uint32_t set) const {
+    if (compressed) return compressed->rows(set);
     const DataSetEntry& item = entry.data_sets[set];
-    const std::uint64_t stored = item.stored_bytes(), item_bytes = size_of(item.dtype);
-    std::vector<std::uint64_t> digests(detail::chunk_count(stored, kChunkBytes));
+    const std::uint64_t stored = item.padded_bytes(), item_bytes = size_of(item.dtype);
+    std::vector<ChunkRow> rows(detail::chunk_count(stored, kChunkBytes));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto size = static_cast<std::uint32_t>(detail::chunk_size(stored, kChunkBytes, i));
+      rows[i] = {item.offset + i * kChunkBytes, size, 0, 0};
+    }
+    // The data set's fragments are in file order, so their records are too.
     std::uint64_t at = 0;
     for (const Record& record : records) {
       if (placements[record.fragment].data_set != set) continue;
       const std::uint64_t bytes = record.range.size() * item_bytes;
-      std::uint64_t& digest = digests[at / kChunkBytes];
+      std::uint64_t& digest = rows[at / kChunkBytes].crc64;
       digest = crc64_combine(digest, record.crc64, bytes);
       at += bytes;
     }
     if (at < stored)
-      digests.back() = crc64_combine(digests.back(), crc64_zeros(stored - at), stored - at);
-    std::vector<std::byte> table(digests.size() * detail::kChunkRowBytes);
-    for (std::size_t i = 0; i < digests.size(); ++i) {
-      const auto size = static_cast<std::uint32_t>(detail::chunk_size(stored, kChunkBytes, i));
+      rows.back().crc64 = crc64_combine(rows.back().crc64, crc64_zeros(stored - at), stored - at);
+    return rows;
+  }
+
+  static std::vector<std::byte> chunk_table(std::span<const ChunkRow> rows) {
+    std::vector<std::byte> table(rows.size() * detail::kChunkRowBytes);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
       detail::encode_chunk_row(
-          {item.offset + i * kChunkBytes, size, 0, digests[i]},
-          std::span(table).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes));
+          rows[i], std::span(table).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes));
     }
     return table;
+  }
+
+  // Payload and HDF5's structures are complete; the file gets its size.
+  void close_container() {
+    if (compressed) {
+      container->close();
+      file->resize(container->end());
+    }
+    entry.bytes = container->end();
+    if (file->size() == entry.bytes) return;
+    raise(ErrorCode::Internal, fmt::format("{}: the file has {} bytes instead of the planned {}",
+                                           path.native(), file->size(), entry.bytes));
   }
 };
 
 ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
-                         std::uint32_t rank, std::vector<Fragment> fragments)
+                         std::uint32_t rank, std::vector<Fragment> fragments,
+                         const Compression& compression)
     : impl_(std::make_unique<Impl>(storage, std::move(path), std::move(save_id), catalog, rank,
-                                   std::move(fragments))) {
+                                   std::move(fragments), compression)) {
   impl_->place_fragments();
   impl_->collect_names();
   impl_->create();
@@ -298,21 +352,20 @@ void ShardWriter::write(std::size_t fragment, ElementRange range,
 ShardEntry ShardWriter::finish() {
   Impl& self = *impl_;
   self.check_complete();
+  self.close_container();
   write_table(*self.file, self.entry.index_offset, self.index_table());
   write_table(*self.file, self.entry.names_offset, std::as_bytes(std::span(self.names)));
+  std::vector<std::vector<ChunkRow>> rows;
   for (std::uint32_t set = 0; set < self.entry.data_sets.size(); ++set) {
-    write_table(*self.file, self.entry.data_sets[set].chunks_offset, self.chunk_table(set));
+    rows.push_back(self.chunk_rows(set));
+    write_table(*self.file, self.entry.data_sets[set].chunks_offset,
+                Impl::chunk_table(rows.back()));
   }
-  self.file->write_at(0, detail::encode_user_block({kFormatVersion, 0, self.save_id,
+  const std::uint32_t features = self.compresses() ? kZstdFeatureBit : 0;
+  self.file->write_at(0, detail::encode_user_block({kFormatVersion, features, self.save_id,
                                                     self.entry.rank, self.catalog.world_size}));
-  std::vector<DataSetEntry> by_offset = self.entry.data_sets;
-  std::sort(by_offset.begin(), by_offset.end(),
-            [](const auto& a, const auto& b) { return a.offset < b.offset; });
-  self.entry.metadata_crc64 = detail::metadata_crc64(*self.file, self.entry.bytes, by_offset);
-  if (self.file->size() != self.entry.bytes) {
-    raise(ErrorCode::Internal, fmt::format("{}: the file grew beyond its {} planned bytes",
-                                           self.path.native(), self.entry.bytes));
-  }
+  self.entry.metadata_crc64 = detail::metadata_crc64(
+      *self.file, self.entry.bytes, detail::payload_extents(self.entry.data_sets, rows));
   self.file->sync();
   self.file->close();
   self.finished = true;

@@ -51,7 +51,7 @@ UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path) 
   block.rank = load<std::uint32_t>(bytes, 48);
   block.world_size = load<std::uint32_t>(bytes, 52);
   if (block.version < kOldestReadableVersion || block.version > kFormatVersion ||
-      block.required_features != 0) {
+      (block.required_features & ~kZstdFeatureBit) != 0) {
     raise(
         ErrorCode::Unsupported,
         fmt::format("{}: format version {} (features {:#x}); this program reads versions {} to {}",
@@ -108,17 +108,30 @@ ChunkRow decode_chunk_row(std::span<const std::byte> bytes) {
           load<std::uint32_t>(bytes, 12), load<std::uint64_t>(bytes, 16)};
 }
 
-std::uint64_t chunk_count(std::uint64_t stored_bytes, std::uint64_t chunk_bytes) {
-  return stored_bytes / chunk_bytes + (stored_bytes % chunk_bytes != 0);
+std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes) {
+  return set_bytes / chunk_bytes + (set_bytes % chunk_bytes != 0);
 }
 
-std::uint64_t chunk_size(std::uint64_t stored_bytes, std::uint64_t chunk_bytes,
-                         std::uint64_t index) {
-  return std::min(chunk_bytes, stored_bytes - index * chunk_bytes);
+std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index) {
+  return std::min(chunk_bytes, set_bytes - index * chunk_bytes);
+}
+
+std::vector<Extent> payload_extents(std::span<const DataSetEntry> sets,
+                                    std::span<const std::vector<ChunkRow>> rows) {
+  std::vector<Extent> extents;
+  for (std::size_t set = 0; set < sets.size(); ++set) {
+    if (!sets[set].compressed) {
+      extents.push_back({sets[set].offset, sets[set].padded_bytes()});
+      continue;
+    }
+    for (const ChunkRow& row : rows[set]) extents.push_back({row.file_offset, row.stored_bytes});
+  }
+  std::ranges::sort(extents, {}, &Extent::offset);
+  return extents;
 }
 
 std::uint64_t metadata_crc64(const File& file, std::uint64_t file_bytes,
-                             std::span<const DataSetEntry> data_sets) {
+                             std::span<const Extent> payload) {
   std::vector<std::byte> buffer(std::min<std::uint64_t>(file_bytes, std::uint64_t{256} << 10));
   std::uint64_t crc = 0;
   const auto add_run = [&](std::uint64_t begin, std::uint64_t end) {
@@ -130,9 +143,9 @@ std::uint64_t metadata_crc64(const File& file, std::uint64_t file_bytes,
     }
   };
   std::uint64_t at = 0;
-  for (const DataSetEntry& item : data_sets) {
-    add_run(at, item.offset);
-    at = item.offset + item.stored_bytes();
+  for (const Extent& extent : payload) {
+    add_run(at, extent.offset);
+    at = extent.offset + extent.bytes;
   }
   add_run(at, file_bytes);
   return crc;

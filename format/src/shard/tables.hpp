@@ -37,14 +37,22 @@ struct ChunkRow {
 void encode_chunk_row(const ChunkRow& row, std::span<std::byte> out);
 ChunkRow decode_chunk_row(std::span<const std::byte> bytes);
 
-/// Number of chunks of a data set, and the bytes of chunk `index`.
-std::uint64_t chunk_count(std::uint64_t stored_bytes, std::uint64_t chunk_bytes);
-std::uint64_t chunk_size(std::uint64_t stored_bytes, std::uint64_t chunk_bytes,
-                         std::uint64_t index);
+/// Number of chunks of a data set, and the bytes of chunk `index`, not encoded and of the padded
+/// data set.
+std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes);
+std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index);
 
-/// CRC-64 of all bytes of `file` outside its payload data sets. Pre: the data sets lie in the file,
-/// sorted by offset, without overlap.
+/// A run of payload in the file.
+struct Extent {
+  std::uint64_t offset = 0, bytes = 0;
+};
+/// Where the payload lies, by offset; `rows` are the chunk tables, one per data set.
+std::vector<Extent> payload_extents(std::span<const DataSetEntry> sets,
+                                    std::span<const std::vector<ChunkRow>> rows);
+
+/// CRC-64 of all bytes of `file` outside its payload. Pre: the extents lie in the file, sorted by
+/// offset, without overlap.
 std::uint64_t metadata_crc64(const File& file, std::uint64_t file_bytes,
-                             std::span<const DataSetEntry> data_sets);
+                             std::span<const Extent> payload);
 
 }  // namespace unishard::detail

@@ -110,7 +110,7 @@ class PosixFile final : public File {
   }
 
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    if (pending_) {
+    if (pending_ && offset <= collected_bytes_ && bytes.size() <= collected_bytes_ - offset) {
       pending_->write(offset, bytes);
     } else {
       write_through(descriptor_, offset, bytes);
@@ -122,12 +122,19 @@ class PosixFile final : public File {
     const std::uint64_t before = size();
     int error = has_space(bytes) ? allocate(bytes) : ENOSPC;
     if (error == EOPNOTSUPP || error == ENOSYS)  // then the size alone, without the space
-      error = before < bytes ? resize(bytes) : 0;
+      error = before < bytes ? set_size(bytes) : 0;
     if (error != 0) {
-      resize(before);  // what was allocated on the way
+      set_size(before);  // what was allocated on the way
       raise_errno(fmt::format("reserving {} bytes for", bytes), path_.native(), error);
     }
     collect_writes(bytes, before == 0);
+  }
+
+  void resize(std::uint64_t bytes) override {
+    flush();
+    pending_.reset();  // its blocks end where the file ended
+    if (const int error = set_size(bytes); error != 0)
+      raise_errno(fmt::format("setting the size {} of", bytes), path_.native(), error);
   }
 
   void sync() override {
@@ -149,6 +156,7 @@ class PosixFile final : public File {
   void collect_writes(std::uint64_t file_bytes, bool is_zero) {
     if (pending_ || file_bytes < kBlockBytes || io_.mode == IoMode::Buffered || !has_direct())
       return;
+    collected_bytes_ = file_bytes;
     pending_ = std::make_unique<WriteBehind>(
         WriteBehind::Limits{file_bytes, io_.write_buffer_bytes, is_zero},
         [this](std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -177,7 +185,7 @@ class PosixFile final : public File {
     } while (result != 0 && errno == EINTR);
     return result == 0 ? 0 : errno;
   }
-  int resize(std::uint64_t bytes) {
+  int set_size(std::uint64_t bytes) {
     return ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
 
@@ -280,6 +288,7 @@ class PosixFile final : public File {
   mutable int direct_ = -1;
   mutable std::atomic<bool> direct_works_{false};
   std::unique_ptr<WriteBehind> pending_;
+  std::uint64_t collected_bytes_ = 0;  ///< the part of the file whose writes `pending_` collects
 };
 
 std::mutex process_mutex;

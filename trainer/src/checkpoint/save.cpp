@@ -22,7 +22,8 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
       tag_(request.tag.empty() ? "global_step" + std::to_string(catalog_.step) : request.tag),
       commit_{.move_latest = request.move_latest,
               .keep_last = request.keep_last,
-              .on_step = options.on_save_step} {
+              .on_step = options.on_save_step},
+      compression_(request.compression) {
   catalog_.client_state = request.client_state;
 }
 
@@ -59,7 +60,7 @@ void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
     const Path path =
         staging_folder(folder_, tag_, save_id_) / shard_file_name(rank_, catalog_.world_size);
     report(CommitStep::WriteShard);
-    ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_);
+    ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_, compression_);
     in_parallel(
         fragments_.size(), [&](std::size_t index) { give(writer, index); }, kWriters);
     report(CommitStep::SyncShard);

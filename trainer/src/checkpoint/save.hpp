@@ -49,6 +49,7 @@ class Save {
   Path folder_;
   std::string tag_;
   CommitOptions commit_;
+  Compression compression_;
   std::string save_id_, entry_, identity_;
 };
 

@@ -34,6 +34,7 @@ struct Output {
   std::string tag;                    ///< for OutputShape::Tags
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
   SideFiles side_files = {};          ///< for model folders
+  Compression compression = {};       ///< for "native"
 };
 /// The sink of output.format, as sink.hpp describes it.
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog);

@@ -2,6 +2,7 @@
 // A checkpoint of any format, being written. Nothing is visible under its final name before
 // commit(); the destructor of an uncommitted sink removes what it wrote.
 #include "unishard/converters/source.hpp"
+#include "unishard/format/compression.hpp"
 #include "unishard/format/transfer.hpp"
 
 #include <cstdint>
@@ -35,7 +36,7 @@ class Sink {
 /// Native checkpoint `<folder>/<tag>` with catalog.world_size shards at catalog.stage. Throws
 /// AlreadyExists when the tag is there.
 std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::string tag,
-                                       Catalog catalog);
+                                       Catalog catalog, const Compression& compression = {});
 
 /// Small files that go into a model folder as they are: name, content.
 using SideFiles = std::vector<std::pair<std::string, std::string>>;

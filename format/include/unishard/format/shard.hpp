@@ -4,6 +4,7 @@
 // offsets by positioned writes; a reader that trusts the manifest needs no HDF5 at all. Implements
 // SPEC.md sections "Shard file" and "Checksums".
 #include "unishard/format/catalog.hpp"
+#include "unishard/format/compression.hpp"
 #include "unishard/format/partition.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -24,14 +25,18 @@ inline constexpr std::uint64_t kPayloadAlign = 4096;  ///< of offset and length 
 struct DataSetEntry {
   std::string state;
   DType dtype = DType::Float32;
-  std::uint64_t offset = 0;  ///< absolute file offset, multiple of kPayloadAlign
+  std::uint64_t offset = 0;  ///< absolute file offset, multiple of kPayloadAlign; 0 if compressed
   std::uint64_t elements =
       0;  ///< of the fragments; the data set is zero-padded to kPayloadAlign bytes
   std::uint64_t chunks_offset = 0;  ///< file offset of its chunk table
+  bool compressed = false;          ///< then in chunks, each where its row of the chunk table says
 
   /// "fp32.float32": its name below /data and /chunks.
   std::string name() const;
-  std::uint64_t stored_bytes() const;  ///< padding included
+  std::uint64_t padded_bytes() const;  ///< padding included; fewer are stored if compressed
+  /// Of every chunk of a compressed data set, when decoded: a data set of less than one chunk has
+  /// one as large as itself.
+  std::uint64_t encoded_chunk_bytes(std::uint64_t chunk_bytes) const;
   bool operator==(const DataSetEntry&) const = default;
 };
 
@@ -77,8 +82,12 @@ std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size);
 class ShardWriter {
  public:
   /// `fragments` as plan_shard() returns them. `save_id` has 32 hexadecimal digits. Creates `path`.
+  /// Compressing takes the memory of the chunks (1 MiB) that are begun and not complete, few when
+  /// runs come about in order, and three for each thread that encodes at the same time: as many as
+  /// IoOptions::write_buffer_bytes allow.
   ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
-              std::uint32_t rank, std::vector<Fragment> fragments);
+              std::uint32_t rank, std::vector<Fragment> fragments,
+              const Compression& compression = {});
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
@@ -125,18 +134,21 @@ class ShardReader {
   /// The first element of the row that lies in the chunk of `element`, which is one of the row's.
   std::uint64_t chunk_start(std::size_t row, std::uint64_t element) const;
 
-  /// A chunk whose bytes do not match its checksum.
+  /// A chunk whose bytes do not match its checksum, or cannot be decoded.
   struct Damage {
+    std::uint64_t chunk = 0;  ///< its number, as check_chunks() counts
     std::string data_set;
     std::uint64_t file_offset = 0, bytes = 0;
     std::vector<Fragment> lost;  ///< what of which tensors lies in it
   };
   std::uint64_t chunk_count() const;
   /// Reads `count` chunks of one data set from chunk `first` on (numbered over all data sets in
-  /// their order) into `buffer`, padding included, and returns those that are damaged.
+  /// their order) into `buffer`, decoded and padding included, and returns those that are damaged.
   std::vector<Damage> check_chunks(std::uint64_t first, std::uint64_t count,
                                    std::span<std::byte> buffer) const;
   std::uint64_t chunk_bytes() const;  ///< size that `buffer` must have for each chunk
+  /// Payload as it lies in the file, padding included.
+  std::uint64_t stored_payload_bytes() const;
 
  private:
   struct Impl;

@@ -26,6 +26,8 @@ class File {
   /// Says that the file will have `bytes` bytes, before they are written: takes the space now
   /// (NoSpace), and lets writes go past the page cache. Bytes not written are zero.
   virtual void reserve(std::uint64_t bytes) = 0;
+  /// Cuts the file off, or adds zeros that take no space.
+  virtual void resize(std::uint64_t bytes) = 0;
   virtual void sync() = 0;
   virtual void close() = 0;
   virtual const Path& path() const = 0;

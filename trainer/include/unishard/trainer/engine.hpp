@@ -8,6 +8,7 @@
 // below with "canonical_order") losses and weights have the same bits for every world size and
 // stage. Equal thread count, LibTorch and CPU type are assumed.
 #include "unishard/format/commit.hpp"
+#include "unishard/format/compression.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/foreign_names.hpp"
@@ -65,6 +66,7 @@ struct SaveRequest {
   bool move_latest = true;
   /// save_checkpoint() returns when the state is copied; the copy is written in the background.
   bool asynchronous = false;
+  Compression compression{};
 };
 
 struct LoadReport {

@@ -1,0 +1,71 @@
+#pragma once
+// The payload of a shard whose data sets are compressed: pieces in any order become whole chunks,
+// chunks are encoded by the thread that completes them, and HDF5 says where each goes.
+#include "unishard/format/compression.hpp"
+#include "unishard/format/shard.hpp"
+
+#include "codec/chunk_codec.hpp"
+#include "shard/container.hpp"
+#include "shard/tables.hpp"
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace unishard::detail {
+
+/// Decides, chunk by chunk, whether encoding costs less time than it saves in writing. Thread-safe.
+class CompressionGauge {
+ public:
+  bool pays();
+  void encoded(double seconds, std::uint64_t bytes, std::uint64_t stored_bytes);
+  void written(double seconds, std::uint64_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::uint64_t chunks_ = 0;
+  double encode_seconds_ = 0, encoded_bytes_ = 0, encoded_stored_bytes_ = 0;
+  double write_seconds_ = 0, written_bytes_ = 0;
+};
+
+/// Thread-safe. Memory: a chunk for each that was begun and not completed, a few when pieces come
+/// about in order; and borrowed codecs.
+class CompressedPayload {
+ public:
+  /// All refer to things that outlive it; `sets` are the container's.
+  CompressedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
+                    Compression how);
+
+  /// Bytes from `offset` of data set `set` on, within one chunk; each once.
+  void write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// After all were written.
+  const std::vector<ChunkRow>& rows(std::size_t set) const { return rows_.at(set); }
+
+ private:
+  struct Open {
+    std::vector<std::byte> bytes;  ///< of the whole chunk; what is padding is zero
+    std::uint64_t missing = 0;
+  };
+
+  Open begin_chunk(std::size_t set, std::uint64_t chunk);
+  void store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes);
+  std::span<const std::byte> encode(ChunkCodec& codec, std::size_t set,
+                                    std::span<const std::byte> bytes);
+  void put(std::size_t set, std::uint64_t chunk, std::span<const std::byte> stored,
+           std::uint32_t filter_mask);
+
+  File& file_;
+  Container& container_;
+  const std::span<const DataSetEntry> sets_;
+  const Compression how_;
+  std::vector<std::vector<ChunkRow>> rows_;
+  std::vector<CompressionGauge> gauges_;  ///< one per data set: they shrink differently
+  std::mutex mutex_;
+  std::map<std::pair<std::size_t, std::uint64_t>, Open> open_;
+  std::vector<std::vector<std::byte>> spare_;  ///< memory of chunks that are complete
+};
+
+}  // namespace unishard::detail

@@ -1,0 +1,337 @@
+// Compressed checkpoints: the codec, what a shard stores and gives back, and what damage is found.
+#include "unishard/format/compression.hpp"
+
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include "codec/chunk_codec.hpp"
+#include "make_checkpoint.hpp"
+#include "shard/tables.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+
+namespace unishard {
+namespace {
+
+namespace fs = std::filesystem;
+using detail::ChunkRow;
+
+const std::string kId = "00112233445566778899aabbccddeeff";
+constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
+
+TEST(Compression, NamesAreReadStrictly) {
+  EXPECT_EQ(compression_from_name("none"), Compression{});
+  EXPECT_EQ(compression_from_name("zstd"), kZstd);
+  EXPECT_EQ(compression_from_name("zstd:3"), (Compression{Compression::Mode::Zstd, 3}));
+  EXPECT_EQ(compression_from_name("auto"), (Compression{Compression::Mode::Auto, 0}));
+  EXPECT_EQ(compression_from_name("auto:19"), (Compression{Compression::Mode::Auto, 19}));
+  for (const char* name : {"", "zst", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:3x", "none:1",
+                           "auto:99999999999", "ZSTD", "zstd:3:3"}) {
+    EXPECT_EQ(compression_from_name(name), std::nullopt) << name;
+  }
+}
+
+std::vector<std::byte> weights(std::size_t bytes, std::uint64_t seed = 1) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<std::byte> out(bytes);
+  for (std::size_t at = 0; at < bytes; at += sizeof(float)) {
+    const float value = normal(random);
+    std::memcpy(out.data() + at, &value, sizeof(value));
+  }
+  return out;
+}
+
+std::vector<std::byte> noise(std::size_t bytes) {
+  std::mt19937_64 random(5);
+  std::vector<std::byte> out(bytes);
+  for (std::byte& byte : out) byte = static_cast<std::byte>(random());
+  return out;
+}
+
+TEST(ChunkCodec, GivesBackWhatItWasGiven) {
+  detail::ChunkCodec codec;
+  for (const std::size_t width : {1u, 2u, 4u, 8u, 16u}) {
+    for (const int level : {0, 1, 3, 19}) {
+      const auto chunk = weights(1 << 16, width);
+      const auto stored = codec.encode(chunk, width, level);
+      if (stored.empty()) {
+        EXPECT_LT(width, 4u) << "planes of floats shrink";
+        continue;
+      }
+      EXPECT_LT(stored.size(), chunk.size());
+      EXPECT_EQ(stored.size() % kPayloadAlign, 0u);
+      for (const std::size_t part : {chunk.size(), std::size_t{4096}, std::size_t{0}}) {
+        std::vector<std::byte> out(part);
+        EXPECT_TRUE(codec.decode(stored, chunk.size(), width, out));
+        EXPECT_TRUE(std::ranges::equal(out, std::span(chunk).first(part))) << width;
+      }
+    }
+  }
+}
+
+TEST(ChunkCodec, ShrinksTrainedNumbersAndLeavesNoise) {
+  detail::ChunkCodec codec;
+  const auto chunk = weights(1 << 20);
+  EXPECT_LT(codec.encode(chunk, 4, 0).size(), chunk.size() * 88 / 100);
+  EXPECT_TRUE(codec.encode(noise(1 << 20), 4, 0).empty());
+  EXPECT_EQ(codec.encode(std::vector<std::byte>(1 << 20), 4, 0).size(), kPayloadAlign);
+}
+
+TEST(ChunkCodec, RefusesWhatIsNoChunk) {
+  detail::ChunkCodec codec;
+  const auto chunk = weights(1 << 16);
+  const auto encoded = codec.encode(chunk, 4, 0);
+  const std::vector<std::byte> stored(encoded.begin(), encoded.end());
+  std::vector<std::byte> out(chunk.size());
+  EXPECT_FALSE(codec.decode({}, chunk.size(), 4, out));
+  EXPECT_FALSE(codec.decode(noise(8192), chunk.size(), 4, out));
+  EXPECT_FALSE(codec.decode(stored, chunk.size() / 2, 4, std::span(out).first(chunk.size() / 2)))
+      << "more than the chunk";
+  EXPECT_FALSE(codec.decode(stored, chunk.size() * 2, 4, out)) << "less than the chunk";
+  for (std::size_t cut = 0; cut < stored.size(); cut += 997)
+    EXPECT_FALSE(codec.decode(std::span(stored).first(cut), chunk.size(), 4, out)) << cut;
+  std::mt19937 random(2);
+  for (int i = 0; i < 2000; ++i) {  // must neither crash nor write beyond `out`
+    auto changed = stored;
+    changed[random() % (i < 1000 ? 64 : changed.size())] ^= std::byte(1 + random() % 255);
+    codec.decode(changed, chunk.size(), 4, out);
+  }
+}
+
+struct Piece {
+  std::size_t fragment;
+  ElementRange range;
+};
+
+std::vector<Piece> random_pieces(const std::vector<Fragment>& fragments) {
+  std::vector<Piece> pieces;
+  std::mt19937 random(7);
+  for (std::size_t i = 0; i < fragments.size(); ++i) {
+    const ElementRange whole = fragments[i].range;
+    for (std::uint64_t at = whole.begin; at < whole.end;) {
+      const std::uint64_t count = std::min<std::uint64_t>(whole.end - at, 1 + random() % 600'000);
+      pieces.push_back({i, {at, at + count}});
+      at += count;
+    }
+  }
+  std::shuffle(pieces.begin(), pieces.end(), random);
+  return pieces;
+}
+
+class CompressedShard : public testing::TestWithParam<const char*> {};
+
+TEST_P(CompressedShard, TakesPiecesInAnyOrderAndReadsAnyRange) {
+  const test::TempDir dir;
+  const Catalog catalog = test::example_catalog({.world_size = 1, .bf16 = true, .scale = 200});
+  ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0),
+                     compression_from_name(GetParam()).value());
+  const std::vector<Piece> pieces = random_pieces(writer.fragments());
+  std::vector<std::jthread> threads;
+  for (std::size_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t p = t; p < pieces.size(); p += 3) {
+        writer.write(pieces[p].fragment, pieces[p].range,
+                     test::example_bytes(catalog, writer.fragments()[pieces[p].fragment].tensor, 1,
+                                         pieces[p].range));
+      }
+    });
+  }
+  threads.clear();
+  const ShardEntry entry = writer.finish();
+  EXPECT_EQ(entry.bytes, fs::file_size(dir.path() / "s.h5"));
+  const ShardReader reader(posix_storage(), dir.path() / "s.h5", entry, kId, catalog, kChunkBytes);
+  std::uint64_t plain = 0;
+  for (const DataSetEntry& set : entry.data_sets) plain += set.padded_bytes();
+  EXPECT_LT(reader.stored_payload_bytes(), plain);
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t row = random() % reader.rows().size();
+    const IndexRow& item = reader.rows()[row];
+    if (item.data_set == kDerivedDataSet) continue;
+    const std::uint64_t a = item.range.begin + random() % (item.range.size() + 1),
+                        b = item.range.begin + random() % (item.range.size() + 1);
+    const ElementRange range{std::min(a, b), std::max(a, b)};
+    const auto expected = test::example_bytes(catalog, item.tensor, 1, range);
+    std::vector<std::byte> bytes(expected.size());
+    reader.read(row, range, bytes);
+    EXPECT_EQ(bytes, expected) << catalog.tensors[item.tensor].label();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Modes, CompressedShard,
+                         testing::Values("zstd", "zstd:1", "zstd:9", "auto", "auto:3"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           std::ranges::replace(name, ':', '_');
+                           return name;
+                         });
+
+class CompressedCheckpoint : public testing::Test {
+ protected:
+  Path write(const test::CheckpointSpec& spec) { return test::write_example(dir_.path(), spec); }
+
+  static void expect_whole(const Path& tag, const test::CheckpointSpec& spec) {
+    const CheckpointReader reader(posix_storage(), tag);
+    for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
+      const TensorInfo& tensor = reader.catalog().tensors[i];
+      std::vector<std::byte> bytes(tensor.bytes());
+      reader.read(i, {0, tensor.elements()}, bytes);
+      EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, spec.seed)) << tensor.label();
+    }
+  }
+
+  static std::string refusal(const Path& tag) {
+    try {
+      expect_whole(tag, {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+      return error.what();
+    }
+    return "not refused";
+  }
+
+  test::TempDir dir_;
+};
+
+TEST_F(CompressedCheckpoint, HasTheSameIdentityAndLessBytes) {
+  test::CheckpointSpec spec{.world_size = 2, .tag = "plain", .bf16 = true, .scale = 100};
+  const Path plain = write(spec);
+  spec.tag = "small";
+  spec.compression = kZstd;
+  const Path small = write(spec);
+  expect_whole(small, spec);
+  EXPECT_EQ(identity(CheckpointReader(posix_storage(), plain).catalog()),
+            identity(CheckpointReader(posix_storage(), small).catalog()));
+  for (const char* shard : {"shard-00000-of-00002.h5", "shard-00001-of-00002.h5"})
+    EXPECT_LT(fs::file_size(small / shard), fs::file_size(plain / shard));
+  EXPECT_NE(read_text(posix_storage(), small / kManifestFile, limits::kManifestBytes)
+                .find("\"required_features\":[\"zstd\"]"),
+            std::string::npos);
+}
+
+TEST_F(CompressedCheckpoint, SmallAndEmptyShardsWork) {
+  const test::CheckpointSpec spec{.world_size = 40, .compression = kZstd};
+  expect_whole(write(spec), spec);
+}
+
+// The bytes of one shard, changed, with a manifest that vouches for the change.
+void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit) {
+  const Path path = tag / kManifestFile;
+  Manifest manifest =
+      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
+  ShardEntry& entry = manifest.shards.front();
+  std::string bytes = read_text(posix_storage(), tag / entry.file, 1 << 30);
+  edit(bytes, entry);
+  replace_text(posix_storage(), tag / entry.file, bytes);
+  std::vector<std::vector<ChunkRow>> rows;
+  for (const DataSetEntry& set : entry.data_sets) {
+    rows.emplace_back();
+    for (std::size_t i = 0; i < detail::chunk_count(set.padded_bytes(), kChunkBytes); ++i) {
+      rows.back().push_back(detail::decode_chunk_row(
+          std::as_bytes(std::span(bytes))
+              .subspan(set.chunks_offset + i * detail::kChunkRowBytes, detail::kChunkRowBytes)));
+    }
+  }
+  auto payload = detail::payload_extents(entry.data_sets, rows);
+  std::erase_if(payload, [&](const detail::Extent& extent) {
+    return extent.offset > bytes.size() || extent.bytes > bytes.size() - extent.offset;
+  });
+  const auto file = posix_storage().open(tag / entry.file);
+  entry.metadata_crc64 = detail::metadata_crc64(*file, entry.bytes, payload);
+  replace_text(posix_storage(), path, encode_manifest(manifest));
+}
+
+const test::CheckpointSpec kForged{.world_size = 1, .scale = 60, .compression = kZstd};
+
+// A data set whose chunks shrink.
+const DataSetEntry& fp32_of(const ShardEntry& entry) {
+  return *std::ranges::find(entry.data_sets, "fp32", &DataSetEntry::state);
+}
+
+std::span<std::byte> row_of(std::string& bytes, const DataSetEntry& set, std::size_t chunk) {
+  return std::as_writable_bytes(std::span(bytes))
+      .subspan(set.chunks_offset + chunk * detail::kChunkRowBytes, detail::kChunkRowBytes);
+}
+
+TEST_F(CompressedCheckpoint, DamageNamesFileTensorAndBytes) {
+  const Path tag = write(kForged);
+  const CheckpointReader reader(posix_storage(), tag);
+  const ShardEntry& entry = reader.manifest().shards.front();
+  std::string bytes = read_text(posix_storage(), tag / entry.file, 1 << 30);
+  const ChunkRow row = detail::decode_chunk_row(row_of(bytes, fp32_of(entry), 0));
+  bytes[row.file_offset + 100] ^= 1;
+  replace_text(posix_storage(), tag / entry.file, bytes);
+  const std::string message = refusal(tag);
+  for (const std::string& word : {entry.file, "bytes " + std::to_string(row.file_offset),
+                                  std::string("damaged "), std::string("elements 0 to ")}) {
+    EXPECT_NE(message.find(word), std::string::npos) << message << " lacks " << word;
+  }
+}
+
+TEST_F(CompressedCheckpoint, HostileChunkRowsAreRefused) {
+  struct Case {
+    const char* name;
+    std::function<void(ChunkRow&, const ShardEntry&)> edit;
+    const char* word;
+  };
+  const std::vector<Case> cases = {
+      {"beyond", [](ChunkRow& row, const ShardEntry& e) { row.file_offset = e.bytes; }, "end"},
+      {"overflow", [](ChunkRow& row, const ShardEntry&) { row.file_offset = ~0ULL - 4095; }, ""},
+      {"header", [](ChunkRow& row, const ShardEntry&) { row.file_offset = 0; }, "overlaps"},
+      {"unaligned", [](ChunkRow& row, const ShardEntry&) { row.file_offset += 1; }, ""},
+      {"empty", [](ChunkRow& row, const ShardEntry&) { row.stored_bytes = 0; }, "chunk 0"},
+      {"short", [](ChunkRow& row, const ShardEntry&) { row.stored_bytes -= 4096; }, ""},
+      {"mask", [](ChunkRow& row, const ShardEntry&) { row.filter_mask = 1; }, "chunk 0"},
+      {"raw", [](ChunkRow& row, const ShardEntry&) { row.filter_mask = 3; }, "chunk 0"},
+  };
+  for (const Case& item : cases) {
+    const test::TempDir dir;
+    const Path tag = test::write_example(dir.path(), kForged);
+    forge(tag, [&](std::string& bytes, ShardEntry& entry) {
+      const std::span<std::byte> place = row_of(bytes, fp32_of(entry), 0);
+      ChunkRow row = detail::decode_chunk_row(place);
+      item.edit(row, entry);
+      detail::encode_chunk_row(row, place);
+    });
+    const std::string message = refusal(tag);
+    EXPECT_NE(message, "not refused") << item.name;
+    EXPECT_NE(message.find(item.word), std::string::npos) << item.name << ": " << message;
+  }
+}
+
+// A chunk that matches its checksum and is no zstd frame, or one of another size.
+TEST_F(CompressedCheckpoint, AChunkThatCannotBeDecodedIsDamage) {
+  const Path tag = write(kForged);
+  forge(tag, [](std::string& bytes, ShardEntry& entry) {
+    const std::span<std::byte> place = row_of(bytes, fp32_of(entry), 0);
+    ChunkRow row = detail::decode_chunk_row(place);
+    const auto chunk = std::as_writable_bytes(std::span(bytes)).subspan(row.file_offset);
+    std::ranges::fill(chunk.first(row.stored_bytes), std::byte{0x5a});
+    row.crc64 = crc64(chunk.first(row.stored_bytes));
+    detail::encode_chunk_row(row, place);
+  });
+  EXPECT_NE(refusal(tag).find("damaged"), std::string::npos);
+}
+
+TEST_F(CompressedCheckpoint, AnElementCountTheFileCannotHoldIsRefused) {
+  const Path tag = write(kForged);
+  const Path path = tag / kManifestFile;
+  Manifest manifest =
+      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
+  manifest.shards.front().data_sets.back().elements = std::uint64_t{1} << 50;
+  replace_text(posix_storage(), path, encode_manifest(manifest));
+  EXPECT_NE(refusal(tag).find("ends beyond the file"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace unishard
