@@ -18,6 +18,8 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <random>
+#include <span>
 #include <thread>
 
 namespace {
@@ -96,6 +98,21 @@ struct RankState {
   }
 };
 
+/// Numbers as compressible as trained weights: normally distributed fp32. The same 16 MiB again and
+/// again, which no chunk of 1 MiB notices.
+void fill_like_weights(std::span<std::byte> bytes) {
+  static const std::vector<float> numbers = [] {
+    std::vector<float> made(4 << 20);
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.02F);
+    for (float& number : made) number = normal(random);
+    return made;
+  }();
+  const auto block = std::as_bytes(std::span(numbers));
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), block.size())))
+    std::ranges::copy(block.first(std::min(bytes.size(), block.size())), bytes.begin());
+}
+
 std::vector<RankState> make_states(const Catalog& catalog) {
   std::vector<RankState> states(catalog.world_size);
   for (std::uint32_t rank = 0; rank < catalog.world_size; ++rank) {
@@ -103,7 +120,8 @@ std::vector<RankState> make_states(const Catalog& catalog) {
     std::uint64_t bytes = 0;
     for (const Fragment& fragment : states[rank].fragments)
       bytes += fragment.range.size() * size_of(catalog.tensors[fragment.tensor].dtype);
-    states[rank].bytes.assign(bytes, std::byte{0x3f});
+    states[rank].bytes.resize(bytes);
+    fill_like_weights(states[rank].bytes);
   }
   return states;
 }
@@ -128,6 +146,10 @@ class Bench {
     time("load, same world size and stage", "raw read", [&] { load(catalog_, same_); });
     drop_cache();
     time("load, one rank less, stage 3", "raw read", [&] { load(other_catalog_, other_); });
+    time("save, --compress auto", "save", [&] { save({Compression::Mode::Auto, 0}); });
+    time("save, --compress zstd", "save", [&] { save({Compression::Mode::Zstd, 0}); });
+    drop_cache();
+    time("load of the compressed", "raw read", [&] { load(catalog_, same_); });
     time("memcpy of the state", "", [&] {
       on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
         std::ranges::copy(states_[rank].bytes, same_[rank].bytes.begin());
@@ -203,7 +225,7 @@ class Bench {
     });
   }
 
-  void save() {
+  void save(const Compression& compression = {}) {
     Storage& storage = posix_storage();
     storage.remove_tree(folder_ / "tag");
     const std::string save_id = new_save_id();
@@ -211,7 +233,7 @@ class Bench {
     std::vector<ShardEntry> entries(catalog_.world_size);
     on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
       ShardWriter writer(storage, staging / shard_file_name(rank, catalog_.world_size), save_id,
-                         catalog_, rank, states_[rank].fragments);
+                         catalog_, rank, states_[rank].fragments, compression);
       states_[rank].each(catalog_, {},
                          [&](std::size_t i, ElementRange range, std::span<const std::byte> bytes) {
                            writer.write(i, range, bytes);

@@ -37,9 +37,9 @@ std::size_t checked(std::size_t result) {
   return result;
 }
 
-std::span<std::byte> at_least(std::vector<std::byte>& memory, std::size_t bytes) {
-  if (memory.size() < bytes) memory.resize(bytes);
-  return std::span(memory).first(bytes);
+std::span<std::byte> at_least(HugeBuffer& memory, std::size_t bytes) {
+  if (memory.bytes().size() < bytes) memory = HugeBuffer(bytes);
+  return memory.bytes().first(bytes);
 }
 
 std::span<const std::byte> fill_page(std::span<std::byte> stored, std::size_t frame) {

@@ -1,6 +1,8 @@
 #pragma once
 // One compressed chunk: HDF5's shuffle filter (2), then a zstd frame (filter 32015), then a
 // skippable frame that fills up to whole pages. See SPEC.md "Compressed data sets".
+#include "unishard/format/huge_buffer.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +24,8 @@ class ChunkCodec {
   /// empty when they would not be fewer. Valid until the next call. `level` as in Compression.
   std::span<const std::byte> encode(std::span<const std::byte> chunk, std::size_t width, int level);
 
-  /// Memory for stored bytes that are to be decoded. Valid until the next call but decode().
+  /// Memory for stored bytes that are to be decoded, page-aligned so that they come straight from
+  /// the disk. Valid until the next call but decode().
   std::span<std::byte> stored(std::size_t bytes);
 
   /// The first out.size() bytes of the chunk of `chunk_bytes` that `stored` holds; both are
@@ -39,7 +42,7 @@ class ChunkCodec {
 
   std::unique_ptr<ZSTD_CCtx_s, Free> encoder_;
   std::unique_ptr<ZSTD_DCtx_s, Free> decoder_;
-  std::vector<std::byte> planes_, stored_;
+  HugeBuffer planes_, stored_;
   int level_ = -1;  ///< that `encoder_` is set to
 };
 

@@ -3,59 +3,9 @@
 #include "unishard/format/crc64.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 namespace unishard::detail {
-namespace {
-
-/// Chunks that are always encoded, to learn what it costs; later one in kRetry is.
-constexpr std::uint64_t kTrial = 16, kRetry = 128;
-/// Bytes after which what was learned earlier counts half.
-constexpr double kMemory = 256.0 * (1 << 20);
-
-template <class Action>
-double seconds_of(const Action& action) {
-  const auto begin = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-}  // namespace
-
-// With e and w the seconds per byte of encoding and of writing, and r what is left of a byte,
-// encoding pays when e + r * w < w.
-bool CompressionGauge::pays() {
-  const std::scoped_lock lock(mutex_);
-  const std::uint64_t chunk = chunks_++;
-  if (chunk < kTrial || chunk % kRetry == 0 || encoded_bytes_ == 0 || written_bytes_ == 0)
-    return true;
-  const double encode = encode_seconds_ / encoded_bytes_;
-  const double write = write_seconds_ / written_bytes_;
-  return encode < (1 - encoded_stored_bytes_ / encoded_bytes_) * write;
-}
-
-void CompressionGauge::encoded(double seconds, std::uint64_t bytes, std::uint64_t stored_bytes) {
-  const std::scoped_lock lock(mutex_);
-  if (encoded_bytes_ > kMemory) {
-    encode_seconds_ /= 2;
-    encoded_bytes_ /= 2;
-    encoded_stored_bytes_ /= 2;
-  }
-  encode_seconds_ += seconds;
-  encoded_bytes_ += static_cast<double>(bytes);
-  encoded_stored_bytes_ += static_cast<double>(stored_bytes);
-}
-
-void CompressionGauge::written(double seconds, std::uint64_t bytes) {
-  const std::scoped_lock lock(mutex_);
-  if (written_bytes_ > kMemory) {
-    write_seconds_ /= 2;
-    written_bytes_ /= 2;
-  }
-  write_seconds_ += seconds;
-  written_bytes_ += static_cast<double>(bytes);
-}
 
 CompressedPayload::CompressedPayload(File& file, Container& container,
                                      std::span<const DataSetEntry> sets, Compression how)

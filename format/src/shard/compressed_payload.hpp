@@ -5,6 +5,7 @@
 #include "unishard/format/shard.hpp"
 
 #include "codec/chunk_codec.hpp"
+#include "shard/compression_gauge.hpp"
 #include "shard/container.hpp"
 #include "shard/tables.hpp"
 
@@ -16,20 +17,6 @@
 #include <vector>
 
 namespace unishard::detail {
-
-/// Decides, chunk by chunk, whether encoding costs less time than it saves in writing. Thread-safe.
-class CompressionGauge {
- public:
-  bool pays();
-  void encoded(double seconds, std::uint64_t bytes, std::uint64_t stored_bytes);
-  void written(double seconds, std::uint64_t bytes);
-
- private:
-  std::mutex mutex_;
-  std::uint64_t chunks_ = 0;
-  double encode_seconds_ = 0, encoded_bytes_ = 0, encoded_stored_bytes_ = 0;
-  double write_seconds_ = 0, written_bytes_ = 0;
-};
 
 /// Thread-safe. Memory: a chunk for each that was begun and not completed, a few when pieces come
 /// about in order; and borrowed codecs.

@@ -34,6 +34,8 @@ Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // reasons go into our messages, not to stderr
 }
 
+Hdf5Lock::~Hdf5Lock() { H5Eclear2(H5E_DEFAULT); }
+
 std::string hdf5_reasons() {
   std::string reasons;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append_error, &reasons);

@@ -17,6 +17,11 @@ namespace unishard::detail {
 class Hdf5Lock {
  public:
   Hdf5Lock();
+  /// Forgets the reasons of failures that this thread has not asked for: HDF5 would count
+  /// references to them until the program ends, and then complain.
+  ~Hdf5Lock();
+  Hdf5Lock(const Hdf5Lock&) = delete;
+  Hdf5Lock& operator=(const Hdf5Lock&) = delete;
 
  private:
   std::scoped_lock<std::mutex> lock_;

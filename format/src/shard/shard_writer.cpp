@@ -40,6 +40,9 @@ struct Record {
   Stats stats;
 };
 
+/// A smaller shard is not compressed by `auto`: what can be gained is less than a look costs.
+constexpr std::uint64_t kAutoBytesMin = std::uint64_t{64} << 20;
+
 struct Placement {
   std::uint32_t data_set = kDerivedDataSet;
   std::uint64_t element_offset = 0;
@@ -56,7 +59,7 @@ struct ShardWriter::Impl {
   Path path;
   std::string save_id;
   const Catalog& catalog;
-  const Compression compression;
+  Compression compression;
   std::vector<Fragment> fragments;
   std::vector<Placement> placements;
   std::vector<char> names;
@@ -148,7 +151,19 @@ struct ShardWriter::Impl {
     }
   }
 
-  void create() {
+  // `auto` looks at the disk first. What is small is not worth a look.
+  void create_file() {
+    file = storage.create(path);
+    created = true;
+    if (compression.mode != Compression::Mode::Auto) return;
+    std::uint64_t payload = 0;
+    for (const DataSetEntry& item : entry.data_sets) payload += item.padded_bytes();
+    if (payload >= kAutoBytesMin && detail::compression_may_pay(*file, compression.level)) return;
+    compression = {};
+    for (DataSetEntry& item : entry.data_sets) item.compressed = false;
+  }
+
+  void create_container() {
     detail::ContainerSpec spec;
     spec.save_id = save_id;
     spec.rank = entry.rank;
@@ -163,8 +178,6 @@ struct ShardWriter::Impl {
            detail::chunk_count(bytes, kChunkBytes),
            item.compressed ? item.encoded_chunk_bytes(kChunkBytes) / width : 0});
     }
-    file = storage.create(path);
-    created = true;
     container = std::make_unique<detail::Container>(*file, spec);
     const detail::ContainerOffsets& offsets = container->offsets();
     entry.index_offset = offsets.index;
@@ -318,7 +331,8 @@ ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const
                                    std::move(fragments), compression)) {
   impl_->place_fragments();
   impl_->collect_names();
-  impl_->create();
+  impl_->create_file();
+  impl_->create_container();
 }
 
 ShardWriter::~ShardWriter() = default;
