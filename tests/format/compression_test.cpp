@@ -387,5 +387,16 @@ TEST_F(CompressedCheckpoint, AnElementCountTheFileCannotHoldIsRefused) {
   EXPECT_NE(refusal(tag).find("ends beyond the file"), std::string::npos);
 }
 
+TEST_F(CompressedCheckpoint, ChunksThatWouldFillTheMemoryAreRefused) {
+  const Path tag = write(kForged);
+  const Path path = tag / kManifestFile;
+  Manifest manifest =
+      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
+  manifest.chunk_bytes = limits::kChunkBytesMax;
+  for (DataSetEntry& set : manifest.shards.front().data_sets) set.elements = 1 << 28;
+  replace_text(posix_storage(), path, encode_manifest(manifest));
+  EXPECT_NE(refusal(tag).find("above the limit"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace unishard

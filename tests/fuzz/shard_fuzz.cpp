@@ -22,9 +22,10 @@ struct Sound {
   Path shard;
   std::vector<std::size_t> editable;  ///< file offsets of the user block and the tables
 
-  Sound() {
-    const test::TempDir temp;  // HDF5 creates the container, so it has to be a real file once
-    const Path tag = test::write_example(temp.path(), {.world_size = 2, .stage = 2, .bf16 = true});
+  explicit Sound(const Compression& compression) {
+    const test::TempDir temp;
+    const Path tag = test::write_example(
+        temp.path(), {.world_size = 2, .stage = 2, .bf16 = true, .compression = compression});
     const CheckpointReader reader(posix_storage(), tag);
     manifest = reader.manifest();
     shard = reader.shards().front()->path();
@@ -105,7 +106,8 @@ std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEn
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Sound sound;
+  static const Sound plain({}), compressed({Compression::Mode::Zstd, 0});
+  const Sound& sound = size % 2 == 0 ? plain : compressed;
   return fuzz::expect_error_or_success([&] {
     test::MemoryStorage storage = sound.storage;
     ShardEntry entry = sound.manifest.shards.front();

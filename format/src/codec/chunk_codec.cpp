@@ -17,6 +17,7 @@
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 namespace unishard::detail {
 namespace {
@@ -121,13 +122,14 @@ BorrowedCodec::BorrowedCodec() {
   const auto most = std::max<std::uint64_t>(1, io_options().write_buffer_bytes / kBytesPerCodec);
   std::unique_lock lock(pool().mutex);
   pool().returned.wait(lock, [most] { return pool().lent < most; });
-  ++pool().lent;
-  if (!pool().free.empty()) {
+  pool().free.reserve(pool().free.size() + pool().lent + 1);  // giving back must not fail
+  if (pool().free.empty()) {
+    codec_ = std::make_unique<ChunkCodec>();
+  } else {
     codec_ = std::move(pool().free.back());
     pool().free.pop_back();
-  } else {
-    codec_ = std::make_unique<ChunkCodec>();
   }
+  ++pool().lent;
 }
 
 BorrowedCodec::~BorrowedCodec() {

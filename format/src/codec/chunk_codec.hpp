@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 struct ZSTD_CCtx_s;
 struct ZSTD_DCtx_s;

@@ -83,6 +83,9 @@ struct ShardReader::Impl {
   // checksum: they are read before it is checked, and nothing but their bounds is believed.
   void read_chunk_tables() {
     for (const DataSetEntry& set : entry.data_sets) {
+      if (set.compressed && set.encoded_chunk_bytes(chunk_bytes) > limits::kEncodedChunkBytesMax)
+        corrupt(fmt::format("compressed chunks of {} bytes are above the limit of {}", chunk_bytes,
+                            limits::kEncodedChunkBytesMax));
       const std::uint64_t count = detail::chunk_count(set.padded_bytes(), chunk_bytes);
       const auto bytes =
           table("chunks/" + set.name(), set.chunks_offset, count, detail::kChunkRowBytes);

@@ -15,6 +15,8 @@ inline constexpr std::uint64_t kDataSetsPerShard = 4096;
 inline constexpr std::uint64_t kIndexRows = 100'000'000;
 inline constexpr std::uint64_t kChunkBytesMin = 4096;
 inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{1} << 30;
+/// Of a compressed data set: few stored bytes may stand for a whole chunk.
+inline constexpr std::uint64_t kEncodedChunkBytesMax = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kMetadataBytes = std::uint64_t{8}
                                                 << 30;  ///< of one shard, payload excluded
 
