@@ -19,7 +19,6 @@
 #include <cstring>
 #include <functional>
 #include <random>
-#include <thread>
 
 namespace unishard {
 namespace {
@@ -27,7 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 using detail::ChunkRow;
 
-const std::string kId = "00112233445566778899aabbccddeeff";
 constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
 
 TEST(Compression, NamesAreReadStrictly) {
@@ -161,74 +159,6 @@ TEST(CompressionGauge, ALookLeavesTheFileEmpty) {
   file->close();
   EXPECT_EQ(fs::file_size(dir.path() / "f"), 0u);
 }
-
-struct Piece {
-  std::size_t fragment;
-  ElementRange range;
-};
-
-std::vector<Piece> random_pieces(const std::vector<Fragment>& fragments) {
-  std::vector<Piece> pieces;
-  std::mt19937 random(7);
-  for (std::size_t i = 0; i < fragments.size(); ++i) {
-    const ElementRange whole = fragments[i].range;
-    for (std::uint64_t at = whole.begin; at < whole.end;) {
-      const std::uint64_t count = std::min<std::uint64_t>(whole.end - at, 1 + random() % 600'000);
-      pieces.push_back({i, {at, at + count}});
-      at += count;
-    }
-  }
-  std::shuffle(pieces.begin(), pieces.end(), random);
-  return pieces;
-}
-
-class CompressedShard : public testing::TestWithParam<const char*> {};
-
-TEST_P(CompressedShard, TakesPiecesInAnyOrderAndReadsAnyRange) {
-  const test::TempDir dir;
-  const Catalog catalog = test::example_catalog({.world_size = 1, .bf16 = true, .scale = 200});
-  ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0),
-                     compression_from_name(GetParam()).value());
-  const std::vector<Piece> pieces = random_pieces(writer.fragments());
-  std::vector<std::jthread> threads;
-  for (std::size_t t = 0; t < 3; ++t) {
-    threads.emplace_back([&, t] {
-      for (std::size_t p = t; p < pieces.size(); p += 3) {
-        writer.write(pieces[p].fragment, pieces[p].range,
-                     test::example_bytes(catalog, writer.fragments()[pieces[p].fragment].tensor, 1,
-                                         pieces[p].range));
-      }
-    });
-  }
-  threads.clear();
-  const ShardEntry entry = writer.finish();
-  EXPECT_EQ(entry.bytes, fs::file_size(dir.path() / "s.h5"));
-  const ShardReader reader(posix_storage(), dir.path() / "s.h5", entry, kId, catalog, kChunkBytes);
-  std::uint64_t plain = 0;
-  for (const DataSetEntry& set : entry.data_sets) plain += set.padded_bytes();
-  const bool may_be_plain = std::string_view(GetParam()).starts_with("auto");
-  EXPECT_LE(reader.stored_payload_bytes(), may_be_plain ? plain : plain - 1);
-  std::mt19937_64 random(3);
-  for (int i = 0; i < 300; ++i) {
-    const std::size_t row = random() % reader.rows().size();
-    const IndexRow& item = reader.rows()[row];
-    if (item.data_set == kDerivedDataSet) continue;
-    const std::uint64_t a = item.range.begin + random() % (item.range.size() + 1),
-                        b = item.range.begin + random() % (item.range.size() + 1);
-    const ElementRange range{std::min(a, b), std::max(a, b)};
-    const auto expected = test::example_bytes(catalog, item.tensor, 1, range);
-    std::vector<std::byte> bytes(expected.size());
-    reader.read(row, range, bytes);
-    EXPECT_EQ(bytes, expected) << catalog.tensors[item.tensor].label();
-  }
-}
-INSTANTIATE_TEST_SUITE_P(Modes, CompressedShard,
-                         testing::Values("zstd", "zstd:1", "zstd:9", "auto", "auto:3"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           std::ranges::replace(name, ':', '_');
-                           return name;
-                         });
 
 class CompressedCheckpoint : public testing::Test {
  protected:

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <thread>
@@ -27,25 +28,34 @@ std::string failure(const std::function<void()>& action) {
   return "no failure";
 }
 
-TEST(ShardWriter, TakesPiecesInAnyOrderFromAnyThread) {
-  const test::TempDir dir;
-  const Catalog catalog = test::example_catalog({.world_size = 1, .bf16 = true, .scale = 200});
-  ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0));
-  struct Piece {
-    std::size_t fragment;
-    ElementRange range;
-  };
+struct Piece {
+  std::size_t fragment;
+  ElementRange range;
+};
+
+std::vector<Piece> shuffled_pieces(const std::vector<Fragment>& fragments) {
   std::vector<Piece> pieces;
   std::mt19937 random(7);
-  for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
-    const ElementRange whole = writer.fragments()[i].range;
+  for (std::size_t i = 0; i < fragments.size(); ++i) {
+    const ElementRange whole = fragments[i].range;
     for (std::uint64_t at = whole.begin; at < whole.end;) {
-      const std::uint64_t count = std::min<std::uint64_t>(whole.end - at, 1 + random() % 300'000);
+      const std::uint64_t count = std::min<std::uint64_t>(whole.end - at, 1 + random() % 600'000);
       pieces.push_back({i, {at, at + count}});
       at += count;
     }
   }
   std::shuffle(pieces.begin(), pieces.end(), random);
+  return pieces;
+}
+
+class ShardWriterInEveryMode : public testing::TestWithParam<const char*> {};
+
+TEST_P(ShardWriterInEveryMode, TakesPiecesInAnyOrderFromAnyThread) {
+  const test::TempDir dir;
+  const Catalog catalog = test::example_catalog({.world_size = 1, .bf16 = true, .scale = 200});
+  ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0),
+                     compression_from_name(GetParam()).value());
+  const std::vector<Piece> pieces = shuffled_pieces(writer.fragments());
   std::vector<std::jthread> threads;
   for (std::size_t t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
@@ -58,6 +68,7 @@ TEST(ShardWriter, TakesPiecesInAnyOrderFromAnyThread) {
   }
   threads.clear();
   const ShardEntry entry = writer.finish();
+  EXPECT_EQ(entry.bytes, std::filesystem::file_size(dir.path() / "s.h5"));
   const ShardReader reader(posix_storage(), dir.path() / "s.h5", entry, kId, catalog, kChunkBytes);
   for (std::size_t row = 0; row < reader.rows().size(); ++row) {
     const IndexRow& item = reader.rows()[row];
@@ -68,7 +79,18 @@ TEST(ShardWriter, TakesPiecesInAnyOrderFromAnyThread) {
     reader.read(row, item.range, bytes);
     EXPECT_EQ(bytes, expected) << catalog.tensors[item.tensor].label();
   }
+  std::uint64_t plain = 0;
+  for (const DataSetEntry& set : entry.data_sets) plain += set.padded_bytes();
+  const bool must_shrink = std::string_view(GetParam()).starts_with("zstd");
+  EXPECT_LE(reader.stored_payload_bytes(), must_shrink ? plain * 9 / 10 : plain);
 }
+INSTANTIATE_TEST_SUITE_P(Modes, ShardWriterInEveryMode,
+                         testing::Values("none", "zstd", "zstd:1", "zstd:9", "auto", "auto:3"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           std::ranges::replace(name, ':', '_');
+                           return name;
+                         });
 
 TEST(ShardWriter, AbandonedWriterRemovesItsFile) {
   const test::TempDir dir;
@@ -116,10 +138,13 @@ TEST(ShardWriter, SameStateGivesTheSameBytes) {
   EXPECT_TRUE(files[0] == files[1]);
 }
 
-TEST(ShardReader, ReadsAnyRange) {
+class ShardReaderInEveryMode : public testing::TestWithParam<const char*> {};
+
+TEST_P(ShardReaderInEveryMode, ReadsAnyRange) {
   const test::TempDir dir;
   const Catalog catalog = test::example_catalog({.world_size = 1, .scale = 100});
-  ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0));
+  ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0),
+                     compression_from_name(GetParam()).value());
   for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
     const Fragment& fragment = writer.fragments()[i];
     writer.write(i, fragment.range,
@@ -140,6 +165,7 @@ TEST(ShardReader, ReadsAnyRange) {
     ASSERT_EQ(bytes, expected);
   }
 }
+INSTANTIATE_TEST_SUITE_P(Modes, ShardReaderInEveryMode, testing::Values("none", "zstd"));
 
 TEST(ShardEntry, SurvivesJson) {
   ShardEntry entry{"shard-00000-of-00001.h5",
