@@ -200,9 +200,9 @@ std::uint64_t Container::place_chunk(std::size_t data_set, std::uint64_t chunk, 
   self.ok(
       H5Dwrite_chunk(self.open_sets.at(data_set), H5P_DEFAULT, filter_mask, &first, bytes, &self),
       "place a chunk");
-  if (!self.target->raw_data_at)
-    raise(ErrorCode::Internal, self.where.path().native() + ": HDF5 placed no chunk");
-  return *self.target->raw_data_at;
+  const std::optional<std::uint64_t> place = self.target->raw_data_at;
+  if (!place) raise(ErrorCode::Internal, self.where.path().native() + ": HDF5 placed no chunk");
+  return *place;
 }
 
 void Container::close() {
