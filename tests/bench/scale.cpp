@@ -42,7 +42,9 @@ class HoleyFile final : public File {
 class HoleyStorage final : public Storage {
  public:
   std::unique_ptr<File> open(const Path& path) override { return real_.open(path); }
-  std::unique_ptr<File> create(const Path& path) override { return real_.create(path); }
+  std::unique_ptr<File> create(const Path& path) override {
+    return std::make_unique<HoleyFile>(real_.create(path));
+  }
   std::unique_ptr<File> open_for_update(const Path& path) override {
     return std::make_unique<HoleyFile>(real_.open_for_update(path));
   }

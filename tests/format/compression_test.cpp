@@ -219,12 +219,10 @@ void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>
   replace_text(posix_storage(), tag / entry.file, bytes);
   std::vector<std::vector<ChunkRow>> rows;
   for (const DataSetEntry& set : entry.data_sets) {
-    rows.emplace_back();
-    for (std::size_t i = 0; i < detail::chunk_count(set.padded_bytes(), kChunkBytes); ++i) {
-      rows.back().push_back(detail::decode_chunk_row(
-          std::as_bytes(std::span(bytes))
-              .subspan(set.chunks_offset + i * detail::kChunkRowBytes, detail::kChunkRowBytes)));
-    }
+    const std::uint64_t count = detail::chunk_count(set.padded_bytes(), kChunkBytes);
+    rows.push_back(detail::decode_chunk_table(
+        std::as_bytes(std::span(bytes))
+            .subspan(set.chunks_offset, count * detail::kChunkRowBytes)));
   }
   auto payload = detail::payload_extents(entry.data_sets, rows);
   std::erase_if(payload, [&](const detail::Extent& extent) {

@@ -17,10 +17,8 @@ namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(UNISHARD_TEST_DATA) / "golden";
 const test::CheckpointSpec kSpec{.world_size = 2, .stage = 2, .bf16 = true};
 
-TEST(GoldenVersion1, IsReadableBitForBit) {
-  const CheckpointReader reader(posix_storage(),
-                                resolve_checkpoint(posix_storage(), kGolden / "v1", {}));
-  EXPECT_EQ(identity(reader.catalog()), "155daf7beb4d0a3f");
+void expect_golden(const CheckpointReader& reader, const std::string& expected_identity) {
+  EXPECT_EQ(identity(reader.catalog()), expected_identity);
   EXPECT_EQ(reader.catalog().step, 7);
   for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
     std::vector<std::byte> bytes(reader.catalog().tensors[i].bytes());
@@ -30,16 +28,16 @@ TEST(GoldenVersion1, IsReadableBitForBit) {
   }
 }
 
+TEST(GoldenVersion1, IsReadableBitForBit) {
+  const CheckpointReader reader(posix_storage(),
+                                resolve_checkpoint(posix_storage(), kGolden / "v1", {}));
+  expect_golden(reader, "155daf7beb4d0a3f");
+}
+
 TEST(GoldenVersion1, OfCompressedDataSetsIsReadableBitForBit) {
   const CheckpointReader reader(posix_storage(),
                                 resolve_checkpoint(posix_storage(), kGolden / "v1-zstd", {}));
-  EXPECT_EQ(identity(reader.catalog()), "9af5db786c9152ec");
-  for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
-    std::vector<std::byte> bytes(reader.catalog().tensors[i].bytes());
-    reader.read(i, {0, reader.catalog().tensors[i].elements()}, bytes);
-    EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, kSpec.seed))
-        << reader.catalog().tensors[i].label();
-  }
+  expect_golden(reader, "9af5db786c9152ec");
   EXPECT_TRUE(reader.manifest().shards.front().data_sets.front().compressed);
 }
 

@@ -87,10 +87,7 @@ std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEn
       return 0;
     std::vector<std::byte> table(count * detail::kChunkRowBytes);
     file->read_at(set.chunks_offset, table);
-    for (auto& rows_of_set = rows.emplace_back(); rows_of_set.size() < count;) {
-      rows_of_set.push_back(detail::decode_chunk_row(std::span(table).subspan(
-          rows_of_set.size() * detail::kChunkRowBytes, detail::kChunkRowBytes)));
-    }
+    rows.push_back(detail::decode_chunk_table(table));
   }
   const auto payload = detail::payload_extents(entry.data_sets, rows);
   std::uint64_t end = 0;

@@ -87,14 +87,8 @@ struct ShardReader::Impl {
         corrupt(fmt::format("compressed chunks of {} bytes are above the limit of {}", chunk_bytes,
                             limits::kEncodedChunkBytesMax));
       const std::uint64_t count = detail::chunk_count(set.padded_bytes(), chunk_bytes);
-      const auto bytes =
-          table("chunks/" + set.name(), set.chunks_offset, count, detail::kChunkRowBytes);
-      auto& rows_of_set = chunks.emplace_back();
-      rows_of_set.reserve(count);
-      for (std::uint64_t i = 0; i < count; ++i) {
-        rows_of_set.push_back(detail::decode_chunk_row(
-            std::span(bytes).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes)));
-      }
+      chunks.push_back(detail::decode_chunk_table(
+          table("chunks/" + set.name(), set.chunks_offset, count, detail::kChunkRowBytes)));
     }
   }
 

@@ -116,7 +116,7 @@ struct ShardWriter::Impl {
                           fragments[i].range.begin, fragments[i].range.end, tensor.elements()));
       }
       if (tensor.derived) continue;
-      DataSetEntry key{tensor.state, tensor.dtype, 0, 0, 0, compresses()};
+      DataSetEntry key{tensor.state, tensor.dtype, 0, 0, 0};
       sets.emplace(key.name(), key);
     }
     for (auto& [name, item] : sets) entry.data_sets.push_back(item);
@@ -151,16 +151,18 @@ struct ShardWriter::Impl {
     }
   }
 
-  // `auto` looks at the disk first. What is small is not worth a look.
+  // Also decides whether to compress: `auto` looks at the disk first.
   void create_file() {
     file = storage.create(path);
     created = true;
-    if (compression.mode != Compression::Mode::Auto) return;
+    if (compression.mode == Compression::Mode::Auto && !may_pay()) compression = {};
+    for (DataSetEntry& item : entry.data_sets) item.compressed = compresses();
+  }
+
+  bool may_pay() const {
     std::uint64_t payload = 0;
     for (const DataSetEntry& item : entry.data_sets) payload += item.padded_bytes();
-    if (payload >= kAutoBytesMin && detail::compression_may_pay(*file, compression.level)) return;
-    compression = {};
-    for (DataSetEntry& item : entry.data_sets) item.compressed = false;
+    return payload >= kAutoBytesMin && detail::compression_may_pay(*file, compression.level);
   }
 
   void create_container() {
@@ -302,15 +304,6 @@ struct ShardWriter::Impl {
     return rows;
   }
 
-  static std::vector<std::byte> chunk_table(std::span<const ChunkRow> rows) {
-    std::vector<std::byte> table(rows.size() * detail::kChunkRowBytes);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      detail::encode_chunk_row(
-          rows[i], std::span(table).subspan(i * detail::kChunkRowBytes, detail::kChunkRowBytes));
-    }
-    return table;
-  }
-
   // Payload and HDF5's structures are complete; the file gets its size.
   void close_container() {
     if (compressed) {
@@ -373,7 +366,7 @@ ShardEntry ShardWriter::finish() {
   for (std::uint32_t set = 0; set < self.entry.data_sets.size(); ++set) {
     rows.push_back(self.chunk_rows(set));
     write_table(*self.file, self.entry.data_sets[set].chunks_offset,
-                Impl::chunk_table(rows.back()));
+                detail::encode_chunk_table(rows.back()));
   }
   const std::uint32_t features = self.compresses() ? kZstdFeatureBit : 0;
   self.file->write_at(0, detail::encode_user_block({kFormatVersion, features, self.save_id,

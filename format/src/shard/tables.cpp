@@ -108,6 +108,20 @@ ChunkRow decode_chunk_row(std::span<const std::byte> bytes) {
           load<std::uint32_t>(bytes, 12), load<std::uint64_t>(bytes, 16)};
 }
 
+std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows) {
+  std::vector<std::byte> table(rows.size() * kChunkRowBytes);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    encode_chunk_row(rows[i], std::span(table).subspan(i * kChunkRowBytes, kChunkRowBytes));
+  return table;
+}
+
+std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table) {
+  std::vector<ChunkRow> rows(table.size() / kChunkRowBytes);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    rows[i] = decode_chunk_row(table.subspan(i * kChunkRowBytes, kChunkRowBytes));
+  return rows;
+}
+
 std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes) {
   return set_bytes / chunk_bytes + (set_bytes % chunk_bytes != 0);
 }

@@ -36,6 +36,9 @@ struct ChunkRow {
 };
 void encode_chunk_row(const ChunkRow& row, std::span<std::byte> out);
 ChunkRow decode_chunk_row(std::span<const std::byte> bytes);
+/// All rows of a data set, back to back.
+std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows);
+std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table);
 
 /// Number of chunks of a data set, and the bytes of chunk `index`, not encoded and of the padded
 /// data set.
