@@ -80,9 +80,11 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
 
 void print_save(const unishard::trainer::SaveReport& report) {
   const auto bytes = static_cast<double>(report.bytes);
+  const auto written = static_cast<double>(report.written_bytes);
   fmt::print(
-      "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), training waited {:.2f} s, identity {}\n",
+      "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), {}training waited {:.2f} s, identity {}\n",
       report.tag, megabytes(bytes), report.seconds, megabytes(bytes) / report.seconds,
+      written < bytes ? fmt::format("{:.1f} MB written, ", megabytes(written)) : "",
       report.stall_seconds, report.identity);
   std::fflush(stdout);
 }

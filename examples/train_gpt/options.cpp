@@ -93,6 +93,9 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
          },
          "store checkpoints smaller (zstd), or smaller where that is faster (auto)")
       ->type_name("none|zstd[:LEVEL]|auto[:LEVEL]");
+  app.add_flag("--incremental-save,--incremental_save", options.incremental_save,
+               "write only what differs from the checkpoint before, and share the rest with it "
+               "(hard links; it may be deleted)");
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
   app.add_option(
          "--resume", options.resume,

@@ -24,6 +24,7 @@ struct Options {
   std::string tag_prefix = "global_step";
   std::optional<bool> async_save;  ///< nullopt: where there is memory for it
   unishard::Compression compression;
+  bool incremental_save = false;
   std::optional<std::string> resume;  ///< "latest", a path or a tag
   std::string losses;                 ///< file for a JSON line per step; empty: none
   bool report_memory = false;

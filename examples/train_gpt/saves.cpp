@@ -71,7 +71,8 @@ void Saves::start() {
                                .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
                                .keep_last = options_.keep_last,
                                .asynchronous = asynchronous_,
-                               .compression = options_.compression});
+                               .compression = options_.compression,
+                               .incremental = options_.incremental_save});
   finish();  // the one before; it is durable
   last_ = next;
   if (!asynchronous_) finish();

@@ -4,6 +4,7 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/huge_buffer.hpp"
+#include "unishard/format/shard_base.hpp"
 #include "unishard/format/transfer.hpp"
 
 #include "make_checkpoint.hpp"
@@ -140,6 +141,8 @@ class Bench {
   void round() {
     time("raw write + fsync", "", [&] { raw(true); });
     time("save", "raw write + fsync", [&] { save(); });
+    change_a_hundredth();
+    time("save, incremental, 1 % changed", "save", [&] { save({}, "next", "tag"); });
     drop_cache();
     time("raw read", "", [&] { raw(false); });
     drop_cache();
@@ -179,8 +182,16 @@ class Bench {
                              ? std::string()
                              : fmt::format("  {:.2f} of {}", ratio, row.reference));
     }
-    if (json) fmt::print("{}\n", Json{{"bytes", bytes_}, {"rows", rows}}.dump(2));
-    if (!json) fmt::print("{} bytes, page cache dropped before reads: {}\n", bytes_, drops_cache_);
+    if (json) {
+      fmt::print(
+          "{}\n",
+          Json{{"bytes", bytes_}, {"incremental_bytes", incremental_bytes_}, {"rows", rows}}.dump(
+              2));
+      return;
+    }
+    fmt::print("the incremental save wrote {} bytes, {:.3f} of a full one\n", incremental_bytes_,
+               static_cast<double>(incremental_bytes_) / static_cast<double>(bytes_));
+    fmt::print("{} bytes, page cache dropped before reads: {}\n", bytes_, drops_cache_);
   }
 
  private:
@@ -225,22 +236,37 @@ class Bench {
     });
   }
 
-  void save(const Compression& compression = {}) {
+  /// Some neighbouring tensors of each rank.
+  void change_a_hundredth() {
+    for (RankState& state : states_) {
+      const std::size_t count = state.bytes.size() / 100;
+      for (std::byte& byte : std::span(state.bytes).subspan(state.bytes.size() / 2, count))
+        byte ^= std::byte{1};
+    }
+  }
+
+  void save(const Compression& compression = {}, const std::string& tag = "tag",
+            const std::string& base = {}) {
     Storage& storage = posix_storage();
-    storage.remove_tree(folder_ / "tag");
+    storage.remove_tree(folder_ / tag);
     const std::string save_id = new_save_id();
-    const Path staging = begin_save(storage, folder_, "tag", save_id);
+    const Path staging = begin_save(storage, folder_, tag, save_id);
     std::vector<ShardEntry> entries(catalog_.world_size);
     on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
       ShardWriter writer(storage, staging / shard_file_name(rank, catalog_.world_size), save_id,
-                         catalog_, rank, states_[rank].fragments, compression);
+                         catalog_, rank, states_[rank].fragments, compression,
+                         base.empty() ? nullptr
+                                      : std::make_shared<ShardBase>(storage, folder_ / base, rank,
+                                                                    catalog_.world_size));
       states_[rank].each(catalog_, {},
                          [&](std::size_t i, ElementRange range, std::span<const std::byte> bytes) {
                            writer.write(i, range, bytes);
                          });
       entries[rank] = writer.finish();
     });
-    commit_save(storage, folder_, "tag", save_id, catalog_, std::move(entries));
+    if (!base.empty()) incremental_bytes_ = 0;
+    for (const ShardEntry& entry : entries) incremental_bytes_ += base.empty() ? 0 : entry.bytes;
+    commit_save(storage, folder_, tag, save_id, catalog_, std::move(entries));
   }
 
   void load(const Catalog& catalog, std::vector<RankState>& states) const {
@@ -261,7 +287,7 @@ class Bench {
   const Catalog catalog_;
   Catalog other_catalog_;
   std::vector<RankState> states_, same_, other_;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0, incremental_bytes_ = 0;
   std::vector<Row> rows_;
   bool drops_cache_ = false;
 };

@@ -9,7 +9,7 @@ bin=build/$preset/bin make=build/$preset/tests/make_example
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"
 if { echo 3 > /proc/sys/vm/drop_caches; } 2>/dev/null; then cold=yes; else cold=no; fi
-"$make" "$work/in" 4 2 "$scale"
+"$make" "$work/in" -w 4 --scale "$scale"
 bytes=$(du -sb "$work/in" | cut -f1)
 echo "checkpoint: $((bytes >> 20)) MiB in 4 shards; page cache dropped before each command: $cold"
 

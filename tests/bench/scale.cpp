@@ -54,6 +54,7 @@ class HoleyStorage final : public Storage {
   void create_directory(const Path& path) override { real_.create_directory(path); }
   void rename(const Path& from, const Path& to) override { real_.rename(from, to); }
   void exchange(const Path& a, const Path& b) override { real_.exchange(a, b); }
+  void hard_link(const Path& from, const Path& to) override { real_.hard_link(from, to); }
   void remove_tree(const Path& path) override { real_.remove_tree(path); }
   void remove_file(const Path& path) override { real_.remove_file(path); }
   void sync_directory(const Path& path) override { real_.sync_directory(path); }

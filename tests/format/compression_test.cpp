@@ -7,6 +7,7 @@
 #include "unishard/format/limits.hpp"
 
 #include "codec/chunk_codec.hpp"
+#include "forge_shard.hpp"
 #include "make_checkpoint.hpp"
 #include "shard/compression_gauge.hpp"
 #include "shard/tables.hpp"
@@ -24,7 +25,6 @@ namespace unishard {
 namespace {
 
 namespace fs = std::filesystem;
-using detail::ChunkRow;
 
 constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
 
@@ -208,31 +208,6 @@ TEST_F(CompressedCheckpoint, SmallAndEmptyShardsWork) {
   expect_whole(write(spec), spec);
 }
 
-// The bytes of one shard, changed, with a manifest that vouches for the change.
-void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit) {
-  const Path path = tag / kManifestFile;
-  Manifest manifest =
-      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
-  ShardEntry& entry = manifest.shards.front();
-  std::string bytes = read_text(posix_storage(), tag / entry.file, 1 << 30);
-  edit(bytes, entry);
-  replace_text(posix_storage(), tag / entry.file, bytes);
-  std::vector<std::vector<ChunkRow>> rows;
-  for (const DataSetEntry& set : entry.data_sets) {
-    const std::uint64_t count = detail::chunk_count(set.padded_bytes(), kChunkBytes);
-    rows.push_back(detail::decode_chunk_table(
-        std::as_bytes(std::span(bytes))
-            .subspan(set.chunks_offset, count * detail::kChunkRowBytes)));
-  }
-  auto payload = detail::payload_extents(entry.data_sets, rows);
-  std::erase_if(payload, [&](const detail::Extent& extent) {
-    return extent.offset > bytes.size() || extent.bytes > bytes.size() - extent.offset;
-  });
-  const auto file = posix_storage().open(tag / entry.file);
-  entry.metadata_crc64 = detail::metadata_crc64(*file, entry.bytes, payload);
-  replace_text(posix_storage(), path, encode_manifest(manifest));
-}
-
 const test::CheckpointSpec kForged{.world_size = 1, .scale = 60, .compression = kZstd};
 
 // A data set whose chunks shrink.
@@ -240,17 +215,12 @@ const DataSetEntry& fp32_of(const ShardEntry& entry) {
   return *std::ranges::find(entry.data_sets, "fp32", &DataSetEntry::state);
 }
 
-std::span<std::byte> row_of(std::string& bytes, const DataSetEntry& set, std::size_t chunk) {
-  return std::as_writable_bytes(std::span(bytes))
-      .subspan(set.chunks_offset + chunk * detail::kChunkRowBytes, detail::kChunkRowBytes);
-}
-
 TEST_F(CompressedCheckpoint, DamageNamesFileTensorAndBytes) {
   const Path tag = write(kForged);
   const CheckpointReader reader(posix_storage(), tag);
   const ShardEntry& entry = reader.manifest().shards.front();
   std::string bytes = read_text(posix_storage(), tag / entry.file, 1 << 30);
-  const ChunkRow row = detail::decode_chunk_row(row_of(bytes, fp32_of(entry), 0));
+  const ChunkRow row = test::chunk_row(bytes, fp32_of(entry), 0);
   bytes[row.file_offset + 100] ^= 1;
   replace_text(posix_storage(), tag / entry.file, bytes);
   const std::string message = refusal(tag);
@@ -279,11 +249,10 @@ TEST_F(CompressedCheckpoint, HostileChunkRowsAreRefused) {
   for (const Case& item : cases) {
     const test::TempDir dir;
     const Path tag = test::write_example(dir.path(), kForged);
-    forge(tag, [&](std::string& bytes, ShardEntry& entry) {
-      const std::span<std::byte> place = row_of(bytes, fp32_of(entry), 0);
-      ChunkRow row = detail::decode_chunk_row(place);
+    test::forge(tag, [&](std::string& bytes, ShardEntry& entry) {
+      ChunkRow row = test::chunk_row(bytes, fp32_of(entry), 0);
       item.edit(row, entry);
-      detail::encode_chunk_row(row, place);
+      test::set_chunk_row(bytes, fp32_of(entry), 0, row);
     });
     const std::string message = refusal(tag);
     EXPECT_NE(message, "not refused") << item.name;
@@ -294,13 +263,12 @@ TEST_F(CompressedCheckpoint, HostileChunkRowsAreRefused) {
 // A chunk that matches its checksum and is no zstd frame, or one of another size.
 TEST_F(CompressedCheckpoint, AChunkThatCannotBeDecodedIsDamage) {
   const Path tag = write(kForged);
-  forge(tag, [](std::string& bytes, ShardEntry& entry) {
-    const std::span<std::byte> place = row_of(bytes, fp32_of(entry), 0);
-    ChunkRow row = detail::decode_chunk_row(place);
+  test::forge(tag, [](std::string& bytes, ShardEntry& entry) {
+    ChunkRow row = test::chunk_row(bytes, fp32_of(entry), 0);
     const auto chunk = std::as_writable_bytes(std::span(bytes)).subspan(row.file_offset);
     std::ranges::fill(chunk.first(row.stored_bytes), std::byte{0x5a});
     row.crc64 = crc64(chunk.first(row.stored_bytes));
-    detail::encode_chunk_row(row, place);
+    test::set_chunk_row(bytes, fp32_of(entry), 0, row);
   });
   EXPECT_NE(refusal(tag).find("damaged"), std::string::npos);
 }

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 namespace unishard {
@@ -23,6 +24,16 @@ namespace {
 const test::CheckpointSpec kOld{.world_size = 2, .step = 1, .tag = "global_step1"};
 const test::CheckpointSpec kNew{.world_size = 3, .seed = 2, .step = 2, .tag = "global_step2"};
 
+// One that shares chunks with the old one.
+test::CheckpointSpec sharing(const Path& root) {
+  test::CheckpointSpec spec = kOld;
+  spec.step = kNew.step;
+  spec.tag = kNew.tag;
+  spec.changed = "ln_f.weight";
+  spec.base = root / kOld.tag;
+  return spec;
+}
+
 std::string identity_at(const Path& root, const std::optional<std::string>& tag = {}) {
   const CheckpointReader reader(posix_storage(), resolve_checkpoint(posix_storage(), root, tag));
   return identity(reader.catalog()).value();
@@ -30,10 +41,11 @@ std::string identity_at(const Path& root, const std::optional<std::string>& tag 
 
 struct Expected {
   std::string old_identity, new_identity;
-  Expected() {
+  explicit Expected(test::CheckpointSpec next = kNew) {
     const test::TempDir a, b;
+    next.base.clear();
     test::write_example(a.path(), kOld);
-    test::write_example(b.path(), kNew);
+    test::write_example(b.path(), next);
     old_identity = identity_at(a.path());
     new_identity = identity_at(b.path());
   }
@@ -52,8 +64,9 @@ void check_after(const Path& root, const Expected& expected, const std::string& 
   EXPECT_EQ(identity_at(root, kOld.tag), expected.old_identity) << when;
 }
 
-void check_next_save(const Path& root, const Expected& expected) {
-  test::write_example(root, kNew);
+void check_next_save(const Path& root, const Expected& expected,
+                     const test::CheckpointSpec& next = kNew) {
+  test::write_example(root, next);
   EXPECT_EQ(identity_at(root), expected.new_identity);
   prune(posix_storage(), root, 0);
   EXPECT_EQ(posix_storage().list(root).size(), 3u) << "latest and two tags, nothing else";
@@ -64,13 +77,17 @@ struct Injection {
   test::Fault fault;
   int error;
   Compression compression = {};
+  bool shares = false;
 };
 class Injected : public testing::TestWithParam<Injection> {};
 
 TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
-  const Expected expected;
-  test::CheckpointSpec next = kNew;
-  next.compression = GetParam().compression;
+  const auto next_in = [&](const Path& root) {
+    test::CheckpointSpec next = GetParam().shares ? sharing(root) : kNew;
+    next.compression = GetParam().compression;
+    return next;
+  };
+  const Expected expected(next_in({}));
   std::uint64_t failures = 0;
   for (std::uint64_t at = 0;; ++at) {
     const test::TempDir dir;
@@ -78,7 +95,7 @@ TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
     test::FaultStorage storage(GetParam().fault, at, GetParam().error);
     bool failed = false;
     try {
-      test::write_example(dir.path(), next, storage);
+      test::write_example(dir.path(), next_in(dir.path()), storage);
     } catch (const Error& error) {
       failed = true;
       ++failures;
@@ -86,7 +103,7 @@ TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
           << error.what();
     }
     check_after(dir.path(), expected, "call " + std::to_string(at));
-    if (at % 16 == 0) check_next_save(dir.path(), expected);
+    if (at % 16 == 0) check_next_save(dir.path(), expected, next_in(dir.path()));
     if (!failed && storage.calls() <= at) break;
   }
   EXPECT_GT(failures, 30u);
@@ -100,7 +117,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Injection{"TornWrite", test::Fault::TornWrite, EIO},
                     Injection{"OnceEioCompressed", test::Fault::FailOnce, EIO, kZstd},
                     Injection{"FullDiskCompressed", test::Fault::FailOn, ENOSPC, kZstd},
-                    Injection{"TornWriteCompressed", test::Fault::TornWrite, EIO, kZstd}),
+                    Injection{"TornWriteCompressed", test::Fault::TornWrite, EIO, kZstd},
+                    Injection{"OnceEioIncremental", test::Fault::FailOnce, EIO, {}, true},
+                    Injection{"FullDiskIncremental", test::Fault::FailOn, ENOSPC, {}, true},
+                    Injection{"TornWriteIncremental", test::Fault::TornWrite, EIO, kZstd, true}),
     [](const auto& row) { return std::string(row.param.name); });
 
 // Saves in a child process that takes SIGKILL just before `step`; false when it was never reached.
@@ -119,21 +139,30 @@ bool dies_at(int step, const Path& root, const test::CheckpointSpec& spec) {
 }
 
 // Really killed: a child process takes SIGKILL at each numbered step of the protocol.
-TEST(Killed, AtEveryCommitStepLeavesACompleteCheckpoint) {
-  const Expected expected;
+void expect_safe_at_every_step(const std::function<test::CheckpointSpec(const Path&)>& next_in) {
+  const Expected expected(next_in({}));
   for (int step = 1; step <= kCommitStepCount; ++step) {
     const test::TempDir dir;
     test::write_example(dir.path(), kOld);
-    ASSERT_TRUE(dies_at(step, dir.path(), kNew)) << "step " << step << " was never reached";
+    const test::CheckpointSpec next = next_in(dir.path());
+    ASSERT_TRUE(dies_at(step, dir.path(), next)) << "step " << step << " was never reached";
     check_after(dir.path(), expected, "killed at step " + std::to_string(step));
     const bool published = step > static_cast<int>(CommitStep::PublishTag);
-    EXPECT_EQ(std::filesystem::exists(dir.path() / kNew.tag), published) << step;
+    EXPECT_EQ(std::filesystem::exists(dir.path() / next.tag), published) << step;
     EXPECT_EQ(identity_at(dir.path()), step > static_cast<int>(CommitStep::MoveLatest)
                                            ? expected.new_identity
                                            : expected.old_identity)
         << step;
-    check_next_save(dir.path(), expected);
+    check_next_save(dir.path(), expected, next);
   }
+}
+
+TEST(Killed, AtEveryCommitStepLeavesACompleteCheckpoint) {
+  expect_safe_at_every_step([](const Path&) { return kNew; });
+}
+
+TEST(Killed, AtEveryCommitStepOfAnIncrementalSaveLeavesACompleteCheckpoint) {
+  expect_safe_at_every_step(sharing);
 }
 
 TEST(Killed, WhileReplacingATagKeepsOneOfTheTwo) {

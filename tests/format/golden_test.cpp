@@ -17,13 +17,15 @@ namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(UNISHARD_TEST_DATA) / "golden";
 const test::CheckpointSpec kSpec{.world_size = 2, .stage = 2, .bf16 = true};
 
-void expect_golden(const CheckpointReader& reader, const std::string& expected_identity) {
+void expect_golden(const CheckpointReader& reader, const std::string& expected_identity,
+                   const test::CheckpointSpec& spec = kSpec) {
   EXPECT_EQ(identity(reader.catalog()), expected_identity);
-  EXPECT_EQ(reader.catalog().step, 7);
+  EXPECT_EQ(reader.catalog().step, spec.step);
   for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
     std::vector<std::byte> bytes(reader.catalog().tensors[i].bytes());
     reader.read(i, {0, reader.catalog().tensors[i].elements()}, bytes);
-    EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, kSpec.seed))
+    const std::uint64_t seed = spec.seed_of(reader.catalog().tensors[i].fqn);
+    EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, seed))
         << reader.catalog().tensors[i].label();
   }
 }
@@ -39,6 +41,13 @@ TEST(GoldenVersion1, OfCompressedDataSetsIsReadableBitForBit) {
                                 resolve_checkpoint(posix_storage(), kGolden / "v1-zstd", {}));
   expect_golden(reader, "9af5db786c9152ec");
   EXPECT_TRUE(reader.manifest().shards.front().data_sets.front().compressed);
+}
+
+TEST(GoldenVersion1, OfSharedChunksIsReadableBitForBit) {
+  const CheckpointReader reader(posix_storage(),
+                                resolve_checkpoint(posix_storage(), kGolden / "v1-shared", {}));
+  expect_golden(reader, "783f46c5b25df943", {.step = 8, .changed = "ln_f.weight"});
+  for (const auto& shard : reader.shards()) EXPECT_GT(shard->shared_payload_bytes(), 0u);
 }
 
 // Everything but HDF5's own structures, whose bytes belong to the HDF5 library in use.

@@ -45,6 +45,20 @@ TEST(PosixStorage, ReadingBeyondTheEndIsTruncation) {
   EXPECT_EQ(code_of([&] { read_text(posix_storage(), dir.path() / "a", 4); }), ErrorCode::Corrupt);
 }
 
+TEST(PosixStorage, AHardLinkOutlivesTheFirstName) {
+  const test::TempDir dir;
+  Storage& storage = posix_storage();
+  const Path a = dir.path() / "a", b = dir.path() / "b";
+  replace_text(storage, a, "hello");
+  storage.hard_link(a, b);
+  EXPECT_EQ(code_of([&] { storage.hard_link(a, b); }), ErrorCode::AlreadyExists);
+  storage.remove_file(a);
+  EXPECT_EQ(read_text(storage, b, 9), "hello");
+  EXPECT_EQ(code_of([&] { storage.hard_link(a, dir.path() / "c"); }), ErrorCode::NotFound);
+  EXPECT_EQ(code_of([&] { storage.hard_link(dir.path(), dir.path() / "c"); }),
+            ErrorCode::Unsupported);
+}
+
 TEST(PosixStorage, ExchangesTwoFoldersAtomically) {
   const test::TempDir dir;
   Storage& storage = posix_storage();

@@ -10,7 +10,9 @@
 #include "temp_dir.hpp"
 
 #include <array>
+#include <iterator>
 #include <span>
+#include <utility>
 
 namespace {
 
@@ -22,10 +24,17 @@ struct Sound {
   Path shard;
   std::vector<std::size_t> editable;  ///< file offsets of the user block and the tables
 
-  explicit Sound(const Compression& compression) {
+  Sound(const Compression& compression, bool shares) {
     const test::TempDir temp;
-    const Path tag = test::write_example(
-        temp.path(), {.world_size = 2, .stage = 2, .bf16 = true, .compression = compression});
+    test::CheckpointSpec spec{
+        .world_size = 2, .stage = 2, .bf16 = true, .compression = compression};
+    Path tag = test::write_example(temp.path(), spec);
+    if (shares) {
+      spec.base = std::exchange(tag, {});
+      spec.tag = "next";
+      spec.changed = "wte.weight";
+      tag = test::write_example(temp.path(), spec);
+    }
     const CheckpointReader reader(posix_storage(), tag);
     manifest = reader.manifest();
     shard = reader.shards().front()->path();
@@ -36,7 +45,7 @@ struct Sound {
     add(entry.names_offset, entry.names_bytes);
     for (const DataSetEntry& set : entry.data_sets) {
       const auto chunks = detail::chunk_count(set.padded_bytes(), kChunkBytes);
-      add(set.chunks_offset, chunks * detail::kChunkRowBytes);
+      add(set.chunks_offset, chunks * detail::chunk_row_bytes(set.shared));
     }
   }
 
@@ -79,15 +88,15 @@ ShardEntry through_json(const ShardEntry& entry) {
 /// 0 where the tables are refused before their digest is looked at.
 std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEntry& entry) {
   const auto file = storage.open(path);
-  std::vector<std::vector<detail::ChunkRow>> rows;
+  std::vector<std::vector<ChunkRow>> rows;
   for (const DataSetEntry& set : entry.data_sets) {
     const std::uint64_t count = detail::chunk_count(set.padded_bytes(), kChunkBytes);
-    if (count > entry.bytes / detail::kChunkRowBytes ||
-        set.chunks_offset > entry.bytes - count * detail::kChunkRowBytes)
+    const std::size_t row_bytes = detail::chunk_row_bytes(set.shared);
+    if (count > entry.bytes / row_bytes || set.chunks_offset > entry.bytes - count * row_bytes)
       return 0;
-    std::vector<std::byte> table(count * detail::kChunkRowBytes);
+    std::vector<std::byte> table(count * row_bytes);
     file->read_at(set.chunks_offset, table);
-    rows.push_back(detail::decode_chunk_table(table));
+    rows.push_back(detail::decode_chunk_table(table, set.shared));
   }
   const auto payload = detail::payload_extents(entry.data_sets, rows);
   std::uint64_t end = 0;
@@ -103,8 +112,8 @@ std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEn
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Sound plain({}), compressed({Compression::Mode::Zstd, 0});
-  const Sound& sound = size % 2 == 0 ? plain : compressed;
+  static const Sound kinds[] = {{{}, false}, {{Compression::Mode::Zstd, 0}, false}, {{}, true}};
+  const Sound& sound = kinds[size % std::size(kinds)];
   return fuzz::expect_error_or_success([&] {
     test::MemoryStorage storage = sound.storage;
     ShardEntry entry = sound.manifest.shards.front();

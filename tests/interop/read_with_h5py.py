@@ -49,7 +49,7 @@ def read_manifest(folder):
     check(first == b'{"crc64":"%016x",' % crc64(rest), "manifest.json does not match its checksum")
     manifest = json.loads(first + rest)
     check(manifest["format"] == "unishard" and manifest["version"] == 1, "not format version 1")
-    check(set(manifest["required_features"]) <= {"zstd"}, "a required feature is unknown")  # HDF5's plug-in decodes
+    check(set(manifest["required_features"]) <= {"zstd", "shared"}, "a required feature is unknown")  # HDF5 and its plug-in do both
     return manifest
 
 

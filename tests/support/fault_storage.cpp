@@ -79,6 +79,10 @@ void FaultStorage::exchange(const Path& a, const Path& b) {
   pass(b);
   posix_storage().exchange(a, b);
 }
+void FaultStorage::hard_link(const Path& from, const Path& to) {
+  pass(to);
+  posix_storage().hard_link(from, to);
+}
 void FaultStorage::remove_tree(const Path& path) {
   pass(path);
   posix_storage().remove_tree(path);

@@ -35,6 +35,7 @@ class FaultStorage final : public Storage {
   void create_directory(const Path& path) override;
   void rename(const Path& from, const Path& to) override;
   void exchange(const Path& a, const Path& b) override;
+  void hard_link(const Path& from, const Path& to) override;
   void remove_tree(const Path& path) override;
   void remove_file(const Path& path) override;
   void sync_directory(const Path& path) override;

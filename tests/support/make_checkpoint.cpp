@@ -2,7 +2,7 @@
 
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_base.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -75,7 +75,7 @@ Catalog example_catalog(const CheckpointSpec& spec) {
   builder.catalog.units = {{"", {}}};
   builder.parameter("wte.weight", {rows, width}, 0);
   builder.parameter("ln_f.weight", {width}, 1);
-  for (int layer = 0; layer < 2; ++layer) {
+  for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
     const std::string name = "h." + std::to_string(layer);
     builder.catalog.units.push_back({name, {}});
     builder.parameter(name + ".attn.weight", {width, 3 * width * spec.scale}, 0);
@@ -132,12 +132,17 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
     for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
       if (options.on_step) options.on_step(CommitStep::WriteShard);
       ShardWriter writer(storage, staging / shard_file_name(rank, spec.world_size), save_id,
-                         catalog, rank, plan_shard(catalog, rank), spec.compression);
+                         catalog, rank, plan_shard(catalog, rank), spec.compression,
+                         spec.base.empty() ? nullptr
+                                           : std::make_shared<ShardBase>(posix_storage(), spec.base,
+                                                                         rank, spec.world_size));
+
       for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
         const Fragment& fragment = writer.fragments()[i];
+        const std::uint64_t seed = spec.seed_of(catalog.tensors[fragment.tensor].fqn);
         for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {
           const ElementRange part{at, std::min(at + kStep, fragment.range.end)};
-          writer.write(i, part, example_bytes(catalog, fragment.tensor, spec.seed, part));
+          writer.write(i, part, example_bytes(catalog, fragment.tensor, seed, part));
         }
       }
       if (options.on_step) options.on_step(CommitStep::SyncShard);

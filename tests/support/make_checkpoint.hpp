@@ -20,7 +20,12 @@ struct CheckpointSpec {
   std::string tag = "global_step7";
   bool bf16 = false;        ///< adds derived 16-bit weights
   std::uint64_t scale = 1;  ///< multiplies the sizes: 1 gives about 130 KiB, 8000 about 1 GiB
+  std::uint32_t layers = 2;
   Compression compression = {};
+  Path base = {};            ///< a tag's folder to share chunks with; empty: none
+  std::string changed = {};  ///< fqn of a parameter whose bytes are those of the next seed
+
+  std::uint64_t seed_of(const std::string& fqn) const { return fqn == changed ? seed + 1 : seed; }
 };
 
 Catalog example_catalog(const CheckpointSpec& spec);

@@ -106,6 +106,10 @@ void MemoryStorage::exchange(const Path&, const Path&) {
   raise(ErrorCode::Unsupported, "exchange in memory");
 }
 
+void MemoryStorage::hard_link(const Path& from, const Path& to) {
+  files[to.string()] = files.at(from.string());
+}
+
 void MemoryStorage::remove_tree(const Path& path) {
   std::erase_if(files, [&](const auto& file) {
     return file.first == path.string() || file.first.starts_with(path.string() + "/");

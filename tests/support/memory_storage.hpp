@@ -26,6 +26,7 @@ class MemoryStorage final : public Storage {
   void create_directory(const Path&) override {}
   void rename(const Path& from, const Path& to) override;
   void exchange(const Path& a, const Path& b) override;
+  void hard_link(const Path& from, const Path& to) override;
   void remove_tree(const Path& path) override;
   void remove_file(const Path& path) override { files.erase(path.string()); }
   void sync_directory(const Path&) override {}

@@ -202,6 +202,29 @@ TEST_F(Command, CompressedCheckpointsAreWrittenReadAndNamed) {
                   .is_null());
 }
 
+TEST_F(Command, SharedCheckpointsAreShownCheckedAndConverted) {
+  const std::filesystem::path next = write_example(
+      in_, {.step = 8, .tag = "next", .bf16 = true, .base = tag_, .changed = "ln_f.weight"});
+  EXPECT_EQ(unishard({"prune", in_, "--keep-last", "1"}).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(tag_));
+  EXPECT_EQ(unishard({"verify", in_, "--deep"}).status, 0);
+  const std::string text = unishard({"inspect", in_}).out;
+  EXPECT_TRUE(holds(text, "shared       ")) << text;
+  EXPECT_TRUE(holds(text, "with earlier saves (3 files)")) << text;
+  EXPECT_FALSE(holds(text, "compressed"));
+  const auto shards = nlohmann::json::parse(unishard({"inspect", in_, "--json"}).out).at("shards");
+  EXPECT_GT(shards.at(0).at("shared_bytes"), 0);
+  const std::string base = shards.at(0).at("shared_with").at(0);
+  EXPECT_TRUE(std::filesystem::exists(next / base));
+  EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "2"}).status, 0);
+  EXPECT_EQ(unishard({"diff", in_, out_}).status, 0);
+
+  std::filesystem::resize_file(next / base, 5000);
+  const ProcessResult damaged = unishard({"verify", in_});
+  EXPECT_EQ(damaged.status, 1) << damaged.out;
+  EXPECT_TRUE(holds(damaged.out, base)) << damaged.out;
+}
+
 TEST_F(Command, CompressionIsRefusedWhereItMeansNothing) {
   EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "2", "--compress", "gzip"}).status, 2);
   EXPECT_EQ(unishard({"convert", in_, out_, "--to", "deepspeed", "--compress", "zstd"}).status, 2);

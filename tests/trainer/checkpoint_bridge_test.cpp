@@ -9,6 +9,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
+#include <fstream>
+
 namespace unishard::test {
 namespace {
 
@@ -85,6 +88,67 @@ TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
       EXPECT_EQ(again.identity, identity(first.catalog()));
     });
   }
+}
+
+TEST(CheckpointBridge, AnIncrementalSaveWritesWhatChangedAndNeedsNoOther) {
+  const TempDir folder;
+  for (const bool asynchronous : {false, true}) {
+    const Path target = folder.path() / (asynchronous ? "async" : "sync");
+    with_engine(2, small_config(2), {},
+                [&](Engine& engine, SmallModel& model, Communicator& group) {
+                  const auto save = [&](const char* tag, bool incremental) {
+                    return engine
+                        .save_checkpoint({.folder = target,
+                                          .tag = tag,
+                                          .asynchronous = asynchronous,
+                                          .incremental = incremental})
+                        .wait();
+                  };
+                  step(engine, model);
+                  const SaveReport first = save("first", true);  // there is nothing to share with
+                  const SaveReport same = save("same", true);
+                  EXPECT_EQ(same.identity, first.identity);
+                  EXPECT_LT(same.written_bytes, first.written_bytes);
+                  step(engine, model);
+                  const SaveReport next = save("next", true);
+                  const SaveReport whole = save("whole", false);
+                  EXPECT_EQ(next.identity, whole.identity);
+                  if (group.rank() == 0) {
+                    EXPECT_NE(next.identity, first.identity);
+                  }
+                });
+    const CheckpointReader same(posix_storage(), target / "same");
+    for (const auto& shard : same.shards())
+      EXPECT_EQ(shard->shared_payload_bytes(), shard->stored_payload_bytes());
+    std::filesystem::remove_all(target / "first");
+    with_engine(3, small_config(3), {}, [&](Engine& engine, SmallModel&, auto&) {
+      EXPECT_EQ(engine.load_checkpoint(target, "same").step, 1);
+      EXPECT_EQ(engine.load_checkpoint(target, "next").step, 2);
+      // Of another world size, `latest` is nothing to share with.
+      const SaveReport other =
+          engine.save_checkpoint({.folder = target, .tag = "other", .incremental = true}).wait();
+      EXPECT_GE(other.written_bytes, other.bytes);
+    });
+  }
+}
+
+// What is wrong with the checkpoint before must not keep a run from saving.
+TEST(CheckpointBridge, AnIncrementalSaveOverADamagedOneIsWhole) {
+  const TempDir folder;
+  with_engine(2, small_config(1), {}, [&](Engine& engine, SmallModel& model, Communicator& group) {
+    step(engine, model);
+    const auto save = [&](const char* tag) {
+      return engine.save_checkpoint({.folder = folder.path(), .tag = tag, .incremental = true})
+          .wait();
+    };
+    const SaveReport first = save("first");
+    if (group.rank() == 0) std::filesystem::resize_file(folder.path() / "first/manifest.json", 9);
+    const SaveReport second = save("second");
+    EXPECT_GE(second.written_bytes, first.written_bytes);
+    EXPECT_EQ(second.identity, first.identity);
+    if (group.rank() == 0) std::ofstream(folder.path() / "latest") << "a/b";
+    EXPECT_EQ(save("third").identity, first.identity);
+  });
 }
 
 TEST(CheckpointBridge, ABf16CheckpointLoadsIntoFp32AndBack) {

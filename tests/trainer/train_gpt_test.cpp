@@ -267,15 +267,21 @@ TEST_F(TrainGpt, SigtermWhileASaveIsUnderWayWaitsForItAndSavesAgain) {
 struct Crash {
   int step;
   int rank;
-  const char* mode;
+  const char* name;
+  std::vector<std::string> mode;
 };
+
+void PrintTo(const Crash& crash, std::ostream* out) {
+  *out << "step " << crash.step << " of rank " << crash.rank;
+  for (const std::string& argument : crash.mode) *out << " " << argument;
+}
 
 class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<Crash> {};
 
 TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
-  const auto [step, rank, mode] = GetParam();
-  const std::vector<std::string> saving{"--steps", "6", "--save-interval", "2", "--keep-last",
-                                        "2",       mode};
+  const auto& [step, rank, name, mode] = GetParam();
+  std::vector<std::string> saving{"--steps", "6", "--save-interval", "2", "--keep-last", "2"};
+  saving.insert(saving.end(), mode.begin(), mode.end());
   auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), saving.begin(), saving.end());
     return command(more);
@@ -299,19 +305,22 @@ TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
 
 std::vector<Crash> crashes() {
   std::vector<Crash> all;
-  for (const char* mode : {"--no-async-save", "--async-save"}) {
-    for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0, mode});
-    all.push_back({static_cast<int>(CommitStep::WriteShard), 1, mode});
-    all.push_back({static_cast<int>(CommitStep::SyncShard), 1, mode});
+  const std::pair<const char*, std::vector<std::string>> modes[] = {
+      {"", {"--no-async-save"}},
+      {"Async", {"--async-save"}},
+      {"AsyncIncremental", {"--async-save", "--incremental-save"}}};
+  for (const auto& [name, mode] : modes) {
+    for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0, name, mode});
+    all.push_back({static_cast<int>(CommitStep::WriteShard), 1, name, mode});
+    all.push_back({static_cast<int>(CommitStep::SyncShard), 1, name, mode});
   }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryStep, CrashDuringSave, testing::ValuesIn(crashes()),
                          [](const auto& row) {
-                           const bool waits = std::string(row.param.mode) == "--no-async-save";
                            return fmt::format("Step{}Rank{}{}", row.param.step, row.param.rank,
-                                              waits ? "" : "Async");
+                                              row.param.name);
                          });
 
 TEST_F(TrainGpt, AnotherModelOrOptimizerIsAMismatchThatListsEverything) {

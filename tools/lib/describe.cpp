@@ -13,6 +13,23 @@
 namespace unishard::tools {
 namespace {
 
+/// A shard that only shares has its data sets in chunks, too.
+bool has_encoded_chunk(const ShardReader& shard) {
+  const auto& sets = shard.entry().data_sets;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const auto is_encoded = [](const ChunkRow& row) { return row.filter_mask == 0; };
+    if (sets[i].compressed && std::ranges::any_of(shard.chunks(i), is_encoded)) return true;
+  }
+  return false;
+}
+
+Description::Shard describe_shard(const ShardReader& shard) {
+  const ShardEntry& entry = shard.entry();
+  Description::Shard out{entry.file, entry.rank, entry.bytes, shard.shared_payload_bytes(), {}};
+  for (const BaseFile& base : entry.bases) out.shared_with.push_back(base.file);
+  return out;
+}
+
 Description describe_native(Storage& storage, const Path& path,
                             const std::optional<std::string>& tag, bool layout) {
   const CheckpointReader reader(storage, native_checkpoint(storage, path, tag));
@@ -28,10 +45,9 @@ Description describe_native(Storage& storage, const Path& path,
   } catch (const Error&) {
     // `verify` reports a damaged `latest`; it says nothing about this checkpoint.
   }
-  for (const ShardEntry& shard : reader.manifest().shards) {
-    out.shards.push_back({shard.file, shard.rank, shard.bytes});
-    if (std::ranges::any_of(shard.data_sets, &DataSetEntry::compressed))
-      out.compression = kZstdFeature;
+  for (const auto& shard : reader.shards()) {
+    out.shards.push_back(describe_shard(*shard));
+    if (has_encoded_chunk(*shard)) out.compression = kZstdFeature;
   }
   for (std::size_t i = 0; layout && i < out.catalog.tensors.size(); ++i) {
     auto& owners = out.owners.emplace_back();

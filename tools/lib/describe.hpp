@@ -24,6 +24,8 @@ struct Description {
     std::string file;
     std::uint32_t rank = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t shared_bytes = 0;        ///< of its payload, in files of earlier saves
+    std::vector<std::string> shared_with;  ///< those files, in the tag's folder
   };
   std::string format;
   Path path;                          ///< the tag's folder, or the file or folder of another format

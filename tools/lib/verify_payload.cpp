@@ -124,7 +124,7 @@ class ShardCheck {
 
   Finding describe(const ShardReader::Damage& damage) const {
     Finding finding{.code = "chunk-damaged",
-                    .path = shard_.path(),
+                    .path = damage.file,
                     .message = fmt::format("data set {}: the bytes do not match their checksum",
                                            damage.data_set),
                     .hint = "use another checkpoint, or a copy of this file",

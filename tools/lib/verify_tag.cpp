@@ -84,7 +84,10 @@ class TagCheck {
 
   void check_stray_entries() {
     std::unordered_set<std::string> known = {std::string(kManifestFile)};
-    for (const ShardEntry& entry : manifest_.shards) known.insert(entry.file);
+    for (const ShardEntry& entry : manifest_.shards) {
+      known.insert(entry.file);
+      for (const BaseFile& base : entry.bases) known.insert(base.file);
+    }
     for (const Entry& entry : storage_.list(folder_)) {
       if (known.contains(entry.name)) continue;
       add("stray-file", folder_ / entry.name, "it is not a part of the checkpoint",

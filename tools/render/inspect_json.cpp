@@ -73,7 +73,11 @@ Json inspect_json(const tools::Description& description, const InspectView& view
   json["tags"] = std::move(tags);
   Json shards = Json::array();
   for (const auto& shard : description.shards) {
-    shards.push_back({{"file", shard.file}, {"rank", shard.rank}, {"bytes", shard.bytes}});
+    shards.push_back({{"file", shard.file},
+                      {"rank", shard.rank},
+                      {"bytes", shard.bytes},
+                      {"shared_bytes", shard.shared_bytes},
+                      {"shared_with", shard.shared_with}});
   }
   json["shards"] = std::move(shards);
   json["compression"] =

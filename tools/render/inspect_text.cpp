@@ -49,9 +49,19 @@ std::string summary(const Description& description) {
   line("tensors", format_count(catalog.tensors.size()));
   line("bytes", fmt::format("{} ({})", format_bytes(catalog.stored_bytes()),
                             format_count(catalog.stored_bytes())));
+  std::uint64_t files = 0, shared = 0;
+  std::size_t holders = 0;
+  for (const auto& shard : description.shards) {
+    files += shard.bytes;
+    shared += shard.shared_bytes;
+    holders += shard.shared_with.size();
+  }
+  if (shared > 0) {
+    line("shared",
+         fmt::format("{} with earlier saves ({} {}), {} in the shards", format_bytes(shared),
+                     holders, holders == 1 ? "file" : "files", format_bytes(files)));
+  }
   if (!description.compression.empty()) {
-    std::uint64_t files = 0;
-    for (const auto& shard : description.shards) files += shard.bytes;
     line("compressed",
          fmt::format("{}, {} in the shards", description.compression, format_bytes(files)));
   }

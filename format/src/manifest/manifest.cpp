@@ -171,7 +171,7 @@ void check_version(const Fields& fields) {
           "use a newer UniShard");
   }
   for (const std::string& feature : names_from_json(fields, "required_features")) {
-    if (feature == kZstdFeature) continue;
+    if (feature == kZstdFeature || feature == kSharedFeature) continue;
     raise(ErrorCode::Unsupported,
           fmt::format("{}.required_features: {} is not known here", fields.path(), quote(feature)),
           "use a newer UniShard");
@@ -179,16 +179,19 @@ void check_version(const Fields& fields) {
 }
 
 void check_save_id(const Fields& fields, const std::string& id) {
-  const bool valid = id.size() == 32 && parse_hex64(std::string_view(id).substr(0, 16)) &&
-                     parse_hex64(std::string_view(id).substr(16));
-  if (!valid) fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
+  if (!is_save_id(id)) fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
 }
 
 Json required_features(const Manifest& manifest) {
-  const bool compressed = std::ranges::any_of(manifest.shards, [](const ShardEntry& shard) {
-    return std::ranges::any_of(shard.data_sets, &DataSetEntry::compressed);
-  });
-  return compressed ? Json::array({kZstdFeature}) : Json::array();
+  Json features = Json::array();
+  for (const auto& [name, member] : {std::pair{kZstdFeature, &DataSetEntry::compressed},
+                                     {kSharedFeature, &DataSetEntry::shared}}) {
+    const bool is_used = std::ranges::any_of(manifest.shards, [&](const ShardEntry& shard) {
+      return std::ranges::any_of(shard.data_sets, member);
+    });
+    if (is_used) features.push_back(name);
+  }
+  return features;
 }
 
 }  // namespace

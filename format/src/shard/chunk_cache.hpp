@@ -15,12 +15,12 @@ class ChunkCache {
 
   explicit ChunkCache(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  /// `owner` tells the shards apart, `offset` is the chunk's place in that file. nullptr when it is
-  /// not held.
-  Bytes find(const void* owner, std::uint64_t offset) {
+  /// `owner` tells the shards apart, `chunk` is the chunk's number there. nullptr when it is not
+  /// held.
+  Bytes find(const void* owner, std::uint64_t chunk) {
     const std::scoped_lock lock(mutex_);
     for (auto item = items_.begin(); item != items_.end(); ++item) {
-      if (item->owner != owner || item->offset != offset) continue;
+      if (item->owner != owner || item->chunk != chunk) continue;
       items_.splice(items_.begin(), items_, item);
       return item->bytes;
     }
@@ -36,10 +36,10 @@ class ChunkCache {
     return taken;
   }
 
-  void keep(const void* owner, std::uint64_t offset, Bytes bytes) {
+  void keep(const void* owner, std::uint64_t chunk, Bytes bytes) {
     const std::scoped_lock lock(mutex_);
     held_bytes_ += bytes->size();
-    items_.push_front({owner, offset, std::move(bytes)});
+    items_.push_front({owner, chunk, std::move(bytes)});
     while (held_bytes_ > capacity_bytes_ && items_.size() > 1) {
       held_bytes_ -= items_.back().bytes->size();
       spare_ = std::move(items_.back().bytes);
@@ -50,7 +50,7 @@ class ChunkCache {
  private:
   struct Item {
     const void* owner;
-    std::uint64_t offset;
+    std::uint64_t chunk;
     Bytes bytes;
   };
   std::uint64_t capacity_bytes_;

@@ -6,9 +6,11 @@
 
 #include "shard/hdf5_driver.hpp"
 #include "shard/hdf5_library.hpp"
+#include "shard/tables.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace unishard::detail {
@@ -37,12 +39,15 @@ Handle index_type() {
   return type;
 }
 
-Handle chunk_type() {
-  Handle type(H5Tcreate(H5T_COMPOUND, kChunkRowBytes), H5Tclose);
+Handle chunk_type(bool shared) {
+  Handle type(H5Tcreate(H5T_COMPOUND, chunk_row_bytes(shared)), H5Tclose);
   H5Tinsert(type, "file_offset", 0, H5T_STD_U64LE);
   H5Tinsert(type, "stored_bytes", 8, H5T_STD_U32LE);
   H5Tinsert(type, "filter_mask", 12, H5T_STD_U32LE);
   H5Tinsert(type, "crc64", 16, H5T_STD_U64LE);
+  if (!shared) return type;
+  H5Tinsert(type, "file", 24, H5T_STD_U32LE);
+  H5Tinsert(type, "reserved", 28, H5T_STD_U32LE);
   return type;
 }
 
@@ -152,6 +157,35 @@ struct Container::Impl {
     attribute(file, "chunk_bytes", spec.chunk_bytes);
     group("data");
     group("chunks");
+    if (spec.shares) group("fresh");
+  }
+
+  void describe(hid_t data, const ContainerDataSet& item) const {
+    attribute(data, "state", item.state);
+    attribute(data, "dtype", name_of(item.dtype));
+    attribute(data, "elements", item.elements);
+  }
+
+  // A virtual data set; relative names of files are looked for beside the container.
+  void create_virtual(const ContainerDataSet& item, const std::vector<ChunkRun>& runs) const {
+    const hsize_t dimension = item.padded_elements;
+    const Handle space(ok(H5Screate_simple(1, &dimension, nullptr), "create a space"), H5Sclose);
+    const Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+    ok(H5Pset_obj_track_times(creation, false), "switch off times");
+    for (const ChunkRun& run : runs) {
+      const hsize_t first = run.first * item.chunk_elements, one = 1;
+      const hsize_t count = std::min<hsize_t>(run.count * item.chunk_elements, dimension - first);
+      ok(H5Sselect_hyperslab(space, H5S_SELECT_SET, &first, nullptr, &one, &count), "select");
+      ok(H5Pset_virtual(creation, space, run.file.c_str(),
+                        ("/" + run.group + "/" + item.name).c_str(), space),
+         "map chunks");
+    }
+    ok(H5Sselect_all(space), "select");
+    const Handle made(ok(H5Dcreate2(file, ("data/" + item.name).c_str(), hdf5_type(item.dtype),
+                                    space, H5P_DEFAULT, creation, H5P_DEFAULT),
+                         "create data set " + item.name),
+                      H5Dclose);
+    describe(made, item);
   }
 
   void create_data_sets(const ContainerSpec& spec) {
@@ -159,14 +193,12 @@ struct Container::Impl {
     offsets.names = offset_of(data_set("names", H5T_STD_U8LE, spec.names_bytes));
     for (const ContainerDataSet& item : spec.data_sets) {
       offsets.chunks.push_back(
-          offset_of(data_set("chunks/" + item.name, chunk_type(), item.chunks)));
+          offset_of(data_set("chunks/" + item.name, chunk_type(spec.shares), item.chunks)));
     }
     for (const ContainerDataSet& item : spec.data_sets) {
-      Handle data = data_set("data/" + item.name, hdf5_type(item.dtype), item.padded_elements,
-                             item.chunk_elements);
-      attribute(data, "state", item.state);
-      attribute(data, "dtype", name_of(item.dtype));
-      attribute(data, "elements", item.elements);
+      Handle data = data_set((spec.shares ? "fresh/" : "data/") + item.name, hdf5_type(item.dtype),
+                             item.padded_elements, item.chunk_elements);
+      if (!spec.shares) describe(data, item);
       offsets.data.push_back(offset_of(data));
       open_sets.push_back(std::move(data));
     }
@@ -196,13 +228,20 @@ std::uint64_t Container::place_chunk(std::size_t data_set, std::uint64_t chunk, 
   Impl& self = *impl_;
   const hsize_t first = chunk * self.sets.at(data_set).chunk_elements;
   self.target->raw_data_at.reset();
+  self.target->places_raw_data = true;
   // The driver looks at the place and not at the bytes.
-  self.ok(
-      H5Dwrite_chunk(self.open_sets.at(data_set), H5P_DEFAULT, filter_mask, &first, bytes, &self),
-      "place a chunk");
+  const herr_t placed =
+      H5Dwrite_chunk(self.open_sets.at(data_set), H5P_DEFAULT, filter_mask, &first, bytes, &self);
+  self.target->places_raw_data = false;
+  self.ok(placed, "place a chunk");
   const std::optional<std::uint64_t> place = self.target->raw_data_at;
   if (!place) raise(ErrorCode::Internal, self.where.path().native() + ": HDF5 placed no chunk");
   return *place;
+}
+
+void Container::map(std::size_t data_set, const std::vector<ChunkRun>& runs) {
+  const Hdf5Lock lock;
+  impl_->create_virtual(impl_->sets.at(data_set), runs);
 }
 
 void Container::close() {

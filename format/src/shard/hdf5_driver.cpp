@@ -79,7 +79,7 @@ herr_t read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t at, std::size_t bytes, void
 
 herr_t write(H5FD_t* file, H5FD_mem_t type, hid_t, haddr_t at, std::size_t bytes,
              const void* data) {
-  if (type == H5FD_MEM_DRAW) {
+  if (type == H5FD_MEM_DRAW && target_of(file).places_raw_data) {
     target_of(file).raw_data_at = at;
     return 0;
   }

@@ -27,6 +27,10 @@ std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
   return fmt::format("shard-{:05}-of-{:05}.h5", rank, world_size);
 }
 
+bool is_save_id(std::string_view text) {
+  return text.size() == 32 && parse_hex64(text.substr(0, 16)) && parse_hex64(text.substr(16));
+}
+
 Json to_json(const ShardEntry& entry) {
   Json data_sets = Json::array();
   for (const DataSetEntry& item : entry.data_sets) {
@@ -39,16 +43,24 @@ Json to_json(const ShardEntry& entry) {
     } else {
       json["offset"] = item.offset;
     }
+    if (item.shared) json["shared"] = true;
   }
-  return {{"file", entry.file},
-          {"rank", entry.rank},
-          {"bytes", entry.bytes},
-          {"metadata_crc64", hex64(entry.metadata_crc64)},
-          {"index_offset", entry.index_offset},
-          {"index_rows", entry.index_rows},
-          {"names_offset", entry.names_offset},
-          {"names_bytes", entry.names_bytes},
-          {"data_sets", std::move(data_sets)}};
+  Json json{{"file", entry.file},
+            {"rank", entry.rank},
+            {"bytes", entry.bytes},
+            {"metadata_crc64", hex64(entry.metadata_crc64)},
+            {"index_offset", entry.index_offset},
+            {"index_rows", entry.index_rows},
+            {"names_offset", entry.names_offset},
+            {"names_bytes", entry.names_bytes},
+            {"data_sets", std::move(data_sets)}};
+  for (const BaseFile& base : entry.bases) {
+    json["bases"].push_back({{"file", base.file},
+                             {"save_id", base.save_id},
+                             {"bytes", base.bytes},
+                             {"group", base.group}});
+  }
+  return json;
 }
 
 namespace {
@@ -79,9 +91,11 @@ DataSetEntry data_set_from_json(const Json& json, const std::string& where,
     if (fields.text("filter") != kZstdFeature)
       fields.fail("filter", fmt::format("{} is not known here", quote(fields.text("filter"))));
     entry.compressed = true;
+    entry.shared = fields.has("shared") && fields.boolean("shared");
     entry.padded_bytes();  // must not overflow; the chunk table shows whether the file holds it
     return entry;
   }
+  if (fields.has("shared")) fields.fail("shared", "is for data sets with a filter");
   entry.offset = fields.u64("offset", file_bytes);
   if (entry.offset % kPayloadAlign != 0)
     fields.fail("offset", fmt::format("{} is not a multiple of {}", entry.offset, kPayloadAlign));
@@ -90,6 +104,18 @@ DataSetEntry data_set_from_json(const Json& json, const std::string& where,
                 fmt::format("the data set ends beyond the file's {} bytes", file_bytes));
   }
   return entry;
+}
+
+BaseFile base_from_json(const Json& json, const std::string& where) {
+  const detail::Fields fields(json, where);
+  BaseFile base{fields.text("file"), fields.text("save_id"), 0, fields.text("group")};
+  check_file_name(fields, base.file);
+  if (!is_save_id(base.save_id))
+    fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
+  base.bytes = fields.u64("bytes", std::uint64_t{1} << 62);
+  if (base.group != "data" && base.group != "fresh")
+    fields.fail("group", fmt::format("{} is neither data nor fresh", quote(base.group)));
+  return base;
 }
 
 }  // namespace
@@ -113,6 +139,10 @@ ShardEntry shard_entry_from_json(const Json& json, std::string_view where) {
     entry.data_sets.push_back(
         data_set_from_json(item, fmt::format("{}.data_sets[{}]", where, number++), entry.bytes));
   }
+  if (!fields.has("bases")) return entry;
+  number = 0;
+  for (const Json& item : fields.array("bases", limits::kBasesPerShard))
+    entry.bases.push_back(base_from_json(item, fmt::format("{}.bases[{}]", where, number++)));
   return entry;
 }
 

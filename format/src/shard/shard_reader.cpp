@@ -17,7 +17,6 @@
 
 namespace unishard {
 
-using detail::ChunkRow;
 using detail::Extent;
 
 std::shared_ptr<ChunkCache> make_chunk_cache(std::uint64_t capacity_bytes) {
@@ -31,6 +30,7 @@ struct ShardReader::Impl {
   std::uint64_t chunk_bytes;
   std::shared_ptr<ChunkCache> cache;
   std::unique_ptr<File> file;
+  std::vector<std::unique_ptr<File>> bases;  // as entry.bases
   std::vector<IndexRow> rows;
   std::vector<std::vector<ChunkRow>> chunks;            // [data set][chunk]
   std::vector<std::vector<std::uint32_t>> rows_in_set;  // [data set]: rows by element offset
@@ -61,12 +61,16 @@ struct ShardReader::Impl {
     }
   }
 
+  static detail::UserBlock user_block(const File& shard) {
+    std::vector<std::byte> block(detail::kUserBlockBytes);
+    shard.read_at(0, block);
+    return detail::decode_user_block(block, shard.path());
+  }
+
   void check_user_block(std::string_view save_id) const {
     if (entry.bytes < detail::kUserBlockBytes)
       corrupt(fmt::format("{} bytes are too few for a shard", entry.bytes));
-    std::vector<std::byte> block(detail::kUserBlockBytes);
-    file->read_at(0, block);
-    const detail::UserBlock header = detail::decode_user_block(block, path);
+    const detail::UserBlock header = user_block(*file);
     if (header.save_id != save_id) {
       corrupt(fmt::format("this shard belongs to another save ({}) than the manifest ({})",
                           quote(header.save_id), save_id),
@@ -79,6 +83,28 @@ struct ShardReader::Impl {
     }
   }
 
+  // The chunk tables vouch for what is read from a base; here it must be the file that is meant.
+  void open_bases(Storage& storage) {
+    for (const BaseFile& base : entry.bases) {
+      const Path place = path.parent_path() / base.file;
+      if (storage.kind(place) == EntryKind::Missing) {
+        corrupt(fmt::format("a part of its payload is in {}, which is missing", place.native()),
+                "copy the whole folder of the checkpoint again, or use another checkpoint");
+      }
+      bases.push_back(storage.open(place));
+      if (bases.back()->size() != base.bytes || base.bytes < detail::kUserBlockBytes ||
+          user_block(*bases.back()).save_id != base.save_id) {
+        corrupt(fmt::format("{} is not the file of save {} with {} bytes that the manifest names",
+                            place.native(), base.save_id, base.bytes),
+                "copy the whole folder of the checkpoint again, or use another checkpoint");
+      }
+    }
+  }
+
+  const File& file_of(const ChunkRow& row) const {
+    return row.file == 0 ? *file : *bases[row.file - 1];
+  }
+
   // The chunk tables say where compressed payload lies, and all bytes but the payload are under one
   // checksum: they are read before it is checked, and nothing but their bounds is believed.
   void read_chunk_tables() {
@@ -87,8 +113,9 @@ struct ShardReader::Impl {
         corrupt(fmt::format("compressed chunks of {} bytes are above the limit of {}", chunk_bytes,
                             limits::kEncodedChunkBytesMax));
       const std::uint64_t count = detail::chunk_count(set.padded_bytes(), chunk_bytes);
-      chunks.push_back(detail::decode_chunk_table(
-          table("chunks/" + set.name(), set.chunks_offset, count, detail::kChunkRowBytes)));
+      chunks.push_back(detail::decode_chunk_table(table("chunks/" + set.name(), set.chunks_offset,
+                                                        count, detail::chunk_row_bytes(set.shared)),
+                                                  set.shared));
     }
   }
 
@@ -118,9 +145,10 @@ struct ShardReader::Impl {
     for (std::size_t set = 0; set < entry.data_sets.size(); ++set) {
       const DataSetEntry& item = entry.data_sets[set];
       if (!item.compressed && item.offset == extent.offset) return "data set " + item.name();
-      if (item.compressed && std::ranges::find(chunks[set], extent.offset,
-                                               &ChunkRow::file_offset) != chunks[set].end())
-        return "a chunk of data set " + item.name();
+      const bool is_chunk = std::ranges::any_of(chunks[set], [&](const ChunkRow& row) {
+        return row.file == 0 && row.file_offset == extent.offset;
+      });
+      if (item.compressed && is_chunk) return "a chunk of data set " + item.name();
     }
     return "payload";
   }
@@ -216,20 +244,35 @@ struct ShardReader::Impl {
     for (std::size_t set = 0; set < chunks.size(); ++set) {
       const DataSetEntry& item = entry.data_sets[set];
       for (std::uint64_t i = 0; i < chunks[set].size(); ++i) {
-        if (item.compressed ? !is_sound_compressed(set, i) : !is_sound_contiguous(set, i)) {
+        if (!is_sound(set, i)) {
           corrupt(fmt::format("chunk {} of data set {} is not where version 1 puts it", i,
                               item.name()));
         }
       }
     }
   }
+  bool is_sound(std::size_t set, std::uint64_t chunk) const {
+    if (!entry.data_sets[set].compressed) return is_sound_contiguous(set, chunk);
+    const ChunkRow& row = chunks[set][chunk];
+    return row.file == 0 ? is_sound_compressed(set, row) : is_sound_shared(set, chunk);
+  }
   bool is_sound_contiguous(std::size_t set, std::uint64_t chunk) const {
     const ChunkRow& row = chunks[set][chunk];
     return row.file_offset == entry.data_sets[set].offset + chunk * chunk_bytes &&
            row.stored_bytes == chunk_length(set, chunk) && row.filter_mask == 0;
   }
-  bool is_sound_compressed(std::size_t set, std::uint64_t chunk) const {
+  // In a base: as it is compressed there, or as it is where the base is not.
+  bool is_sound_shared(std::size_t set, std::uint64_t chunk) const {
     const ChunkRow& row = chunks[set][chunk];
+    if (row.file > bases.size()) return false;
+    const std::uint64_t end = checked_add(row.file_offset, row.stored_bytes, "a chunk's end");
+    if (row.file_offset < detail::kUserBlockBytes || end > entry.bases[row.file - 1].bytes)
+      return false;
+    return is_sound_compressed(set, row) ||
+           (row.filter_mask == detail::kNoFilter && row.file_offset % kPayloadAlign == 0 &&
+            row.stored_bytes == chunk_length(set, chunk));
+  }
+  bool is_sound_compressed(std::size_t set, const ChunkRow& row) const {
     const std::uint64_t whole = encoded_bytes(set);
     if (row.file_offset % kPayloadAlign != 0 || row.stored_bytes % kPayloadAlign != 0) return false;
     return row.filter_mask == detail::kNoFilter
@@ -246,11 +289,18 @@ struct ShardReader::Impl {
     return detail::chunk_size(entry.data_sets[set].padded_bytes(), chunk_bytes, chunk);
   }
 
+  /// Number of the data set's first chunk, over all data sets.
+  std::uint64_t first_chunk(std::size_t set) const {
+    std::uint64_t number = 0;
+    for (std::size_t before = 0; before < set; ++before) number += chunks[before].size();
+    return number;
+  }
+
   Damage damage(std::size_t set, std::uint64_t chunk) const {
     const DataSetEntry& item = entry.data_sets[set];
     const ChunkRow& stored = chunks[set][chunk];
-    Damage out{chunk, item.name(), stored.file_offset, stored.stored_bytes, {}};
-    for (std::size_t before = 0; before < set; ++before) out.chunk += chunks[before].size();
+    Damage out{first_chunk(set) + chunk, item.name(),         file_of(stored).path(),
+               stored.file_offset,       stored.stored_bytes, {}};
     const std::uint64_t begin = chunk * chunk_bytes / size_of(item.dtype);
     const ElementRange in_set{begin, begin + chunk_length(set, chunk) / size_of(item.dtype)};
     for (const std::uint32_t number : rows_in_set[set]) {
@@ -274,25 +324,50 @@ struct ShardReader::Impl {
       lost += fmt::format("{}{} elements {} to {}", lost.empty() ? "" : ", ",
                           catalog.tensors[part.tensor].label(), part.range.begin, part.range.end);
     }
-    corrupt(fmt::format("bytes {} to {} (data set {}) do not match their checksum: damaged {}",
-                        bad.file_offset, bad.file_offset + bad.bytes, bad.data_set,
-                        lost.empty() ? "padding" : lost),
-            "use another checkpoint, or a copy of this file");
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: bytes {} to {} (data set {}) do not match their checksum: damaged {}",
+                      bad.file.native(), bad.file_offset, bad.file_offset + bad.bytes, bad.data_set,
+                      lost.empty() ? "padding" : lost),
+          "use another checkpoint, or a copy of this file");
   }
 
   /// Reads whole chunks from `chunk` on, as many as fill `out`, and calls visit(chunk, whether it
-  /// is sound) for each. Those of a contiguous data set come in one read.
+  /// is sound) for each. Neighbours that lie as they are one behind the other come in one read.
   template <class Visit>
   void visit_chunks(std::size_t set, std::uint64_t chunk, std::span<std::byte> out,
                     const Visit& visit) const {
-    const bool compressed = entry.data_sets[set].compressed;
-    if (!compressed) file->read_at(chunks[set][chunk].file_offset, out);
-    for (; !out.empty(); ++chunk) {
-      const std::span<std::byte> bytes = out.first(chunk_length(set, chunk));
-      visit(chunk,
-            compressed ? decode(set, chunk, bytes) : crc64(bytes) == chunks[set][chunk].crc64);
-      out = out.subspan(bytes.size());
+    while (!out.empty()) {
+      const std::uint64_t run = plain_run(set, chunk, out.size());
+      if (run == 0) {
+        const std::span<std::byte> bytes = out.first(chunk_length(set, chunk));
+        visit(chunk, decode(set, chunk, bytes));
+        out = out.subspan(bytes.size());
+        ++chunk;
+        continue;
+      }
+      file_of(chunks[set][chunk]).read_at(chunks[set][chunk].file_offset, out.first(run));
+      for (std::span<std::byte> rest = out.first(run); !rest.empty(); ++chunk) {
+        const std::span<std::byte> bytes = rest.first(chunk_length(set, chunk));
+        visit(chunk, crc64(bytes) == chunks[set][chunk].crc64);
+        rest = rest.subspan(bytes.size());
+      }
+      out = out.subspan(run);
     }
+  }
+
+  /// How many of `bytes` bytes from `chunk` on lie in one piece and as they are; whole chunks.
+  std::uint64_t plain_run(std::size_t set, std::uint64_t chunk, std::uint64_t bytes) const {
+    const bool compressed = entry.data_sets[set].compressed;
+    const ChunkRow& first = chunks[set][chunk];
+    std::uint64_t run = 0;
+    for (; run < bytes; ++chunk) {
+      const ChunkRow& row = chunks[set][chunk];
+      const bool is_plain = (!compressed || row.filter_mask == detail::kNoFilter) &&
+                            row.stored_bytes == chunk_length(set, chunk);
+      if (!is_plain || row.file != first.file || row.file_offset != first.file_offset + run) break;
+      run += row.stored_bytes;
+    }
+    return run;
   }
 
   void read_chunks(std::size_t set, std::uint64_t first, std::span<std::byte> out) const {
@@ -301,20 +376,15 @@ struct ShardReader::Impl {
     });
   }
 
-  // One chunk of a compressed data set. False when the bytes do not match their checksum or are no
-  // such chunk.
+  // One chunk that is compressed, or as it is with what lies beyond the data set's end. False when
+  // the bytes do not match their checksum or are no such chunk.
   bool decode(std::size_t set, std::uint64_t chunk, std::span<std::byte> out) const {
     const ChunkRow& row = chunks[set][chunk];
-    const bool is_filtered = row.filter_mask == detail::kBothFilters;
-    if (!is_filtered && row.stored_bytes == out.size()) {
-      file->read_at(row.file_offset, out);
-      return crc64(out) == row.crc64;
-    }
     const detail::BorrowedCodec codec;
     const std::span<std::byte> stored = codec->stored(row.stored_bytes);
-    file->read_at(row.file_offset, stored);
+    file_of(row).read_at(row.file_offset, stored);
     if (crc64(stored) != row.crc64) return false;
-    if (is_filtered) {
+    if (row.filter_mask == detail::kBothFilters) {
       return codec->decode(stored, encoded_bytes(set), size_of(entry.data_sets[set].dtype), out);
     }
     std::ranges::copy(stored.first(out.size()), out.begin());
@@ -322,11 +392,11 @@ struct ShardReader::Impl {
   }
 
   ChunkCache::Bytes cached_chunk(std::size_t set, std::uint64_t chunk) const {
-    const std::uint64_t offset = chunks[set][chunk].file_offset;
-    if (auto held = cache->find(this, offset)) return held;
+    const std::uint64_t number = first_chunk(set) + chunk;
+    if (auto held = cache->find(this, number)) return held;
     auto bytes = cache->memory(chunk_length(set, chunk));
     read_chunks(set, chunk, *bytes);
-    cache->keep(this, offset, bytes);
+    cache->keep(this, number, bytes);
     return bytes;
   }
 };
@@ -338,6 +408,7 @@ ShardReader::ShardReader(Storage& storage, Path path, ShardEntry entry, std::str
                                    cache ? std::move(cache) : make_chunk_cache())) {
   impl_->open(storage);
   impl_->check_user_block(save_id);
+  impl_->open_bases(storage);
   impl_->read_chunk_tables();
   impl_->check_tables_digest();
   impl_->check_chunk_rows();
@@ -351,6 +422,9 @@ const ShardEntry& ShardReader::entry() const { return impl_->entry; }
 const std::vector<IndexRow>& ShardReader::rows() const { return impl_->rows; }
 const Path& ShardReader::path() const { return impl_->path; }
 std::uint64_t ShardReader::chunk_bytes() const { return impl_->chunk_bytes; }
+const std::vector<ChunkRow>& ShardReader::chunks(std::size_t data_set) const {
+  return impl_->chunks.at(data_set);
+}
 
 void ShardReader::read(std::size_t row_number, ElementRange range, std::span<std::byte> out) const {
   const Impl& self = *impl_;
@@ -394,6 +468,13 @@ std::uint64_t ShardReader::stored_payload_bytes() const {
   std::uint64_t bytes = 0;
   for (const auto& set : impl_->chunks)
     for (const ChunkRow& row : set) bytes += row.stored_bytes;
+  return bytes;
+}
+
+std::uint64_t ShardReader::shared_payload_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& set : impl_->chunks)
+    for (const ChunkRow& row : set) bytes += row.file != 0 ? row.stored_bytes : 0;
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 // Writing a shard:
 //  1. All sizes follow from the fragments, so HDF5 creates the container with every data set
-//  allocated and is done; when the payload is compressed, it places the chunks as they come.
+//  allocated and is done; when the payload is compressed or shares chunks with an earlier save, it
+//  places the chunks that are written as they come.
 //  2. write() cuts its run at chunk boundaries. Each piece lies in one fragment and one chunk; it
 //  is digested and measured
 //     once and remembered as a small record. The bytes go to their place by a positioned write.
@@ -16,7 +17,8 @@
 #include "unishard/format/shard.hpp"
 #include "unishard/format/version.hpp"
 
-#include "shard/compressed_payload.hpp"
+#include "shard/base_links.hpp"
+#include "shard/chunked_payload.hpp"
 #include "shard/container.hpp"
 #include "shard/tables.hpp"
 
@@ -27,8 +29,6 @@
 #include <mutex>
 
 namespace unishard {
-
-using detail::ChunkRow;
 
 namespace {
 
@@ -67,7 +67,8 @@ struct ShardWriter::Impl {
   ShardEntry entry;
   std::unique_ptr<File> file;
   std::unique_ptr<detail::Container> container;
-  std::unique_ptr<detail::CompressedPayload> compressed;  // null: payload is written as it is
+  std::unique_ptr<detail::BaseLinks> base;          // null: nothing to share with
+  std::unique_ptr<detail::ChunkedPayload> chunked;  // null: payload is contiguous
   std::mutex mutex;
   std::vector<Record> records;
   bool created = false;
@@ -90,9 +91,10 @@ struct ShardWriter::Impl {
   ~Impl() {
     if (finished || !created) return;
     try {
-      compressed.reset();
+      chunked.reset();
       container.reset();
       file.reset();
+      base.reset();
       if (storage.kind(path) != EntryKind::Missing) storage.remove_file(path);
     } catch (const std::exception&) {
     }
@@ -100,7 +102,7 @@ struct ShardWriter::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  bool compresses() const { return compression.mode != Compression::Mode::None; }
+  bool is_chunked() const { return base || compression.mode != Compression::Mode::None; }
 
   const TensorInfo& tensor_of(std::size_t fragment) const {
     return catalog.tensors.at(fragments.at(fragment).tensor);
@@ -151,12 +153,22 @@ struct ShardWriter::Impl {
     }
   }
 
+  // A base of which no file can be linked is none.
+  void link(std::shared_ptr<const ShardBase> from) {
+    if (!from || from->holders().empty()) return;
+    base = std::make_unique<detail::BaseLinks>(storage, path.parent_path(), std::move(from));
+    if (base->is_empty()) base.reset();
+  }
+
   // Also decides whether to compress: `auto` looks at the disk first.
   void create_file() {
     file = storage.create(path);
     created = true;
     if (compression.mode == Compression::Mode::Auto && !may_pay()) compression = {};
-    for (DataSetEntry& item : entry.data_sets) item.compressed = compresses();
+    for (DataSetEntry& item : entry.data_sets) {
+      item.compressed = is_chunked();
+      item.shared = base != nullptr;
+    }
   }
 
   bool may_pay() const {
@@ -171,6 +183,7 @@ struct ShardWriter::Impl {
     spec.rank = entry.rank;
     spec.world_size = catalog.world_size;
     spec.chunk_bytes = kChunkBytes;
+    spec.shares = base != nullptr;
     spec.index_rows = entry.index_rows = fragments.size();
     spec.names_bytes = entry.names_bytes = names.size();
     for (const DataSetEntry& item : entry.data_sets) {
@@ -188,18 +201,18 @@ struct ShardWriter::Impl {
       entry.data_sets[i].offset = offsets.data[i];
       entry.data_sets[i].chunks_offset = offsets.chunks[i];
     }
-    if (compresses()) {
+    if (is_chunked()) {
       reserve_for_chunks(spec);
-      compressed = std::make_unique<detail::CompressedPayload>(*file, *container, entry.data_sets,
-                                                               compression);
+      chunked = std::make_unique<detail::ChunkedPayload>(*file, *container, entry.data_sets,
+                                                         compression, base.get());
     } else {
       container->close();
       file->reserve(container->end());
     }
   }
 
-  // As if no chunk shrank; finish() gives back what is left. HDF5's index has some 20 bytes a
-  // chunk.
+  // As if no chunk shrank or were shared; finish() gives back what is left. HDF5's index has some
+  // 20 bytes a chunk. A shard that may share does without where that much is not free.
   void reserve_for_chunks(const detail::ContainerSpec& spec) {
     std::uint64_t bytes = container->end() + (std::uint64_t{1} << 20);
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
@@ -207,7 +220,11 @@ struct ShardWriter::Impl {
       bytes = checked_add(bytes, checked_mul(spec.data_sets[i].chunks, chunk + 64, "a shard"),
                           "a shard");
     }
-    file->reserve(bytes);
+    try {
+      file->reserve(bytes);
+    } catch (const Error& error) {
+      if (!base || error.code() != ErrorCode::NoSpace) throw;
+    }
   }
 
   void add(const Record& record) {
@@ -223,8 +240,8 @@ struct ShardWriter::Impl {
       const std::uint64_t element =
           placement.element_offset + (range.begin - fragments[fragment].range.begin);
       const std::uint64_t at = element * size_of(tensor.dtype);
-      if (compressed) {
-        compressed->write(placement.data_set, at, bytes);
+      if (chunked) {
+        chunked->write(placement.data_set, at, bytes);
       } else {
         file->write_at(entry.data_sets[placement.data_set].offset + at, bytes);
       }
@@ -282,7 +299,7 @@ struct ShardWriter::Impl {
   }
 
   std::vector<ChunkRow> chunk_rows(std::uint32_t set) const {
-    if (compressed) return compressed->rows(set);
+    if (chunked) return chunked->rows(set);
     const DataSetEntry& item = entry.data_sets[set];
     const std::uint64_t stored = item.padded_bytes(), item_bytes = size_of(item.dtype);
     std::vector<ChunkRow> rows(detail::chunk_count(stored, kChunkBytes));
@@ -304,9 +321,34 @@ struct ShardWriter::Impl {
     return rows;
   }
 
+  std::vector<std::vector<ChunkRow>> chunk_tables() const {
+    std::vector<std::vector<ChunkRow>> tables;
+    for (std::uint32_t set = 0; set < entry.data_sets.size(); ++set)
+      tables.push_back(chunk_rows(set));
+    return tables;
+  }
+
+  // Tells HDF5 where the chunks lie that are in no place of this file.
+  void map_chunks(const std::vector<std::vector<ChunkRow>>& tables) {
+    for (std::size_t set = 0; set < tables.size(); ++set) {
+      std::vector<detail::ChunkRun> runs;
+      for (std::uint64_t chunk = 0; chunk < tables[set].size(); ++chunk) {
+        const std::uint32_t number = tables[set][chunk].file;
+        if (chunk > 0 && tables[set][chunk - 1].file == number) {
+          ++runs.back().count;
+        } else if (number == 0) {
+          runs.push_back({chunk, 1, ".", "fresh"});
+        } else {
+          runs.push_back({chunk, 1, entry.bases[number - 1].file, entry.bases[number - 1].group});
+        }
+      }
+      container->map(set, runs);
+    }
+  }
+
   // Payload and HDF5's structures are complete; the file gets its size.
   void close_container() {
-    if (compressed) {
+    if (chunked) {
       container->close();
       file->resize(container->end());
     }
@@ -319,11 +361,12 @@ struct ShardWriter::Impl {
 
 ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
                          std::uint32_t rank, std::vector<Fragment> fragments,
-                         const Compression& compression)
+                         const Compression& compression, std::shared_ptr<const ShardBase> base)
     : impl_(std::make_unique<Impl>(storage, std::move(path), std::move(save_id), catalog, rank,
                                    std::move(fragments), compression)) {
   impl_->place_fragments();
   impl_->collect_names();
+  impl_->link(std::move(base));
   impl_->create_file();
   impl_->create_container();
 }
@@ -359,20 +402,25 @@ void ShardWriter::write(std::size_t fragment, ElementRange range,
 ShardEntry ShardWriter::finish() {
   Impl& self = *impl_;
   self.check_complete();
+  std::vector<std::vector<ChunkRow>> tables = self.chunk_tables();
+  if (self.base) {
+    self.entry.bases = self.base->keep(tables);
+    self.map_chunks(tables);
+  }
   self.close_container();
   write_table(*self.file, self.entry.index_offset, self.index_table());
   write_table(*self.file, self.entry.names_offset, std::as_bytes(std::span(self.names)));
-  std::vector<std::vector<ChunkRow>> rows;
-  for (std::uint32_t set = 0; set < self.entry.data_sets.size(); ++set) {
-    rows.push_back(self.chunk_rows(set));
-    write_table(*self.file, self.entry.data_sets[set].chunks_offset,
-                detail::encode_chunk_table(rows.back()));
+  for (std::size_t set = 0; set < tables.size(); ++set) {
+    const DataSetEntry& item = self.entry.data_sets[set];
+    write_table(*self.file, item.chunks_offset,
+                detail::encode_chunk_table(tables[set], item.shared));
   }
-  const std::uint32_t features = self.compresses() ? kZstdFeatureBit : 0;
+  const std::uint32_t features =
+      (self.is_chunked() ? kZstdFeatureBit : 0) | (self.base ? kSharedFeatureBit : 0);
   self.file->write_at(0, detail::encode_user_block({kFormatVersion, features, self.save_id,
                                                     self.entry.rank, self.catalog.world_size}));
   self.entry.metadata_crc64 = detail::metadata_crc64(
-      *self.file, self.entry.bytes, detail::payload_extents(self.entry.data_sets, rows));
+      *self.file, self.entry.bytes, detail::payload_extents(self.entry.data_sets, tables));
   self.file->sync();
   self.file->close();
   self.finished = true;

@@ -51,7 +51,7 @@ UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path) 
   block.rank = load<std::uint32_t>(bytes, 48);
   block.world_size = load<std::uint32_t>(bytes, 52);
   if (block.version < kOldestReadableVersion || block.version > kFormatVersion ||
-      (block.required_features & ~kZstdFeatureBit) != 0) {
+      (block.required_features & ~(kZstdFeatureBit | kSharedFeatureBit)) != 0) {
     raise(
         ErrorCode::Unsupported,
         fmt::format("{}: format version {} (features {:#x}); this program reads versions {} to {}",
@@ -96,29 +96,30 @@ IndexRow decode_index_row(std::span<const std::byte> bytes) {
   return row;
 }
 
-void encode_chunk_row(const ChunkRow& row, std::span<std::byte> out) {
-  store(out, 0, row.file_offset);
-  store(out, 8, row.stored_bytes);
-  store(out, 12, row.filter_mask);
-  store(out, 16, row.crc64);
-}
+std::size_t chunk_row_bytes(bool shared) { return shared ? 32 : 24; }
 
-ChunkRow decode_chunk_row(std::span<const std::byte> bytes) {
-  return {load<std::uint64_t>(bytes, 0), load<std::uint32_t>(bytes, 8),
-          load<std::uint32_t>(bytes, 12), load<std::uint64_t>(bytes, 16)};
-}
-
-std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows) {
-  std::vector<std::byte> table(rows.size() * kChunkRowBytes);
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    encode_chunk_row(rows[i], std::span(table).subspan(i * kChunkRowBytes, kChunkRowBytes));
+std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows, bool shared) {
+  const std::size_t row_bytes = chunk_row_bytes(shared);
+  std::vector<std::byte> table(rows.size() * row_bytes);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto out = std::span(table).subspan(i * row_bytes, row_bytes);
+    store(out, 0, rows[i].file_offset);
+    store(out, 8, rows[i].stored_bytes);
+    store(out, 12, rows[i].filter_mask);
+    store(out, 16, rows[i].crc64);
+    if (shared) store(out, 24, rows[i].file);
+  }
   return table;
 }
 
-std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table) {
-  std::vector<ChunkRow> rows(table.size() / kChunkRowBytes);
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    rows[i] = decode_chunk_row(table.subspan(i * kChunkRowBytes, kChunkRowBytes));
+std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table, bool shared) {
+  const std::size_t row_bytes = chunk_row_bytes(shared);
+  std::vector<ChunkRow> rows(table.size() / row_bytes);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto in = table.subspan(i * row_bytes, row_bytes);
+    rows[i] = {load<std::uint64_t>(in, 0), load<std::uint32_t>(in, 8), load<std::uint32_t>(in, 12),
+               load<std::uint64_t>(in, 16), shared ? load<std::uint32_t>(in, 24) : 0};
+  }
   return rows;
 }
 
@@ -138,7 +139,9 @@ std::vector<Extent> payload_extents(std::span<const DataSetEntry> sets,
       extents.push_back({sets[set].offset, sets[set].padded_bytes()});
       continue;
     }
-    for (const ChunkRow& row : rows[set]) extents.push_back({row.file_offset, row.stored_bytes});
+    for (const ChunkRow& row : rows[set]) {
+      if (row.file == 0) extents.push_back({row.file_offset, row.stored_bytes});
+    }
   }
   std::ranges::sort(extents, {}, &Extent::offset);
   return extents;

@@ -28,17 +28,11 @@ UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path);
 void encode_index_row(const IndexRow& row, std::span<std::byte> out);
 IndexRow decode_index_row(std::span<const std::byte> bytes);
 
-struct ChunkRow {
-  std::uint64_t file_offset = 0;
-  std::uint32_t stored_bytes = 0;
-  std::uint32_t filter_mask = 0;
-  std::uint64_t crc64 = 0;
-};
-void encode_chunk_row(const ChunkRow& row, std::span<std::byte> out);
-ChunkRow decode_chunk_row(std::span<const std::byte> bytes);
+/// Bytes of a row of the data set's chunk table: those of a shared one name a file too.
+std::size_t chunk_row_bytes(bool shared);
 /// All rows of a data set, back to back.
-std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows);
-std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table);
+std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows, bool shared);
+std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table, bool shared);
 
 /// Number of chunks of a data set, and the bytes of chunk `index`, not encoded and of the padded
 /// data set.
@@ -49,7 +43,8 @@ std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std
 struct Extent {
   std::uint64_t offset = 0, bytes = 0;
 };
-/// Where the payload lies, by offset; `rows` are the chunk tables, one per data set.
+/// Where the payload lies that is in the shard itself, by offset; `rows` are the chunk tables, one
+/// per data set.
 std::vector<Extent> payload_extents(std::span<const DataSetEntry> sets,
                                     std::span<const std::vector<ChunkRow>> rows);
 

@@ -90,6 +90,17 @@ class PosixStorage final : public Storage {
     }
     raise_errno(fmt::format("exchanging {} with", a.native()), b.native(), errno);
   }
+  void hard_link(const Path& from, const Path& to) override {
+    if (::link(from.c_str(), to.c_str()) == 0) return;
+    const int error = errno;
+    const std::string action = fmt::format("linking {} as", from.native());
+    if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EXDEV ||
+        error == EMLINK) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("{} {}: {}", action, to.native(), std::generic_category().message(error)));
+    }
+    raise_errno(action, to.native(), error);
+  }
   void remove_tree(const Path& path) override {
     std::error_code code;
     std::filesystem::remove_all(path, code);

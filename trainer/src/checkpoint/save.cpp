@@ -1,6 +1,8 @@
 // A save, step by step (commit.cpp of unishard::format holds the protocol and its reasons).
 #include "checkpoint/save.hpp"
 
+#include "unishard/format/error.hpp"
+
 #include "checkpoint/agree.hpp"
 #include "checkpoint/in_parallel.hpp"
 
@@ -9,6 +11,14 @@ namespace {
 
 /// Of one rank: one digests while another waits for the disk.
 constexpr unsigned kWriters = 2;
+
+std::string latest_tag(Storage& storage, const Path& folder) {
+  try {
+    return read_latest(storage, folder).value_or("");
+  } catch (const Error&) {  // it will be replaced
+    return {};
+  }
+}
 
 }  // namespace
 
@@ -23,18 +33,21 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
       commit_{.move_latest = request.move_latest,
               .keep_last = request.keep_last,
               .on_step = options.on_save_step},
-      compression_(request.compression) {
+      compression_(request.compression),
+      incremental_(request.incremental) {
   catalog_.client_state = request.client_state;
 }
 
 void Save::begin(Communicator& communicator) {
-  std::string id;
+  std::string id, base;
   agree(communicator, "starting the save", [&] {
     if (!is_first()) return;
     id = new_save_id();
     begin_save(storage_, folder_, tag_, id, commit_);
+    if (incremental_) base = latest_tag(storage_, folder_);
   });
   save_id_ = gather_text(communicator, id).front();
+  base_tag_ = gather_text(communicator, base).front();
 }
 
 SaveReport Save::finish(Communicator& communicator, const GiveFragment& give) {
@@ -48,11 +61,23 @@ SaveReport Save::finish(Communicator& communicator, const GiveFragment& give) {
   return {.tag = tag_,
           .folder = (folder_ / tag_).string(),
           .identity = identity_,
-          .bytes = catalog_.stored_bytes()};
+          .bytes = catalog_.stored_bytes(),
+          .written_bytes = written_bytes_};
 }
 
 void Save::abandon() noexcept {
   if (is_first()) abandon_save(storage_, folder_, tag_, save_id_);
+}
+
+/// Null where there is nothing to share with. A checkpoint that cannot be read is no reason to
+/// fail: what it would have held is written.
+std::shared_ptr<const ShardBase> Save::open_base() const {
+  if (base_tag_.empty()) return nullptr;
+  try {
+    return std::make_shared<ShardBase>(storage_, folder_ / base_tag_, rank_, catalog_.world_size);
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
@@ -60,7 +85,8 @@ void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
     const Path path =
         staging_folder(folder_, tag_, save_id_) / shard_file_name(rank_, catalog_.world_size);
     report(CommitStep::WriteShard);
-    ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_, compression_);
+    ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_, compression_,
+                       open_base());
     in_parallel(
         fragments_.size(), [&](std::size_t index) { give(writer, index); }, kWriters);
     report(CommitStep::SyncShard);
@@ -71,11 +97,12 @@ void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
 void Save::commit(Communicator& communicator) {
   const std::vector<std::string> entries = gather_text(communicator, entry_);
   agree(communicator, "committing the save", [&] {
-    if (!is_first()) return;
     std::vector<ShardEntry> shards;
     for (const std::string& entry : entries) {
       shards.push_back(shard_entry_from_json(parse_json(entry, "shard entry"), "shard entry"));
+      written_bytes_ += shards.back().bytes;
     }
+    if (!is_first()) return;
     const Manifest manifest =
         commit_save(storage_, folder_, tag_, save_id_, catalog_, std::move(shards), commit_);
     identity_ = unishard::identity(manifest.catalog).value_or("");

@@ -6,11 +6,12 @@
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/partition.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_base.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/engine.hpp"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ class Save {
   /// What this rank writes.
   const std::vector<Fragment>& fragments() const { return fragments_; }
 
-  /// Collective: agrees on a save id, and rank 0 makes the folder that the shards go to.
+  /// Collective: agrees on a save id and on what to share with, and rank 0 makes the folder that
+  /// the shards go to.
   void begin(Communicator& communicator);
   /// Collective, after begin(): writes this rank's shard and commits. The report has no times yet.
   SaveReport finish(Communicator& communicator, const GiveFragment& give);
@@ -38,6 +40,7 @@ class Save {
 
  private:
   bool is_first() const { return rank_ == 0; }
+  std::shared_ptr<const ShardBase> open_base() const;
   void write_shard(Communicator& communicator, const GiveFragment& give);
   void commit(Communicator& communicator);
   void report(CommitStep step) const;
@@ -50,7 +53,10 @@ class Save {
   std::string tag_;
   CommitOptions commit_;
   Compression compression_;
+  bool incremental_;
+  std::string base_tag_;  ///< empty: nothing to share with
   std::string save_id_, entry_, identity_;
+  std::uint64_t written_bytes_ = 0;  ///< by all ranks
 };
 
 }  // namespace unishard::trainer::detail

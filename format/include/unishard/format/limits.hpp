@@ -12,6 +12,7 @@ inline constexpr std::uint64_t kTagBytes = 200;
 inline constexpr std::uint64_t kDimensions = 64;
 inline constexpr std::uint32_t kWorldSize = 1u << 20;
 inline constexpr std::uint64_t kDataSetsPerShard = 4096;
+inline constexpr std::uint64_t kBasesPerShard = 255;
 inline constexpr std::uint64_t kIndexRows = 100'000'000;
 inline constexpr std::uint64_t kChunkBytesMin = 4096;
 inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{1} << 30;

@@ -1,8 +1,9 @@
 #pragma once
-// One rank's file. Names and tables are HDF5's, the payload is ours: HDF5 creates the container
-// with every data set allocated in advance, then all bytes (payload and tables) go to their known
-// offsets by positioned writes; a reader that trusts the manifest needs no HDF5 at all. Implements
-// SPEC.md sections "Shard file" and "Checksums".
+// One rank's file. Names and tables are HDF5's, the payload is ours: HDF5 creates the container and
+// says where bytes belong (all data sets in advance, or chunk by chunk when they are compressed or
+// shared with earlier saves), then payload and tables go to their offsets by positioned writes; a
+// reader that trusts the manifest needs no HDF5 at all. Implements SPEC.md sections "Shard file"
+// and "Checksums".
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/compression.hpp"
 #include "unishard/format/partition.hpp"
@@ -30,6 +31,7 @@ struct DataSetEntry {
       0;  ///< of the fragments; the data set is zero-padded to kPayloadAlign bytes
   std::uint64_t chunks_offset = 0;  ///< file offset of its chunk table
   bool compressed = false;          ///< then in chunks, each where its row of the chunk table says
+  bool shared = false;              ///< compressed, and chunks may lie in ShardEntry::bases
 
   /// "fp32.float32": its name below /data and /chunks.
   std::string name() const;
@@ -38,6 +40,17 @@ struct DataSetEntry {
   /// one as large as itself.
   std::uint64_t encoded_chunk_bytes(std::uint64_t chunk_bytes) const;
   bool operator==(const DataSetEntry&) const = default;
+};
+
+/// A file of an earlier save in which chunks of a shard lie: a name (a hard link) of its own in the
+/// checkpoint's folder, so that it lives as long as this checkpoint does.
+struct BaseFile {
+  std::string file;         ///< name inside the checkpoint's folder
+  std::string save_id;      ///< of the save that wrote it
+  std::uint64_t bytes = 0;  ///< size of the file
+  std::string group;        ///< HDF5 group below which its own chunks are: "data" or "fresh"
+
+  bool operator==(const BaseFile&) const = default;
 };
 
 /// What the manifest says of a shard: enough to read it and to prove that it is the right file.
@@ -51,6 +64,7 @@ struct ShardEntry {
   std::uint64_t names_offset = 0;
   std::uint64_t names_bytes = 0;
   std::vector<DataSetEntry> data_sets;
+  std::vector<BaseFile> bases = {};  ///< none unless a data set is shared
 
   bool operator==(const ShardEntry&) const = default;
 };
@@ -72,8 +86,22 @@ struct IndexRow {
 };
 inline constexpr std::uint32_t kDerivedDataSet = 0xffffffffu;
 
+/// Row of a chunk table: where a chunk lies and what its stored bytes are.
+struct ChunkRow {
+  std::uint64_t file_offset = 0;
+  std::uint32_t stored_bytes = 0;
+  std::uint32_t filter_mask = 0;  ///< as HDF5's; see SPEC.md, "Compressed data sets"
+  std::uint64_t crc64 = 0;        ///< of the stored bytes
+  std::uint32_t file = 0;         ///< 0: the shard itself; else ShardEntry::bases[file - 1]
+};
+
+/// Whether `text` has 32 lower-case hexadecimal digits.
+bool is_save_id(std::string_view text);
+
 /// "shard-00003-of-00008.h5"
 std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size);
+
+class ShardBase;
 
 /// Writes one shard. Every fragment must be given completely, each element once, in any order and
 /// from any number of threads; a run is digested and measured as it passes, so each byte is touched
@@ -84,10 +112,11 @@ class ShardWriter {
   /// `fragments` as plan_shard() returns them. `save_id` has 32 hexadecimal digits. Creates `path`.
   /// Compressing takes the memory of the chunks (1 MiB) that are begun and not complete, few when
   /// runs come about in order, and three for each thread that encodes at the same time: as many as
-  /// IoOptions::write_buffer_bytes allow.
+  /// IoOptions::write_buffer_bytes allow. With a `base`, chunks that it holds as well are not
+  /// written: the shard points to them, and their files get names beside `path`.
   ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
               std::uint32_t rank, std::vector<Fragment> fragments,
-              const Compression& compression = {});
+              const Compression& compression = {}, std::shared_ptr<const ShardBase> base = nullptr);
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
@@ -127,6 +156,7 @@ class ShardReader {
   const ShardEntry& entry() const;
   const std::vector<IndexRow>& rows() const;
   const Path& path() const;
+  const std::vector<ChunkRow>& chunks(std::size_t data_set) const;
   /// Elements `range` (a part of rows()[row].range) into `out`. Not for derived rows. Throws
   /// Corrupt naming the file, the tensor, the damaged element range and the byte range of the
   /// chunk.
@@ -138,6 +168,7 @@ class ShardReader {
   struct Damage {
     std::uint64_t chunk = 0;  ///< its number, as check_chunks() counts
     std::string data_set;
+    Path file;  ///< the shard, or one of its bases
     std::uint64_t file_offset = 0, bytes = 0;
     std::vector<Fragment> lost;  ///< what of which tensors lies in it
   };
@@ -147,8 +178,9 @@ class ShardReader {
   std::vector<Damage> check_chunks(std::uint64_t first, std::uint64_t count,
                                    std::span<std::byte> buffer) const;
   std::uint64_t chunk_bytes() const;  ///< size that `buffer` must have for each chunk
-  /// Payload as it lies in the file, padding included.
+  /// Payload as it lies in the file and its bases, padding included; and what of it is in a base.
   std::uint64_t stored_payload_bytes() const;
+  std::uint64_t shared_payload_bytes() const;
 
  private:
   struct Impl;

@@ -58,7 +58,10 @@ class Storage {
       const Path& from,
       const Path& to) = 0;  ///< replaces a file; a non-empty folder is AlreadyExists
   virtual void exchange(const Path& a,
-                        const Path& b) = 0;        ///< both exist; atomic, else Unsupported
+                        const Path& b) = 0;  ///< both exist; atomic, else Unsupported
+  /// A second name for a file, which lives as long as one of its names. Unsupported where the file
+  /// system, or the owner of the file, allows none.
+  virtual void hard_link(const Path& from, const Path& to) = 0;
   virtual void remove_tree(const Path& path) = 0;  ///< missing is fine; links are not followed
   virtual void remove_file(const Path& path) = 0;
   virtual void sync_directory(const Path& path) = 0;

@@ -67,6 +67,10 @@ struct SaveRequest {
   /// save_checkpoint() returns when the state is copied; the copy is written in the background.
   bool asynchronous = false;
   Compression compression{};
+  /// Chunks that the checkpoint which `latest` names holds as well are not written again: the new
+  /// one names their files too. Of the same world size; else, and where the file system has no hard
+  /// links, everything is written. One damaged byte on the disk then damages all that share it.
+  bool incremental = false;
 };
 
 struct LoadReport {

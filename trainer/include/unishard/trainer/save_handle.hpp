@@ -15,11 +15,12 @@ class SaveOutcome;
 
 struct SaveReport {
   std::string tag;
-  std::string folder;        ///< of the tag
-  std::string identity;      ///< digest of the state, see format/catalog.hpp; known on rank 0 only
-  std::uint64_t bytes = 0;   ///< stored by all ranks
-  double seconds = 0;        ///< until durable
-  double stall_seconds = 0;  ///< in save_checkpoint(), the wait for an earlier save included
+  std::string folder;       ///< of the tag
+  std::string identity;     ///< digest of the state, see format/catalog.hpp; known on rank 0 only
+  std::uint64_t bytes = 0;  ///< of the state, all ranks
+  std::uint64_t written_bytes = 0;  ///< of the files of all ranks: fewer if compressed or shared
+  double seconds = 0;               ///< until durable
+  double stall_seconds = 0;         ///< in save_checkpoint(), the wait for an earlier save included
 };
 
 class SaveHandle {

@@ -1,10 +1,12 @@
 #pragma once
-// The payload of a shard whose data sets are compressed: pieces in any order become whole chunks,
-// chunks are encoded by the thread that completes them, and HDF5 says where each goes.
+// The payload of a shard whose data sets are in chunks: pieces in any order become whole chunks,
+// and the thread that completes one finds it in an earlier save, or encodes it and writes it where
+// HDF5 says.
 #include "unishard/format/compression.hpp"
 #include "unishard/format/shard.hpp"
 
 #include "codec/chunk_codec.hpp"
+#include "shard/base_links.hpp"
 #include "shard/compression_gauge.hpp"
 #include "shard/container.hpp"
 #include "shard/tables.hpp"
@@ -20,15 +22,15 @@ namespace unishard::detail {
 
 /// Thread-safe. Memory: a chunk for each that was begun and not completed, a few when pieces come
 /// about in order; and borrowed codecs.
-class CompressedPayload {
+class ChunkedPayload {
  public:
-  /// All refer to things that outlive it; `sets` are the container's.
-  CompressedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
-                    Compression how);
+  /// All refer to things that outlive it; `sets` are the container's, `base` may be null.
+  ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
+                 Compression how, const BaseLinks* base);
 
   /// Bytes from `offset` of data set `set` on, within one chunk; each once.
   void write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// After all were written.
+  /// After all were written; rows of chunks that were found are the base's.
   const std::vector<ChunkRow>& rows(std::size_t set) const { return rows_.at(set); }
 
  private:
@@ -41,6 +43,8 @@ class CompressedPayload {
   void store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes);
   std::span<const std::byte> encode(ChunkCodec& codec, std::size_t set,
                                     std::span<const std::byte> bytes);
+  bool shares_plain(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes);
+  bool shares_encoded(std::size_t set, std::uint64_t chunk, std::span<const std::byte> encoded);
   void put(std::size_t set, std::uint64_t chunk, std::span<const std::byte> stored,
            std::uint32_t filter_mask);
 
@@ -48,6 +52,7 @@ class CompressedPayload {
   Container& container_;
   const std::span<const DataSetEntry> sets_;
   const Compression how_;
+  const BaseLinks* const base_;
   std::vector<std::vector<ChunkRow>> rows_;
   std::vector<CompressionGauge> gauges_;  ///< one per data set: they shrink differently
   std::mutex mutex_;

@@ -1,0 +1,109 @@
+#include "shard/chunked_payload.hpp"
+
+#include "unishard/format/crc64.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace unishard::detail {
+
+ChunkedPayload::ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
+                               Compression how, const BaseLinks* base)
+    : file_(file),
+      container_(container),
+      sets_(sets),
+      how_(how),
+      base_(base),
+      gauges_(sets.size()) {
+  for (const DataSetEntry& set : sets)
+    rows_.emplace_back(chunk_count(set.padded_bytes(), kChunkBytes));
+}
+
+void ChunkedPayload::write(std::size_t set, std::uint64_t offset,
+                           std::span<const std::byte> bytes) {
+  const std::uint64_t chunk = offset / kChunkBytes;
+  if (bytes.size() == sets_[set].encoded_chunk_bytes(kChunkBytes)) return store(set, chunk, bytes);
+
+  std::unique_lock lock(mutex_);
+  const auto [item, is_new] = open_.try_emplace({set, chunk});
+  Open& open = item->second;
+  if (is_new) open = begin_chunk(set, chunk);
+  lock.unlock();
+  std::ranges::copy(bytes,
+                    open.bytes.begin() + static_cast<std::ptrdiff_t>(offset - chunk * kChunkBytes));
+  lock.lock();
+  open.missing -= std::min<std::uint64_t>(bytes.size(), open.missing);
+  if (open.missing != 0) return;
+  auto done = open_.extract(item);
+  lock.unlock();
+  store(set, chunk, done.mapped().bytes);
+  lock.lock();
+  spare_.push_back(std::move(done.mapped().bytes));
+}
+
+ChunkedPayload::Open ChunkedPayload::begin_chunk(std::size_t set, std::uint64_t chunk) {
+  Open open;
+  if (!spare_.empty()) {
+    open.bytes = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  open.bytes.resize(sets_[set].encoded_chunk_bytes(kChunkBytes));
+  const std::uint64_t real = sets_[set].elements * size_of(sets_[set].dtype);
+  open.missing = std::min(kChunkBytes, real - chunk * kChunkBytes);
+  std::ranges::fill(std::span(open.bytes).subspan(open.missing), std::byte{0});
+  return open;
+}
+
+// Empty when the chunk is to be stored as it is.
+std::span<const std::byte> ChunkedPayload::encode(ChunkCodec& codec, std::size_t set,
+                                                  std::span<const std::byte> bytes) {
+  std::span<const std::byte> encoded;
+  const double seconds =
+      seconds_of([&] { encoded = codec.encode(bytes, size_of(sets_[set].dtype), how_.level); });
+  gauges_[set].encoded(seconds, bytes.size(), encoded.empty() ? bytes.size() : encoded.size());
+  return encoded;
+}
+
+void ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes) {
+  if (shares_plain(set, chunk, bytes)) return;
+  const bool encodes = how_.mode == Compression::Mode::Zstd ||
+                       (how_.mode == Compression::Mode::Auto && gauges_[set].pays());
+  if (!encodes) return put(set, chunk, bytes, kNoFilter);
+  const BorrowedCodec codec;
+  const std::span<const std::byte> encoded = encode(*codec, set, bytes);
+  if (encoded.empty()) return put(set, chunk, bytes, kNoFilter);
+  if (!shares_encoded(set, chunk, encoded)) put(set, chunk, encoded, kBothFilters);
+}
+
+/// Whether the base holds just these bytes, as they are; then its row is the chunk's. Behind what a
+/// contiguous data set of the base stores of its last chunk is padding, zero here as there.
+bool ChunkedPayload::shares_plain(std::size_t set, std::uint64_t chunk,
+                                  std::span<const std::byte> bytes) {
+  const ChunkRow* const row = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
+  if (row == nullptr || row->filter_mask != kNoFilter || row->stored_bytes > bytes.size() ||
+      crc64(bytes.first(row->stored_bytes)) != row->crc64)
+    return false;
+  rows_[set].at(chunk) = *row;
+  return true;
+}
+
+/// The same of an encoded chunk: equal bytes have equal codes, from one version of zstd at least.
+bool ChunkedPayload::shares_encoded(std::size_t set, std::uint64_t chunk,
+                                    std::span<const std::byte> encoded) {
+  const ChunkRow* const row = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
+  if (row == nullptr || row->filter_mask != kBothFilters || row->stored_bytes != encoded.size() ||
+      crc64(encoded) != row->crc64)
+    return false;
+  rows_[set].at(chunk) = *row;
+  return true;
+}
+
+void ChunkedPayload::put(std::size_t set, std::uint64_t chunk, std::span<const std::byte> stored,
+                         std::uint32_t filter_mask) {
+  const std::uint64_t offset = container_.place_chunk(set, chunk, stored.size(), filter_mask);
+  gauges_[set].written(seconds_of([&] { file_.write_at(offset, stored); }), stored.size());
+  rows_[set].at(chunk) = {offset, static_cast<std::uint32_t>(stored.size()), filter_mask,
+                          crc64(stored), 0};
+}
+
+}  // namespace unishard::detail

@@ -1,0 +1,19 @@
+#pragma once
+// Changes the bytes of a checkpoint's first shard and lets its checksums and the manifest vouch for
+// the change: what only somebody who means harm would write.
+#include "unishard/format/manifest.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace unishard::test {
+
+/// `edit` gets the file's bytes and its entry in the manifest.
+void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit);
+
+ChunkRow chunk_row(const std::string& shard, const DataSetEntry& set, std::uint64_t chunk);
+void set_chunk_row(std::string& shard, const DataSetEntry& set, std::uint64_t chunk,
+                   const ChunkRow& row);
+
+}  // namespace unishard::test
