@@ -23,6 +23,9 @@ class BaseLinks {
 
   bool is_empty() const { return std::ranges::find(linked_, true) == linked_.end(); }
   const ChunkRow* find(const DataSetEntry& set, std::uint64_t chunk) const;
+  const ShardBase::Known* find(const TensorInfo& tensor, ElementRange range) const {
+    return base_->find(tensor, range);
+  }
   /// Keeps the links that `tables` (chunk tables with rows that find() gave) point to and removes
   /// the others; the rows then point into the files that are returned.
   std::vector<BaseFile> keep(std::vector<std::vector<ChunkRow>>& tables);

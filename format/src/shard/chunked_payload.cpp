@@ -3,7 +3,7 @@
 #include "unishard/format/crc64.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 
 namespace unishard::detail {
 
@@ -19,26 +19,29 @@ ChunkedPayload::ChunkedPayload(File& file, Container& container, std::span<const
     rows_.emplace_back(chunk_count(set.padded_bytes(), kChunkBytes));
 }
 
-void ChunkedPayload::write(std::size_t set, std::uint64_t offset,
-                           std::span<const std::byte> bytes) {
+bool ChunkedPayload::write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes,
+                           std::uint64_t crc) {
   const std::uint64_t chunk = offset / kChunkBytes;
-  if (bytes.size() == sets_[set].encoded_chunk_bytes(kChunkBytes)) return store(set, chunk, bytes);
+  if (bytes.size() == sets_[set].encoded_chunk_bytes(kChunkBytes))
+    return store(set, chunk, bytes, crc);
 
   std::unique_lock lock(mutex_);
   const auto [item, is_new] = open_.try_emplace({set, chunk});
   Open& open = item->second;
   if (is_new) open = begin_chunk(set, chunk);
   lock.unlock();
-  std::ranges::copy(bytes,
-                    open.bytes.begin() + static_cast<std::ptrdiff_t>(offset - chunk * kChunkBytes));
+  const std::uint64_t begin = offset - chunk * kChunkBytes;
+  std::memcpy(open.bytes.data() + begin, bytes.data(), bytes.size());
   lock.lock();
+  open.parts.push_back({begin, bytes.size(), crc});
   open.missing -= std::min<std::uint64_t>(bytes.size(), open.missing);
-  if (open.missing != 0) return;
+  if (open.missing != 0) return false;
   auto done = open_.extract(item);
   lock.unlock();
-  store(set, chunk, done.mapped().bytes);
+  const bool was_written = store(set, chunk, done.mapped().bytes, done.mapped().digest());
   lock.lock();
   spare_.push_back(std::move(done.mapped().bytes));
+  return was_written;
 }
 
 ChunkedPayload::Open ChunkedPayload::begin_chunk(std::size_t set, std::uint64_t chunk) {
@@ -54,6 +57,17 @@ ChunkedPayload::Open ChunkedPayload::begin_chunk(std::size_t set, std::uint64_t 
   return open;
 }
 
+std::uint64_t ChunkedPayload::Open::digest() {
+  std::ranges::sort(parts, {}, &Part::begin);
+  std::uint64_t crc = 0, end = 0;
+  for (const Part& part : parts) {
+    crc = crc64_combine(crc, part.crc64, part.bytes);
+    end += part.bytes;
+  }
+  const std::uint64_t padding = bytes.size() - std::min<std::uint64_t>(end, bytes.size());
+  return crc64_combine(crc, crc64_zeros(padding), padding);
+}
+
 // Empty when the chunk is to be stored as it is.
 std::span<const std::byte> ChunkedPayload::encode(ChunkCodec& codec, std::size_t set,
                                                   std::span<const std::byte> bytes) {
@@ -64,25 +78,33 @@ std::span<const std::byte> ChunkedPayload::encode(ChunkCodec& codec, std::size_t
   return encoded;
 }
 
-void ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes) {
-  if (shares_plain(set, chunk, bytes)) return;
+/// Returns whether the chunk was written: the base does not hold it.
+bool ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes,
+                           std::uint64_t crc) {
+  if (shares_plain(set, chunk, bytes, crc)) return false;
   const bool encodes = how_.mode == Compression::Mode::Zstd ||
                        (how_.mode == Compression::Mode::Auto && gauges_[set].pays());
-  if (!encodes) return put(set, chunk, bytes, kNoFilter);
-  const BorrowedCodec codec;
-  const std::span<const std::byte> encoded = encode(*codec, set, bytes);
-  if (encoded.empty()) return put(set, chunk, bytes, kNoFilter);
-  if (!shares_encoded(set, chunk, encoded)) put(set, chunk, encoded, kBothFilters);
+  std::optional<BorrowedCodec> codec;
+  const auto encoded =
+      encodes ? encode(*codec.emplace(), set, bytes) : std::span<const std::byte>();
+  if (encoded.empty()) {
+    put(set, chunk, bytes, kNoFilter);
+    return true;
+  }
+  if (shares_encoded(set, chunk, encoded)) return false;
+  put(set, chunk, encoded, kBothFilters);
+  return true;
 }
 
 /// Whether the base holds just these bytes, as they are; then its row is the chunk's. Behind what a
 /// contiguous data set of the base stores of its last chunk is padding, zero here as there.
 bool ChunkedPayload::shares_plain(std::size_t set, std::uint64_t chunk,
-                                  std::span<const std::byte> bytes) {
+                                  std::span<const std::byte> bytes, std::uint64_t crc) {
   const ChunkRow* const row = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
-  if (row == nullptr || row->filter_mask != kNoFilter || row->stored_bytes > bytes.size() ||
-      crc64(bytes.first(row->stored_bytes)) != row->crc64)
+  if (row == nullptr || row->filter_mask != kNoFilter || row->stored_bytes > bytes.size())
     return false;
+  if (row->stored_bytes < bytes.size()) crc = crc64(bytes.first(row->stored_bytes));
+  if (crc != row->crc64) return false;
   rows_[set].at(chunk) = *row;
   return true;
 }

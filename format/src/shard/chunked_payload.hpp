@@ -28,22 +28,32 @@ class ChunkedPayload {
   ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
                  Compression how, const BaseLinks* base);
 
-  /// Bytes from `offset` of data set `set` on, within one chunk; each once.
-  void write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Bytes from `offset` of data set `set` on, within one chunk, and their CRC-64; each once.
+  /// Returns whether a chunk was completed that the base does not hold.
+  bool write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes,
+             std::uint64_t crc);
   /// After all were written; rows of chunks that were found are the base's.
   const std::vector<ChunkRow>& rows(std::size_t set) const { return rows_.at(set); }
 
  private:
+  struct Part {
+    std::uint64_t begin = 0, bytes = 0, crc64 = 0;
+  };
   struct Open {
     std::vector<std::byte> bytes;  ///< of the whole chunk; what is padding is zero
     std::uint64_t missing = 0;
+    std::vector<Part> parts;  ///< those that came
+
+    std::uint64_t digest();  ///< of all bytes, once nothing is missing
   };
 
   Open begin_chunk(std::size_t set, std::uint64_t chunk);
-  void store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes);
+  bool store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes,
+             std::uint64_t crc);
   std::span<const std::byte> encode(ChunkCodec& codec, std::size_t set,
                                     std::span<const std::byte> bytes);
-  bool shares_plain(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes);
+  bool shares_plain(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes,
+                    std::uint64_t crc);
   bool shares_encoded(std::size_t set, std::uint64_t chunk, std::span<const std::byte> encoded);
   void put(std::size_t set, std::uint64_t chunk, std::span<const std::byte> stored,
            std::uint32_t filter_mask);

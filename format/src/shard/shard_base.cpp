@@ -50,6 +50,10 @@ ShardBase::ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t ran
       if (!set.compressed) row.filter_mask = detail::kNoFilter;
     }
   }
+  for (const IndexRow& row : shard.rows()) {
+    const TensorInfo& tensor = manifest.catalog.tensors[row.tensor];
+    fragments_.emplace(tensor.label(), Known{tensor.dtype, row.range, row.crc64, row.stats});
+  }
   choose_holders(shard.stored_payload_bytes());
 }
 
@@ -81,6 +85,12 @@ const ChunkRow* ShardBase::find(const DataSetEntry& set, std::uint64_t chunk) co
   if (found == sets_.end() || found->second.elements != set.elements) return nullptr;
   const ChunkRow& row = found->second.chunks.at(chunk);
   return row.file == 0 ? nullptr : &row;
+}
+
+const ShardBase::Known* ShardBase::find(const TensorInfo& tensor, ElementRange range) const {
+  for (auto [at, end] = fragments_.equal_range(tensor.label()); at != end; ++at)
+    if (at->second.dtype == tensor.dtype && at->second.range == range) return &at->second;
+  return nullptr;
 }
 
 }  // namespace unishard

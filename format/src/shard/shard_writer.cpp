@@ -3,8 +3,8 @@
 //  allocated and is done; when the payload is compressed or shares chunks with an earlier save, it
 //  places the chunks that are written as they come.
 //  2. write() cuts its run at chunk boundaries. Each piece lies in one fragment and one chunk; it
-//  is digested and measured
-//     once and remembered as a small record. The bytes go to their place by a positioned write.
+//  is digested and measured once and remembered as a small record. The bytes go to their place by a
+//  positioned write.
 //  3. finish() sorts the records, which proves that every element came exactly once, and folds them
 //  twice: along
 //     fragments into the index, along chunks into the chunk tables (CRC-64 combines).
@@ -227,26 +227,66 @@ struct ShardWriter::Impl {
     }
   }
 
-  void add(const Record& record) {
-    const std::scoped_lock lock(mutex);
-    records.push_back(record);
+  /// Cuts a run of a fragment where chunks end: visit(elements of the tensor, their bytes).
+  template <class Visit>
+  void each_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
+                  const Visit& visit) const {
+    const std::uint64_t width = size_of(tensor_of(fragment).dtype), per_chunk = kChunkBytes / width;
+    const std::uint64_t first = fragments[fragment].range.begin;
+    while (!range.empty()) {
+      const std::uint64_t element = placements[fragment].element_offset + (range.begin - first);
+      const std::uint64_t count = std::min(range.size(), per_chunk - element % per_chunk);
+      visit(ElementRange{range.begin, range.begin + count}, bytes.first(count * width));
+      bytes = bytes.subspan(count * width);
+      range.begin += count;
+    }
   }
 
-  // One piece: below `limit` elements, in one chunk.
-  void write_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
-    const TensorInfo& tensor = tensor_of(fragment);
+  // A piece lies in one chunk. Returns whether it completed a chunk that the base does not hold.
+  bool store_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
+                   std::uint64_t crc) {
     const Placement& placement = placements[fragment];
-    if (placement.data_set != kDerivedDataSet) {
-      const std::uint64_t element =
-          placement.element_offset + (range.begin - fragments[fragment].range.begin);
-      const std::uint64_t at = element * size_of(tensor.dtype);
-      if (chunked) {
-        chunked->write(placement.data_set, at, bytes);
+    if (placement.data_set == kDerivedDataSet) return false;
+    const std::uint64_t element =
+        placement.element_offset + (range.begin - fragments[fragment].range.begin);
+    const std::uint64_t at = element * size_of(tensor_of(fragment).dtype);
+    if (chunked) return chunked->write(placement.data_set, at, bytes, crc);
+    file->write_at(entry.data_sets[placement.data_set].offset + at, bytes);
+    return true;
+  }
+
+  // Each piece is digested and measured while it is in the processor's cache; but a whole fragment
+  // that the base holds as well needs no measuring, and shows so only at its end.
+  void write_run(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
+    const TensorInfo& tensor = tensor_of(fragment);
+    const ShardBase::Known* const known =
+        base && range == fragments[fragment].range ? base->find(tensor, range) : nullptr;
+    std::vector<Record> run;
+    std::uint64_t digest = 0;
+    std::size_t unmeasured = 0;
+    bool differs = known == nullptr;
+    each_piece(fragment, range, bytes, [&](ElementRange part, std::span<const std::byte> piece) {
+      Record record{static_cast<std::uint32_t>(fragment), part, crc64(piece), {}};
+      if (store_piece(fragment, part, piece, record.crc64)) differs = true;
+      digest = crc64_combine(digest, record.crc64, piece.size());
+      if (differs) {
+        record.stats = measure(tensor.dtype, piece);
       } else {
-        file->write_at(entry.data_sets[placement.data_set].offset + at, bytes);
+        ++unmeasured;
       }
+      run.push_back(record);
+    });
+    if (known != nullptr && digest == known->crc64) {
+      for (Record& record : run) record.stats = {};
+      run.front().stats = known->stats;
+    } else if (unmeasured > 0) {
+      auto record = run.begin();
+      each_piece(fragment, range, bytes, [&](ElementRange, std::span<const std::byte> piece) {
+        if (unmeasured > 0) record++->stats = measure(tensor.dtype, piece), --unmeasured;
+      });
     }
-    add({static_cast<std::uint32_t>(fragment), range, crc64(bytes), measure(tensor.dtype, bytes)});
+    const std::scoped_lock lock(mutex);
+    records.insert(records.end(), run.begin(), run.end());
   }
 
   // Sorts the records and checks that together they are each fragment exactly once.
@@ -386,17 +426,7 @@ void ShardWriter::write(std::size_t fragment, ElementRange range,
                       tensor.label(), range.begin, range.end, bytes.size(), whole.range.begin,
                       whole.range.end));
   }
-  const std::uint64_t chunk_elements = kChunkBytes / item_bytes;
-  const std::uint64_t shift =
-      impl_->placements[fragment].element_offset;  // fragment start within the data set
-  while (!range.empty()) {
-    const std::uint64_t element = shift + (range.begin - whole.range.begin);
-    const std::uint64_t count = std::min(range.size(), chunk_elements - element % chunk_elements);
-    impl_->write_piece(fragment, {range.begin, range.begin + count},
-                       bytes.first(count * item_bytes));
-    bytes = bytes.subspan(count * item_bytes);
-    range.begin += count;
-  }
+  if (!range.empty()) impl_->write_run(fragment, range, bytes);
 }
 
 ShardEntry ShardWriter::finish() {

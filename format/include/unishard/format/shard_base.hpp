@@ -10,8 +10,8 @@
 
 namespace unishard {
 
-/// One shard of a committed checkpoint, to be given to a ShardWriter. Holds its chunk tables (32
-/// bytes for each MiB) and no open file. Immutable: thread-safe.
+/// One shard of a committed checkpoint, to be given to a ShardWriter. Holds its tables (some 200
+/// bytes a fragment, 32 for each MiB) and no open file. Immutable: thread-safe.
 class ShardBase {
  public:
   /// Shard `rank` of the checkpoint in `tag_folder`, which must have `world_size` shards, as the
@@ -32,6 +32,16 @@ class ShardBase {
   /// nullptr where the shard has no such chunk, or in a file that is not worth keeping.
   const ChunkRow* find(const DataSetEntry& set, std::uint64_t chunk) const;
 
+  struct Known {
+    DType dtype = DType::Float32;
+    ElementRange range;
+    std::uint64_t crc64 = 0;
+    Stats stats;
+  };
+  /// What the shard says of the same elements of the tensor of the same name and type; nullptr
+  /// where it has no such fragment.
+  const Known* find(const TensorInfo& tensor, ElementRange range) const;
+
  private:
   void choose_holders(std::uint64_t stored_bytes);
 
@@ -39,7 +49,8 @@ class ShardBase {
     std::uint64_t elements = 0;
     std::vector<ChunkRow> chunks;
   };
-  std::map<std::string, DataSet> sets_;  ///< by DataSetEntry::name()
+  std::map<std::string, DataSet> sets_;          ///< by DataSetEntry::name()
+  std::multimap<std::string, Known> fragments_;  ///< by TensorInfo::label()
   std::vector<Holder> holders_;
 };
 
