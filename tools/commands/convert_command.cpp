@@ -53,6 +53,7 @@ int run_in(tools::Team& team, const Options& options) {
 }
 
 int run(const Options& options) {
+  options.run.resources.apply();
   using Kind = Processes::Work::Kind;
   return options.processes.run({options.output, options.run.dry_run ? Kind::Whole : Kind::Writes},
                                [&](tools::Team& team) { return run_in(team, options); });

@@ -111,6 +111,16 @@ class Team::Link {
     }
   }
 
+  /// Looks now. The first failure of another process that is known.
+  std::optional<PeerError> look() {
+    try {
+      look_for_failures(folder_.names());
+    } catch (const Error&) {  // there is nothing to see
+    }
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
   void check() const {
     if (!has_failure_) return;
     const std::lock_guard lock(mutex_);
@@ -213,7 +223,6 @@ std::vector<std::string> Team::gather(std::string_view text) {
     return is_first() ? link_->collect(round) : link_->receive(round);
   } catch (const Error& error) {
     fail("waiting for the others", error);
-    throw;
   }
 }
 
@@ -222,10 +231,8 @@ void Team::agree(std::string_view action, const std::function<void()>& body) {
     body();
   } catch (const Error& error) {
     fail(action, error);
-    throw;
   } catch (const std::exception& error) {
     fail(action, Error(ErrorCode::Internal, error.what()));
-    throw;
   }
   gather("");
 }
@@ -234,14 +241,27 @@ void Team::check() const {
   if (link_) link_->check();
 }
 
+/// In a handler. Throws what is being handled, or the failure of another process that led to it.
 void Team::fail(std::string_view action, const Error& error) {
+  // SIGTERM is often the launcher's answer to a process that has failed.
+  if (link_ && error.code() == ErrorCode::Cancelled) {
+    if (const std::optional<PeerError> reason = link_->look()) {
+      tell(action, *reason);
+      throw PeerError(*reason);
+    }
+  }
+  tell(action, error);
+  throw;
+}
+
+/// Lets the others fail too. Rank 0 waits until they have.
+void Team::tell(std::string_view action, const Error& error) {
   if (!link_ || std::exchange(failed_, true)) return;
   try {
     if (error.code() != ErrorCode::PeerFailed) {
-      link_->folder().put(failed_of(rank()), encode(error.code(),
-                                                    fmt::format("{} failed on rank {}: {}", action,
-                                                                rank(), error.what()),
-                                                    error.hint()));
+      const std::string message =
+          fmt::format("{} failed on rank {}: {}", action, rank(), error.what());
+      link_->folder().put(failed_of(rank()), encode(error.code(), message, error.hint()));
     }
     if (is_first()) link_->wait_until_left();
   } catch (const std::exception&) {  // the others find out by this process's silence

@@ -62,7 +62,8 @@ class Team {
 
  private:
   class Link;  ///< to the others
-  void fail(std::string_view action, const Error& error);
+  void tell(std::string_view action, const Error& error);
+  [[noreturn]] void fail(std::string_view action, const Error& error);
 
   TeamOptions options_;
   std::unique_ptr<Link> link_;  ///< null when alone

@@ -97,9 +97,11 @@ class Meeting {
   bool has_begun() {
     if (!session_.empty() && folder_.below(session_).names().contains(kGo)) return true;
     const auto names = folder_.names();
-    if (!names.contains(hello_of(options_.rank))) {  // or an earlier job removed it on leaving
+    // One that is there at first is of another process; an earlier job may remove ours on leaving.
+    if (!said_hello_ || !names.contains(hello_of(options_.rank))) {
       folder_.make();
       folder_.put(hello_of(options_.rank), nonce_);
+      said_hello_ = true;
     }
     if (names.contains(kReply)) read_reply();
     return false;
@@ -155,6 +157,7 @@ class Meeting {
   const TeamFolder folder_;
   std::vector<std::string> nonces_;  ///< rank 0: those that the session is for
   std::string session_;
+  bool said_hello_ = false;
   std::vector<std::uint32_t> missing_;
 };
 
