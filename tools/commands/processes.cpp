@@ -14,12 +14,18 @@
 #include <cstdlib>
 #include <filesystem>
 #include <new>
+#include <optional>
 
 namespace unishard::cli {
 namespace {
 
 /// Where the processes of `--procs` meet: set for them by the one that starts them.
 constexpr const char* kTeamVariable = "UNISHARD_TEAM";
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
 
 Path temporary_folder() { return std::filesystem::temp_directory_path(); }
 
@@ -75,10 +81,10 @@ void Processes::add_to(CLI::App& app) {
 
 int Processes::run(const Work& work, const std::function<int(tools::Team&)>& body) const {
   tools::TeamOptions options;
-  const auto parent = tools::system_environment(kTeamVariable);
+  const auto parent = environment(kTeamVariable);
   const bool is_started = count > 1 && parent.has_value();
   if (count == 0 || is_started) {
-    const tools::Job job = tools::read_job(tools::system_environment);
+    const tools::Job job = tools::read_job(environment);
     options = {.rank = job.rank, .size = job.size};
     if (is_started) {
       options.folder = Path(*parent) / "team";

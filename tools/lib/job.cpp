@@ -6,7 +6,6 @@
 
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <initializer_list>
 
 namespace unishard::tools {
@@ -55,11 +54,6 @@ bool is_on_one_host(const EnvironmentLookup& lookup, std::uint32_t size) {
 }
 
 }  // namespace
-
-std::optional<std::string> system_environment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
-}
 
 Job read_job(const EnvironmentLookup& lookup) {
   for (const Variables& variables : kLaunchers) {

@@ -9,7 +9,6 @@ namespace unishard::tools {
 
 /// The value of an environment variable; nullopt when it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
-std::optional<std::string> system_environment(const std::string& name);
 
 struct Job {
   std::uint32_t rank = 0, size = 1;

@@ -1,5 +1,5 @@
 // In the session's folder (team_meeting.cpp):
-//   round-<n>-<rank>   what a process gave to its n-th gather()
+//   round-<n>-<rank>   what a process gave to its n-th gather(), until all have
 //   round-<n>          what rank 0 made of all of them: the one truth about the round
 //   failed-<rank>      why a process failed; whoever sees it fails too
 //   left-<rank>        the process touches nothing any more
@@ -84,6 +84,8 @@ class Team::Link {
     for (std::uint32_t rank = 0; rank < options_.size; ++rank)
       texts.push_back(folder_.get(part_of(round, rank), kRoundBytes).value_or(""));
     folder_.put(round, pack(texts));
+    for (std::uint32_t rank = 0; rank < options_.size; ++rank)
+      folder_.remove(part_of(round, rank));  // a short list is quick to read
     return texts;
   }
 

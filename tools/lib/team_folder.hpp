@@ -24,6 +24,7 @@ class TeamFolder {
   void put(const std::string& name, std::string_view text) const;
   /// nullopt when it is not there. Throws Corrupt when it is larger than `limit_bytes`.
   std::optional<std::string> get(const std::string& name, std::uint64_t limit_bytes) const;
+  void remove(const std::string& name) const { storage_.remove_file(path_ / name); }
   /// What is there now, from the file system itself: opening a folder makes a network file system
   /// look, where asking for a name may be answered from a cache. Empty when the folder is not
   /// there.

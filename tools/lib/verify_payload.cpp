@@ -141,6 +141,7 @@ TransferOptions with_buffers(TransferOptions options, std::uint64_t chunk_bytes)
 
 /// What one process found in all shards, by their number.
 struct PayloadFindings {
+  std::string readable;      ///< one digit per shard: whether it could be opened
   std::uint64_t chunks = 0;  ///< that it read
   std::map<std::size_t, ChunkFindings> shards;
 };
@@ -149,6 +150,12 @@ std::uint64_t payload_of(const ShardReader& shard) {
   std::uint64_t bytes = 0;
   for (const DataSetEntry& set : shard.entry().data_sets) bytes += set.padded_bytes();
   return bytes;
+}
+
+std::string readable(const Shards& shards) {
+  std::string digits;
+  for (const auto& shard : shards) digits += shard ? '1' : '0';
+  return digits;
 }
 
 /// Reads this process's chunks: the payloads of the shards lie one after the other, and each
@@ -160,7 +167,7 @@ PayloadFindings check_share(const Manifest& manifest, const Shards& shards,
   for (const auto& shard : shards) total += shard ? payload_of(*shard) : 0;
   const converters::ByteRun ours = converters::owned_run(
       total, manifest.chunk_bytes, {.rank = team.rank(), .size = team.size()});
-  PayloadFindings out;
+  PayloadFindings out{.readable = readable(shards), .chunks = 0, .shards = {}};
   std::uint64_t begin = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     if (!shards[i]) continue;
@@ -180,12 +187,13 @@ PayloadFindings check_share(const Manifest& manifest, const Shards& shards,
   return out;
 }
 
-/// {"chunks": n, "shards": [[number, findings], ...]}
+/// {"readable": "111", "chunks": n, "shards": [[number, findings], ...]}
 std::string encode(const PayloadFindings& found) {
   Json shards = Json::array();
   for (const auto& [number, findings] : found.shards)
     shards.push_back(Json::array({number, to_json(findings)}));
-  return Json{{"chunks", found.chunks}, {"shards", std::move(shards)}}.dump();
+  return Json{{"readable", found.readable}, {"chunks", found.chunks}, {"shards", std::move(shards)}}
+      .dump();
 }
 
 void append(const std::string& text, const Manifest& manifest, const Shards& shards,
@@ -195,6 +203,10 @@ void append(const std::string& text, const Manifest& manifest, const Shards& sha
   if (!json.is_object() || !json.contains("chunks") || !json["chunks"].is_number_unsigned() ||
       !json.contains("shards") || !json["shards"].is_array())
     raise(ErrorCode::Corrupt, fmt::format("{} cannot be read", kWhere));
+  if (!json.contains("readable") || json["readable"] != all.readable) {
+    raise(ErrorCode::Io, "the processes cannot open the same shards",
+          "all of them must see the same files");
+  }
   all.chunks = checked_add(all.chunks, json["chunks"].get<std::uint64_t>(), kWhere);
   for (const Json& item : json["shards"]) {
     if (!item.is_array() || item.size() != 2 || !item[0].is_number_unsigned() ||
@@ -211,7 +223,7 @@ void append(const std::string& text, const Manifest& manifest, const Shards& sha
 void verify_payload(const Manifest& manifest, const Shards& shards, const TransferOptions& options,
                     Team& team, CheckedTag& checked, VerifyReport& report) {
   const PayloadFindings own = check_share(manifest, shards, options, team);
-  PayloadFindings all;
+  PayloadFindings all{.readable = own.readable, .chunks = 0, .shards = {}};
   for (const std::string& text : team.gather(encode(own))) append(text, manifest, shards, all);
   std::uint64_t chunks = 0;
   for (const auto& shard : shards) {
@@ -220,9 +232,8 @@ void verify_payload(const Manifest& manifest, const Shards& shards, const Transf
     checked.bytes_checked += payload_of(*shard);
   }
   if (all.chunks != chunks) {
-    raise(ErrorCode::Io,
-          fmt::format("the processes checked {} chunks, and there are {}", all.chunks, chunks),
-          "all of them must see the same files");
+    raise(ErrorCode::Internal,
+          fmt::format("the processes checked {} chunks, and there are {}", all.chunks, chunks));
   }
   checked.chunks_checked += chunks;
   for (auto& [number, findings] : all.shards)
