@@ -246,6 +246,28 @@ TEST_F(TeamTest, WaitingCanBeStopped) {
   EXPECT_EQ(thrown_by([&] { Team team(mine); }).first, ErrorCode::Cancelled);
 }
 
+TEST_F(TeamTest, ARemovedFolderIsAnErrorAndNoEndlessWait) {
+  std::atomic<int> ready = 0;
+  together(2, [&](std::uint32_t rank) {
+    const auto [code, message] = thrown_by([&] {
+      Team team(options(rank, 2));
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      if (rank == 1) {
+        team.agree("waiting", [&] {
+          while (std::filesystem::exists(folder_)) {  // a heart may beat into it meanwhile
+            std::error_code ignored;
+            std::filesystem::remove_all(folder_, ignored);
+          }
+        });
+      } else {
+        team.gather("");
+      }
+    });
+    EXPECT_TRUE(code == ErrorCode::Io || code == ErrorCode::NotFound) << message;
+  });
+}
+
 class PeerWatchTest : public TeamTest {
  protected:
   void SetUp() override { std::filesystem::create_directory(folder_); }

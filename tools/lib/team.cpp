@@ -76,13 +76,13 @@ class Team::Link {
   std::vector<std::string> collect(const std::string& round) {
     std::vector<std::string> texts;
     for (Patience patience(options_.check);; patience.wait()) {
-      const Names names = folder_.names();
+      const Names names = names_now();
       look_for_failures(names);
       check();
       if (is_complete(round, names)) break;
     }
     for (std::uint32_t rank = 0; rank < options_.size; ++rank)
-      texts.push_back(folder_.get(part_of(round, rank), kRoundBytes).value_or(""));
+      texts.push_back(text_of(part_of(round, rank)));
     folder_.put(round, pack(texts));
     for (std::uint32_t rank = 0; rank < options_.size; ++rank)
       folder_.remove(part_of(round, rank));  // a short list is quick to read
@@ -92,20 +92,19 @@ class Team::Link {
   /// The others: what rank 0 collected. Once it has, the round is over, whatever happens next.
   std::vector<std::string> receive(const std::string& round) {
     for (Patience patience(options_.check);; patience.wait()) {
-      const Names names = folder_.names();
+      const Names names = names_now();
       if (names.contains(round)) break;
       look_for_failures(names);
       check();
     }
-    return unpack(folder_.get(round, kRoundBytes).value_or(""), options_.size,
-                  (folder_.path() / round).string());
+    return unpack(text_of(round), options_.size, (folder_.path() / round).string());
   }
 
   /// Until the others have left, or are dead, or it takes too long.
   void wait_until_left() {
     const std::function<void()> nothing;
     for (Patience patience(nothing); patience.waited() < kLeaveLimit; patience.wait()) {
-      const Names names = folder_.names();
+      const Names names = names_now();
       bool all = true;
       for (std::uint32_t rank = 1; rank < options_.size; ++rank)
         all &= names.contains(left_of(rank)) || watch_.look(rank).has_value();
@@ -144,6 +143,25 @@ class Team::Link {
       } catch (const std::exception&) {  // whoever works with these files finds out
       }
     }
+  }
+
+  /// Never empty: while a process waits, its own files are there.
+  Names names_now() const {
+    Names names = folder_.names();
+    if (names.empty()) raise_gone(folder_.path());
+    return names;
+  }
+
+  std::string text_of(const std::string& file) const {
+    std::optional<std::string> text = folder_.get(file, kRoundBytes);
+    if (!text) raise_gone(folder_.path() / file);
+    return std::move(*text);
+  }
+
+  [[noreturn]] static void raise_gone(const Path& path) {
+    raise(ErrorCode::Io,
+          fmt::format("{} is gone, by which the processes of this job talk", path.string()),
+          "do not remove it while the job runs");
   }
 
   bool is_complete(const std::string& round, const Names& names) const {
