@@ -217,19 +217,19 @@ TEST_F(TeamCommand, VerifyOfASoundCheckpointAndOfOtherFormats) {
 }
 
 TEST_F(TeamCommand, StartedAsTorchrunDoes) {
+  const std::string out = path("new/folder/out");
   std::vector<Process> processes;
   for (int rank = 0; rank < 3; ++rank)
-    processes.emplace_back(
-        std::vector<std::string>{kProgram, "reshard", in_, path("out"), "-w", "4"},
-        torchrun(rank, 3, "job"));
+    processes.emplace_back(std::vector<std::string>{kProgram, "reshard", in_, out, "-w", "4"},
+                           torchrun(rank, 3, "job"));
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
     const ProcessResult result = processes[rank].wait();
     EXPECT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.out.empty(), rank != 0) << result.out;
     EXPECT_EQ(result.err.empty(), rank != 0) << result.err;
   }
-  EXPECT_EQ(unishard({"diff", in_, path("out")}).status, 0);
-  EXPECT_EQ(left_behind(), std::vector<std::string>{"out"}) << "the meeting place is gone";
+  EXPECT_EQ(unishard({"diff", in_, out}).status, 0);
+  EXPECT_EQ(left_behind(), std::vector<std::string>{"new"}) << "the meeting place is gone";
 }
 
 TEST_F(TeamCommand, VerifyStartedAsTorchrunDoesLeavesNothing) {
@@ -258,6 +258,16 @@ TEST_F(TeamCommand, StartedByMpirun) {
   const auto verified = run(with(mpirun, {"verify", in_, "--deep"}), env);
   EXPECT_EQ(verified.status, 0) << verified.err;
   EXPECT_EQ(verified.out, unishard({"verify", in_, "--deep"}).out);
+}
+
+TEST_F(TeamCommand, AFolderThatIsNotThereIsSaid) {
+  const auto none = unishard({"verify", path("none"), "--deep", "--procs", "2"});
+  EXPECT_EQ(none.status, 3);
+  EXPECT_NE(none.err.find("none does not exist"), std::string::npos) << none.err;
+  const auto temporary =
+      unishard({"verify", in_, "--deep", "--procs", "2"}, {{"TMPDIR", path("none")}});
+  EXPECT_EQ(temporary.status, 3);
+  EXPECT_NE(temporary.err.find("TMPDIR"), std::string::npos) << temporary.err;
 }
 
 TEST_F(TeamCommand, ProcsOneIgnoresALauncher) {

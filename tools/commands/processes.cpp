@@ -27,7 +27,23 @@ std::optional<std::string> environment(const std::string& name) {
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
-Path temporary_folder() { return std::filesystem::temp_directory_path(); }
+Path temporary_folder() {
+  std::error_code code;
+  Path path = std::filesystem::temp_directory_path(code);
+  if (code) {
+    raise(ErrorCode::Io, fmt::format("the folder for temporary files: {}", code.message()),
+          "set TMPDIR to a folder that is there");
+  }
+  return path;
+}
+
+/// Where a folder can be made without making others.
+Path nearest_existing(Path folder) {
+  std::error_code code;
+  while (!std::filesystem::is_directory(folder, code) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder;
+}
 
 /// A folder of this process, removed at the end.
 class PrivateFolder {
@@ -53,7 +69,7 @@ Path meeting_place(const tools::Job& job, const Processes::Work& work, const std
   const bool in_temporary = work.kind == Processes::Work::Kind::Reads && job.one_host;
   const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", ::geteuid(), job.launcher, job.id,
                                       job.size, verb, target.string());
-  return (in_temporary ? temporary_folder() : target.parent_path()) /
+  return (in_temporary ? temporary_folder() : nearest_existing(target.parent_path())) /
          (".unishard-team-" + hex64(crc64(key)));
 }
 

@@ -11,7 +11,6 @@
 namespace unishard::tools {
 
 void TeamFolder::make() const {
-  if (path_.has_parent_path()) storage_.make_directory(path_.parent_path());
   if (::mkdir(path_.c_str(), S_IRWXU) == 0) return;
   if (errno != EEXIST) raise_errno("creating", path_.native(), errno);
   struct stat status {};

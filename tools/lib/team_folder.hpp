@@ -18,7 +18,8 @@ class TeamFolder {
 
   const Path& path() const { return path_; }
   TeamFolder below(const std::string& name) const { return {storage_, path_ / name, writer_}; }
-  /// Makes the folder, for this user alone. Throws InvalidArgument when it is another user's.
+  /// Makes the folder, for this user alone, in one that is there. Throws InvalidArgument when it is
+  /// another user's.
   void make() const;
   /// Written beside and renamed. Threads must use different names.
   void put(const std::string& name, std::string_view text) const;
