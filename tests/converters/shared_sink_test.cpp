@@ -141,6 +141,7 @@ TEST(SharedSink, AMissingPartIsNotPublished) {
   const std::vector<std::string> seals = {first->seal(), "[]"};
   EXPECT_THROW(first->commit(seals), Error);
   EXPECT_THROW(first->commit(std::vector<std::string>{seals[0], "nonsense"}), Error);
+  EXPECT_THROW(first->commit(std::vector<std::string>{seals[0], seals[0]}), Error);
   EXPECT_FALSE(fs::exists(temp.path() / "out/tag"));
 }
 

@@ -3,6 +3,7 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include "lib/number_text.hpp"
 #include "lib/shared_digests.hpp"
@@ -35,6 +36,14 @@ void require_same(Team& team, const Catalog& target) {
   }
 }
 
+/// For names of files: it must be one.
+std::string common_id(Team& team) {
+  std::string id = team.gather(team.is_first() ? new_save_id() : "").front();
+  if (!is_partial_name(marked_name("output", kPartialMark, id)))
+    raise(ErrorCode::Corrupt, fmt::format("rank 0 gave {} for an id", quote(id)));
+  return id;
+}
+
 }  // namespace
 
 std::uint64_t SharedSink::total_bytes() const {
@@ -52,7 +61,7 @@ SharedSink make_shared_sink(
   SharedSink out;
   team.agree("opening the output", [&] {
     require_same(team, target);
-    const std::string id = team.gather(team.is_first() ? new_save_id() : "").front();
+    const std::string id = common_id(team);
     const converters::Share share{.rank = team.rank(), .size = team.size(), .id = id};
     team.agree("opening the output", [&] {
       if (team.is_first()) out.sink = make(share);

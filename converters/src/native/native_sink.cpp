@@ -83,6 +83,12 @@ class NativeSink final : public Sink {
         entries.push_back(shard_entry_from_json(entry, "the shards of a process"));
     }
     std::ranges::sort(entries, {}, &ShardEntry::rank);
+    bool each_once = entries.size() == ranks_.size();
+    for (std::size_t rank = 0; rank < entries.size(); ++rank)
+      each_once &= entries[rank].rank == rank;
+    if (!each_once)
+      raise(ErrorCode::Internal,
+            fmt::format("{}: not every shard was written by one process", staging_.string()));
     CommitOptions options;
     options.on_step = [this](CommitStep step) {
       if (step == CommitStep::PublishTag) check_identity();
