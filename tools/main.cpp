@@ -6,6 +6,7 @@
 #include "unishard/format/version.hpp"
 
 #include "commands/command.hpp"
+#include "lib/team.hpp"
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -85,7 +86,6 @@ std::vector<std::string> arguments(int argc, char** argv) {
   const std::string name = argc > 0 ? std::filesystem::path(argv[0]).stem().string() : "";
   if (name == "zero_to_fp32") out.insert(out.begin(), name);
   drop_separator(out);
-  std::reverse(out.begin(), out.end());  // as CLI11 takes them
   return out;
 }
 
@@ -103,10 +103,11 @@ int run(const Action& action) {
   try {
     return action.run();
   } catch (const unishard::Error& error) {
-    const bool is_cancelled = error.code() == unishard::ErrorCode::Cancelled;
+    const auto* const peer = dynamic_cast<const unishard::tools::PeerError*>(&error);
+    const unishard::ErrorCode cause = peer != nullptr ? peer->cause() : error.code();
     print_error(action.verb, error.what(), error.hint());
-    return is_cancelled ? 128 + unishard::cli::interrupted_by()
-                        : unishard::exit_status(error.code());
+    return cause == unishard::ErrorCode::Cancelled ? 128 + unishard::cli::interrupting_signal()
+                                                   : unishard::exit_status(cause);
   } catch (const std::bad_alloc&) {
     print_error(action.verb, "out of memory", "use fewer --threads or a smaller --memory-limit");
     return kEnvironment;
@@ -130,6 +131,8 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "{}", app.help());
       return kUsage;
     }
+    action.words = words;
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     return report_usage(app, error);

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 
 namespace unishard::converters {
@@ -59,37 +58,44 @@ std::vector<Piece> cut(const CopyPlan& plan, const std::vector<Fragment>& fragme
   return pieces;
 }
 
-/// The digests of whole tensors from those of their pieces. A tensor that the sink wants in several
-/// places has several chains of pieces from its first to its last element; any of them will do.
-Digests combine(const Catalog& target, const std::vector<Fragment>& fragments,
-                const std::vector<Piece>& pieces, const std::vector<std::uint64_t>& crcs) {
-  std::vector<std::size_t> order(pieces.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto place = [&](std::size_t i) {
-    return std::tuple(fragments[pieces[i].fragment].tensor, pieces[i].range.begin,
-                      ~pieces[i].range.end);
-  };
-  std::ranges::sort(order, {}, place);
-  Digests digests(target.tensors.size());
-  std::vector<std::uint64_t> done(target.tensors.size());
-  for (const std::size_t i : order) {
-    const std::size_t tensor = fragments[pieces[i].fragment].tensor;
-    const ElementRange range = pieces[i].range;
-    if (range.begin != done[tensor]) continue;
-    const std::uint64_t bytes = range.size() * size_of(target.tensors[tensor].dtype);
-    digests[tensor] = crc64_combine(digests[tensor].value_or(0), crcs[i], bytes);
-    done[tensor] = range.end;
-  }
-  for (std::size_t t = 0; t < digests.size(); ++t) {
-    if (target.tensors[t].elements() == 0) digests[t] = 0;  // of no bytes
-    if (done[t] != target.tensors[t].elements()) digests[t].reset();
+/// Of each fragment, whose pieces lie in order.
+std::vector<PartDigest> combine(const Catalog& target, const std::vector<Fragment>& fragments,
+                                const std::vector<Piece>& pieces,
+                                const std::vector<std::uint64_t>& crcs) {
+  std::vector<PartDigest> digests;
+  digests.reserve(fragments.size());
+  for (const Fragment& fragment : fragments) digests.push_back({fragment, 0});
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    PartDigest& whole = digests[pieces[i].fragment];
+    const DType dtype = target.tensors[whole.part.tensor].dtype;
+    whole.crc64 = crc64_combine(whole.crc64, crcs[i], pieces[i].range.size() * size_of(dtype));
   }
   return digests;
 }
 
 }  // namespace
 
-void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options, Digests* digests) {
+Digests whole_digests(const Catalog& catalog, std::vector<PartDigest> parts) {
+  std::ranges::sort(parts, {}, [](const PartDigest& digest) {
+    return std::tuple(digest.part.tensor, digest.part.range.begin, ~digest.part.range.end);
+  });
+  Digests digests(catalog.tensors.size());
+  std::vector<std::uint64_t> done(catalog.tensors.size());
+  for (const auto& [part, crc] : parts) {
+    if (part.range.begin != done.at(part.tensor)) continue;
+    const std::uint64_t bytes = part.range.size() * size_of(catalog.tensors[part.tensor].dtype);
+    digests[part.tensor] = crc64_combine(digests[part.tensor].value_or(0), crc, bytes);
+    done[part.tensor] = part.range.end;
+  }
+  for (std::size_t t = 0; t < digests.size(); ++t) {
+    if (catalog.tensors[t].elements() == 0) digests[t] = 0;  // of no bytes
+    if (done[t] != catalog.tensors[t].elements()) digests[t].reset();
+  }
+  return digests;
+}
+
+void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
+          std::vector<PartDigest>* digests) {
   // A converted piece shares its buffer with its source bytes, which are at most four times as many
   // (float64 to float16).
   const std::uint64_t piece_bytes = check_plan(plan)

@@ -35,12 +35,14 @@ void remove_leftovers(Storage& storage, const Path& output) {
 
 }  // namespace
 
-PartialOutput::PartialOutput(Storage& storage, Path output, Shape shape)
+PartialOutput::PartialOutput(Storage& storage, Path output, Shape shape, const Share& share)
     : storage_(storage),
       output_(output.has_filename() ? std::move(output) : output.parent_path()),  // "folder/"
-      partial_(parent_of(output_) /
-               marked_name(output_.filename().string(), kPartialMark, new_save_id())),
-      shape_(shape) {
+      partial_(parent_of(output_) / marked_name(output_.filename().string(), kPartialMark,
+                                                share.id.empty() ? new_save_id() : share.id)),
+      shape_(shape),
+      is_owner_(share.rank == 0) {
+  if (!is_owner_) return;
   check_free(storage, output_, shape == Shape::Folder);
   storage.make_directory(parent_of(output_));
   remove_leftovers(storage, output_);
@@ -48,7 +50,7 @@ PartialOutput::PartialOutput(Storage& storage, Path output, Shape shape)
 }
 
 PartialOutput::~PartialOutput() {
-  if (published_) return;
+  if (published_ || !is_owner_) return;
   try {
     storage_.remove_tree(partial_);
   } catch (...) {

@@ -1,6 +1,7 @@
 #pragma once
 // One result, a file or a folder, that appears by a single rename: `<output>.partial-<32
 // hexadecimal digits>` is written, then renamed. The destructor removes what was not published.
+#include "unishard/converters/sink.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <string>
@@ -12,7 +13,8 @@ class PartialOutput {
   enum class Shape : std::uint8_t { File, Folder };
   /// Refuses (AlreadyExists) an existing file or a folder that is not empty; removes what a killed
   /// run of the same output left; makes the parent folder, and the partial folder for Folder.
-  PartialOutput(Storage& storage, Path output, Shape shape);
+  /// In all processes but the first it only knows the names.
+  PartialOutput(Storage& storage, Path output, Shape shape, const Share& share = {});
   ~PartialOutput();
   PartialOutput(const PartialOutput&) = delete;
   PartialOutput& operator=(const PartialOutput&) = delete;
@@ -27,6 +29,7 @@ class PartialOutput {
   Path output_;
   Path partial_;
   const Shape shape_;
+  const bool is_owner_;
   bool published_ = false;
 };
 

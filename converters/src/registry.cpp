@@ -59,28 +59,30 @@ std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
 }
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
-  return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression);
+  return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share);
 }
 std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
-  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog));
+  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share);
 }
 std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog catalog) {
-  return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog));
+  return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog), to.share);
 }
 std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
-  return make_dcp_sink(storage, to.path, std::move(catalog));
+  return make_dcp_sink(storage, to.path, std::move(catalog), to.share);
 }
 std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
   return make_safetensors_sink(
       storage, to.path, std::move(catalog),
-      {.max_shard_bytes = to.max_shard_bytes, .metadata = {}, .side_files = to.side_files});
+      {.max_shard_bytes = to.max_shard_bytes, .metadata = {}, .side_files = to.side_files},
+      to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
   return make_torch_sink(storage, to.path, std::move(catalog),
-                         {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files});
+                         {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files},
+                         to.share);
 }
 std::unique_ptr<Sink> make_hdf5(Storage& storage, const Output& to, Catalog catalog) {
-  return make_hdf5_sink(storage, to.path, std::move(catalog));
+  return make_hdf5_sink(storage, to.path, std::move(catalog), to.share);
 }
 
 constexpr std::array<Row, 7> kFormats = {{

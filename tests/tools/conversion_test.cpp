@@ -41,9 +41,10 @@ std::unique_ptr<converters::Source> convert(const converters::Source& source,
                                             const converters::Output& to) {
   const ConvertPlan plan = plan_convert(source, options);
   const auto sink = converters::make_sink(posix_storage(), to, plan.target);
-  converters::Digests digests;
+  std::vector<converters::PartDigest> parts;
   converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},
-                   *sink, {}, &digests);
+                   *sink, {}, &parts);
+  const converters::Digests digests = converters::whole_digests(plan.target, std::move(parts));
   const Catalog measured = with_digests(source, {});
   for (std::size_t i = 0; i < digests.size(); ++i) {
     const TensorInfo& from = measured.tensors[plan.tensor_map[i]];

@@ -27,11 +27,12 @@ constexpr std::uint64_t kBytesPerCompressingThread = 2 * kBytesPerThread;
 
 void Resources::add_to(CLI::App& command) {
   command
-      .add_option("--threads", threads, "Threads (default: one per hardware thread, at least 4)")
+      .add_option("--threads", threads,
+                  "Threads of a process (default: one per hardware thread, at least 4)")
       ->check(CLI::Range(1u, 1024u));
   command
       .add_option("--memory-limit,--memory_limit", memory_limit,
-                  "Most memory to use, such as 64MiB or 2GB")
+                  "Most memory that a process uses, such as 64MiB or 2GB")
       ->capture_default_str();
   command
       .add_option("--io", io,
@@ -56,7 +57,7 @@ void Resources::apply() const {
   configure_io(IoOptions::within(memory_bytes(), io_mode_from_name(io).value_or(IoMode::Auto)));
 }
 
-TransferOptions Resources::transfer(Progress& progress, const Compression& compression) const {
+TransferOptions Resources::transfer(Observer& progress, const Compression& compression) const {
   const unsigned wanted = threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads());
   const bool compresses = compression.mode != Compression::Mode::None;
   const std::uint64_t most =

@@ -4,12 +4,14 @@
 #include "unishard/format/compression.hpp"
 #include "unishard/format/transfer.hpp"
 
+#include "commands/processes.hpp"
 #include "render/progress.hpp"
 
 #include <CLI/CLI.hpp>
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace unishard::cli {
 
@@ -17,6 +19,7 @@ namespace unishard::cli {
 struct Action {
   std::string verb;
   std::function<int()> run;
+  std::vector<std::string> words = {};  ///< the program's arguments, verb first
 };
 
 /// Adds a verb whose options live as long as the program's parser. `run` gets them after parsing.
@@ -26,10 +29,12 @@ CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
                    int (*run)(const Options&)) {
   CLI::App* command = app.add_subcommand(verb, description);
   command->callback([&action, verb, options, run] {
-    action = {verb, [options, run] {
-                if constexpr (requires { options->resources.apply(); }) options->resources.apply();
-                return run(*options);
-              }};
+    action.verb = verb;
+    action.run = [&action, options, run] {
+      if constexpr (requires { options->processes; }) options->processes.command = action.words;
+      if constexpr (requires { options->resources.apply(); }) options->resources.apply();
+      return run(*options);
+    };
   });
   return command;
 }
@@ -46,7 +51,7 @@ struct Resources {
   /// Sets how this process accesses files. Before the verb opens any.
   void apply() const;
   /// Buffers and threads that stay within the limit; reports to `progress`.
-  TransferOptions transfer(Progress& progress, const Compression& compression = {}) const;
+  TransferOptions transfer(Observer& progress, const Compression& compression = {}) const;
 };
 
 /// The value of a --dtype option: "fp32", "bf16" or "fp16"; empty is nullopt.

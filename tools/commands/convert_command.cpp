@@ -5,7 +5,9 @@
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
+#include "lib/shared_output.hpp"
 #include "lib/size_text.hpp"
+#include "lib/team_observer.hpp"
 #include "render/terminal.hpp"
 
 #include <fmt/format.h>
@@ -30,9 +32,10 @@ struct Options {
   std::string max_shard_size = "5GB";
   tools::ConvertOptions convert;
   ConvertRun run;
+  Processes processes;
 };
 
-int run(const Options& options) {
+int run_in(tools::Team& team, const Options& options) {
   ConvertRun job = options.run;
   job.input = options.input;
   job.tag = options.tag;
@@ -46,7 +49,14 @@ int run(const Options& options) {
       !is_model_file(options.output)) {
     job.output.max_shard_bytes = tools::parse_bytes(options.max_shard_size, "--max_shard_size");
   }
-  return run_convert(job);
+  return run_convert(team, std::move(job));
+}
+
+int run(const Options& options) {
+  options.run.resources.apply();
+  using Kind = Processes::Work::Kind;
+  return options.processes.run({options.output, options.run.dry_run ? Kind::Whole : Kind::Writes},
+                               [&](tools::Team& team) { return run_in(team, options); });
 }
 
 /// What a run writes besides bytes: printed before the first of them, and in the report.
@@ -86,19 +96,11 @@ void print_plan(const ConvertRun& job, const converters::Source& source,
                     notes.lines.empty() ? "" : "\n"));
 }
 
-/// What copy() will move: a sink may want an element several times.
-std::uint64_t wanted_bytes(const converters::Sink& sink, const Catalog& target) {
-  std::uint64_t bytes = 0;
-  for (const Fragment& fragment : sink.fragments()) {
-    bytes += fragment.range.size() * size_of(target.tensors[fragment.tensor].dtype);
-  }
-  return bytes;
-}
-
 /// Reads back what was written and compares it with what the sink was given; what it did not want,
 /// because others derive it, with the source. Returns the labels that differ.
-std::vector<std::string> check(const ConvertRun& job, const converters::Source& source,
-                               const tools::ConvertPlan& plan, const converters::Digests& digests,
+std::vector<std::string> check(tools::Team& team, const ConvertRun& job,
+                               const converters::Source& source, const tools::ConvertPlan& plan,
+                               const converters::Digests& digests,
                                const TransferOptions& transfer) {
   const bool has_tags = converters::format_entry(job.output.format).shape == OutputShape::Tags;
   const auto written = converters::open_source(
@@ -113,8 +115,8 @@ std::vector<std::string> check(const ConvertRun& job, const converters::Source& 
     expected.tensors.push_back(std::move(tensor));
     from.push_back(plan.tensor_map[i]);
   }
-  tools::add_digests(source, from, transfer, expected);
-  return tools::differing(expected, tools::with_digests(*written, transfer));
+  tools::add_digests(source, from, transfer, team, expected);
+  return tools::differing(expected, tools::with_digests(*written, transfer, team));
 }
 
 }  // namespace
@@ -149,10 +151,12 @@ void ConvertRun::add_to(CLI::App& command) {
   resources.add_to(command);
 }
 
-int run_convert(ConvertRun job) {
+int run_convert(tools::Team& team, ConvertRun job) {
   Storage& storage = posix_storage();
-  Progress progress(job.resources.quiet);
-  const TransferOptions transfer = job.resources.transfer(progress, job.output.compression);
+  const bool speaks = team.is_first();
+  Progress progress(job.resources.quiet || !speaks);
+  tools::TeamObserver observer(team, progress);
+  const TransferOptions transfer = job.resources.transfer(observer, job.output.compression);
   const auto source = converters::open_source(storage, job.input, job.tag);
   const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
   if (job.output.format.empty()) job.output.format = source->format();
@@ -171,12 +175,15 @@ int run_convert(ConvertRun job) {
   }
   tools::require_space(job.output.path, plan.target.stored_bytes());
   catch_interrupts();  // before anything is created
-  auto sink = converters::make_sink(storage, job.output, plan.target);
+  auto shared = tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {
+    job.output.share = share;
+    return converters::make_sink(storage, job.output, plan.target);
+  });
   notes.add("not read", source->notes());
   notes.add("left out", plan.notes);
-  notes.add("cannot be written", sink->notes());
+  notes.add("cannot be written", shared.sink->notes());
   if (job.strict && !notes.lines.empty()) {
-    print_notes(notes);
+    if (speaks) print_notes(notes);
     raise(ErrorCode::Unsupported,
           fmt::format("{} of what {} holds would not arrive in the format {}", notes.lines.size(),
                       job.input, job.output.format),
@@ -184,25 +191,27 @@ int run_convert(ConvertRun job) {
   }
   Json report = report_json(job, *source, plan, notes);
   if (job.dry_run) {
-    sink.reset();
+    shared.sink.reset();
     print_plan(job, *source, plan, notes, report);
     return 0;
   }
-  if (!job.json) print_notes(notes);
-  progress.begin("convert", wanted_bytes(*sink, plan.target));
-  converters::Digests digests;
-  converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
-                   *sink, transfer, job.check ? &digests : nullptr);
-  sink->commit();
+  if (!job.json && speaks) print_notes(notes);
+  if (shared.is_one_process_work() && speaks && !job.resources.quiet)
+    fmt::print(stderr, "note: {}\n", kOneProcessNote);
+  progress.begin("convert", shared.bytes[team.rank()]);
+  const converters::Digests digests = tools::write_together(
+      team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
+      *shared.sink, transfer, job.check ? tools::WantDigests::Yes : tools::WantDigests::No);
   progress.end();
   std::vector<std::string> different;
   if (job.check) {
-    progress.begin("check", plan.target.stored_bytes());
-    different = check(job, *source, plan, digests, transfer);
+    progress.begin("check", plan.target.stored_bytes() / team.size());
+    different = check(team, job, *source, plan, digests, transfer);
     progress.end();
     report["checked"] = true;
     report["different"] = different;
   }
+  if (!speaks) return 0;
   if (job.json) {
     print_json(report);
   } else if (!job.resources.quiet) {
@@ -254,12 +263,14 @@ void add_convert(CLI::App& app, Action& action) {
       ->add_option("--max_shard_size,--max-shard-size", options->max_shard_size,
                    "Largest file of a model folder")
       ->capture_default_str();
+  options->processes.add_to(*command);
   options->run.add_to(*command);
   command->footer(
       "What one format holds and the other cannot express is listed; --strict makes it an error.\n"
       "Examples:\n"
       "  unishard convert ds_run native_run --to native\n"
       "  unishard convert ds_run fsdp_run --to dcp -w 16\n"
+      "  srun -n 8 unishard convert ds_run fsdp_run --to dcp -w 16\n"
       "  unishard convert checkpoint-500 model/ --to safetensors --weights-only --dtype bf16\n"
       "  unishard convert model.safetensors model.h5 --to hdf5\n"
       "  unishard convert model.pt model.safetensors --to safetensors --rename '^module\\.='\n");

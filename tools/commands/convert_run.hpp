@@ -22,7 +22,11 @@ struct ConvertRun {
   void add_to(CLI::App& command);
 };
 /// Returns the exit status: 1 when what was read back differs.
-int run_convert(ConvertRun job);
+int run_convert(tools::Team& team, ConvertRun job);
+
+/// For who started several processes where one does the work.
+inline constexpr std::string_view kOneProcessNote =
+    "this output is written by one process, the others wait";
 
 /// The names of known_formats(), for --to.
 std::vector<std::string> format_names();

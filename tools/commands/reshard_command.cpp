@@ -4,7 +4,9 @@
 #include "commands/convert_run.hpp"
 #include "lib/machine.hpp"
 #include "lib/native_folder.hpp"
+#include "lib/shared_output.hpp"
 #include "lib/size_text.hpp"
+#include "lib/team_observer.hpp"
 #include "render/report_view.hpp"
 #include "render/terminal.hpp"
 
@@ -23,11 +25,12 @@ struct Options {
   bool dry_run = false;
   bool json = false;
   bool check = true;
+  Processes processes;
   Resources resources;
 };
 
 /// Of other formats, or into one: the same job as `convert`.
-int run_foreign(const Options& options) {
+int run_foreign(tools::Team& team, const Options& options) {
   ConvertRun job;
   job.input = options.input;
   job.tag = options.tag;
@@ -40,7 +43,7 @@ int run_foreign(const Options& options) {
   job.json = options.json;
   job.check = options.check;
   job.resources = options.resources;
-  return run_convert(std::move(job));
+  return run_convert(team, std::move(job));
 }
 
 struct Prepared {
@@ -60,28 +63,33 @@ Prepared prepare(const Options& options, const Path& input) {
   return out;
 }
 
-void transfer(const Options& options, const Path& input, const Prepared& prepared) {
-  Progress progress(options.resources.quiet);
-  const TransferOptions limits = options.resources.transfer(progress, options.compression);
+void transfer(tools::Team& team, const Options& options, const Path& input,
+              const Prepared& prepared) {
+  Progress progress(options.resources.quiet || !team.is_first());
+  tools::TeamObserver observer(team, progress);
+  const TransferOptions limits = options.resources.transfer(observer, options.compression);
   const auto source = converters::open_source(posix_storage(), input);
   const Catalog& target = prepared.plan.target;
   catch_interrupts();  // before anything is created
-  const auto sink = converters::make_native_sink(posix_storage(), options.output, prepared.tag,
-                                                 target, options.compression);
+  const auto shared = tools::make_shared_sink(team, target, [&](const converters::Share& share) {
+    return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,
+                                        options.compression, share);
+  });
   std::vector<std::size_t> same(target.tensors.size());
   for (std::size_t i = 0; i < same.size(); ++i) same[i] = i;
-  progress.begin("reshard", prepared.plan.payload_bytes);
-  converters::copy({.source = source.get(), .target = &target, .tensor_map = same}, *sink, limits);
-  sink->commit();
+  progress.begin("reshard", team.size() > 1 ? shared.bytes[0] : prepared.plan.payload_bytes);
+  tools::write_together(team, {.source = source.get(), .target = &target, .tensor_map = same},
+                        *shared.sink, limits);
   progress.end();
-  if (!options.resources.quiet) fmt::print(stderr, "resharded {}\n", progress.summary());
+  if (team.is_first() && !options.resources.quiet)
+    fmt::print(stderr, "resharded {}\n", progress.summary(shared.total_bytes()));
 }
 
-int run(const Options& options) {
+int run_in(tools::Team& team, const Options& options) {
   Storage& storage = posix_storage();
   const std::string format = converters::probe(storage, options.input).format;
   const bool to_native = options.to.empty() || options.to == "native";
-  if (!format.empty() && (format != "native" || !to_native)) return run_foreign(options);
+  if (!format.empty() && (format != "native" || !to_native)) return run_foreign(team, options);
   const Path input = tools::native_checkpoint(storage, options.input, options.tag);
   const Prepared prepared = prepare(options, input);
   if (options.dry_run) {
@@ -93,7 +101,8 @@ int run(const Options& options) {
     return 0;
   }
   tools::require_space(options.output, prepared.plan.disk_bytes);
-  transfer(options, input, prepared);
+  transfer(team, options, input, prepared);
+  if (!team.is_first()) return 0;
   const Path output = Path(options.output) / prepared.tag;
   const CheckpointReader written(storage, output);
   const std::string before = identity(prepared.plan.target).value_or("unknown");
@@ -112,6 +121,12 @@ int run(const Options& options) {
                       before == after ? "equal: every tensor has the same digest" : "DIFFERENT"));
   }
   return before == after ? 0 : 1;
+}
+
+int run(const Options& options) {
+  using Kind = Processes::Work::Kind;
+  return options.processes.run({options.output, options.dry_run ? Kind::Whole : Kind::Writes},
+                               [&](tools::Team& team) { return run_in(team, options); });
 }
 
 }  // namespace
@@ -142,6 +157,7 @@ void add_reshard(CLI::App& app, Action& action) {
                     "Do not read the result back and compare it (formats other than UniShard's, "
                     "which has checksums of its own)");
   command->add_flag("--json", options->json, "Result or plan as JSON");
+  options->processes.add_to(*command);
   options->resources.add_to(*command);
   command->footer(
       "UniShard checkpoints load into any world size without this; it is for placing files on "
@@ -149,7 +165,8 @@ void add_reshard(CLI::App& app, Action& action) {
       "Examples:\n"
       "  unishard reshard runs/gpt runs/gpt-16 --world-size 16\n"
       "  unishard reshard runs/gpt/global_step500 out -w 4 -s 3 --dry-run\n"
-      "  unishard reshard deepspeed_run deepspeed_run_8 -w 8 -s 3\n");
+      "  unishard reshard deepspeed_run deepspeed_run_8 -w 8 -s 3\n"
+      "  mpirun -n 8 unishard reshard runs/gpt runs/gpt-64 -w 64 --memory-limit 512MiB\n");
 }
 
 }  // namespace unishard::cli

@@ -1,4 +1,5 @@
 #include "commands/command.hpp"
+#include "lib/team_observer.hpp"
 #include "lib/verify.hpp"
 #include "render/report_view.hpp"
 #include "render/terminal.hpp"
@@ -10,22 +11,33 @@ struct Options {
   std::string checkpoint;
   tools::VerifyOptions verify;
   bool json = false;
+  Processes processes;
   Resources resources;
 };
 
-int run(const Options& options) {
-  Progress progress(options.resources.quiet);
+int run_in(tools::Team& team, const Options& options) {
+  Progress progress(options.resources.quiet || !team.is_first());
   catch_interrupts();
+  tools::TeamObserver observer(team, progress);
   tools::VerifyOptions wanted = options.verify;
-  wanted.transfer = options.resources.transfer(progress);
-  const tools::VerifyReport report = tools::verify(posix_storage(), options.checkpoint, wanted);
+  wanted.transfer = options.resources.transfer(observer);
+  const tools::VerifyReport report =
+      tools::verify(posix_storage(), options.checkpoint, wanted, team);
   progress.end();
+  if (!team.is_first()) return 0;
   if (options.json) {
     print_json(verify_json(report));
   } else {
     print(verify_text(report));
   }
   return report.is_clean() ? 0 : 1;
+}
+
+int run(const Options& options) {
+  using Kind = Processes::Work::Kind;
+  const Kind kind = options.verify.deep ? Kind::Reads : Kind::Whole;  // tables are read in no time
+  return options.processes.run({options.checkpoint, kind},
+                               [&](tools::Team& team) { return run_in(team, options); });
 }
 
 }  // namespace
@@ -42,12 +54,14 @@ void add_verify(CLI::App& app, Action& action) {
                     "Read and check every byte, not only the tables");
   command->add_flag("--all", options->verify.all_tags, "Every checkpoint of the folder");
   command->add_flag("--json", options->json, "Report as JSON");
+  options->processes.add_to(*command);
   options->resources.add_to(*command);
   command->footer(
       "Exit status: 0 sound, 1 damage found, 4 not a checkpoint.\n"
       "Examples:\n"
       "  unishard verify runs/gpt\n"
-      "  unishard verify runs/gpt --all --deep --json\n");
+      "  unishard verify runs/gpt --all --deep --json\n"
+      "  srun -n 16 unishard verify runs/gpt --deep\n");
 }
 
 }  // namespace unishard::cli

@@ -5,7 +5,9 @@
 #include "lib/consolidate.hpp"
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
+#include "lib/shared_output.hpp"
 #include "lib/size_text.hpp"
+#include "lib/team_observer.hpp"
 #include "render/terminal.hpp"
 
 #include <fmt/format.h>
@@ -23,6 +25,7 @@ struct Options {
   bool exclude_frozen = false;
   bool debug = false;
   bool json = false;
+  Processes processes;
   Resources resources;
 };
 
@@ -37,13 +40,14 @@ void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
 /// The output's name chooses the format.
 std::unique_ptr<converters::Sink> make_model_sink(Storage& storage, const Path& output,
                                                   const tools::ConsolidatePlan& plan,
-                                                  converters::SafetensorsOptions model) {
+                                                  converters::SafetensorsOptions model,
+                                                  const converters::Share& share) {
   const Path kind = is_model_file(output) ? output.extension() : "";
   if (kind == ".h5" || kind == ".hdf5")
-    return converters::make_hdf5_sink(storage, output, plan.target);
+    return converters::make_hdf5_sink(storage, output, plan.target, share);
   if (kind == "" || kind == ".safetensors")
-    return converters::make_safetensors_sink(storage, output, plan.target, std::move(model));
-  return converters::make_torch_sink(storage, output, plan.target, {});
+    return converters::make_safetensors_sink(storage, output, plan.target, std::move(model), share);
+  return converters::make_torch_sink(storage, output, plan.target, {}, share);
 }
 
 /// HDF5 links them and torch.save shares their storage; safetensors has one name per tensor.
@@ -51,18 +55,20 @@ bool keeps_aliases(const Path& output) {
   return is_model_file(output) && output.extension() != ".safetensors";
 }
 
-int run(const Options& options) {
+int run_in(tools::Team& team, const Options& options) {
   Storage& storage = posix_storage();
   const Path output = options.output;
   const bool is_file = is_model_file(output);
   const std::uint64_t max_shard_bytes =
       is_file ? 0 : tools::parse_bytes(options.max_shard_size, "--max_shard_size");
-  Progress progress(options.resources.quiet);
-  const TransferOptions transfer = options.resources.transfer(progress);
+  const bool speaks = team.is_first();
+  Progress progress(options.resources.quiet || !speaks);
+  tools::TeamObserver observer(team, progress);
+  const TransferOptions transfer = options.resources.transfer(observer);
   const auto source = converters::open_source(storage, options.checkpoint, options.tag);
   const tools::ConsolidatePlan plan = tools::plan_consolidate(
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
-  if (options.debug) print_tensors(plan, source->catalog());
+  if (options.debug && speaks) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
   tools::require_space(output, bytes);
   catch_interrupts();  // before anything is created
@@ -72,16 +78,21 @@ int run(const Options& options) {
     side_files =
         tools::model_side_files(storage, options.checkpoint, source->catalog(), plan.target, notes);
   }
-  const auto sink =
-      make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files});
-  if (!options.json && !options.resources.quiet) {
+  const auto shared =
+      tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {
+        return make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files},
+                               share);
+      });
+  if (shared.is_one_process_work()) notes.emplace_back(kOneProcessNote);
+  if (speaks && !options.json && !options.resources.quiet) {
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   }
-  progress.begin("zero_to_fp32", bytes);
-  converters::copy({.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
-                   *sink, transfer);
-  sink->commit();
+  progress.begin("zero_to_fp32", shared.bytes[team.rank()]);
+  tools::write_together(
+      team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
+      *shared.sink, transfer);
   progress.end();
+  if (!speaks) return 0;
   if (options.json) {
     print_json({{"output", output.string()},
                 {"tensors", plan.target.tensors.size()},
@@ -91,9 +102,14 @@ int run(const Options& options) {
                 {"frozen_left_out", plan.frozen_left_out}});
   } else if (!options.resources.quiet) {
     fmt::print(stderr, "{}: {} tensors, {}\n", output.string(), plan.target.tensors.size(),
-               progress.summary());
+               progress.summary(shared.total_bytes()));
   }
   return 0;
+}
+
+int run(const Options& options) {
+  return options.processes.run({options.output},
+                               [&](tools::Team& team) { return run_in(team, options); });
 }
 
 }  // namespace
@@ -127,13 +143,15 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_flag("-d,--debug", options->debug, "List the tensors on standard error");
   command->add_flag("--json", options->json, "Summary as JSON");
+  options->processes.add_to(*command);
   options->resources.add_to(*command);
   command->footer(
       "A folder gets the config.json that lies beside the checkpoint, else the one that it holds.\n"
       "Examples:\n"
       "  unishard zero_to_fp32 runs/gpt model/\n"
       "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"
-      "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n");
+      "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n"
+      "  unishard zero_to_fp32 runs/gpt model/ --procs 4\n");
 }
 
 }  // namespace unishard::cli

@@ -1,10 +1,9 @@
 #include "lib/conversion.hpp"
 
-#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
 #include "lib/consolidate.hpp"
-#include "lib/read_blocks.hpp"
+#include "lib/shared_digests.hpp"
 
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -219,25 +218,34 @@ converters::SideFiles find_side_files(Storage& storage, const Path& model) {
 }
 
 void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,
-                 const TransferOptions& options, Catalog& catalog) {
-  run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
-    TensorInfo& tensor = catalog.tensors[index];
-    if (tensor.crc64) return std::uint64_t{0};
-    std::uint64_t digest = 0;
-    const std::uint64_t bytes =
-        read_blocks(source, tensor_map[index], buffer,
-                    [&](std::span<const std::byte> block) { digest = crc64(block, digest); });
-    tensor.crc64 = digest;
-    return bytes;
-  });
+                 const TransferOptions& options, Team& team, Catalog& catalog) {
+  DigestJob job{
+      .catalog = &catalog,
+      .tensors = {},
+      .read = [&](std::size_t tensor, ElementRange range,
+                  std::span<std::byte> out) { source.read(tensor_map[tensor], range, out); },
+      .boundary =
+          [&](std::size_t tensor, std::uint64_t element) {
+            return source.read_boundary(tensor_map[tensor], element);
+          }};
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    if (!catalog.tensors[i].crc64) job.tensors.push_back(i);
+  }
+  const auto digests = gather_digests(team, catalog, digest_share(job, team, options));
+  for (const std::size_t i : job.tensors) catalog.tensors[i].crc64 = digests[i];
 }
 
-Catalog with_digests(const converters::Source& source, const TransferOptions& options) {
+Catalog with_digests(const converters::Source& source, const TransferOptions& options, Team& team) {
   Catalog catalog = source.catalog();
   std::vector<std::size_t> itself(catalog.tensors.size());
   std::iota(itself.begin(), itself.end(), std::size_t{0});
-  add_digests(source, itself, options, catalog);
+  add_digests(source, itself, options, team, catalog);
   return catalog;
+}
+
+Catalog with_digests(const converters::Source& source, const TransferOptions& options) {
+  Team alone;
+  return with_digests(source, options, alone);
 }
 
 std::vector<std::string> differing(const Catalog& expected, const Catalog& written) {

@@ -3,6 +3,8 @@
 // pure value; copy() of the converters carries it out.
 #include "unishard/converters/sink.hpp"
 
+#include "lib/team.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -42,11 +44,12 @@ ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions&
 converters::SideFiles find_side_files(Storage& storage, const Path& model);
 
 /// Gives tensor i of `catalog`, where it has no digest, that of tensor tensor_map[i] of `source`,
-/// measured by reading.
+/// measured by reading: each process of the team a part.
 void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,
-                 const TransferOptions& options, Catalog& catalog);
+                 const TransferOptions& options, Team& team, Catalog& catalog);
 
 /// The source's catalog with the digest of every tensor.
+Catalog with_digests(const converters::Source& source, const TransferOptions& options, Team& team);
 Catalog with_digests(const converters::Source& source, const TransferOptions& options);
 
 /// Labels of the tensors of `expected` whose digest `written` lacks or has otherwise. Both must

@@ -85,7 +85,12 @@ std::vector<Path> choose_tags(Storage& storage, const Path& folder, const Verify
 
 }  // namespace
 
-VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& options) {
+VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options) {
+  Team alone;
+  return verify(storage, path, options, alone);
+}
+
+VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& options, Team& team) {
   const Path path = without_trailing_slash(given);
   VerifyReport report;
   report.deep = options.deep;
@@ -93,20 +98,20 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
   if (is_folder && looks_like_tag(storage, path)) {
     // With a tag: refuses one that is not this folder's.
     verify_tag(storage, options.tag ? resolve_checkpoint(storage, path, options.tag) : path,
-               options, report);
+               options, team, report);
     return report;
   }
   const converters::Probe found = converters::probe(storage, path);
   const bool has_latest = is_folder && storage.kind(path / kLatestFile) == EntryKind::File;
   if (!found.format.empty() && found.format != "native") {
-    return verify_foreign(storage, path, options);
+    return verify_foreign(storage, path, options, team);
   }
   if (found.format.empty() && !has_latest) {
     raise(storage.kind(path) == EntryKind::Missing ? ErrorCode::NotFound : ErrorCode::Unsupported,
           found.problem);
   }
   for (const Path& folder : choose_tags(storage, path, options, report)) {
-    verify_tag(storage, folder, options, report);
+    verify_tag(storage, folder, options, team, report);
   }
   return report;
 }

@@ -5,6 +5,8 @@
 #include "unishard/format/tensor_info.hpp"
 #include "unishard/format/transfer.hpp"
 
+#include "lib/team.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -61,7 +63,9 @@ struct VerifyReport {
 };
 
 /// `path` is a folder of tags or one tag's folder. Throws NotFound or Unsupported when there is
-/// nothing that could be verified: no such path, no native checkpoint.
+/// nothing that could be verified: no such path, no native checkpoint. The processes of a team read
+/// a part of the payload each; the report of rank 0 is of all.
+VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options, Team& team);
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options);
 
 }  // namespace unishard::tools

@@ -4,62 +4,84 @@
 #include "unishard/format/error.hpp"
 
 #include "lib/native_folder.hpp"
-#include "lib/read_blocks.hpp"
+#include "lib/shared_digests.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace unishard::tools {
 namespace {
 
-void add_finding(VerifyReport& report, const Path& path, const Error& error) {
-  if (error.code() == ErrorCode::Cancelled || error.code() == ErrorCode::Io) throw error;
-  report.findings.push_back({.code = "unreadable",
-                             .path = path,
-                             .message = error.what(),
-                             .hint = error.hint(),
-                             .bytes = {},
-                             .lost = {}});
+/// Every element of every tensor, of this process's share: what a conversion would read.
+void read_share(const converters::Source& source, const Team& team,
+                const TransferOptions& options) {
+  DigestJob job{
+      .catalog = &source.catalog(),
+      .tensors = {},
+      .read = [&](std::size_t tensor, ElementRange range,
+                  std::span<std::byte> out) { source.read(tensor, range, out); },
+      .boundary = [&](std::size_t tensor,
+                      std::uint64_t element) { return source.read_boundary(tensor, element); }};
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) job.tensors.push_back(i);
+  digest_share(job, team, options);
 }
 
-/// Every element of every tensor: what a conversion would read.
-std::uint64_t read_all(const converters::Source& source, const TransferOptions& options) {
-  std::uint64_t total = 0;
-  for (const TensorInfo& tensor : source.catalog().tensors) total += tensor.bytes();
-  run_bounded(source.catalog().tensors.size(), options,
-              [&](std::size_t index, std::span<std::byte> buffer) {
-                return read_blocks(source, index, buffer, [](std::span<const std::byte>) {});
-              });
-  return total;
+/// The checksums of the format cannot be split.
+void check_deep(const converters::Source& source, const VerifyOptions& options, const Team& team,
+                CheckedTag& checked, VerifyReport& report) {
+  read_share(source, team, options.transfer);
+  if (!team.is_first()) return;
+  for (const TensorInfo& tensor : source.catalog().tensors) checked.bytes_checked += tensor.bytes();
+  checked.chunks_checked = source.check(options.transfer);
+  if (checked.chunks_checked == 0) {
+    report.notes.push_back(
+        fmt::format("the format {} has no checksums here: everything could be read, which does not "
+                    "prove that it is what was written",
+                    source.format()));
+  }
+}
+
+void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
+           VerifyReport& report) {
+  const auto source = converters::open_source(storage, path, options.tag);
+  CheckedTag checked;
+  checked.tag = tag_of(storage, path, options.tag).value_or("");
+  checked.folder = path;
+  checked.step = source->catalog().step;
+  checked.tensors = source->catalog().tensors.size();
+  checked.payload_bytes = source->catalog().stored_bytes();
+  if (options.deep) check_deep(*source, options, team, checked, report);
+  for (std::string& note : source->notes()) report.notes.push_back(std::move(note));
+  report.checked.push_back(std::move(checked));
 }
 
 }  // namespace
 
-VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOptions& options) {
+VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOptions& options,
+                            Team& team) {
   VerifyReport report;
   report.deep = options.deep;
+  Finding found{
+      .code = "unreadable", .path = path, .message = {}, .hint = {}, .bytes = {}, .lost = {}};
   try {
-    const auto source = converters::open_source(storage, path, options.tag);
-    CheckedTag checked;
-    checked.tag = tag_of(storage, path, options.tag).value_or("");
-    checked.folder = path;
-    checked.step = source->catalog().step;
-    checked.tensors = source->catalog().tensors.size();
-    checked.payload_bytes = source->catalog().stored_bytes();
-    if (options.deep) {
-      checked.bytes_checked = read_all(*source, options.transfer);
-      checked.chunks_checked = source->check(options.transfer);
-      if (checked.chunks_checked == 0) {
-        report.notes.push_back(
-            fmt::format("the format {} has no checksums here: everything could be read, which does "
-                        "not prove that it is what was written",
-                        source->format()));
-      }
-    }
-    for (std::string& note : source->notes()) report.notes.push_back(std::move(note));
-    report.checked.push_back(std::move(checked));
+    check(storage, path, options, team, report);
   } catch (const Error& error) {
-    add_finding(report, path, error);
+    if (error.code() == ErrorCode::Cancelled || error.code() == ErrorCode::PeerFailed ||
+        error.code() == ErrorCode::Io)
+      throw;
+    found.message = error.what();
+    found.hint = error.hint();
   }
+  const std::vector<std::string> messages = team.gather(found.message);
+  const std::vector<std::string> hints = team.gather(found.hint);
+  const auto first = std::ranges::find_if(messages, [](const auto& text) { return !text.empty(); });
+  if (first == messages.end()) return report;
+  found.message = *first;
+  found.hint = hints[static_cast<std::size_t>(first - messages.begin())];
+  report.findings.push_back(std::move(found));
+  report.checked.clear();
+  report.notes.clear();
   return report;
 }
 

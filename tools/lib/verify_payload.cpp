@@ -1,27 +1,26 @@
 // One pass over the bytes. A chunk is read and checked against its own checksum; then the parts of
 // fragments that lie in it are digested too, because fragments and chunks are cut differently.
 // CRC-64 combines, so the parts of a fragment give its digest when all chunks were seen, in
-// whatever order.
+// whatever order and by whatever process.
+#include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include "lib/chunk_findings.hpp"
+#include "lib/shared_digests.hpp"
 #include "lib/verify_tag.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <mutex>
 
 namespace unishard::tools {
 namespace {
 
-/// A part of a fragment that lay in a sound chunk.
-struct Part {
-  std::uint32_t row = 0;
-  ElementRange range;  ///< of the tensor
-  std::uint64_t crc64 = 0;
-};
+using Shards = std::vector<std::unique_ptr<ShardReader>>;
 
 class ShardCheck {
  public:
@@ -45,17 +44,18 @@ class ShardCheck {
     }
   }
 
-  std::size_t chunk_count() const { return chunks_.size(); }
-
   /// Neighbouring chunks of one data set that are read at once: at most `chunks` of them.
   struct Run {
     std::size_t first = 0, count = 0;
   };
-  std::vector<Run> runs(std::size_t chunks) const {
+  /// Of the chunks that begin in `ours`, where the shard's first one is at byte `begin`.
+  std::vector<Run> runs(std::size_t chunks, std::uint64_t begin, converters::ByteRun ours) const {
     std::vector<Run> runs;
-    for (std::size_t i = 0; i < chunks_.size(); ++i) {
-      const bool continues =
-          i > 0 && chunks_[i].data_set == chunks_[i - 1].data_set && runs.back().count < chunks;
+    for (std::size_t i = 0; i < chunks_.size(); begin += chunks_[i++].bytes) {
+      if (!ours.contains(begin)) continue;
+      const bool continues = !runs.empty() && runs.back().first + runs.back().count == i &&
+                             chunks_[i].data_set == chunks_[i - 1].data_set &&
+                             runs.back().count < chunks;
       if (continues) {
         ++runs.back().count;
       } else {
@@ -80,16 +80,14 @@ class ShardCheck {
       bytes += chunk.bytes;
     }
     const std::lock_guard lock(mutex_);
-    std::ranges::move(damages, std::back_inserter(damages_));
+    std::ranges::move(damages, std::back_inserter(findings_.damages));
     return bytes;
   }
 
-  /// After all chunks: appends what was found, in file order.
-  void report(std::vector<Finding>& findings) {
-    std::sort(damages_.begin(), damages_.end(),
-              [](const auto& a, const auto& b) { return a.file_offset < b.file_offset; });
-    for (const ShardReader::Damage& damage : damages_) findings.push_back(describe(damage));
-    check_fragments(findings);
+  /// After all runs.
+  ChunkFindings take_findings() {
+    findings_.condense(shard_, catalog_);
+    return std::move(findings_);
   }
 
  private:
@@ -107,7 +105,7 @@ class ShardCheck {
       const IndexRow& row = shard_.rows()[number];
       return row.element_offset + row.range.size() <= here.begin;
     });
-    std::vector<Part> parts;
+    std::vector<ChunkFindings::Part> parts;
     for (; at != order.end() && shard_.rows()[*at].element_offset < here.end; ++at) {
       const IndexRow& row = shard_.rows()[*at];
       const ElementRange common =
@@ -119,47 +117,7 @@ class ShardCheck {
                                            common.size() * item_bytes))});
     }
     const std::lock_guard lock(mutex_);
-    parts_.insert(parts_.end(), parts.begin(), parts.end());
-  }
-
-  Finding describe(const ShardReader::Damage& damage) const {
-    Finding finding{.code = "chunk-damaged",
-                    .path = damage.file,
-                    .message = fmt::format("data set {}: the bytes do not match their checksum",
-                                           damage.data_set),
-                    .hint = "use another checkpoint, or a copy of this file",
-                    .bytes = Finding::Bytes{damage.file_offset, damage.file_offset + damage.bytes},
-                    .lost = {}};
-    for (const Fragment& part : damage.lost) {
-      finding.lost.push_back({catalog_.tensors[part.tensor].label(), part.range});
-    }
-    if (damage.lost.empty()) finding.message += " (padding only: no tensor is affected)";
-    return finding;
-  }
-
-  void check_fragments(std::vector<Finding>& findings) {
-    std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) {
-      return std::pair(a.row, a.range) < std::pair(b.row, b.range);
-    });
-    for (auto part = parts_.begin(); part != parts_.end();) {
-      const std::uint32_t number = part->row;
-      const IndexRow& row = shard_.rows()[number];
-      const TensorInfo& tensor = catalog_.tensors[row.tensor];
-      std::uint64_t digest = 0;
-      std::uint64_t elements = 0;
-      for (; part != parts_.end() && part->row == number; ++part) {
-        digest = crc64_combine(digest, part->crc64, part->range.size() * size_of(tensor.dtype));
-        elements += part->range.size();
-      }
-      if (elements != row.range.size() || digest == row.crc64) continue;  // damaged: said already
-      findings.push_back({.code = "fragment-digest-differs",
-                          .path = shard_.path(),
-                          .message = fmt::format("{}: its bytes have digest {}, the index says {}",
-                                                 tensor.label(), hex64(digest), hex64(row.crc64)),
-                          .hint = "use another checkpoint, or a copy of this file",
-                          .bytes = {},
-                          .lost = {{tensor.label(), row.range}}});
-    }
+    findings_.parts.insert(findings_.parts.end(), parts.begin(), parts.end());
   }
 
   const ShardReader& shard_;
@@ -167,8 +125,7 @@ class ShardCheck {
   std::vector<std::vector<std::uint32_t>> rows_;  ///< per data set, by offset
   std::vector<Chunk> chunks_;
   std::mutex mutex_;  ///< guards the rest
-  std::vector<Part> parts_;
-  std::vector<ShardReader::Damage> damages_;
+  ChunkFindings findings_;
 };
 
 /// Buffers must hold a chunk, and are best some; threads are given up rather than memory.
@@ -182,59 +139,153 @@ TransferOptions with_buffers(TransferOptions options, std::uint64_t chunk_bytes)
   return options;
 }
 
-}  // namespace
+/// What one process found in all shards, by their number.
+struct PayloadFindings {
+  std::string readable;      ///< one digit per shard: whether it could be opened
+  std::uint64_t chunks = 0;  ///< that it read
+  std::map<std::size_t, ChunkFindings> shards;
+};
 
-void verify_payload(const Manifest& manifest,
-                    const std::vector<std::unique_ptr<ShardReader>>& shards,
-                    const TransferOptions& options, CheckedTag& checked, VerifyReport& report) {
+std::uint64_t payload_of(const ShardReader& shard) {
+  std::uint64_t bytes = 0;
+  for (const DataSetEntry& set : shard.entry().data_sets) bytes += set.padded_bytes();
+  return bytes;
+}
+
+std::string readable(const Shards& shards) {
+  std::string digits;
+  for (const auto& shard : shards) digits += shard ? '1' : '0';
+  return digits;
+}
+
+/// Reads this process's chunks: the payloads of the shards lie one after the other, and each
+/// process has a run of their bytes.
+PayloadFindings check_share(const Manifest& manifest, const Shards& shards,
+                            const TransferOptions& options, const Team& team) {
   const TransferOptions transfer = with_buffers(options, manifest.chunk_bytes);
-  for (const auto& shard : shards) {
-    if (!shard) continue;
-    ShardCheck check(*shard, manifest.catalog);
-    const auto runs = check.runs(transfer.buffer_bytes / manifest.chunk_bytes);
-    run_bounded(runs.size(), transfer, [&](std::size_t index, std::span<std::byte> buffer) {
-      return check.check(runs[index], buffer);
-    });
-    check.report(report.findings);
-    checked.chunks_checked += check.chunk_count();
-    for (const DataSetEntry& set : shard->entry().data_sets) {
-      checked.bytes_checked += set.padded_bytes();
+  std::uint64_t total = 0;
+  for (const auto& shard : shards) total += shard ? payload_of(*shard) : 0;
+  const converters::ByteRun ours = converters::owned_run(
+      total, manifest.chunk_bytes, {.rank = team.rank(), .size = team.size()});
+  PayloadFindings out{.readable = readable(shards), .chunks = 0, .shards = {}};
+  std::uint64_t begin = 0;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    if (!shards[i]) continue;
+    const std::uint64_t bytes = payload_of(*shards[i]);
+    if (begin < ours.end && ours.begin < begin + bytes) {
+      ShardCheck check(*shards[i], manifest.catalog);
+      const auto runs = check.runs(transfer.buffer_bytes / manifest.chunk_bytes, begin, ours);
+      run_bounded(runs.size(), transfer, [&](std::size_t index, std::span<std::byte> buffer) {
+        return check.check(runs[index], buffer);
+      });
+      for (const auto& run : runs) out.chunks += run.count;
+      ChunkFindings found = check.take_findings();
+      if (!found.damages.empty() || !found.parts.empty()) out.shards[i] = std::move(found);
     }
+    begin += bytes;
+  }
+  return out;
+}
+
+/// {"readable": "111", "chunks": n, "shards": [[number, findings], ...]}
+std::string encode(const PayloadFindings& found) {
+  Json shards = Json::array();
+  for (const auto& [number, findings] : found.shards)
+    shards.push_back(Json::array({number, to_json(findings)}));
+  return Json{{"readable", found.readable}, {"chunks", found.chunks}, {"shards", std::move(shards)}}
+      .dump();
+}
+
+void append(const std::string& text, const Manifest& manifest, const Shards& shards,
+            PayloadFindings& all) {
+  constexpr std::string_view kWhere = "what another process found";
+  const Json json = parse_json(text, kWhere);
+  if (!json.is_object() || !json.contains("chunks") || !json["chunks"].is_number_unsigned() ||
+      !json.contains("shards") || !json["shards"].is_array())
+    raise(ErrorCode::Corrupt, fmt::format("{} cannot be read", kWhere));
+  if (!json.contains("readable") || json["readable"] != all.readable) {
+    raise(ErrorCode::Io, "the processes cannot open the same shards",
+          "all of them must see the same files");
+  }
+  all.chunks = checked_add(all.chunks, json["chunks"].get<std::uint64_t>(), kWhere);
+  for (const Json& item : json["shards"]) {
+    if (!item.is_array() || item.size() != 2 || !item[0].is_number_unsigned() ||
+        item[0].get<std::uint64_t>() >= shards.size() || !shards[item[0].get<std::size_t>()])
+      raise(ErrorCode::Corrupt, fmt::format("{} is of other shards than here", kWhere));
+    const auto number = item[0].get<std::size_t>();
+    all.shards[number].append(
+        chunk_findings_from_json(item[1], *shards[number], manifest.catalog, kWhere));
   }
 }
 
-void verify_derived(const CheckpointReader& checkpoint, const TransferOptions& options,
-                    CheckedTag& checked, VerifyReport& report) {
-  std::vector<std::size_t> derived;
-  const auto& tensors = checkpoint.catalog().tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].derived) derived.push_back(i);
+}  // namespace
+
+void verify_payload(const Manifest& manifest, const Shards& shards, const TransferOptions& options,
+                    Team& team, CheckedTag& checked, VerifyReport& report) {
+  const PayloadFindings own = check_share(manifest, shards, options, team);
+  PayloadFindings all{.readable = own.readable, .chunks = 0, .shards = {}};
+  for (const std::string& text : team.gather(encode(own))) append(text, manifest, shards, all);
+  std::uint64_t chunks = 0;
+  for (const auto& shard : shards) {
+    if (!shard) continue;
+    chunks += shard->chunk_count();
+    checked.bytes_checked += payload_of(*shard);
   }
-  std::mutex mutex;
-  run_bounded(derived.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
-    const TensorInfo& tensor = tensors[derived[index]];
-    const std::uint64_t step = buffer.size() / size_of(tensor.dtype);
-    std::uint64_t digest = 0;
-    for (std::uint64_t begin = 0; begin < tensor.elements(); begin += step) {
-      const ElementRange range{begin, std::min(begin + step, tensor.elements())};
-      const auto bytes = buffer.first(range.size() * size_of(tensor.dtype));
-      checkpoint.read(derived[index], range, bytes);
-      digest = crc64(bytes, digest);
+  if (all.chunks != chunks) {
+    raise(ErrorCode::Internal,
+          fmt::format("the processes checked {} chunks, and there are {}", all.chunks, chunks));
+  }
+  checked.chunks_checked += chunks;
+  for (auto& [number, findings] : all.shards)
+    findings.report(*shards[number], manifest.catalog, report.findings);
+}
+
+void verify_derived(Storage& storage, const Path& folder, const TransferOptions& options,
+                    Team& team, CheckedTag& checked, VerifyReport& report) {
+  std::unique_ptr<CheckpointReader> checkpoint;
+  std::vector<std::size_t> derived;
+  std::vector<converters::PartDigest> parts;
+  std::string damage;
+  try {
+    checkpoint = std::make_unique<CheckpointReader>(storage, folder);
+    const auto& tensors = checkpoint->catalog().tensors;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].derived) derived.push_back(i);
     }
-    const std::lock_guard lock(mutex);
+    parts = digest_share(
+        {.catalog = &checkpoint->catalog(),
+         .tensors = derived,
+         .read = [&](std::size_t tensor, ElementRange range,
+                     std::span<std::byte> out) { checkpoint->read(tensor, range, out); },
+         .boundary =
+             [&](std::size_t tensor, std::uint64_t element) {
+               return checkpoint->chunk_start(tensor, element);
+             }},
+        team, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
+    damage = error.what();
+  }
+  for (const std::string& text : team.gather(damage)) {
+    if (text.empty()) continue;
+    report.notes.push_back(
+        "derived tensors were not rebuilt, since what they derive from is damaged");
+    return;
+  }
+  const auto digests = gather_digests(team, checkpoint->catalog(), parts);
+  for (const std::size_t index : derived) {
+    const TensorInfo& tensor = checkpoint->catalog().tensors[index];
     checked.bytes_checked += tensor.bytes();
-    if (digest != tensor.crc64) {
-      report.findings.push_back(
-          {.code = "derived-digest-differs",
-           .path = checkpoint.folder(),
-           .message = fmt::format("{}: rounding the fp32 state gives another digest than was saved",
-                                  tensor.label()),
-           .hint = {},
-           .bytes = {},
-           .lost = {{tensor.label(), {0, tensor.elements()}}}});
-    }
-    return tensor.bytes();
-  });
+    if (digests[index] == tensor.crc64) continue;
+    report.findings.push_back(
+        {.code = "derived-digest-differs",
+         .path = checkpoint->folder(),
+         .message = fmt::format("{}: rounding the fp32 state gives another digest than was saved",
+                                tensor.label()),
+         .hint = {},
+         .bytes = {},
+         .lost = {{tensor.label(), {0, tensor.elements()}}}});
+  }
 }
 
 }  // namespace unishard::tools

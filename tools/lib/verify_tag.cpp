@@ -16,8 +16,9 @@ namespace {
 
 class TagCheck {
  public:
-  TagCheck(Storage& storage, const Path& folder, const VerifyOptions& options, VerifyReport& report)
-      : storage_(storage), folder_(folder), options_(options), report_(report) {}
+  TagCheck(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
+           VerifyReport& report)
+      : storage_(storage), folder_(folder), options_(options), team_(team), report_(report) {}
 
   void run() {
     checked_.folder = folder_;
@@ -164,24 +165,17 @@ class TagCheck {
   }
 
   void check_payload() {
-    verify_payload(manifest_, shards_, options_.transfer, checked_, report_);
+    verify_payload(manifest_, shards_, options_.transfer, team_, checked_, report_);
     const auto& tensors = manifest_.catalog.tensors;
     const bool has_derived = std::any_of(tensors.begin(), tensors.end(),
                                          [](const TensorInfo& tensor) { return tensor.derived; });
-    if (!has_derived) return;
-    try {
-      const CheckpointReader checkpoint(storage_, folder_);
-      verify_derived(checkpoint, options_.transfer, checked_, report_);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Corrupt) throw;
-      report_.notes.push_back(
-          "derived tensors were not rebuilt, since what they derive from is damaged");
-    }
+    if (has_derived) verify_derived(storage_, folder_, options_.transfer, team_, checked_, report_);
   }
 
   Storage& storage_;
   const Path& folder_;
   const VerifyOptions& options_;
+  Team& team_;
   VerifyReport& report_;
   CheckedTag checked_;
   Manifest manifest_;
@@ -191,9 +185,9 @@ class TagCheck {
 
 }  // namespace
 
-void verify_tag(Storage& storage, const Path& folder, const VerifyOptions& options,
+void verify_tag(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
                 VerifyReport& report) {
-  TagCheck(storage, folder, options, report).run();
+  TagCheck(storage, folder, options, team, report).run();
 }
 
 }  // namespace unishard::tools

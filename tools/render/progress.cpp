@@ -15,22 +15,29 @@ namespace unishard::cli {
 namespace {
 
 volatile std::sig_atomic_t interrupt_signal = 0;
+volatile std::sig_atomic_t ignores_second = 0;
 
 void on_interrupt(int number) {
-  if (interrupt_signal != 0) ::_exit(128 + number);
+  if (interrupt_signal != 0 && ignores_second == 0) ::_exit(128 + number);
   interrupt_signal = number;
 }
 
 }  // namespace
 
-void catch_interrupts() {
+void catch_interrupts(SecondInterrupt second) {
+  if (second == SecondInterrupt::Ignored) ignores_second = 1;
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESTART;
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
 }
 
-int interrupted_by() { return interrupt_signal; }
+int interrupting_signal() { return interrupt_signal != 0 ? interrupt_signal : SIGTERM; }
+
+void throw_if_interrupted() {
+  if (interrupt_signal != 0)
+    raise(ErrorCode::Cancelled, "stopped on request", "what was begun has been removed");
+}
 
 Progress::Progress(bool quiet) : visible_(!quiet && ::isatty(STDERR_FILENO) == 1) {}
 
@@ -46,9 +53,7 @@ void Progress::begin(std::string_view what, std::uint64_t total_bytes) {
 
 void Progress::advance(std::uint64_t bytes) {
   done_bytes_ += bytes;
-  if (interrupt_signal != 0) {
-    raise(ErrorCode::Cancelled, "stopped on request", "what was begun has been removed");
-  }
+  throw_if_interrupted();
   if (!visible_) return;
   const auto now = Clock::now();
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -83,10 +88,10 @@ double Progress::seconds() const {
   return std::chrono::duration<double>(Clock::now() - begin_).count();
 }
 
-std::string Progress::summary() const {
+std::string Progress::summary(std::uint64_t bytes) const {
   const double elapsed = std::max(seconds(), 1e-3);
-  const auto rate = static_cast<std::uint64_t>(static_cast<double>(done_bytes_) / elapsed);
-  return fmt::format("{} in {:.1f} s ({}/s)", tools::format_bytes(done_bytes_), elapsed,
+  const auto rate = static_cast<std::uint64_t>(static_cast<double>(bytes) / elapsed);
+  return fmt::format("{} in {:.1f} s ({}/s)", tools::format_bytes(bytes), elapsed,
                      tools::format_bytes(rate));
 }
 

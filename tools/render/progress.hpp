@@ -4,16 +4,21 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <string>
 
 namespace unishard::cli {
 
+/// What a second signal does.
+enum class SecondInterrupt : std::uint8_t { Ends, Ignored };
 /// After this, SIGINT and SIGTERM make the next Progress::advance() throw Cancelled, so that what
-/// was begun is cleaned up; a second one ends the program at once.
-void catch_interrupts();
-/// The signal that came, or 0.
-int interrupted_by();
+/// was begun is cleaned up; a second one ends the program at once, or is ignored from now on.
+void catch_interrupts(SecondInterrupt second = SecondInterrupt::Ends);
+/// The signal that came; SIGTERM when it came to another process of the job.
+int interrupting_signal();
+/// Throws Cancelled when a signal has come.
+void throw_if_interrupted();
 
 /// Draws when standard error is a terminal and `quiet` is false; counts in any case. Thread-safe.
 class Progress final : public Observer {
@@ -27,8 +32,8 @@ class Progress final : public Observer {
 
   std::uint64_t done_bytes() const { return done_bytes_; }
   double seconds() const;
-  /// "1.20 GiB in 0.5 s (2.40 GiB/s)"
-  std::string summary() const;
+  /// "1.20 GiB in 0.5 s (2.40 GiB/s)", of what all processes did together.
+  std::string summary(std::uint64_t bytes) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -311,9 +311,10 @@ void write_file(Storage& storage, const Path& path, std::string_view text) {
 
 }  // namespace
 
-std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog) {
-  auto partial =
-      std::make_shared<PartialOutput>(storage, std::move(folder), PartialOutput::Shape::Folder);
+std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog,
+                                    const Share& share) {
+  auto partial = std::make_shared<PartialOutput>(storage, std::move(folder),
+                                                 PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   Planner planner(catalog, *output);
   torch::OutputPlan plan = planner.plan();
@@ -322,7 +323,7 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catal
     partial->publish();
   };
   return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(plan),
-                                             std::move(publish), std::move(output));
+                                             std::move(publish), std::move(output), share);
 }
 
 }  // namespace unishard::converters

@@ -236,13 +236,13 @@ class RegularDraft {
 }  // namespace deepspeed_sink
 
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
-                                          Catalog catalog) {
+                                          Catalog catalog, const Share& share) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::RegularDraft(run).make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
   draft.plan.notes = deepspeed_sink::all_notes(run, draft, is_flat);
   return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest", std::move(catalog),
-                                          std::move(draft));
+                                          std::move(draft), share);
 }
 
 }  // namespace unishard::converters

@@ -267,10 +267,10 @@ std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft
 
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        const std::string& latest_file, Catalog catalog,
-                                       OutputDraft draft) {
+                                       OutputDraft draft, const Share& share) {
   validate_tag(tag);
   const auto partial =
-      std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder);
+      std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   for (torch::ArchivePlan& archive : draft.archives) output->add(std::move(archive));
   auto publish = [&storage, partial, latest = folder / latest_file, tag] {
@@ -278,7 +278,7 @@ std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, con
     replace_text(storage, latest, tag);
   };
   return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(draft.plan),
-                                             std::move(publish), std::move(output));
+                                             std::move(publish), std::move(output), share);
 }
 
 }  // namespace unishard::converters::deepspeed_sink

@@ -61,6 +61,6 @@ std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft
 /// tag.
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        const std::string& latest_file, Catalog catalog,
-                                       OutputDraft draft);
+                                       OutputDraft draft, const Share& share);
 
 }  // namespace unishard::converters::deepspeed_sink

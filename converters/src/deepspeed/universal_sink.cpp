@@ -170,13 +170,13 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
 }  // namespace deepspeed_sink
 
 std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
-                                                    Catalog catalog) {
+                                                    Catalog catalog, const Share& share) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
   draft.plan.notes = deepspeed_sink::all_notes(run, draft, true);
   deepspeed_sink::add_loader_notes(run, draft.plan.notes);
   return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest_universal",
-                                          std::move(catalog), std::move(draft));
+                                          std::move(catalog), std::move(draft), share);
 }
 
 }  // namespace unishard::converters

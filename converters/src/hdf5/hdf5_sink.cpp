@@ -108,11 +108,12 @@ class Hdf5Sink final : public Sink {
         offsets_.data_sets[tensor] + range.begin * size_of(catalog_.tensors[tensor].dtype), bytes);
   }
 
-  void commit() override {
+  std::string seal() override {
     file_->sync();
     file_->close();
-    partial_.publish();
+    return {};
   }
+  void commit(std::span<const std::string> /*seals*/) override { partial_.publish(); }
 
   std::vector<std::string> notes() const override { return notes_; }
 
@@ -125,9 +126,27 @@ class Hdf5Sink final : public Sink {
   const std::unique_ptr<File> file_;
 };
 
+/// Of the processes that have nothing to do.
+class IdleSink final : public Sink {
+ public:
+  const std::vector<Fragment>& fragments() const override { return none_; }
+  void write(std::size_t, ElementRange, std::span<const std::byte>) override {
+    raise(ErrorCode::Internal, "written to a sink that wants nothing");
+  }
+  std::string seal() override { return {}; }
+  void commit(std::span<const std::string>) override {
+    raise(ErrorCode::Internal, "a process that wrote nothing commits");
+  }
+
+ private:
+  const std::vector<Fragment> none_;
+};
+
 }  // namespace
 
-std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog) {
+std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog,
+                                     const Share& share) {
+  if (share.rank != 0) return std::make_unique<IdleSink>();
   Draft draft = make_draft(catalog);
   return std::make_unique<Hdf5Sink>(storage, std::move(output), std::move(catalog),
                                     std::move(draft));

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -17,6 +18,7 @@ namespace unishard::converters {
 namespace {
 
 struct RankShard {
+  bool is_ours = false;
   std::vector<Fragment> fragments;
   std::size_t first_fragment = 0;  ///< index of fragments[0] in Sink::fragments()
   std::atomic<std::uint64_t> missing_elements{0};
@@ -28,28 +30,29 @@ struct RankShard {
 class NativeSink final : public Sink {
  public:
   NativeSink(Storage& storage, Path folder, std::string tag, Catalog catalog,
-             const Compression& compression)
+             const Compression& compression, const Share& share)
       : storage_(storage),
         folder_(std::move(folder)),
         tag_(std::move(tag)),
         catalog_(std::move(catalog)),
         compression_(compression),
         expected_identity_(identity(catalog_)),
-        save_id_(new_save_id()),
+        is_owner_(share.rank == 0),
+        save_id_(share.id.empty() ? new_save_id() : share.id),
+        staging_(staging_folder(folder_, tag_, save_id_)),
         ranks_(catalog_.world_size) {
     for (TensorInfo& tensor : catalog_.tensors) {
       tensor.crc64.reset();
       tensor.stats.reset();
     }
-    const ShardPlans plans(catalog_);
-    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) plan_rank(plans, rank);
-    staging_ = begin_save(storage_, folder_, tag_, save_id_);
+    plan_ranks(share);
+    if (is_owner_) begin_save(storage_, folder_, tag_, save_id_);
   }
 
   ~NativeSink() override {
     if (committed_) return;
     for (RankShard& rank : ranks_) rank.writer.reset();
-    abandon_save(storage_, folder_, tag_, save_id_);
+    if (is_owner_) abandon_save(storage_, folder_, tag_, save_id_);
   }
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }
@@ -60,15 +63,32 @@ class NativeSink final : public Sink {
     if (rank.missing_elements.fetch_sub(range.size()) == range.size()) finish(rank);
   }
 
-  void commit() override {
-    std::vector<ShardEntry> entries;
+  std::string seal() override {
+    Json entries = Json::array();
     for (RankShard& rank : ranks_) {
+      if (!rank.is_ours) continue;
       if (rank.entry.file.empty()) {
         writer(rank);
         finish(rank);  // refuses when something was not written
       }
-      entries.push_back(rank.entry);
+      entries.push_back(to_json(rank.entry));
     }
+    return entries.dump();
+  }
+
+  void commit(std::span<const std::string> seals) override {
+    std::vector<ShardEntry> entries;
+    for (const std::string& seal : seals) {
+      for (const Json& entry : parse_json(seal, "the shards of a process"))
+        entries.push_back(shard_entry_from_json(entry, "the shards of a process"));
+    }
+    std::ranges::sort(entries, {}, &ShardEntry::rank);
+    bool each_once = entries.size() == ranks_.size();
+    for (std::size_t rank = 0; rank < entries.size(); ++rank)
+      each_once &= entries[rank].rank == rank;
+    if (!each_once)
+      raise(ErrorCode::Internal,
+            fmt::format("{}: not every shard was written by one process", staging_.string()));
     CommitOptions options;
     options.on_step = [this](CommitStep step) {
       if (step == CommitStep::PublishTag) check_identity();
@@ -78,6 +98,27 @@ class NativeSink final : public Sink {
   }
 
  private:
+  void plan_ranks(const Share& share) {
+    const ShardPlans plans(catalog_);
+    std::vector<std::uint64_t> bytes;
+    for (std::uint32_t rank = 0; rank < catalog_.world_size && share.size > 1; ++rank)
+      bytes.push_back(payload_bytes(plans.shard(rank)));
+    const std::vector<bool> ours = owned(bytes, share);
+    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) {
+      ranks_[rank].is_ours = share.size == 1 || ours[rank];
+      if (ranks_[rank].is_ours) plan_rank(plans, rank);
+    }
+  }
+
+  std::uint64_t payload_bytes(const std::vector<Fragment>& fragments) const {
+    std::uint64_t bytes = 0;
+    for (const Fragment& fragment : fragments) {
+      const TensorInfo& tensor = catalog_.tensors[fragment.tensor];
+      bytes += fragment.range.size() * size_of(tensor.dtype);
+    }
+    return bytes;
+  }
+
   void plan_rank(const ShardPlans& plans, std::uint32_t rank) {
     RankShard& shard = ranks_[rank];
     shard.fragments = plans.shard(rank);
@@ -126,8 +167,9 @@ class NativeSink final : public Sink {
   Catalog catalog_;
   const Compression compression_;
   const std::optional<std::string> expected_identity_;
+  const bool is_owner_;
   const std::string save_id_;
-  Path staging_;
+  const Path staging_;
   std::vector<RankShard> ranks_;
   std::vector<Fragment> fragments_;
   std::vector<std::uint32_t> rank_of_;  ///< one per fragment
@@ -137,16 +179,17 @@ class NativeSink final : public Sink {
 }  // namespace
 
 std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::string tag,
-                                       Catalog catalog, const Compression& compression) {
+                                       Catalog catalog, const Compression& compression,
+                                       const Share& share) {
   validate_tag(tag);
   validate(catalog, "the new checkpoint");
   const Path target = folder / tag;
-  if (storage.kind(target) != EntryKind::Missing) {
+  if (share.rank == 0 && storage.kind(target) != EntryKind::Missing) {
     raise(ErrorCode::AlreadyExists, fmt::format("{} is there already", target.string()),
           "choose another folder or tag; nothing was overwritten");
   }
   return std::make_unique<NativeSink>(storage, std::move(folder), std::move(tag),
-                                      std::move(catalog), compression);
+                                      std::move(catalog), compression, share);
 }
 
 }  // namespace unishard::converters

@@ -1,6 +1,8 @@
 // Everything is written beside its final name and appears by one rename. A file's header is
 // complete before its first tensor, since all sizes are known, so tensors go to their places in any
-// order and from any thread.
+// order and from any thread. Of several processes the first makes the files, with their headers;
+// each then opens those in which its run of bytes lies. Runs are cut at multiples of the storage's
+// blocks, so that no two processes hold parts of one block.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/checked.hpp"
 #include "unishard/format/json.hpp"
@@ -9,6 +11,7 @@
 #include "partial_output.hpp"
 #include "safetensors/file_split.hpp"
 #include "safetensors/header.hpp"
+#include "storage/block_pool.hpp"
 
 #include <fmt/format.h>
 
@@ -32,20 +35,19 @@ Metadata complete_metadata(Metadata metadata) {
 
 class SafetensorsSink final : public Sink {
  public:
-  SafetensorsSink(Storage& storage, Path output, Catalog catalog, SafetensorsOptions options)
+  SafetensorsSink(Storage& storage, Path output, Catalog catalog, SafetensorsOptions options,
+                  const Share& share)
       : storage_(storage),
         is_folder_(options.max_shard_bytes != 0),
         side_files_(std::move(options.side_files)),
         partial_(storage, std::move(output),
-                 is_folder_ ? PartialOutput::Shape::Folder : PartialOutput::Shape::File),
+                 is_folder_ ? PartialOutput::Shape::Folder : PartialOutput::Shape::File, share),
+        share_(share),
         catalog_(std::move(catalog)),
         metadata_(complete_metadata(std::move(options.metadata))) {
     places_.resize(catalog_.tensors.size());
-    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
-      const std::uint64_t elements = catalog_.tensors[i].elements();
-      if (elements > 0) fragments_.push_back({static_cast<std::uint32_t>(i), {0, elements}});
-    }
     create_files(options.max_shard_bytes);
+    take_share();
     std::ranges::sort(fragments_, {}, [this](const Fragment& fragment) {  // front to back
       return std::pair(places_[fragment.tensor].file, places_[fragment.tensor].offset);
     });
@@ -60,11 +62,16 @@ class SafetensorsSink final : public Sink {
         place.offset + range.begin * size_of(catalog_.tensors[tensor].dtype), bytes);
   }
 
-  void commit() override {
+  std::string seal() override {
     for (auto& file : files_) {
+      if (!file) continue;
       file->sync();
       file->close();
     }
+    return {};
+  }
+
+  void commit(std::span<const std::string> /*seals*/) override {
     if (is_folder_ && file_names_.size() > 1) write_index();
     for (const auto& [name, content] : side_files_)
       replace_text(storage_, partial_.path() / name, content);
@@ -85,7 +92,7 @@ class SafetensorsSink final : public Sink {
         safetensors::split_files(sizes, is_folder_ ? max_shard_bytes : ~std::uint64_t{0});
     for (std::size_t i = 0; i < split.size(); ++i) {
       file_names_.push_back(safetensors::model_file_name(i, split.size()));
-      create_file(is_folder_ ? partial_.path() / file_names_.back() : partial_.path(), split[i]);
+      create_file(path_of(i), split[i]);
     }
   }
 
@@ -103,9 +110,42 @@ class SafetensorsSink final : public Sink {
     }
     std::uint64_t bytes = header.size();
     for (const std::size_t tensor : tensors) bytes += catalog_.tensors[tensor].bytes();
-    files_.push_back(storage_.create(path));
+    file_bytes_.push_back(bytes);
+    files_.emplace_back();
+    if (share_.rank != 0) return;
+    files_.back() = storage_.create(path);
     files_.back()->reserve(bytes);
     files_.back()->write_at(0, std::as_bytes(std::span(header)));
+    if (share_.size == 1) return;
+    files_.back()->sync();  // and it holds more than zeros when it is opened again
+    files_.back()->close();
+    files_.back().reset();
+  }
+
+  /// Fills fragments_ and opens their files: the bytes of this process, of all files one after the
+  /// other, each beginning a new block.
+  void take_share() {
+    std::vector<std::uint64_t> begins;
+    std::uint64_t total = 0;
+    for (const std::uint64_t bytes : file_bytes_) {
+      begins.push_back(total);
+      total = checked_add(total, round_up(bytes, kBlockBytes, "model"), "model");
+    }
+    const ByteRun run = owned_run(total, kBlockBytes, share_);
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      const std::uint64_t width = size_of(catalog_.tensors[i].dtype);
+      const std::uint64_t begin = begins[places_[i].file] + places_[i].offset;
+      const auto [first, end] = run.elements_in(begin, width, catalog_.tensors[i].elements());
+      const ElementRange range{first, end};
+      if (range.empty()) continue;
+      fragments_.push_back({static_cast<std::uint32_t>(i), range});
+      auto& file = files_[places_[i].file];
+      if (!file) file = storage_.open_for_update(path_of(places_[i].file));
+    }
+  }
+
+  Path path_of(std::size_t file) const {
+    return is_folder_ ? partial_.path() / file_names_[file] : partial_.path();
   }
 
   void write_index() {
@@ -127,12 +167,14 @@ class SafetensorsSink final : public Sink {
   const bool is_folder_;
   const SideFiles side_files_;
   PartialOutput partial_;  // before the files: it removes them after they are closed
+  const Share share_;
   const Catalog catalog_;
   const Metadata metadata_;
   std::vector<Fragment> fragments_;
   std::vector<Place> places_;  ///< one per tensor
   std::vector<std::string> file_names_;
-  std::vector<std::unique_ptr<File>> files_;
+  std::vector<std::uint64_t> file_bytes_;
+  std::vector<std::unique_ptr<File>> files_;  ///< null where nothing is this process's
 };
 
 void check_names(const Catalog& catalog) {
@@ -152,7 +194,7 @@ void check_names(const Catalog& catalog) {
 }  // namespace
 
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catalog catalog,
-                                            SafetensorsOptions options) {
+                                            SafetensorsOptions options, const Share& share) {
   if (needs_text(catalog)) {
     const std::vector<std::string> paths = flat_paths(catalog, "");
     options.metadata.emplace_back(kCatalogKey, catalog_text(catalog, paths));
@@ -160,7 +202,7 @@ std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catal
   }
   check_names(catalog);
   return std::make_unique<SafetensorsSink>(storage, std::move(output), std::move(catalog),
-                                           std::move(options));
+                                           std::move(options), share);
 }
 
 }  // namespace unishard::converters

@@ -8,8 +8,11 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// In the order of the files, which are then written from front to back.
-OutputPlan sorted(OutputPlan plan) {
+/// What lies in the process's files, in their order: they are then written from front to back.
+OutputPlan our_part(OutputPlan plan, const TorchOutput& output) {
+  const auto is_others = [&](const auto& place) { return !output.owns(place.archive); };
+  std::erase_if(plan.placements, is_others);
+  std::erase_if(plan.constants, is_others);
   std::ranges::sort(plan.placements, {}, [](const Placement& place) {
     return std::tuple(place.archive, place.storage, place.offset);
   });
@@ -19,11 +22,10 @@ OutputPlan sorted(OutputPlan plan) {
 }  // namespace
 
 PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
-                       std::unique_ptr<TorchOutput> output)
-    : catalog_(std::move(catalog)),
-      plan_(sorted(std::move(plan))),
-      publish_(std::move(publish)),
-      output_(std::move(output)) {
+                       std::unique_ptr<TorchOutput> output, const Share& share)
+    : catalog_(std::move(catalog)), publish_(std::move(publish)), output_(std::move(output)) {
+  output_->keep(share);
+  plan_ = our_part(std::move(plan), *output_);
   fragments_.reserve(plan_.placements.size());
   for (const Placement& placement : plan_.placements)
     fragments_.push_back({placement.tensor, placement.range});
@@ -40,7 +42,7 @@ void PlacedSink::write(std::size_t fragment, ElementRange range, std::span<const
   output_->write(place.archive, place.storage, offset, converted);
 }
 
-void PlacedSink::commit() {
+std::string PlacedSink::seal() {
   const std::vector<std::byte> zeros(std::size_t{1} << 16);
   for (const OutputPlan::Constant& constant : plan_.constants) {
     output_->write(constant.archive, constant.storage, constant.offset, constant.bytes);
@@ -53,7 +55,7 @@ void PlacedSink::commit() {
     }
   }
   output_->finish();
-  publish_();
+  return {};
 }
 
 }  // namespace unishard::converters::torch

@@ -38,21 +38,23 @@ struct OutputPlan {
 class PlacedSink final : public Sink {
  public:
   /// `publish` runs in commit() after all files are synced. Destroyed without commit(), `output` is
-  /// dropped first, then `publish` with what it holds (a PartialOutput removes the files).
+  /// dropped first, then `publish` with what it holds (a PartialOutput removes the files). Of
+  /// several processes each writes whole files.
   PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
-             std::unique_ptr<TorchOutput> output);
+             std::unique_ptr<TorchOutput> output, const Share& share);
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }
   void write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) override;
-  void commit() override;
+  std::string seal() override;
+  void commit(std::span<const std::string> /*seals*/) override { publish_(); }
   std::vector<std::string> notes() const override { return plan_.notes; }
 
  private:
   const Catalog catalog_;
-  const OutputPlan plan_;
+  OutputPlan plan_;
   std::vector<Fragment> fragments_;
   std::function<void()> publish_;
-  std::unique_ptr<TorchOutput> output_;
+  std::unique_ptr<TorchOutput> output_;  ///< of the files that are this process's
 };
 
 }  // namespace unishard::converters::torch

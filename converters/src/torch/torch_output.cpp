@@ -42,6 +42,7 @@ std::size_t TorchOutput::add(ArchivePlan plan) {
     items.push_back({fmt::format("data/{}", i), plan.storage_bytes[i]});
   items.push_back({"version", 2});
   Archive archive;
+  archive.output = &file;
   archive.begin = file.end;
   archive.zip =
       std::make_unique<ZipWriter>(*file.file, file.end, std::move(plan.root), std::move(items));
@@ -56,6 +57,14 @@ TorchOutput::Extent TorchOutput::extent(std::size_t archive) const {
   return {found.begin, found.zip->end_offset() - found.begin};
 }
 
+void TorchOutput::keep(const Share& share) {
+  std::vector<std::uint64_t> bytes;
+  for (const auto& [name, output] : files_) bytes.push_back(output.end);
+  const std::vector<bool> ours = owned(bytes, share);
+  std::size_t index = 0;
+  for (auto& [name, output] : files_) output.is_ours = ours[index++];
+}
+
 void TorchOutput::write(std::size_t archive, std::size_t storage, std::uint64_t offset,
                         std::span<const std::byte> bytes) {
   archives_.at(archive).zip->write(kFirstStorage + storage, offset, bytes);
@@ -63,12 +72,15 @@ void TorchOutput::write(std::size_t archive, std::size_t storage, std::uint64_t 
 
 void TorchOutput::finish() {
   for (Archive& archive : archives_) {
+    if (!archive.output->is_ours) continue;
     archive.zip->write(kPickle, archive.pickle);
     archive.zip->write(kByteOrder, "little");
     archive.zip->write(archive.zip->size() - 1, "3\n");
     archive.zip->finish();
   }
-  for (auto& [name, output] : files_) output.file->sync();
+  for (auto& [name, output] : files_) {
+    if (output.is_ours) output.file->sync();
+  }
 }
 
 }  // namespace unishard::converters::torch

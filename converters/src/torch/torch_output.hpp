@@ -2,6 +2,7 @@
 // The torch.save archives of one result, planned first and filled later: all places are known
 // before the first byte, so storages may be written in any order. A file may hold several archives
 // one after the other (DCP's .distcp).
+#include "unishard/converters/sink.hpp"
 #include "unishard/format/storage.hpp"
 
 #include "file_pool.hpp"
@@ -34,6 +35,10 @@ class TorchOutput {
     std::uint64_t offset = 0, bytes = 0;  ///< in the file
   };
   Extent extent(std::size_t archive) const;
+  /// After all archives were added: keeps the files that are this process's. write() takes their
+  /// archives, and finish() is about them.
+  void keep(const Share& share);
+  bool owns(std::size_t archive) const { return archives_.at(archive).output->is_ours; }
   /// Bytes of a storage at `offset` in it. Thread-safe; each byte exactly once.
   void write(std::size_t archive, std::size_t storage, std::uint64_t offset,
              std::span<const std::byte> bytes);
@@ -45,8 +50,10 @@ class TorchOutput {
     std::unique_ptr<File> file;
     std::uint64_t end = 0;  // of the archives planned so far
     bool created = false;
+    bool is_ours = true;
   };
   struct Archive {
+    const OutputFile* output = nullptr;
     std::string pickle;
     std::uint64_t begin = 0;
     std::unique_ptr<ZipWriter> zip;

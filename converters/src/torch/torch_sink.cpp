@@ -235,10 +235,11 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
 }  // namespace
 
 std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog catalog,
-                                      TorchOptions options) {
+                                      TorchOptions options, const Share& share) {
   const bool is_folder = options.max_shard_bytes != 0;
   auto partial = std::make_shared<PartialOutput>(
-      storage, output, is_folder ? PartialOutput::Shape::Folder : PartialOutput::Shape::File);
+      storage, output, is_folder ? PartialOutput::Shape::Folder : PartialOutput::Shape::File,
+      share);
   auto files = std::make_unique<torch::TorchOutput>(storage, partial->path());
   OutputPlan plan;
   std::string index;
@@ -255,7 +256,7 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog cat
     partial->publish();
   };
   return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(plan),
-                                             std::move(publish), std::move(files));
+                                             std::move(publish), std::move(files), share);
 }
 
 }  // namespace unishard::converters

@@ -86,7 +86,7 @@ struct ShardReader::Impl {
   // The chunk tables vouch for what is read from a base; here it must be the file that is meant.
   void open_bases(Storage& storage) {
     for (const BaseFile& base : entry.bases) {
-      const Path place = path.parent_path() / base.file;
+      const Path place = path_of(static_cast<std::uint32_t>(bases.size() + 1));
       if (storage.kind(place) == EntryKind::Missing) {
         corrupt(fmt::format("a part of its payload is in {}, which is missing", place.native()),
                 "copy the whole folder of the checkpoint again, or use another checkpoint");
@@ -101,6 +101,9 @@ struct ShardReader::Impl {
     }
   }
 
+  Path path_of(std::uint32_t number) const {
+    return number == 0 ? path : path.parent_path() / entry.bases.at(number - 1).file;
+  }
   const File& file_of(const ChunkRow& row) const {
     return row.file == 0 ? *file : *bases[row.file - 1];
   }
@@ -299,7 +302,7 @@ struct ShardReader::Impl {
   Damage damage(std::size_t set, std::uint64_t chunk) const {
     const DataSetEntry& item = entry.data_sets[set];
     const ChunkRow& stored = chunks[set][chunk];
-    Damage out{first_chunk(set) + chunk, item.name(),         file_of(stored).path(),
+    Damage out{first_chunk(set) + chunk, item.name(),         stored.file,
                stored.file_offset,       stored.stored_bytes, {}};
     const std::uint64_t begin = chunk * chunk_bytes / size_of(item.dtype);
     const ElementRange in_set{begin, begin + chunk_length(set, chunk) / size_of(item.dtype)};
@@ -326,8 +329,8 @@ struct ShardReader::Impl {
     }
     raise(ErrorCode::Corrupt,
           fmt::format("{}: bytes {} to {} (data set {}) do not match their checksum: damaged {}",
-                      bad.file.native(), bad.file_offset, bad.file_offset + bad.bytes, bad.data_set,
-                      lost.empty() ? "padding" : lost),
+                      path_of(bad.file).native(), bad.file_offset, bad.file_offset + bad.bytes,
+                      bad.data_set, lost.empty() ? "padding" : lost),
           "use another checkpoint, or a copy of this file");
   }
 
@@ -422,6 +425,7 @@ const ShardEntry& ShardReader::entry() const { return impl_->entry; }
 const std::vector<IndexRow>& ShardReader::rows() const { return impl_->rows; }
 const Path& ShardReader::path() const { return impl_->path; }
 std::uint64_t ShardReader::chunk_bytes() const { return impl_->chunk_bytes; }
+Path ShardReader::path_of(std::uint32_t file) const { return impl_->path_of(file); }
 const std::vector<ChunkRow>& ShardReader::chunks(std::size_t data_set) const {
   return impl_->chunks.at(data_set);
 }

@@ -53,14 +53,15 @@ class PosixStorage final : public Storage {
     const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), ::closedir);
     if (!stream) raise_errno("listing", directory.native(), errno);
     std::vector<Entry> entries;
-    errno = 0;
-    while (const dirent* item = ::readdir(stream.get())) {
+    for (;;) {
+      errno = 0;
+      const dirent* const item = ::readdir(stream.get());
+      if (item == nullptr) break;
       const std::string name = item->d_name;
-      struct stat status {};
+      struct stat status {};  // what is gone by now is left out
       if (name == "." || name == ".." || ::lstat((directory / name).c_str(), &status) != 0)
         continue;
       entries.push_back({name, kind_of(status.st_mode), status.st_mtime});
-      errno = 0;
     }
     if (errno != 0) raise_errno("listing", directory.native(), errno);
     std::sort(entries.begin(), entries.end(),

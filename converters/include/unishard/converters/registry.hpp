@@ -35,6 +35,7 @@ struct Output {
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
   SideFiles side_files = {};          ///< for model folders
   Compression compression = {};       ///< for "native"
+  Share share = {};
 };
 /// The sink of output.format, as sink.hpp describes it.
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog);

@@ -156,6 +156,8 @@ class ShardReader {
   const ShardEntry& entry() const;
   const std::vector<IndexRow>& rows() const;
   const Path& path() const;
+  /// Of a file in which chunks lie, as ChunkRow::file counts them.
+  Path path_of(std::uint32_t file) const;
   const std::vector<ChunkRow>& chunks(std::size_t data_set) const;
   /// Elements `range` (a part of rows()[row].range) into `out`. Not for derived rows. Throws
   /// Corrupt naming the file, the tensor, the damaged element range and the byte range of the
@@ -168,7 +170,7 @@ class ShardReader {
   struct Damage {
     std::uint64_t chunk = 0;  ///< its number, as check_chunks() counts
     std::string data_set;
-    Path file;  ///< the shard, or one of its bases
+    std::uint32_t file = 0;  ///< as ChunkRow::file
     std::uint64_t file_offset = 0, bytes = 0;
     std::vector<Fragment> lost;  ///< what of which tensors lies in it
   };

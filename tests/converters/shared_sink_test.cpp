@@ -1,0 +1,149 @@
+// Several sinks of one result, as several processes make them.
+#include "unishard/converters/registry.hpp"
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+
+#include "make_checkpoint.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <numeric>
+
+namespace unishard::converters {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempDir;
+
+class SharedSinks : public testing::TestWithParam<std::string> {
+ protected:
+  SharedSinks() {
+    test::write_example(temp_.path() / "in", {.bf16 = true, .scale = 60});
+    source_ = open_source(posix_storage(), temp_.path() / "in");
+    target_ = source_->catalog();
+    target_.world_size = 4;
+    target_.stage = 2;
+    plan_ = {.source = source_.get(), .target = &target_, .tensor_map = {}};
+    plan_.tensor_map.resize(target_.tensors.size());
+    std::iota(plan_.tensor_map.begin(), plan_.tensor_map.end(), std::size_t{0});
+  }
+
+  static std::string name() {
+    if (GetParam() == "safetensors") return "out.safetensors";
+    if (GetParam() == "torch") return "out.pt";
+    return GetParam() == "hdf5" ? "out.h5" : "out";
+  }
+
+  std::vector<std::unique_ptr<Sink>> sinks(const Path& folder, std::uint32_t size) const {
+    fs::create_directory(folder);
+    const std::string id = new_save_id();
+    std::vector<std::unique_ptr<Sink>> out;
+    for (std::uint32_t rank = 0; rank < size; ++rank)
+      out.push_back(make_sink(posix_storage(),
+                              {.format = GetParam(),
+                               .path = folder / name(),
+                               .tag = "tag",
+                               .share = {.rank = rank, .size = size, .id = id}},
+                              target_));
+    return out;
+  }
+
+  /// Writes it by `size` sinks; returns the digests of all that they were given.
+  Digests write(const Path& folder, std::uint32_t size) const {
+    const auto shared = sinks(folder, size);
+    std::vector<PartDigest> parts;
+    std::vector<std::string> seals;
+    for (auto sink = shared.rbegin(); sink != shared.rend(); ++sink) {
+      std::vector<PartDigest> own;
+      copy(plan_, **sink, {.threads = 2, .buffer_bytes = 1 << 16}, &own);
+      parts.insert(parts.end(), own.begin(), own.end());
+      seals.insert(seals.begin(), (*sink)->seal());
+    }
+    EXPECT_FALSE(fs::exists(folder / name() / "tag"));
+    EXPECT_FALSE(fs::is_regular_file(folder / name()));
+    shared.front()->commit(seals);
+    return whole_digests(target_, parts);
+  }
+
+  static std::map<std::string, std::string> files_in(const Path& folder) {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      files[entry.path().lexically_relative(folder)] = {std::istreambuf_iterator<char>(file), {}};
+    }
+    return files;
+  }
+
+  const TempDir temp_;
+  std::unique_ptr<Source> source_;
+  Catalog target_;
+  CopyPlan plan_;
+};
+
+TEST_P(SharedSinks, SeveralWriteWhatOneWrites) {
+  const Digests one = write(temp_.path() / "one", 1);
+  for (const std::uint32_t size : {2u, 3u, 9u}) {
+    const Path folder = temp_.path() / std::to_string(size);
+    EXPECT_EQ(write(folder, size), one);
+    if (GetParam() != "native") {
+      EXPECT_EQ(files_in(folder), files_in(temp_.path() / "one"));
+    }
+    const auto written = open_source(posix_storage(), folder / name());
+    for (std::size_t i = 0; i < written->catalog().tensors.size(); ++i) {
+      const TensorInfo& tensor = written->catalog().tensors[i];
+      std::vector<std::byte> bytes(tensor.bytes());
+      written->read(i, {0, tensor.elements()}, bytes);
+    }
+    if (GetParam() == "native") {
+      EXPECT_EQ(identity(written->catalog()), identity(source_->catalog()));
+    }
+  }
+}
+
+TEST_P(SharedSinks, TheFirstOneClearsUp) {
+  const Path folder = temp_.path() / "out";
+  auto shared = sinks(folder, 3);
+  for (const auto& sink : shared) copy(plan_, *sink, {});
+  std::size_t files = files_in(folder).size();
+  shared.pop_back();
+  shared.pop_back();
+  EXPECT_FALSE(files_in(folder).empty());
+  EXPECT_LE(files_in(folder).size(), files);
+  shared.clear();
+  EXPECT_TRUE(files_in(folder).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SharedSinks,
+                         testing::Values("native", "safetensors", "deepspeed",
+                                         "deepspeed-universal", "dcp", "torch", "hdf5"),
+                         [](const auto& format) {
+                           std::string name = format.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(SharedSink, AMissingPartIsNotPublished) {
+  const TempDir temp;
+  test::write_example(temp.path() / "in");
+  const auto source = open_source(posix_storage(), temp.path() / "in");
+  CopyPlan plan{.source = source.get(), .target = &source->catalog(), .tensor_map = {}};
+  plan.tensor_map.resize(source->catalog().tensors.size());
+  std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
+  const std::string id = new_save_id();
+  const auto first = make_native_sink(posix_storage(), temp.path() / "out", "tag",
+                                      source->catalog(), {}, {.rank = 0, .size = 2, .id = id});
+  copy(plan, *first, {});
+  const std::vector<std::string> seals = {first->seal(), "[]"};
+  EXPECT_THROW(first->commit(seals), Error);
+  EXPECT_THROW(first->commit(std::vector<std::string>{seals[0], "nonsense"}), Error);
+  EXPECT_THROW(first->commit(std::vector<std::string>{seals[0], seals[0]}), Error);
+  EXPECT_FALSE(fs::exists(temp.path() / "out/tag"));
+}
+
+}  // namespace
+}  // namespace unishard::converters

@@ -1,0 +1,374 @@
+// Teams whose members are threads; processes that die are in team_command_test.cpp.
+#include "lib/team.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "lib/job.hpp"
+#include "lib/packed_texts.hpp"
+#include "lib/peer_watch.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <thread>
+
+namespace unishard::tools {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::TempDir;
+
+/// Calls member(rank) in one thread each; what a member throws is a failure of the test.
+void together(std::uint32_t size, const std::function<void(std::uint32_t)>& member) {
+  std::vector<std::jthread> threads;
+  for (std::uint32_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        member(rank);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+}
+
+/// The code of the Error that `body` throws, and its message.
+std::pair<ErrorCode, std::string> thrown_by(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {ErrorCode::Internal, "nothing was thrown"};
+}
+
+class TeamTest : public testing::Test {
+ protected:
+  TeamOptions options(std::uint32_t rank, std::uint32_t size) const {
+    return {.rank = rank, .size = size, .folder = folder_};
+  }
+  void put(const Path& name, std::string_view text) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+  }
+
+  const TempDir temp_;
+  const Path folder_ = temp_.path() / "team";
+};
+
+TEST(TeamAlone, HearsItselfAndKeepsItsErrors) {
+  Team team;
+  EXPECT_EQ(team.size(), 1u);
+  EXPECT_EQ(team.gather("x"), std::vector<std::string>{"x"});
+  const auto [code, message] = thrown_by(
+      [&] { team.agree("trying", [] { raise(ErrorCode::NoSpace, "the disk is full"); }); });
+  EXPECT_EQ(code, ErrorCode::NoSpace);
+  EXPECT_EQ(message, "the disk is full");
+}
+
+TEST_F(TeamTest, GatherGivesEverybodyAllTextsByRank) {
+  together(4, [&](std::uint32_t rank) {
+    Team team(options(rank, 4));
+    const std::string odd("a\0\n\xff 12\n", 8);
+    EXPECT_EQ(team.gather(odd + std::to_string(rank)),
+              (std::vector<std::string>{odd + "0", odd + "1", odd + "2", odd + "3"}));
+    EXPECT_EQ(team.gather(rank == 2 ? "" : "x"), (std::vector<std::string>{"x", "x", "", "x"}));
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_)) << "rank 0 removes it";
+}
+
+TEST_F(TeamTest, JobsOfOneNameFollowEachOtherWithoutAPause) {
+  together(3, [&](std::uint32_t rank) {
+    for (int job = 0; job < 20; ++job) {
+      Team team(options(rank, 3));
+      const std::string text = std::to_string(job);
+      EXPECT_EQ(team.gather(text), std::vector<std::string>(3, text));
+    }
+  });
+}
+
+TEST_F(TeamTest, AFailureOnOneRankFailsAll) {
+  together(3, [&](std::uint32_t rank) {
+    const auto [code, message] = thrown_by([&] {
+      Team team(options(rank, 3));
+      team.agree("the job", [&] {
+        team.agree("writing", [&] {
+          if (rank == 1) raise(ErrorCode::NoSpace, "the disk is full");
+        });
+      });
+    });
+    EXPECT_EQ(code, rank == 1 ? ErrorCode::NoSpace : ErrorCode::PeerFailed);
+    EXPECT_EQ(message,
+              rank == 1 ? "the disk is full" : "writing failed on rank 1: the disk is full");
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+}
+
+TEST_F(TeamTest, PeersLearnTheCauseAndTheHint) {
+  together(2, [&](std::uint32_t rank) {
+    try {
+      Team team(options(rank, 2));
+      team.agree("reading", [&] {
+        if (rank == 0) raise(ErrorCode::Corrupt, "bad \xff byte", "take another");
+      });
+      ADD_FAILURE() << "nothing was thrown on rank " << rank;
+    } catch (const PeerError& error) {
+      EXPECT_EQ(rank, 1u);
+      EXPECT_EQ(error.cause(), ErrorCode::Corrupt);
+      EXPECT_EQ(error.hint(), "take another");
+    } catch (const Error&) {
+      EXPECT_EQ(rank, 0u);
+    }
+  });
+}
+
+TEST_F(TeamTest, LongWorkLearnsOfAFailureMeanwhile) {
+  together(3, [&](std::uint32_t rank) {
+    const auto [code, message] = thrown_by([&] {
+      Team team(options(rank, 3));
+      team.agree("working", [&] {
+        if (rank == 2) raise(ErrorCode::Io, "the disk is gone");
+        for (;;) team.check();
+      });
+    });
+    EXPECT_EQ(code, rank == 2 ? ErrorCode::Io : ErrorCode::PeerFailed) << message;
+  });
+}
+
+TEST_F(TeamTest, Rank0ThrowsWhenTheOthersHaveLetGo) {
+  std::atomic<int> holding = 0;
+  struct Held {
+    std::atomic<int>& count;
+    explicit Held(std::atomic<int>& counter) : count(counter) { ++count; }
+    ~Held() { --count; }
+  };
+  together(3, [&](std::uint32_t rank) {
+    thrown_by([&] {
+      Team team(options(rank, 3));
+      std::optional<Held> held;
+      if (rank > 0) held.emplace(holding);
+      team.gather("");
+      try {
+        team.agree("writing", [&] {
+          if (rank == 0) raise(ErrorCode::Io, "the disk is gone");
+        });
+      } catch (const Error&) {
+        if (rank == 0) {
+          EXPECT_EQ(holding, 0);
+        }
+        throw;
+      }
+    });
+  });
+}
+
+TEST_F(TeamTest, AStopOnRequestIsPutDownToTheFailureBeforeIt) {
+  std::atomic<bool> stopped = false;
+  together(2, [&](std::uint32_t rank) {
+    TeamOptions mine = options(rank, 2);
+    mine.check = [&] {
+      if (stopped) raise(ErrorCode::Cancelled, "stopped on request");
+    };
+    const auto [code, message] = thrown_by([&] {
+      Team team(mine);
+      team.agree("writing", [&] {
+        if (rank == 1) raise(ErrorCode::NoSpace, "the disk is full");
+        while (thrown_by([&] { team.check(); }).first != ErrorCode::PeerFailed) {
+        }
+        stopped = true;
+        raise(ErrorCode::Cancelled, "stopped on request");
+      });
+    });
+    EXPECT_EQ(message,
+              rank == 1 ? "the disk is full" : "writing failed on rank 1: the disk is full");
+  });
+}
+
+TEST_F(TeamTest, WhatACrashedJobLeftIsPassedOver) {
+  const std::string old(32, 'a'), session = "session-" + std::string(32, 'b');
+  put("hello-1", old);
+  put("hello-2", old);
+  put("reply",
+      R"({"session": ")" + session + R"(", "nonces": ["", ")" + old + R"(", ")" + old + R"("]})");
+  for (const char* name : {"here-1", "here-2", "go", "failed-1", "left-2", "round-0"})
+    put(Path(session) / name, "old");
+  put(Path(session) / "round-0", "3\nold3\nold3\nold");
+  together(3, [&](std::uint32_t rank) {
+    Team team(options(rank, 3));
+    EXPECT_EQ(team.gather("new"), std::vector<std::string>(3, "new"));
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+}
+
+TEST_F(TeamTest, NonsenseInTheFolderIsAnError) {
+  put("reply", "{");
+  TeamOptions mine = options(1, 2);
+  mine.meet_limit = seconds(10);
+  const auto [code, message] = thrown_by([&] { Team team(mine); });
+  EXPECT_EQ(code, ErrorCode::Corrupt);
+  EXPECT_NE(message.find("reply"), std::string::npos) << message;
+}
+
+TEST_F(TeamTest, WhoDoesNotComeIsNamed) {
+  together(2, [&](std::uint32_t rank) {
+    TeamOptions mine = options(rank, 3);
+    mine.meet_limit = milliseconds(200);
+    try {
+      Team team(mine);
+      ADD_FAILURE() << "rank 2 was not missed by rank " << rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::PeerFailed);
+      const std::string text = error.what();
+      EXPECT_NE(text.find(rank == 0 ? "waited 0.2 s for rank" : "waited 0.2 s for rank 0 of 3"),
+                std::string::npos)
+          << text;
+      if (rank == 0) {
+        EXPECT_NE(text.find("2 of 3"), std::string::npos) << text;
+      }
+      EXPECT_NE(error.hint().find("--procs 1"), std::string::npos);
+    }
+  });
+  EXPECT_FALSE(std::filesystem::exists(folder_)) << "the last one removes it";
+}
+
+TEST_F(TeamTest, WaitingCanBeStopped) {
+  TeamOptions mine = options(0, 2);
+  int looks = 0;
+  mine.check = [&] {
+    if (++looks == 3) raise(ErrorCode::Cancelled, "stopped on request");
+  };
+  EXPECT_EQ(thrown_by([&] { Team team(mine); }).first, ErrorCode::Cancelled);
+}
+
+TEST_F(TeamTest, ARemovedFolderIsAnErrorAndNoEndlessWait) {
+  std::atomic<int> ready = 0;
+  together(2, [&](std::uint32_t rank) {
+    const auto [code, message] = thrown_by([&] {
+      Team team(options(rank, 2));
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      if (rank == 1) {
+        team.agree("waiting", [&] {
+          while (std::filesystem::exists(folder_)) {  // a heart may beat into it meanwhile
+            std::error_code ignored;
+            std::filesystem::remove_all(folder_, ignored);
+          }
+        });
+      } else {
+        team.gather("");
+      }
+    });
+    EXPECT_TRUE(code == ErrorCode::Io || code == ErrorCode::NotFound) << message;
+  });
+}
+
+class PeerWatchTest : public TeamTest {
+ protected:
+  void SetUp() override { std::filesystem::create_directory(folder_); }
+  const TeamFolder files_{posix_storage(), folder_, "writer"};
+};
+
+TEST_F(PeerWatchTest, AProcessThatEndedIsDeadAtOnce) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    PeerWatch(files_, 1, seconds(60)).beat();
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  const auto death = PeerWatch(files_, 0, seconds(60)).look(1);
+  ASSERT_TRUE(death.has_value());
+  EXPECT_NE(death->find("rank 1 (process " + std::to_string(child)), std::string::npos) << *death;
+}
+
+TEST_F(PeerWatchTest, AProcessElsewhereIsDeadWhenItIsSilent) {
+  std::ofstream(folder_ / "alive-1") << "1 1 another-machine";
+  PeerWatch watch(files_, 0, milliseconds(100));
+  EXPECT_FALSE(watch.look(1));
+  std::optional<std::string> death;
+  while (!death) death = watch.look(1);
+  EXPECT_EQ(*death, "rank 1 has been silent for 0.1 s");
+  std::ofstream(folder_ / "alive-1") << "1 2 another-machine";
+  EXPECT_FALSE(watch.look(1)) << "it has beaten again";
+}
+
+TEST_F(PeerWatchTest, AProcessThatBeatsLives) {
+  PeerWatch other(files_, 1, milliseconds(1)), watch(files_, 0, milliseconds(1));
+  for (int i = 0; i < 10; ++i) {
+    other.beat();
+    EXPECT_FALSE(watch.look(1));
+  }
+}
+
+TEST(PackedTexts, AreWhatTheyWere) {
+  const std::vector<std::string> texts = {"", std::string("1\n\0", 3), "12345\n", "x"};
+  EXPECT_EQ(unpack(pack(texts), 4, "here"), texts);
+  for (const std::string_view bad :
+       {"", "1\na", "1\na1\nb1\nc", "x", "5\nab", "-1\n", "1a", "99999999999999999999\na1\nb",
+        "1\na18446744073709551615\nb"}) {
+    EXPECT_EQ(thrown_by([&] { unpack(bad, 2, "here"); }).first, ErrorCode::Corrupt) << bad;
+  }
+}
+
+Job job_in(const std::map<std::string, std::string>& variables) {
+  return read_job([&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+TEST(JobTest, IsWhatTheLauncherSays) {
+  EXPECT_EQ(job_in({}).size, 1u);
+  EXPECT_EQ(job_in({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "5"}}).size, 1u) << "a batch script";
+  const Job torchrun = job_in({{"RANK", "2"},
+                               {"WORLD_SIZE", "4"},
+                               {"LOCAL_WORLD_SIZE", "4"},
+                               {"TORCHELASTIC_RUN_ID", "abc"},
+                               {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(torchrun.rank, 2u);
+  EXPECT_EQ(torchrun.size, 4u);
+  EXPECT_TRUE(torchrun.one_host);
+  const Job mpirun = job_in({{"OMPI_COMM_WORLD_RANK", "1"},
+                             {"OMPI_COMM_WORLD_SIZE", "2"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                             {"PMIX_NAMESPACE", "77"}});
+  EXPECT_EQ(mpirun.launcher, "mpirun");
+  EXPECT_EQ(mpirun.rank, 1u);
+  EXPECT_FALSE(mpirun.one_host);
+  const std::map<std::string, std::string> srun = {{"SLURM_PROCID", "3"},
+                                                   {"SLURM_STEP_NUM_TASKS", "8"},
+                                                   {"SLURM_STEP_NUM_NODES", "1"},
+                                                   {"SLURM_JOB_ID", "5"},
+                                                   {"SLURM_STEP_ID", "0"}};
+  auto next_step = srun;
+  next_step["SLURM_STEP_ID"] = "1";
+  EXPECT_EQ(job_in(srun).rank, 3u);
+  EXPECT_TRUE(job_in(srun).one_host);
+  EXPECT_NE(job_in(srun).id, job_in(next_step).id);
+}
+
+TEST(JobTest, NonsenseIsRefusedWithTheVariable) {
+  for (const std::map<std::string, std::string>& variables :
+       std::vector<std::map<std::string, std::string>>{
+           {{"RANK", "4"}, {"WORLD_SIZE", "4"}},
+           {{"RANK", "0"}},
+           {{"WORLD_SIZE", "2"}},
+           {{"RANK", "-1"}, {"WORLD_SIZE", "2"}},
+           {{"RANK", "1x"}, {"WORLD_SIZE", "2"}},
+           {{"RANK", ""}, {"WORLD_SIZE", "2"}},
+           {{"RANK", "0"}, {"WORLD_SIZE", "99999999"}}}) {
+    const auto [code, message] = thrown_by([&] { job_in(variables); });
+    EXPECT_EQ(code, ErrorCode::InvalidArgument);
+    EXPECT_TRUE(message.find("RANK") != std::string::npos ||
+                message.find("WORLD_SIZE") != std::string::npos)
+        << message;
+  }
+}
+
+}  // namespace
+}  // namespace unishard::tools

@@ -1,0 +1,158 @@
+#include "commands/processes.hpp"
+
+#include "unishard/format/crc64.hpp"
+
+#include "lib/job.hpp"
+#include "lib/launcher.hpp"
+#include "lib/native_folder.hpp"
+#include "render/progress.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+#include <optional>
+
+namespace unishard::cli {
+namespace {
+
+/// Where the processes of `--procs` meet: set for them by the one that starts them.
+constexpr const char* kTeamVariable = "UNISHARD_TEAM";
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+Path temporary_folder() {
+  std::error_code code;
+  Path path = std::filesystem::temp_directory_path(code);
+  if (code) {
+    raise(ErrorCode::Io, fmt::format("the folder for temporary files: {}", code.message()),
+          "set TMPDIR to a folder that is there");
+  }
+  return path;
+}
+
+/// Where a folder can be made without making others.
+Path nearest_existing(Path folder) {
+  std::error_code code;
+  while (!std::filesystem::is_directory(folder, code) && folder.has_relative_path())
+    folder = folder.parent_path();
+  return folder;
+}
+
+/// A folder of this process, removed at the end.
+class PrivateFolder {
+ public:
+  PrivateFolder() : path_((temporary_folder() / "unishard-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) raise_errno("creating", path_, errno);
+  }
+  ~PrivateFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// The same for all processes of a launch, and different for any two that may be there at once.
+Path meeting_place(const tools::Job& job, const Processes::Work& work, const std::string& verb) {
+  const Path target = tools::absolute_folder(work.path);
+  const bool in_temporary = work.kind == Processes::Work::Kind::Reads && job.one_host;
+  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", ::geteuid(), job.launcher, job.id,
+                                      job.size, verb, target.string());
+  return (in_temporary ? temporary_folder() : nearest_existing(target.parent_path())) /
+         (".unishard-team-" + hex64(crc64(key)));
+}
+
+ErrorCode cause_of(const std::exception& error) {
+  if (const auto* peer = dynamic_cast<const tools::PeerError*>(&error)) return peer->cause();
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code();
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? ErrorCode::Io
+                                                                : ErrorCode::Internal;
+}
+
+int status_of(ErrorCode cause) {
+  return cause == ErrorCode::Cancelled ? 128 + interrupting_signal() : exit_status(cause);
+}
+
+}  // namespace
+
+void Processes::add_to(CLI::App& app) {
+  app.add_option(
+         "--procs", count,
+         "Processes that share the work, each with its own --threads and --memory-limit. "
+         "Default: those that torchrun, mpirun or srun started; 1: this one alone, in spite "
+         "of a launcher's variables")
+      ->check(CLI::Range(1u, 4096u));
+}
+
+int Processes::run(const Work& work, const std::function<int(tools::Team&)>& body) const {
+  tools::TeamOptions options;
+  const auto parent = environment(kTeamVariable);
+  const bool is_started = count > 1 && parent.has_value();
+  if (count == 0 || is_started) {
+    const tools::Job job = tools::read_job(environment);
+    options = {.rank = job.rank, .size = job.size};
+    if (is_started) {
+      options.folder = Path(*parent) / "team";
+    } else if (job.size > 1) {
+      options.folder = meeting_place(job, work, command.front());
+    }
+  }
+  if (work.kind == Work::Kind::Whole) {
+    if (options.rank > 0) return 0;
+    tools::Team alone;
+    return body(alone);
+  }
+  if (count > 1 && !is_started) return launch();
+  return run_in_team(std::move(options), body);
+}
+
+int Processes::run_in_team(tools::TeamOptions options,
+                           const std::function<int(tools::Team&)>& body) const {
+  if (options.size > 1) {
+    // The second signal is often the launcher's answer to the first process that stopped.
+    catch_interrupts(SecondInterrupt::Ignored);
+    options.check = throw_if_interrupted;
+  }
+  const bool is_first = options.rank == 0;
+  bool has_met = false;
+  try {
+    tools::Team team(std::move(options));
+    has_met = true;
+    int status = 0;
+    team.agree(command.front(), [&] { status = body(team); });
+    return status;
+  } catch (const std::exception& error) {
+    const ErrorCode cause = cause_of(error);
+    if (is_first || !has_met || cause == ErrorCode::PeerFailed) throw;
+    return status_of(cause);  // rank 0 knows, and says it for all
+  }
+}
+
+int Processes::launch() const {
+  const PrivateFolder folder;
+  if (::setenv(kTeamVariable, folder.path().c_str(), 1) != 0)
+    raise_errno("setting", kTeamVariable, errno);
+  tools::LaunchOptions options{.ranks = count, .command = command};
+  options.command.insert(options.command.begin(),
+                         std::filesystem::read_symlink("/proc/self/exe").string());
+  const auto failure = tools::launch(options);
+  if (!failure) return 0;
+  if (failure->signal != 0) {
+    fmt::print(stderr, "unishard {}: error: {}; the other processes were stopped\n",
+               command.front(), failure->text());
+  }
+  return failure->status();
+}
+
+}  // namespace unishard::cli

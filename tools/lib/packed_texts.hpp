@@ -1,0 +1,14 @@
+#pragma once
+// Several texts of any bytes as one.
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unishard::tools {
+
+std::string pack(const std::vector<std::string>& texts);
+/// Throws Corrupt naming `where` when `text` is not `count` packed texts.
+std::vector<std::string> unpack(std::string_view text, std::size_t count, std::string_view where);
+
+}  // namespace unishard::tools

@@ -1,0 +1,97 @@
+#include "lib/shared_output.hpp"
+
+#include "unishard/format/commit.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
+
+#include "lib/number_text.hpp"
+#include "lib/shared_digests.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace unishard::tools {
+namespace {
+
+std::string fingerprint(const Catalog& target) {
+  std::uint64_t crc = 0;
+  for (const TensorInfo& tensor : target.tensors) {
+    crc = crc64(fmt::format("{}\n{}\n{}\n", tensor.label(), name_of(tensor.dtype),
+                            tensor.crc64.value_or(0)),
+                crc);
+    for (const std::uint64_t extent : tensor.shape) crc = crc64(fmt::format("{} ", extent), crc);
+  }
+  return fmt::format("{} {} {} {}", hex64(crc), target.world_size, target.stage, target.step);
+}
+
+void require_same(Team& team, const Catalog& target) {
+  const std::vector<std::string> wanted = team.gather(fingerprint(target));
+  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
+    if (wanted[rank] == wanted[0]) continue;
+    raise(ErrorCode::Mismatch, fmt::format("rank {} would write another result than rank 0", rank),
+          "start all processes with the same arguments, where they see the same files");
+  }
+}
+
+/// For names of files: it must be one.
+std::string common_id(Team& team) {
+  std::string id = team.gather(team.is_first() ? new_save_id() : "").front();
+  if (!is_partial_name(marked_name("output", kPartialMark, id)))
+    raise(ErrorCode::Corrupt, fmt::format("rank 0 gave {} for an id", quote(id)));
+  return id;
+}
+
+}  // namespace
+
+std::uint64_t SharedSink::total_bytes() const {
+  return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+}
+
+bool SharedSink::is_one_process_work() const {
+  return bytes.size() > 1 &&
+         std::ranges::any_of(bytes, [&](std::uint64_t each) { return each == total_bytes(); });
+}
+
+SharedSink make_shared_sink(
+    Team& team, const Catalog& target,
+    const std::function<std::unique_ptr<converters::Sink>(const converters::Share&)>& make) {
+  SharedSink out;
+  team.agree("opening the output", [&] {
+    require_same(team, target);
+    const std::string id = common_id(team);
+    const converters::Share share{.rank = team.rank(), .size = team.size(), .id = id};
+    team.agree("opening the output", [&] {
+      if (team.is_first()) out.sink = make(share);
+    });
+    if (!team.is_first()) out.sink = make(share);
+    std::uint64_t bytes = 0;
+    for (const Fragment& fragment : out.sink->fragments())
+      bytes += fragment.range.size() * size_of(target.tensors[fragment.tensor].dtype);
+    for (const std::string& text : team.gather(std::to_string(bytes)))
+      out.bytes.push_back(parse_number(text, "the team's shares"));
+  });
+  return out;
+}
+
+converters::Digests write_together(Team& team, const converters::CopyPlan& plan,
+                                   converters::Sink& sink, const TransferOptions& options,
+                                   WantDigests wants_digests) {
+  const bool wants = wants_digests == WantDigests::Yes;
+  std::vector<converters::PartDigest> parts;
+  std::vector<std::string> seals;
+  team.agree("writing", [&] {
+    converters::copy(plan, sink, options, wants ? &parts : nullptr);
+    seals = team.gather(sink.seal());
+  });
+  converters::Digests digests;
+  if (wants) digests = gather_digests(team, *plan.target, parts);
+  team.agree("publishing the output", [&] {
+    if (team.is_first()) sink.commit(seals);
+  });
+  return digests;
+}
+
+}  // namespace unishard::tools

@@ -1,0 +1,36 @@
+#pragma once
+// One result written by all processes of a team.
+#include "unishard/converters/sink.hpp"
+
+#include "lib/team.hpp"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace unishard::tools {
+
+/// A sink in each process, of its own share.
+struct SharedSink {
+  std::unique_ptr<converters::Sink> sink;
+  std::vector<std::uint64_t> bytes;  ///< that each process will give to its sink
+
+  std::uint64_t total_bytes() const;
+  /// Several processes, and all the work is one's.
+  bool is_one_process_work() const;
+};
+
+/// Calls `make` in the first process, then in the others. Throws Mismatch when they do not want the
+/// same `target`.
+SharedSink make_shared_sink(
+    Team& team, const Catalog& target,
+    const std::function<std::unique_ptr<converters::Sink>(const converters::Share&)>& make);
+
+/// copy(), seal() and commit(). Returns the digests of what all sinks were given, when
+/// `wants_digests`; else none.
+enum class WantDigests : std::uint8_t { No, Yes };
+converters::Digests write_together(Team& team, const converters::CopyPlan& plan,
+                                   converters::Sink& sink, const TransferOptions& options,
+                                   WantDigests wants_digests = WantDigests::No);
+
+}  // namespace unishard::tools
