@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Whole jobs against `cat` and `cp` of the same bytes, saving and loading against raw I/O, planning and opening at scale, in one run: tests/bench/run.sh [PRESET] [SCALE] [REPEATS] [FOLDER]
+# Whole jobs against `cat` and `cp` of the same bytes, saving and loading against raw I/O, planning and opening at scale, in one run:
+#   tests/bench/run.sh [--peers] [PRESET] [SCALE] [REPEATS] [FOLDER]
+# --peers: also beside torch.save, safetensors, DCP and DeepSpeed's own tools, of the Python in build/peers (tests/run.sh --peers makes it).
+# How cost grows with bytes, shards and tensors: tests/bench/growth.py; what every byte passes through: build/PRESET/tests/functions.
 # Each row: median seconds (min to max) of the repeats, the ratio reference/ours (above 1: ours is faster), peak resident memory. The page cache
 # is dropped before each timed command where that is allowed (root); the first line says which.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+peers=no
+[ "${1:-}" != --peers ] || { peers=yes; shift; }
 preset=${1:-release} scale=${2:-8000} repeats=${3:-3} work=${4:-$(mktemp -d -p "${TMPDIR:-/var/tmp}")}
 bin=build/$preset/bin make=build/$preset/tests/make_example
 trap 'rm -rf "$work"' EXIT
@@ -65,3 +70,8 @@ row "inspect, against reading" inspect read
 "build/$preset/tests/data_plane" "$work/data_plane" --size $((scale / 8)) --repeats "$repeats"   # saving, loading
 rm -rf "$work/data_plane"
 "build/$preset/tests/scale" "$work/scale" --gib 10   # planning, opening
+[ $peers = yes ] || exit 0
+python=build/peers/bin/python
+"$python" tests/bench/beside_torch.py "build/$preset/tests/data_plane" --size $((scale / 8)) --repeats "$repeats" --folder "$work"
+"$bin/unishard" convert "$work/in" "$work/deepspeed" --to deepspeed --quiet
+"$python" tests/bench/beside_deepspeed.py "$work/deepspeed" --build "build/$preset" --repeats "$repeats"
