@@ -125,7 +125,7 @@ class Team::Link {
   void check() const {
     if (!has_failure_) return;
     const std::lock_guard lock(mutex_);
-    throw PeerError(*failure_);
+    if (failure_) throw PeerError(*failure_);
   }
 
  private:

@@ -29,7 +29,9 @@ class PosixStorage final : public Storage {
   std::unique_ptr<File> open(const Path& path) override {
     // O_NONBLOCK: opening a FIFO must not wait; what is not a regular file is refused just after.
     auto file = open_with(path, O_RDONLY | O_NONBLOCK, "opening");
-    if (kind(path) != EntryKind::File)
+    const EntryKind what = kind(path);
+    if (what == EntryKind::Missing) raise_errno("opening", path.native(), ENOENT);  // just removed
+    if (what != EntryKind::File)
       raise(ErrorCode::Corrupt, fmt::format("{} is not a regular file", path.native()));
     return file;
   }
