@@ -284,7 +284,10 @@ TEST_F(TeamCommand, WhatCannotBeSplitIsRank0s) {
     const auto first = unishard(job, torchrun(0, 3, "x")),
                second = unishard(job, torchrun(1, 3, "x"));
     EXPECT_EQ(first.status, 0) << first.err;
-    EXPECT_EQ(first.out, unishard(job).out);
+    // The free space may change at any time.
+    const auto stable = [](const std::string& out) { return out.substr(0, out.find("disk:")); };
+    EXPECT_FALSE(first.out.empty());
+    EXPECT_EQ(stable(first.out), stable(unishard(job).out));
     EXPECT_EQ(second.status, 0) << second.err;
     EXPECT_EQ(second.out, "");
   }

@@ -70,6 +70,7 @@ class Team::Link {
   }
 
   const TeamFolder& folder() const { return folder_; }
+  void stop_pulse() { pulse_ = {}; }
   std::string next_round() { return fmt::format("round-{}", round_++); }
 
   /// Rank 0: everybody's text of a round. Nobody may have failed by then.
@@ -227,6 +228,7 @@ Team::Team(TeamOptions options) : options_(std::move(options)) {
 Team::~Team() {
   if (!link_) return;
   try {
+    if (!is_first()) link_->stop_pulse();  // who has left writes nothing more
     link_->folder().put(left_of(rank()), "");
     if (is_first()) link_->wait_until_left();
     link_.reset();
