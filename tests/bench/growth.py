@@ -4,11 +4,12 @@
     growth.py BIN_FOLDER WORK_FOLDER [--gib 1,4,16] [--shards 1,8,64,512] [--tensors 10,1000,20000] [--memory-limit 64MiB] [--repeats 3]
 
 BIN_FOLDER is build/<preset>. For every point an example checkpoint is made; zero_to_fp32, reshard, verify --deep and inspect run on it in
-turns. A row shows, for each, the median seconds (minimum to maximum), the seconds for one unit of what grows against the first row's
-(1.00: linear; less: cheaper by the unit) and the peak resident memory in MiB. The page cache is dropped before each command where that is allowed. WORK_FOLDER needs twice the largest size.
+turns, and `cat` of the shards for comparison. A row shows, for each, the median seconds (minimum to maximum), those against the first row's (in the first sweep of one GiB: 1.00 is
+linear) and the peak resident memory in MiB. The page cache is dropped before each command where that is allowed. WORK_FOLDER needs twice the largest size.
 """
 import argparse
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -41,7 +42,8 @@ def jobs(program, folder, out, limit):
     return {"zero_to_fp32": [program, "zero_to_fp32", folder, out + ".safetensors", *bounded],
             "reshard": [program, "reshard", folder, out, "--world-size", "3", "--stage", "3", *bounded],
             "verify --deep": [program, "verify", folder, "--deep", *bounded],
-            "inspect": [program, "inspect", folder]}
+            "inspect": [program, "inspect", folder],
+            "cat": ["sh", "-c", f"cat {shlex.quote(folder)}/*/shard-* > /dev/null"]}
 
 
 def measure(arguments, make):
@@ -62,13 +64,13 @@ def measure(arguments, make):
     return times
 
 
-def sweep(arguments, title, points, make):
+def sweep(arguments, title, points, make, unit=lambda point: 1):
     first = None
     for point in points:
         times = measure(arguments, make(point))
         row = {name: (statistics.median(seconds), min(seconds), max(seconds), peak) for name, (seconds, peak) in times.items()}
         first = first or (point, row)
-        cells = [f"{name} {value[0]:.2f} s ({value[1]:.2f} to {value[2]:.2f}) x{value[0] / point / (first[1][name][0] / first[0]):.2f} {value[3]:.0f} MiB"
+        cells = [f"{name} {value[0]:.2f} s ({value[1]:.2f} to {value[2]:.2f}) x{value[0] / unit(point) / (first[1][name][0] / unit(first[0])):.2f} {value[3]:.0f} MiB"
                  for name, value in row.items()]
         print(f"{title} {point}: " + "; ".join(cells), flush=True)
 
@@ -88,7 +90,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     os.makedirs(arguments.work, exist_ok=True)
-    sweep(arguments, "GiB", arguments.gib, lambda gib: ["-w", 4, "--scale", 11000 * gib])
+    sweep(arguments, "GiB", arguments.gib, lambda gib: ["-w", 4, "--scale", 11000 * gib], lambda gib: gib)
     sweep(arguments, "shards (1 GiB)", arguments.shards, lambda count: ["-w", count, "--scale", 11000])
 
     def tensors(count):  # 256 MiB of layers with 9 tensors each, and 6 tensors beside them
