@@ -21,16 +21,9 @@ import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 
+import page_cache
+
 warnings.filterwarnings("ignore", "torch.distributed is disabled")
-
-
-def drop_cache():
-    os.sync()
-    try:
-        with open("/proc/sys/vm/drop_caches", "w") as file:
-            file.write("3")
-    except OSError:
-        pass
 
 
 def sync_tree(path):
@@ -81,7 +74,7 @@ def main():
     times = {}
     try:
         for _ in range(arguments.repeats):
-            drop_cache()
+            page_cache.drop()
             ours = json.loads(subprocess.run(
                 [arguments.data_plane, os.path.join(folder, "ours"), "--size", str(arguments.size), "--world-size", "1",
                  "--repeats", "1", "--json"], capture_output=True, check=True).stdout)
@@ -92,7 +85,7 @@ def main():
                 to = os.path.join(folder, name.split(".")[0])
                 os.mkdir(to)
                 saved = clock(lambda: (save(to), sync_tree(to)))
-                drop_cache()
+                page_cache.drop()
                 times.setdefault(name, []).append((saved, clock(load)))
                 shutil.rmtree(to)
     finally:

@@ -16,18 +16,11 @@ import subprocess
 import sys
 import time
 
-
-def drop_cache():
-    os.sync()
-    try:
-        with open("/proc/sys/vm/drop_caches", "w") as file:
-            file.write("3")
-    except OSError:
-        pass
+import page_cache
 
 
 def timed(command):
-    drop_cache()
+    page_cache.drop()
     start = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)

@@ -7,6 +7,7 @@
 #include "unishard/format/limits.hpp"
 
 #include "codec/chunk_codec.hpp"
+#include "expect_whole.hpp"
 #include "forge_shard.hpp"
 #include "make_checkpoint.hpp"
 #include "shard/compression_gauge.hpp"
@@ -165,13 +166,7 @@ class CompressedCheckpoint : public testing::Test {
   Path write(const test::CheckpointSpec& spec) { return test::write_example(dir_.path(), spec); }
 
   static void expect_whole(const Path& tag, const test::CheckpointSpec& spec) {
-    const CheckpointReader reader(posix_storage(), tag);
-    for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
-      const TensorInfo& tensor = reader.catalog().tensors[i];
-      std::vector<std::byte> bytes(tensor.bytes());
-      reader.read(i, {0, tensor.elements()}, bytes);
-      EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, spec.seed)) << tensor.label();
-    }
+    test::expect_whole(CheckpointReader(posix_storage(), tag), spec);
   }
 
   static std::string refusal(const Path& tag) {

@@ -3,6 +3,7 @@
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect_whole.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -21,13 +22,7 @@ void expect_golden(const CheckpointReader& reader, const std::string& expected_i
                    const test::CheckpointSpec& spec = kSpec) {
   EXPECT_EQ(identity(reader.catalog()), expected_identity);
   EXPECT_EQ(reader.catalog().step, spec.step);
-  for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
-    std::vector<std::byte> bytes(reader.catalog().tensors[i].bytes());
-    reader.read(i, {0, reader.catalog().tensors[i].elements()}, bytes);
-    const std::uint64_t seed = spec.seed_of(reader.catalog().tensors[i].fqn);
-    EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, seed))
-        << reader.catalog().tensors[i].label();
-  }
+  test::expect_whole(reader, spec);
 }
 
 TEST(GoldenVersion1, IsReadableBitForBit) {

@@ -5,6 +5,7 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard_base.hpp"
 
+#include "expect_whole.hpp"
 #include "forge_shard.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
@@ -39,14 +40,7 @@ class Sharing : public testing::Test {
   }
 
   static void expect_whole(const Path& tag, const test::CheckpointSpec& spec) {
-    const CheckpointReader reader(posix_storage(), tag);
-    for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
-      const TensorInfo& tensor = reader.catalog().tensors[i];
-      std::vector<std::byte> bytes(tensor.bytes());
-      reader.read(i, {0, tensor.elements()}, bytes);
-      EXPECT_EQ(bytes, test::example_bytes(reader.catalog(), i, spec.seed_of(tensor.fqn)))
-          << tensor.label();
-    }
+    test::expect_whole(CheckpointReader(posix_storage(), tag), spec);
   }
 
   static std::string refusal(const Path& tag) {

@@ -1,0 +1,23 @@
+#pragma once
+// That a checkpoint holds just what write_example() was told to save.
+#include "unishard/format/checkpoint.hpp"
+
+#include "make_checkpoint.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace unishard::test {
+
+inline void expect_whole(const CheckpointReader& reader, const CheckpointSpec& spec) {
+  for (std::size_t i = 0; i < reader.catalog().tensors.size(); ++i) {
+    const TensorInfo& tensor = reader.catalog().tensors[i];
+    std::vector<std::byte> bytes(tensor.bytes());
+    reader.read(i, {0, tensor.elements()}, bytes);
+    EXPECT_EQ(bytes, example_bytes(reader.catalog(), i, spec.seed_of(tensor.fqn)))
+        << tensor.label();
+  }
+}
+
+}  // namespace unishard::test
