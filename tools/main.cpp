@@ -6,7 +6,6 @@
 #include "unishard/format/version.hpp"
 
 #include "commands/command.hpp"
-#include "lib/team.hpp"
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -21,7 +20,6 @@ namespace {
 using unishard::cli::Action;
 
 constexpr int kUsage = 2;
-constexpr int kEnvironment = 3;
 constexpr int kInternal = 5;
 
 /// --memory-limit is about resident memory: few arenas, and freed buffers go back to the system.
@@ -103,17 +101,14 @@ int run(const Action& action) {
   try {
     return action.run();
   } catch (const unishard::Error& error) {
-    const auto* const peer = dynamic_cast<const unishard::tools::PeerError*>(&error);
-    const unishard::ErrorCode cause = peer != nullptr ? peer->cause() : error.code();
     print_error(action.verb, error.what(), error.hint());
-    return cause == unishard::ErrorCode::Cancelled ? 128 + unishard::cli::interrupting_signal()
-                                                   : unishard::exit_status(cause);
-  } catch (const std::bad_alloc&) {
+    return unishard::cli::status_of(error);
+  } catch (const std::bad_alloc& error) {
     print_error(action.verb, "out of memory", "use fewer --threads or a smaller --memory-limit");
-    return kEnvironment;
+    return unishard::cli::status_of(error);
   } catch (const std::exception& error) {
     print_error(action.verb, fmt::format("internal: {}", error.what()), "please report this");
-    return kInternal;
+    return unishard::cli::status_of(error);
   }
 }
 

@@ -29,6 +29,7 @@ using namespace unishard;
 
 constexpr std::uint32_t kLayers = 24;  // of 9 tensors each
 constexpr std::size_t kBlock = std::size_t{4} << 20;
+unsigned threads_per_rank = 2;
 
 /// Calls work(rank) for each rank, each in its thread. The first error is rethrown.
 void on_ranks(std::uint32_t count, const std::function<void(std::uint32_t)>& work) {
@@ -74,7 +75,7 @@ struct RankState {
   std::vector<Fragment> fragments;
   std::vector<std::byte> bytes;
 
-  /// Calls visit(index of the fragment, its bytes) on two threads, as the trainer saves.
+  /// Calls visit(index of the fragment, its bytes) on some threads, as the trainer saves.
   template <class Visit>
   void each_fragment(const Catalog& catalog, const Visit& visit) {
     std::vector<std::span<std::byte>> places;
@@ -84,7 +85,7 @@ struct RankState {
       places.push_back(std::span(bytes).subspan(at, count));
       at += count;
     }
-    run_bounded(fragments.size(), {.threads = 2, .buffer_bytes = 1},
+    run_bounded(fragments.size(), {.threads = threads_per_rank, .buffer_bytes = 1},
                 [&](std::size_t index, std::span<std::byte>) {
                   visit(index, places[index]);
                   return std::uint64_t{0};
@@ -124,10 +125,7 @@ std::vector<RankState> make_states(const Catalog& catalog) {
   std::vector<RankState> states(catalog.world_size);
   for (std::uint32_t rank = 0; rank < catalog.world_size; ++rank) {
     states[rank].fragments = plan_shard(catalog, rank);
-    std::uint64_t bytes = 0;
-    for (const Fragment& fragment : states[rank].fragments)
-      bytes += fragment.range.size() * size_of(catalog.tensors[fragment.tensor].dtype);
-    states[rank].bytes.resize(bytes);
+    states[rank].bytes.resize(bytes_of(catalog, states[rank].fragments));
     fill_like_weights(states[rank].bytes);
   }
   return states;
@@ -322,6 +320,7 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--size", mebibytes, "Size of the checkpoint in MiB")->capture_default_str();
   app.add_option("--world-size", world_size, "Ranks (threads)")->capture_default_str();
+  app.add_option("--threads", threads_per_rank, "Of each rank")->capture_default_str();
   app.add_option("--repeats", repeats, "Rounds; the median counts")->capture_default_str();
   app.add_option("--only", only, "Only the jobs whose names hold this, and `save`");
   app.add_flag("--json", json, "As JSON");

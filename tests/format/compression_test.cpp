@@ -26,6 +26,8 @@ namespace unishard {
 namespace {
 
 namespace fs = std::filesystem;
+using test::expect_whole;
+using test::refusal;
 
 constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
 
@@ -165,20 +167,6 @@ class CompressedCheckpoint : public testing::Test {
  protected:
   Path write(const test::CheckpointSpec& spec) { return test::write_example(dir_.path(), spec); }
 
-  static void expect_whole(const Path& tag, const test::CheckpointSpec& spec) {
-    test::expect_whole(CheckpointReader(posix_storage(), tag), spec);
-  }
-
-  static std::string refusal(const Path& tag) {
-    try {
-      expect_whole(tag, {});
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-      return error.what();
-    }
-    return "not refused";
-  }
-
   test::TempDir dir_;
 };
 
@@ -270,22 +258,18 @@ TEST_F(CompressedCheckpoint, AChunkThatCannotBeDecodedIsDamage) {
 
 TEST_F(CompressedCheckpoint, AnElementCountTheFileCannotHoldIsRefused) {
   const Path tag = write(kForged);
-  const Path path = tag / kManifestFile;
-  Manifest manifest =
-      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
-  manifest.shards.front().data_sets.back().elements = std::uint64_t{1} << 50;
-  replace_text(posix_storage(), path, encode_manifest(manifest));
+  test::edit_manifest(tag, [](Manifest& manifest) {
+    manifest.shards.front().data_sets.back().elements = std::uint64_t{1} << 50;
+  });
   EXPECT_NE(refusal(tag).find("ends beyond the file"), std::string::npos);
 }
 
 TEST_F(CompressedCheckpoint, ChunksThatWouldFillTheMemoryAreRefused) {
   const Path tag = write(kForged);
-  const Path path = tag / kManifestFile;
-  Manifest manifest =
-      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
-  manifest.chunk_bytes = limits::kChunkBytesMax;
-  for (DataSetEntry& set : manifest.shards.front().data_sets) set.elements = 1 << 28;
-  replace_text(posix_storage(), path, encode_manifest(manifest));
+  test::edit_manifest(tag, [](Manifest& manifest) {
+    manifest.chunk_bytes = limits::kChunkBytesMax;
+    for (DataSetEntry& set : manifest.shards.front().data_sets) set.elements = 1 << 28;
+  });
   EXPECT_NE(refusal(tag).find("above the limit"), std::string::npos);
 }
 

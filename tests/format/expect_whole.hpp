@@ -1,11 +1,13 @@
 #pragma once
 // That a checkpoint holds just what write_example() was told to save.
 #include "unishard/format/checkpoint.hpp"
+#include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace unishard::test {
@@ -18,6 +20,21 @@ inline void expect_whole(const CheckpointReader& reader, const CheckpointSpec& s
     EXPECT_EQ(bytes, example_bytes(reader.catalog(), i, spec.seed_of(tensor.fqn)))
         << tensor.label();
   }
+}
+
+inline void expect_whole(const Path& tag, const CheckpointSpec& spec) {
+  expect_whole(CheckpointReader(posix_storage(), tag), spec);
+}
+
+/// What is said of a damaged checkpoint.
+inline std::string refusal(const Path& tag) {
+  try {
+    expect_whole(tag, {});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Corrupt) << error.what();
+    return error.what();
+  }
+  return "not refused";
 }
 
 }  // namespace unishard::test

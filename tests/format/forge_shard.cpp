@@ -1,6 +1,6 @@
 #include "forge_shard.hpp"
 
-#include "unishard/format/limits.hpp"
+#include "unishard/format/checkpoint.hpp"
 
 #include "shard/tables.hpp"
 
@@ -19,27 +19,31 @@ auto row_bytes(Bytes& shard, const DataSetEntry& set, std::uint64_t chunk) {
 
 }  // namespace
 
+void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit) {
+  Manifest manifest = read_manifest(posix_storage(), tag);
+  edit(manifest);
+  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
+}
+
 void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit) {
-  const Path path = tag / kManifestFile;
-  Manifest manifest =
-      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
-  ShardEntry& entry = manifest.shards.front();
-  std::string bytes = read_text(posix_storage(), tag / entry.file, 1 << 30);
-  edit(bytes, entry);
-  replace_text(posix_storage(), tag / entry.file, bytes);
-  std::vector<std::vector<ChunkRow>> rows;
-  for (const DataSetEntry& set : entry.data_sets) {
-    auto& table = rows.emplace_back();
-    for (std::uint64_t i = 0; i < detail::chunk_count(set.padded_bytes(), kChunkBytes); ++i)
-      table.push_back(chunk_row(bytes, set, i));
-  }
-  auto payload = detail::payload_extents(entry.data_sets, rows);
-  std::erase_if(payload, [&](const detail::Extent& extent) {
-    return extent.offset > bytes.size() || extent.bytes > bytes.size() - extent.offset;
+  edit_manifest(tag, [&](Manifest& manifest) {
+    ShardEntry& entry = manifest.shards.front();
+    std::string bytes = read_text(posix_storage(), tag / entry.file, 1 << 30);
+    edit(bytes, entry);
+    replace_text(posix_storage(), tag / entry.file, bytes);
+    std::vector<std::vector<ChunkRow>> rows;
+    for (const DataSetEntry& set : entry.data_sets) {
+      auto& table = rows.emplace_back();
+      for (std::uint64_t i = 0; i < detail::chunk_count(set.padded_bytes(), kChunkBytes); ++i)
+        table.push_back(chunk_row(bytes, set, i));
+    }
+    auto payload = detail::payload_extents(entry.data_sets, rows);
+    std::erase_if(payload, [&](const detail::Extent& extent) {
+      return extent.offset > bytes.size() || extent.bytes > bytes.size() - extent.offset;
+    });
+    const auto file = posix_storage().open(tag / entry.file);
+    entry.metadata_crc64 = detail::metadata_crc64(*file, entry.bytes, payload);
   });
-  const auto file = posix_storage().open(tag / entry.file);
-  entry.metadata_crc64 = detail::metadata_crc64(*file, entry.bytes, payload);
-  replace_text(posix_storage(), path, encode_manifest(manifest));
 }
 
 ChunkRow chunk_row(const std::string& shard, const DataSetEntry& set, std::uint64_t chunk) {

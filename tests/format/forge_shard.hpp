@@ -9,6 +9,8 @@
 
 namespace unishard::test {
 
+void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit);
+
 /// `edit` gets the file's bytes and its entry in the manifest.
 void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit);
 

@@ -20,6 +20,8 @@ namespace unishard {
 namespace {
 
 namespace fs = std::filesystem;
+using test::expect_whole;
+using test::refusal;
 
 constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
 
@@ -37,20 +39,6 @@ class Sharing : public testing::Test {
     spec.base = base;
     spec.changed = std::move(changed);
     return write(spec);
-  }
-
-  static void expect_whole(const Path& tag, const test::CheckpointSpec& spec) {
-    test::expect_whole(CheckpointReader(posix_storage(), tag), spec);
-  }
-
-  static std::string refusal(const Path& tag) {
-    try {
-      expect_whole(tag, {});
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Corrupt) << error.what();
-      return error.what();
-    }
-    return "not refused";
   }
 
   static std::vector<ShardEntry> entries(const Path& tag) {
@@ -216,19 +204,11 @@ TEST_F(Sharing, AnAbandonedShardTakesItsLinksAlong) {
   EXPECT_EQ(posix_storage().list(folder).size(), 0u);
 }
 
-void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit) {
-  const Path path = tag / kManifestFile;
-  Manifest manifest =
-      decode_manifest(read_text(posix_storage(), path, limits::kManifestBytes), path.string());
-  edit(manifest);
-  replace_text(posix_storage(), path, encode_manifest(manifest));
-}
-
 // Large files of which little is used are not carried along for ever.
 TEST_F(Sharing, AFileThatIsMostlyUnusedIsDropped) {
   const Path first = write(example("a"));
   const Path second = write_over(first, example("b"));
-  edit_manifest(second, [&](Manifest& manifest) {
+  test::edit_manifest(second, [&](Manifest& manifest) {
     for (ShardEntry& entry : manifest.shards) {
       entry.bases.front().bytes = std::uint64_t{1} << 30;
       fs::resize_file(second / entry.bases.front().file, entry.bases.front().bytes);

@@ -73,17 +73,6 @@ Path meeting_place(const tools::Job& job, const Processes::Work& work, const std
          (".unishard-team-" + hex64(crc64(key)));
 }
 
-ErrorCode cause_of(const std::exception& error) {
-  if (const auto* peer = dynamic_cast<const tools::PeerError*>(&error)) return peer->cause();
-  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code();
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? ErrorCode::Io
-                                                                : ErrorCode::Internal;
-}
-
-int status_of(ErrorCode cause) {
-  return cause == ErrorCode::Cancelled ? 128 + interrupting_signal() : exit_status(cause);
-}
-
 }  // namespace
 
 void Processes::add_to(CLI::App& app) {
@@ -133,9 +122,8 @@ int Processes::run_in_team(tools::TeamOptions options,
     team.agree(command.front(), [&] { status = body(team); });
     return status;
   } catch (const std::exception& error) {
-    const ErrorCode cause = cause_of(error);
-    if (is_first || !has_met || cause == ErrorCode::PeerFailed) throw;
-    return status_of(cause);  // rank 0 knows, and says it for all
+    if (is_first || !has_met || cause_of(error) == ErrorCode::PeerFailed) throw;
+    return status_of(error);  // rank 0 knows, and says it for all
   }
 }
 
@@ -153,6 +141,18 @@ int Processes::launch() const {
                command.front(), failure->text());
   }
   return failure->status();
+}
+
+ErrorCode cause_of(const std::exception& error) {
+  if (const auto* peer = dynamic_cast<const tools::PeerError*>(&error)) return peer->cause();
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code();
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? ErrorCode::Io
+                                                                : ErrorCode::Internal;
+}
+
+int status_of(const std::exception& error) {
+  const ErrorCode cause = cause_of(error);
+  return cause == ErrorCode::Cancelled ? 128 + interrupting_signal() : exit_status(cause);
 }
 
 }  // namespace unishard::cli

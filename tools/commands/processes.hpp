@@ -1,10 +1,13 @@
 #pragma once
 // One verb in several processes: `--procs N`, or a launcher that started the same command several
 // times.
+#include "unishard/format/error.hpp"
+
 #include "lib/team.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -33,5 +36,10 @@ struct Processes {
   int launch() const;
   int run_in_team(tools::TeamOptions options, const std::function<int(tools::Team&)>& body) const;
 };
+
+/// What made a verb fail, in this process or in another of its team.
+ErrorCode cause_of(const std::exception& error);
+/// The exit status that says so; 128 + the signal when one ended it.
+int status_of(const std::exception& error);
 
 }  // namespace unishard::cli

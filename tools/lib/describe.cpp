@@ -66,7 +66,8 @@ void measure_missing(const converters::Source& source, const TransferOptions& op
     if (tensor.stats) return std::uint64_t{0};
     Stats stats;
     const std::uint64_t bytes = read_blocks(
-        source, index, buffer,
+        {0, tensor.elements()}, size_of(tensor.dtype), buffer,
+        [&](ElementRange range, std::span<std::byte> out) { source.read(index, range, out); },
         [&](std::span<const std::byte> block) { stats.append(measure(tensor.dtype, block)); });
     tensor.stats = stats;
     return bytes;

@@ -1,6 +1,6 @@
 #pragma once
-// A whole tensor through one buffer, from its first element to its last.
-#include "unishard/converters/source.hpp"
+// A run of a tensor through one buffer, from its first element to its last.
+#include "unishard/format/catalog.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,21 +8,19 @@
 
 namespace unishard::tools {
 
-/// Calls use(bytes) for consecutive blocks of `tensor`, as many elements as `buffer` holds at a
-/// time. Returns the bytes read.
-template <class Use>
-std::uint64_t read_blocks(const converters::Source& source, std::size_t tensor,
-                          std::span<std::byte> buffer, Use&& use) {
-  const TensorInfo& info = source.catalog().tensors[tensor];
-  const std::uint64_t width = size_of(info.dtype), elements = info.elements();
+/// Calls read(range, bytes) and then use(bytes) for consecutive parts of `range`, as many elements
+/// of `width` bytes as `buffer` holds at a time. Returns the bytes read.
+template <class Read, class Use>
+std::uint64_t read_blocks(ElementRange range, std::uint64_t width, std::span<std::byte> buffer,
+                          const Read& read, const Use& use) {
   const std::uint64_t step = buffer.size() / width;
-  for (std::uint64_t begin = 0; begin < elements; begin += step) {
-    const ElementRange range{begin, std::min(begin + step, elements)};
-    const auto bytes = buffer.first(range.size() * width);
-    source.read(tensor, range, bytes);
+  for (std::uint64_t begin = range.begin; begin < range.end; begin += step) {
+    const ElementRange block{begin, std::min(begin + step, range.end)};
+    const auto bytes = buffer.first(block.size() * width);
+    read(block, bytes);
     use(bytes);
   }
-  return elements * width;
+  return range.size() * width;
 }
 
 }  // namespace unishard::tools

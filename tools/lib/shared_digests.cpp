@@ -3,6 +3,8 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include "lib/read_blocks.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,15 +63,10 @@ std::vector<converters::PartDigest> digest_share(const DigestJob& job, const Tea
     parts.push_back({fragment, 0});
   run_bounded(parts.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     auto& [part, digest] = parts[index];
-    const std::uint64_t width = size_of(job.catalog->tensors[part.tensor].dtype);
-    const std::uint64_t step = buffer.size() / width;
-    for (std::uint64_t begin = part.range.begin; begin < part.range.end; begin += step) {
-      const ElementRange range{begin, std::min(begin + step, part.range.end)};
-      const auto bytes = buffer.first(range.size() * width);
-      job.read(part.tensor, range, bytes);
-      digest = crc64(bytes, digest);
-    }
-    return part.range.size() * width;
+    return read_blocks(
+        part.range, size_of(job.catalog->tensors[part.tensor].dtype), buffer,
+        [&](ElementRange range, std::span<std::byte> out) { job.read(part.tensor, range, out); },
+        [&](std::span<const std::byte> block) { digest = crc64(block, digest); });
   });
   return parts;
 }

@@ -39,7 +39,7 @@ void require_same(Team& team, const Catalog& target) {
 /// For names of files: it must be one.
 std::string common_id(Team& team) {
   std::string id = team.gather(team.is_first() ? new_save_id() : "").front();
-  if (!is_partial_name(marked_name("output", kPartialMark, id)))
+  if (!is_save_id(id))
     raise(ErrorCode::Corrupt, fmt::format("rank 0 gave {} for an id", quote(id)));
   return id;
 }
@@ -67,9 +67,7 @@ SharedSink make_shared_sink(
       if (team.is_first()) out.sink = make(share);
     });
     if (!team.is_first()) out.sink = make(share);
-    std::uint64_t bytes = 0;
-    for (const Fragment& fragment : out.sink->fragments())
-      bytes += fragment.range.size() * size_of(target.tensors[fragment.tensor].dtype);
+    const std::uint64_t bytes = bytes_of(target, out.sink->fragments());
     for (const std::string& text : team.gather(std::to_string(bytes)))
       out.bytes.push_back(parse_number(text, "the team's shares"));
   });

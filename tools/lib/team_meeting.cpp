@@ -14,6 +14,7 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include "lib/patience.hpp"
 
@@ -125,8 +126,7 @@ class Meeting {
 
   static bool is_session(std::string_view name) {
     constexpr std::string_view kStart = "session-";
-    return name.starts_with(kStart) && name.size() == kStart.size() + 32 &&
-           name.find_first_not_of("0123456789abcdef", kStart.size()) == std::string_view::npos;
+    return name.starts_with(kStart) && is_save_id(name.substr(kStart.size()));
   }
 
   [[noreturn]] void give_up() {

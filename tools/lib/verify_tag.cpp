@@ -51,7 +51,7 @@ class TagCheck {
             "use another checkpoint");
         return false;
       }
-      manifest_ = decode_manifest(read_text(storage_, path, limits::kManifestBytes), path.string());
+      manifest_ = unishard::read_manifest(storage_, folder_);
     } catch (const Error& error) {
       add("manifest-unreadable", path, error.what(), error.hint());
       return false;

@@ -30,7 +30,6 @@ class Progress final : public Observer {
   void advance(std::uint64_t bytes) override;
   void end() override;
 
-  std::uint64_t done_bytes() const { return done_bytes_; }
   double seconds() const;
   /// "1.20 GiB in 0.5 s (2.40 GiB/s)", of what all processes did together.
   std::string summary(std::uint64_t bytes) const;

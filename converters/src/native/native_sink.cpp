@@ -101,27 +101,20 @@ class NativeSink final : public Sink {
   void plan_ranks(const Share& share) {
     const ShardPlans plans(catalog_);
     std::vector<std::uint64_t> bytes;
-    for (std::uint32_t rank = 0; rank < catalog_.world_size && share.size > 1; ++rank)
-      bytes.push_back(payload_bytes(plans.shard(rank)));
+    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) {
+      ranks_[rank].fragments = plans.shard(rank);
+      bytes.push_back(bytes_of(catalog_, ranks_[rank].fragments));
+    }
     const std::vector<bool> ours = owned(bytes, share);
     for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) {
-      ranks_[rank].is_ours = share.size == 1 || ours[rank];
-      if (ranks_[rank].is_ours) plan_rank(plans, rank);
+      ranks_[rank].is_ours = ours[rank];
+      if (!ours[rank]) ranks_[rank].fragments = {};
+      add_fragments(rank);
     }
   }
 
-  std::uint64_t payload_bytes(const std::vector<Fragment>& fragments) const {
-    std::uint64_t bytes = 0;
-    for (const Fragment& fragment : fragments) {
-      const TensorInfo& tensor = catalog_.tensors[fragment.tensor];
-      bytes += fragment.range.size() * size_of(tensor.dtype);
-    }
-    return bytes;
-  }
-
-  void plan_rank(const ShardPlans& plans, std::uint32_t rank) {
+  void add_fragments(std::uint32_t rank) {
     RankShard& shard = ranks_[rank];
-    shard.fragments = plans.shard(rank);
     shard.first_fragment = fragments_.size();
     for (const Fragment& fragment : shard.fragments) {
       shard.missing_elements += fragment.range.size();
@@ -148,14 +141,11 @@ class NativeSink final : public Sink {
 
   void check_identity() const {
     if (!expected_identity_) return;
-    const Path path = staging_ / kManifestFile;
-    const Manifest manifest =
-        decode_manifest(read_text(storage_, path, limits::kManifestBytes), path.string());
-    const std::optional<std::string> written = identity(manifest.catalog);
+    const std::optional<std::string> written = identity(read_manifest(storage_, staging_).catalog);
     if (written == expected_identity_) return;
     raise(
         ErrorCode::Corrupt,
-        fmt::format("{}: what was written has identity {}, the source has {}", path.string(),
+        fmt::format("{}: what was written has identity {}, the source has {}", staging_.string(),
                     written.value_or("none"), *expected_identity_),
         "nothing was published; run `unishard verify --deep` on the source, and suspect the memory "
         "of this machine if it is sound");

@@ -3,6 +3,7 @@
 // format.
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include <fmt/format.h>
 
@@ -71,6 +72,12 @@ class Fields {
     const Json& value = at(key);
     if (!value.is_string()) fail(key, "must be a string");
     return value.get_ref<const std::string&>();
+  }
+
+  const std::string& save_id() const {
+    const std::string& id = text("save_id");
+    if (!is_save_id(id)) fail("save_id", "must have 32 lower-case hexadecimal digits");
+    return id;
   }
 
   const Json& array(std::string_view key, std::uint64_t max_items) const {

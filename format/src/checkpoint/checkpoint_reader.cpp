@@ -22,12 +22,11 @@ struct CheckpointReader::Impl {
   std::vector<std::size_t> masters;  // derived tensor -> its fp32 state
 
   void open(Storage& storage) {
-    const Path path = folder / kManifestFile;
-    if (storage.kind(path) == EntryKind::Missing) {
+    if (storage.kind(folder / kManifestFile) == EntryKind::Missing) {
       raise(ErrorCode::NotFound, fmt::format("{}: no {} here, so this is not a complete checkpoint",
                                              folder.native(), kManifestFile));
     }
-    manifest = decode_manifest(read_text(storage, path, limits::kManifestBytes), path.native());
+    manifest = read_manifest(storage, folder);
     refuse_extra_shards(storage);
     const auto cache = make_chunk_cache();
     for (const ShardEntry& entry : manifest.shards) {

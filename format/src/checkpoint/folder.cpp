@@ -10,18 +10,21 @@
 
 namespace unishard {
 
+Manifest read_manifest(Storage& storage, const Path& tag_folder) {
+  const Path path = tag_folder / kManifestFile;
+  return decode_manifest(read_text(storage, path, limits::kManifestBytes), path.native());
+}
+
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
   std::vector<TagEntry> tags;
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
-    const Path manifest = folder / entry.name / kManifestFile;
-    if (storage.kind(manifest) != EntryKind::File) continue;
+    if (storage.kind(folder / entry.name / kManifestFile) != EntryKind::File) continue;
     TagEntry tag{entry.name, -1, entry.modified_seconds, {}};
     try {
-      const Manifest decoded =
-          decode_manifest(read_text(storage, manifest, limits::kManifestBytes), manifest.native());
-      tag.step = decoded.catalog.step;
-      tag.saved_unix_seconds = decoded.saved_unix_seconds;
+      const Manifest manifest = read_manifest(storage, folder / entry.name);
+      tag.step = manifest.catalog.step;
+      tag.saved_unix_seconds = manifest.saved_unix_seconds;
     } catch (const Error& error) {
       tag.problem = error.what();
     }

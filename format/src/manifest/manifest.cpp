@@ -178,10 +178,6 @@ void check_version(const Fields& fields) {
   }
 }
 
-void check_save_id(const Fields& fields, const std::string& id) {
-  if (!is_save_id(id)) fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
-}
-
 Json required_features(const Manifest& manifest) {
   Json features = Json::array();
   for (const auto& [name, member] : {std::pair{kZstdFeature, &DataSetEntry::compressed},
@@ -262,8 +258,7 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
   const Fields fields(json, std::string(where));
   check_version(fields);
   Manifest manifest;
-  manifest.save_id = fields.text("save_id");
-  check_save_id(fields, manifest.save_id);
+  manifest.save_id = fields.save_id();
   manifest.tag = fields.text("tag");
   manifest.saved_unix_seconds =
       fields.i64("saved_unix_seconds", 0, std::numeric_limits<std::int64_t>::max());

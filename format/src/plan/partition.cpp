@@ -107,6 +107,13 @@ ElementRange FlatLayout::owned(std::size_t index, std::uint32_t rank,
   return {flat.begin - slot.offset, flat.end - slot.offset};
 }
 
+std::uint64_t bytes_of(const Catalog& catalog, std::span<const Fragment> fragments) {
+  std::uint64_t bytes = 0;
+  for (const Fragment& fragment : fragments)
+    bytes += fragment.range.size() * size_of(catalog.tensors[fragment.tensor].dtype);
+  return bytes;
+}
+
 FlatLayout flat_layout(std::span<const std::uint64_t> parameter_elements) {
   FlatLayout layout;
   for (const std::uint64_t elements : parameter_elements) {

@@ -3,9 +3,26 @@
 #include "unishard/format/crc64.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 namespace unishard::detail {
+namespace {
+
+/// Whether a row of the base is of just these bytes, as they are. Behind what a contiguous data set
+/// of the base stores of its last chunk is padding, zero here as there.
+bool is_plain(const ChunkRow& row, std::span<const std::byte> bytes, std::uint64_t crc) {
+  if (row.filter_mask != kNoFilter || row.stored_bytes > bytes.size()) return false;
+  if (row.stored_bytes < bytes.size()) crc = crc64(bytes.first(row.stored_bytes));
+  return crc == row.crc64;
+}
+
+/// Whether two chunks store the same.
+bool is_same(const ChunkRow& a, const ChunkRow& b) {
+  return a.filter_mask == b.filter_mask && a.stored_bytes == b.stored_bytes && a.crc64 == b.crc64;
+}
+
+}  // namespace
 
 ChunkedPayload::ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
                                Compression how, const BaseLinks* base)
@@ -81,51 +98,30 @@ std::span<const std::byte> ChunkedPayload::encode(ChunkCodec& codec, std::size_t
 /// Returns whether the chunk was written: the base does not hold it.
 bool ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes,
                            std::uint64_t crc) {
-  if (shares_plain(set, chunk, bytes, crc)) return false;
+  const ChunkRow* const known = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
+  ChunkRow& row = rows_[set].at(chunk);
+  if (known != nullptr && is_plain(*known, bytes, crc)) {
+    row = *known;
+    return false;
+  }
   const bool encodes = how_.mode == Compression::Mode::Zstd ||
                        (how_.mode == Compression::Mode::Auto && gauges_[set].pays());
   std::optional<BorrowedCodec> codec;
   const auto encoded =
       encodes ? encode(*codec.emplace(), set, bytes) : std::span<const std::byte>();
-  if (encoded.empty()) {
-    put(set, chunk, bytes, kNoFilter);
-    return true;
+  const bool is_encoded = !encoded.empty();
+  const auto stored = is_encoded ? encoded : bytes;
+  if (is_encoded) crc = crc64(encoded);
+  row = {0, static_cast<std::uint32_t>(stored.size()), is_encoded ? kBothFilters : kNoFilter, crc,
+         0};
+  // Equal bytes have equal codes, from one version of zstd at least.
+  if (known != nullptr && is_encoded && is_same(*known, row)) {
+    row = *known;
+    return false;
   }
-  if (shares_encoded(set, chunk, encoded)) return false;
-  put(set, chunk, encoded, kBothFilters);
+  row.file_offset = container_.place_chunk(set, chunk, stored.size(), row.filter_mask);
+  gauges_[set].written(seconds_of([&] { file_.write_at(row.file_offset, stored); }), stored.size());
   return true;
-}
-
-/// Whether the base holds just these bytes, as they are; then its row is the chunk's. Behind what a
-/// contiguous data set of the base stores of its last chunk is padding, zero here as there.
-bool ChunkedPayload::shares_plain(std::size_t set, std::uint64_t chunk,
-                                  std::span<const std::byte> bytes, std::uint64_t crc) {
-  const ChunkRow* const row = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
-  if (row == nullptr || row->filter_mask != kNoFilter || row->stored_bytes > bytes.size())
-    return false;
-  if (row->stored_bytes < bytes.size()) crc = crc64(bytes.first(row->stored_bytes));
-  if (crc != row->crc64) return false;
-  rows_[set].at(chunk) = *row;
-  return true;
-}
-
-/// The same of an encoded chunk: equal bytes have equal codes, from one version of zstd at least.
-bool ChunkedPayload::shares_encoded(std::size_t set, std::uint64_t chunk,
-                                    std::span<const std::byte> encoded) {
-  const ChunkRow* const row = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
-  if (row == nullptr || row->filter_mask != kBothFilters || row->stored_bytes != encoded.size() ||
-      crc64(encoded) != row->crc64)
-    return false;
-  rows_[set].at(chunk) = *row;
-  return true;
-}
-
-void ChunkedPayload::put(std::size_t set, std::uint64_t chunk, std::span<const std::byte> stored,
-                         std::uint32_t filter_mask) {
-  const std::uint64_t offset = container_.place_chunk(set, chunk, stored.size(), filter_mask);
-  gauges_[set].written(seconds_of([&] { file_.write_at(offset, stored); }), stored.size());
-  rows_[set].at(chunk) = {offset, static_cast<std::uint32_t>(stored.size()), filter_mask,
-                          crc64(stored), 0};
 }
 
 }  // namespace unishard::detail

@@ -52,11 +52,6 @@ class ChunkedPayload {
              std::uint64_t crc);
   std::span<const std::byte> encode(ChunkCodec& codec, std::size_t set,
                                     std::span<const std::byte> bytes);
-  bool shares_plain(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes,
-                    std::uint64_t crc);
-  bool shares_encoded(std::size_t set, std::uint64_t chunk, std::span<const std::byte> encoded);
-  void put(std::size_t set, std::uint64_t chunk, std::span<const std::byte> stored,
-           std::uint32_t filter_mask);
 
   File& file_;
   Container& container_;

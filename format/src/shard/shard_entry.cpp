@@ -27,10 +27,6 @@ std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
   return fmt::format("shard-{:05}-of-{:05}.h5", rank, world_size);
 }
 
-bool is_save_id(std::string_view text) {
-  return text.size() == 32 && parse_hex64(text.substr(0, 16)) && parse_hex64(text.substr(16));
-}
-
 Json to_json(const ShardEntry& entry) {
   Json data_sets = Json::array();
   for (const DataSetEntry& item : entry.data_sets) {
@@ -108,10 +104,8 @@ DataSetEntry data_set_from_json(const Json& json, const std::string& where,
 
 BaseFile base_from_json(const Json& json, const std::string& where) {
   const detail::Fields fields(json, where);
-  BaseFile base{fields.text("file"), fields.text("save_id"), 0, fields.text("group")};
+  BaseFile base{fields.text("file"), fields.save_id(), 0, fields.text("group")};
   check_file_name(fields, base.file);
-  if (!is_save_id(base.save_id))
-    fields.fail("save_id", "must have 32 lower-case hexadecimal digits");
   base.bytes = fields.u64("bytes", std::uint64_t{1} << 62);
   if (base.group != "data" && base.group != "fresh")
     fields.fail("group", fmt::format("{} is neither data nor fresh", quote(base.group)));

@@ -21,6 +21,9 @@ struct TagEntry {
   std::string problem;  ///< empty, or why the manifest cannot be read
 };
 
+/// Throws what read_text() and decode_manifest() do.
+Manifest read_manifest(Storage& storage, const Path& tag_folder);
+
 /// Committed tags of `folder`, by (step, time, name), oldest first. Leftovers of interrupted saves
 /// are not listed.
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder);

@@ -10,12 +10,16 @@ namespace unishard {
 inline constexpr std::string_view kPartialMark = ".partial-";
 inline constexpr std::string_view kRemovedMark = ".removed-";
 
-/// `name` = something + `mark` + 32 hexadecimal digits (commit.hpp's new_save_id()).
+/// 32 lower-case hexadecimal digits, as commit.hpp's new_save_id() gives.
+inline bool is_save_id(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+/// `name` = something + `mark` + a save id.
 inline bool has_mark(std::string_view name, std::string_view mark) {
   if (name.size() <= mark.size() + 32) return false;
-  const std::string_view id = name.substr(name.size() - 32);
-  if (id.find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
-  return name.substr(0, name.size() - 32).ends_with(mark);
+  return is_save_id(name.substr(name.size() - 32)) &&
+         name.substr(0, name.size() - 32).ends_with(mark);
 }
 
 inline bool is_partial_name(std::string_view name) { return has_mark(name, kPartialMark); }

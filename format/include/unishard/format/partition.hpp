@@ -44,6 +44,9 @@ struct Fragment {
   bool operator==(const Fragment&) const = default;
 };
 
+/// Of their elements, without padding.
+std::uint64_t bytes_of(const Catalog& catalog, std::span<const Fragment> fragments);
+
 /// What each rank of catalog.world_size writes at catalog.stage, sorted by (tensor, begin); empty
 /// ranges are left out. At stage >= 1 the states of parameters that are in a unit follow the flat
 /// layout; everything else (buffers, frozen weights, all of stage 0, tensors outside any unit) is

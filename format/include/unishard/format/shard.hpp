@@ -95,9 +95,6 @@ struct ChunkRow {
   std::uint32_t file = 0;         ///< 0: the shard itself; else ShardEntry::bases[file - 1]
 };
 
-/// Whether `text` has 32 lower-case hexadecimal digits.
-bool is_save_id(std::string_view text);
-
 /// "shard-00003-of-00008.h5"
 std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size);
 

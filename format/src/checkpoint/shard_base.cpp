@@ -1,8 +1,7 @@
 #include "unishard/format/shard_base.hpp"
 
+#include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/limits.hpp"
-#include "unishard/format/manifest.hpp"
 
 #include "codec/chunk_codec.hpp"
 
@@ -24,9 +23,7 @@ constexpr std::uint64_t kSlackBytes = std::uint64_t{16} << 20;
 
 ShardBase::ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t rank,
                      std::uint32_t world_size) {
-  const Path path = tag_folder / kManifestFile;
-  const Manifest manifest =
-      decode_manifest(read_text(storage, path, limits::kManifestBytes), path.native());
+  const Manifest manifest = read_manifest(storage, tag_folder);
   if (manifest.shards.size() != world_size || manifest.chunk_bytes != kChunkBytes) {
     raise(ErrorCode::Mismatch,
           fmt::format("{}: {} shards with chunks of {} bytes; {} with {} are wanted",
