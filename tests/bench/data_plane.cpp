@@ -29,7 +29,7 @@ using namespace unishard;
 
 constexpr std::uint32_t kLayers = 24;  // of 9 tensors each
 constexpr std::size_t kBlock = std::size_t{4} << 20;
-unsigned threads_per_rank = 2;
+unsigned threads_per_rank = 4;
 
 /// Calls work(rank) for each rank, each in its thread. The first error is rethrown.
 void on_ranks(std::uint32_t count, const std::function<void(std::uint32_t)>& work) {

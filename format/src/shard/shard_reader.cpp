@@ -1,12 +1,14 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/io.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard.hpp"
 
 #include "codec/chunk_codec.hpp"
 #include "shard/chunk_cache.hpp"
 #include "shard/tables.hpp"
+#include "storage/block_pool.hpp"
 
 #include <fmt/format.h>
 
@@ -22,6 +24,18 @@ using detail::Extent;
 std::shared_ptr<ChunkCache> make_chunk_cache(std::uint64_t capacity_bytes) {
   return std::make_shared<ChunkCache>(capacity_bytes);
 }
+
+namespace {
+
+/// What there is of `from` from byte `inside` on, as much as `out` takes. Returns the bytes.
+std::uint64_t copy_part(std::span<const std::byte> from, std::uint64_t inside,
+                        std::span<std::byte> out) {
+  const std::uint64_t count = std::min<std::uint64_t>(out.size(), from.size() - inside);
+  std::memcpy(out.data(), from.data() + inside, count);
+  return count;
+}
+
+}  // namespace
 
 struct ShardReader::Impl {
   Path path;
@@ -394,13 +408,57 @@ struct ShardReader::Impl {
     return true;
   }
 
-  ChunkCache::Bytes cached_chunk(std::size_t set, std::uint64_t chunk) const {
-    const std::uint64_t number = first_chunk(set) + chunk;
-    if (auto held = cache->find(this, number)) return held;
-    auto bytes = cache->memory(chunk_length(set, chunk));
+  /// Reads bytes from byte `at` of a data set on into `out`, some or all, and returns how many.
+  std::uint64_t read_some(std::size_t set, std::uint64_t at, std::span<std::byte> out) const {
+    const std::uint64_t chunk = at / chunk_bytes, inside = at % chunk_bytes;
+    if (const std::uint64_t whole = inside == 0 ? whole_chunks(set, chunk, out.size()) : 0) {
+      read_chunks(set, chunk, out.first(whole));
+      return whole;
+    }
+    if (const auto held = cache->find(this, first_chunk(set) + chunk))
+      return copy_part(*held, inside, out);
+    if (has_windows(set)) return read_window(set, chunk, inside, out);
+    const auto bytes = cache->memory(chunk_length(set, chunk));
     read_chunks(set, chunk, *bytes);
-    cache->keep(this, number, bytes);
-    return bytes;
+    cache->keep(this, first_chunk(set) + chunk, bytes);
+    return copy_part(*bytes, inside, out);
+  }
+
+  /// Of `bytes` bytes from `chunk` on, those that are read straight to their place: whole chunks.
+  /// Where a part of a chunk comes behind them, the last ones are left to be read with it.
+  std::uint64_t whole_chunks(std::size_t set, std::uint64_t chunk, std::uint64_t bytes) const {
+    if (chunk * chunk_bytes + bytes == entry.data_sets[set].padded_bytes()) return bytes;
+    const std::uint64_t whole = bytes / chunk_bytes * chunk_bytes;
+    if (whole == bytes || !has_windows(set)) return whole;
+    return bytes / kBlockBytes * kBlockBytes / chunk_bytes * chunk_bytes;
+  }
+
+  /// Reading compressed chunks takes blocks, of which a thread must have one at most.
+  bool has_windows(std::size_t set) const {
+    return !entry.data_sets[set].compressed && chunk_bytes <= kBlockBytes;
+  }
+
+  /// As read_some(), through a block of memory: a chunk of which a part is wanted comes in one
+  /// request with its neighbours. The rest of it will be wanted soon, so the cache keeps it.
+  std::uint64_t read_window(std::size_t set, std::uint64_t first, std::uint64_t inside,
+                            std::span<std::byte> out) const {
+    const BlockPool::Block block = block_pool().take(io_options().read_buffer_bytes);
+    std::uint64_t bytes = 0, end = first;
+    while (bytes < inside + out.size() && bytes + chunk_length(set, end) <= kBlockBytes)
+      bytes += chunk_length(set, end++);
+    const std::span<std::byte> window = block.bytes().first(bytes);
+    read_chunks(set, first, window);
+    const std::uint64_t count = copy_part(window, inside, out);
+    if (inside != 0) keep(set, first, window.first(chunk_length(set, first)));
+    if (inside + count < bytes && (inside == 0 || end - first > 1))
+      keep(set, end - 1, window.last(chunk_length(set, end - 1)));
+    return count;
+  }
+
+  void keep(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes) const {
+    const auto memory = cache->memory(bytes.size());
+    std::ranges::copy(bytes, memory->begin());
+    cache->keep(this, first_chunk(set) + chunk, memory);
   }
 };
 
@@ -444,16 +502,7 @@ void ShardReader::read(std::size_t row_number, ElementRange range, std::span<std
   if (out.size() != range.size() * item_bytes)
     raise(ErrorCode::InvalidArgument, "the buffer does not have the range's size");
   while (!out.empty()) {
-    const std::uint64_t chunk = at / self.chunk_bytes, inside = at % self.chunk_bytes;
-    const std::uint64_t length = self.chunk_length(row.data_set, chunk);
-    std::uint64_t count = std::min<std::uint64_t>(out.size(), length - inside);
-    if (count == length) {
-      count = std::max(count, out.size() / self.chunk_bytes * self.chunk_bytes);
-      self.read_chunks(row.data_set, chunk, out.first(count));
-    } else {
-      const auto bytes = self.cached_chunk(row.data_set, chunk);
-      std::memcpy(out.data(), bytes->data() + inside, count);
-    }
+    const std::uint64_t count = self.read_some(row.data_set, at, out);
     out = out.subspan(count);
     at += count;
   }

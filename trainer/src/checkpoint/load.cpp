@@ -21,7 +21,7 @@ namespace {
 
 using converters::Source;
 
-constexpr unsigned kReaders = 2;  ///< of one rank
+constexpr unsigned kReaders = 4;  ///< of one rank
 
 template <class T>
 std::optional<T> number_at(const Json& section, const char* key) {

@@ -10,7 +10,7 @@ namespace unishard::trainer::detail {
 namespace {
 
 /// Of one rank: one digests while another waits for the disk.
-constexpr unsigned kWriters = 2;
+constexpr unsigned kWriters = 4;
 
 std::string latest_tag(Storage& storage, const Path& folder) {
   try {
