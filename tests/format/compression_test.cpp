@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
+using test::kZstd;
 
 TEST(Compression, NamesAreReadStrictly) {
   EXPECT_EQ(compression_from_name("none"), Compression{});

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
+using test::kZstd;
 
 // Three states of 2.4 MiB or so in each of two shards: several chunks each.
 test::CheckpointSpec example(std::string tag) {
