@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$(date +%s)
 . examples/install_packages.sh
-[ -f build/release/build.ninja ] || cmake --preset release -DUNISHARD_BUILD_TESTS=OFF >/dev/null
+[ -f build/release/build.ninja ] || cmake --preset release -DUNISHARD_BUILD_TESTS=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
 cmake --build build/release --target unishard train_gpt
 built=$(date +%s)
 

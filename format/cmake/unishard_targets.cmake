@@ -8,6 +8,9 @@ target_compile_options(unishard_build_flags INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
   target_compile_options(unishard_build_flags INTERFACE -Wno-restrict -Wno-array-bounds)  # GCC bug 105651: false alarms in std::string
 endif()
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(unishard_build_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # takes the sources for headers
+endif()
 if(UNISHARD_WARNINGS_AS_ERRORS)
   target_compile_options(unishard_build_flags INTERFACE -Werror)
 endif()

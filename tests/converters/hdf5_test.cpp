@@ -51,7 +51,7 @@ Catalog named(const std::vector<std::string>& names) {
   return catalog;
 }
 
-void fill(Sink& sink, const Catalog& catalog) {
+void fill_with_example(Sink& sink, const Catalog& catalog) {
   for (std::size_t i = 0; i < sink.fragments().size(); ++i) {
     const Fragment& fragment = sink.fragments()[i];
     sink.write(i, fragment.range, test::example_bytes(catalog, fragment.tensor, 1, fragment.range));
@@ -60,7 +60,7 @@ void fill(Sink& sink, const Catalog& catalog) {
 
 std::unique_ptr<Source> write(const Path& path, const Catalog& catalog) {
   const auto sink = make_hdf5_sink(posix_storage(), path, catalog);
-  fill(*sink, catalog);
+  fill_with_example(*sink, catalog);
   sink->commit();
   return open_source(posix_storage(), path);
 }
@@ -93,11 +93,6 @@ ErrorCode error_of(const std::function<void()>& call) {
   }
   ADD_FAILURE() << "nothing was thrown";
   return ErrorCode::Internal;
-}
-
-std::string file_text(const Path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(Hdf5, KeepsATrainingStateWithItsIdentity) {
@@ -240,7 +235,7 @@ TEST(Hdf5Sink, NothingIsVisibleBeforeCommitAndNothingLeftAfterwards) {
   {
     const Catalog catalog = named({"a"});
     const auto sink = make_hdf5_sink(posix_storage(), temp.path() / "x.h5", catalog);
-    fill(*sink, catalog);
+    fill_with_example(*sink, catalog);
     EXPECT_FALSE(std::filesystem::exists(temp.path() / "x.h5"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(temp.path()));

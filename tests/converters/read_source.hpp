@@ -3,6 +3,7 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/json.hpp"
 
+#include <string>
 #include <vector>
 
 namespace unishard::converters {
@@ -15,8 +16,10 @@ inline std::vector<std::byte> read_all(const Source& source, std::size_t tensor)
   return bytes;
 }
 
-inline Json read_json(const Path& path) {
-  return parse_json(read_text(posix_storage(), path, 1u << 26), path.string());
+inline std::string file_text(const Path& path) {
+  return read_text(posix_storage(), path, 1u << 30);
 }
+
+inline Json read_json(const Path& path) { return parse_json(file_text(path), path.string()); }
 
 }  // namespace unishard::converters

@@ -54,11 +54,6 @@ void write_file(const Path& path, std::string_view bytes) {
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-std::string file_text(const Path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST(SafetensorsSource, ReadsEveryGoodFixture) {
   SKIP_WITHOUT_FIXTURES();
   int read = 0;

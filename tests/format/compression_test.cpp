@@ -27,9 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::expect_whole;
+using test::kZstd;
 using test::refusal;
-
-constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
 
 TEST(Compression, NamesAreReadStrictly) {
   EXPECT_EQ(compression_from_name("none"), Compression{});

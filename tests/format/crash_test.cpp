@@ -109,7 +109,7 @@ TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
   EXPECT_GT(failures, 30u);
 }
 
-constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
+using test::kZstd;
 INSTANTIATE_TEST_SUITE_P(
     All, Injected,
     testing::Values(Injection{"OnceEio", test::Fault::FailOnce, EIO},

@@ -1,13 +1,13 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 
+#include "failure.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <functional>
 
 namespace unishard {
 namespace {
@@ -20,15 +20,6 @@ std::vector<std::string> names(const std::vector<TagEntry>& tags) {
   std::vector<std::string> out;
   for (const TagEntry& tag : tags) out.push_back(tag.tag);
   return out;
-}
-
-std::string failure(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return std::string(error.what()) + " | " + error.hint();
-  }
-  return "no failure";
 }
 
 TEST(CheckpointFolder, ListsTagsByStepAndSkipsWhatIsNotCommitted) {

@@ -3,6 +3,7 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include "failure.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <random>
 #include <thread>
 
@@ -18,15 +18,6 @@ namespace unishard {
 namespace {
 
 const std::string kId = "00112233445566778899aabbccddeeff";
-
-std::string failure(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no failure";
-}
 
 struct Piece {
   std::size_t fragment;

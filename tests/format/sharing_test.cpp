@@ -21,9 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::expect_whole;
+using test::kZstd;
 using test::refusal;
-
-constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
 
 // Three states of 2.4 MiB or so in each of two shards: several chunks each.
 test::CheckpointSpec example(std::string tag) {

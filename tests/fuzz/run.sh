@@ -19,7 +19,7 @@ longest=16384   # bytes of an input: small ones find as much, many times faster
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16 \
   -DUNISHARD_SANITIZE="$sanitize" -DUNISHARD_FUZZ=ON -DUNISHARD_BUILD_TRAINER=OFF -DUNISHARD_BUILD_TESTS=ON \
-  -DUNISHARD_WARNINGS_AS_ERRORS=ON >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
+  -DUNISHARD_WARNINGS_AS_ERRORS=ON -DCMAKE_UNITY_BUILD=ON >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
 # shellcheck disable=SC2046
 ninja -C "$build" $(for target in $targets; do echo "${target}_fuzz"; done)
 

@@ -13,6 +13,8 @@
 
 namespace unishard::test {
 
+inline constexpr Compression kZstd{.mode = Compression::Mode::Zstd};
+
 struct CheckpointSpec {
   std::uint32_t world_size = 3, stage = 2;
   std::uint64_t seed = 1;

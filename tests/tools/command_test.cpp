@@ -2,7 +2,7 @@
 #include "unishard/format/checkpoint.hpp"
 
 #include "make_checkpoint.hpp"
-#include "process.hpp"
+#include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
@@ -13,13 +13,6 @@
 
 namespace unishard::test {
 namespace {
-
-const std::string kProgram = UNISHARD_BIN "/unishard";
-
-ProcessResult unishard(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), kProgram);
-  return run(std::move(arguments));
-}
 
 bool holds(const std::string& text, std::string_view words) {
   return text.find(words) != std::string::npos;

@@ -2,7 +2,7 @@
 #include "unishard/format/checkpoint.hpp"
 
 #include "make_checkpoint.hpp"
-#include "process.hpp"
+#include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
@@ -17,13 +17,6 @@ namespace unishard::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-const std::string kProgram = UNISHARD_BIN "/unishard";
-
-ProcessResult unishard(std::vector<std::string> arguments, const Environment& env = {}) {
-  arguments.insert(arguments.begin(), kProgram);
-  return run(std::move(arguments), env);
-}
 
 std::vector<std::string> with(std::vector<std::string> words, std::vector<std::string> more) {
   words.insert(words.end(), more.begin(), more.end());

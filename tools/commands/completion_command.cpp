@@ -5,7 +5,7 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct CompletionRequest {
   std::string shell;
   const CLI::App* program = nullptr;
 };
@@ -22,7 +22,7 @@ std::vector<tools::VerbWords> words_of(const CLI::App& program) {
   return verbs;
 }
 
-int run(const Options& options) {
+int run(const CompletionRequest& options) {
   const std::vector<tools::VerbWords> verbs = words_of(*options.program);
   print(options.shell == "bash" ? tools::bash_completion(verbs) : tools::zsh_completion(verbs));
   return 0;
@@ -31,7 +31,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_completion(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CompletionRequest>();
   options->program = &app;
   CLI::App* command =
       add_verb(app, action, "completion", "Print a completion script for a shell", options, run);

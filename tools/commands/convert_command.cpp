@@ -21,7 +21,7 @@ namespace {
 
 using converters::OutputShape;
 
-struct Options {
+struct ConvertRequest {
   std::string input;
   std::string output;
   std::optional<std::string> tag;
@@ -35,7 +35,7 @@ struct Options {
   Processes processes;
 };
 
-int run_in(tools::Team& team, const Options& options) {
+int run_in(tools::Team& team, const ConvertRequest& options) {
   ConvertRun job = options.run;
   job.input = options.input;
   job.tag = options.tag;
@@ -52,7 +52,7 @@ int run_in(tools::Team& team, const Options& options) {
   return run_convert(team, std::move(job));
 }
 
-int run(const Options& options) {
+int run(const ConvertRequest& options) {
   options.run.resources.apply();
   using Kind = Processes::Work::Kind;
   return options.processes.run({options.output, options.run.dry_run ? Kind::Whole : Kind::Writes},
@@ -224,7 +224,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
 }
 
 void add_convert(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertRequest>();
   CLI::App* command = add_verb(app, action, "convert",
                                "Rewrite a checkpoint of any format in another one", options, run);
   command

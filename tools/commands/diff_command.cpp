@@ -6,7 +6,7 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct DiffRequest {
   std::string a;
   std::string b;
   std::optional<std::string> tag_a;
@@ -16,7 +16,7 @@ struct Options {
   Resources resources;
 };
 
-int run(const Options& options) {
+int run(const DiffRequest& options) {
   Progress progress(options.resources.quiet);
   catch_interrupts();
   tools::DiffOptions wanted = options.diff;
@@ -36,7 +36,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_diff(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DiffRequest>();
   CLI::App* command = add_verb(app, action, "diff",
                                "Compare the states of two checkpoints of any format", options, run);
   command

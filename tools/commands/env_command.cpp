@@ -11,11 +11,11 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct EnvRequest {
   bool json = false;
 };
 
-int run(const Options& options) {
+int run(const EnvRequest& options) {
   Json json = {{"unishard", kLibraryVersion},
                {"format_written", kFormatVersion},
                {"format_read_oldest", kOldestReadableVersion},
@@ -44,7 +44,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_env(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EnvRequest>();
   CLI::App* command =
       add_verb(app, action, "env", "Versions, formats and machine, for bug reports", options, run);
   command->add_flag("--json", options->json, "As JSON");

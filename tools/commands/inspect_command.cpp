@@ -9,7 +9,7 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct InspectRequest {
   std::string checkpoint;
   std::optional<std::string> tag;
   InspectView view;
@@ -19,7 +19,7 @@ struct Options {
   Resources resources;
 };
 
-int run(const Options& options) {
+int run(const InspectRequest& options) {
   Progress progress(options.resources.quiet);
   catch_interrupts();
   const bool needs_norm = options.view.sort == SortBy::Norm;
@@ -50,7 +50,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InspectRequest>();
   CLI::App* command =
       add_verb(app, action, "inspect", "Show what a checkpoint holds, without reading its data",
                options, run);

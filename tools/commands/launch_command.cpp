@@ -6,12 +6,12 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct LaunchRequest {
   tools::LaunchOptions launch;
   CLI::App* command = nullptr;
 };
 
-int run(const Options& options) {
+int run(const LaunchRequest& options) {
   tools::LaunchOptions wanted = options.launch;
   wanted.command = options.command->remaining();
   const auto failure = tools::launch(wanted);
@@ -23,7 +23,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_launch(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LaunchRequest>();
   CLI::App* command = add_verb(app, action, "launch",
                                "Start a program once per rank on this machine", options, run);
   options->command = command;

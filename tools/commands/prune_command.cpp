@@ -10,14 +10,14 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct PruneRequest {
   std::string folder;
   std::uint32_t keep_last = 0;
   bool dry_run = false;
   bool json = false;
 };
 
-int run(const Options& options) {
+int run(const PruneRequest& options) {
   Storage& storage = posix_storage();
   tools::require_native(storage, options.folder);
   const std::vector<std::string> removed =
@@ -37,7 +37,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_prune(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PruneRequest>();
   CLI::App* command = add_verb(app, action, "prune",
                                "Remove all but the newest checkpoints of a folder", options, run);
   command->add_option("checkpoint_dir", options->folder, "Folder with `latest` and tags")

@@ -15,7 +15,7 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct ReshardRequest {
   std::string input;
   std::string output;
   std::optional<std::string> tag;
@@ -30,7 +30,7 @@ struct Options {
 };
 
 /// Of other formats, or into one: the same job as `convert`.
-int run_foreign(tools::Team& team, const Options& options) {
+int run_foreign(tools::Team& team, const ReshardRequest& options) {
   ConvertRun job;
   job.input = options.input;
   job.tag = options.tag;
@@ -52,7 +52,7 @@ struct Prepared {
   std::string tag;
 };
 
-Prepared prepare(const Options& options, const Path& input) {
+Prepared prepare(const ReshardRequest& options, const Path& input) {
   const CheckpointReader source(posix_storage(), input);
   Prepared out;
   out.plan = tools::plan_reshard(source, options.target);
@@ -63,7 +63,7 @@ Prepared prepare(const Options& options, const Path& input) {
   return out;
 }
 
-void transfer(tools::Team& team, const Options& options, const Path& input,
+void transfer(tools::Team& team, const ReshardRequest& options, const Path& input,
               const Prepared& prepared) {
   Progress progress(options.resources.quiet || !team.is_first());
   tools::TeamObserver observer(team, progress);
@@ -85,7 +85,7 @@ void transfer(tools::Team& team, const Options& options, const Path& input,
     fmt::print(stderr, "resharded {}\n", progress.summary(shared.total_bytes()));
 }
 
-int run_in(tools::Team& team, const Options& options) {
+int run_in(tools::Team& team, const ReshardRequest& options) {
   Storage& storage = posix_storage();
   const std::string format = converters::probe(storage, options.input).format;
   const bool to_native = options.to.empty() || options.to == "native";
@@ -123,7 +123,7 @@ int run_in(tools::Team& team, const Options& options) {
   return before == after ? 0 : 1;
 }
 
-int run(const Options& options) {
+int run(const ReshardRequest& options) {
   using Kind = Processes::Work::Kind;
   return options.processes.run({options.output, options.dry_run ? Kind::Whole : Kind::Writes},
                                [&](tools::Team& team) { return run_in(team, options); });
@@ -132,7 +132,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_reshard(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReshardRequest>();
   CLI::App* command = add_verb(
       app, action, "reshard", "Rewrite a checkpoint for another world size or stage", options, run);
   command->add_option("in", options->input, "Folder with `latest`, or one tag's folder")

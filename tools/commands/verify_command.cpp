@@ -7,7 +7,7 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct VerifyRequest {
   std::string checkpoint;
   tools::VerifyOptions verify;
   bool json = false;
@@ -15,7 +15,7 @@ struct Options {
   Resources resources;
 };
 
-int run_in(tools::Team& team, const Options& options) {
+int run_in(tools::Team& team, const VerifyRequest& options) {
   Progress progress(options.resources.quiet || !team.is_first());
   catch_interrupts();
   tools::TeamObserver observer(team, progress);
@@ -33,7 +33,7 @@ int run_in(tools::Team& team, const Options& options) {
   return report.is_clean() ? 0 : 1;
 }
 
-int run(const Options& options) {
+int run(const VerifyRequest& options) {
   using Kind = Processes::Work::Kind;
   const Kind kind = options.verify.deep ? Kind::Reads : Kind::Whole;  // tables are read in no time
   return options.processes.run({options.checkpoint, kind},
@@ -43,7 +43,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_verify(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<VerifyRequest>();
   CLI::App* command = add_verb(app, action, "verify",
                                "Check a checkpoint and say exactly what is damaged", options, run);
   command

@@ -15,7 +15,7 @@
 namespace unishard::cli {
 namespace {
 
-struct Options {
+struct ZeroToFp32Request {
   std::string checkpoint;
   std::string output;
   std::optional<std::string> tag;
@@ -55,7 +55,7 @@ bool keeps_aliases(const Path& output) {
   return is_model_file(output) && output.extension() != ".safetensors";
 }
 
-int run_in(tools::Team& team, const Options& options) {
+int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   Storage& storage = posix_storage();
   const Path output = options.output;
   const bool is_file = is_model_file(output);
@@ -107,7 +107,7 @@ int run_in(tools::Team& team, const Options& options) {
   return 0;
 }
 
-int run(const Options& options) {
+int run(const ZeroToFp32Request& options) {
   return options.processes.run({options.output},
                                [&](tools::Team& team) { return run_in(team, options); });
 }
@@ -115,7 +115,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_zero_to_fp32(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ZeroToFp32Request>();
   CLI::App* command =
       add_verb(app, action, "zero_to_fp32",
                "Write the model's weights as one fp32 file or model folder", options, run);

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 
 torch::TensorView whole_view(const std::shared_ptr<const File>& file, std::uint64_t data_offset,
-                             const safetensors::Entry& entry) {
+                             const safetensors::HeaderEntry& entry) {
   auto storage = std::make_shared<torch::StorageBytes>();
   storage->window = {file, data_offset + entry.begin, entry.end - entry.begin};
   torch::TensorView view;
@@ -33,7 +33,7 @@ torch::TensorView whole_view(const std::shared_ptr<const File>& file, std::uint6
   return view;
 }
 
-Shape saved_offsets(const SortedJson& info, const safetensors::Entry& entry) {
+Shape saved_offsets(const SortedJson& info, const safetensors::HeaderEntry& entry) {
   const auto row = info.find(entry.name);
   if (row == info.end()) return Shape(entry.shape.size(), 0);
   if (!row->is_object() || !row->contains("saved_offsets")) {
@@ -71,7 +71,7 @@ SafetensorsPieces read_pieces(const std::shared_ptr<const File>& file) {
     info = parse_sorted_json(text->second, fmt::format("{}: {}", name, kShardingInfo));
   if (!info.is_object())
     raise(ErrorCode::Corrupt, fmt::format("{}: {} is no object", name, kShardingInfo));
-  for (const safetensors::Entry& entry : header.entries) {
+  for (const safetensors::HeaderEntry& entry : header.entries) {
     try {
       out.pieces.push_back({entry.name,
                             {saved_offsets(info, entry), entry.shape},

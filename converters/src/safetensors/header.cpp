@@ -126,9 +126,10 @@ class Decoder {
     fail(name, fmt::format("unknown dtype {}", unishard::quote(text)));
   }
 
-  Entry decode_entry(const std::string& name, const SortedJson& json) const {
+  HeaderEntry decode_entry(const std::string& name, const SortedJson& json) const {
     if (!json.is_object()) fail(name, "its entry is not an object");
-    Entry entry{.name = name, .dtype = decode_dtype(name, field(name, json, "dtype")), .shape = {}};
+    HeaderEntry entry{
+        .name = name, .dtype = decode_dtype(name, field(name, json, "dtype")), .shape = {}};
     const SortedJson& shape = field(name, json, "shape");
     if (!shape.is_array()) fail(name, "shape is not an array");
     if (shape.size() > limits::kDimensions) {
@@ -143,7 +144,7 @@ class Decoder {
     return entry;
   }
 
-  void check_size(const Entry& entry) const {
+  void check_size(const HeaderEntry& entry) const {
     std::uint64_t bytes = size_of(entry.dtype);
     for (const std::uint64_t size : entry.shape) {
       if (__builtin_mul_overflow(bytes, size, &bytes)) {
@@ -157,11 +158,12 @@ class Decoder {
   }
 
   void check_coverage() {
-    std::sort(header_.entries.begin(), header_.entries.end(), [](const Entry& a, const Entry& b) {
-      return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-    });
+    std::sort(header_.entries.begin(), header_.entries.end(),
+              [](const HeaderEntry& a, const HeaderEntry& b) {
+                return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+              });
     std::uint64_t covered = 0;
-    for (const Entry& entry : header_.entries) {
+    for (const HeaderEntry& entry : header_.entries) {
       if (entry.begin != covered) {
         fail(entry.name,
              fmt::format("its bytes start at {} where {} was expected ({})", entry.begin, covered,
@@ -190,8 +192,8 @@ std::size_t write_rank(DType dtype) {
 
 Header read_header(const File& file) { return Decoder(file).decode(); }
 
-std::string encode_header(std::vector<Entry>& entries, const Metadata& metadata) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& metadata) {
+  std::sort(entries.begin(), entries.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
     return std::pair(write_rank(a.dtype), std::string_view(a.name)) <
            std::pair(write_rank(b.dtype), std::string_view(b.name));
   });
@@ -202,7 +204,7 @@ std::string encode_header(std::vector<Entry>& entries, const Metadata& metadata)
     text += fmt::format(R"("{}":{})", kMetadataKey, json.dump());
   }
   std::uint64_t offset = 0;
-  for (Entry& entry : entries) {
+  for (HeaderEntry& entry : entries) {
     if (write_rank(entry.dtype) == kWriteOrder.size()) {
       raise(ErrorCode::Unsupported, fmt::format("tensor {}: safetensors has no {}",
                                                 unishard::quote(entry.name), name_of(entry.dtype)));

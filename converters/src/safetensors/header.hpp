@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  ///< as the refer
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-struct Entry {
+struct HeaderEntry {
   std::string name;
   DType dtype = DType::Float32;
   Shape shape;
@@ -26,8 +26,8 @@ struct Entry {
 };
 
 struct Header {
-  std::uint64_t data_offset = 0;  ///< of the first tensor byte in the file
-  std::vector<Entry> entries;     ///< by (begin, end, name)
+  std::uint64_t data_offset = 0;     ///< of the first tensor byte in the file
+  std::vector<HeaderEntry> entries;  ///< by (begin, end, name)
   Metadata metadata;
   std::vector<std::string> notes;  ///< unusual but readable
 };
@@ -39,6 +39,6 @@ Header read_header(const File& file);
 /// Gives `entries` their offsets in the order that the reference implementation writes (wide types
 /// first, then by name), sorts them so, and returns the bytes before the first tensor.
 /// Throws Unsupported for a dtype that safetensors cannot hold.
-std::string encode_header(std::vector<Entry>& entries, const Metadata& metadata);
+std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& metadata);
 
 }  // namespace unishard::converters::safetensors

@@ -97,14 +97,14 @@ class SafetensorsSink final : public Sink {
   }
 
   void create_file(const Path& path, const std::vector<std::size_t>& tensors) {
-    std::vector<safetensors::Entry> entries;
+    std::vector<safetensors::HeaderEntry> entries;
     for (const std::size_t tensor : tensors) {
       const TensorInfo& info = catalog_.tensors[tensor];
       entries.push_back({.name = info.fqn, .dtype = info.dtype, .shape = info.shape});
     }
     const std::string header = safetensors::encode_header(entries, metadata_);
     std::unordered_map<std::string_view, std::uint64_t> offsets;
-    for (const safetensors::Entry& entry : entries) offsets.emplace(entry.name, entry.begin);
+    for (const safetensors::HeaderEntry& entry : entries) offsets.emplace(entry.name, entry.begin);
     for (const std::size_t tensor : tensors) {
       places_[tensor] = {files_.size(), header.size() + offsets.at(catalog_.tensors[tensor].fqn)};
     }

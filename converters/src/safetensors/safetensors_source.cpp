@@ -57,7 +57,7 @@ class SafetensorsSource final : public Source {
   void add_file(Storage& storage, const Path& path, Json& notes) {
     files_.push_back(storage.open(path));
     Header header = safetensors::read_header(*files_.back());
-    for (safetensors::Entry& entry : header.entries) {
+    for (safetensors::HeaderEntry& entry : header.entries) {
       const auto [earlier, is_new] = by_name_.emplace(entry.name, places_.size());
       if (!is_new) {
         raise(ErrorCode::Corrupt,

@@ -34,10 +34,10 @@ namespace unishard {
 namespace {
 
 constexpr std::uint64_t kDirectBytes = std::uint64_t{512} << 10;  ///< smallest direct read
-constexpr std::uint64_t kPage = 4096;  ///< alignment used; every device's is a divisor of it
+constexpr std::uint64_t kAlignment = 4096;  ///< of direct access; every device's is a divisor of it
 
-std::uint64_t round_down(std::uint64_t value) { return value / kPage * kPage; }
-std::uint64_t round_up(std::uint64_t value) { return round_down(value + kPage - 1); }
+std::uint64_t round_down(std::uint64_t value) { return value / kAlignment * kAlignment; }
+std::uint64_t round_up(std::uint64_t value) { return round_down(value + kAlignment - 1); }
 
 // How much of [offset, offset + bytes) is in the page cache. nullopt where the kernel (before 6.5)
 // cannot say.
@@ -70,7 +70,7 @@ std::uint32_t direct_alignment(int descriptor) {
 // The same file opened again with O_DIRECT; -1 when that is not possible.
 int open_direct(int descriptor, bool writable) {
   const std::uint32_t align = direct_alignment(descriptor);
-  if (align == 0 || kPage % align != 0) return -1;
+  if (align == 0 || kAlignment % align != 0) return -1;
   const int flags = (writable ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC;
   return ::open(fmt::format("/proc/self/fd/{}", descriptor).c_str(), flags);
 }
@@ -227,8 +227,8 @@ class PosixFile final : public File {
     std::optional<BlockPool::Block> block;  // not where `out` may be one itself
     while (!out.empty()) {
       const std::uint64_t begin = round_down(offset);
-      const bool in_place = offset == begin && out.size() >= kPage &&
-                            reinterpret_cast<std::uintptr_t>(out.data()) % kPage == 0;
+      const bool in_place = offset == begin && out.size() >= kAlignment &&
+                            reinterpret_cast<std::uintptr_t>(out.data()) % kAlignment == 0;
       if (!in_place && !block) block = block_pool().take(io_.read_buffer_bytes);
       const std::span<std::byte> window =
           in_place ? out.first(round_down(out.size()))
