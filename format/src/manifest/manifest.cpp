@@ -30,6 +30,10 @@ double finite(double value) {
   return std::clamp(value, -std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
 }
 
+Json to_json(const Alias& alias) { return {{"fqn", alias.fqn}, {"target", alias.target}}; }
+
+Json to_json(const UnitLayout& unit) { return {{"name", unit.name}, {"fqns", unit.fqns}}; }
+
 Json to_json(const TensorInfo& tensor) {
   Json json = {{"fqn", tensor.fqn},
                {"state", tensor.state},
@@ -101,9 +105,16 @@ std::vector<std::string> names_from_json(const Fields& fields, std::string_view 
   return names;
 }
 
-void append_lines(std::string& out, std::string_view key, const Json& items) {
+/// One item per line; none of them is JSON for longer than that.
+template <class Item>
+void append_lines(std::string& out, std::string_view key, const std::vector<Item>& items) {
   out += fmt::format("\"{}\":[", key);
-  for (std::size_t i = 0; i < items.size(); ++i) out += (i == 0 ? "\n " : ",\n ") + items[i].dump();
+  std::string_view separator = "\n ";
+  for (const Item& item : items) {
+    out += separator;
+    out += to_json(item).dump();
+    separator = ",\n ";
+  }
   out += "],\n";
 }
 
@@ -194,15 +205,6 @@ Json required_features(const Manifest& manifest) {
 
 std::string encode_manifest(const Manifest& manifest) {
   const Catalog& catalog = manifest.catalog;
-  Json tensors = Json::array(), aliases = Json::array(), units = Json::array(),
-       shards = Json::array();
-  for (const TensorInfo& tensor : catalog.tensors) tensors.push_back(to_json(tensor));
-  for (const Alias& alias : catalog.aliases)
-    aliases.push_back({{"fqn", alias.fqn}, {"target", alias.target}});
-  for (const UnitLayout& unit : catalog.units)
-    units.push_back({{"name", unit.name}, {"fqns", unit.fqns}});
-  for (const ShardEntry& entry : manifest.shards) shards.push_back(to_json(entry));
-
   std::string body;
   const auto member = [&](std::string_view key, const Json& value) {
     body += fmt::format("\"{}\":{},\n", key, value.dump());
@@ -218,9 +220,9 @@ std::string encode_manifest(const Manifest& manifest) {
   member("stage", catalog.stage);
   member("identity", identity(catalog).value_or(""));
   member("chunk_bytes", manifest.chunk_bytes);
-  append_lines(body, "tensors", tensors);
-  append_lines(body, "aliases", aliases);
-  append_lines(body, "units", units);
+  append_lines(body, "tensors", catalog.tensors);
+  append_lines(body, "aliases", catalog.aliases);
+  append_lines(body, "units", catalog.units);
   const std::pair<std::string_view, const Json*> sections[] = {
       {"groups", &catalog.groups},
       {"scheduler", &catalog.scheduler},
@@ -233,7 +235,7 @@ std::string encode_manifest(const Manifest& manifest) {
   for (const auto& [key, value] : sections) {
     if (!value->is_null()) member(key, *value);
   }
-  append_lines(body, "shards", shards);
+  append_lines(body, "shards", manifest.shards);
   body.replace(body.size() - 2, 2, "\n}\n");
   return fmt::format("{}{}{}{}", kHead, hex64(crc64(body)), kHeadEnd, body);
 }
