@@ -128,11 +128,12 @@ class ShardCheck {
   ChunkFindings findings_;
 };
 
-/// Buffers must hold a chunk, and are best some; threads are given up rather than memory.
+/// Buffers must hold a chunk, and are best some; threads are given up rather than memory. As
+/// nothing is written, they may be twice what a copy's are.
 TransferOptions with_buffers(TransferOptions options, std::uint64_t chunk_bytes) {
   constexpr std::uint64_t kBest = std::uint64_t{4} << 20;
-  const std::uint64_t total = options.buffer_bytes * options.threads;
-  const std::uint64_t wanted = std::max(chunk_bytes, std::min(options.buffer_bytes, kBest));
+  const std::uint64_t total = 2 * options.buffer_bytes * options.threads;
+  const std::uint64_t wanted = std::max(chunk_bytes, std::min(2 * options.buffer_bytes, kBest));
   options.buffer_bytes = wanted / chunk_bytes * chunk_bytes;
   options.threads = static_cast<unsigned>(
       std::clamp<std::uint64_t>(total / options.buffer_bytes, 1, options.threads));
