@@ -190,14 +190,14 @@ void check_version(const Fields& fields) {
 }
 
 Json required_features(const Manifest& manifest) {
-  Json features = Json::array();
-  for (const auto& [name, member] : {std::pair{kZstdFeature, &DataSetEntry::compressed},
-                                     {kSharedFeature, &DataSetEntry::shared}}) {
-    const bool is_used = std::ranges::any_of(manifest.shards, [&](const ShardEntry& shard) {
-      return std::ranges::any_of(shard.data_sets, member);
+  const auto is_used = [&](bool DataSetEntry::*how) {
+    return std::ranges::any_of(manifest.shards, [&](const ShardEntry& shard) {
+      return std::ranges::any_of(shard.data_sets, how);
     });
-    if (is_used) features.push_back(name);
-  }
+  };
+  Json features = Json::array();
+  if (is_used(&DataSetEntry::compressed)) features.push_back(kZstdFeature);
+  if (is_used(&DataSetEntry::shared)) features.push_back(kSharedFeature);
   return features;
 }
 
