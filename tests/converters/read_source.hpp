@@ -17,7 +17,7 @@ inline std::vector<std::byte> read_all(const Source& source, std::size_t tensor)
 }
 
 inline std::string file_text(const Path& path) {
-  return read_text(posix_storage(), path, 1u << 30);
+  return read_text(posix_storage(), path, 1u << 26);
 }
 
 inline Json read_json(const Path& path) { return parse_json(file_text(path), path.string()); }

@@ -6,14 +6,21 @@
 
 namespace unishard {
 
-/// "message | hint" of what `action` threw.
-inline std::string failure(const std::function<void()>& action) {
+/// What `action` threw.
+inline Error error_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
-    return std::string(error.what()) + " | " + error.hint();
+    return error;
   }
-  return "no failure";
+  return {ErrorCode::Internal, "no failure"};
+}
+
+inline std::string failure(const std::function<void()>& action) { return error_of(action).what(); }
+
+inline std::string failure_and_hint(const std::function<void()>& action) {
+  const Error error = error_of(action);
+  return std::string(error.what()) + " | " + error.hint();
 }
 
 }  // namespace unishard

@@ -42,24 +42,26 @@ TEST(CheckpointFolder, ResolvesFolderTagAndLatest) {
   EXPECT_EQ(resolve_checkpoint(storage, dir.path(), "global_step1").filename(), "global_step1");
   EXPECT_EQ(resolve_checkpoint(storage, dir.path() / "global_step1", {}).filename(),
             "global_step1");
-  EXPECT_NE(failure([&] {
+  EXPECT_NE(failure_and_hint([&] {
               resolve_checkpoint(storage, dir.path(), "nope");
             }).find("global_step1, global_step2"),
             std::string::npos);
-  EXPECT_NE(
-      failure([&] { resolve_checkpoint(storage, dir.path() / "gone", {}); }).find("no such folder"),
-      std::string::npos);
-  EXPECT_NE(failure([&] {
+  EXPECT_NE(failure_and_hint([&] {
+              resolve_checkpoint(storage, dir.path() / "gone", {});
+            }).find("no such folder"),
+            std::string::npos);
+  EXPECT_NE(failure_and_hint([&] {
               resolve_checkpoint(storage, dir.path() / "global_step1", "global_step2");
             }).find("has no tag"),
             std::string::npos);
   std::filesystem::remove(dir.path() / "latest");
   EXPECT_EQ(resolve_checkpoint(storage, dir.path(), {}).filename(), "global_step2");
   std::ofstream(dir.path() / "latest") << "gone\n";
-  EXPECT_NE(failure([&] { resolve_checkpoint(storage, dir.path(), {}); }).find("names \"gone\""),
-            std::string::npos);
+  EXPECT_NE(
+      failure_and_hint([&] { resolve_checkpoint(storage, dir.path(), {}); }).find("names \"gone\""),
+      std::string::npos);
   std::ofstream(dir.path() / "latest") << "a/../../b";
-  EXPECT_NE(failure([&] { resolve_checkpoint(storage, dir.path(), {}); }).find("latest"),
+  EXPECT_NE(failure_and_hint([&] { resolve_checkpoint(storage, dir.path(), {}); }).find("latest"),
             std::string::npos);
 }
 

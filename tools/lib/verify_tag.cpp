@@ -2,7 +2,6 @@
 
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/limits.hpp"
 
 #include "lib/native_folder.hpp"
 

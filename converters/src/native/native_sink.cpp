@@ -6,7 +6,6 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/limits.hpp"
 
 #include <fmt/format.h>
 
@@ -145,8 +144,9 @@ class NativeSink final : public Sink {
     if (written == expected_identity_) return;
     raise(
         ErrorCode::Corrupt,
-        fmt::format("{}: what was written has identity {}, the source has {}", staging_.string(),
-                    written.value_or("none"), *expected_identity_),
+        fmt::format("{}: what was written has identity {}, the source has {}",
+                    (staging_ / kManifestFile).string(), written.value_or("none"),
+                    *expected_identity_),
         "nothing was published; run `unishard verify --deep` on the source, and suspect the memory "
         "of this machine if it is sound");
   }

@@ -1,7 +1,6 @@
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/limits.hpp"
 
 #include <fmt/format.h>
 

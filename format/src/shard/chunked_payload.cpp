@@ -115,7 +115,7 @@ bool ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const
   row = {0, static_cast<std::uint32_t>(stored.size()), is_encoded ? kBothFilters : kNoFilter, crc,
          0};
   // Equal bytes have equal codes, from one version of zstd at least.
-  if (known != nullptr && is_encoded && is_same(*known, row)) {
+  if (known != nullptr && is_same(*known, row)) {
     row = *known;
     return false;
   }

@@ -415,12 +415,12 @@ struct ShardReader::Impl {
       read_chunks(set, chunk, out.first(whole));
       return whole;
     }
-    if (const auto held = cache->find(this, first_chunk(set) + chunk))
-      return copy_part(*held, inside, out);
+    const std::uint64_t number = first_chunk(set) + chunk;
+    if (const auto held = cache->find(this, number)) return copy_part(*held, inside, out);
     if (has_windows(set)) return read_window(set, chunk, inside, out);
     const auto bytes = cache->memory(chunk_length(set, chunk));
     read_chunks(set, chunk, *bytes);
-    cache->keep(this, first_chunk(set) + chunk, bytes);
+    cache->keep(this, number, bytes);
     return copy_part(*bytes, inside, out);
   }
 
