@@ -90,6 +90,7 @@ void write_holes(const Path& folder, const Catalog& catalog) {
   HoleyStorage storage;
   const std::string save_id = new_save_id();
   const Path staging = begin_save(storage, folder, "holes", save_id);
+  const std::uint64_t chunk_bytes = chunk_bytes_for(catalog, {});
   const ShardPlans plans(catalog);
   std::vector<ShardEntry> entries(catalog.world_size);
   const std::vector<std::byte> zeros(kPieceBytes);
@@ -97,7 +98,7 @@ void write_holes(const Path& folder, const Catalog& catalog) {
               [&](std::size_t index, std::span<std::byte>) {
                 const auto rank = static_cast<std::uint32_t>(index);
                 ShardWriter writer(storage, staging / shard_file_name(rank, catalog.world_size),
-                                   save_id, catalog, rank, plans.shard(rank));
+                                   save_id, catalog, rank, plans.shard(rank), {chunk_bytes});
                 for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
                   for (const Fragment& piece :
                        cut_fragments(catalog, {&writer.fragments()[i], 1}, kPieceBytes))
@@ -106,7 +107,8 @@ void write_holes(const Path& folder, const Catalog& catalog) {
                 entries[rank] = writer.finish();
                 return std::uint64_t{0};
               });
-  commit_save(storage, folder, "holes", save_id, catalog, std::move(entries));
+  commit_save(storage, folder, "holes", save_id, catalog, std::move(entries),
+              {.chunk_bytes = chunk_bytes});
 }
 
 double seconds_of(const auto& job) {

@@ -21,7 +21,9 @@
 namespace unishard {
 namespace {
 
-const test::CheckpointSpec kOld{.world_size = 2, .step = 1, .tag = "global_step1"};
+// Its chunks are as large as those of a compressed save, which may share them.
+const test::CheckpointSpec kOld{
+    .world_size = 2, .step = 1, .tag = "global_step1", .chunk_bytes = kChunkBytes};
 const test::CheckpointSpec kNew{.world_size = 3, .seed = 2, .step = 2, .tag = "global_step2"};
 
 // One that shares chunks with the old one.

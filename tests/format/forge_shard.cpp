@@ -34,7 +34,8 @@ void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>
     std::vector<std::vector<ChunkRow>> rows;
     for (const DataSetEntry& set : entry.data_sets) {
       auto& table = rows.emplace_back();
-      for (std::uint64_t i = 0; i < detail::chunk_count(set.padded_bytes(), kChunkBytes); ++i)
+      for (std::uint64_t i = 0; i < detail::chunk_count(set.padded_bytes(), manifest.chunk_bytes);
+           ++i)
         table.push_back(chunk_row(bytes, set, i));
     }
     auto payload = detail::payload_extents(entry.data_sets, rows);

@@ -53,7 +53,8 @@ TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
   for (std::uint32_t rank = 0; rank < kSpec.world_size; ++rank) {
     const ShardEntry& expected = golden.manifest().shards[rank];
     ShardWriter writer(posix_storage(), dir.path() / expected.file, golden.manifest().save_id,
-                       catalog, rank, plan_shard(catalog, rank));
+                       catalog, rank, plan_shard(catalog, rank),
+                       {.chunk_bytes = golden.manifest().chunk_bytes});
     for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
       const Fragment& fragment = writer.fragments()[i];
       writer.write(i, fragment.range,

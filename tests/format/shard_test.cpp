@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <random>
 #include <thread>
+#include <tuple>
 
 namespace unishard {
 namespace {
@@ -45,7 +46,7 @@ TEST_P(ShardWriterInEveryMode, TakesPiecesInAnyOrderFromAnyThread) {
   const test::TempDir dir;
   const Catalog catalog = test::example_catalog({.world_size = 1, .bf16 = true, .scale = 200});
   ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0),
-                     compression_from_name(GetParam()).value());
+                     {.compression = compression_from_name(GetParam()).value()});
   const std::vector<Piece> pieces = shuffled_pieces(writer.fragments());
   std::vector<std::jthread> threads;
   for (std::size_t t = 0; t < 3; ++t) {
@@ -82,6 +83,15 @@ INSTANTIATE_TEST_SUITE_P(Modes, ShardWriterInEveryMode,
                            std::ranges::replace(name, ':', '_');
                            return name;
                          });
+
+TEST(ChunkBytes, AreSmallWhereThatKeepsTheTablesSmall) {
+  Catalog catalog = test::example_catalog({});
+  EXPECT_EQ(chunk_bytes_for(catalog, {}), kSmallChunkBytes);
+  EXPECT_EQ(chunk_bytes_for(catalog, test::kZstd), kChunkBytes);
+  EXPECT_EQ(chunk_bytes_for(catalog, {.mode = Compression::Mode::Auto}), kChunkBytes);
+  catalog.tensors.front().shape = {std::uint64_t{1} << 36};
+  EXPECT_EQ(chunk_bytes_for(catalog, {}), kChunkBytes);
+}
 
 TEST(ShardWriter, AbandonedWriterRemovesItsFile) {
   const test::TempDir dir;
@@ -129,20 +139,22 @@ TEST(ShardWriter, SameStateGivesTheSameBytes) {
   EXPECT_TRUE(files[0] == files[1]);
 }
 
-class ShardReaderInEveryMode : public testing::TestWithParam<const char*> {};
+class ShardReaderInEveryMode
+    : public testing::TestWithParam<std::tuple<const char*, std::uint64_t>> {};
 
 TEST_P(ShardReaderInEveryMode, ReadsAnyRange) {
   const test::TempDir dir;
   const Catalog catalog = test::example_catalog({.world_size = 1, .scale = 100});
+  const auto [mode, chunk_bytes] = GetParam();
   ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0),
-                     compression_from_name(GetParam()).value());
+                     {chunk_bytes, compression_from_name(mode).value()});
   for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
     const Fragment& fragment = writer.fragments()[i];
     writer.write(i, fragment.range,
                  test::example_bytes(catalog, fragment.tensor, 1, fragment.range));
   }
   const ShardEntry entry = writer.finish();
-  const ShardReader reader(posix_storage(), dir.path() / "s.h5", entry, kId, catalog, kChunkBytes);
+  const ShardReader reader(posix_storage(), dir.path() / "s.h5", entry, kId, catalog, chunk_bytes);
   std::mt19937_64 random(3);
   for (int i = 0; i < 200; ++i) {
     const std::size_t row = random() % reader.rows().size();
@@ -156,7 +168,10 @@ TEST_P(ShardReaderInEveryMode, ReadsAnyRange) {
     ASSERT_EQ(bytes, expected);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Modes, ShardReaderInEveryMode, testing::Values("none", "zstd"));
+INSTANTIATE_TEST_SUITE_P(Modes, ShardReaderInEveryMode,
+                         testing::Combine(testing::Values("none", "zstd"),
+                                          testing::Values(3 * kPayloadAlign, kSmallChunkBytes,
+                                                          kChunkBytes)));
 
 TEST(ShardEntry, SurvivesJson) {
   ShardEntry entry{"shard-00000-of-00001.h5",

@@ -145,6 +145,7 @@ TEST_F(Sharing, CompressedAndPlainSavesFollowOnEachOther) {
       const test::TempDir dir;
       test::CheckpointSpec spec = example("a");
       spec.compression = before;
+      spec.chunk_bytes = kChunkBytes;
       const Path first = test::write_example(dir.path(), spec);
       spec.tag = "b";
       spec.compression = after;
@@ -158,6 +159,16 @@ TEST_F(Sharing, CompressedAndPlainSavesFollowOnEachOther) {
       }
     }
   }
+}
+
+TEST_F(Sharing, ChunksOfAnotherSizeAreNotSharedWith) {
+  test::CheckpointSpec spec = example("b");
+  spec.base = write(example("a"));
+  spec.compression = kZstd;
+  const Path second = write(spec);
+  expect_whole(second, spec);
+  EXPECT_TRUE(bases_in(second).empty());
+  EXPECT_EQ(shared_bytes(second), 0u);
 }
 
 TEST_F(Sharing, AnotherWorldSizeIsRefusedAsABase) {
@@ -178,7 +189,7 @@ TEST_F(Sharing, AVanishedBaseIsNotSharedWith) {
   fs::remove_all(first);
   const Catalog catalog = test::example_catalog(spec);
   ShardWriter writer(posix_storage(), dir_.path() / "shard.h5", new_save_id(), catalog, 0,
-                     plan_shard(catalog, 0), {}, base);
+                     plan_shard(catalog, 0), {.chunk_bytes = base->chunk_bytes(), .base = base});
   for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
     const Fragment& fragment = writer.fragments()[i];
     writer.write(i, fragment.range,
@@ -196,8 +207,9 @@ TEST_F(Sharing, AnAbandonedShardTakesItsLinksAlong) {
   const Catalog catalog = test::example_catalog(spec);
   {
     const ShardWriter writer(posix_storage(), folder / "shard.h5", new_save_id(), catalog, 0,
-                             plan_shard(catalog, 0), {},
-                             std::make_shared<ShardBase>(posix_storage(), first, 0, 1));
+                             plan_shard(catalog, 0),
+                             {.chunk_bytes = kSmallChunkBytes,
+                              .base = std::make_shared<ShardBase>(posix_storage(), first, 0, 1)});
     EXPECT_EQ(posix_storage().list(folder).size(), 2u);
   }
   EXPECT_EQ(posix_storage().list(folder).size(), 0u);

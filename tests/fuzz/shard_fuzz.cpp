@@ -44,7 +44,7 @@ struct Sound {
     add(entry.index_offset, entry.index_rows * detail::kIndexRowBytes);
     add(entry.names_offset, entry.names_bytes);
     for (const DataSetEntry& set : entry.data_sets) {
-      const auto chunks = detail::chunk_count(set.padded_bytes(), kChunkBytes);
+      const auto chunks = detail::chunk_count(set.padded_bytes(), manifest.chunk_bytes);
       add(set.chunks_offset, chunks * detail::chunk_row_bytes(set.shared));
     }
   }
@@ -86,11 +86,12 @@ ShardEntry through_json(const ShardEntry& entry) {
 }
 
 /// 0 where the tables are refused before their digest is looked at.
-std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEntry& entry) {
+std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEntry& entry,
+                               std::uint64_t chunk_bytes) {
   const auto file = storage.open(path);
   std::vector<std::vector<ChunkRow>> rows;
   for (const DataSetEntry& set : entry.data_sets) {
-    const std::uint64_t count = detail::chunk_count(set.padded_bytes(), kChunkBytes);
+    const std::uint64_t count = detail::chunk_count(set.padded_bytes(), chunk_bytes);
     const std::size_t row_bytes = detail::chunk_row_bytes(set.shared);
     if (count > entry.bytes / row_bytes || set.chunks_offset > entry.bytes - count * row_bytes)
       return 0;
@@ -126,9 +127,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     storage.put(sound.shard, std::move(bytes));
     entry = through_json(entry);
-    entry.metadata_crc64 = digest_of_tables(storage, sound.shard, entry);
+    entry.metadata_crc64 =
+        digest_of_tables(storage, sound.shard, entry, sound.manifest.chunk_bytes);
     const ShardReader reader(storage, sound.shard, entry, sound.manifest.save_id,
-                             sound.manifest.catalog, kChunkBytes);
+                             sound.manifest.catalog, sound.manifest.chunk_bytes);
     for (std::size_t row = 0; row < reader.rows().size(); ++row) {
       const IndexRow& found = reader.rows()[row];
       if (found.data_set == kDerivedDataSet) continue;

@@ -122,8 +122,9 @@ std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
 }
 
 Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& storage,
-                   const CommitOptions& options) {
+                   CommitOptions options) {
   const Catalog catalog = example_catalog(spec);
+  options.chunk_bytes = spec.chunk_bytes.value_or(chunk_bytes_for(catalog, spec.compression));
   const std::string save_id = new_save_id();
   const Path staging = begin_save(storage, folder, spec.tag, save_id, options);
   try {
@@ -131,11 +132,13 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
     constexpr std::uint64_t kStep = 1 << 18;
     for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
       if (options.on_step) options.on_step(CommitStep::WriteShard);
-      ShardWriter writer(storage, staging / shard_file_name(rank, spec.world_size), save_id,
-                         catalog, rank, plan_shard(catalog, rank), spec.compression,
-                         spec.base.empty() ? nullptr
-                                           : std::make_shared<ShardBase>(posix_storage(), spec.base,
-                                                                         rank, spec.world_size));
+      ShardWriter writer(
+          storage, staging / shard_file_name(rank, spec.world_size), save_id, catalog, rank,
+          plan_shard(catalog, rank),
+          {options.chunk_bytes, spec.compression,
+           spec.base.empty()
+               ? nullptr
+               : std::make_shared<ShardBase>(posix_storage(), spec.base, rank, spec.world_size)});
 
       for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
         const Fragment& fragment = writer.fragments()[i];

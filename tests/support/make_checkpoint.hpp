@@ -8,6 +8,7 @@
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct CheckpointSpec {
   std::uint64_t scale = 1;  ///< multiplies the sizes: 1 gives about 130 KiB, 8000 about 1 GiB
   std::uint32_t layers = 2;
   Compression compression = {};
+  std::optional<std::uint64_t> chunk_bytes = {};  ///< as a trainer chooses unless given
   Path base = {};            ///< a tag's folder to share chunks with; empty: none
   std::string changed = {};  ///< fqn of a parameter whose bytes are those of the next seed
 
@@ -40,6 +42,6 @@ std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
 
 /// Saves it through begin_save, ShardWriter and commit_save; returns the tag's folder.
 Path write_example(const Path& folder, const CheckpointSpec& spec = {},
-                   Storage& storage = posix_storage(), const CommitOptions& options = {});
+                   Storage& storage = posix_storage(), CommitOptions options = {});
 
 }  // namespace unishard::test

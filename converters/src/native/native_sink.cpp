@@ -34,7 +34,7 @@ class NativeSink final : public Sink {
         folder_(std::move(folder)),
         tag_(std::move(tag)),
         catalog_(std::move(catalog)),
-        compression_(compression),
+        options_{chunk_bytes_for(catalog_, compression), compression},
         expected_identity_(identity(catalog_)),
         is_owner_(share.rank == 0),
         save_id_(share.id.empty() ? new_save_id() : share.id),
@@ -88,10 +88,10 @@ class NativeSink final : public Sink {
     if (!each_once)
       raise(ErrorCode::Internal,
             fmt::format("{}: not every shard was written by one process", staging_.string()));
-    CommitOptions options;
-    options.on_step = [this](CommitStep step) {
-      if (step == CommitStep::PublishTag) check_identity();
-    };
+    const CommitOptions options{.chunk_bytes = options_.chunk_bytes,
+                                .on_step = [this](CommitStep step) {
+                                  if (step == CommitStep::PublishTag) check_identity();
+                                }};
     commit_save(storage_, folder_, tag_, save_id_, catalog_, std::move(entries), options);
     committed_ = true;
   }
@@ -128,7 +128,7 @@ class NativeSink final : public Sink {
       const auto number = static_cast<std::uint32_t>(&rank - ranks_.data());
       rank.writer = std::make_unique<ShardWriter>(
           storage_, staging_ / shard_file_name(number, catalog_.world_size), save_id_, catalog_,
-          number, rank.fragments, compression_);
+          number, rank.fragments, options_);
     }
     return *rank.writer;
   }
@@ -155,7 +155,7 @@ class NativeSink final : public Sink {
   const Path folder_;
   const std::string tag_;
   Catalog catalog_;
-  const Compression compression_;
+  const ShardOptions options_;
   const std::optional<std::string> expected_identity_;
   const bool is_owner_;
   const std::string save_id_;

@@ -130,8 +130,12 @@ Manifest commit_save(Storage& storage, const Path& folder, std::string_view tag,
                      const std::string& save_id, Catalog catalog, std::vector<ShardEntry> shards,
                      const CommitOptions& options) {
   const Path staging = staging_folder(folder, tag, save_id);
-  Manifest manifest{save_id,     std::string(tag),   std::time(nullptr),
-                    kChunkBytes, std::move(catalog), std::move(shards)};
+  Manifest manifest{save_id,
+                    std::string(tag),
+                    std::time(nullptr),
+                    options.chunk_bytes,
+                    std::move(catalog),
+                    std::move(shards)};
   validate(manifest.catalog, fmt::format("saving {}", tag));
   combine_digests(storage, staging, manifest);
   report(options, CommitStep::SyncStaging);

@@ -24,12 +24,11 @@ constexpr std::uint64_t kSlackBytes = std::uint64_t{16} << 20;
 ShardBase::ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t rank,
                      std::uint32_t world_size) {
   const Manifest manifest = read_manifest(storage, tag_folder);
-  if (manifest.shards.size() != world_size || manifest.chunk_bytes != kChunkBytes) {
-    raise(ErrorCode::Mismatch,
-          fmt::format("{}: {} shards with chunks of {} bytes; {} with {} are wanted",
-                      tag_folder.native(), manifest.shards.size(), manifest.chunk_bytes, world_size,
-                      kChunkBytes));
+  if (manifest.shards.size() != world_size) {
+    raise(ErrorCode::Mismatch, fmt::format("{}: {} shards; {} are wanted", tag_folder.native(),
+                                           manifest.shards.size(), world_size));
   }
+  chunk_bytes_ = manifest.chunk_bytes;
   const ShardEntry& entry = manifest.shards.at(rank);
   const ShardReader shard(storage, tag_folder / entry.file, entry, manifest.save_id,
                           manifest.catalog, manifest.chunk_bytes);

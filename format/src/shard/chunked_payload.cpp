@@ -25,21 +25,22 @@ bool is_same(const ChunkRow& a, const ChunkRow& b) {
 }  // namespace
 
 ChunkedPayload::ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
-                               Compression how, const BaseLinks* base)
+                               std::uint64_t chunk_bytes, Compression how, const BaseLinks* base)
     : file_(file),
       container_(container),
       sets_(sets),
+      chunk_bytes_(chunk_bytes),
       how_(how),
       base_(base),
       gauges_(sets.size()) {
   for (const DataSetEntry& set : sets)
-    rows_.emplace_back(chunk_count(set.padded_bytes(), kChunkBytes));
+    rows_.emplace_back(chunk_count(set.padded_bytes(), chunk_bytes_));
 }
 
 bool ChunkedPayload::write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes,
                            std::uint64_t crc) {
-  const std::uint64_t chunk = offset / kChunkBytes;
-  if (bytes.size() == sets_[set].encoded_chunk_bytes(kChunkBytes))
+  const std::uint64_t chunk = offset / chunk_bytes_;
+  if (bytes.size() == sets_[set].encoded_chunk_bytes(chunk_bytes_))
     return store(set, chunk, bytes, crc);
 
   std::unique_lock lock(mutex_);
@@ -47,7 +48,7 @@ bool ChunkedPayload::write(std::size_t set, std::uint64_t offset, std::span<cons
   Open& open = item->second;
   if (is_new) open = begin_chunk(set, chunk);
   lock.unlock();
-  const std::uint64_t begin = offset - chunk * kChunkBytes;
+  const std::uint64_t begin = offset - chunk * chunk_bytes_;
   std::memcpy(open.bytes.data() + begin, bytes.data(), bytes.size());
   lock.lock();
   open.parts.push_back({begin, bytes.size(), crc});
@@ -67,9 +68,9 @@ ChunkedPayload::Open ChunkedPayload::begin_chunk(std::size_t set, std::uint64_t 
     open.bytes = std::move(spare_.back());
     spare_.pop_back();
   }
-  open.bytes.resize(sets_[set].encoded_chunk_bytes(kChunkBytes));
+  open.bytes.resize(sets_[set].encoded_chunk_bytes(chunk_bytes_));
   const std::uint64_t real = sets_[set].elements * size_of(sets_[set].dtype);
-  open.missing = std::min(kChunkBytes, real - chunk * kChunkBytes);
+  open.missing = std::min(chunk_bytes_, real - chunk * chunk_bytes_);
   std::ranges::fill(std::span(open.bytes).subspan(open.missing), std::byte{0});
   return open;
 }

@@ -26,7 +26,7 @@ class ChunkedPayload {
  public:
   /// All refer to things that outlive it; `sets` are the container's, `base` may be null.
   ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
-                 Compression how, const BaseLinks* base);
+                 std::uint64_t chunk_bytes, Compression how, const BaseLinks* base);
 
   /// Bytes from `offset` of data set `set` on, within one chunk, and their CRC-64; each once.
   /// Returns whether a chunk was completed that the base does not hold.
@@ -56,6 +56,7 @@ class ChunkedPayload {
   File& file_;
   Container& container_;
   const std::span<const DataSetEntry> sets_;
+  const std::uint64_t chunk_bytes_;
   const Compression how_;
   const BaseLinks* const base_;
   std::vector<std::vector<ChunkRow>> rows_;

@@ -23,6 +23,13 @@ std::uint64_t DataSetEntry::encoded_chunk_bytes(std::uint64_t chunk_bytes) const
   return std::min(chunk_bytes, padded_bytes());
 }
 
+std::uint64_t chunk_bytes_for(const Catalog& catalog, const Compression& compression) {
+  constexpr std::uint64_t kSmallUpTo = std::uint64_t{64} << 30;
+  const bool is_small =
+      compression.mode == Compression::Mode::None && catalog.stored_bytes() <= kSmallUpTo;
+  return is_small ? kSmallChunkBytes : kChunkBytes;
+}
+
 std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
   return fmt::format("shard-{:05}-of-{:05}.h5", rank, world_size);
 }

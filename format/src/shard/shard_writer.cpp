@@ -59,6 +59,7 @@ struct ShardWriter::Impl {
   Path path;
   std::string save_id;
   const Catalog& catalog;
+  const std::uint64_t chunk_bytes;
   Compression compression;
   std::vector<Fragment> fragments;
   std::vector<Placement> placements;
@@ -75,12 +76,13 @@ struct ShardWriter::Impl {
   bool finished = false;
 
   Impl(Storage& s, Path p, std::string id, const Catalog& c, std::uint32_t rank,
-       std::vector<Fragment> f, const Compression& how)
+       std::vector<Fragment> f, const ShardOptions& options)
       : storage(s),
         path(std::move(p)),
         save_id(std::move(id)),
         catalog(c),
-        compression(how),
+        chunk_bytes(options.chunk_bytes),
+        compression(options.compression),
         fragments(std::move(f)) {
     entry.file = path.filename().native();
     entry.rank = rank;
@@ -153,9 +155,9 @@ struct ShardWriter::Impl {
     }
   }
 
-  // A base of which no file can be linked is none.
+  // A base of which no file can be linked, or whose chunks are others, is none.
   void link(std::shared_ptr<const ShardBase> from) {
-    if (!from || from->holders().empty()) return;
+    if (!from || from->holders().empty() || from->chunk_bytes() != chunk_bytes) return;
     base = std::make_unique<detail::BaseLinks>(storage, path.parent_path(), std::move(from));
     if (base->is_empty()) base.reset();
   }
@@ -182,7 +184,7 @@ struct ShardWriter::Impl {
     spec.save_id = save_id;
     spec.rank = entry.rank;
     spec.world_size = catalog.world_size;
-    spec.chunk_bytes = kChunkBytes;
+    spec.chunk_bytes = chunk_bytes;
     spec.shares = base != nullptr;
     spec.index_rows = entry.index_rows = fragments.size();
     spec.names_bytes = entry.names_bytes = names.size();
@@ -190,8 +192,8 @@ struct ShardWriter::Impl {
       const std::uint64_t bytes = item.padded_bytes(), width = size_of(item.dtype);
       spec.data_sets.push_back(
           {item.name(), item.state, item.dtype, item.elements, bytes / width,
-           detail::chunk_count(bytes, kChunkBytes),
-           item.compressed ? item.encoded_chunk_bytes(kChunkBytes) / width : 0});
+           detail::chunk_count(bytes, chunk_bytes),
+           item.compressed ? item.encoded_chunk_bytes(chunk_bytes) / width : 0});
     }
     container = std::make_unique<detail::Container>(*file, spec);
     const detail::ContainerOffsets& offsets = container->offsets();
@@ -204,7 +206,7 @@ struct ShardWriter::Impl {
     if (is_chunked()) {
       reserve_for_chunks(spec);
       chunked = std::make_unique<detail::ChunkedPayload>(*file, *container, entry.data_sets,
-                                                         compression, base.get());
+                                                         chunk_bytes, compression, base.get());
     } else {
       container->close();
       file->reserve(container->end());
@@ -216,7 +218,7 @@ struct ShardWriter::Impl {
   void reserve_for_chunks(const detail::ContainerSpec& spec) {
     std::uint64_t bytes = container->end() + (std::uint64_t{1} << 20);
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
-      const std::uint64_t chunk = entry.data_sets[i].encoded_chunk_bytes(kChunkBytes);
+      const std::uint64_t chunk = entry.data_sets[i].encoded_chunk_bytes(chunk_bytes);
       bytes = checked_add(bytes, checked_mul(spec.data_sets[i].chunks, chunk + 64, "a shard"),
                           "a shard");
     }
@@ -231,7 +233,7 @@ struct ShardWriter::Impl {
   template <class Visit>
   void each_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
                   const Visit& visit) const {
-    const std::uint64_t width = size_of(tensor_of(fragment).dtype), per_chunk = kChunkBytes / width;
+    const std::uint64_t width = size_of(tensor_of(fragment).dtype), per_chunk = chunk_bytes / width;
     const std::uint64_t first = fragments[fragment].range.begin;
     while (!range.empty()) {
       const std::uint64_t element = placements[fragment].element_offset + (range.begin - first);
@@ -342,17 +344,17 @@ struct ShardWriter::Impl {
     if (chunked) return chunked->rows(set);
     const DataSetEntry& item = entry.data_sets[set];
     const std::uint64_t stored = item.padded_bytes(), item_bytes = size_of(item.dtype);
-    std::vector<ChunkRow> rows(detail::chunk_count(stored, kChunkBytes));
+    std::vector<ChunkRow> rows(detail::chunk_count(stored, chunk_bytes));
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto size = static_cast<std::uint32_t>(detail::chunk_size(stored, kChunkBytes, i));
-      rows[i] = {item.offset + i * kChunkBytes, size, 0, 0};
+      const auto size = static_cast<std::uint32_t>(detail::chunk_size(stored, chunk_bytes, i));
+      rows[i] = {item.offset + i * chunk_bytes, size, 0, 0};
     }
     // The data set's fragments are in file order, so their records are too.
     std::uint64_t at = 0;
     for (const Record& record : records) {
       if (placements[record.fragment].data_set != set) continue;
       const std::uint64_t bytes = record.range.size() * item_bytes;
-      std::uint64_t& digest = rows[at / kChunkBytes].crc64;
+      std::uint64_t& digest = rows[at / chunk_bytes].crc64;
       digest = crc64_combine(digest, record.crc64, bytes);
       at += bytes;
     }
@@ -400,13 +402,12 @@ struct ShardWriter::Impl {
 };
 
 ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
-                         std::uint32_t rank, std::vector<Fragment> fragments,
-                         const Compression& compression, std::shared_ptr<const ShardBase> base)
+                         std::uint32_t rank, std::vector<Fragment> fragments, ShardOptions options)
     : impl_(std::make_unique<Impl>(storage, std::move(path), std::move(save_id), catalog, rank,
-                                   std::move(fragments), compression)) {
+                                   std::move(fragments), options)) {
   impl_->place_fragments();
   impl_->collect_names();
-  impl_->link(std::move(base));
+  impl_->link(std::move(options.base));
   impl_->create_file();
   impl_->create_container();
 }

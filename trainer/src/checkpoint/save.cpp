@@ -36,6 +36,7 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
       compression_(request.compression),
       incremental_(request.incremental) {
   catalog_.client_state = request.client_state;
+  commit_.chunk_bytes = chunk_bytes_for(catalog_, compression_);
 }
 
 void Save::begin(Communicator& communicator) {
@@ -85,8 +86,8 @@ void Save::write_shard(Communicator& communicator, const GiveFragment& give) {
     const Path path =
         staging_folder(folder_, tag_, save_id_) / shard_file_name(rank_, catalog_.world_size);
     report(CommitStep::WriteShard);
-    ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_, compression_,
-                       open_base());
+    ShardWriter writer(storage_, path, save_id_, catalog_, rank_, fragments_,
+                       {commit_.chunk_bytes, compression_, open_base()});
     in_parallel(
         fragments_.size(), [&](std::size_t index) { give(writer, index); }, kWriters);
     report(CommitStep::SyncShard);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kAlign = 64;  // of a fragment's copy
-constexpr std::size_t kRoundedElements = kChunkBytes / sizeof(std::uint16_t);
+constexpr std::size_t kRoundedElements = std::size_t{512} << 10;
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 
 std::uint64_t round_up_to(std::uint64_t value, std::uint64_t unit) {

@@ -27,6 +27,7 @@ enum class CommitStep : std::uint8_t {
 inline constexpr int kCommitStepCount = 10;
 
 struct CommitOptions {
+  std::uint64_t chunk_bytes = kChunkBytes;  ///< that the shards were written with
   bool move_latest = true;
   std::uint32_t keep_last = 0;  ///< complete checkpoints to keep; 0 keeps all
   /// Called before each step; tests use it to fail or to kill the process there.

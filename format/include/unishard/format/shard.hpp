@@ -18,9 +18,16 @@
 
 namespace unishard {
 
-inline constexpr std::uint64_t kChunkBytes = std::uint64_t{1}
-                                             << 20;  ///< unit of checksums, written by this version
+/// Chunks are the units of checksums: whoever needs a part of one reads and checks all of it. Of
+/// two sizes this version writes the small one where the tables stay small with it.
+inline constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t kSmallChunkBytes = std::uint64_t{256} << 10;
 inline constexpr std::uint64_t kPayloadAlign = 4096;  ///< of offset and length of a data set
+
+/// Of a checkpoint that holds `catalog`. Small ones for up to 64 GiB: every reader opens the tables
+/// of all shards, then 8 MiB at most. Large ones for more, and for what may be compressed, since
+/// zstd codes blocks of 128 KiB and each should lie in one byte plane.
+std::uint64_t chunk_bytes_for(const Catalog& catalog, const Compression& compression);
 
 /// Where one data set (all fragments of one state and dtype, back to back) lies in the file.
 struct DataSetEntry {
@@ -100,6 +107,14 @@ std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size);
 
 class ShardBase;
 
+/// How a shard's payload lies in its file. `chunk_bytes` is one for all shards of a checkpoint and
+/// in its manifest (CommitOptions).
+struct ShardOptions {
+  std::uint64_t chunk_bytes = kChunkBytes;
+  Compression compression = {};
+  std::shared_ptr<const ShardBase> base = nullptr;  ///< to share with, if its chunks are as large
+};
+
 /// Writes one shard. Every fragment must be given completely, each element once, in any order and
 /// from any number of threads; a run is digested and measured as it passes, so each byte is touched
 /// once. Bytes of a derived fragment are digested and not stored. The destructor abandons: without
@@ -107,13 +122,12 @@ class ShardBase;
 class ShardWriter {
  public:
   /// `fragments` as plan_shard() returns them. `save_id` has 32 hexadecimal digits. Creates `path`.
-  /// Compressing takes the memory of the chunks (1 MiB) that are begun and not complete, few when
-  /// runs come about in order, and three for each thread that encodes at the same time: as many as
-  /// IoOptions::write_buffer_bytes allow. With a `base`, chunks that it holds as well are not
+  /// Compressing takes the memory of the chunks that are begun and not complete, few when runs
+  /// come about in order, and three for each thread that encodes at the same time: as many as
+  /// IoOptions::write_buffer_bytes allow. With a base, chunks that it holds as well are not
   /// written: the shard points to them, and their files get names beside `path`.
   ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
-              std::uint32_t rank, std::vector<Fragment> fragments,
-              const Compression& compression = {}, std::shared_ptr<const ShardBase> base = nullptr);
+              std::uint32_t rank, std::vector<Fragment> fragments, ShardOptions options = {});
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;

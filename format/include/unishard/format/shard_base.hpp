@@ -11,7 +11,7 @@
 namespace unishard {
 
 /// One shard of a committed checkpoint, to be given to a ShardWriter. Holds its tables (some 200
-/// bytes a fragment, 32 for each MiB) and no open file. Immutable: thread-safe.
+/// bytes a fragment, 40 a chunk) and no open file. Immutable: thread-safe.
 class ShardBase {
  public:
   /// Shard `rank` of the checkpoint in `tag_folder`, which must have `world_size` shards, as the
@@ -27,6 +27,7 @@ class ShardBase {
   /// bytes of this shard, as long as together they are not larger than twice what the shard holds.
   /// So a checkpoint never keeps more than three times its own size on the disk.
   const std::vector<Holder>& holders() const { return holders_; }
+  std::uint64_t chunk_bytes() const { return chunk_bytes_; }
 
   /// Where chunk `chunk` of data set `set` lies; `file` is an index into holders() plus one.
   /// nullptr where the shard has no such chunk, or in a file that is not worth keeping.
@@ -49,6 +50,7 @@ class ShardBase {
     std::uint64_t elements = 0;
     std::vector<ChunkRow> chunks;
   };
+  std::uint64_t chunk_bytes_ = 0;
   std::map<std::string, DataSet> sets_;          ///< by DataSetEntry::name()
   std::multimap<std::string, Known> fragments_;  ///< by TensorInfo::label()
   std::vector<Holder> holders_;
