@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "base/json_items.hpp"
+
 #include <fmt/format.h>
 
 #include <string>
@@ -68,8 +70,7 @@ class Strictness final : public SortedJson::json_sax_t {
   std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
 };
 
-template <class Tree>
-Tree parse(std::string_view text, std::string_view what, const JsonLimits& limits) {
+void check(std::string_view text, std::string_view what, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
     raise(ErrorCode::Corrupt, fmt::format("{}: {} bytes of JSON exceed the limit of {}", what,
                                           text.size(), limits.bytes));
@@ -80,17 +81,101 @@ Tree parse(std::string_view text, std::string_view what, const JsonLimits& limit
   }
   Strictness strictness(what, limits);
   SortedJson::sax_parse(text, &strictness);
-  return Tree::parse(text);
+}
+
+// Finds its way through a text that is known to be JSON.
+class Walk {
+ public:
+  explicit Walk(std::string_view text, std::size_t at = 0) : text_(text), at_(at) { skip_space(); }
+
+  std::size_t at() const { return at_; }
+  char here() const { return text_[at_]; }
+  /// Over `count` characters of structure, and what follows without meaning.
+  void skip(std::size_t count = 1) {
+    at_ += count;
+    skip_space();
+  }
+  /// Over a value; returns its text.
+  std::string_view value() {
+    const std::size_t begin = at_;
+    std::size_t depth = 0;
+    do {
+      if (here() == '"') {
+        skip_string();
+        continue;
+      }
+      if (here() == '{' || here() == '[') ++depth;
+      if (here() == '}' || here() == ']') --depth;
+      ++at_;
+    } while (depth > 0 || (at_ < text_.size() && !ends_value(here())));
+    const std::string_view whole = text_.substr(begin, at_ - begin);
+    skip_space();
+    return whole;
+  }
+
+ private:
+  static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+  static bool ends_value(char c) {
+    return c == ',' || c == ':' || c == ']' || c == '}' || is_space(c);
+  }
+  void skip_space() {
+    while (at_ < text_.size() && is_space(here())) ++at_;
+  }
+  void skip_string() {
+    for (++at_; here() != '"'; ++at_)
+      if (here() == '\\') ++at_;
+    ++at_;
+  }
+
+  std::string_view text_;
+  std::size_t at_;
+};
+
+/// Where the array `key` of the outermost object begins; npos where it has none.
+std::size_t find_array(std::string_view text, std::string_view key) {
+  Walk walk(text);
+  if (walk.here() != '{') return std::string_view::npos;
+  for (walk.skip(); walk.here() != '}';) {
+    const bool is_key = Json::parse(walk.value()).get_ref<const std::string&>() == key;
+    walk.skip();  // the colon
+    if (is_key && walk.here() == '[') return walk.at();
+    walk.value();
+    if (walk.here() == ',') walk.skip();
+  }
+  return std::string_view::npos;
 }
 
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view what, JsonLimits limits) {
-  return parse<Json>(text, what, limits);
+  check(text, what, limits);
+  return Json::parse(text);
 }
 
 SortedJson parse_sorted_json(std::string_view text, std::string_view what, JsonLimits limits) {
-  return parse<SortedJson>(text, what, limits);
+  check(text, what, limits);
+  return SortedJson::parse(text);
 }
 
+namespace detail {
+
+Json parse_json_but_items(std::string_view text, std::string_view key,
+                          std::vector<std::string_view>& items, std::string_view what,
+                          JsonLimits limits) {
+  check(text, what, limits);
+  items.clear();
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // as the parser does
+  const std::size_t begin = find_array(text, key);
+  if (begin == std::string_view::npos) return Json::parse(text);
+  Walk walk(text, begin);
+  for (walk.skip(); walk.here() != ']';) {
+    items.push_back(walk.value());
+    if (walk.here() == ',') walk.skip();
+  }
+  std::string rest(text.substr(0, begin + 1));
+  rest += text.substr(walk.at());
+  return Json::parse(rest);
+}
+
+}  // namespace detail
 }  // namespace unishard

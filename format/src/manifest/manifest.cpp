@@ -7,6 +7,7 @@
 #include "unishard/format/version.hpp"
 
 #include "base/json_fields.hpp"
+#include "base/json_items.hpp"
 #include "base/utf8.hpp"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <unordered_set>
 
 namespace unishard {
@@ -122,13 +124,20 @@ Json optional_section(const Fields& fields, std::string_view key) {
   return fields.has(key) ? fields.at(key) : Json();
 }
 
+// `items` are the tensors; each is a tree only while it is read.
+void read_tensors(const Fields& fields, std::span<const std::string_view> items, Catalog& catalog) {
+  fields.array("tensors", limits::kTensors);
+  if (items.size() > limits::kTensors)
+    fields.fail("tensors",
+                fmt::format("has {} items, above the limit of {}", items.size(), limits::kTensors));
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    catalog.tensors.push_back(
+        tensor_from_json(Json::parse(items[i]), fmt::format("{}.tensors[{}]", fields.path(), i)));
+  }
+}
+
 void read_catalog(const Fields& fields, Catalog& catalog) {
   std::size_t number = 0;
-  for (const Json& item : fields.array("tensors", limits::kTensors)) {
-    catalog.tensors.push_back(
-        tensor_from_json(item, fmt::format("{}.tensors[{}]", fields.path(), number++)));
-  }
-  number = 0;
   for (const Json& item : fields.array("aliases", limits::kTensors)) {
     const Fields alias(item, fmt::format("{}.aliases[{}]", fields.path(), number++));
     catalog.aliases.push_back({alias.text("fqn"), alias.text("target")});
@@ -205,9 +214,9 @@ Json required_features(const Manifest& manifest) {
 
 std::string encode_manifest(const Manifest& manifest) {
   const Catalog& catalog = manifest.catalog;
-  std::string body;
+  std::string text = fmt::format("{}{}{}", kHead, hex64(0), kHeadEnd);
   const auto member = [&](std::string_view key, const Json& value) {
-    body += fmt::format("\"{}\":{},\n", key, value.dump());
+    text += fmt::format("\"{}\":{},\n", key, value.dump());
   };
   member("format", kFormatName);
   member("version", kFormatVersion);
@@ -220,9 +229,9 @@ std::string encode_manifest(const Manifest& manifest) {
   member("stage", catalog.stage);
   member("identity", identity(catalog).value_or(""));
   member("chunk_bytes", manifest.chunk_bytes);
-  append_lines(body, "tensors", catalog.tensors);
-  append_lines(body, "aliases", catalog.aliases);
-  append_lines(body, "units", catalog.units);
+  append_lines(text, "tensors", catalog.tensors);
+  append_lines(text, "aliases", catalog.aliases);
+  append_lines(text, "units", catalog.units);
   const std::pair<std::string_view, const Json*> sections[] = {
       {"groups", &catalog.groups},
       {"scheduler", &catalog.scheduler},
@@ -235,9 +244,11 @@ std::string encode_manifest(const Manifest& manifest) {
   for (const auto& [key, value] : sections) {
     if (!value->is_null()) member(key, *value);
   }
-  append_lines(body, "shards", manifest.shards);
-  body.replace(body.size() - 2, 2, "\n}\n");
-  return fmt::format("{}{}{}{}", kHead, hex64(crc64(body)), kHeadEnd, body);
+  append_lines(text, "shards", manifest.shards);
+  text.replace(text.size() - 2, 2, "\n}\n");
+  const std::uint64_t digest = crc64(std::string_view(text).substr(kHeadBytes));
+  text.replace(kHead.size(), 16, hex64(digest));
+  return text;
 }
 
 Manifest decode_manifest(std::string_view text, std::string_view where) {
@@ -256,7 +267,9 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
                     where, kHeadBytes, text.size()),
         "the file is damaged or was edited: use a copy or another checkpoint");
   }
-  const Json json = parse_json(text, where, {.bytes = limits::kManifestBytes});
+  std::vector<std::string_view> tensors;
+  const Json json = detail::parse_json_but_items(text, "tensors", tensors, where,
+                                                 {.bytes = limits::kManifestBytes});
   const Fields fields(json, std::string(where));
   check_version(fields);
   Manifest manifest;
@@ -269,6 +282,7 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
     fields.fail("chunk_bytes",
                 fmt::format("{} is not a multiple of {}", manifest.chunk_bytes, kPayloadAlign));
   }
+  read_tensors(fields, tensors, manifest.catalog);
   read_catalog(fields, manifest.catalog);
   validate(manifest.catalog, where);
   read_shards(fields, manifest);
