@@ -4,7 +4,6 @@
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
-#include <isa-l/crc.h>
 
 #include <algorithm>
 #include <set>
@@ -83,29 +82,12 @@ class PiecedSource final : public Source {
     }
     const std::vector<const torch::StorageBytes*> storages(distinct.begin(), distinct.end());
     run_bounded(storages.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
-      return check_storage(*storages[index], buffer);
+      return torch::check_crc32(*storages[index], buffer);
     });
     return storages.size();
   }
 
  private:
-  static std::uint64_t check_storage(const torch::StorageBytes& storage,
-                                     std::span<std::byte> buffer) {
-    std::uint32_t crc = 0;
-    for (std::uint64_t at = 0; at < storage.size(); at += buffer.size()) {
-      const auto part = buffer.first(std::min<std::uint64_t>(buffer.size(), storage.size() - at));
-      storage.read(at, part);
-      crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(part.data()), part.size());
-    }
-    if (storage.crc32 != crc) {
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: bytes {} to {} do not match their CRC-32", storage.window.name(),
-                        storage.window.begin, storage.window.begin + storage.window.size),
-            "restore this file from a copy, or use another checkpoint");
-    }
-    return storage.size();
-  }
-
   void read_pieces(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
     const auto& pieces = parts_.pieces[tensor];
     const std::uint64_t width = size_of(parts_.catalog.tensors[tensor].dtype);

@@ -393,6 +393,31 @@ std::string refusal(const Path& folder) {
   return {};
 }
 
+// A checksum for each item, so that damage is found which no structure shows.
+TEST(Dcp, CheckFindsAFlippedBitOfAnItem) {
+  const test::TempDir work;
+  const MadeSource source(mixed_precision_catalog());
+  const Path folder = work.path() / "out", file = folder / "__0_0.distcp";
+  write_dcp(source, folder, 2);
+  const std::uint64_t items = open_dcp(posix_storage(), folder)->check({});
+  EXPECT_GE(items, source.catalog().tensors.size() - 1) << "but the empty tensor";
+
+  const std::vector<std::byte> stored = read_all(source, 0);  // the first rows are rank 0's
+  std::string bytes = file_text(file);
+  const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(stored.data()), 12));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + 5] ^= 1;
+  replace_text(posix_storage(), file, bytes);
+  try {
+    open_dcp(posix_storage(), folder)->check({});
+    FAIL() << "not found";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+    EXPECT_THAT(error.what(), testing::HasSubstr("__0_0.distcp"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("do not match their CRC-32"));
+  }
+}
+
 TEST(Dcp, DamagedFoldersAreRefusedByName) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

@@ -3,6 +3,7 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include "failure.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -29,7 +30,7 @@ TEST_P(AnyTopology, ReadsBackEveryElementAndHasTheSameIdentity) {
     reader.read(i, {0, tensor.elements()}, bytes);
     EXPECT_EQ(bytes, expected) << tensor.label();
     EXPECT_EQ(tensor.crc64, crc64(expected)) << tensor.label();
-    EXPECT_EQ(tensor.stats->nan_count, 0u);
+    EXPECT_EQ(tensor.stats.value_or(Stats{}).nan_count, 0u);  // integers have none
   }
   const test::TempDir other;
   const CheckpointReader single(
@@ -63,6 +64,17 @@ TEST(CheckpointReader, ReadsRangesAcrossFragments) {
     }
   }
   EXPECT_THROW(reader.read(0, {0, 1}, {}), Error);
+}
+
+TEST(CommitSave, PublishesNothingOfAnotherIdentityThanTheExpectedOne) {
+  const test::TempDir dir;
+  const Error error = error_of([&] {
+    test::write_example(dir.path(), {}, posix_storage(), {.identity = "0123456789abcdef"});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+  EXPECT_NE(std::string(error.what()).find("the source has 0123456789abcdef"), std::string::npos)
+      << error.what();
+  EXPECT_TRUE(list_tags(posix_storage(), dir.path()).empty());
 }
 
 TEST(CheckpointReader, CarriesEverythingBesideTheBytes) {

@@ -7,6 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <set>
+#include <vector>
+
 namespace unishard::converters {
 namespace {
 
@@ -25,7 +29,39 @@ class DcpSource final : public Source {
     read_elements(state_.tensors[arrangement_.entries.at(tensor)], *state_.items, range, out);
   }
 
+  std::uint64_t check(const TransferOptions& options) const override {
+    const std::vector<StoredItem> items = stored_items();
+    std::atomic<std::uint64_t> checksums = 0;
+    run_bounded(items.size(), options,
+                [&](std::size_t index, std::span<std::byte> buffer) -> std::uint64_t {
+                  const auto view = state_.items->tensor(items[index].number, items[index].bytes);
+                  if (!view->storage || !view->storage->crc32) return 0;
+                  ++checksums;
+                  return torch::check_crc32(*view->storage, buffer);
+                });
+    return checksums;
+  }
+
  private:
+  struct StoredItem {
+    std::uint32_t number = 0;
+    std::uint64_t bytes = 0;  ///< of its tensor
+  };
+
+  /// One for each storage: parts of a flat parameter lie in the same.
+  std::vector<StoredItem> stored_items() const {
+    std::vector<StoredItem> items;
+    std::set<const torch::StorageBytes*> known;
+    for (const dcp::TensorEntry& tensor : state_.tensors) {
+      for (const dcp::Chunk& chunk : tensor.chunks) {
+        const torch::TensorView* const view = state_.items->at_hand(chunk.item);
+        if (view == nullptr || known.insert(view->storage.get()).second)
+          items.push_back({chunk.item, chunk.box.elements() * size_of(tensor.dtype)});
+      }
+    }
+    return items;
+  }
+
   const dcp::StateDict state_;
   const dcp::Arrangement arrangement_;
 };

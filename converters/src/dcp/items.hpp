@@ -29,6 +29,8 @@ class Items {
   /// The tensor of an item; `tensor_bytes` of it are expected, which bounds what is unpacked.
   std::shared_ptr<const torch::TensorView> tensor(std::uint32_t item,
                                                   std::uint64_t tensor_bytes) const;
+  /// The same where it is known without its file; else null.
+  const torch::TensorView* at_hand(std::uint32_t item) const { return items_.at(item).view.get(); }
   /// The bytes of an item that is no tensor, unpacked. Not kept.
   torch::Window unpacked(std::uint32_t item) const;
   /// "<file> at byte 120".

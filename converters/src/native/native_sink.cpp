@@ -88,11 +88,8 @@ class NativeSink final : public Sink {
     if (!each_once)
       raise(ErrorCode::Internal,
             fmt::format("{}: not every shard was written by one process", staging_.string()));
-    const CommitOptions options{.chunk_bytes = options_.chunk_bytes,
-                                .on_step = [this](CommitStep step) {
-                                  if (step == CommitStep::PublishTag) check_identity();
-                                }};
-    commit_save(storage_, folder_, tag_, save_id_, catalog_, std::move(entries), options);
+    commit_save(storage_, folder_, tag_, save_id_, std::move(catalog_), std::move(entries),
+                {.chunk_bytes = options_.chunk_bytes, .identity = expected_identity_});
     committed_ = true;
   }
 
@@ -136,19 +133,6 @@ class NativeSink final : public Sink {
   static void finish(RankShard& rank) {
     rank.entry = rank.writer->finish();
     rank.writer.reset();
-  }
-
-  void check_identity() const {
-    if (!expected_identity_) return;
-    const std::optional<std::string> written = identity(read_manifest(storage_, staging_).catalog);
-    if (written == expected_identity_) return;
-    raise(
-        ErrorCode::Corrupt,
-        fmt::format("{}: what was written has identity {}, the source has {}",
-                    (staging_ / kManifestFile).string(), written.value_or("none"),
-                    *expected_identity_),
-        "nothing was published; run `unishard verify --deep` on the source, and suspect the memory "
-        "of this machine if it is sound");
   }
 
   Storage& storage_;

@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
+#include <isa-l/crc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -78,6 +79,22 @@ void flip_signs(std::span<std::byte> bytes, std::uint64_t width, std::size_t fir
 }
 
 }  // namespace
+
+std::uint64_t check_crc32(const StorageBytes& storage, std::span<std::byte> buffer) {
+  std::uint32_t crc = 0;
+  for (std::uint64_t at = 0; at < storage.size(); at += buffer.size()) {
+    const auto part = buffer.first(std::min<std::uint64_t>(buffer.size(), storage.size() - at));
+    storage.read(at, part);
+    crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(part.data()), part.size());
+  }
+  if (storage.crc32 != crc) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: bytes {} to {} do not match their CRC-32", storage.window.name(),
+                      storage.window.begin, storage.window.begin + storage.window.size),
+          "restore this file from a copy, or use another checkpoint");
+  }
+  return storage.size();
+}
 
 void StorageBytes::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (!inflated) return window.read(offset, out);

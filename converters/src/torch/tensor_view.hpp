@@ -25,6 +25,10 @@ struct StorageBytes {
   void read(std::uint64_t offset, std::span<std::byte> out) const;
 };
 
+/// Reads all of a storage that has a CRC-32, `buffer` by `buffer`; returns how many bytes that
+/// were. Throws Corrupt naming the file and the bytes where they do not match.
+std::uint64_t check_crc32(const StorageBytes& storage, std::span<std::byte> buffer);
+
 struct TensorView {
   DType dtype = DType::Float32;
   Shape shape;

@@ -95,6 +95,16 @@ void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) 
   }
 }
 
+void check_identity(const Manifest& manifest, const Path& staging, const std::string& expected) {
+  const std::string written = identity(manifest.catalog).value_or("none");
+  if (written == expected) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: what was written has identity {}, the source has {}", staging.native(),
+                    written, expected),
+        "nothing was published; run `unishard verify --deep` on the source, and suspect the memory "
+        "of this machine if it is sound");
+}
+
 void write_manifest(Storage& storage, const Path& path, const std::string& text) {
   const auto file = storage.create(path);
   file->write_at(0, std::as_bytes(std::span(text)));
@@ -138,6 +148,7 @@ Manifest commit_save(Storage& storage, const Path& folder, std::string_view tag,
                     std::move(shards)};
   validate(manifest.catalog, fmt::format("saving {}", tag));
   combine_digests(storage, staging, manifest);
+  if (options.identity) check_identity(manifest, staging, *options.identity);
   report(options, CommitStep::SyncStaging);
   storage.sync_directory(staging);
 

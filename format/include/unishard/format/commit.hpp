@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ inline constexpr int kCommitStepCount = 10;
 
 struct CommitOptions {
   std::uint64_t chunk_bytes = kChunkBytes;  ///< that the shards were written with
+  std::optional<std::string> identity{};    ///< that what was written must arrive at, where known
   bool move_latest = true;
   std::uint32_t keep_last = 0;  ///< complete checkpoints to keep; 0 keeps all
   /// Called before each step; tests use it to fail or to kill the process there.
@@ -48,6 +50,7 @@ Path staging_folder(const Path& folder, std::string_view tag, const std::string&
 /// Rank 0, after all ranks have finished their shards (ShardWriter::finish): reads every shard's
 /// tables back, combines the digests into the catalog, writes the manifest, publishes the tag and
 /// moves `latest`. An existing tag of the same name is replaced atomically. Returns the manifest.
+/// Throws Corrupt where the shards have another identity than the options ask for.
 /// On failure nothing that was there is lost; the staging folder is left for abandon_save().
 Manifest commit_save(Storage& storage, const Path& folder, std::string_view tag,
                      const std::string& save_id, Catalog catalog, std::vector<ShardEntry> shards,
