@@ -90,9 +90,9 @@ class Walk {
 
   std::size_t at() const { return at_; }
   char here() const { return text_[at_]; }
-  /// Over `count` characters of structure, and what follows without meaning.
-  void skip(std::size_t count = 1) {
-    at_ += count;
+  /// Over a character of structure, and what follows without meaning.
+  void skip() {
+    ++at_;
     skip_space();
   }
   /// Over a value; returns its text.
