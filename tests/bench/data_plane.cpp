@@ -19,8 +19,10 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <initializer_list>
 #include <random>
 #include <span>
+#include <string>
 #include <thread>
 
 namespace {
@@ -145,7 +147,7 @@ class Bench {
   }
 
   void round() {
-    for (const char* tag : {"tag", "next"}) posix_storage().remove_tree(folder_ / tag);
+    remove({"tag", "next", "raw"});
     time("raw write + fsync", "", [&] { raw(true); });
     time("save", "raw write + fsync", [&] { save(); });
     change_one();
@@ -156,7 +158,9 @@ class Bench {
     time("load, same world size and stage", "raw read", [&] { load(catalog_, same_); });
     drop_cache();
     time("load, one rank less, stage 3", "raw read", [&] { load(other_catalog_, other_); });
+    remove({"tag"});
     time("save, --compress auto", "save", [&] { save({Compression::Mode::Auto, 0}); });
+    remove({"tag"});
     time("save, --compress zstd", "save", [&] { save({Compression::Mode::Zstd, 0}); });
     drop_cache();
     time("load of the compressed", "raw read", [&] { load(catalog_, same_); });
@@ -239,9 +243,16 @@ class Bench {
     if (file >= 0) ::close(file);
   }
 
+  /// Before a job is timed: what it would have to delete.
+  void remove(std::initializer_list<const char*> names) const {
+    for (const char* name : names) posix_storage().remove_tree(folder_ / name);
+    ::sync();
+  }
+
   void raw(bool writes) {
+    posix_storage().make_directory(folder_ / "raw");
     on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
-      raw_file(folder_ / fmt::format("raw-{}", rank), states_[rank].bytes.size(), writes);
+      raw_file(folder_ / "raw" / std::to_string(rank), states_[rank].bytes.size(), writes);
     });
   }
 
