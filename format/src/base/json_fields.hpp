@@ -83,9 +83,14 @@ class Fields {
   const Json& array(std::string_view key, std::uint64_t max_items) const {
     const Json& value = at(key);
     if (!value.is_array()) fail(key, "must be an array");
-    if (value.size() > max_items)
-      fail(key, fmt::format("has {} items, above the limit of {}", value.size(), max_items));
+    check_count(key, value.size(), max_items);
     return value;
+  }
+
+  /// Of an array's items, wherever they are.
+  void check_count(std::string_view key, std::uint64_t items, std::uint64_t max_items) const {
+    if (items > max_items)
+      fail(key, fmt::format("has {} items, above the limit of {}", items, max_items));
   }
 
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const {

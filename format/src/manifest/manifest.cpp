@@ -127,9 +127,7 @@ Json optional_section(const Fields& fields, std::string_view key) {
 // `items` are the tensors; each is a tree only while it is read.
 void read_tensors(const Fields& fields, std::span<const std::string_view> items, Catalog& catalog) {
   fields.array("tensors", limits::kTensors);
-  if (items.size() > limits::kTensors)
-    fields.fail("tensors",
-                fmt::format("has {} items, above the limit of {}", items.size(), limits::kTensors));
+  fields.check_count("tensors", items.size(), limits::kTensors);
   for (std::size_t i = 0; i < items.size(); ++i) {
     catalog.tensors.push_back(
         tensor_from_json(Json::parse(items[i]), fmt::format("{}.tensors[{}]", fields.path(), i)));
