@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What --compress makes of trained numbers: tests/bench/compression.sh [PRESET] [STEPS] [REPEATS]
 # Trains a GPT of 3 million parameters on this project's own text, then stores its checkpoint, and its weights as bf16, in every way. For each:
-# payload as stored against raw, by state; seconds of one thread to write and to read it from the page cache; zstd -1 of the same bytes beside it.
+# payload as stored against raw, by state; seconds of one thread to write and to read it from the page cache; zstd -1 of the same bytes beside it,
+# and the entropy of the byte planes, which is the limit of what mode zstd does (shuffle and a code for each byte).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 preset=${1:-release} steps=${2:-600} repeats=${3:-3}
@@ -14,7 +15,7 @@ echo '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e
   --steps "$steps" --threads 2 --no-async-save --save "$work/run" | tail -n 2
 "$bin/unishard" convert "$work/run" "$work/bf16" --to native --weights-only --dtype bf16 --quiet
 python3 - "$bin/unishard" "$work" "$repeats" <<'P'
-import collections, glob, json, os, statistics, struct, subprocess, sys, time
+import collections, glob, json, math, os, statistics, struct, subprocess, sys, time
 
 program, work, repeats = sys.argv[1], sys.argv[2], int(sys.argv[3])
 WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1}
@@ -33,6 +34,24 @@ def tables(folder):
                 total = sums[f"{item['state']}.{item['dtype']}"]
                 total[0] += sum(row[1] for row in rows)
                 total[1] += raw
+    return sums
+
+
+def entropy(folder):
+    """{state.dtype: bytes that byte planes need against raw} where each byte of a plane is coded by itself, with the plane's own frequencies."""
+    tag = os.path.join(folder, open(os.path.join(folder, "latest")).read().strip())
+    sums = collections.defaultdict(lambda: [0.0, 0])
+    for shard in json.load(open(os.path.join(tag, "manifest.json")))["shards"]:
+        with open(os.path.join(tag, shard["file"]), "rb") as file:
+            for item in shard["data_sets"]:
+                width = WIDTH[item["dtype"]]
+                file.seek(item["offset"])
+                payload = file.read(item["elements"] * width)
+                total = sums[f"{item['state']}.{item['dtype']}"]
+                for plane in range(width):
+                    counts = collections.Counter(payload[plane::width]).values()
+                    total[0] += sum(count * math.log2(item["elements"] / count) for count in counts) / 8
+                total[1] += len(payload)
     return sums
 
 
@@ -57,6 +76,8 @@ for kind in ("run", "bf16"):
         parts = "  ".join(f"{name} {stored / raw:.3f}" for name, (stored, raw) in sorted(sums.items()) if raw > 1 << 20)
         write, read = (statistics.median(column) for column in zip(*times))
         print(f"{mode:8} write {write:.2f} s  verify --deep {read:.2f} s  stored/raw: {parts}")
+    bounds = "  ".join(f"{name} {packed / raw:.3f}" for name, (packed, raw) in sorted(entropy(source).items()) if raw > 1 << 20)
+    print(f"no code of single bytes of the planes can be smaller than: {bounds}")
     shards = glob.glob(os.path.join(source, "*", "shard-*"))
     packed = os.path.join(work, "packed")
     spent = statistics.median(seconds("sh", "-c", f"cat {' '.join(shards)} | zstd -1 -q -f -o {packed}") for _ in range(repeats))

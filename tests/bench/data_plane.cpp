@@ -80,6 +80,35 @@ struct RankState {
   /// Calls visit(index of the fragment, its bytes) on some threads, as the trainer saves.
   template <class Visit>
   void each_fragment(const Catalog& catalog, const Visit& visit) {
+    const std::vector<std::span<std::byte>> places = places_in(catalog);
+    in_parallel(fragments.size(), [&](std::size_t index) { visit(index, places[index]); });
+  }
+
+  /// Calls visit(index of the fragment, a part of it, the part's bytes), as the trainer loads.
+  template <class Visit>
+  void each_piece(const Catalog& catalog, const Boundary& boundary, const Visit& visit) {
+    struct Piece {
+      std::size_t fragment;
+      ElementRange range;
+      std::span<std::byte> bytes;
+    };
+    const std::vector<std::span<std::byte>> places = places_in(catalog);
+    std::vector<Piece> pieces;
+    for (std::size_t i = 0; i < fragments.size(); ++i) {
+      const std::uint64_t width = size_of(catalog.tensors[fragments[i].tensor].dtype);
+      for (const auto& [tensor, range] :
+           cut_fragments(catalog, {&fragments[i], 1}, kBlock, boundary)) {
+        const std::uint64_t at = (range.begin - fragments[i].range.begin) * width;
+        pieces.push_back({i, range, places[i].subspan(at, range.size() * width)});
+      }
+    }
+    in_parallel(pieces.size(), [&](std::size_t index) {
+      visit(pieces[index].fragment, pieces[index].range, pieces[index].bytes);
+    });
+  }
+
+ private:
+  std::vector<std::span<std::byte>> places_in(const Catalog& catalog) {
     std::vector<std::span<std::byte>> places;
     std::size_t at = 0;
     for (const auto& [tensor, range] : fragments) {
@@ -87,24 +116,15 @@ struct RankState {
       places.push_back(std::span(bytes).subspan(at, count));
       at += count;
     }
-    run_bounded(fragments.size(), {.threads = threads_per_rank, .buffer_bytes = 1},
-                [&](std::size_t index, std::span<std::byte>) {
-                  visit(index, places[index]);
-                  return std::uint64_t{0};
-                });
+    return places;
   }
 
-  /// Calls visit(index of the fragment, a part of it, the part's bytes), as a load does.
-  template <class Visit>
-  void each(const Catalog& catalog, const Boundary& boundary, const Visit& visit) {
-    each_fragment(catalog, [&](std::size_t i, std::span<std::byte> whole) {
-      const std::uint64_t width = size_of(catalog.tensors[fragments[i].tensor].dtype);
-      for (const auto& [tensor, range] :
-           cut_fragments(catalog, {&fragments[i], 1}, kBlock, boundary)) {
-        const std::uint64_t at = (range.begin - fragments[i].range.begin) * width;
-        visit(i, range, whole.subspan(at, range.size() * width));
-      }
-    });
+  static void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
+    run_bounded(count, {.threads = threads_per_rank, .buffer_bytes = 1},
+                [&](std::size_t index, std::span<std::byte>) {
+                  work(index);
+                  return std::uint64_t{0};
+                });
   }
 };
 
@@ -279,12 +299,13 @@ class Bench {
     const std::uint64_t chunk_bytes = chunk_bytes_for(catalog_, compression);
     std::vector<ShardEntry> entries(catalog_.world_size);
     on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
-      ShardWriter writer(storage, staging / shard_file_name(rank, catalog_.world_size), save_id,
-                         catalog_, rank, states_[rank].fragments,
-                         {chunk_bytes, compression,
-                          base.empty() ? nullptr
-                                       : std::make_shared<ShardBase>(storage, folder_ / base, rank,
-                                                                     catalog_.world_size)});
+      ShardWriter writer(
+          storage, staging / shard_file_name(rank, catalog_.world_size), save_id, catalog_, rank,
+          states_[rank].fragments,
+          {chunk_bytes, compression,
+           base.empty() ? nullptr
+                        : std::make_shared<ShardBase>(storage, folder_ / base, rank,
+                                                      catalog_.world_size, chunk_bytes)});
       states_[rank].each_fragment(catalog_, [&](std::size_t i, std::span<const std::byte> bytes) {
         writer.write(i, states_[rank].fragments[i].range, bytes);
       });
@@ -299,7 +320,7 @@ class Bench {
   void load(const Catalog& catalog, std::vector<RankState>& states) const {
     on_ranks(catalog.world_size, [&](std::uint32_t rank) {
       const CheckpointReader reader(posix_storage(), folder_ / "tag");
-      states[rank].each(
+      states[rank].each_piece(
           catalog,
           [&](std::uint32_t tensor, std::uint64_t element) {
             return reader.chunk_start(tensor, element);

@@ -161,31 +161,36 @@ TEST_F(Sharing, CompressedAndPlainSavesFollowOnEachOther) {
   }
 }
 
-TEST_F(Sharing, ChunksOfAnotherSizeAreNotSharedWith) {
-  test::CheckpointSpec spec = example("b");
-  spec.base = write(example("a"));
-  spec.compression = kZstd;
-  const Path second = write(spec);
-  expect_whole(second, spec);
-  EXPECT_TRUE(bases_in(second).empty());
-  EXPECT_EQ(shared_bytes(second), 0u);
+TEST_F(Sharing, AnotherWorldSizeOrChunkSizeIsRefusedAsABase) {
+  const Path first = write(example("a"));
+  const std::uint32_t ranks = example("a").world_size;
+  for (const auto& [world_size, chunk_bytes] :
+       {std::pair{ranks + 1, kSmallChunkBytes}, std::pair{ranks, kChunkBytes}}) {
+    try {
+      const ShardBase base(posix_storage(), first, 0, world_size, chunk_bytes);
+      FAIL() << world_size << " " << chunk_bytes;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.what();
+    }
+  }
 }
 
-TEST_F(Sharing, AnotherWorldSizeIsRefusedAsABase) {
-  const Path first = write(example("a"));
-  try {
-    const ShardBase base(posix_storage(), first, 0, 3);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Mismatch) << error.what();
-  }
+TEST_F(Sharing, AWriterRefusesABaseOfAnotherChunkSize) {
+  const test::CheckpointSpec spec{.world_size = 1, .scale = 60};
+  const auto base =
+      std::make_shared<ShardBase>(posix_storage(), write(spec), 0, 1, kSmallChunkBytes);
+  const Catalog catalog = test::example_catalog(spec);
+  EXPECT_THROW(ShardWriter(posix_storage(), dir_.path() / "shard.h5", new_save_id(), catalog, 0,
+                           plan_shard(catalog, 0), {.chunk_bytes = kChunkBytes, .base = base}),
+               Error);
+  EXPECT_FALSE(fs::exists(dir_.path() / "shard.h5"));
 }
 
 // A base that goes away before its files have got their names is none.
 TEST_F(Sharing, AVanishedBaseIsNotSharedWith) {
   const test::CheckpointSpec spec{.world_size = 1, .scale = 60};
   const Path first = write(spec);
-  const auto base = std::make_shared<ShardBase>(posix_storage(), first, 0, 1);
+  const auto base = std::make_shared<ShardBase>(posix_storage(), first, 0, 1, kSmallChunkBytes);
   fs::remove_all(first);
   const Catalog catalog = test::example_catalog(spec);
   ShardWriter writer(posix_storage(), dir_.path() / "shard.h5", new_save_id(), catalog, 0,
@@ -206,10 +211,10 @@ TEST_F(Sharing, AnAbandonedShardTakesItsLinksAlong) {
   fs::create_directory(folder);
   const Catalog catalog = test::example_catalog(spec);
   {
-    const ShardWriter writer(posix_storage(), folder / "shard.h5", new_save_id(), catalog, 0,
-                             plan_shard(catalog, 0),
-                             {.chunk_bytes = kSmallChunkBytes,
-                              .base = std::make_shared<ShardBase>(posix_storage(), first, 0, 1)});
+    const ShardWriter writer(
+        posix_storage(), folder / "shard.h5", new_save_id(), catalog, 0, plan_shard(catalog, 0),
+        {.chunk_bytes = kSmallChunkBytes,
+         .base = std::make_shared<ShardBase>(posix_storage(), first, 0, 1, kSmallChunkBytes)});
     EXPECT_EQ(posix_storage().list(folder).size(), 2u);
   }
   EXPECT_EQ(posix_storage().list(folder).size(), 0u);

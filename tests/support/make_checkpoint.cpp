@@ -136,9 +136,9 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
           storage, staging / shard_file_name(rank, spec.world_size), save_id, catalog, rank,
           plan_shard(catalog, rank),
           {options.chunk_bytes, spec.compression,
-           spec.base.empty()
-               ? nullptr
-               : std::make_shared<ShardBase>(posix_storage(), spec.base, rank, spec.world_size)});
+           spec.base.empty() ? nullptr
+                             : std::make_shared<ShardBase>(posix_storage(), spec.base, rank,
+                                                           spec.world_size, options.chunk_bytes)});
 
       for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
         const Fragment& fragment = writer.fragments()[i];

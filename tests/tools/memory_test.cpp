@@ -58,5 +58,14 @@ TEST_F(Memory, Diff) {
   expect_bounded({"diff", path("in"), path("m"), "--states", "fp32,weights"}, 0);
 }
 
+// Their tables take half of the limit: the buffers get what is left.
+TEST_F(Memory, TwentyThousandTensors) {
+  write_example(temp_->path() / "many", {.world_size = 4, .scale = 3, .layers = 2221});
+  expect_bounded({"zero_to_fp32", path("many"), path("model.safetensors")}, 0);
+  expect_bounded({"verify", path("many"), "--deep"}, 0);
+  expect_bounded({"reshard", path("many"), path("out"), "-w", "3", "-s", "3"}, 0);
+  std::filesystem::remove_all(path("out"));
+}
+
 }  // namespace
 }  // namespace unishard::test

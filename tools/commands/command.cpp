@@ -16,6 +16,11 @@ namespace {
 /// The program, its libraries, tables of ordinary checkpoints and the cache of chunks.
 constexpr std::uint64_t kMemoryMin = std::uint64_t{48} << 20;
 
+/// Tables, at most: of what is read, of the plan and of what is written.
+constexpr std::uint64_t kBytesPerTensor = 2560;
+/// For which there must be memory, however many tensors there are.
+constexpr std::uint64_t kBuffersMin = std::uint64_t{16} << 20;
+
 /// Some wait for the disk while others work.
 constexpr unsigned kThreadsMin = 4;
 /// What a thread may need beside the buffers that are shared out: threads are given up, not memory.
@@ -53,17 +58,25 @@ std::uint64_t Resources::memory_bytes() const {
   return bytes;
 }
 
-void Resources::apply() const {
-  configure_io(IoOptions::within(memory_bytes(), io_mode_from_name(io).value_or(IoMode::Auto)));
+std::uint64_t Resources::bytes_beside(std::uint64_t tensors) const {
+  const std::uint64_t all = memory_bytes();
+  return all - std::min(tensors * kBytesPerTensor, all - kBuffersMin);
 }
 
-TransferOptions Resources::transfer(Observer& progress, const Compression& compression) const {
+void Resources::apply(std::uint64_t tensors) const {
+  configure_io(
+      IoOptions::within(bytes_beside(tensors), io_mode_from_name(io).value_or(IoMode::Auto)));
+}
+
+TransferOptions Resources::transfer(Observer& progress, std::uint64_t tensors,
+                                    const Compression& compression) const {
   const unsigned wanted = threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads());
   const bool compresses = compression.mode != Compression::Mode::None;
-  const std::uint64_t most =
-      memory_bytes() / (compresses ? kBytesPerCompressingThread : kBytesPerThread);
-  TransferOptions options = TransferOptions::within(
-      memory_bytes(), static_cast<unsigned>(std::clamp<std::uint64_t>(wanted, 1, most)));
+  const std::uint64_t bytes = bytes_beside(tensors);
+  const std::uint64_t most = bytes / (compresses ? kBytesPerCompressingThread : kBytesPerThread);
+  TransferOptions options =
+      TransferOptions::within(bytes, static_cast<unsigned>(std::clamp<std::uint64_t>(
+                                         wanted, 1, std::max<std::uint64_t>(most, 1))));
   options.observer = &progress;
   return options;
 }

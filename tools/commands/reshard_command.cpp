@@ -67,9 +67,11 @@ void transfer(tools::Team& team, const ReshardRequest& options, const Path& inpu
               const Prepared& prepared) {
   Progress progress(options.resources.quiet || !team.is_first());
   tools::TeamObserver observer(team, progress);
-  const TransferOptions limits = options.resources.transfer(observer, options.compression);
-  const auto source = converters::open_source(posix_storage(), input);
   const Catalog& target = prepared.plan.target;
+  options.resources.apply(target.tensors.size());
+  const TransferOptions limits =
+      options.resources.transfer(observer, target.tensors.size(), options.compression);
+  const auto source = converters::open_source(posix_storage(), input);
   catch_interrupts();  // before anything is created
   const auto shared = tools::make_shared_sink(team, target, [&](const converters::Share& share) {
     return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,

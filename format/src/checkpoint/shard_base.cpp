@@ -22,13 +22,17 @@ constexpr std::uint64_t kSlackBytes = std::uint64_t{16} << 20;
 }  // namespace
 
 ShardBase::ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t rank,
-                     std::uint32_t world_size) {
+                     std::uint32_t world_size, std::uint64_t chunk_bytes)
+    : chunk_bytes_(chunk_bytes) {
   const Manifest manifest = read_manifest(storage, tag_folder);
   if (manifest.shards.size() != world_size) {
     raise(ErrorCode::Mismatch, fmt::format("{}: {} shards; {} are wanted", tag_folder.native(),
                                            manifest.shards.size(), world_size));
   }
-  chunk_bytes_ = manifest.chunk_bytes;
+  if (manifest.chunk_bytes != chunk_bytes) {
+    raise(ErrorCode::Mismatch, fmt::format("{}: chunks of {} bytes; {} are wanted",
+                                           tag_folder.native(), manifest.chunk_bytes, chunk_bytes));
+  }
   const ShardEntry& entry = manifest.shards.at(rank);
   const ShardReader shard(storage, tag_folder / entry.file, entry, manifest.save_id,
                           manifest.catalog, manifest.chunk_bytes);

@@ -155,9 +155,14 @@ struct ShardWriter::Impl {
     }
   }
 
-  // A base of which no file can be linked, or whose chunks are others, is none.
+  // A base of which no file can be linked is none.
   void link(std::shared_ptr<const ShardBase> from) {
-    if (!from || from->holders().empty() || from->chunk_bytes() != chunk_bytes) return;
+    if (!from || from->holders().empty()) return;
+    if (from->chunk_bytes() != chunk_bytes) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("{}: chunks of {} bytes cannot be shared with a base's of {}",
+                        path.native(), chunk_bytes, from->chunk_bytes()));
+    }
     base = std::make_unique<detail::BaseLinks>(storage, path.parent_path(), std::move(from));
     if (base->is_empty()) base.reset();
   }

@@ -33,7 +33,7 @@
 namespace unishard {
 namespace {
 
-constexpr std::uint64_t kDirectBytes = std::uint64_t{512} << 10;  ///< smallest direct read
+constexpr std::uint64_t kDirectBytes = std::uint64_t{128} << 10;  ///< smallest direct read
 constexpr std::uint64_t kAlignment = 4096;  ///< of direct access; every device's is a divisor of it
 
 std::uint64_t round_down(std::uint64_t value) { return value / kAlignment * kAlignment; }
@@ -205,7 +205,17 @@ class PosixFile final : public File {
   bool reads_direct(std::uint64_t offset, std::uint64_t bytes) const {
     if (bytes < kDirectBytes || io_.mode == IoMode::Buffered || !has_direct()) return false;
     if (io_.mode == IoMode::Direct) return true;
-    return cached_bytes(descriptor_, offset, bytes).value_or(0) < bytes / 2;
+    return !is_cached(offset, bytes);
+  }
+
+  // By half at least, and so is the whole file: a part of it may be there only because the kernel
+  // read ahead of the small reads, and would go on doing so before whoever reads it from the cache.
+  bool is_cached(std::uint64_t offset, std::uint64_t bytes) const {
+    std::call_once(cached_once_, [this] {
+      const std::uint64_t all = size();
+      is_file_cached_ = cached_bytes(descriptor_, 0, all).value_or(0) >= all / 2;
+    });
+    return is_file_cached_ && cached_bytes(descriptor_, offset, bytes).value_or(0) >= bytes / 2;
   }
 
   // One request to a direct descriptor; false (and never direct again) when it is refused.
@@ -285,9 +295,10 @@ class PosixFile final : public File {
   int descriptor_;
   const bool writable_;
   const IoOptions io_;
-  mutable std::once_flag direct_once_;
+  mutable std::once_flag direct_once_, cached_once_;
   mutable int direct_ = -1;
   mutable std::atomic<bool> direct_works_{false};
+  mutable bool is_file_cached_ = false;
   std::unique_ptr<WriteBehind> pending_;
   std::uint64_t collected_bytes_ = 0;  ///< the part of the file whose writes `pending_` collects
 };

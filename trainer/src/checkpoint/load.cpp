@@ -21,7 +21,8 @@ namespace {
 
 using converters::Source;
 
-constexpr unsigned kReaders = 4;  ///< of one rank
+constexpr unsigned kReaders = 4;                              ///< of one rank
+constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20;  ///< that one of them reads at a time
 
 template <class T>
 std::optional<T> number_at(const Json& section, const char* key) {
@@ -119,21 +120,45 @@ void check_copies(const Source& reader, const Contents& contents, const LocalSta
   });
 }
 
-/// Whole tensors side by side: one is checked while another comes from the disk.
-void read_tensors(const Source& reader, const Contents& contents, const LocalState& local) {
-  struct Job {
-    const ForeignView::Place* place;
-    DType dtype;
-    LocalTensor to;
+/// Of one tensor, and where it goes.
+struct Part {
+  const ForeignView::Place* place;
+  DType dtype;
+  LocalTensor to;
+};
+
+/// At boundaries of the source, so that neighbours share no chunk of it.
+void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
+  const std::uint64_t width = size_of(whole.dtype);
+  const Fragment held{static_cast<std::uint32_t>(whole.place->tensor), whole.to.held};
+  const Boundary boundary = [&](std::uint32_t tensor, std::uint64_t element) {
+    return reader.read_boundary(tensor, element);
   };
-  std::vector<Job> jobs;
+  for (const auto& [tensor, range] :
+       cut_fragments(reader.catalog(), {&held, 1}, kPartBytes, boundary)) {
+    Part part = whole;
+    part.to.held = range;
+    part.to.bytes =
+        whole.to.bytes.subspan((range.begin - held.range.begin) * width, range.size() * width);
+    parts.push_back(std::move(part));
+  }
+}
+
+/// Side by side: one part is checked while another comes from the disk.
+void read_tensors(const Source& reader, const Contents& contents, const LocalState& local) {
+  std::vector<Part> parts;
   visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
-    jobs.push_back({&contents.view.places[saved], local.tensors()[t].dtype, local.local(t)});
+    const Part whole{&contents.view.places[saved], local.tensors()[t].dtype, local.local(t)};
+    if (whole.place->transposed) {
+      parts.push_back(whole);
+    } else {
+      cut(reader, whole, parts);
+    }
   });
   in_parallel(
-      jobs.size(),
+      parts.size(),
       [&](std::size_t index) {
-        read_tensor(reader, *jobs[index].place, jobs[index].dtype, jobs[index].to);
+        read_tensor(reader, *parts[index].place, parts[index].dtype, parts[index].to);
       },
       kReaders);
 }

@@ -75,7 +75,8 @@ void Save::abandon() noexcept {
 std::shared_ptr<const ShardBase> Save::open_base() const {
   if (base_tag_.empty()) return nullptr;
   try {
-    return std::make_shared<ShardBase>(storage_, folder_ / base_tag_, rank_, catalog_.world_size);
+    return std::make_shared<ShardBase>(storage_, folder_ / base_tag_, rank_, catalog_.world_size,
+                                       commit_.chunk_bytes);
   } catch (const Error&) {
     return nullptr;
   }

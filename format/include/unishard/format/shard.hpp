@@ -112,7 +112,7 @@ class ShardBase;
 struct ShardOptions {
   std::uint64_t chunk_bytes = kChunkBytes;
   Compression compression = {};
-  std::shared_ptr<const ShardBase> base = nullptr;  ///< to share with, if its chunks are as large
+  std::shared_ptr<const ShardBase> base = nullptr;  ///< to share with; its chunks are as large
 };
 
 /// Writes one shard. Every fragment must be given completely, each element once, in any order and

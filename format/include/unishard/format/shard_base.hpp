@@ -14,10 +14,11 @@ namespace unishard {
 /// bytes a fragment, 40 a chunk) and no open file. Immutable: thread-safe.
 class ShardBase {
  public:
-  /// Shard `rank` of the checkpoint in `tag_folder`, which must have `world_size` shards, as the
-  /// new checkpoint will: throws Mismatch where it has not, and what ShardReader throws where the
-  /// shard is damaged.
-  ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t rank, std::uint32_t world_size);
+  /// Shard `rank` of the checkpoint in `tag_folder`, which must have `world_size` shards in chunks
+  /// of `chunk_bytes`, as the new checkpoint will: throws Mismatch where it has not, before any
+  /// table is read, and what ShardReader throws where the shard is damaged.
+  ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t rank, std::uint32_t world_size,
+            std::uint64_t chunk_bytes);
 
   struct Holder {
     Path path;      ///< where it is now
