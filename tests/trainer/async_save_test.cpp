@@ -3,6 +3,8 @@
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
 
+#include "device/device_copies.hpp"
+#include "engine/tensor_bytes.hpp"
 #include "fault_storage.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
@@ -313,6 +315,36 @@ TEST(AsyncSave, AnErrorThatARankHasWaitedForIsNotThrownAgain) {
     EXPECT_TRUE(save.finished() && !save.durable());
   });
   EXPECT_EQ(list_tags(posix_storage(), folder.path()).size(), 1u);
+}
+
+TEST(AsyncSave, BuffersOfADeviceAreSavedAndLoaded) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const TempDir folder;
+  const Config config = small_config(2, DType::BFloat16);
+  for (const bool asynchronous : {false, true}) {
+    run_threads(2, [&](Communicator& communicator) {
+      SmallModel model = build(placement_for(config, communicator));
+      const at::Tensor values = at::arange(3 << 20, at::kFloat).sin();
+      const at::Tensor table = model->register_buffer("table", values.to(at::kCUDA));
+      Engine engine(model.ptr(), communicator, config, {});
+      const SaveHandle save =
+          engine.save_checkpoint({.folder = folder.path(), .asynchronous = asynchronous});
+      model->named_buffers()["table"].zero_();  // captured before
+      save.wait();
+      engine.load_checkpoint(folder.path());
+      const at::Tensor loaded = model->named_buffers()["table"].cpu();
+      EXPECT_TRUE(at::equal(loaded, values.to(loaded.scalar_type())));
+    });
+  }
+}
+
+TEST(AsyncSave, ACopyOfADeviceTakesHostMemoryAsWell) {
+  const at::Tensor from = at::arange(1000, at::kLong);
+  std::vector<std::byte> to(from.nbytes());
+  trainer::detail::DeviceCopies copies;
+  copies.start(to, from);
+  copies.wait();
+  EXPECT_TRUE(std::ranges::equal(to, trainer::detail::bytes_of(from)));
 }
 
 TEST(AsyncSave, ABadTagIsRefusedAtOnceOnAllRanks) {

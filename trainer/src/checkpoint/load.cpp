@@ -129,18 +129,13 @@ struct Part {
 
 /// At boundaries of the source, so that neighbours share no chunk of it.
 void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
-  const std::uint64_t width = size_of(whole.dtype);
   const Fragment held{static_cast<std::uint32_t>(whole.place->tensor), whole.to.held};
   const Boundary boundary = [&](std::uint32_t tensor, std::uint64_t element) {
     return reader.read_boundary(tensor, element);
   };
   for (const auto& [tensor, range] :
        cut_fragments(reader.catalog(), {&held, 1}, kPartBytes, boundary)) {
-    Part part = whole;
-    part.to.held = range;
-    part.to.bytes =
-        whole.to.bytes.subspan((range.begin - held.range.begin) * width, range.size() * width);
-    parts.push_back(std::move(part));
+    parts.push_back({whole.place, whole.dtype, whole.to.part(range)});
   }
 }
 

@@ -1,9 +1,31 @@
 #include "checkpoint/local_state.hpp"
 
+#include "unishard/format/error.hpp"
+
 #include "checkpoint/rounding.hpp"
 #include "engine/tensor_bytes.hpp"
 
 namespace unishard::trainer::detail {
+
+LocalTensor LocalTensor::part(ElementRange range) const {
+  LocalTensor out = *this;
+  const std::uint64_t first = range.begin - held.begin;
+  out.held = range;
+  if (on_device.defined()) {
+    out.on_device = on_device.narrow(0, static_cast<std::int64_t>(first),
+                                     static_cast<std::int64_t>(range.size()));
+  } else if (!range.empty()) {
+    const std::uint64_t width = bytes.size() / held.size();
+    out.bytes = bytes.subspan(first * width, range.size() * width);
+  }
+  return out;
+}
+
+LocalTensor LocalTensor::on_host() const {
+  if (!on_device.defined()) return *this;
+  const at::Tensor copy = on_device.cpu();
+  return {.held = held, .bytes = bytes_of(copy), .keep = copy};
+}
 
 LocalState::LocalState(const TrainingState& state) : state_(state) {
   const auto& parameters = state.model.parameters;
@@ -55,12 +77,16 @@ LocalTensor LocalState::local(std::size_t tensor) const {
   const Origin& origin = origins_[tensor];
   if (origin.kind == Kind::Replica) {
     const at::Tensor& replica = replicas_[origin.source];
-    return {.held = {0, tensors_[tensor].elements()}, .bytes = bytes_of(replica), .keep = {}};
+    const ElementRange all{0, tensors_[tensor].elements()};
+    if (replica.is_cpu()) return {.held = all, .bytes = bytes_of(replica)};
+    if (!replica.is_contiguous())
+      raise(ErrorCode::Unsupported, tensors_[tensor].label() + ": not contiguous on its device");
+    return {.held = all, .bytes = {}, .on_device = replica.detach().reshape({-1})};
   }
   const ParameterRecord& parameter = state_.model.parameters[origin.source];
   const FlatUnit& unit = *parameter.unit;
   const ElementRange held = unit.held(parameter.slot);
-  if (held.empty()) return {.held = held, .bytes = {}, .keep = {}};
+  if (held.empty()) return {.held = held, .bytes = {}};
   const std::size_t offset = unit.held_offset(parameter.slot);
   if (origin.kind == Kind::Weights) {
     if (rounded_unit_ != &unit) {
@@ -74,8 +100,7 @@ LocalTensor LocalState::local(std::size_t tensor) const {
             .keep = rounded_};
   }
   const auto all = origin.kind == Kind::Master ? unit.master() : unit.state(origin.state);
-  return {
-      .held = held, .bytes = std::as_writable_bytes(all.subspan(offset, held.size())), .keep = {}};
+  return {.held = held, .bytes = std::as_writable_bytes(all.subspan(offset, held.size()))};
 }
 
 bool LocalState::is_rounded_master(std::size_t tensor) const {

@@ -10,11 +10,17 @@
 
 namespace unishard::trainer::detail {
 
-/// The elements of one tensor that this rank has, in one piece of host memory.
+/// The elements of one tensor that this rank has, in one piece of memory.
 struct LocalTensor {
   ElementRange held;
-  std::span<std::byte> bytes;
-  at::Tensor keep;  ///< owns `bytes` where they are a copy
+  std::span<std::byte> bytes;  ///< in host memory
+  at::Tensor keep = {};        ///< owns `bytes` where they are a copy
+  at::Tensor on_device = {};  ///< flat; defined where they are in a device's memory, not in `bytes`
+
+  /// Elements `range` of the tensor, which this has.
+  LocalTensor part(ElementRange range) const;
+  /// The same, or a copy in host memory.
+  LocalTensor on_host() const;
 };
 
 class LocalState {

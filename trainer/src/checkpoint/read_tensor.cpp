@@ -29,6 +29,13 @@ at::Tensor read_transposed(const converters::Source& reader, std::size_t saved, 
 void read_tensor(const converters::Source& reader, const ForeignView::Place& place, DType wanted,
                  const LocalTensor& into) {
   if (into.held.empty()) return;
+  if (into.on_device.defined()) {
+    const at::Tensor host =
+        at::empty(into.on_device.sizes(), into.on_device.options().device(at::kCPU));
+    read_tensor(reader, place, wanted, {.held = into.held, .bytes = bytes_of(host), .keep = host});
+    at::Tensor(into.on_device).copy_(host);
+    return;
+  }
   const DType dtype = reader.catalog().tensors[place.tensor].dtype;
   if (dtype == wanted && !place.transposed) {
     reader.read(place.tensor, into.held, into.bytes);

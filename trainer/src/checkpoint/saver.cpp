@@ -33,7 +33,7 @@ SaveHandle Saver::save(const SaveRequest& request) {
     const Fragment& fragment = save->fragments()[index];
     const LocalTensor tensor = [&] {
       const std::scoped_lock lock(mutex);
-      return locate(local, save->catalog(), fragment);
+      return locate(local, save->catalog(), fragment).on_host();
     }();
     writer.write(index, fragment.range, tensor.bytes);
   });

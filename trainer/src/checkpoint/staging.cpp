@@ -76,16 +76,12 @@ void give_rounded(ShardWriter& writer, std::size_t index, ElementRange range,
 
 LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment) {
   const TensorInfo& info = catalog.tensors[fragment.tensor];
-  LocalTensor tensor = local.local(fragment.tensor);
+  const LocalTensor tensor = local.local(fragment.tensor);
   if (!tensor.held.contains(fragment.range)) {
     raise(ErrorCode::Internal,
           "save: this rank does not hold what it is to write of " + info.label());
   }
-  const std::uint64_t element = size_of(info.dtype);
-  tensor.bytes = tensor.bytes.subspan((fragment.range.begin - tensor.held.begin) * element,
-                                      fragment.range.size() * element);
-  tensor.held = fragment.range;
-  return tensor;
+  return tensor.part(fragment.range);
 }
 
 StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
@@ -107,6 +103,7 @@ StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
 
 void Staging::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_bytes()) return;
+  pinned_.reset();
   memory_ = {};  // before the larger one
   memory_ = HugeBuffer(round_up_to(bytes, kHugePage));
   in_parallel(capacity_bytes() / kHugePage, [&](std::size_t index) {
@@ -120,15 +117,23 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
   plan_ = plan_staging(local, catalog, fragments);
   reserve(plan_.bytes);
   std::vector<Piece> pieces;
-  std::vector<at::Tensor> keep;
+  std::vector<LocalTensor> keep;
+  DeviceCopies copies;  // beside those of the threads
   for (std::size_t f = 0; f < fragments.size(); ++f) {
-    if (plan_.places[f].is_master) continue;
-    const LocalTensor tensor = locate(local, catalog, fragments[f]);
-    cut(memory_.bytes().data() + plan_.places[f].offset, tensor.bytes, pieces);
-    keep.push_back(tensor.keep);
+    const auto& [offset, bytes, is_master] = plan_.places[f];
+    if (is_master) continue;
+    keep.push_back(locate(local, catalog, fragments[f]));
+    const std::span<std::byte> place = memory_.bytes().subspan(offset, bytes);
+    if (keep.back().on_device.defined()) {
+      if (!pinned_) pinned_.emplace(memory_.bytes());
+      copies.start(place, keep.back().on_device);
+    } else {
+      cut(place.data(), keep.back().bytes, pieces);
+    }
   }
   in_parallel(pieces.size(),
               [&](std::size_t index) { stream_copy(pieces[index].to, pieces[index].from); });
+  copies.wait();
 }
 
 void Staging::give(ShardWriter& writer, std::size_t index) const {

@@ -7,8 +7,10 @@
 #include "unishard/format/shard.hpp"
 
 #include "checkpoint/local_state.hpp"
+#include "device/device_copies.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -45,7 +47,8 @@ class Staging {
 
  private:
   HugeBuffer memory_;
-  StagingPlan plan_;  ///< of the last capture()
+  std::optional<PinnedMemory> pinned_;  ///< of all of it, once a tensor came from a device
+  StagingPlan plan_;                    ///< of the last capture()
 };
 
 /// The bytes of a fragment in this rank's own tensors. Throws Internal when it does not hold them.

@@ -10,8 +10,8 @@
 #include "unishard/trainer/fold.hpp"
 
 #include "comm/deferred_work.hpp"
+#include "device/cuda_check.hpp"
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <cstring>
@@ -21,10 +21,7 @@
 namespace unishard::trainer {
 namespace {
 
-void check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  raise(ErrorCode::Io, std::string(what) + ": CUDA: " + cudaGetErrorString(result));
-}
+using detail::check;
 
 void check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return;

@@ -98,8 +98,9 @@ struct EngineOptions {
 class Engine {
  public:
   /// Takes over the parameters of `model`: units that no ConstructionScope has sharded are sharded
-  /// here. Throws InvalidArgument when a unit's parameter is shared with another module or was
-  /// placed for other ranks.
+  /// here. What is trained is kept in host memory; frozen parameters and buffers stay where they
+  /// are, on a CUDA device as well. Throws InvalidArgument when a unit's parameter is shared with
+  /// another module or was placed for other ranks.
   Engine(std::shared_ptr<torch::nn::Module> model, Communicator& communicator, const Config& config,
          EngineOptions options = {});
   ~Engine();
