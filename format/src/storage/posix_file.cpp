@@ -234,15 +234,15 @@ class PosixFile final : public File {
   }
 
   void read_direct(std::uint64_t offset, std::span<std::byte> out) const {
-    std::optional<BlockPool::Block> block;  // not where `out` may be one itself
+    BlockPool::Block block;  // not taken where `out` may be one itself
     while (!out.empty()) {
       const std::uint64_t begin = round_down(offset);
       const bool in_place = offset == begin && out.size() >= kAlignment &&
                             reinterpret_cast<std::uintptr_t>(out.data()) % kAlignment == 0;
-      if (!in_place && !block) block = block_pool().take(io_.read_buffer_bytes);
+      if (!in_place && block.bytes().empty()) block = block_pool().take(io_.read_buffer_bytes);
       const std::span<std::byte> window =
           in_place ? out.first(round_down(out.size()))
-                   : block->bytes().first(std::min<std::uint64_t>(
+                   : block.bytes().first(std::min<std::uint64_t>(
                          kBlockBytes, round_up(offset + out.size()) - begin));
       std::size_t count = 0;
       if (!read_window(begin, window, count)) return read_buffered(offset, out);
