@@ -39,7 +39,8 @@ class Staging {
   void reserve(std::uint64_t bytes);
   std::uint64_t capacity_bytes() const { return memory_.bytes().size(); }
 
-  /// Copies the fragments, with several threads. Throws Internal when this rank does not hold one.
+  /// Copies the fragments, with several threads, and what is on a device on a stream of its own.
+  /// Throws Internal when this rank does not hold one.
   void capture(const LocalState& local, const Catalog& catalog,
                const std::vector<Fragment>& fragments);
   /// Gives fragment `index` of the last capture() to the writer.
