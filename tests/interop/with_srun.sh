@@ -10,8 +10,13 @@ for program in munged slurmctld slurmd srun; do
 done
 work=$(mktemp -d)
 stop() {
-  for pid in "$work"/*.pid; do kill "$(cat "$pid")" 2>/dev/null || true; done
-  rm -rf "$work"
+  daemons=$(cat "$work"/*.pid 2>/dev/null) || true
+  for daemon in $daemons; do kill "$daemon" 2>/dev/null || true; done
+  for _ in $(seq 100); do   # they save their state before they go
+    kill -0 $daemons 2>/dev/null || break
+    sleep 0.1
+  done
+  rm -rf "$work" || true
 }
 trap stop EXIT
 
