@@ -21,37 +21,41 @@ program, work, repeats = sys.argv[1], sys.argv[2], int(sys.argv[3])
 WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1}
 
 
-def tables(folder):
-    """{state.dtype: [stored, raw]} bytes, from manifest and chunk tables."""
+def data_sets(folder):
+    """Of all shards of the latest checkpoint: (file, data set, manifest)."""
     tag = os.path.join(folder, open(os.path.join(folder, "latest")).read().strip())
-    manifest, sums = json.load(open(os.path.join(tag, "manifest.json"))), collections.defaultdict(lambda: [0, 0])
+    manifest = json.load(open(os.path.join(tag, "manifest.json")))
     for shard in manifest["shards"]:
         with open(os.path.join(tag, shard["file"]), "rb") as file:
             for item in shard["data_sets"]:
-                raw = -(-item["elements"] * WIDTH[item["dtype"]] // 4096) * 4096
-                file.seek(item["chunks_offset"])
-                rows = struct.iter_unpack("<QIIQ", file.read(24 * -(-raw // manifest["chunk_bytes"])))
-                total = sums[f"{item['state']}.{item['dtype']}"]
-                total[0] += sum(row[1] for row in rows)
-                total[1] += raw
+                yield file, item, manifest
+
+
+def tables(folder):
+    """{state.dtype: [stored, raw]} bytes, from manifest and chunk tables."""
+    sums = collections.defaultdict(lambda: [0, 0])
+    for file, item, manifest in data_sets(folder):
+        raw = -(-item["elements"] * WIDTH[item["dtype"]] // 4096) * 4096
+        file.seek(item["chunks_offset"])
+        rows = struct.iter_unpack("<QIIQ", file.read(24 * -(-raw // manifest["chunk_bytes"])))
+        total = sums[f"{item['state']}.{item['dtype']}"]
+        total[0] += sum(row[1] for row in rows)
+        total[1] += raw
     return sums
 
 
 def entropy(folder):
     """{state.dtype: bytes that byte planes need against raw} where each byte of a plane is coded by itself, with the plane's own frequencies."""
-    tag = os.path.join(folder, open(os.path.join(folder, "latest")).read().strip())
     sums = collections.defaultdict(lambda: [0.0, 0])
-    for shard in json.load(open(os.path.join(tag, "manifest.json")))["shards"]:
-        with open(os.path.join(tag, shard["file"]), "rb") as file:
-            for item in shard["data_sets"]:
-                width = WIDTH[item["dtype"]]
-                file.seek(item["offset"])
-                payload = file.read(item["elements"] * width)
-                total = sums[f"{item['state']}.{item['dtype']}"]
-                for plane in range(width):
-                    counts = collections.Counter(payload[plane::width]).values()
-                    total[0] += sum(count * math.log2(item["elements"] / count) for count in counts) / 8
-                total[1] += len(payload)
+    for file, item, _ in data_sets(folder):
+        width = WIDTH[item["dtype"]]
+        file.seek(item["offset"])
+        payload = file.read(item["elements"] * width)
+        total = sums[f"{item['state']}.{item['dtype']}"]
+        for plane in range(width):
+            counts = collections.Counter(payload[plane::width]).values()
+            total[0] += sum(count * math.log2(item["elements"] / count) for count in counts) / 8
+        total[1] += len(payload)
     return sums
 
 

@@ -128,7 +128,18 @@ TEST(CheckpointBridge, AnIncrementalSaveWritesWhatChangedAndNeedsNoOther) {
       const SaveReport other =
           engine.save_checkpoint({.folder = target, .tag = "other", .incremental = true}).wait();
       EXPECT_GE(other.written_bytes, other.bytes);
+      // Nor for chunks of another size, as compressed ones have.
+      const SaveReport compressed =
+          engine
+              .save_checkpoint({.folder = target,
+                                .tag = "compressed",
+                                .compression = {Compression::Mode::Zstd, 0},
+                                .incremental = true})
+              .wait();
+      EXPECT_EQ(compressed.identity, other.identity);
     });
+    const CheckpointReader compressed(posix_storage(), target / "compressed");
+    for (const auto& shard : compressed.shards()) EXPECT_EQ(shard->shared_payload_bytes(), 0u);
   }
 }
 

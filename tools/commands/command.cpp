@@ -58,25 +58,23 @@ std::uint64_t Resources::memory_bytes() const {
   return bytes;
 }
 
-std::uint64_t Resources::bytes_beside(std::uint64_t tensors) const {
-  const std::uint64_t all = memory_bytes();
-  return all - std::min(tensors * kBytesPerTensor, all - kBuffersMin);
-}
+void Resources::apply() const { set_io(memory_bytes()); }
 
-void Resources::apply(std::uint64_t tensors) const {
-  configure_io(
-      IoOptions::within(bytes_beside(tensors), io_mode_from_name(io).value_or(IoMode::Auto)));
+void Resources::set_io(std::uint64_t bytes) const {
+  configure_io(IoOptions::within(bytes, io_mode_from_name(io).value_or(IoMode::Auto)));
 }
 
 TransferOptions Resources::transfer(Observer& progress, std::uint64_t tensors,
                                     const Compression& compression) const {
+  const std::uint64_t all = memory_bytes();
+  const std::uint64_t bytes = all - std::min(tensors * kBytesPerTensor, all - kBuffersMin);
+  set_io(bytes);
   const unsigned wanted = threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads());
   const bool compresses = compression.mode != Compression::Mode::None;
-  const std::uint64_t bytes = bytes_beside(tensors);
-  const std::uint64_t most = bytes / (compresses ? kBytesPerCompressingThread : kBytesPerThread);
+  const std::uint64_t most = std::max<std::uint64_t>(
+      1, bytes / (compresses ? kBytesPerCompressingThread : kBytesPerThread));
   TransferOptions options =
-      TransferOptions::within(bytes, static_cast<unsigned>(std::clamp<std::uint64_t>(
-                                         wanted, 1, std::max<std::uint64_t>(most, 1))));
+      TransferOptions::within(bytes, static_cast<unsigned>(std::min<std::uint64_t>(wanted, most)));
   options.observer = &progress;
   return options;
 }

@@ -48,15 +48,15 @@ struct Resources {
 
   void add_to(CLI::App& command);
   std::uint64_t memory_bytes() const;
-  /// Sets how this process accesses files that are opened from now on, beside the tables of
-  /// `tensors` tensors. Before the verb opens any, and again when it knows how many tensors.
-  void apply(std::uint64_t tensors = 0) const;
-  /// Buffers and threads that stay within the limit, likewise; reports to `progress`.
+  /// Sets how this process accesses files. Before the verb opens any.
+  void apply() const;
+  /// Buffers and threads that stay within the limit beside the tables of `tensors` tensors; files
+  /// that are opened from now on are accessed so as well. Reports to `progress`.
   TransferOptions transfer(Observer& progress, std::uint64_t tensors = 0,
                            const Compression& compression = {}) const;
 
  private:
-  std::uint64_t bytes_beside(std::uint64_t tensors) const;
+  void set_io(std::uint64_t bytes) const;
 };
 
 /// The value of a --dtype option: "fp32", "bf16" or "fp16"; empty is nullopt.

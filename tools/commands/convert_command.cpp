@@ -157,10 +157,8 @@ int run_convert(tools::Team& team, ConvertRun job) {
   Progress progress(job.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
   const auto source = converters::open_source(storage, job.input, job.tag);
-  const std::size_t tensors = source->catalog().tensors.size();
-  job.resources.apply(tensors);
   const TransferOptions transfer =
-      job.resources.transfer(observer, tensors, job.output.compression);
+      job.resources.transfer(observer, source->catalog().tensors.size(), job.output.compression);
   const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
   if (job.output.format.empty()) job.output.format = source->format();
   if (job.output.compression != Compression{} && job.output.format != "native")

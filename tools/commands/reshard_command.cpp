@@ -68,7 +68,6 @@ void transfer(tools::Team& team, const ReshardRequest& options, const Path& inpu
   Progress progress(options.resources.quiet || !team.is_first());
   tools::TeamObserver observer(team, progress);
   const Catalog& target = prepared.plan.target;
-  options.resources.apply(target.tensors.size());
   const TransferOptions limits =
       options.resources.transfer(observer, target.tensors.size(), options.compression);
   const auto source = converters::open_source(posix_storage(), input);

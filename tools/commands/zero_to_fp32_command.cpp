@@ -65,9 +65,8 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   Progress progress(options.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
   const auto source = converters::open_source(storage, options.checkpoint, options.tag);
-  const std::size_t tensors = source->catalog().tensors.size();
-  options.resources.apply(tensors);
-  const TransferOptions transfer = options.resources.transfer(observer, tensors);
+  const TransferOptions transfer =
+      options.resources.transfer(observer, source->catalog().tensors.size());
   const tools::ConsolidatePlan plan = tools::plan_consolidate(
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
   if (options.debug && speaks) print_tensors(plan, source->catalog());

@@ -25,7 +25,6 @@ namespace {
 constexpr std::uint32_t kSkippableMagic = 0x184D2A50;
 constexpr std::size_t kSkippableHead = 8;
 constexpr std::uint64_t kBytesPerCodec = std::uint64_t{8} << 20;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 template <class T>
 T* made(T* context) {
@@ -42,7 +41,7 @@ std::size_t checked(std::size_t result) {
 /// A huge page even for less: whether scattered small ones happen to lie together would make the
 /// difference between half and all of a fast disk's speed.
 std::span<std::byte> at_least(HugeBuffer& memory, std::size_t bytes) {
-  if (memory.bytes().size() < bytes) memory = HugeBuffer(std::max(bytes, kHugePage));
+  if (memory.bytes().size() < bytes) memory = HugeBuffer(std::max(bytes, HugeBuffer::kHugePage));
   return memory.bytes().first(bytes);
 }
 

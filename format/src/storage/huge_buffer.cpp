@@ -8,7 +8,7 @@
 namespace unishard {
 namespace {
 
-constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096;
 
 }  // namespace
 

@@ -39,10 +39,9 @@ constexpr std::uint64_t kAlignment = 4096;  ///< of direct access; every device'
 std::uint64_t round_down(std::uint64_t value) { return value / kAlignment * kAlignment; }
 std::uint64_t round_up(std::uint64_t value) { return round_down(value + kAlignment - 1); }
 
-// How much of [offset, offset + bytes) is in the page cache. nullopt where the kernel (before 6.5)
-// cannot say.
-std::optional<std::uint64_t> cached_bytes(int descriptor, std::uint64_t offset,
-                                          std::uint64_t bytes) {
+// Whether half of [offset, offset + bytes) is in the page cache; false where the kernel
+// (before 6.5) cannot say.
+bool is_half_cached(int descriptor, std::uint64_t offset, std::uint64_t bytes) {
 #ifdef SYS_cachestat
   constexpr long call = SYS_cachestat;
 #else
@@ -54,8 +53,8 @@ std::optional<std::uint64_t> cached_bytes(int descriptor, std::uint64_t offset,
   struct Pages {
     std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
   } pages{};
-  if (::syscall(call, descriptor, &range, &pages, 0u) != 0) return std::nullopt;
-  return pages.cached * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (::syscall(call, descriptor, &range, &pages, 0u) != 0) return false;
+  return pages.cached * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) >= bytes / 2;
 }
 
 // What O_DIRECT asks of addresses and offsets in this file; 0 when it does not work, or the kernel
@@ -211,11 +210,9 @@ class PosixFile final : public File {
   // By half at least, and so is the whole file: a part of it may be there only because the kernel
   // read ahead of the small reads, and would go on doing so before whoever reads it from the cache.
   bool is_cached(std::uint64_t offset, std::uint64_t bytes) const {
-    std::call_once(cached_once_, [this] {
-      const std::uint64_t all = size();
-      is_file_cached_ = cached_bytes(descriptor_, 0, all).value_or(0) >= all / 2;
-    });
-    return is_file_cached_ && cached_bytes(descriptor_, offset, bytes).value_or(0) >= bytes / 2;
+    std::call_once(cached_once_,
+                   [this] { is_file_cached_ = is_half_cached(descriptor_, 0, size()); });
+    return is_file_cached_ && is_half_cached(descriptor_, offset, bytes);
   }
 
   // One request to a direct descriptor; false (and never direct again) when it is refused.

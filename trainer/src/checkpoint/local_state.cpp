@@ -14,8 +14,8 @@ LocalTensor LocalTensor::part(ElementRange range) const {
   if (on_device.defined()) {
     out.on_device = on_device.narrow(0, static_cast<std::int64_t>(first),
                                      static_cast<std::int64_t>(range.size()));
-  } else if (!range.empty()) {
-    const std::uint64_t width = bytes.size() / held.size();
+  } else {
+    const std::uint64_t width = held.empty() ? 0 : bytes.size() / held.size();
     out.bytes = bytes.subspan(first * width, range.size() * width);
   }
   return out;

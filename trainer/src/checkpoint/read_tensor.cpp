@@ -33,7 +33,7 @@ void read_tensor(const converters::Source& reader, const ForeignView::Place& pla
     const at::Tensor host =
         at::empty(into.on_device.sizes(), into.on_device.options().device(at::kCPU));
     read_tensor(reader, place, wanted, {.held = into.held, .bytes = bytes_of(host), .keep = host});
-    at::Tensor(into.on_device).copy_(host);
+    into.on_device.copy_(host);
     return;
   }
   const DType dtype = reader.catalog().tensors[place.tensor].dtype;
@@ -48,8 +48,7 @@ void read_tensor(const converters::Source& reader, const ForeignView::Place& pla
     values = at::empty({static_cast<std::int64_t>(into.held.size())}, scalar_type(dtype));
     reader.read(place.tensor, into.held, bytes_of(values));
   }
-  const at::Tensor cast = values.to(scalar_type(wanted)).contiguous();
-  std::ranges::copy(bytes_of(cast), into.bytes.begin());
+  copy_to(into.bytes, values.to(scalar_type(wanted)).contiguous());
 }
 
 void require_equal(const converters::Source& reader, const ForeignView::Copy& copy,

@@ -33,9 +33,10 @@ SaveHandle Saver::save(const SaveRequest& request) {
     const Fragment& fragment = save->fragments()[index];
     const LocalTensor tensor = [&] {
       const std::scoped_lock lock(mutex);
-      return locate(local, save->catalog(), fragment).on_host();
+      return locate(local, save->catalog(), fragment);
     }();
-    writer.write(index, fragment.range, tensor.bytes);
+    const LocalTensor host = tensor.on_host();
+    writer.write(index, fragment.range, host.bytes);
   });
   report.seconds = report.stall_seconds = seconds_since(started);
   const auto outcome = std::make_shared<SaveOutcome>();

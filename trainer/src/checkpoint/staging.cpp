@@ -13,7 +13,7 @@ namespace unishard::trainer::detail {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr std::uint64_t kHugePage = HugeBuffer::kHugePage;
 constexpr std::uint64_t kAlign = 64;  // of a fragment's copy
 constexpr std::size_t kRoundedElements = std::size_t{512} << 10;
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;

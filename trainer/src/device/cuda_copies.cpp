@@ -3,8 +3,6 @@
 #include "device/device_copies.hpp"
 #include "engine/tensor_bytes.hpp"
 
-#include <algorithm>
-
 namespace unishard::trainer::detail {
 namespace {
 
@@ -45,11 +43,7 @@ DeviceCopies::~DeviceCopies() {
 }
 
 void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
-  if (!from.is_cuda()) {
-    const at::Tensor copy = from.cpu();
-    std::ranges::copy(bytes_of(copy), to.begin());
-    return;
-  }
+  if (!from.is_cuda()) return copy_to(to, from);
   const int device = from.device().index();
   const OnDevice scope(device);
   const auto [known, is_new] = streams_.try_emplace(device, nullptr);

@@ -4,9 +4,9 @@
 // device writes by itself. cuda_copies.cpp with the CUDA toolkit, no_cuda_copies.cpp without.
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <map>
 #include <span>
-#include <utility>
 
 namespace unishard::trainer::detail {
 

@@ -2,18 +2,13 @@
 #include "device/device_copies.hpp"
 #include "engine/tensor_bytes.hpp"
 
-#include <algorithm>
-
 namespace unishard::trainer::detail {
 
 PinnedMemory::PinnedMemory(std::span<std::byte>) {}
 PinnedMemory::~PinnedMemory() = default;
 DeviceCopies::~DeviceCopies() = default;
 
-void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
-  const at::Tensor copy = from.cpu();
-  std::ranges::copy(bytes_of(copy), to.begin());
-}
+void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) { copy_to(to, from); }
 
 void DeviceCopies::wait() {}
 

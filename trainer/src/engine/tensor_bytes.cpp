@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -58,6 +59,11 @@ std::span<float> floats_of(const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kFloat) raise(ErrorCode::Internal, "floats_of: not float32");
   const auto bytes = bytes_of(tensor);
   return {tensor.data_ptr<float>(), bytes.size() / sizeof(float)};
+}
+
+void copy_to(std::span<std::byte> to, const at::Tensor& from) {
+  const at::Tensor host = from.cpu();
+  std::ranges::copy(bytes_of(host), to.begin());
 }
 
 }  // namespace unishard::trainer::detail

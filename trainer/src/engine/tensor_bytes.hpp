@@ -19,4 +19,7 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor);
 /// Pre: contiguous float32 in host memory.
 std::span<float> floats_of(const at::Tensor& tensor);
 
+/// Copies a contiguous tensor of any device, of as many bytes.
+void copy_to(std::span<std::byte> to, const at::Tensor& from);
+
 }  // namespace unishard::trainer::detail

@@ -10,6 +10,8 @@ namespace unishard {
 /// (a request to the disk takes a limited number of pages, so their size decides its speed).
 class HugeBuffer {
  public:
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
   HugeBuffer() = default;
   /// Throws std::bad_alloc.
   explicit HugeBuffer(std::size_t bytes);
