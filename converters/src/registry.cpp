@@ -73,7 +73,7 @@ std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catal
 std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
   return make_safetensors_sink(
       storage, to.path, std::move(catalog),
-      {.max_shard_bytes = to.max_shard_bytes, .metadata = {}, .side_files = to.side_files},
+      {.max_shard_bytes = to.max_shard_bytes, .metadata = to.metadata, .side_files = to.side_files},
       to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {

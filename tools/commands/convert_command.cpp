@@ -2,6 +2,7 @@
 #include "unishard/format/error.hpp"
 
 #include "commands/convert_run.hpp"
+#include "lib/input_check.hpp"
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
@@ -116,6 +117,7 @@ std::vector<std::string> check(tools::Team& team, const ConvertRun& job,
     from.push_back(plan.tensor_map[i]);
   }
   tools::add_digests(source, from, transfer, team, expected);
+  tools::verify_reads_together(team, source, transfer);
   return tools::differing(expected, tools::with_digests(*written, transfer, team));
 }
 
@@ -147,6 +149,7 @@ void ConvertRun::add_to(CLI::App& command) {
                    "Print what would be written and what would not arrive");
   command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
   command.add_flag("!--no-check,!--no_check", check, "Do not read the result back and compare it");
+  add_no_check_input(command, check_input);
   command.add_flag("--json", json, "Report as JSON");
   resources.add_to(command);
 }
@@ -159,7 +162,8 @@ int run_convert(tools::Team& team, ConvertRun job) {
   const auto source = converters::open_source(storage, job.input, job.tag);
   const TransferOptions transfer =
       job.resources.transfer(observer, source->catalog().tensors.size(), job.output.compression);
-  const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
+  const tools::InputChecking checking(*source, job.check_input);
+  tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
   if (job.output.format.empty()) job.output.format = source->format();
   if (job.output.compression != Compression{} && job.output.format != "native")
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
@@ -167,6 +171,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
   if (job.output.tag.empty())
     job.output.tag = tools::tag_of(storage, job.input, job.tag)
                          .value_or(fmt::format("global_step{}", plan.target.step));
+  checking.mark(plan.target, job.output);
   Notes notes;
   if (job.output.max_shard_bytes != 0) {
     std::vector<std::string> unwritten;
@@ -197,17 +202,19 @@ int run_convert(tools::Team& team, ConvertRun job) {
     return 0;
   }
   if (!job.json && speaks) print_notes(notes);
+  if (speaks && !checking.note().empty()) fmt::print(stderr, "note: {}\n", checking.note());
   if (shared.is_one_process_work() && speaks && !job.resources.quiet)
     fmt::print(stderr, "note: {}\n", kOneProcessNote);
   progress.begin("convert", shared.bytes[team.rank()]);
-  const converters::Digests digests = tools::write_together(
+  const tools::Written written = tools::write_together(
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
       *shared.sink, transfer, job.check ? tools::WantDigests::Yes : tools::WantDigests::No);
   progress.end();
+  checking.report(written.input, report);
   std::vector<std::string> different;
   if (job.check) {
     progress.begin("check", plan.target.stored_bytes() / team.size());
-    different = check(team, job, *source, plan, digests, transfer);
+    different = check(team, job, *source, plan, written.digests, transfer);
     progress.end();
     report["checked"] = true;
     report["different"] = different;
@@ -218,7 +225,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
   } else if (!job.resources.quiet) {
     fmt::print(stderr, "{}: {} tensors, {}{}\n", job.output.path.string(),
                plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
-               job.check && different.empty() ? ", read back and equal" : "");
+               job.check && different.empty() ? ", " + checking.describe_equal(written.input) : "");
   }
   for (const std::string& label : different) fmt::print(stderr, "DIFFERENT: {}\n", label);
   return different.empty() ? 0 : 1;

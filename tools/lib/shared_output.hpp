@@ -26,11 +26,20 @@ SharedSink make_shared_sink(
     Team& team, const Catalog& target,
     const std::function<std::unique_ptr<converters::Sink>(const converters::Share&)>& make);
 
-/// copy(), seal() and commit(). Returns the digests of what all sinks were given, when
-/// `wants_digests`; else none.
+/// What write_together() did.
+struct Written {
+  converters::Digests digests;   ///< of what all sinks were given; none unless they are wanted
+  converters::InputCheck input;  ///< of what all processes read
+};
+
+/// copy(), verify_reads(), seal() and commit(): nothing becomes visible of what the checksums of
+/// the source prove to be damaged.
 enum class WantDigests : std::uint8_t { No, Yes };
-converters::Digests write_together(Team& team, const converters::CopyPlan& plan,
-                                   converters::Sink& sink, const TransferOptions& options,
-                                   WantDigests wants_digests = WantDigests::No);
+Written write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
+                       const TransferOptions& options, WantDigests wants_digests = WantDigests::No);
+
+/// Source::verify_reads() of all processes of a team, which have read a part each.
+converters::InputCheck verify_reads_together(Team& team, const converters::Source& source,
+                                             const TransferOptions& options);
 
 }  // namespace unishard::tools

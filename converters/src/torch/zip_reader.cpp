@@ -255,7 +255,7 @@ std::uint64_t ZipReader::data_offset(const ZipEntry& entry) const {
   return offset;
 }
 
-std::string ZipReader::content(const ZipEntry& entry, std::uint64_t limit_bytes) const {
+std::string ZipReader::unchecked(const ZipEntry& entry, std::uint64_t limit_bytes) const {
   if (entry.bytes > limit_bytes || entry.stored_bytes > limit_bytes) {
     raise(ErrorCode::Corrupt,
           fmt::format("{}: entry {} has {} bytes; at most {} are read", window_.name(),
@@ -263,6 +263,11 @@ std::string ZipReader::content(const ZipEntry& entry, std::uint64_t limit_bytes)
   }
   std::string bytes = read_string(window_, data_offset(entry), entry.stored_bytes);
   if (entry.deflated) bytes = inflate_all(window_, entry, bytes);
+  return bytes;
+}
+
+std::string ZipReader::content(const ZipEntry& entry, std::uint64_t limit_bytes) const {
+  std::string bytes = unchecked(entry, limit_bytes);
   const auto actual = static_cast<std::uint32_t>(
       crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
   if (has_checksums_ && actual != entry.crc32) {

@@ -55,6 +55,8 @@ class ZipReader {
   /// The whole content, inflated, checked against its CRC-32 (unless no entry has one). Corrupt
   /// when longer than `limit_bytes`.
   std::string content(const ZipEntry& entry, std::uint64_t limit_bytes) const;
+  /// The same, not compared with the CRC-32: for who does that later.
+  std::string unchecked(const ZipEntry& entry, std::uint64_t limit_bytes) const;
 
  private:
   void read_directory(std::uint64_t offset, std::uint64_t size, std::uint64_t count);

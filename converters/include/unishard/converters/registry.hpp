@@ -34,7 +34,8 @@ struct Output {
   std::string tag;                    ///< for OutputShape::Tags
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
   SideFiles side_files = {};          ///< for model folders
-  Compression compression = {};       ///< for "native"
+  std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for "safetensors"
+  Compression compression = {};                                    ///< for "native"
   Share share = {};
 };
 /// The sink of output.format, as sink.hpp describes it.
