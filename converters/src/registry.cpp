@@ -8,6 +8,7 @@
 
 #include "dcp/dcp.hpp"
 #include "deepspeed/deepspeed.hpp"
+#include "deepspeed/layout.hpp"
 #include "folder_signs.hpp"
 #include "hdf5/hdf5.hpp"
 #include "native/native.hpp"
@@ -32,16 +33,34 @@ struct Row {
   bool (*recognises)(Storage&, const Path&);
   Opener open;
   Maker make;
+  /// Of one checkpoint, not of a folder of them. Null: recognises() says it.
+  bool (*is_one)(Storage&, const Path&) = nullptr;
   std::string_view tagless = {};  ///< "an HDF5 file": what a checkpoint without tags is called
 };
 
 bool is_native(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return false;
   if (storage.kind(path / kManifestFile) == EntryKind::File) return true;
+  // A writer may remove the tags of one list before they are looked at; then others are there.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    for (const Entry& entry : storage.list(path)) {
+      if (entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
+          storage.kind(path / entry.name / kManifestFile) == EntryKind::File)
+        return true;
+    }
+    if (storage.kind(path / kLatestFile) == EntryKind::Missing) break;
+  }
+  return false;
+}
+
+/// Also without its manifest: shards that nothing completes.
+bool is_native_tag(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  if (storage.kind(path / kManifestFile) != EntryKind::Missing) return true;
   const std::vector<Entry> entries = storage.list(path);
-  return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-    return entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
-           storage.kind(path / entry.name / kManifestFile) == EntryKind::File;
+  return std::ranges::any_of(entries, [](const Entry& entry) {
+    return entry.name.starts_with("shard-") && entry.name.ends_with(".h5");
   });
 }
 
@@ -89,37 +108,44 @@ constexpr std::array<Row, 7> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
      is_native,
      open_native,
-     make_native},
+     make_native,
+     is_native_tag},
     {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", OutputShape::Tags},
      is_deepspeed,
      open_deepspeed,
-     make_deepspeed},
+     make_deepspeed,
+     deepspeed::is_regular_tag},
     {{"deepspeed-universal", "DeepSpeed universal checkpoints", OutputShape::Tags},
      is_deepspeed_universal,
      open_deepspeed_universal,
-     make_universal},
+     make_universal,
+     deepspeed::is_universal_tag},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
      open_whole<open_dcp>,
      make_dcp,
+     nullptr,
      "a PyTorch distributed checkpoint"},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
       OutputShape::FileOrFolder},
      is_safetensors,
      open_whole<open_safetensors>,
      make_safetensors,
+     nullptr,
      "a safetensors model"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
      is_torch,
      open_whole<open_torch>,
      make_torch,
+     nullptr,
      "a torch.save file"},
     {{"hdf5", "one HDF5 file with a data set per tensor, as h5py reads and writes them",
       OutputShape::File},
      is_hdf5,
      open_whole<open_hdf5>,
      make_hdf5,
+     nullptr,
      "an HDF5 file"},
 }};
 
@@ -150,6 +176,23 @@ std::vector<FormatEntry> known_formats() {
 
 FormatEntry format_entry(std::string_view name) { return row_of(name).entry; }
 
+std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path) {
+  const auto format_of = [&](const Path& folder) {
+    const auto* row = std::ranges::find_if(kFormats, [&](const Row& each) {
+      return (each.is_one != nullptr ? each.is_one : each.recognises)(storage, folder);
+    });
+    return row == kFormats.end() ? std::string() : std::string(row->entry.name);
+  };
+  std::vector<TagFolder> folders;
+  if (storage.kind(path) != EntryKind::Directory || !format_of(path).empty()) return folders;
+  for (const Entry& entry : storage.list(path)) {
+    if (entry.kind == EntryKind::Directory && !is_leftover(entry.name))
+      folders.push_back({entry.name, format_of(path / entry.name)});
+  }
+  std::ranges::sort(folders, {}, &TagFolder::tag);
+  return folders;
+}
+
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {
   return row_of(output.format).make(storage, output, std::move(catalog));
 }
@@ -160,6 +203,11 @@ Probe probe(Storage& storage, const Path& path) {
     return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
   }
   return {{}, explain_unknown(storage, path)};
+}
+
+std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
+                                       const Path& path) {
+  return row_of(format).open(storage, path, std::nullopt);
 }
 
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,

@@ -1,5 +1,5 @@
-// `verify --all` looks at every checkpoint of a folder, whatever format each is in, and says of each
-// what it looked at.
+// `verify --all` looks at every checkpoint of a folder, whatever format each is in, and says of
+// each what it looked at.
 #include "unishard/format/json.hpp"
 
 #include "make_checkpoint.hpp"
@@ -15,9 +15,8 @@ namespace unishard::test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
+using testing::UnorderedElementsAre;
 
 class VerifyAll : public testing::Test {
  protected:
@@ -29,8 +28,8 @@ class VerifyAll : public testing::Test {
   /// Adds a checkpoint of a format to the folder.
   void add(const std::string& tag, const std::string& format) const {
     const fs::path made = temp.path() / ("made-" + tag);
-    const ProcessResult result = unishard(
-        {"convert", temp.path() / "example", made, "--to", format, "--out-tag", tag});
+    const ProcessResult result =
+        unishard({"convert", temp.path() / "example", made, "--to", format, "--out-tag", tag});
     ASSERT_EQ(result.status, 0) << result.err;
     fs::rename(made / tag, folder / tag);
   }
@@ -48,7 +47,8 @@ class VerifyAll : public testing::Test {
   static std::vector<std::string> tags(const Json& report) {
     std::vector<std::string> tags;
     for (const Json& checked : report["checked"])
-      tags.push_back(checked["tag"].get<std::string>() + " " + checked["format"].get<std::string>());
+      tags.push_back(checked["tag"].get<std::string>() + " " +
+                     checked["format"].get<std::string>());
     return tags;
   }
 
@@ -61,13 +61,13 @@ TEST_F(VerifyAll, AnOlderDeepSpeedTagWithoutARankIsFound) {
   add("global_step8", "deepspeed");
   write_latest("latest", "global_step8");
   EXPECT_THAT(tags(verify({"--all"}, 0)),
-              ElementsAre("global_step7 deepspeed", "global_step8 deepspeed"));
+              UnorderedElementsAre("global_step7 deepspeed", "global_step8 deepspeed"));
   fs::remove(folder / "global_step7" / "zero_pp_rank_1_mp_rank_00_optim_states.pt");
   const Json report = verify({"--all"}, 1);
   ASSERT_EQ(report["findings"].size(), 1u) << report.dump();
   EXPECT_THAT(report["findings"][0]["path"].get<std::string>(), HasSubstr("global_step7"));
   EXPECT_THAT(report["findings"][0]["message"].get<std::string>(), HasSubstr("rank 1"));
-  EXPECT_THAT(tags(report), ElementsAre("global_step8 deepspeed"));
+  EXPECT_THAT(tags(report), UnorderedElementsAre("global_step8 deepspeed"));
   EXPECT_EQ(verify({}, 0)["checked"].size(), 1u) << "without --all only the latest";
 }
 
@@ -77,8 +77,8 @@ TEST_F(VerifyAll, AFolderOfSeveralFormatsIsCheckedTagByTag) {
   add("c", "deepspeed-universal");
   add("d", "native");
   write_latest("latest", "d");
-  EXPECT_THAT(tags(verify({"--all"}, 0)), ElementsAre("a native", "b deepspeed",
-                                                      "c deepspeed-universal", "d native"));
+  EXPECT_THAT(tags(verify({"--all"}, 0)),
+              UnorderedElementsAre("a native", "b deepspeed", "c deepspeed-universal", "d native"));
   EXPECT_THAT(tags(verify({"--all", "--deep"}, 0)).size(), 4u);
   fs::remove(folder / "a" / "shard-00001-of-00002.h5");
   fs::remove(folder / "b" / "mp_rank_00_model_states.pt");
@@ -110,7 +110,7 @@ TEST_F(VerifyAll, LatestThatNamesNothingIsFound) {
   const Json report = verify({"--all"}, 1);
   ASSERT_EQ(report["findings"].size(), 1u) << report.dump();
   EXPECT_EQ(report["findings"][0]["code"], "latest-names-missing-tag");
-  EXPECT_THAT(tags(report), ElementsAre("global_step7 deepspeed"));
+  EXPECT_THAT(tags(report), UnorderedElementsAre("global_step7 deepspeed"));
 }
 
 TEST_F(VerifyAll, ShardsWithoutAManifestAreFoundAndOtherFoldersNamed) {

@@ -6,6 +6,7 @@
 #include "lib/input_check.hpp"
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
+#include "lib/native_folder.hpp"
 #include "lib/shared_output.hpp"
 #include "lib/size_text.hpp"
 #include "lib/team_observer.hpp"
@@ -75,6 +76,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   if (checking.is_ignored()) plan.metadata.emplace_back(tools::kUncheckedMetadata, "true");
   if (options.debug && speaks) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
+  tools::require_outside_checkpoints(storage, output);
   tools::require_space(output, bytes);
   catch_interrupts();  // before anything is created
   converters::SideFiles side_files;
@@ -94,9 +96,10 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
     for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
   }
   progress.begin("zero_to_fp32", shared.bytes[team.rank()]);
-  const tools::Written written = tools::write_together(
+  const tools::WrittenOutput written = tools::write_together(
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
       *shared.sink, transfer);
+  tools::publish_together(team, *shared.sink);
   progress.end();
   if (!speaks) return 0;
   if (options.json) {

@@ -93,22 +93,29 @@ converters::InputCheck verify_reads_together(Team& team, const converters::Sourc
   return all;
 }
 
-Written write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
-                       const TransferOptions& options, WantDigests wants_digests) {
+WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
+                             const TransferOptions& options, WantDigests wants_digests) {
   const bool wants = wants_digests == WantDigests::Yes;
-  Written written;
+  WrittenOutput out;
   std::vector<converters::PartDigest> parts;
   std::vector<std::string> seals;
   team.agree("writing", [&] {
     converters::copy(plan, sink, options, wants ? &parts : nullptr);
-    written.input = verify_reads_together(team, *plan.source, options);
+    out.input = verify_reads_together(team, *plan.source, options);
     seals = team.gather(sink.seal());
   });
-  if (wants) written.digests = gather_digests(team, *plan.target, parts);
-  team.agree("publishing the output", [&] {
-    if (team.is_first()) sink.commit(seals);
+  if (wants) out.digests = gather_digests(team, *plan.target, parts);
+  team.agree("completing the output", [&] {
+    if (team.is_first()) out.staged = sink.complete(seals);
   });
-  return written;
+  out.staged = team.gather(out.staged.string()).front();
+  return out;
+}
+
+void publish_together(Team& team, converters::Sink& sink) {
+  team.agree("publishing the output", [&] {
+    if (team.is_first()) sink.publish();
+  });
 }
 
 }  // namespace unishard::tools

@@ -26,19 +26,22 @@ SharedSink make_shared_sink(
     Team& team, const Catalog& target,
     const std::function<std::unique_ptr<converters::Sink>(const converters::Share&)>& make);
 
-/// What write_together() did.
-struct Written {
-  converters::Digests digests;   ///< of what all sinks were given; none unless they are wanted
+/// A result that is whole and durable, and not published yet.
+struct WrittenOutput {
+  Path staged;                   ///< what Sink::complete() returned
+  converters::Digests digests;   ///< of what all sinks were given, where they were wanted
   converters::InputCheck input;  ///< of what all processes read
 };
-
-/// copy(), verify_reads(), seal() and commit(): nothing becomes visible of what the checksums of
-/// the source prove to be damaged.
 enum class WantDigests : std::uint8_t { No, Yes };
-Written write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
-                       const TransferOptions& options, WantDigests wants_digests = WantDigests::No);
+/// Collective: copy(), verify_reads(), seal() and complete(). What the checksums of the source
+/// prove to be damaged is never completed.
+WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
+                             const TransferOptions& options,
+                             WantDigests wants_digests = WantDigests::No);
+/// Collective, after write_together(): gives the result its name.
+void publish_together(Team& team, converters::Sink& sink);
 
-/// Source::verify_reads() of all processes of a team, which have read a part each.
+/// Collective: Source::verify_reads() of processes that have read a part each.
 converters::InputCheck verify_reads_together(Team& team, const converters::Source& source,
                                              const TransferOptions& options);
 

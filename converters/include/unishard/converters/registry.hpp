@@ -27,6 +27,15 @@ std::vector<FormatEntry> known_formats();
 /// Throws Unsupported naming the formats that there are.
 FormatEntry format_entry(std::string_view name);
 
+/// A sub-folder of a folder of checkpoints.
+struct TagFolder {
+  std::string tag;
+  std::string format;  ///< empty: it is no checkpoint of a known format
+};
+/// The sub-folders of `path`, by name, without what interrupted saves left; each may be of another
+/// format. Empty when `path` is a checkpoint itself, or no folder. Names decide: nothing is read.
+std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path);
+
 /// Where a checkpoint is written.
 struct Output {
   std::string format;  ///< a name of known_formats()
