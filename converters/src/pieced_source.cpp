@@ -3,6 +3,7 @@
 #include "unishard/converters/convert.hpp"
 #include "unishard/format/error.hpp"
 
+#include "catalog_text.hpp"
 #include "read_counts.hpp"
 #include "torch/entry_verification.hpp"
 
@@ -46,6 +47,7 @@ class PiecedSource final : public Source {
  public:
   PiecedSource(PiecedCatalog parts, const std::string& where) : parts_(std::move(parts)) {
     const auto& tensors = parts_.catalog.tensors;
+    drop_unreadable(parts_.catalog, parts_.notes);
     validate(parts_.catalog, where);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].derived) {

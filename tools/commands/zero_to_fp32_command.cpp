@@ -73,7 +73,11 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const tools::InputChecking checking(*source, options.check_input);
   tools::ConsolidatePlan plan = tools::plan_consolidate(
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
-  if (checking.is_ignored()) plan.metadata.emplace_back(tools::kUncheckedMetadata, "true");
+  if (checking.is_ignored()) {
+    plan.metadata.emplace_back(tools::kUncheckedMetadata, "true");
+    if (output.extension() == ".h5" || output.extension() == ".hdf5")
+      plan.target.producer[tools::kUncheckedInput] = true;
+  }
   if (options.debug && speaks) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
   tools::require_outside_checkpoints(storage, output);

@@ -1,6 +1,7 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
+#include "catalog_text.hpp"
 #include "dcp/arrange.hpp"
 #include "dcp/dcp.hpp"
 #include "dcp/folders.hpp"
@@ -21,6 +22,7 @@ class DcpSource final : public Source {
  public:
   DcpSource(dcp::StateDict state, const std::string& where)
       : state_(std::move(state)), arrangement_(dcp::arrange(state_, where)) {
+    drop_unreadable(arrangement_.catalog, arrangement_.notes);
     validate(arrangement_.catalog, where);
   }
 
@@ -118,7 +120,7 @@ class DcpSource final : public Source {
   }
 
   const dcp::StateDict state_;
-  const dcp::Arrangement arrangement_;
+  dcp::Arrangement arrangement_;
   bool is_checked_ = true;
   mutable ReadCounts counts_;
 };

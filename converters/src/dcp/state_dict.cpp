@@ -341,6 +341,8 @@ void StateDictBuilder::add_object(const std::string& key, const KeyPath& path,
     return;
   for (const std::string& line : tree.opaque)
     out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+  for (const std::string& line : tree.renamed)
+    out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
   name_tensors_fully(tree.content, key);
   out.objects.push_back({key, path, std::move(tree.content)});
 }

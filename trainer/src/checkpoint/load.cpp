@@ -239,9 +239,7 @@ LoadReport load(TrainingState& state, Communicator& communicator, const EngineOp
   });
   agree(communicator, "reading the checkpoint", [&] { read_tensors(*reader, contents, local); });
   const converters::ReadPeers peers{
-      .share = {.rank = static_cast<std::uint32_t>(communicator.rank()),
-                .size = static_cast<std::uint32_t>(communicator.size()),
-                .id = {}},
+      .share = {.rank = communicator.rank(), .size = communicator.size(), .id = {}},
       .parts = gather_text(communicator, reader->read_parts())};
   agree(communicator, "checking what was read",
         [&] { reader->verify_reads({.threads = kReaders, .buffer_bytes = kPartBytes}, peers); });
