@@ -325,7 +325,8 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
     auto made = std::make_shared<StorageBytes>();
     made->big_endian = big_endian_;
     made->window = {window_.file, window_.begin + zip_->data_offset(*entry), entry->stored_bytes};
-    if (zip_->has_checksums())
+    // Zero: torch left the data out (skip_data), and nobody knows what was filled in since.
+    if (entry->crc32 != 0)
       made->checksum = std::make_shared<EntryChecksum>(entry->bytes, entry->crc32);
     if (entry->deflated)
       made->inflated = std::make_shared<const std::string>(zip_->unchecked(*entry, kInflateBytes));
