@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 namespace unishard::converters {
 namespace {
@@ -43,12 +45,16 @@ class PiecedSource final : public Source {
   PiecedSource(PiecedCatalog parts, const std::string& where) : parts_(std::move(parts)) {
     const auto& tensors = parts_.catalog.tensors;
     validate(parts_.catalog, where);
+    std::unordered_map<std::string_view, std::size_t> fp32;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].state == state::kFp32) fp32.emplace(tensors[i].fqn, i);
+    }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].derived) {
-        const auto master = parts_.catalog.find(tensors[i].fqn, state::kFp32);
-        if (!master)
+        const auto master = fp32.find(tensors[i].fqn);
+        if (master == fp32.end())
           raise(ErrorCode::Internal, fmt::format("{}: derived from nothing", tensors[i].label()));
-        masters_.push_back(*master);
+        masters_.push_back(master->second);
         continue;
       }
       masters_.push_back(i);

@@ -4,6 +4,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 
 #include <fmt/format.h>
 
@@ -151,7 +152,9 @@ std::vector<std::uint64_t> numbers(Value sequence) {
 }  // namespace
 
 struct TorchFile::Cache {
+  explicit Cache(const std::string& file) : inflated(fmt::format("{}: deflated storages", file)) {}
   std::mutex mutex;
+  MemoryBudget inflated;
   std::map<std::string, std::shared_ptr<const StorageBytes>, std::less<>> storages;
 };
 
@@ -168,7 +171,7 @@ std::optional<DType> dtype_of_global(std::string_view name) {
 }
 
 TorchFile::TorchFile(Window window, const PickleLimits& limits)
-    : window_(std::move(window)), cache_(std::make_shared<Cache>()) {
+    : window_(std::move(window)), cache_(std::make_shared<Cache>(window_.name())) {
   const std::string head = head_of(window_, 512);
   if (head.starts_with("PK\x03\x04")) {
     open_zip(limits);
@@ -233,6 +236,7 @@ class PickleStream {
     const std::uint64_t left = window_.size - at_;
     for (std::uint64_t ahead = 1 << 16;; ahead *= 8) {
       const std::uint64_t bytes = std::min({ahead, left, limits_.bytes});
+      MemoryBudget(window_.name()).charge(bytes);
       std::string text(bytes, '\0');
       window_.read(at_, std::as_writable_bytes(std::span(text)));
       try {
@@ -322,8 +326,10 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
     made->big_endian = big_endian_;
     made->window = {window_.file, window_.begin + zip_->data_offset(*entry), entry->stored_bytes};
     if (zip_->has_checksums()) made->crc32 = entry->crc32;
-    if (entry->deflated)
+    if (entry->deflated) {
+      cache_->inflated.charge(entry->bytes);
       made->inflated = std::make_shared<const std::string>(zip_->content(*entry, kInflateBytes));
+    }
     known = std::move(made);
   }
   if (known->size() != bytes) {

@@ -1,5 +1,6 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/leftover.hpp"
+#include "unishard/format/memory.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
     raise(ErrorCode::Corrupt,
           fmt::format("{}: {} bytes exceed the limit of {}", path.native(), size, limit_bytes));
   }
+  MemoryBudget(path.native()).charge(size);
   std::string text(size, '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
