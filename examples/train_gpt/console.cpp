@@ -1,5 +1,7 @@
 #include "console.hpp"
 
+#include "unishard/format/text.hpp"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -41,7 +43,8 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   if (const auto padding = batch.padding(environment.world_size); padding > 0)
     fmt::print(" ({} padding)", padding);
   fmt::print("{}\n", config.folds_every_micro_batch() ? ", canonical order" : "");
-  for (const std::string& note : config.notes) fmt::print("  note: {}\n", note);
+  for (const std::string& note : config.notes)
+    fmt::print("  note: {}\n", unishard::printable(note));
   std::fflush(stdout);
 }
 
@@ -83,7 +86,8 @@ void print_save(const unishard::trainer::SaveReport& report) {
   const auto written = static_cast<double>(report.written_bytes);
   fmt::print(
       "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), {}training waited {:.2f} s, identity {}\n",
-      report.tag, megabytes(bytes), report.seconds, megabytes(bytes) / report.seconds,
+      unishard::printable(report.tag), megabytes(bytes), report.seconds,
+      megabytes(bytes) / report.seconds,
       written < bytes ? fmt::format("{:.1f} MB written, ", megabytes(written)) : "",
       report.stall_seconds, report.identity);
   for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", warning);
@@ -91,9 +95,11 @@ void print_save(const unishard::trainer::SaveReport& report) {
 }
 
 void print_load(const unishard::trainer::LoadReport& report) {
-  fmt::print("resumed {} at step {} (saved by world size {}, stage {})\n", report.tag, report.step,
-             report.saved_world_size, report.saved_stage);
-  for (const std::string& note : report.notes) fmt::print("  note: {}\n", note);
+  fmt::print("resumed {} at step {} (saved by world size {}, stage {})\n",
+             unishard::printable(report.tag), report.step, report.saved_world_size,
+             report.saved_stage);
+  for (const std::string& note : report.notes)
+    fmt::print("  note: {}\n", unishard::printable(note));
   std::fflush(stdout);
 }
 

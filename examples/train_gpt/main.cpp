@@ -1,6 +1,7 @@
 // train_gpt: a GPT on bytes of a text, sharded over any number of ranks, saved and resumed on any
 // other number.
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "options.hpp"
 #include "training.hpp"
@@ -53,8 +54,10 @@ void run(const train_gpt::Options& options, const RankEnvironment& environment) 
 
 /// Output of several ranks may share one terminal: one write per message.
 void print_error(std::uint32_t rank, std::string_view message, std::string_view hint) {
-  std::string text = fmt::format("train_gpt: rank {}: error: {}\n", rank, message);
-  if (!hint.empty()) text += fmt::format("train_gpt: rank {}: hint: {}\n", rank, hint);
+  std::string text =
+      fmt::format("train_gpt: rank {}: error: {}\n", rank, unishard::printable(message));
+  if (!hint.empty())
+    text += fmt::format("train_gpt: rank {}: hint: {}\n", rank, unishard::printable(hint));
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
