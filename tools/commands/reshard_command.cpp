@@ -1,5 +1,6 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
 #include "lib/machine.hpp"
@@ -90,7 +91,7 @@ std::string transfer(tools::Team& team, const ReshardRequest& options,
   tools::publish_together(team, *shared.sink);
   progress.end();
   if (team.is_first() && !options.resources.quiet)
-    fmt::print(stderr, "resharded {}\n", progress.summary(shared.total_bytes()));
+    say("resharded " + progress.summary(shared.total_bytes()));
   return identity_out;
 }
 
@@ -125,8 +126,8 @@ int run_in(tools::Team& team, const ReshardRequest& options) {
                 {"stage", prepared.plan.target.stage},
                 {"payload_bytes", prepared.plan.payload_bytes}});
   } else {
-    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before, input->folder().string(),
-                      after, output.string(),
+    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before,
+                      printable(input->folder().string()), after, printable(output.string()),
                       before == after ? "equal: every tensor has the same digest" : "DIFFERENT"));
   }
   return before == after ? 0 : 1;
