@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 #include <utility>
 
@@ -22,16 +21,6 @@ int model_rank(const TensorInfo& tensor) {
   if (tensor.state == state::kFp32) return 1;
   return tensor.state == state::kBuffer ? 2 : 3;
 }
-
-using Section = std::pair<const char*, Json Catalog::*>;
-constexpr std::array<Section, 8> kSections = {{{"groups", &Catalog::groups},
-                                               {"scheduler", &Catalog::scheduler},
-                                               {"loss_scaler", &Catalog::loss_scaler},
-                                               {"data_position", &Catalog::data_position},
-                                               {"rng", &Catalog::rng},
-                                               {"client_state", &Catalog::client_state},
-                                               {"config", &Catalog::config},
-                                               {"producer", &Catalog::producer}}};
 
 void restore_tensors(const Json& saved, Catalog& catalog, const std::string& where,
                      std::vector<bool>& known) {
@@ -60,6 +49,20 @@ void restore_tensors(const Json& saved, Catalog& catalog, const std::string& whe
 
 }  // namespace
 
+void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes) {
+  for (const auto& [section, key, reason] : unreadable_parts(catalog)) {
+    notes.push_back(
+        fmt::format("left out: {}{}{} ({})", section, key.empty() ? "" : ".", key, reason));
+    const auto member = std::ranges::find(Catalog::sections(), section,
+                                          [](const auto& each) { return std::string(each.first); });
+    if (key.empty()) {
+      catalog.*member->second = nullptr;
+    } else {
+      (catalog.*member->second).erase(key);
+    }
+  }
+}
+
 std::vector<std::string> flat_paths(const Catalog& catalog, std::string_view model_prefix) {
   std::unordered_map<std::string_view, std::size_t> model;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
@@ -85,8 +88,9 @@ bool needs_text(const Catalog& catalog) {
     return tensor.state == state::kWeights && !tensor.frozen && tensor.group < 0;
   };
   if (!std::ranges::all_of(catalog.tensors, is_plain)) return true;
-  return std::ranges::any_of(
-      kSections, [&](const Section& section) { return !(catalog.*section.second).is_null(); });
+  return std::ranges::any_of(Catalog::sections(), [&](const auto& section) {
+    return !(catalog.*section.second).is_null();
+  });
 }
 
 std::string catalog_text(const Catalog& catalog, const std::vector<std::string>& paths) {
@@ -101,7 +105,7 @@ std::string catalog_text(const Catalog& catalog, const std::vector<std::string>&
   Json text = {
       {"version", kVersion},  {"tensors", std::move(rows)},       {"aliases", std::move(aliases)},
       {"step", catalog.step}, {"world_size", catalog.world_size}, {"stage", catalog.stage}};
-  for (const auto& [name, section] : kSections) {
+  for (const auto& [name, section] : Catalog::sections()) {
     if (!(catalog.*section).is_null()) text[name] = catalog.*section;
   }
   return text.dump();
@@ -120,7 +124,8 @@ std::vector<bool> restore_catalog(std::string_view text, Catalog& catalog,
     catalog.step = saved.at("step").get<std::int64_t>();
     catalog.world_size = saved.at("world_size").get<std::uint32_t>();
     catalog.stage = saved.at("stage").get<std::uint32_t>();
-    for (const auto& [name, section] : kSections) catalog.*section = saved.value(name, Json());
+    for (const auto& [name, section] : Catalog::sections())
+      catalog.*section = saved.value(name, Json());
   } catch (const Json::exception& error) {
     raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, error.what()));
   }

@@ -21,6 +21,9 @@ inline constexpr std::string_view kCatalogKey = "unishard.catalog";
 /// catalog of plain weights needs no text; its step alone is no reason.
 bool needs_text(const Catalog& catalog);
 
+/// Drops the parts of sections that no manifest can hold; each becomes a note.
+void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes);
+
 /// `paths`: one per tensor.
 std::string catalog_text(const Catalog& catalog, const std::vector<std::string>& paths);
 

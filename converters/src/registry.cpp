@@ -8,6 +8,7 @@
 
 #include "dcp/dcp.hpp"
 #include "deepspeed/deepspeed.hpp"
+#include "deepspeed/layout.hpp"
 #include "folder_signs.hpp"
 #include "hdf5/hdf5.hpp"
 #include "native/native.hpp"
@@ -32,6 +33,8 @@ struct Row {
   bool (*recognises)(Storage&, const Path&);
   Opener open;
   Maker make;
+  /// Of one checkpoint, not of a folder of them. Null: recognises() says it.
+  bool (*is_one)(Storage&, const Path&) = nullptr;
   std::string_view tagless = {};  ///< "an HDF5 file": what a checkpoint without tags is called
 };
 
@@ -49,6 +52,16 @@ bool is_native(Storage& storage, const Path& path) {
     if (storage.kind(path / kLatestFile) == EntryKind::Missing) break;
   }
   return false;
+}
+
+/// Also without its manifest: shards that nothing completes.
+bool is_native_tag(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  if (storage.kind(path / kManifestFile) != EntryKind::Missing) return true;
+  const std::vector<Entry> entries = storage.list(path);
+  return std::ranges::any_of(entries, [](const Entry& entry) {
+    return entry.name.starts_with("shard-") && entry.name.ends_with(".h5");
+  });
 }
 
 bool is_safetensors(Storage& storage, const Path& path) {
@@ -79,7 +92,7 @@ std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catal
 std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
   return make_safetensors_sink(
       storage, to.path, std::move(catalog),
-      {.max_shard_bytes = to.max_shard_bytes, .metadata = {}, .side_files = to.side_files},
+      {.max_shard_bytes = to.max_shard_bytes, .metadata = to.metadata, .side_files = to.side_files},
       to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
@@ -95,37 +108,44 @@ constexpr std::array<Row, 7> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
      is_native,
      open_native,
-     make_native},
+     make_native,
+     is_native_tag},
     {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", OutputShape::Tags},
      is_deepspeed,
      open_deepspeed,
-     make_deepspeed},
+     make_deepspeed,
+     deepspeed::is_regular_tag},
     {{"deepspeed-universal", "DeepSpeed universal checkpoints", OutputShape::Tags},
      is_deepspeed_universal,
      open_deepspeed_universal,
-     make_universal},
+     make_universal,
+     deepspeed::is_universal_tag},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
      open_whole<open_dcp>,
      make_dcp,
+     nullptr,
      "a PyTorch distributed checkpoint"},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
       OutputShape::FileOrFolder},
      is_safetensors,
      open_whole<open_safetensors>,
      make_safetensors,
+     nullptr,
      "a safetensors model"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
      is_torch,
      open_whole<open_torch>,
      make_torch,
+     nullptr,
      "a torch.save file"},
     {{"hdf5", "one HDF5 file with a data set per tensor, as h5py reads and writes them",
       OutputShape::File},
      is_hdf5,
      open_whole<open_hdf5>,
      make_hdf5,
+     nullptr,
      "an HDF5 file"},
 }};
 
@@ -155,6 +175,23 @@ std::vector<FormatEntry> known_formats() {
 }
 
 FormatEntry format_entry(std::string_view name) { return row_of(name).entry; }
+
+std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path) {
+  const auto format_of = [&](const Path& folder) {
+    const auto* row = std::ranges::find_if(kFormats, [&](const Row& each) {
+      return (each.is_one != nullptr ? each.is_one : each.recognises)(storage, folder);
+    });
+    return row == kFormats.end() ? std::string() : std::string(row->entry.name);
+  };
+  std::vector<TagFolder> folders;
+  if (storage.kind(path) != EntryKind::Directory || !format_of(path).empty()) return folders;
+  for (const Entry& entry : storage.list(path)) {
+    if (entry.kind == EntryKind::Directory && !is_leftover(entry.name))
+      folders.push_back({entry.name, format_of(path / entry.name)});
+  }
+  std::ranges::sort(folders, {}, &TagFolder::tag);
+  return folders;
+}
 
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {
   return row_of(output.format).make(storage, output, std::move(catalog));

@@ -110,6 +110,12 @@ void add_compress(CLI::App& command, Compression& compression) {
       ->type_name("none|zstd[:LEVEL]|auto[:LEVEL]");
 }
 
+void add_no_check_input(CLI::App& command, bool& check_input) {
+  command.add_flag("!--no-check-input,!--no_check_input", check_input,
+                   "For salvage: copy tensors that do not match the input's checksums as well; the "
+                   "result is marked");
+}
+
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {
   command.add_option("-t,--tag", tag, "The checkpoint's tag (default: what `latest` names)");
 }

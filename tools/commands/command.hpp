@@ -65,6 +65,9 @@ std::optional<DType> parse_dtype(const std::string& text);
 /// Adds `--compress`, for what writes UniShard checkpoints.
 void add_compress(CLI::App& command, Compression& compression);
 
+/// Adds `--no-check-input`.
+void add_no_check_input(CLI::App& command, bool& check_input);
+
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
 

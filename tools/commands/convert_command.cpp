@@ -3,6 +3,7 @@
 #include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
+#include "lib/input_check.hpp"
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
@@ -134,6 +135,7 @@ std::vector<std::string> check(tools::Team& team, const ConvertRun& job,
     from.push_back(plan.tensor_map[i]);
   }
   tools::add_digests(source, from, transfer, team, expected);
+  tools::verify_reads_together(team, source, transfer);
   return tools::differing(expected, tools::with_digests(*written, transfer, team));
 }
 
@@ -169,6 +171,7 @@ void ConvertRun::add_to(CLI::App& command) {
                    "Print what would be written and what would not arrive");
   command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
   command.add_flag("!--no-check,!--no_check", check, "Do not read the result back and compare it");
+  add_no_check_input(command, check_input);
   command.add_flag("--json", json, "Report as JSON");
   resources.add_to(command);
 }
@@ -182,13 +185,15 @@ int run_convert(tools::Team& team, ConvertRun job) {
   const auto source = open_input(storage, job, input_tag);
   const TransferOptions transfer =
       job.resources.transfer(observer, source->catalog().tensors.size(), job.output.compression);
-  const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
+  const tools::InputChecking checking(*source, job.check_input);
+  tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
   if (job.output.format.empty()) job.output.format = source->format();
   if (job.output.compression != Compression{} && job.output.format != "native")
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
           "add --to native, or leave --compress out; nothing was written");
   if (job.output.tag.empty()) job.output.tag = team.gather(input_tag).front();
   if (job.output.tag.empty()) job.output.tag = fmt::format("global_step{}", plan.target.step);
+  checking.mark(plan.target, job.output);
   Notes notes;
   if (job.output.max_shard_bytes != 0) {
     std::vector<std::string> unwritten;
@@ -221,6 +226,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
   }
   if (!job.json && speaks) print_notes(notes);
   if (!job.json && speaks && !job.resources.quiet) print_side_files(job.output.side_files);
+  if (speaks && !checking.note().empty()) say("note: " + checking.note());
   if (shared.is_one_process_work() && speaks && !job.resources.quiet)
     say(fmt::format("note: {}", kOneProcessNote));
   progress.begin("convert", shared.bytes[team.rank()]);
@@ -228,6 +234,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
       *shared.sink, transfer, job.check ? tools::WantDigests::Yes : tools::WantDigests::No);
   progress.end();
+  checking.report(written.input, report);
   std::vector<std::string> different;
   if (job.check) {
     progress.begin("check", plan.target.stored_bytes() / team.size());
@@ -241,9 +248,10 @@ int run_convert(tools::Team& team, ConvertRun job) {
   if (job.json) {
     print_json(report);
   } else if (!job.resources.quiet) {
-    say(fmt::format("{}: {} tensors, {}{}", job.output.path.string(), plan.target.tensors.size(),
-                    tools::format_bytes(plan.target.stored_bytes()),
-                    job.check && different.empty() ? ", read back and equal" : ""));
+    say(fmt::format(
+        "{}: {} tensors, {}{}", job.output.path.string(), plan.target.tensors.size(),
+        tools::format_bytes(plan.target.stored_bytes()),
+        job.check && different.empty() ? ", " + checking.describe_equal(written.input) : ""));
   }
   for (const std::string& label : different) say("DIFFERENT: " + label);
   if (different.empty()) return 0;

@@ -15,10 +15,11 @@ struct ConvertRun {
   bool dry_run = false;
   bool strict = false;
   bool check = true;  ///< read back and compare digests
+  bool check_input = true;
   bool json = false;
   Resources resources;
 
-  /// Adds --dry-run, --strict, --no-check, --json and the resources.
+  /// Adds --dry-run, --strict, --no-check, --no-check-input, --json and the resources.
   void add_to(CLI::App& command);
 };
 /// Returns the exit status: 1 when what was read back differs.

@@ -3,6 +3,7 @@
 #include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
+#include "lib/input_check.hpp"
 #include "lib/machine.hpp"
 #include "lib/native_folder.hpp"
 #include "lib/shared_output.hpp"
@@ -26,6 +27,7 @@ struct ReshardRequest {
   bool dry_run = false;
   bool json = false;
   bool check = true;
+  bool check_input = true;
   Processes processes;
   Resources resources;
 };
@@ -43,6 +45,7 @@ int run_foreign(tools::Team& team, const ReshardRequest& options) {
   job.dry_run = options.dry_run;
   job.json = options.json;
   job.check = options.check;
+  job.check_input = options.check_input;
   job.resources = options.resources;
   return run_convert(team, std::move(job));
 }
@@ -72,6 +75,8 @@ std::string transfer(tools::Team& team, const ReshardRequest& options,
   const TransferOptions limits =
       options.resources.transfer(observer, target.tensors.size(), options.compression);
   const auto source = converters::make_native_source(std::move(input));
+  const tools::InputChecking checking(*source, options.check_input);
+  if (team.is_first() && !checking.note().empty()) say("note: " + checking.note());
   catch_interrupts();  // before anything is created
   const auto shared = tools::make_shared_sink(team, target, [&](const converters::Share& share) {
     return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,
@@ -166,6 +171,7 @@ void add_reshard(CLI::App& app, Action& action) {
   command->add_flag("!--no-check,!--no_check", options->check,
                     "Do not read the result back and compare it (formats other than UniShard's, "
                     "which has checksums of its own)");
+  add_no_check_input(*command, options->check_input);
   command->add_flag("--json", options->json, "Result or plan as JSON");
   options->processes.add_to(*command);
   options->resources.add_to(*command);

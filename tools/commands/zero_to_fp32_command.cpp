@@ -3,6 +3,7 @@
 
 #include "commands/convert_run.hpp"
 #include "lib/consolidate.hpp"
+#include "lib/input_check.hpp"
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
@@ -27,6 +28,7 @@ struct ZeroToFp32Request {
   bool exclude_frozen = false;
   bool debug = false;
   bool json = false;
+  bool check_input = true;
   Processes processes;
   Resources resources;
 };
@@ -69,8 +71,14 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const auto source = converters::open_source(storage, options.checkpoint, options.tag);
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
-  const tools::ConsolidatePlan plan = tools::plan_consolidate(
+  const tools::InputChecking checking(*source, options.check_input);
+  tools::ConsolidatePlan plan = tools::plan_consolidate(
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
+  if (checking.is_ignored()) {
+    plan.metadata.emplace_back(tools::kUncheckedMetadata, "true");
+    if (output.extension() == ".h5" || output.extension() == ".hdf5")
+      plan.target.producer[tools::kUncheckedInput] = true;
+  }
   if (options.debug && speaks) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
   tools::require_outside_checkpoints(storage, output);
@@ -87,26 +95,29 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
         return make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files},
                                share);
       });
+  if (!checking.note().empty()) notes.push_back(checking.note());
   if (shared.is_one_process_work()) notes.emplace_back(kOneProcessNote);
   if (speaks && !options.json && !options.resources.quiet) {
     for (const std::string& note : notes) say("note: " + note);
     print_side_files(side_files);
   }
   progress.begin("zero_to_fp32", shared.bytes[team.rank()]);
-  tools::write_together(
+  const tools::WrittenOutput written = tools::write_together(
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
       *shared.sink, transfer);
   tools::publish_together(team, *shared.sink);
   progress.end();
   if (!speaks) return 0;
   if (options.json) {
-    print_json({{"output", output.string()},
-                {"tensors", plan.target.tensors.size()},
-                {"bytes", bytes},
-                {"side_files", tools::names_of(side_files)},
-                {"notes", notes},
-                {"aliases_left_out", keeps_aliases(output) ? 0 : plan.target.aliases.size()},
-                {"frozen_left_out", plan.frozen_left_out}});
+    Json report = {{"output", output.string()},
+                   {"tensors", plan.target.tensors.size()},
+                   {"bytes", bytes},
+                   {"side_files", tools::names_of(side_files)},
+                   {"notes", notes},
+                   {"aliases_left_out", keeps_aliases(output) ? 0 : plan.target.aliases.size()},
+                   {"frozen_left_out", plan.frozen_left_out}};
+    checking.report(written.input, report);
+    print_json(report);
   } else if (!options.resources.quiet) {
     say(fmt::format("{}: {} tensors, {}", output.string(), plan.target.tensors.size(),
                     progress.summary(shared.total_bytes())));
@@ -149,6 +160,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "Type of all floating tensors (default: fp32, frozen parameters keep theirs)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_flag("-d,--debug", options->debug, "List the tensors on standard error");
+  add_no_check_input(*command, options->check_input);
   command->add_flag("--json", options->json, "Summary as JSON");
   options->processes.add_to(*command);
   options->resources.add_to(*command);

@@ -47,6 +47,8 @@ class Comparison {
     }
     for (const TensorPair& pair : pairing.pairs) compare_tables(pair);
     compare_bytes();
+    a_.verify_reads(options_.transfer);
+    b_.verify_reads(options_.transfer);
     report_.information = pairing.notes;
     compare_surroundings();
     return std::move(report_);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 namespace unishard::tools {
 namespace {
@@ -74,16 +75,35 @@ SharedSink make_shared_sink(
   return out;
 }
 
+converters::InputCheck verify_reads_together(Team& team, const converters::Source& source,
+                                             const TransferOptions& options) {
+  if (team.size() == 1) return source.verify_reads(options);
+  const converters::ReadPeers peers{.share = {.rank = team.rank(), .size = team.size(), .id = {}},
+                                    .parts = team.gather(source.read_parts())};
+  converters::InputCheck all;
+  team.agree("checking the input", [&] {
+    const converters::InputCheck own = source.verify_reads(options, peers);
+    for (const std::string& text : team.gather(
+             fmt::format("{} {} {}", own.covered_bytes, own.uncovered_bytes, own.extra_bytes))) {
+      converters::InputCheck one;
+      std::istringstream(text) >> one.covered_bytes >> one.uncovered_bytes >> one.extra_bytes;
+      all += one;
+    }
+  });
+  return all;
+}
+
 WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
                              const TransferOptions& options, WantDigests wants_digests) {
   const bool wants = wants_digests == WantDigests::Yes;
+  WrittenOutput out;
   std::vector<converters::PartDigest> parts;
   std::vector<std::string> seals;
   team.agree("writing", [&] {
     converters::copy(plan, sink, options, wants ? &parts : nullptr);
+    out.input = verify_reads_together(team, *plan.source, options);
     seals = team.gather(sink.seal());
   });
-  WrittenOutput out;
   if (wants) out.digests = gather_digests(team, *plan.target, parts);
   team.agree("completing the output", [&] {
     if (team.is_first()) out.staged = sink.complete(seals);

@@ -28,15 +28,21 @@ SharedSink make_shared_sink(
 
 /// A result that is whole and durable, and not published yet.
 struct WrittenOutput {
-  Path staged;                  ///< what Sink::complete() returned
-  converters::Digests digests;  ///< of what all sinks were given, where they were wanted
+  Path staged;                   ///< what Sink::complete() returned
+  converters::Digests digests;   ///< of what all sinks were given, where they were wanted
+  converters::InputCheck input;  ///< of what all processes read
 };
 enum class WantDigests : std::uint8_t { No, Yes };
-/// Collective: copy(), seal() and complete().
+/// Collective: copy(), verify_reads(), seal() and complete(). What the checksums of the source
+/// prove to be damaged is never completed.
 WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
                              const TransferOptions& options,
                              WantDigests wants_digests = WantDigests::No);
 /// Collective, after write_together(): gives the result its name.
 void publish_together(Team& team, converters::Sink& sink);
+
+/// Collective: Source::verify_reads() of processes that have read a part each.
+converters::InputCheck verify_reads_together(Team& team, const converters::Source& source,
+                                             const TransferOptions& options);
 
 }  // namespace unishard::tools

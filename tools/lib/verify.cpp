@@ -1,6 +1,6 @@
 #include "lib/verify.hpp"
 
-#include "unishard/converters/source.hpp"
+#include "unishard/converters/registry.hpp"
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/leftover.hpp"
@@ -71,34 +71,85 @@ void note_leftovers(Storage& storage, const Path& folder, VerifyReport& report) 
   }
 }
 
-std::vector<Path> choose_tags(Storage& storage, const Path& folder, const VerifyOptions& options,
-                              VerifyReport& report) {
-  const std::optional<std::string> latest = check_latest(storage, folder, report);
+/// A checkpoint to look at.
+struct Chosen {
+  std::string tag;
+  std::string format;
+};
+
+/// The file `latest_file` of checkpoints that others wrote names one of `folders`.
+void check_foreign_latest(Storage& storage, const Path& folder, std::string_view latest_file,
+                          const std::vector<converters::TagFolder>& folders, VerifyReport& report) {
+  constexpr std::uint64_t kLatestBytes = 4096;
+  const Path path = folder / latest_file;
+  if (storage.kind(path) != EntryKind::File) return;
+  std::string tag = read_text(storage, path, kLatestBytes);
+  tag.erase(0, std::min(tag.find_first_not_of(" \t\r\n"), tag.size()));
+  tag.erase(tag.find_last_not_of(" \t\r\n") + 1);
+  const auto named = std::ranges::find(folders, tag, &converters::TagFolder::tag);
+  if (named != folders.end() && !named->format.empty()) return;
+  report.findings.push_back(
+      {.code = "latest-names-missing-tag",
+       .path = path,
+       .message = fmt::format("it names {}, and there is no checkpoint of that name", quote(tag)),
+       .hint = "restore that folder, or write the tag to resume from into the file",
+       .bytes = {},
+       .lost = {}});
+}
+
+/// Every checkpoint of the folder: our own by their steps, then the others by name.
+std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyReport& report) {
+  const std::vector<converters::TagFolder> folders = converters::list_tag_folders(storage, folder);
+  const bool has_foreign = std::ranges::any_of(folders, [](const converters::TagFolder& each) {
+    return !each.format.empty() && each.format != "native";
+  });
+  if (has_foreign) {
+    for (const std::string_view name : {"latest", "latest_universal"})
+      check_foreign_latest(storage, folder, name, folders, report);
+  } else {
+    check_latest(storage, folder, report);
+  }
   note_leftovers(storage, folder, report);
-  if (options.tag) return {resolve_checkpoint(storage, folder, options.tag)};
-  if (latest && !options.all_tags) return {folder / *latest};
-  const std::vector<TagEntry> tags = list_tags(storage, folder);
-  std::vector<Path> chosen;
-  if (options.all_tags) {
-    for (const TagEntry& entry : tags) chosen.push_back(folder / entry.tag);
-  } else if (!tags.empty()) {
-    chosen.push_back(folder / tags.back().tag);
+  std::vector<Chosen> chosen;
+  for (const TagEntry& entry : list_tags(storage, folder)) chosen.push_back({entry.tag, "native"});
+  for (const auto& [tag, format] : folders) {
+    if (std::ranges::count(chosen, tag, &Chosen::tag) > 0) continue;
+    if (!format.empty()) {
+      chosen.push_back({tag, format});
+    } else {
+      report.notes.push_back(fmt::format(
+          "{} is no checkpoint of a known format, and was not looked at", (folder / tag).string()));
+    }
   }
   return chosen;
 }
 
+std::vector<Chosen> choose_tags(Storage& storage, const Path& folder, const VerifyOptions& options,
+                                VerifyReport& report) {
+  if (options.all_tags && !options.tag) return choose_all(storage, folder, report);
+  const std::optional<std::string> latest = check_latest(storage, folder, report);
+  note_leftovers(storage, folder, report);
+  const auto native = [](const std::string& tag) { return std::vector{Chosen{tag, "native"}}; };
+  if (options.tag)
+    return native(resolve_checkpoint(storage, folder, options.tag).filename().string());
+  if (latest) return native(*latest);
+  const std::vector<TagEntry> tags = list_tags(storage, folder);
+  return tags.empty() ? std::vector<Chosen>() : native(tags.back().tag);
+}
+
 /// Rank 0's choice, for all: another process may see another state of a folder that is written to.
-std::vector<Path> agree_on_tags(Storage& storage, const Path& folder, const VerifyOptions& options,
-                                Team& team, VerifyReport& report) {
-  std::string lines;
+std::vector<Chosen> agree_on_tags(Storage& storage, const Path& folder,
+                                  const VerifyOptions& options, Team& team, VerifyReport& report) {
+  std::string text;  // names end with NUL, which none of them has
   team.agree("choosing the checkpoints", [&] {
     if (!team.is_first()) return;
-    for (const Path& path : choose_tags(storage, folder, options, report))
-      lines += path.filename().string() + "\n";
+    for (const auto& [tag, format] : choose_tags(storage, folder, options, report))
+      text += tag + '\0' + format + '\0';
   });
-  std::istringstream names(team.gather(lines).front());
-  std::vector<Path> chosen;
-  for (std::string name; std::getline(names, name);) chosen.push_back(folder / name);
+  std::istringstream names(team.gather(text).front());
+  std::vector<Chosen> chosen;
+  for (Chosen each; std::getline(names, each.tag, '\0') && std::getline(names, each.format, '\0');)
+    chosen.push_back(each);
   return chosen;
 }
 
@@ -131,14 +182,29 @@ bool verify_stable(Storage& storage, const Path& folder, const VerifyOptions& op
   }
 }
 
+/// One checkpoint of a folder in another format.
+void verify_foreign_tag(Storage& storage, const Path& folder, const VerifyOptions& options,
+                        Team& team, VerifyReport& report) {
+  VerifyOptions one = options;
+  one.all_tags = false;
+  VerifyReport found = verify_foreign(storage, folder, one, team);
+  for (CheckedTag& checked : found.checked) checked.tag = folder.filename().string();
+  for (std::string& note : found.notes) note = fmt::format("{}: {}", folder.string(), note);
+  append(std::move(found), report);
+}
+
 void verify_tags(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
                  VerifyReport& report) {
   constexpr int kTries = 20;
   for (int i = 1;; ++i) {
     VerifyReport attempt;
     std::vector<Path> removed;
-    for (const Path& tag : agree_on_tags(storage, folder, options, team, attempt)) {
-      if (!verify_stable(storage, tag, options, team, attempt)) removed.push_back(tag);
+    for (const auto& [tag, format] : agree_on_tags(storage, folder, options, team, attempt)) {
+      if (format != "native") {
+        verify_foreign_tag(storage, folder / tag, options, team, attempt);
+      } else if (!verify_stable(storage, folder / tag, options, team, attempt)) {
+        removed.push_back(folder / tag);
+      }
     }
     if (!removed.empty() && options.tag) {
       raise(ErrorCode::NotFound,
@@ -171,6 +237,12 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
       raise(ErrorCode::NotFound,
             fmt::format("{} was removed while it was verified", folder.string()));
     }
+    return report;
+  }
+  const auto is_known = [](const converters::TagFolder& each) { return !each.format.empty(); };
+  if (options.all_tags && !options.tag &&
+      std::ranges::any_of(converters::list_tag_folders(storage, path), is_known)) {
+    verify_tags(storage, path, options, team, report);
     return report;
   }
   const converters::Probe found = converters::probe(storage, path);

@@ -16,8 +16,8 @@ namespace unishard::tools {
 
 struct VerifyOptions {
   std::optional<std::string> tag = {};  ///< nullopt: what `latest` names, else the newest
-  bool all_tags = false;
-  bool deep = false;  ///< read every byte; otherwise names, sizes, tables and digests of tables
+  bool all_tags = false;  ///< every checkpoint of the folder, whatever formats they are in
+  bool deep = false;      ///< read every byte; otherwise names, sizes, tables and digests of tables
   TransferOptions transfer = {};
 };
 
@@ -43,6 +43,7 @@ struct Finding {
 /// What was looked at in one checkpoint.
 struct CheckedTag {
   std::string tag;
+  std::string format;
   Path folder;
   std::int64_t step = 0;
   std::optional<std::string> identity;
@@ -51,6 +52,7 @@ struct CheckedTag {
   std::uint64_t payload_bytes = 0;  ///< of all shards, padding included, before compression
   std::uint64_t chunks_checked = 0;
   std::uint64_t bytes_checked = 0;
+  std::uint64_t bytes_without_checksum = 0;  ///< of these
 };
 
 struct VerifyReport {
@@ -62,9 +64,9 @@ struct VerifyReport {
   bool is_clean() const { return findings.empty(); }
 };
 
-/// `path` is a folder of tags or one tag's folder. Throws NotFound or Unsupported when there is
-/// nothing that could be verified: no such path, no native checkpoint. The processes of a team read
-/// a part of the payload each; the report of rank 0 is of all.
+/// `path` is a checkpoint, or a folder of them. Throws NotFound or Unsupported when there is
+/// nothing that could be verified: no such path, no checkpoint. The processes of a team read a part
+/// of the payload each; the report of rank 0 is of all.
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options, Team& team);
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options);
 

@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "lib/native_folder.hpp"
+#include "lib/number_text.hpp"
 #include "lib/shared_digests.hpp"
 
 #include <fmt/format.h>
@@ -27,19 +28,39 @@ void read_share(const converters::Source& source, const Team& team,
   digest_share(job, team, options);
 }
 
-/// The checksums of the format cannot be split.
+/// Reads this process's share; the first one then compares what checksums there are, which cannot
+/// be split. The bytes without one are those of this process.
 void check_deep(const converters::Source& source, const VerifyOptions& options, const Team& team,
-                CheckedTag& checked, VerifyReport& report) {
+                CheckedTag& checked) {
   read_share(source, team, options.transfer);
+  // Without the others' parts: of what was read, how much a checksum covers.
+  checked.bytes_without_checksum =
+      source
+          .verify_reads(
+              options.transfer,
+              {.share = {.rank = team.rank(), .size = team.size(), .id = {}}, .parts = {}})
+          .uncovered_bytes;
   if (!team.is_first()) return;
   for (const TensorInfo& tensor : source.catalog().tensors) checked.bytes_checked += tensor.bytes();
   checked.chunks_checked = source.check(options.transfer);
-  if (checked.chunks_checked == 0) {
-    report.notes.push_back(
-        fmt::format("the format {} has no checksums here: everything could be read, which does not "
-                    "prove that it is what was written",
-                    source.format()));
-  }
+}
+
+/// `own`: the bytes without a checksum that this process read.
+void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& report) {
+  std::uint64_t bytes = 0;
+  for (const std::string& text : team.gather(std::to_string(own)))
+    bytes += parse_number(text, "the team's bytes");
+  CheckedTag& checked = report.checked.front();
+  checked.bytes_without_checksum = bytes;
+  if (bytes == 0) return;
+  report.notes.push_back(
+      bytes == checked.bytes_checked
+          ? fmt::format("the format {} has no checksums here: everything could be read, which does "
+                        "not prove that it is what was written",
+                        checked.format)
+          : fmt::format("no checksum covers {} of its bytes: they could be read, which does not "
+                        "prove that they are what was written",
+                        bytes));
 }
 
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
@@ -48,10 +69,11 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   CheckedTag checked;
   checked.tag = tag_of(storage, path, options.tag).value_or("");
   checked.folder = path;
+  checked.format = source->format();
   checked.step = source->catalog().step;
   checked.tensors = source->catalog().tensors.size();
   checked.payload_bytes = source->catalog().stored_bytes();
-  if (options.deep) check_deep(*source, options, team, checked, report);
+  if (options.deep) check_deep(*source, options, team, checked);
   for (std::string& note : source->notes()) report.notes.push_back(std::move(note));
   report.checked.push_back(std::move(checked));
 }
@@ -76,7 +98,11 @@ VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOpti
   const std::vector<std::string> messages = team.gather(found.message);
   const std::vector<std::string> hints = team.gather(found.hint);
   const auto first = std::ranges::find_if(messages, [](const auto& text) { return !text.empty(); });
-  if (first == messages.end()) return report;
+  if (first == messages.end()) {
+    if (options.deep)
+      note_bytes_without_checksum(team, report.checked.front().bytes_without_checksum, report);
+    return report;
+  }
   found.message = *first;
   found.hint = hints[static_cast<std::size_t>(first - messages.begin())];
   report.findings.push_back(std::move(found));

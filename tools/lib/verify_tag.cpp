@@ -21,6 +21,7 @@ class TagCheck {
 
   void run() {
     checked_.folder = folder_;
+    checked_.format = "native";
     checked_.tag = absolute_folder(folder_).filename().string();
     if (read_manifest()) {
       open_shards();

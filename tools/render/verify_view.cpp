@@ -32,20 +32,32 @@ std::string finding_text(const tools::Finding& finding) {
   return out;
 }
 
+/// What was looked at in a checkpoint, for scripts.
+std::string_view looked_at(const tools::VerifyReport& report, const tools::CheckedTag& checked) {
+  if (!report.deep) return "tables";
+  return checked.bytes_without_checksum == 0 ? "checksums" : "data";
+}
+
+std::string looked_at_text(const tools::VerifyReport& report, const tools::CheckedTag& checked) {
+  if (!report.deep) return "  looked at names, sizes and tables\n";
+  return fmt::format("  {} chunks and {} checked{}\n", tools::format_count(checked.chunks_checked),
+                     tools::format_bytes(checked.bytes_checked),
+                     checked.bytes_without_checksum == 0
+                         ? ""
+                         : fmt::format(", {} of them without a checksum",
+                                       tools::format_bytes(checked.bytes_without_checksum)));
+}
+
 }  // namespace
 
 std::string verify_text(const tools::VerifyReport& report) {
   std::string out;
   for (const tools::CheckedTag& checked : report.checked) {
-    out += fmt::format("{}: step {}, {} shards, {} tensors, {}, identity {}\n",
-                       printable(checked.folder.string()), checked.step, checked.shards,
-                       checked.tensors, tools::format_bytes(checked.payload_bytes),
+    out += fmt::format("{} ({}): step {}, {} shards, {} tensors, {}, identity {}\n",
+                       printable(checked.folder.string()), checked.format, checked.step,
+                       checked.shards, checked.tensors, tools::format_bytes(checked.payload_bytes),
                        checked.identity.value_or("unknown"));
-    if (report.deep) {
-      out +=
-          fmt::format("  {} chunks and {} checked\n", tools::format_count(checked.chunks_checked),
-                      tools::format_bytes(checked.bytes_checked));
-    }
+    out += looked_at_text(report, checked);
   }
   for (const tools::Finding& finding : report.findings) out += finding_text(finding);
   for (const std::string& note : report.notes) out += fmt::format("note: {}\n", printable(note));
@@ -55,10 +67,14 @@ std::string verify_text(const tools::VerifyReport& report) {
   }
   if (!report.deep)
     return out + "sound as far as names, sizes and tables tell (--deep reads the data)\n";
-  const bool has_digests =
-      std::ranges::all_of(report.checked, [](const auto& tag) { return tag.chunks_checked > 0; });
-  return out + (has_digests ? "sound: every byte and every digest was checked\n"
-                            : "readable: every byte could be read, and has no checksum\n");
+  const bool has_digests = std::ranges::all_of(
+      report.checked, [](const auto& tag) { return tag.bytes_without_checksum == 0; });
+  const bool has_some = std::ranges::any_of(report.checked, [](const auto& tag) {
+    return tag.bytes_without_checksum < tag.bytes_checked;
+  });
+  if (has_digests) return out + "sound: every byte and every digest was checked\n";
+  return out + (has_some ? "readable: every byte could be read, and not all have a checksum\n"
+                         : "readable: every byte could be read, and has no checksum\n");
 }
 
 Json verify_json(const tools::VerifyReport& report) {
@@ -67,13 +83,16 @@ Json verify_json(const tools::VerifyReport& report) {
   for (const tools::CheckedTag& tag : report.checked) {
     checked.push_back({{"tag", tag.tag},
                        {"folder", tag.folder.string()},
+                       {"format", tag.format},
+                       {"looked_at", looked_at(report, tag)},
                        {"step", tag.step},
                        {"identity", tag.identity ? Json(*tag.identity) : Json(nullptr)},
                        {"shards", tag.shards},
                        {"tensors", tag.tensors},
                        {"payload_bytes", tag.payload_bytes},
                        {"chunks_checked", tag.chunks_checked},
-                       {"bytes_checked", tag.bytes_checked}});
+                       {"bytes_checked", tag.bytes_checked},
+                       {"bytes_without_checksum", tag.bytes_without_checksum}});
   }
   Json findings = Json::array();
   for (const tools::Finding& finding : report.findings) {

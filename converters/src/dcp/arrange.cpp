@@ -60,8 +60,8 @@ bool equal_bytes(const TensorEntry& a, const TensorEntry& b, const Items& items)
     count = std::min(total - at, (at == 0 ? 4096 : kCompareBytes) / width);
     left.resize(count * width);
     right.resize(count * width);
-    read_elements(a, items, {at, at + count}, left);
-    read_elements(b, items, {at, at + count}, right);
+    read_elements(a, items, {at, at + count}, left, torch::Reading::Sample);
+    read_elements(b, items, {at, at + count}, right, torch::Reading::Sample);
     if (left != right) return false;
   }
   return true;

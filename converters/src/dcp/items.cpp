@@ -10,12 +10,15 @@
 #include <algorithm>
 #include <list>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace unishard::converters::dcp {
 namespace {
 
 /// An item up to this size is read at once instead of piece by piece.
 constexpr std::uint64_t kSmallItemBytes = 16 << 10;
+/// Of an item in memory, compared at a time.
+constexpr std::uint64_t kCheckedBytes = std::uint64_t{1} << 20;
 /// What the cache holds: unpacked bytes, and descriptions at a flat rate.
 constexpr std::uint64_t kCacheBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kDescriptionBytes = 4096;
@@ -137,8 +140,62 @@ std::shared_ptr<const torch::TensorView> Items::tensor(std::uint32_t index,
   if (!torch::TorchFile::is_tensor(file.root())) {
     raise(ErrorCode::Corrupt, "the item holds an object that is not a tensor");
   }
-  slot->view = std::make_shared<const torch::TensorView>(file.tensor(file.root()));
+  torch::TensorView view = file.tensor(file.root());
+  if (view.storage && view.storage->checksum)
+    view.storage = checked(index, in_memory, view.storage);
+  slot->view = std::make_shared<const torch::TensorView>(std::move(view));
   return slot->view;
+}
+
+/// The storage with what is known of its checksum already. What is in memory is compared at once.
+std::shared_ptr<const torch::StorageBytes> Items::checked(
+    std::uint32_t item, bool is_in_memory,
+    const std::shared_ptr<const torch::StorageBytes>& storage) const {
+  if (!is_checked_) {
+    storage->checksum->ignore();
+    return storage;
+  }
+  if (is_in_memory) {
+    std::vector<std::byte> buffer(std::min<std::uint64_t>(storage->size(), kCheckedBytes));
+    try {
+      torch::complete_checksum(*storage, buffer);
+    } catch (const Error& error) {
+      throw error.with_context(fmt::format("the item in {}: ", place(item)));
+    }
+    return storage;
+  }
+  const std::scoped_lock lock(mutex_);
+  const auto [known, is_new] = checksums_.emplace(item, storage->checksum);
+  if (is_new) return storage;
+  auto again = std::make_shared<torch::StorageBytes>(*storage);
+  again->checksum = known->second;
+  return again;
+}
+
+torch::TouchedEntries Items::touched() const {
+  torch::TouchedEntries touched;
+  std::unordered_set<const torch::EntryChecksum*> known;
+  const auto add = [&](std::uint32_t item, const torch::EntryChecksum* checksum) {
+    if (checksum->is_touched() && known.insert(checksum).second)
+      touched.emplace_back(item, checksum);
+  };
+  // First those that are at hand: parts of one flat parameter have its item's checksum.
+  for (std::uint32_t i = 0; i < items_.size(); ++i) {
+    const auto& view = items_[i].view;
+    if (view && view->storage && view->storage->checksum) add(i, view->storage->checksum.get());
+  }
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [item, checksum] : checksums_) add(item, checksum.get());
+  return touched;
+}
+
+void Items::ignore_checksums() {
+  is_checked_ = false;
+  for (const Item& item : items_) {
+    if (item.view && item.view->storage && item.view->storage->checksum)
+      item.view->storage->checksum->ignore();
+  }
+  for (const auto& [item, checksum] : checksums_) checksum->ignore();
 }
 
 torch::Window Items::unpacked(std::uint32_t item) const {

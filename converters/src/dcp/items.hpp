@@ -4,12 +4,14 @@
 // filled.
 #include "unishard/format/storage.hpp"
 
+#include "torch/entry_verification.hpp"
 #include "torch/torch_file.hpp"
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace unishard::converters::dcp {
@@ -36,6 +38,13 @@ class Items {
   /// "<file> at byte 120".
   std::string place(std::uint32_t item) const;
 
+  /// Items whose tensors were read from and have a checksum that is not compared at once.
+  torch::TouchedEntries touched() const;
+  /// How many items there are.
+  std::uint64_t count() const { return items_.size(); }
+  /// From now on checksums of tensors are not compared.
+  void ignore_checksums();
+
  private:
   struct Item {
     torch::Window window;
@@ -44,8 +53,15 @@ class Items {
   };
   class Cache;
   torch::Window unpacked(const Item& item, std::uint64_t limit_bytes) const;
+  std::shared_ptr<const torch::StorageBytes> checked(
+      std::uint32_t item, bool is_in_memory,
+      const std::shared_ptr<const torch::StorageBytes>& storage) const;
 
   std::vector<Item> items_;
+  bool is_checked_ = true;
+  mutable std::mutex
+      mutex_;  ///< guards the checksums: a view is forgotten, what was read of it not
+  mutable std::unordered_map<std::uint32_t, std::shared_ptr<torch::EntryChecksum>> checksums_;
   std::unique_ptr<Cache> cache_;
 };
 

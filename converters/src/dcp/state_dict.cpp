@@ -194,7 +194,8 @@ std::shared_ptr<const torch::TensorView> open_chunk(const TensorEntry& tensor, c
 /// The chunk's elements `part` (counted in its box) to their places in `out`, which begins with the
 /// tensor's element `first`.
 void read_part(const TensorEntry& tensor, const Chunk& chunk, const torch::TensorView& view,
-               ElementRange part, std::uint64_t first, std::span<std::byte> out) {
+               ElementRange part, std::uint64_t first, std::span<std::byte> out,
+               torch::Reading reading) {
   const std::uint64_t width = size_of(tensor.dtype);
   const BoxRuns runs(tensor.shape, chunk.box);
   const auto place = [&](const Run& run) {
@@ -202,14 +203,14 @@ void read_part(const TensorEntry& tensor, const Chunk& chunk, const torch::Tenso
   };
   if (runs.run_elements() * width >= kLongRunBytes) {
     return runs(part, [&](const Run& run) {
-      view.read({run.box_first, run.box_first + run.count}, place(run));
+      view.read({run.box_first, run.box_first + run.count}, place(run), reading);
     });
   }
   std::vector<std::byte> scratch;
   while (part.begin < part.end) {
     const std::uint64_t end = std::min(part.end, part.begin + kScatterBytes / width);
     scratch.resize((end - part.begin) * width);
-    view.read({part.begin, end}, scratch);
+    view.read({part.begin, end}, scratch, reading);
     runs({part.begin, end}, [&](const Run& run) {
       const std::span<std::byte> to = place(run);
       std::copy_n(scratch.data() + (run.box_first - part.begin) * width, to.size(), to.data());
@@ -220,8 +221,9 @@ void read_part(const TensorEntry& tensor, const Chunk& chunk, const torch::Tenso
 
 }  // namespace
 
-void read_elements(const TensorEntry& tensor, const Items& items, ElementRange range,
-                   std::span<std::byte> out) {
+std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, ElementRange range,
+                            std::span<std::byte> out, torch::Reading reading) {
+  std::uint64_t covered = 0;
   const auto first = std::ranges::upper_bound(tensor.reach, range.begin);
   for (std::size_t i = static_cast<std::size_t>(first - tensor.reach.begin());
        i < tensor.chunks.size(); ++i) {
@@ -231,13 +233,16 @@ void read_elements(const TensorEntry& tensor, const Items& items, ElementRange r
                             count_before(tensor.shape, chunk.box, range.end)};
     if (part.empty()) continue;
     try {
-      read_part(tensor, chunk, *open_chunk(tensor, chunk, items), part, range.begin, out);
+      const auto view = open_chunk(tensor, chunk, items);
+      read_part(tensor, chunk, *view, part, range.begin, out, reading);
+      if (view->storage && view->storage->checksum) covered += part.size() * size_of(tensor.dtype);
     } catch (const Error& error) {
       throw error.with_context(
           fmt::format("tensor {}, chunk at ({}), {}: ", unishard::quote(tensor.key),
                       fmt::join(chunk.box.offsets, ", "), items.place(chunk.item)));
     }
   }
+  return covered;
 }
 
 StateDictBuilder::StateDictBuilder(Storage& storage)
@@ -336,6 +341,8 @@ void StateDictBuilder::add_object(const std::string& key, const KeyPath& path,
     return;
   for (const std::string& line : tree.opaque)
     out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+  for (const std::string& line : tree.renamed)
+    out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
   name_tensors_fully(tree.content, key);
   out.objects.push_back({key, path, std::move(tree.content)});
 }

@@ -46,10 +46,11 @@ struct StateDict {
   std::vector<std::string> notes;
 };
 
-/// Elements `range` of a tensor. Throws Corrupt when an item is not what the entry says.
-/// Thread-safe.
-void read_elements(const TensorEntry& tensor, const Items& items, ElementRange range,
-                   std::span<std::byte> out);
+/// Elements `range` of a tensor. Returns how many of their bytes a checksum covers. Throws
+/// Corrupt when an item is not what the entry says. Thread-safe.
+std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, ElementRange range,
+                            std::span<std::byte> out,
+                            torch::Reading reading = torch::Reading::Data);
 
 /// Puts a StateDict together from the files of one or several folders.
 class StateDictBuilder {

@@ -14,8 +14,8 @@ bool same_bytes(const TensorView& a, const TensorView& b) {
   if (a.dtype != b.dtype || a.shape != b.shape) return false;
   const std::uint64_t count = std::min(kCompared, a.elements());
   std::vector<std::byte> left(count * size_of(a.dtype)), right(left.size());
-  a.read({0, count}, left);
-  b.read({0, count}, right);
+  a.read({0, count}, left, torch::Reading::Sample);
+  b.read({0, count}, right, torch::Reading::Sample);
   return left == right;
 }
 

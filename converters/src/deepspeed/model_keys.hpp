@@ -32,6 +32,10 @@ inline constexpr std::array<std::string_view, 23> kDeepSpeedKeys = {
     "folding",
 };
 
+/// In Catalog::producer and in our own section of a model file: true where the checksums of the
+/// input were not compared.
+inline constexpr const char* kUncheckedInput = "unchecked_input";
+
 inline bool is_deepspeed_key(std::string_view key) {
   return std::ranges::count(kDeepSpeedKeys, key) > 0;
 }

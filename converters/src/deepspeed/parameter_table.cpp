@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "deepspeed/model_keys.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -216,6 +218,7 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   catalog.client_state = model.client_state;
   if (model.own.contains("rng")) catalog.rng = model.own["rng"];
   catalog.producer = {{"library", "deepspeed"}};
+  if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 

@@ -113,6 +113,8 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   const bool has_states = std::ranges::any_of(
       model.groups, [](const SinkGroup& group) { return !group.states.empty(); });
   if (!has_states && catalog.step != 0) section["step"] = catalog.step;
+  if (catalog.producer.is_object() && catalog.producer.contains(kUncheckedInput))
+    section[kUncheckedInput] = true;
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }

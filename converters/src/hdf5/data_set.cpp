@@ -38,6 +38,15 @@ std::optional<std::string> outside_reason(hid_t creation) {
   return std::nullopt;
 }
 
+/// Other filters notice damage as well, but may be left out for a chunk.
+bool has_fletcher32(hid_t creation) {
+  unsigned flags = 0;
+  std::size_t values = 0;
+  return H5Pget_filter_by_id2(creation, H5Z_FILTER_FLETCHER32, &flags, &values, nullptr, 0, nullptr,
+                              nullptr) >= 0 &&
+         (flags & H5Z_FLAG_OPTIONAL) == 0;
+}
+
 Shape shape_of(hid_t space, const std::string& where) {
   std::vector<hsize_t> dimensions(H5S_MAX_RANK);
   const int rank = H5Sget_simple_extent_ndims(space);
@@ -111,7 +120,10 @@ std::variant<StoredTensor, std::string> describe_data_set(hid_t data_set, std::u
   const H5D_layout_t layout = H5Pget_layout(creation);
   if (layout == H5D_CONTIGUOUS && element->as_stored)
     tensor.offset = contiguous_offset(data_set, bytes, file_bytes, where);
-  if (layout == H5D_CHUNKED) tensor.cache_bytes = chunk_cache_bytes(creation, tensor, where);
+  if (layout == H5D_CHUNKED) {
+    tensor.cache_bytes = chunk_cache_bytes(creation, tensor, where);
+    tensor.has_checksum = has_fletcher32(creation);
+  }
   return tensor;
 }
 

@@ -22,6 +22,7 @@ struct StoredTensor {
   /// fill.
   std::optional<std::uint64_t> offset;
   std::uint64_t cache_bytes = 0;  ///< chunks to keep while neighbouring elements are read
+  bool has_checksum = false;      ///< of every chunk: it passes the filter fletcher32
 };
 
 /// What the open data set is, or why it is no tensor ("strings"). Throws Corrupt or Unsupported

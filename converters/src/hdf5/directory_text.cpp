@@ -12,7 +12,7 @@ Json encode_tensor(const ListedTensor& tensor) {
   const StoredTensor& stored = tensor.stored;
   return Json::array({tensor.path, tensor.name, tensor.other_names, name_of(stored.dtype),
                       stored.shape, stored.offset ? Json(*stored.offset) : Json(),
-                      stored.cache_bytes});
+                      stored.cache_bytes, stored.has_checksum});
 }
 
 ListedTensor decode_tensor(const Json& row) {
@@ -26,6 +26,7 @@ ListedTensor decode_tensor(const Json& row) {
   tensor.stored.shape = row.at(4).get<Shape>();
   if (!row.at(5).is_null()) tensor.stored.offset = row.at(5).get<std::uint64_t>();
   tensor.stored.cache_bytes = row.at(6).get<std::uint64_t>();
+  tensor.stored.has_checksum = row.at(7).get<bool>();
   return tensor;
 }
 

@@ -39,13 +39,16 @@ void refuse_native(hid_t file, const Path& path) {
 /// One data set, open to read elements of it.
 class Reader {
  public:
-  Reader(const Path& path, hid_t file, const ListedTensor& tensor)
+  Reader(const Path& path, hid_t file, const ListedTensor& tensor, bool is_checked)
       : where_(fmt::format("{}: {}", path.string(), unishard::quote("/" + tensor.path))),
         stored_(tensor.stored),
         data_set_(open_data_set(file, tensor.path)),
         file_type_(H5Dget_type(data_set_), H5Tclose),
         type_(memory_type(file_type_, stored_.dtype)),
-        space_(H5Dget_space(data_set_), H5Sclose) {}
+        space_(H5Dget_space(data_set_), H5Sclose),
+        transfer_(H5Pcreate(H5P_DATASET_XFER), H5Pclose) {
+    H5Pset_edc_check(transfer_, is_checked ? H5Z_ENABLE_EDC : H5Z_DISABLE_EDC);
+  }
 
   void read(ElementRange range, char* out) const {
     if (stored_.shape.empty()) return read_selected(1, out);
@@ -80,7 +83,7 @@ class Reader {
   void read_selected(std::uint64_t elements, char* out) const {
     const hsize_t count = elements;
     const Hdf5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
-    if (H5Dread(data_set_, type_, memory, space_, H5P_DEFAULT, out) < 0) fail("read it");
+    if (H5Dread(data_set_, type_, memory, space_, transfer_, out) < 0) fail("read it");
   }
 
   const std::string where_;
@@ -89,11 +92,13 @@ class Reader {
   const Hdf5Handle file_type_;
   const Hdf5Handle type_;  ///< in memory
   const Hdf5Handle space_;
+  const Hdf5Handle transfer_;
 };
 
 struct ReadRequest {
   std::uint64_t index = 0;
   ElementRange range;
+  std::uint64_t is_checked = 1;
 };
 
 /// What the child keeps from one request to the next: a data set that is read on and on keeps its
@@ -123,7 +128,7 @@ class Server {
     const ListedTensor& tensor = directory_.tensors.at(wanted.index);
     if (!reader_ || open_ != wanted.index) {
       reader_.reset();
-      reader_.emplace(path_, *file_, tensor);
+      reader_.emplace(path_, *file_, tensor, wanted.is_checked != 0);
       open_ = wanted.index;
     }
     std::string bytes(wanted.range.size() * size_of(tensor.stored.dtype), '\0');
@@ -150,7 +155,7 @@ ExistingFile::ExistingFile(const Path& path, std::uint64_t file_bytes)
 Directory ExistingFile::list() { return decode_directory(process_.ask(""), path_.string()); }
 
 void ExistingFile::read(std::size_t index, ElementRange range, std::span<std::byte> out) {
-  const ReadRequest request{index, range};
+  const ReadRequest request{index, range, is_checked_ ? 1u : 0u};
   const std::string bytes =
       process_.ask(std::string(reinterpret_cast<const char*>(&request), sizeof request));
   if (bytes.size() != out.size()) {

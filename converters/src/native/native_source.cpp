@@ -1,6 +1,7 @@
 #include "unishard/format/checkpoint.hpp"
 
 #include "native/native.hpp"
+#include "read_counts.hpp"
 
 namespace unishard::converters {
 namespace {
@@ -14,13 +15,21 @@ class NativeSource final : public Source {
   const Catalog& catalog() const override { return reader_->catalog(); }
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     reader_->read(tensor, range, out);
+    counts_.add(true, out.size());
   }
+  /// read() compares each chunk before it gives it.
+  using Source::verify_reads;
+  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+    return counts_.result();
+  }
+  bool ignore_checksums() override { return false; }
   std::uint64_t read_boundary(std::size_t tensor, std::uint64_t element) const override {
     return reader_->chunk_start(tensor, element);
   }
 
  private:
   const std::shared_ptr<const CheckpointReader> reader_;
+  mutable ReadCounts counts_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "catalog_text.hpp"
+#include "read_counts.hpp"
 #include "safetensors/header.hpp"
 #include "safetensors/model_folder.hpp"
 
@@ -46,6 +47,11 @@ class SafetensorsSource final : public Source {
     const Place& place = places_.at(tensor);
     const std::uint64_t element_bytes = size_of(catalog_.tensors[tensor].dtype);
     files_[place.file]->read_at(place.offset + range.begin * element_bytes, out);
+    counts_.add(false, out.size());
+  }
+  using Source::verify_reads;
+  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+    return counts_.result();
   }
 
  private:
@@ -115,6 +121,7 @@ class SafetensorsSource final : public Source {
   }
 
   Catalog catalog_;
+  mutable ReadCounts counts_;
   std::vector<std::unique_ptr<File>> files_;
   std::vector<Place> places_;  ///< one per tensor
   std::unordered_map<std::string, std::size_t> by_name_;

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace unishard::converters::torch {
 namespace {
@@ -131,8 +133,23 @@ class Describer {
 
   std::vector<NamedTensor> tensors;
   std::vector<std::string> opaque;
+  std::vector<std::string> renamed;
 
  private:
+  /// Keys that hold "." can give two tensors one path: the later ones get a number.
+  std::string unique(const std::string& path) {
+    if (names_.insert(path).second) return path;
+    std::uint64_t& number = numbers_[path];
+    number = std::max<std::uint64_t>(number, 1);
+    std::string name;
+    do {
+      name = fmt::format("{}#{}", path, ++number);
+    } while (!names_.insert(name).second);
+    renamed.push_back(
+        fmt::format("{}: another tensor has the path {} as well", name, unishard::quote(path)));
+    return name;
+  }
+
   static std::string name(const std::string& path) {
     constexpr std::size_t kShown = 200;
     if (path.size() > kShown) return fmt::format("{}...", std::string_view(path).substr(0, kShown));
@@ -242,7 +259,7 @@ class Describer {
         raise(ErrorCode::Corrupt, fmt::format("{}: the name of a tensor is longer than {} bytes",
                                               name(path), limits::kNameBytes));
       memory_.charge(2 * sizeof(NamedTensor) + 2 * path.size());
-      tensors.push_back({path.empty() ? "tensor" : path, value});
+      tensors.push_back({unique(path.empty() ? "tensor" : path), value});
       return {{"$tensor", tensors.back().name}};
     }
     const std::string call = value.callable_name();
@@ -350,6 +367,8 @@ class Describer {
   const std::uint64_t budget_;
   std::uint64_t used_ = 0;
   MemoryBudget memory_;
+  std::unordered_set<std::string> names_;                   ///< of tensors
+  std::unordered_map<std::string, std::uint64_t> numbers_;  ///< given last, of paths that repeat
 };
 
 }  // namespace
@@ -389,6 +408,7 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   tree.content = describer.json(root, {}, 0);
   tree.tensors = std::move(describer.tensors);
   tree.opaque = std::move(describer.opaque);
+  tree.renamed = std::move(describer.renamed);
   return tree;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // The object of a torch.save file as names and JSON. Every tensor is named by its path, parts
-// joined with "." (positions and keys that are not strings as Python prints them); a tensor at top
-// level is called "tensor". The rest is JSON: what JSON lacks is {"$type": ...}, a tensor
+// joined with "." and, where that names two, "#2" (positions and keys that are not strings as
+// Python prints them); a tensor at top level is called "tensor". The rest is JSON: what JSON lacks
+// is {"$type": ...}, a tensor
 // {"$tensor": name}.
 #include "unishard/format/json.hpp"
 
@@ -18,10 +19,11 @@ struct NamedTensor {
 };
 
 struct ObjectTree {
-  std::vector<NamedTensor> tensors;  ///< in order of appearance; names may repeat
+  std::vector<NamedTensor> tensors;  ///< in order of appearance; no name twice
   Json content;
   std::vector<std::string>
       opaque;  ///< "path: module.Class" of objects that are kept as their parts only
+  std::vector<std::string> renamed;  ///< a line for each name that is not the path alone
 };
 
 /// `pickle_bytes` bounds the work. Throws Corrupt for objects nested deeper than 200 levels, with

@@ -4,7 +4,6 @@
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
-#include <isa-l/crc.h>
 
 #include <algorithm>
 #include <cstring>
@@ -51,10 +50,10 @@ void for_each_run(const TensorView& view, ElementRange range, Use&& use) {
 }
 
 /// Reads one run of elements; `scratch` holds the part of the storage that covers it.
-void read_run(const StorageBytes& storage, Run run, std::uint64_t width,
+void read_run(const StorageBytes& storage, Run run, std::uint64_t width, Reading reading,
               std::vector<std::byte>& scratch, std::byte* out) {
   if (run.stride == 1 || run.count == 1) {
-    return storage.read(run.first * width, std::span(out, run.count * width));
+    return storage.read(run.first * width, std::span(out, run.count * width), reading);
   }
   while (run.count > 0) {
     const std::uint64_t step_bytes = run.stride * width;
@@ -62,7 +61,7 @@ void read_run(const StorageBytes& storage, Run run, std::uint64_t width,
         step_bytes == 0 ? run.count : 1 + (kGatherBytes - width) / std::max(step_bytes, width);
     const std::uint64_t count = std::min(run.count, fit);
     scratch.resize((count - 1) * step_bytes + width);
-    storage.read(run.first * width, scratch);
+    storage.read(run.first * width, scratch, reading);
     for (std::uint64_t i = 0; i < count; ++i, out += width)
       std::memcpy(out, scratch.data() + i * step_bytes, width);
     run.first += count * run.stride;
@@ -84,29 +83,47 @@ void flip_signs(std::span<std::byte> bytes, std::uint64_t width, std::size_t fir
 
 }  // namespace
 
-std::uint64_t check_crc32(const StorageBytes& storage, std::span<std::byte> buffer) {
-  std::uint32_t crc = 0;
-  for (std::uint64_t at = 0; at < storage.size(); at += buffer.size()) {
-    const auto part = buffer.first(std::min<std::uint64_t>(buffer.size(), storage.size() - at));
-    storage.read(at, part);
-    crc = crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(part.data()), part.size());
-  }
-  if (storage.crc32 != crc) {
-    raise(ErrorCode::Corrupt,
-          fmt::format("{}: bytes {} to {} do not match their CRC-32", storage.window.name(),
-                      storage.window.begin, storage.window.begin + storage.window.size),
-          "restore this file from a copy, or use another checkpoint");
-  }
-  return storage.size();
+DamagedEntry::DamagedEntry(std::string message, const EntryChecksum* entry)
+    : Error(
+          ErrorCode::Corrupt, std::move(message),
+          "restore this file from a copy, or use another checkpoint; --no-check-input copies what "
+          "is there"),
+      entry_(entry) {}
+
+void StorageBytes::require(EntryChecksum::Verdict verdict) const {
+  if (verdict != EntryChecksum::Verdict::Wrong) return;
+  throw DamagedEntry(fmt::format("{}: bytes {} to {} do not match their CRC-32", window.name(),
+                                 window.begin, window.begin + window.size),
+                     checksum.get());
 }
 
-void StorageBytes::read(std::uint64_t offset, std::span<std::byte> out) const {
-  if (!inflated) return window.read(offset, out);
+void StorageBytes::read(std::uint64_t offset, std::span<std::byte> out, Reading reading) const {
+  const bool counts = checksum && reading == Reading::Data;
+  if (!inflated) {
+    window.read(offset, out);
+    if (counts) require(checksum->add(offset, out));
+    return;
+  }
   if (offset > inflated->size() || out.size() > inflated->size() - offset) {
     raise(ErrorCode::Corrupt,
           fmt::format("{}: a storage is shorter than its tensor", window.name()));
   }
-  std::ranges::copy(std::as_bytes(std::span(*inflated)).subspan(offset, out.size()), out.begin());
+  const auto all = std::as_bytes(std::span(*inflated));
+  if (counts) require(checksum->add(0, all));
+  std::ranges::copy(all.subspan(offset, out.size()), out.begin());
+}
+
+std::uint64_t complete_checksum(const StorageBytes& storage, std::span<std::byte> buffer) {
+  std::uint64_t bytes = 0;
+  for (const ByteRange& gap : storage.checksum->missing()) {
+    for (std::uint64_t at = gap.begin; at < gap.end; at += buffer.size()) {
+      const auto part = buffer.first(std::min<std::uint64_t>(buffer.size(), gap.end - at));
+      storage.read(at, part);
+      bytes += part.size();
+    }
+  }
+  storage.require(storage.checksum->verdict());
+  return bytes;
 }
 
 bool TensorView::contiguous() const {
@@ -118,17 +135,17 @@ bool TensorView::contiguous() const {
   return true;
 }
 
-void TensorView::read(ElementRange range, std::span<std::byte> out) const {
+void TensorView::read(ElementRange range, std::span<std::byte> out, Reading reading) const {
   if (range.empty()) return;
   if (!storage) raise(ErrorCode::Unsupported, "a tensor on the meta device has no data");
   const std::uint64_t width = size_of(dtype);
   if (contiguous()) {
-    storage->read((offset + range.begin) * width, out);
+    storage->read((offset + range.begin) * width, out, reading);
   } else {
     std::vector<std::byte> scratch;
     std::byte* at = out.data();
     for_each_run(*this, range, [&](const Run& run) {
-      read_run(*storage, run, width, scratch, at);
+      read_run(*storage, run, width, reading, scratch, at);
       at += run.count * width;
     });
   }
@@ -146,6 +163,10 @@ std::vector<std::byte> TensorView::read_all(std::uint64_t limit_bytes) const {
           fmt::format("a tensor of {} bytes where at most {} are expected", bytes, limit_bytes));
   std::vector<std::byte> out(bytes);
   read({0, elements()}, out);
+  if (storage && storage->checksum) {
+    std::vector<std::byte> buffer(std::min(storage->size(), kGatherBytes));
+    complete_checksum(*storage, buffer);
+  }
   return out;
 }
 

@@ -22,6 +22,7 @@ constexpr std::size_t kLegacyHead = 2 + 9 + 13;
 /// A deflated storage is inflated into memory: not larger than this.
 constexpr std::uint64_t kInflateBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kSmallEntryBytes = 64;
+constexpr std::size_t kHeadBytes = 512;
 
 struct TypeName {
   std::string_view storage;  // class in module torch; empty: none
@@ -172,11 +173,14 @@ std::optional<DType> dtype_of_global(std::string_view name) {
 
 TorchFile::TorchFile(Window window, const PickleLimits& limits)
     : window_(std::move(window)), cache_(std::make_shared<Cache>(window_.name())) {
-  const std::string head = head_of(window_, 512);
+  const std::string head = head_of(window_, kHeadBytes);
   if (head.starts_with("PK\x03\x04")) {
     open_zip(limits);
   } else if (is_torch_head(head)) {
     open_legacy(limits);
+  } else if (const auto begin = find_archive(window_)) {  // behind foreign bytes
+    window_ = {window_.file, window_.begin + *begin, window_.size - *begin};
+    open_zip(limits);
   } else {
     refuse_head(head);
   }
@@ -325,10 +329,11 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
     auto made = std::make_shared<StorageBytes>();
     made->big_endian = big_endian_;
     made->window = {window_.file, window_.begin + zip_->data_offset(*entry), entry->stored_bytes};
-    if (zip_->has_checksums()) made->crc32 = entry->crc32;
+    if (zip_->has_checksums())
+      made->checksum = std::make_shared<EntryChecksum>(entry->bytes, entry->crc32);
     if (entry->deflated) {
       cache_->inflated.charge(entry->bytes);
-      made->inflated = std::make_shared<const std::string>(zip_->content(*entry, kInflateBytes));
+      made->inflated = std::make_shared<const std::string>(zip_->unchecked(*entry, kInflateBytes));
     }
     known = std::move(made);
   }
@@ -342,6 +347,18 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
 bool is_torch_head(std::string_view head) {
   if (head.starts_with("PK\x03\x04")) return true;
   return head.starts_with('\x80') && head.substr(0, kLegacyHead).find(kLegacyMagic) != head.npos;
+}
+
+bool is_torch_file(const Window& window) {
+  if (is_torch_head(head_of(window, kHeadBytes))) return true;
+  const auto begin = find_archive(window);
+  if (!begin) return false;
+  try {
+    const ZipReader zip({window.file, window.begin + *begin, window.size - *begin});
+    return zip.find("data.pkl") != nullptr;
+  } catch (const Error&) {
+    return false;  // another program's archive, or a damaged one
+  }
 }
 
 std::uint64_t TorchFile::trailing_bytes() const {

@@ -50,6 +50,9 @@ class TorchFile {
 /// Is this how a file of torch.save begins? 32 bytes are enough.
 bool is_torch_head(std::string_view head);
 
+/// Is this a file of torch.save? It may have other bytes before it, where a zip archive may.
+bool is_torch_file(const Window& window);
+
 /// The element type of a typed storage class ("torch.FloatStorage") or of a dtype
 /// ("torch.float32").
 std::optional<DType> dtype_of_global(std::string_view global_name);

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <tuple>
@@ -26,14 +25,6 @@ using torch::TorchFile;
 
 constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
-
-bool has_torch_head(Storage& storage, const Path& path) {
-  const std::unique_ptr<File> file = storage.open(path);
-  std::array<char, 32> head{};
-  const std::size_t size = std::min<std::uint64_t>(file->size(), head.size());
-  file->read_at(0, std::as_writable_bytes(std::span(head).first(size)));
-  return torch::is_torch_head({head.data(), size});
-}
 
 /// Two views with equal keys are the same elements of the same file.
 using ViewKey = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
@@ -62,6 +53,8 @@ class Collector {
     }
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
+    for (const std::string& line : tree.renamed)
+      parts.notes.push_back(fmt::format("renamed: {}", line));
   }
 
   /// Undoes the layout of our own sink: paths become fqn and state, steps a number.
@@ -161,7 +154,7 @@ std::map<std::string, std::set<std::string>> read_index(Storage& storage, const 
 
 bool is_torch(Storage& storage, const Path& path) {
   const EntryKind kind = storage.kind(path);
-  if (kind == EntryKind::File) return has_torch_head(storage, path);
+  if (kind == EntryKind::File) return torch::is_torch_file(torch::whole_file(storage, path));
   if (kind != EntryKind::Directory) return false;
   return storage.kind(path / kSingle) == EntryKind::File ||
          storage.kind(path / kIndex) == EntryKind::File;

@@ -46,6 +46,16 @@ struct Directory {
   std::uint64_t offset = 0, size = 0, count = 0;
 };
 
+Directory parse_end64(const std::string& end) {
+  return {field<std::uint64_t>(end, 48), field<std::uint64_t>(end, 40),
+          field<std::uint64_t>(end, 32)};
+}
+
+Directory parse_end(const std::string& end) {
+  return {field<std::uint32_t>(end, 16), field<std::uint32_t>(end, 12),
+          field<std::uint16_t>(end, 10)};
+}
+
 Directory read_end64(const Window& window, std::uint64_t locator_offset) {
   const std::string locator = read_string(window, locator_offset, kLocatorBytes);
   const auto offset = field<std::uint64_t>(locator, 8);
@@ -57,36 +67,44 @@ Directory read_end64(const Window& window, std::uint64_t locator_offset) {
   }
   const std::string end = read_string(window, offset, kEnd64Bytes);
   if (field<std::uint32_t>(end, 0) != kEnd64) damaged(window, offset, "no zip64 end record");
-  return {field<std::uint64_t>(end, 48), field<std::uint64_t>(end, 40),
-          field<std::uint64_t>(end, 32)};
+  return parse_end64(end);
 }
 
 /// Looks for the end record from the back, as torch's reader does.
-Directory find_directory(const Window& window) {
-  if (window.size < kEndBytes) damaged(window, 0, "too short for a zip archive");
+std::optional<std::uint64_t> find_end(const Window& window) {
+  if (window.size < kEndBytes) return std::nullopt;
   const std::uint64_t tail_bytes = std::min(window.size, kTailBytes);
   const std::uint64_t tail_offset = window.size - tail_bytes;
   const std::string tail = read_string(window, tail_offset, tail_bytes);
   for (std::size_t at = tail.size() - kEndBytes + 1; at-- > 0;) {
-    if (field<std::uint32_t>(tail, at) != kEnd) continue;
-    const std::string_view end = std::string_view(tail).substr(at, kEndBytes);
-    if (field<std::uint16_t>(end, 20) != tail.size() - at - kEndBytes) continue;
-    if (field<std::uint16_t>(end, 4) != 0 || field<std::uint16_t>(end, 6) != 0) {
-      raise(ErrorCode::Unsupported,
-            fmt::format("{}: a zip archive of several disks", window.name()));
-    }
-    const std::uint64_t offset = tail_offset + at;
-    if (offset >= kLocatorBytes) {
-      const std::string locator = read_string(window, offset - kLocatorBytes, kLocatorBytes);
-      if (field<std::uint32_t>(locator, 0) == kLocator64)
-        return read_end64(window, offset - kLocatorBytes);
-    }
-    return {field<std::uint32_t>(end, 16), field<std::uint32_t>(end, 12),
-            field<std::uint16_t>(end, 10)};
+    if (field<std::uint32_t>(tail, at) == kEnd &&
+        field<std::uint16_t>(tail, at + 20) == tail.size() - at - kEndBytes)
+      return tail_offset + at;
   }
-  raise(ErrorCode::Corrupt, fmt::format("{}: not a complete zip archive: its end record is missing "
-                                        "(was the file cut short?)",
-                                        window.name()));
+  return std::nullopt;
+}
+
+/// Where the zip64 locator before the end record lies.
+std::optional<std::uint64_t> find_locator64(const Window& window, std::uint64_t end_offset) {
+  if (end_offset < kLocatorBytes) return std::nullopt;
+  const std::string locator = read_string(window, end_offset - kLocatorBytes, kLocatorBytes);
+  if (field<std::uint32_t>(locator, 0) != kLocator64) return std::nullopt;
+  return end_offset - kLocatorBytes;
+}
+
+Directory find_directory(const Window& window) {
+  if (window.size < kEndBytes) damaged(window, 0, "too short for a zip archive");
+  const auto offset = find_end(window);
+  if (!offset) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: not a complete zip archive: its end record is "
+                                          "missing (was the file cut short?)",
+                                          window.name()));
+  }
+  const std::string end = read_string(window, *offset, kEndBytes);
+  if (field<std::uint16_t>(end, 4) != 0 || field<std::uint16_t>(end, 6) != 0)
+    raise(ErrorCode::Unsupported, fmt::format("{}: a zip archive of several disks", window.name()));
+  const auto locator = find_locator64(window, *offset);
+  return locator ? read_end64(window, *locator) : parse_end(end);
 }
 
 /// Takes the 64-bit values of the zip64 extra field for the fields that are saturated.
@@ -146,6 +164,23 @@ Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path) {
   auto file = std::make_shared<const PooledFile>(pool, path);
   const std::uint64_t size = file->size();
   return {std::move(file), 0, size};
+}
+
+std::optional<std::uint64_t> find_archive(const Window& window) {
+  // The directory ends where the end records begin, and says how far before that the archive began.
+  const auto end = find_end(window);
+  if (!end) return std::nullopt;
+  const auto locator = find_locator64(window, *end);
+  if (locator && *locator < kEnd64Bytes) return std::nullopt;
+  const std::uint64_t directory_end = locator ? *locator - kEnd64Bytes : *end;
+  const Directory directory = locator ? parse_end64(read_string(window, directory_end, kEnd64Bytes))
+                                      : parse_end(read_string(window, *end, kEndBytes));
+  if (directory.size > directory_end || directory.offset > directory_end - directory.size)
+    return std::nullopt;
+  const std::uint64_t begin = directory_end - directory.size - directory.offset;
+  const bool is_archive = directory.offset >= kLocalHeaderBytes &&
+                          field<std::uint32_t>(read_string(window, begin, 4), 0) == kLocalHeader;
+  return is_archive ? std::optional(begin) : std::nullopt;
 }
 
 ZipReader::ZipReader(Window window) : window_(std::move(window)) {
@@ -260,7 +295,7 @@ std::uint64_t ZipReader::data_offset(const ZipEntry& entry) const {
   return offset;
 }
 
-std::string ZipReader::content(const ZipEntry& entry, std::uint64_t limit_bytes) const {
+std::string ZipReader::unchecked(const ZipEntry& entry, std::uint64_t limit_bytes) const {
   if (entry.bytes > limit_bytes || entry.stored_bytes > limit_bytes) {
     raise(ErrorCode::Corrupt,
           fmt::format("{}: entry {} has {} bytes; at most {} are read", window_.name(),
@@ -270,6 +305,11 @@ std::string ZipReader::content(const ZipEntry& entry, std::uint64_t limit_bytes)
       .charge(entry.bytes + (entry.deflated ? entry.stored_bytes : 0));
   std::string bytes = read_string(window_, data_offset(entry), entry.stored_bytes);
   if (entry.deflated) bytes = inflate_all(window_, entry, bytes);
+  return bytes;
+}
+
+std::string ZipReader::content(const ZipEntry& entry, std::uint64_t limit_bytes) const {
+  std::string bytes = unchecked(entry, limit_bytes);
   const auto actual = static_cast<std::uint32_t>(
       crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
   if (has_checksums_ && actual != entry.crc32) {

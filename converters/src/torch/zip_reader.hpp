@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,6 +29,10 @@ struct Window {
 Window whole_file(Storage& storage, const Path& path);
 /// The same, open only while it is in use. Throws when it cannot be opened.
 Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path);
+
+/// Where a zip archive that has other bytes before it begins; nullopt where there is none, and 0
+/// where there is nothing before it.
+std::optional<std::uint64_t> find_archive(const Window& window);
 
 struct ZipEntry {
   std::string name;                 ///< without the archive's root folder
@@ -55,6 +60,8 @@ class ZipReader {
   /// The whole content, inflated, checked against its CRC-32 (unless no entry has one). Corrupt
   /// when longer than `limit_bytes`.
   std::string content(const ZipEntry& entry, std::uint64_t limit_bytes) const;
+  /// The same, not compared with the CRC-32: for who does that later.
+  std::string unchecked(const ZipEntry& entry, std::uint64_t limit_bytes) const;
 
  private:
   void read_directory(std::uint64_t offset, std::uint64_t size, std::uint64_t count);

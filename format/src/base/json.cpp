@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace unishard {
@@ -165,6 +167,26 @@ Json parse_json(std::string_view text, std::string_view what, JsonLimits limits)
 SortedJson parse_sorted_json(std::string_view text, std::string_view what, JsonLimits limits) {
   check(text, what, limits);
   return SortedJson::parse(text);
+}
+
+std::string unreadable_reason(const Json& value, JsonLimits limits) {
+  std::vector<std::pair<const Json*, unsigned>> open;
+  if (value.is_structured()) open.emplace_back(&value, 1);
+  unsigned deepest = 0;
+  while (!open.empty()) {
+    const auto [outer, depth] = open.back();
+    open.pop_back();
+    deepest = std::max(deepest, depth);
+    if (outer->is_object() && outer->size() > limits.keys_per_object) {
+      return fmt::format("an object in it has {} keys; up to {} are read", outer->size(),
+                         limits.keys_per_object);
+    }
+    for (const Json& inner : *outer) {
+      if (inner.is_structured()) open.emplace_back(&inner, depth + 1);
+    }
+  }
+  if (deepest <= limits.depth) return {};
+  return fmt::format("it is nested {} levels deep; up to {} are read", deepest, limits.depth);
 }
 
 namespace detail {

@@ -105,6 +105,19 @@ void check_names(const Catalog& catalog, std::string_view where) {
 
 }  // namespace
 
+const std::vector<std::pair<const char*, Json Catalog::*>>& Catalog::sections() {
+  static const std::vector<std::pair<const char*, Json Catalog::*>> kSections = {
+      {"groups", &Catalog::groups},
+      {"scheduler", &Catalog::scheduler},
+      {"loss_scaler", &Catalog::loss_scaler},
+      {"data_position", &Catalog::data_position},
+      {"rng", &Catalog::rng},
+      {"client_state", &Catalog::client_state},
+      {"config", &Catalog::config},
+      {"producer", &Catalog::producer}};
+  return kSections;
+}
+
 std::optional<std::size_t> Catalog::find(std::string_view fqn, std::string_view state) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].fqn == fqn && tensors[i].state == state) return i;
@@ -132,7 +145,40 @@ std::uint64_t Catalog::stored_bytes() const {
   return bytes;
 }
 
+std::vector<UnreadablePart> unreadable_parts(const Catalog& catalog) {
+  JsonLimits inside;
+  --inside.depth;  // the manifest is around a section
+  std::vector<UnreadablePart> parts;
+  for (const auto& [name, member] : Catalog::sections()) {
+    const Json& section = catalog.*member;
+    std::string reason = unreadable_reason(section, inside);
+    if (reason.empty()) continue;
+    const std::size_t before = parts.size();
+    if (section.is_object() && section.size() <= inside.keys_per_object) {
+      JsonLimits below = inside;
+      --below.depth;
+      for (const auto& [key, value] : section.items()) {
+        if (std::string why = unreadable_reason(value, below); !why.empty())
+          parts.push_back({name, key, std::move(why)});
+      }
+    }
+    if (parts.size() == before) parts.push_back({name, {}, std::move(reason)});
+  }
+  return parts;
+}
+
+void validate_sections(const Catalog& catalog, std::string_view where) {
+  const std::vector<UnreadablePart> parts = unreadable_parts(catalog);
+  if (parts.empty()) return;
+  const auto& [section, key, reason] = parts.front();
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{}: {}{}{} cannot be kept: {}", where, section, key.empty() ? "" : ".", key,
+                    reason),
+        "keep it flatter, or as one text (JSON in a string)");
+}
+
 void validate(const Catalog& catalog, std::string_view where) {
+  validate_sections(catalog, where);
   if (catalog.tensors.size() > limits::kTensors)
     broken(where, fmt::format("more than {} tensors", limits::kTensors));
   if (catalog.world_size < 1 || catalog.world_size > limits::kWorldSize) {

@@ -238,6 +238,11 @@ LoadReport load(TrainingState& state, Communicator& communicator, const EngineOp
     check_copies(*reader, contents, local);
   });
   agree(communicator, "reading the checkpoint", [&] { read_tensors(*reader, contents, local); });
+  const converters::ReadPeers peers{
+      .share = {.rank = communicator.rank(), .size = communicator.size(), .id = {}},
+      .parts = gather_text(communicator, reader->read_parts())};
+  agree(communicator, "checking what was read",
+        [&] { reader->verify_reads({.threads = kReaders, .buffer_bytes = kPartBytes}, peers); });
   const Catalog& saved = contents.saved;
   LoadReport report{.tag = which.value_or(name_of_folder(where)),
                     .step = contents.weights_only ? 0 : saved.step,

@@ -36,6 +36,7 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
       compression_(request.compression),
       incremental_(request.incremental) {
   catalog_.client_state = request.client_state;
+  validate_sections(catalog_, "saving");
   commit_.chunk_bytes = chunk_bytes_for(catalog_, compression_);
   commit_.warn = [this](const std::string& sentence) { warnings_.push_back(sentence); };
 }

@@ -27,6 +27,15 @@ std::vector<FormatEntry> known_formats();
 /// Throws Unsupported naming the formats that there are.
 FormatEntry format_entry(std::string_view name);
 
+/// A sub-folder of a folder of checkpoints.
+struct TagFolder {
+  std::string tag;
+  std::string format;  ///< empty: it is no checkpoint of a known format
+};
+/// The sub-folders of `path`, by name, without what interrupted saves left; each may be of another
+/// format. Empty when `path` is a checkpoint itself, or no folder. Names decide: nothing is read.
+std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path);
+
 /// Where a checkpoint is written.
 struct Output {
   std::string format;  ///< a name of known_formats()
@@ -34,7 +43,8 @@ struct Output {
   std::string tag;                    ///< for OutputShape::Tags
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
   SideFiles side_files = {};          ///< for model folders
-  Compression compression = {};       ///< for "native"
+  std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for "safetensors"
+  Compression compression = {};                                    ///< for "native"
   Share share = {};
 };
 /// The sink of output.format, as sink.hpp describes it.

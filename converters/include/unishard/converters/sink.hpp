@@ -122,9 +122,9 @@ struct PartDigest {
   bool operator==(const PartDigest&) const = default;
 };
 /// Streams everything from `source` to `sink`: sink tensor i is source tensor tensor_map[i],
-/// converted to the sink's dtype when it differs (float kinds only). Bounded by `options`. Does not
-/// commit. `digests`, where it is not null, receives those of what the sink was given: one per
-/// fragment of the sink.
+/// converted to the sink's dtype when it differs (float kinds only). Bounded by `options`. Neither
+/// commits nor calls source->verify_reads(), which comes first. `digests`, where it is not null,
+/// receives those of what the sink was given: one per fragment of the sink.
 void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
           std::vector<PartDigest>* digests = nullptr);
 

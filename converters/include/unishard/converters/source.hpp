@@ -1,5 +1,6 @@
 #pragma once
 // A checkpoint of any format, for reading. Tools are written against this interface only.
+#include "unishard/converters/share.hpp"
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/storage.hpp"
@@ -12,6 +13,21 @@
 #include <vector>
 
 namespace unishard::converters {
+
+/// What is known of the bytes that read() gave since a source was opened.
+struct InputCheck {
+  std::uint64_t covered_bytes = 0;    ///< compared with a checksum of the input, which was right
+  std::uint64_t uncovered_bytes = 0;  ///< the input keeps no checksum of them
+  std::uint64_t extra_bytes = 0;      ///< read for the sake of checksums alone, not counted above
+
+  InputCheck& operator+=(const InputCheck& other);
+};
+
+/// The other processes of a job that read the same checkpoint.
+struct ReadPeers {
+  Share share = {};
+  std::vector<std::string> parts = {};  ///< read_parts() of all of them, by rank
+};
 
 /// Thread-safe: read() may be called from several threads at once.
 class Source {
@@ -31,6 +47,22 @@ class Source {
   virtual std::uint64_t read_boundary(std::size_t /*tensor*/, std::uint64_t element) const {
     return element;
   }
+  /// Ends a series of reads: compares what read() gave with the input's checksums, as far as read()
+  /// could not do it at once because it was given a part of what a checksum covers. Reads the rest
+  /// of such entries. Call it after the last read() and before a result becomes visible; then every
+  /// byte is covered by a right checksum or counted as uncovered. Processes that read a part each
+  /// call it together, each with all read_parts(): then the rest is read by one of them. Throws
+  /// Corrupt naming file, bytes and tensors.
+  virtual InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const { return {}; }
+  InputCheck verify_reads(const TransferOptions& options) const {
+    return verify_reads(options, ReadPeers{});
+  }
+  /// What the other processes of a job must know of this one's reads.
+  virtual std::string read_parts() const { return {}; }
+  /// For salvage, before the first read(): checksums of tensor data are not compared from now on.
+  /// Returns false where they are all the same. What describes the data (pickles, tables, counters)
+  /// is always compared.
+  virtual bool ignore_checksums() { return true; }
   /// Reads everything that the format keeps checksums of and compares; returns how many checksums
   /// there are. Throws Corrupt naming file and place at the first that is wrong.
   virtual std::uint64_t check(const TransferOptions&) const { return 0; }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace unishard {
@@ -37,6 +38,8 @@ struct Catalog {
   // Free-form sections, null where the writer had nothing to say. SPEC.md section "Manifest" names
   // the keys that the trainer writes.
   Json groups, scheduler, loss_scaler, data_position, rng, client_state, config, producer;
+  /// Their names and members.
+  static const std::vector<std::pair<const char*, Json Catalog::*>>& sections();
 
   /// Index into tensors, or nullopt. Linear: build your own map for many look-ups.
   std::optional<std::size_t> find(std::string_view fqn, std::string_view state) const;
@@ -51,6 +54,17 @@ struct Catalog {
 /// aliases or units that name nothing, derived tensors without an fp32 state, stage or world size
 /// out of range.
 void validate(const Catalog& catalog, std::string_view where);
+
+/// A part of a free-form section that a manifest cannot hold, because it would not be read back.
+struct UnreadablePart {
+  std::string section;  ///< "client_state"
+  std::string key;      ///< of the section; empty: the section as a whole
+  std::string reason;
+};
+std::vector<UnreadablePart> unreadable_parts(const Catalog& catalog);
+/// Throws InvalidArgument naming the first of unreadable_parts(). validate() does so, too; writers
+/// call this before they write anything.
+void validate_sections(const Catalog& catalog, std::string_view where);
 
 /// The digest of the state, 16 hexadecimal digits: equal for two checkpoints of any world size,
 /// stage or format exactly when all tensors' names, states, dtypes, shapes and bytes agree (up to a

@@ -22,6 +22,9 @@ struct JsonLimits {
 
 /// Throws Corrupt naming `what` (a file or field) and the byte where reading stopped.
 Json parse_json(std::string_view text, std::string_view what, JsonLimits limits = {});
+/// Why parse_json() would refuse `value` once it is written ("nested 80 levels deep; 64 are read");
+/// empty when it would not.
+std::string unreadable_reason(const Json& value, JsonLimits limits = {});
 SortedJson parse_sorted_json(std::string_view text, std::string_view what,
                              JsonLimits limits = {.keys_per_object = ~std::uint64_t{0}});
 

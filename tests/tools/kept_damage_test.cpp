@@ -1,0 +1,237 @@
+// One flipped byte in the tensor data of a foreign checkpoint: no verb of the real program carries
+// it into a result, and what is said about checksums is true.
+#include "unishard/format/json.hpp"
+
+#include "make_checkpoint.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+namespace unishard::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int kCorrupt = 4;
+constexpr std::string_view kParameter = "h.1.attn.weight";
+
+std::string content_of(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// The bytes of the middle of a tensor, as every format stores them.
+std::string middle_of(const CheckpointSpec& spec, std::string_view state) {
+  constexpr std::uint64_t kElements = 8;
+  const Catalog catalog = example_catalog(spec);
+  const std::size_t tensor = *catalog.find(kParameter, state);
+  const std::uint64_t at = catalog.tensors[tensor].elements() / 2;
+  const auto bytes = example_bytes(catalog, tensor, spec.seed, {at, at + kElements});
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Flips a bit of the last file below `root` that holds `bytes`, and returns it: DeepSpeed's model
+/// file comes first, and has copies that nothing reads.
+fs::path flip_where(const fs::path& root, const std::string& bytes) {
+  std::vector<fs::path> files;
+  if (fs::is_regular_file(root)) files.push_back(root);
+  if (fs::is_directory(root)) {
+    for (const auto& entry : fs::recursive_directory_iterator(root))
+      if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::ranges::sort(files, std::ranges::greater());
+  for (const fs::path& file : files) {
+    std::string content = content_of(file);
+    const std::size_t at = content.find(bytes);
+    if (at == std::string::npos) continue;
+    content[at + 5] ^= 0x10;
+    std::ofstream(file, std::ios::binary) << content;
+    return file;
+  }
+  ADD_FAILURE() << "no file below " << root << " holds the tensor";
+  return {};
+}
+
+/// Everything below a folder; an empty folder is nothing.
+std::set<std::string> listing(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_directory() || !fs::is_empty(entry.path())) names.insert(entry.path());
+  }
+  return names;
+}
+
+struct Case {
+  std::string name;
+  std::string to;                      ///< --to
+  std::string output;                  ///< what is converted to
+  std::vector<std::string> more = {};  ///< options of `convert` that makes it
+  std::string_view state = state::kFp32;
+  bool is_sharded = true;  ///< reshard takes it
+};
+
+void PrintTo(const Case& chosen, std::ostream* out) { *out << chosen.name; }
+
+std::vector<Case> cases() {
+  std::vector<Case> all = {
+      {.name = "Universal", .to = "deepspeed-universal", .output = "in"},
+      {.name = "Dcp", .to = "dcp", .output = "in"},
+      {.name = "TorchFile", .to = "torch", .output = "in.pt"},
+      {.name = "TorchFolder",
+       .to = "torch",
+       .output = "in",
+       .more = {"--weights-only"},
+       .is_sharded = false},
+      {.name = "Native", .to = "native", .output = "in"},
+  };
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    all.push_back({.name = std::string("DeepSpeedStage") + stage,
+                   .to = "deepspeed",
+                   .output = "in",
+                   .more = {"--stage", stage}});
+  }
+  return all;
+}
+
+/// A checkpoint of the case, whole and as a damaged copy.
+class KeptDamage : public testing::TestWithParam<Case> {
+ protected:
+  KeptDamage() {
+    write_example(temp.path() / "example", spec);
+    whole = temp.path() / "whole" / GetParam().output;
+    std::vector<std::string> words = {"convert", temp.path() / "example", whole, "--to",
+                                      GetParam().to};
+    std::ranges::copy(GetParam().more, std::back_inserter(words));
+    fs::create_directories(whole.parent_path());
+    const ProcessResult made = unishard(words);
+    EXPECT_EQ(made.status, 0) << made.err;
+    fs::copy(temp.path() / "whole", temp.path() / "damaged", fs::copy_options::recursive);
+    damaged = temp.path() / "damaged" / GetParam().output;
+    file = flip_where(damaged, middle_of(spec, GetParam().state));
+  }
+
+  /// The verb ends with status 4, names the damaged file, and leaves nothing.
+  void expect_refused(std::vector<std::string> words) const {
+    const std::set<std::string> before = listing(temp.path());
+    const ProcessResult result = unishard(words);
+    SCOPED_TRACE(words[0] + ": " + result.out + result.err);
+    EXPECT_EQ(result.status, kCorrupt);
+    EXPECT_THAT(result.err, HasSubstr(file.filename().string()));
+    EXPECT_THAT(result.out + result.err, Not(HasSubstr("equal")));
+    EXPECT_EQ(listing(temp.path()), before);
+  }
+
+  const CheckpointSpec spec{.world_size = 2, .stage = 2, .scale = 4};
+  TempDir temp;
+  fs::path whole, damaged, file;
+};
+
+TEST_P(KeptDamage, IsRefusedByZeroToFp32) {
+  expect_refused({"zero_to_fp32", damaged, temp.path() / "out.safetensors"});
+}
+
+TEST_P(KeptDamage, IsRefusedByConvert) {
+  expect_refused({"convert", damaged, temp.path() / "out", "--to", "native"});
+  expect_refused({"convert", damaged, temp.path() / "out", "--to", "native", "--no-check"});
+  expect_refused({"convert", damaged, temp.path() / "out.safetensors", "--to", "safetensors",
+                  "--weights-only", "--dtype", "bf16"});
+}
+
+TEST_P(KeptDamage, IsRefusedByReshard) {
+  if (!GetParam().is_sharded) GTEST_SKIP() << "a model is not resharded";
+  expect_refused({"reshard", damaged, temp.path() / "out", "-w", "3", "--to", "deepspeed"});
+}
+
+TEST_P(KeptDamage, IsRefusedByDiff) {
+  if (GetParam().to == "native") GTEST_SKIP() << "decided by digests, without reading";
+  expect_refused({"diff", damaged, whole});
+}
+
+TEST_P(KeptDamage, IsRefusedBySeveralProcesses) {
+  expect_refused({"zero_to_fp32", damaged, temp.path() / "out.safetensors", "--procs", "3"});
+  expect_refused(
+      {"convert", damaged, temp.path() / "out", "--to", "dcp", "-w", "3", "--procs", "3"});
+}
+
+TEST_P(KeptDamage, WholeInputsPassAndSaySo) {
+  const ProcessResult result =
+      unishard({"convert", whole, temp.path() / "out", "--to", "native", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(parse_json(result.out, "report")["input_checked"], true);
+  EXPECT_EQ(unishard({"diff", whole, temp.path() / "out"}).status, 0);
+  const ProcessResult shared =
+      unishard({"zero_to_fp32", whole, temp.path() / "out.safetensors", "--procs", "3", "--json"});
+  ASSERT_EQ(shared.status, 0) << shared.err;
+  EXPECT_EQ(parse_json(shared.out, "report")["input_checked"], true);
+}
+
+TEST_P(KeptDamage, SalvageCopiesItAndMarksTheResult) {
+  if (GetParam().to == "native") GTEST_SKIP() << "its reader always checks";
+  const ProcessResult result = unishard(
+      {"convert", damaged, temp.path() / "out", "--to", "native", "--no-check-input", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(parse_json(result.out, "report")["input_checked"], false);
+  std::string manifest;
+  for (const auto& entry : fs::recursive_directory_iterator(temp.path() / "out"))
+    if (entry.path().filename() == "manifest.json") manifest = content_of(entry.path());
+  EXPECT_THAT(manifest, HasSubstr("\"unchecked_input\""));
+  const ProcessResult said =
+      unishard({"convert", damaged, temp.path() / "out2", "--to", "native", "--no-check-input"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_THAT(said.err, HasSubstr("--no-check-input"));
+  EXPECT_THAT(said.err, Not(HasSubstr("equal")));
+  const fs::path model = temp.path() / "out.safetensors";
+  const ProcessResult fp32 =
+      unishard({"zero_to_fp32", damaged, model, "--no-check-input", "--json"});
+  ASSERT_EQ(fp32.status, 0) << fp32.err;
+  EXPECT_EQ(parse_json(fp32.out, "report")["input_checked"], false);
+  EXPECT_THAT(content_of(model), HasSubstr("unishard.unchecked_input"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, KeptDamage, testing::ValuesIn(cases()),
+                         [](const auto& chosen) { return chosen.param.name; });
+
+/// A part of a checkpoint is copied, and the damage is in the same zip entry beside it.
+TEST(KeptDamageBeside, IsRefusedWhereOnlyOneParameterIsTaken) {
+  const TempDir temp;
+  const CheckpointSpec spec{.world_size = 2, .stage = 2, .scale = 4};
+  write_example(temp.path() / "example", spec);
+  ASSERT_EQ(unishard({"convert", temp.path() / "example", temp.path() / "in", "--to", "deepspeed"})
+                .status,
+            0);
+  const fs::path file = flip_where(temp.path() / "in", middle_of(spec, state::kFp32));
+  const ProcessResult result = unishard({"convert", temp.path() / "in", temp.path() / "out", "--to",
+                                         "native", "--only", "h.0.attn.weight"});
+  const ProcessResult other = unishard({"convert", temp.path() / "in", temp.path() / "out2", "--to",
+                                        "native", "--only", "wte.weight"});
+  // The flat vectors are cut between ranks: at least one of the two shares an entry with it.
+  EXPECT_EQ(std::max(result.status, other.status), kCorrupt) << result.err << other.err;
+  EXPECT_THAT(result.err + other.err, HasSubstr(file.filename().string()));
+}
+
+/// A control: formats without checksums carry damage along, and nothing else is claimed.
+TEST(KeptDamageWithoutChecksums, IsNotCalledChecked) {
+  const TempDir temp;
+  write_example(temp.path() / "example");
+  const fs::path model = temp.path() / "model.safetensors";
+  ASSERT_EQ(unishard({"zero_to_fp32", temp.path() / "example", model}).status, 0);
+  const ProcessResult result =
+      unishard({"convert", model, temp.path() / "out", "--to", "native", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_TRUE(parse_json(result.out, "report")["input_checked"].is_null()) << result.out;
+  const ProcessResult said = unishard({"convert", model, temp.path() / "out2", "--to", "native"});
+  EXPECT_THAT(said.err, HasSubstr("read back and equal; the input has no checksums")) << said.err;
+}
+
+}  // namespace
+}  // namespace unishard::test

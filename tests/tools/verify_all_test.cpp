@@ -1,0 +1,143 @@
+// `verify --all` looks at every checkpoint of a folder, whatever format each is in, and says of
+// each what it looked at.
+#include "unishard/format/json.hpp"
+
+#include "make_checkpoint.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace unishard::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+class VerifyAll : public testing::Test {
+ protected:
+  VerifyAll() {
+    write_example(temp.path() / "example", {.world_size = 2, .stage = 2});
+    fs::create_directory(folder);
+  }
+
+  /// Adds a checkpoint of a format to the folder.
+  void add(const std::string& tag, const std::string& format) const {
+    const fs::path made = temp.path() / ("made-" + tag);
+    const ProcessResult result =
+        unishard({"convert", temp.path() / "example", made, "--to", format, "--out-tag", tag});
+    ASSERT_EQ(result.status, 0) << result.err;
+    fs::rename(made / tag, folder / tag);
+  }
+  void write_latest(const std::string& name, const std::string& tag) const {
+    std::ofstream(folder / name) << tag;
+  }
+
+  Json verify(std::vector<std::string> more, int expected_status) const {
+    std::vector<std::string> words = {"verify", folder, "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = unishard(words);
+    EXPECT_EQ(result.status, expected_status) << result.out << result.err;
+    return parse_json(result.out, "report");
+  }
+  static std::vector<std::string> tags(const Json& report) {
+    std::vector<std::string> tags;
+    for (const Json& checked : report["checked"])
+      tags.push_back(checked["tag"].get<std::string>() + " " +
+                     checked["format"].get<std::string>());
+    return tags;
+  }
+
+  const TempDir temp;
+  const fs::path folder = temp.path() / "run";
+};
+
+TEST_F(VerifyAll, AnOlderDeepSpeedTagWithoutARankIsFound) {
+  add("global_step7", "deepspeed");
+  add("global_step8", "deepspeed");
+  write_latest("latest", "global_step8");
+  EXPECT_THAT(tags(verify({"--all"}, 0)),
+              UnorderedElementsAre("global_step7 deepspeed", "global_step8 deepspeed"));
+  fs::remove(folder / "global_step7" / "zero_pp_rank_1_mp_rank_00_optim_states.pt");
+  const Json report = verify({"--all"}, 1);
+  ASSERT_EQ(report["findings"].size(), 1u) << report.dump();
+  EXPECT_THAT(report["findings"][0]["path"].get<std::string>(), HasSubstr("global_step7"));
+  EXPECT_THAT(report["findings"][0]["message"].get<std::string>(), HasSubstr("rank 1"));
+  EXPECT_THAT(tags(report), UnorderedElementsAre("global_step8 deepspeed"));
+  EXPECT_EQ(verify({}, 0)["checked"].size(), 1u) << "without --all only the latest";
+}
+
+TEST_F(VerifyAll, AFolderOfSeveralFormatsIsCheckedTagByTag) {
+  add("a", "native");
+  add("b", "deepspeed");
+  add("c", "deepspeed-universal");
+  add("d", "native");
+  write_latest("latest", "d");
+  EXPECT_THAT(tags(verify({"--all"}, 0)),
+              UnorderedElementsAre("a native", "b deepspeed", "c deepspeed-universal", "d native"));
+  EXPECT_THAT(tags(verify({"--all", "--deep"}, 0)).size(), 4u);
+  fs::remove(folder / "a" / "shard-00001-of-00002.h5");
+  fs::remove(folder / "b" / "mp_rank_00_model_states.pt");
+  std::ofstream(folder / "c" / "zero" / "wte.weight" / "fp32.pt") << "no";
+  const Json report = verify({"--all"}, 1);
+  EXPECT_EQ(report["findings"].size(), 3u) << report.dump();
+}
+
+TEST_F(VerifyAll, DamageInAnOlderTagIsFoundWithDeep) {
+  add("global_step7", "deepspeed");
+  add("global_step8", "native");
+  write_latest("latest", "global_step8");
+  const fs::path file = folder / "global_step7" / "zero_pp_rank_0_mp_rank_00_optim_states.pt";
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(middle);
+  const int byte = stream.get();
+  stream.seekp(middle);
+  stream.put(static_cast<char>(byte ^ 8));
+  stream.close();
+  EXPECT_EQ(verify({"--all", "--deep"}, 1)["findings"].size(), 1u);
+  const Json shared = verify({"--all", "--deep", "--procs", "2"}, 1);
+  EXPECT_EQ(shared["findings"].size(), 1u) << shared.dump();
+}
+
+TEST_F(VerifyAll, LatestThatNamesNothingIsFound) {
+  add("global_step7", "deepspeed");
+  write_latest("latest", "global_step9");
+  const Json report = verify({"--all"}, 1);
+  ASSERT_EQ(report["findings"].size(), 1u) << report.dump();
+  EXPECT_EQ(report["findings"][0]["code"], "latest-names-missing-tag");
+  EXPECT_THAT(tags(report), UnorderedElementsAre("global_step7 deepspeed"));
+}
+
+TEST_F(VerifyAll, ShardsWithoutAManifestAreFoundAndOtherFoldersNamed) {
+  add("global_step7", "native");
+  add("global_step8", "native");
+  write_latest("latest", "global_step8");
+  fs::remove(folder / "global_step7" / "manifest.json");
+  fs::create_directory(folder / "plots");
+  const Json report = verify({"--all"}, 1);
+  ASSERT_EQ(report["findings"].size(), 1u) << report.dump();
+  EXPECT_EQ(report["findings"][0]["code"], "manifest-missing");
+  EXPECT_THAT(report["notes"].dump(), HasSubstr("plots"));
+}
+
+TEST_F(VerifyAll, TextAndJsonSayWhatWasLookedAt) {
+  add("a", "native");
+  add("b", "deepspeed");
+  write_latest("latest", "a");
+  const Json shallow = verify({"--all"}, 0);
+  EXPECT_EQ(shallow["checked"][1]["looked_at"], "tables");
+  const Json deep = verify({"--all", "--deep"}, 0);
+  EXPECT_EQ(deep["checked"][0]["looked_at"], "checksums");
+  EXPECT_EQ(deep["checked"][1]["looked_at"], "checksums");
+  const ProcessResult said = unishard({"verify", folder, "--all"});
+  EXPECT_THAT(said.out, HasSubstr("b (deepspeed)"));
+  EXPECT_THAT(said.out, HasSubstr("looked at names, sizes and tables"));
+}
+
+}  // namespace
+}  // namespace unishard::test
