@@ -2,6 +2,7 @@
 // other number.
 #include "unishard/format/error.hpp"
 
+#include "console.hpp"
 #include "options.hpp"
 #include "training.hpp"
 
@@ -19,6 +20,7 @@ namespace {
 
 using namespace unishard;
 using namespace unishard::trainer;
+using train_gpt::say_error;
 
 std::optional<std::string> lookup(const std::string& name) {
   const char* value = std::getenv(name.c_str());
@@ -51,13 +53,6 @@ void run(const train_gpt::Options& options, const RankEnvironment& environment) 
   communicator->barrier();  // rank 0 serves the store: it leaves last
 }
 
-/// Output of several ranks may share one terminal: one write per message.
-void print_error(std::uint32_t rank, std::string_view message, std::string_view hint) {
-  std::string text = fmt::format("train_gpt: rank {}: error: {}\n", rank, message);
-  if (!hint.empty()) text += fmt::format("train_gpt: rank {}: hint: {}\n", rank, hint);
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -73,10 +68,10 @@ int main(int argc, char** argv) {
     at::set_num_threads(options->threads);
     run(*options, environment);
   } catch (const Error& error) {
-    print_error(environment.rank, error.what(), error.hint());
+    say_error(environment.rank, "error", error.what(), error.hint());
     status = exit_status(error.code());
   } catch (const std::exception& error) {
-    print_error(environment.rank, error.what(), "");
+    say_error(environment.rank, "error", error.what());
     status = exit_status(ErrorCode::Internal);
   }
   return status;

@@ -97,11 +97,17 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
                "write only what differs from the checkpoint before, and share the rest with it "
                "(hard links; it may be deleted)");
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
-  app.add_option(
-         "--resume", options.resume,
-         "go on from \"latest\" (default), a tag or a path: a checkpoint of any format, or "
-         "the weights of a Hugging Face folder; starts fresh where there is no checkpoint yet")
-      ->expected(0, 1);
+  CLI::Option* resume =
+      app.add_option(
+             "--resume", options.resume,
+             "go on from \"latest\" (default), a tag or a path: a checkpoint of any format, or "
+             "the weights of a Hugging Face folder; starts fresh where there never was a "
+             "checkpoint")
+          ->expected(0, 1);
+  app.add_flag("--fresh", options.fresh,
+               "with --resume: where the folder holds something, but no whole checkpoint, start at "
+               "step 0 and save beside it; nothing there is replaced or removed")
+      ->needs(resume);
 }
 
 unishard::trainer::Config read_config(const Overrides& overrides) {

@@ -1,8 +1,9 @@
 #include "checkpoint/saver.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/agree.hpp"
+#include "unishard/trainer/save_folder.hpp"
 
-#include "checkpoint/agree.hpp"
 #include "checkpoint/describe.hpp"
 
 #include <mutex>
@@ -17,9 +18,22 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
+void Saver::claim(const Path& folder) {
+  agree(communicator_, "claiming the folder for checkpoints", [&] {
+    if (communicator_.rank() != 0) return;
+    if (const auto claimed = claims_.find(folder); claimed != claims_.end())
+      return claimed->second.require_held();
+    Storage& storage = *options_.storage;
+    require_own_folder(storage, folder);
+    require_writable(storage, folder);
+    claims_.emplace(folder, OutputLock(storage, folder / kTrainingLockFile, folder));
+  });
+}
+
 SaveHandle Saver::save(const SaveRequest& request) {
   const auto started = Clock::now();
   settle();
+  claim(request.folder);
   const LocalState local(state_);
   auto save = std::make_unique<Save>(describe(state_, local, communicator_), communicator_.rank(),
                                      request, options_);
