@@ -4,11 +4,11 @@
 
 #include "console.hpp"
 #include "options.hpp"
+#include "process.hpp"
 #include "training.hpp"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <charconv>
 #include <csignal>
@@ -20,7 +20,6 @@ namespace {
 
 using namespace unishard;
 using namespace unishard::trainer;
-using train_gpt::say_error;
 
 std::optional<std::string> lookup(const std::string& name) {
   const char* value = std::getenv(name.c_str());
@@ -56,23 +55,22 @@ void run(const train_gpt::Options& options, const RankEnvironment& environment) 
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Released units go back to the system; smaller buffers are kept, since page faults cost time.
-  mallopt(M_MMAP_THRESHOLD, 4 << 20);
-  mallopt(M_TRIM_THRESHOLD, 16 << 20);
+  train_gpt::prepare_process();
   RankEnvironment environment;
   int status = 0;
   try {
     environment = read_rank_environment(lookup);
     const auto options = train_gpt::parse_options(argc, argv, status);
-    if (!options) return status;
-    at::set_num_threads(options->threads);
-    run(*options, environment);
-  } catch (const Error& error) {
-    say_error(environment.rank, "error", error.what(), error.hint());
-    status = exit_status(error.code());
-  } catch (const std::exception& error) {
-    say_error(environment.rank, "error", error.what());
-    status = exit_status(ErrorCode::Internal);
+    if (options) {
+      train_gpt::require_threads(options->threads);
+      at::set_num_threads(options->threads);
+      run(*options, environment);
+    }
+  } catch (...) {
+    return train_gpt::report_exception(environment.rank);
   }
-  return status;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  train_gpt::say_error(environment.rank, "error",
+                       "standard output could not be written; everything else was done");
+  return exit_status(ErrorCode::Io);
 }

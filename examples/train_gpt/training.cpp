@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -88,6 +89,7 @@ class Training {
   }
 
   void run() {
+    require_countable();
     if (options_.resume) resume();
     std::optional<LossLog> log;
     agree(communicator_, "opening the file of losses",
@@ -118,6 +120,14 @@ class Training {
   }
 
  private:
+  /// Samples are counted in 64 bits.
+  void require_countable() const {
+    const std::int64_t samples = engine_.batch().train;
+    if (options_.steps <= std::numeric_limits<std::int64_t>::max() / samples) return;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--steps {} with batches of {} is more than 2^63 samples", options_.steps,
+                      samples));
+  }
   bool is_first() const { return communicator_.rank() == 0; }
   static bool is_due(std::int64_t step, std::int64_t interval) {
     return interval > 0 && step % interval == 0;

@@ -6,6 +6,7 @@
 
 #include "checkpoint/describe.hpp"
 
+#include <future>
 #include <mutex>
 #include <utility>
 
@@ -69,10 +70,12 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
     throw;
   }
   const auto outcome = std::make_shared<SaveOutcome>();
-  thread_ = std::jthread([this, outcome, save = std::move(save), started,
-                          stall = seconds_since(started)] {
+  std::promise<bool> go;  // no thread begins before every rank has one
+  const auto work = [this, outcome, started, stall = seconds_since(started)](
+                        Save& one, std::future<bool>& may_go) {
+    if (!may_go.get()) return;
     try {
-      SaveReport report = save->finish(
+      SaveReport report = one.finish(
           *group_, [&](ShardWriter& writer, std::size_t index) { staging_.give(writer, index); });
       report.seconds = seconds_since(started);
       report.stall_seconds = stall;
@@ -80,7 +83,18 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
     } catch (...) {
       outcome->fail(std::current_exception());
     }
-  });
+  };
+  try {
+    agree(communicator_, "starting the thread of the save", [&] {
+      thread_ = std::jthread([work, one = std::move(save), may_go = go.get_future()]() mutable {
+        work(*one, may_go);
+      });
+    });
+  } catch (...) {
+    go.set_value(false);
+    throw;
+  }
+  go.set_value(true);
   last_ = outcome;
 }
 
