@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -402,7 +403,7 @@ TEST_F(TrainGptFolder, AnotherProgramsFolderIsResumedFromAndLeftAlone) {
     EXPECT_EQ(contents(path("ds")), before);
   }
   const auto on = run_ranks(saving("new", {"--steps", "4", "--resume", path("ds")}), 2);
-  expect_in("resumed global_step2 at step 2", on[0].out);
+  expect_in("resumed ds at step 2", on[0].out);
   EXPECT_EQ(contents(path("ds")), before);
   EXPECT_EQ(list_tags(posix_storage(), path("new")).size(), 1u);
 }
@@ -444,6 +445,10 @@ TEST_F(TrainGptFolder, ALostManifestIsNoFreshStart) {
 TEST_F(TrainGptFolder, AFirstSaveThatNeverCommittedIsKeptUntilOneDoes) {
   const Environment kill{{"UNISHARD_KILL_AT", "save=1,step=7,rank=0"}};
   Ranks(saving("c", {"--steps", "2", "--stage", "2"}), 2, kill).wait();
+  const Path shard = "shard-00000-of-00002.h5";
+  const auto staged = contents(path("c"));
+  EXPECT_TRUE(std::ranges::any_of(
+      staged, [&](const auto& entry) { return Path(entry.first).filename() == shard; }));
   const auto on = run_ranks(saving("c", {"--steps", "4", "--resume"}), 2);
   expect_in("no save was ever completed in " + path("c"), on[0].out);
   expect_in("global_step2.partial-", on[0].out);

@@ -161,7 +161,7 @@ std::optional<std::int64_t> step_of(std::string_view name, const PlannedTags& pl
 
 void require_writable(Storage& storage, const Path& folder) {
   constexpr std::string_view kText = "UniShard tests whether it can write here.\n";
-  storage.make_directory(folder);
+  make_durable_directory(storage, folder);
   const Path path = folder / (".writable-" + new_save_id());
   const auto file = storage.create(path);
   try {

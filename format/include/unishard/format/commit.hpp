@@ -49,8 +49,8 @@ Path staging_folder(const Path& folder, std::string_view tag, const std::string&
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
                          bool may_replace = true);
 
-/// Throws AlreadyExists when `latest` in `folder` names something that is not a UniShard
-/// checkpoint, which another program resumes from, and Corrupt when it does not hold a tag.
+/// Throws AlreadyExists when `latest` in `folder` names what is not UniShard's: another program
+/// resumes from it. A damaged checkpoint of UniShard's is still its own.
 void require_own_latest(Storage& storage, const Path& folder);
 
 /// Rank 0's part of one save. Owns the name `<folder>/<tag>` against other writers until it is
