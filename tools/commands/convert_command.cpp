@@ -68,6 +68,19 @@ struct Notes {
   }
 };
 
+/// Opens the input and finds its tag, of one checkpoint though a writer may move `latest`
+/// meanwhile. Formats without tags leave `tag` empty.
+std::unique_ptr<converters::Source> open_input(Storage& storage, const ConvertRun& job,
+                                               std::string& tag) {
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    tag = tools::tag_of(storage, job.input, job.tag).value_or("");
+    auto source = converters::open_source(storage, job.input, job.tag);
+    if (i == kTries || tools::tag_of(storage, job.input, job.tag).value_or("") == tag)
+      return source;
+  }
+}
+
 Json report_json(const ConvertRun& job, const converters::Source& source,
                  const tools::ConvertPlan& plan, const Notes& notes) {
   return {{"input", job.input},
@@ -156,7 +169,8 @@ int run_convert(tools::Team& team, ConvertRun job) {
   const bool speaks = team.is_first();
   Progress progress(job.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto source = converters::open_source(storage, job.input, job.tag);
+  std::string input_tag;
+  const auto source = open_input(storage, job, input_tag);
   const TransferOptions transfer =
       job.resources.transfer(observer, source->catalog().tensors.size(), job.output.compression);
   const tools::ConvertPlan plan = tools::plan_convert(*source, job.convert);
@@ -164,9 +178,8 @@ int run_convert(tools::Team& team, ConvertRun job) {
   if (job.output.compression != Compression{} && job.output.format != "native")
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
           "add --to native, or leave --compress out; nothing was written");
-  if (job.output.tag.empty())
-    job.output.tag = tools::tag_of(storage, job.input, job.tag)
-                         .value_or(fmt::format("global_step{}", plan.target.step));
+  if (job.output.tag.empty()) job.output.tag = team.gather(input_tag).front();
+  if (job.output.tag.empty()) job.output.tag = fmt::format("global_step{}", plan.target.step);
   Notes notes;
   if (job.output.max_shard_bytes != 0) {
     std::vector<std::string> unwritten;

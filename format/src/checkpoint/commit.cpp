@@ -34,6 +34,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <utility>
 
@@ -148,6 +149,13 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
   }
 }
 
+void move_latest(Storage& storage, const Path& file, std::string_view text) {
+  constexpr std::chrono::seconds kPatience{60};  // other writers hold it for one write
+  const OutputLock lock = OutputLock::beside(storage, file, kPatience);
+  remove_dead_staging(storage, parent_folder(file), file.filename().native());
+  replace_text(storage, file, text);
+}
+
 SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
                                  std::string save_id, CommitOptions options)
     : storage_(storage),
@@ -210,8 +218,10 @@ void SaveTransaction::move_into_place() {
       if (storage_.kind(published) == EntryKind::Missing)
         return storage_.rename_new(staging_, published);
       storage_.exchange(staging_, published);
+      published_ = true;
       if (is_unishard_checkpoint(storage_, staging_)) return;
       storage_.exchange(staging_, published);  // something else has come in between
+      published_ = false;
     } catch (const Error& error) {
       const bool has_moved =
           error.code() == ErrorCode::NotFound || error.code() == ErrorCode::AlreadyExists;
@@ -229,7 +239,7 @@ void SaveTransaction::publish() {
   storage_.sync_directory(folder_);
 
   report(CommitStep::MoveLatest);
-  if (options_.move_latest) replace_text(storage_, folder_ / kLatestFile, tag_ + "\n");
+  if (options_.move_latest) move_latest(storage_, folder_ / kLatestFile, tag_ + "\n");
   report(CommitStep::Retain);
   retain();
 }
@@ -240,7 +250,6 @@ void SaveTransaction::retain() noexcept {
   };
   try {
     detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
-    detail::remove_dead_staging(storage_, folder_, kLatestFile, report_kept);
     for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last).kept)
       report_kept(kept.tag, kept.reason);
   } catch (const std::exception& error) {

@@ -53,6 +53,10 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
 /// resumes from it. A damaged checkpoint of UniShard's is still its own.
 void require_own_latest(Storage& storage, const Path& folder);
 
+/// Replaces the file `latest` (of another format: by whatever name) with `text`, one writer at a
+/// time. Afterwards it holds all of `text`, or what it held.
+void move_latest(Storage& storage, const Path& file, std::string_view text);
+
 /// Rank 0's part of one save. Owns the name `<folder>/<tag>` against other writers until it is
 /// destroyed, which removes the staging folder unless publish() has succeeded.
 /// Lifetime: `storage` outlives it. Not thread-safe.

@@ -68,7 +68,7 @@ class Storage {
   virtual EntryKind kind(const Path& path) = 0;
   virtual std::vector<Entry> list(const Path& directory) = 0;  ///< sorted by name
   virtual void make_directory(const Path& path) = 0;           ///< parents too; existing is fine
-  virtual void create_directory(const Path& path) = 0;  ///< must not exist
+  virtual void create_directory(const Path& path) = 0;         ///< must not exist
   virtual void rename(
       const Path& from,
       const Path& to) = 0;  ///< replaces a file; a non-empty folder is AlreadyExists
