@@ -59,20 +59,6 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
   }
 }
 
-/// `latest` of another program's run is what that run resumes from. A damaged checkpoint of ours is
-/// still ours.
-void require_own_latest(Storage& storage, const Path& folder) {
-  const std::optional<std::string> latest = readable_latest(storage, folder);
-  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
-      detail::holds_own_file(storage, folder / *latest)) {
-    return;
-  }
-  raise(ErrorCode::AlreadyExists,
-        fmt::format("{} names {}, which is not a UniShard checkpoint",
-                    (folder / kLatestFile).native(), quote(*latest)),
-        "another program uses this folder: write to another one; nothing was written");
-}
-
 // Tensor digests and statistics from the shards' tables as they are on disk. Opening each shard
 // checks it.
 void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) {
@@ -131,6 +117,18 @@ void write_manifest(Storage& storage, const Path& path, const std::string& text)
 
 Path staging_folder(const Path& folder, std::string_view tag, const std::string& save_id) {
   return folder / marked_name(tag, kPartialMark, save_id);
+}
+
+void require_own_latest(Storage& storage, const Path& folder) {
+  const std::optional<std::string> latest = readable_latest(storage, folder);
+  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
+      detail::holds_own_file(storage, folder / *latest)) {
+    return;
+  }
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} names {}, which is not a UniShard checkpoint",
+                    (folder / kLatestFile).native(), quote(*latest)),
+        "another program uses this folder: write to another one; nothing was written");
 }
 
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
