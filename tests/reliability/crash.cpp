@@ -4,7 +4,7 @@
 //   reliability_crash [--long] [--seed N] [WORKLOAD...]      the states
 //   reliability_crash --long --seed N teeth [WORKLOAD...]    the same with one sync left out, for
 //                                                            every sync: each must be missed
-#include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 
 #include "campaign.hpp"
 #include "crash_states.hpp"
@@ -20,12 +20,14 @@ namespace unishard::test {
 namespace {
 
 constexpr std::array kDurabilities = {Durability::Ordered, Durability::Weak};
+constexpr std::size_t kStatesShort = 800, kStatesLong = 16'000,
+                      kStatesTeeth[] = {400, 3000, 12'000};
 
 struct Recording {
   InodePtr before;
   std::uint64_t last_inode = 0;
   std::vector<Operation> journal;
-  std::string dropped;
+  std::optional<RecordingStorage::Dropped> dropped;
 };
 
 Recording record(const Workload& workload, std::optional<std::size_t> dropped_sync = {}) {
@@ -85,10 +87,11 @@ std::uint64_t check_workload(const Workload& workload, const Campaign& campaign,
   std::unordered_set<std::uint64_t> seen;
   std::uint64_t states = 0, found = 0;
   for (const Durability durability : kDurabilities) {
-    const Result result = check_states(
-        workload, recording,
-        {.durability = durability, .seed = campaign.seed, .samples = campaign.is_long ? 12u : 1u},
-        ~std::uint64_t{0}, seen);
+    const Result result = check_states(workload, recording,
+                                       {.durability = durability,
+                                        .seed = campaign.seed,
+                                        .states = campaign.is_long ? kStatesLong : kStatesShort},
+                                       ~std::uint64_t{0}, seen);
     states += result.states;
     found += result.findings;
     if (result.findings > 0)
@@ -98,6 +101,71 @@ std::uint64_t check_workload(const Workload& workload, const Campaign& campaign,
   print_row("crash states: " + workload.name, states, "distinct states", found, watch.seconds(),
             campaign.seed);
   return states;
+}
+
+/// Whether a staging folder is synced a second time anyhow: nothing in it has a new name since the
+/// sync before, or nothing outside of it has one before the next sync.
+bool is_repeated(const Recording& recording) {
+  const auto& [dropped, at] = *recording.dropped;
+  if (dropped.kind != Operation::Kind::SyncFolder ||
+      dropped.text.find(kPartialMark) == std::string::npos)
+    return false;
+  const auto is_same_sync = [&](const Operation& other) {
+    return other.kind == dropped.kind && other.inode == dropped.inode;
+  };
+  for (std::size_t i = at; i < recording.journal.size(); ++i) {
+    if (is_same_sync(recording.journal[i])) return true;
+    if (recording.journal[i].changes_names() && recording.journal[i].inode != dropped.inode) break;
+  }
+  for (std::size_t i = at; i > 0; --i) {
+    if (is_same_sync(recording.journal[i - 1])) return true;
+    if (recording.journal[i - 1].changes_names() && recording.journal[i - 1].inode == dropped.inode)
+      break;
+  }
+  return false;
+}
+
+/// Tries a few states first: most of what can go wrong does so in many of them.
+bool goes_wrong(const Workload& workload, const Recording& recording, const Campaign& campaign) {
+  std::unordered_set<std::uint64_t> seen;
+  for (const std::size_t states : kStatesTeeth) {
+    for (const Durability durability : {Durability::Weak, Durability::Ordered}) {
+      const CrashOptions options{.durability = durability, .seed = campaign.seed, .states = states};
+      if (check_states(workload, recording, options, 1, seen).findings > 0) return true;
+    }
+  }
+  return false;
+}
+
+/// Leaves out each sync of a workload in turn; returns how many there are.
+std::size_t check_teeth_of(const Workload& workload, const Campaign& campaign, Findings& findings) {
+  const Stopwatch watch;
+  std::size_t syncs = 0, repeated = 0;
+  std::uint64_t before = findings.count();
+  for (;; ++syncs) {
+    const Recording recording = record(workload, syncs);
+    if (!recording.dropped) break;
+    if (is_repeated(recording)) {
+      ++repeated;
+    } else if (!goes_wrong(workload, recording, campaign)) {
+      findings.add(fmt::format("{}: nothing goes wrong without `{}`", workload.name,
+                               recording.dropped->operation.text));
+    }
+  }
+  print_row("a sync less: " + workload.name, syncs, fmt::format("syncs, {} repeated", repeated),
+            findings.count() - before, watch.seconds(), campaign.seed);
+  return syncs;
+}
+
+int check_teeth(const Campaign& campaign) {
+  const Stopwatch watch;
+  Findings findings;
+  std::size_t syncs = 0;
+  for (const Workload& workload : all_workloads())
+    if (campaign.wants(workload.name)) syncs += check_teeth_of(workload, campaign, findings);
+  print_row("a sync less: all", syncs, "syncs left out", findings.count(), watch.seconds(),
+            campaign.seed);
+  return findings.count() == 0 ? 0 : 1;
 }
 
 int check_all(const Campaign& campaign) {
@@ -116,5 +184,6 @@ int check_all(const Campaign& campaign) {
 
 int main(int argc, char** argv) {
   using namespace unishard::test;
-  return check_all(Campaign::from_arguments(argc, argv));
+  Campaign campaign = Campaign::from_arguments(argc, argv);
+  return std::erase(campaign.only, "teeth") > 0 ? check_teeth(campaign) : check_all(campaign);
 }

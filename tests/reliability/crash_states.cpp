@@ -12,8 +12,6 @@ using Kind = Operation::Kind;
 
 /// So many name calls are combined in every possible way.
 constexpr std::size_t kAllSubsets = 7;
-/// More combinations of names and data than this are sampled.
-constexpr std::size_t kAllPairs = 400;
 
 void index_inodes(const InodePtr& inode, std::map<std::uint64_t, InodePtr>& found) {
   found[inode->number] = inode;
@@ -68,7 +66,12 @@ void apply_name(const Operation& operation, std::map<std::uint64_t, InodePtr>& i
 
 CrashStates::CrashStates(const InodePtr& before, const std::vector<Operation>& journal,
                          CrashOptions options)
-    : before_(before), journal_(journal), options_(options), random_(options.seed) {
+    : before_(before),
+      journal_(journal),
+      options_(options),
+      pairs_(std::max<std::size_t>(8, options.states / (journal.size() + 1))),
+      samples_(std::clamp<std::size_t>(pairs_ / 16, 1, 12)),
+      random_(options.seed) {
   std::map<std::uint64_t, InodePtr> inodes;
   index_inodes(before_, inodes);
   for (const auto& [number, inode] : inodes)
@@ -168,8 +171,7 @@ std::vector<CrashStates::NameSet> CrashStates::weak_name_sets() {
       add([&](std::size_t i) { return i <= k; });
       add([&](std::size_t i) { return i != k; });
     }
-    for (std::size_t n = 0; n < 8 * options_.samples; ++n)
-      add([&](std::size_t) { return below(2) == 1; });
+    for (std::size_t n = 0; n < 8 * samples_; ++n) add([&](std::size_t) { return below(2) == 1; });
   }
   sets.erase(NameSet(names_.size(), true));
   std::vector<NameSet> out(sets.begin(), sets.end());
@@ -233,7 +235,7 @@ std::vector<CrashStates::Variant> CrashStates::variants(const File& file) {
   sized.resize(all.size());
   add(sized, "the size and no byte");
   add_torn(file, out);
-  for (std::size_t n = 0; n < options_.samples; ++n) {
+  for (std::size_t n = 0; n < samples_; ++n) {
     const std::size_t which = below(count);
     add(some([&](std::size_t i) { return i != which; }), "all but " + file.pending[which]->text);
     add(some([&](std::size_t i) { return i < which; }),
@@ -264,7 +266,7 @@ std::vector<CrashStates::DataSet> CrashStates::data_sets(
       sets.back()[inode] = &variants[i];
     }
   }
-  for (std::size_t n = 0; variants_of.size() > 1 && n < 4 * options_.samples; ++n) {
+  for (std::size_t n = 0; variants_of.size() > 1 && n < 4 * samples_; ++n) {
     sets.push_back(all);
     for (const auto& [inode, variants] : variants_of)
       sets.back()[inode] = &variants[below(variants.size())];
@@ -303,19 +305,19 @@ bool CrashStates::states_now(const std::function<bool(const CrashState&)>& visit
     if (!file.pending.empty()) variants_of[inode] = variants(file);
   const std::vector<NameSet> names = name_sets();
   const std::vector<DataSet> data = data_sets(variants_of);
-  if (names.size() * data.size() <= kAllPairs) {
+  if (names.size() * data.size() <= pairs_) {
     for (const NameSet& name : names)
       for (const DataSet& item : data)
         if (!visit(build(name, item))) return false;
     return true;
   }
-  for (const NameSet& name : names)
-    for (std::size_t i = 0; i < std::min<std::size_t>(2, data.size()); ++i)
-      if (!visit(build(name, data[i]))) return false;
-  for (const DataSet& item : data)
-    if (!visit(build(names.back(), item))) return false;
-  for (std::size_t n = 0; n < 16 * options_.samples; ++n)
-    if (!visit(build(names[below(names.size())], data[below(data.size())]))) return false;
+  // All that was called; then what is missing is names, data, or both.
+  if (!visit(build(names.back(), data.front()))) return false;
+  for (std::size_t n = 0; n < pairs_; ++n) {
+    const NameSet& name = n % 3 == 1 ? names.back() : names[below(names.size())];
+    const DataSet& item = n % 3 == 0 ? data.front() : data[below(data.size())];
+    if (!visit(build(name, item))) return false;
+  }
   return true;
 }
 

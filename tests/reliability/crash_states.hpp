@@ -38,7 +38,7 @@ struct CrashState {
 struct CrashOptions {
   Durability durability = Durability::Ordered;
   std::uint64_t seed = 1;
-  std::size_t samples = 4;  ///< random choices of each kind, per call
+  std::size_t states = 2000;  ///< to make, about; a few per call in any case
 };
 
 class CrashStates {
@@ -89,6 +89,8 @@ class CrashStates {
   const InodePtr& before_;
   const std::vector<Operation>& journal_;
   const CrashOptions options_;
+  const std::size_t pairs_;    ///< of names and data, per call: all, or so many of them
+  const std::size_t samples_;  ///< random choices of each kind, per call
   std::mt19937_64 random_;
   std::size_t at_ = 0;
   bool returned_ = false;

@@ -235,8 +235,10 @@ Workload conversion(const std::string& name, const Conversion& made,
   const auto check = [=](Storage& storage, bool returned) -> std::string {
     try {
       if (old && old->read(storage, tag(*old)) != before) return "the old checkpoint has changed";
-      if (storage.kind(made.result()) == EntryKind::Missing)
-        return returned ? "the result is missing" : "";
+      if (storage.kind(made.result()) == EntryKind::Missing) {
+        if (returned) return "the result is missing";
+        return old && made.read(storage, {}) != before ? "a reader finds another one" : "";
+      }
       if (made.read(storage, tag(made)) != expected) return "the result has other bytes";
       if (!returned && !old) return "";
       const Digests found = made.read(storage, {});
@@ -268,7 +270,8 @@ std::vector<Workload> conversion_workloads() {
                        const std::string& tag = {}, std::uint64_t max_shard_bytes = 0) {
     return Conversion{
         .output = {.format = format, .path = path, .tag = tag, .max_shard_bytes = max_shard_bytes},
-        .catalog = catalog};
+        .catalog = catalog,
+        .seed = tag == "old" ? 2u : 1u};
   };
   std::vector<Workload> out;
   out.push_back(conversion("native sink", made("native", kFolder, all, "new"),

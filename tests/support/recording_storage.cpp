@@ -104,7 +104,7 @@ void RecordingStorage::note_returned() {
 void RecordingStorage::note(Operation operation) {
   if (!recording_) return;
   if (operation.is_sync() && syncs_++ == dropped_sync_) {
-    dropped_ = operation.text;
+    dropped_ = {std::move(operation), journal_.size()};
     return;
   }
   journal_.push_back(std::move(operation));

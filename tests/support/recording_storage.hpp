@@ -78,8 +78,13 @@ class RecordingStorage final : public Storage {
   /// Notes that the caller has been told that all is durable.
   void note_returned();
   const std::vector<Operation>& journal() const { return journal_; }
-  /// The sync that was dropped, in words; empty where there were fewer.
-  const std::string& dropped() const { return dropped_; }
+  /// The sync that was dropped, and how many calls of the journal came before it; none where there
+  /// were fewer.
+  struct Dropped {
+    Operation operation;
+    std::size_t at = 0;
+  };
+  const std::optional<Dropped>& dropped() const { return dropped_; }
 
   const InodePtr& root() const { return root_; }
   /// The file or folder of that name; must exist.
@@ -119,7 +124,7 @@ class RecordingStorage final : public Storage {
   bool recording_ = false;
   std::optional<std::size_t> dropped_sync_;
   std::size_t syncs_ = 0;
-  std::string dropped_;
+  std::optional<Dropped> dropped_;
   std::vector<Operation> journal_;
   mutable std::mutex mutex_;
 };
