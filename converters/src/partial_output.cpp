@@ -9,43 +9,51 @@
 namespace unishard::converters {
 namespace {
 
-Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+/// Without a trailing slash, and with links to folders resolved, so that the result replaces no
+/// link.
+Path real_output(Storage& storage, const Path& output) {
+  const Path plain = output.has_filename() ? output : output.parent_path();
+  if (storage.kind(plain) != EntryKind::Directory) return plain;
+  std::error_code code;
+  const Path real = std::filesystem::canonical(plain, code);
+  return code ? plain : real;
+}
 
 void check_free(Storage& storage, const Path& output, bool is_folder) {
   const EntryKind kind = storage.kind(output);
-  if (kind == EntryKind::Missing) return;
-  const bool empty_folder = is_folder && kind == EntryKind::Directory;
-  if (empty_folder && storage.list(output).empty()) return;
-  raise(ErrorCode::AlreadyExists,
-        fmt::format("{} {}", output.string(), empty_folder ? "is not empty" : "is there already"),
-        "choose another output, or remove it first; nothing was overwritten");
+  std::error_code code;
+  const bool is_link = std::filesystem::is_symlink(output, code);
+  if (kind == EntryKind::Missing && !is_link) return;
+  const bool is_empty_folder = is_folder && kind == EntryKind::Directory;
+  if (is_empty_folder && storage.list(output).empty()) return;
+  raise(
+      ErrorCode::AlreadyExists,
+      fmt::format("{} {}", output.string(), is_empty_folder ? "is not empty" : "is there already"),
+      "choose another output, or remove it first; nothing was overwritten");
 }
 
-/// What a killed run of the same output left: nobody else clears it up.
-void remove_leftovers(Storage& storage, const Path& output) {
-  const std::string name = output.filename().string();
-  for (const Entry& entry : storage.list(parent_of(output))) {
-    const std::size_t id_digits = 32;
-    if (is_partial_name(entry.name) && entry.name.substr(0, entry.name.size() - id_digits) ==
-                                           marked_name(name, kPartialMark, {})) {
-      storage.remove_tree(parent_of(output) / entry.name);
-    }
+void sync_folders(Storage& storage, const Path& folder) {
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind == EntryKind::Directory) sync_folders(storage, folder / entry.name);
   }
+  storage.sync_directory(folder);
 }
 
 }  // namespace
 
-PartialOutput::PartialOutput(Storage& storage, Path output, Shape shape, const Share& share)
+PartialOutput::PartialOutput(Storage& storage, const Path& output, Shape shape, const Share& share)
     : storage_(storage),
-      output_(output.has_filename() ? std::move(output) : output.parent_path()),  // "folder/"
-      partial_(parent_of(output_) / marked_name(output_.filename().string(), kPartialMark,
-                                                share.id.empty() ? new_save_id() : share.id)),
+      output_(real_output(storage, output)),
+      partial_(parent_folder(output_) / marked_name(output_.filename().string(), kPartialMark,
+                                                    share.id.empty() ? new_save_id() : share.id)),
       shape_(shape),
       is_owner_(share.rank == 0) {
   if (!is_owner_) return;
   check_free(storage, output_, shape == Shape::Folder);
-  storage.make_directory(parent_of(output_));
-  remove_leftovers(storage, output_);
+  storage.make_directory(parent_folder(output_));
+  lock_.emplace(OutputLock::beside(storage, output_));
+  check_free(storage, output_, shape == Shape::Folder);  // another writer may just have published
+  remove_dead_staging(storage, parent_folder(output_), output_.filename().string());
   if (shape == Shape::Folder) storage.create_directory(partial_);
 }
 
@@ -58,15 +66,20 @@ PartialOutput::~PartialOutput() {
   }
 }
 
+void PartialOutput::sync() {
+  if (shape_ == Shape::Folder) sync_folders(storage_, partial_);
+}
+
 void PartialOutput::publish() {
-  if (shape_ == Shape::Folder) {
-    storage_.sync_directory(partial_);
-  } else if (storage_.kind(output_) != EntryKind::Missing) {
-    raise(ErrorCode::AlreadyExists, fmt::format("{} was created meanwhile", output_.string()));
+  lock_->require_held();
+  check_free(storage_, output_, shape_ == Shape::Folder);
+  if (storage_.kind(output_) == EntryKind::Directory) {
+    storage_.rename(partial_, output_);  // replaces an empty folder, and no other
+  } else {
+    storage_.rename_new(partial_, output_);
   }
-  storage_.rename(partial_, output_);
   published_ = true;
-  storage_.sync_directory(parent_of(output_));
+  storage_.sync_directory(parent_folder(output_));
 }
 
 }  // namespace unishard::converters

@@ -38,11 +38,17 @@ struct Row {
 bool is_native(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return false;
   if (storage.kind(path / kManifestFile) == EntryKind::File) return true;
-  const std::vector<Entry> entries = storage.list(path);
-  return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-    return entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
-           storage.kind(path / entry.name / kManifestFile) == EntryKind::File;
-  });
+  // A writer may remove the tags of one list before they are looked at; then others are there.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    for (const Entry& entry : storage.list(path)) {
+      if (entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
+          storage.kind(path / entry.name / kManifestFile) == EntryKind::File)
+        return true;
+    }
+    if (storage.kind(path / kLatestFile) == EntryKind::Missing) break;
+  }
+  return false;
 }
 
 bool is_safetensors(Storage& storage, const Path& path) {
@@ -160,6 +166,11 @@ Probe probe(Storage& storage, const Path& path) {
     return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
   }
   return {{}, explain_unknown(storage, path)};
+}
+
+std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
+                                       const Path& path) {
+  return row_of(format).open(storage, path, std::nullopt);
 }
 
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,

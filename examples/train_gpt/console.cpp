@@ -86,6 +86,7 @@ void print_save(const unishard::trainer::SaveReport& report) {
       report.tag, megabytes(bytes), report.seconds, megabytes(bytes) / report.seconds,
       written < bytes ? fmt::format("{:.1f} MB written, ", megabytes(written)) : "",
       report.stall_seconds, report.identity);
+  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", warning);
   std::fflush(stdout);
 }
 

@@ -295,13 +295,13 @@ class Bench {
             const std::string& base = {}) {
     Storage& storage = posix_storage();
     const std::string save_id = new_save_id();
-    const Path staging = begin_save(storage, folder_, tag, save_id);
     const std::uint64_t chunk_bytes = chunk_bytes_for(catalog_, compression);
+    SaveTransaction save(storage, folder_, tag, save_id, {.chunk_bytes = chunk_bytes});
     std::vector<ShardEntry> entries(catalog_.world_size);
     on_ranks(catalog_.world_size, [&](std::uint32_t rank) {
       ShardWriter writer(
-          storage, staging / shard_file_name(rank, catalog_.world_size), save_id, catalog_, rank,
-          states_[rank].fragments,
+          storage, save.staging() / shard_file_name(rank, catalog_.world_size), save_id, catalog_,
+          rank, states_[rank].fragments,
           {chunk_bytes, compression,
            base.empty() ? nullptr
                         : std::make_shared<ShardBase>(storage, folder_ / base, rank,
@@ -313,8 +313,8 @@ class Bench {
     });
     if (!base.empty()) incremental_bytes_ = 0;
     for (const ShardEntry& entry : entries) incremental_bytes_ += base.empty() ? 0 : entry.bytes;
-    commit_save(storage, folder_, tag, save_id, catalog_, std::move(entries),
-                {.chunk_bytes = chunk_bytes});
+    save.complete(catalog_, std::move(entries));
+    save.publish();
   }
 
   void load(const Catalog& catalog, std::vector<RankState>& states) const {

@@ -57,7 +57,12 @@ class HoleyStorage final : public Storage {
   void hard_link(const Path& from, const Path& to) override { real_.hard_link(from, to); }
   void remove_tree(const Path& path) override { real_.remove_tree(path); }
   void remove_file(const Path& path) override { real_.remove_file(path); }
+  void rename_new(const Path& from, const Path& to) override { real_.rename_new(from, to); }
+  void remove_directory(const Path& path) override { real_.remove_directory(path); }
   void sync_directory(const Path& path) override { real_.sync_directory(path); }
+  LockAttempt try_lock(const Path& path, const std::string& description) override {
+    return real_.try_lock(path, description);
+  }
 
  private:
   Storage& real_ = posix_storage();
@@ -89,15 +94,16 @@ Catalog transformer(int parameters, std::int64_t rows, std::uint32_t world_size)
 void write_holes(const Path& folder, const Catalog& catalog) {
   HoleyStorage storage;
   const std::string save_id = new_save_id();
-  const Path staging = begin_save(storage, folder, "holes", save_id);
   const std::uint64_t chunk_bytes = chunk_bytes_for(catalog, {});
+  SaveTransaction save(storage, folder, "holes", save_id, {.chunk_bytes = chunk_bytes});
   const ShardPlans plans(catalog);
   std::vector<ShardEntry> entries(catalog.world_size);
   const std::vector<std::byte> zeros(kPieceBytes);
   run_bounded(catalog.world_size, {.threads = 2, .buffer_bytes = 1},
               [&](std::size_t index, std::span<std::byte>) {
                 const auto rank = static_cast<std::uint32_t>(index);
-                ShardWriter writer(storage, staging / shard_file_name(rank, catalog.world_size),
+                ShardWriter writer(storage,
+                                   save.staging() / shard_file_name(rank, catalog.world_size),
                                    save_id, catalog, rank, plans.shard(rank), {chunk_bytes});
                 for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
                   for (const Fragment& piece :
@@ -107,8 +113,8 @@ void write_holes(const Path& folder, const Catalog& catalog) {
                 entries[rank] = writer.finish();
                 return std::uint64_t{0};
               });
-  commit_save(storage, folder, "holes", save_id, catalog, std::move(entries),
-              {.chunk_bytes = chunk_bytes});
+  save.complete(catalog, std::move(entries));
+  save.publish();
 }
 
 double seconds_of(const auto& job) {

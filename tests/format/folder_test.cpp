@@ -84,14 +84,14 @@ TEST(Prune, KeepsTheNewestAndWhatLatestNames) {
   for (std::int64_t step = 1; step <= 5; ++step) test::write_example(dir.path(), at_step(step));
   replace_text(posix_storage(), dir.path() / "latest", "global_step1");
   std::filesystem::create_directory(dir.path() / ("old.removed-" + std::string(32, '0')));
-  EXPECT_EQ(plan_prune(posix_storage(), dir.path(), 2),
+  EXPECT_EQ(plan_prune(posix_storage(), dir.path(), 2).removed,
             (std::vector<std::string>{"global_step2", "global_step3"}));
-  EXPECT_EQ(prune(posix_storage(), dir.path(), 2),
+  EXPECT_EQ(prune(posix_storage(), dir.path(), 2).removed,
             (std::vector<std::string>{"global_step2", "global_step3"}));
   EXPECT_EQ(names(list_tags(posix_storage(), dir.path())),
             (std::vector<std::string>{"global_step1", "global_step4", "global_step5"}));
   EXPECT_FALSE(std::filesystem::exists(dir.path() / ("old.removed-" + std::string(32, '0'))));
-  EXPECT_TRUE(prune(posix_storage(), dir.path(), 0).empty());
+  EXPECT_TRUE(prune(posix_storage(), dir.path(), 0).removed.empty());
 }
 
 TEST(Prune, DamagedCheckpointsDoNotCountAsComplete) {
@@ -99,7 +99,7 @@ TEST(Prune, DamagedCheckpointsDoNotCountAsComplete) {
   for (std::int64_t step = 1; step <= 2; ++step) test::write_example(dir.path(), at_step(step));
   std::ofstream(dir.path() / "global_step2" / "manifest.json", std::ios::app) << " ";
   std::filesystem::remove(dir.path() / "latest");
-  EXPECT_TRUE(plan_prune(posix_storage(), dir.path(), 1).empty())
+  EXPECT_TRUE(plan_prune(posix_storage(), dir.path(), 1).removed.empty())
       << "step 1 is the last complete one";
 }
 

@@ -75,6 +75,10 @@ void FaultStorage::rename(const Path& from, const Path& to) {
   pass(to);
   posix_storage().rename(from, to);
 }
+void FaultStorage::rename_new(const Path& from, const Path& to) {
+  pass(to);
+  posix_storage().rename_new(from, to);
+}
 void FaultStorage::exchange(const Path& a, const Path& b) {
   pass(b);
   posix_storage().exchange(a, b);
@@ -87,6 +91,10 @@ void FaultStorage::remove_tree(const Path& path) {
   pass(path);
   posix_storage().remove_tree(path);
 }
+void FaultStorage::remove_directory(const Path& path) {
+  pass(path);
+  posix_storage().remove_directory(path);
+}
 void FaultStorage::remove_file(const Path& path) {
   pass(path);
   posix_storage().remove_file(path);
@@ -94,6 +102,11 @@ void FaultStorage::remove_file(const Path& path) {
 void FaultStorage::sync_directory(const Path& path) {
   pass(path);
   posix_storage().sync_directory(path);
+}
+
+LockAttempt FaultStorage::try_lock(const Path& path, const std::string& description) {
+  pass(path);
+  return posix_storage().try_lock(path, description);
 }
 
 }  // namespace unishard::test

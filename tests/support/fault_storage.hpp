@@ -34,11 +34,14 @@ class FaultStorage final : public Storage {
   void make_directory(const Path& path) override;
   void create_directory(const Path& path) override;
   void rename(const Path& from, const Path& to) override;
+  void rename_new(const Path& from, const Path& to) override;
   void exchange(const Path& a, const Path& b) override;
   void hard_link(const Path& from, const Path& to) override;
   void remove_tree(const Path& path) override;
+  void remove_directory(const Path& path) override;
   void remove_file(const Path& path) override;
   void sync_directory(const Path& path) override;
+  LockAttempt try_lock(const Path& path, const std::string& description) override;
 
   /// Counts a call; true when it must fail.
   bool strikes();

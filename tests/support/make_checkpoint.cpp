@@ -126,36 +126,32 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
   const Catalog catalog = example_catalog(spec);
   options.chunk_bytes = spec.chunk_bytes.value_or(chunk_bytes_for(catalog, spec.compression));
   const std::string save_id = new_save_id();
-  const Path staging = begin_save(storage, folder, spec.tag, save_id, options);
-  try {
-    std::vector<ShardEntry> shards;
-    constexpr std::uint64_t kStep = 1 << 18;
-    for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
-      if (options.on_step) options.on_step(CommitStep::WriteShard);
-      ShardWriter writer(
-          storage, staging / shard_file_name(rank, spec.world_size), save_id, catalog, rank,
-          plan_shard(catalog, rank),
-          {options.chunk_bytes, spec.compression,
-           spec.base.empty() ? nullptr
-                             : std::make_shared<ShardBase>(storage, spec.base, rank,
-                                                           spec.world_size, options.chunk_bytes)});
+  SaveTransaction save(storage, folder, spec.tag, save_id, options);
+  std::vector<ShardEntry> shards;
+  constexpr std::uint64_t kStep = 1 << 18;
+  for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
+    if (options.on_step) options.on_step(CommitStep::WriteShard);
+    ShardWriter writer(
+        storage, save.staging() / shard_file_name(rank, spec.world_size), save_id, catalog, rank,
+        plan_shard(catalog, rank),
+        {options.chunk_bytes, spec.compression,
+         spec.base.empty() ? nullptr
+                           : std::make_shared<ShardBase>(storage, spec.base, rank,
+                                                         spec.world_size, options.chunk_bytes)});
 
-      for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
-        const Fragment& fragment = writer.fragments()[i];
-        const std::uint64_t seed = spec.seed_of(catalog.tensors[fragment.tensor].fqn);
-        for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {
-          const ElementRange part{at, std::min(at + kStep, fragment.range.end)};
-          writer.write(i, part, example_bytes(catalog, fragment.tensor, seed, part));
-        }
+    for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
+      const Fragment& fragment = writer.fragments()[i];
+      const std::uint64_t seed = spec.seed_of(catalog.tensors[fragment.tensor].fqn);
+      for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {
+        const ElementRange part{at, std::min(at + kStep, fragment.range.end)};
+        writer.write(i, part, example_bytes(catalog, fragment.tensor, seed, part));
       }
-      if (options.on_step) options.on_step(CommitStep::SyncShard);
-      shards.push_back(writer.finish());
     }
-    commit_save(storage, folder, spec.tag, save_id, catalog, std::move(shards), options);
-  } catch (...) {
-    abandon_save(storage, folder, spec.tag, save_id);
-    throw;
+    if (options.on_step) options.on_step(CommitStep::SyncShard);
+    shards.push_back(writer.finish());
   }
+  save.complete(catalog, std::move(shards));
+  save.publish();
   return folder / spec.tag;
 }
 

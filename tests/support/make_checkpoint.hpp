@@ -40,7 +40,7 @@ std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
 std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
                                      std::uint64_t seed);
 
-/// Saves it through begin_save, ShardWriter and commit_save; returns the tag's folder.
+/// Saves it through SaveTransaction and ShardWriter; returns the tag's folder.
 Path write_example(const Path& folder, const CheckpointSpec& spec = {},
                    Storage& storage = posix_storage(), CommitOptions options = {});
 

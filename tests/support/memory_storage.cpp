@@ -102,12 +102,25 @@ void MemoryStorage::rename(const Path& from, const Path& to) {
   files.merge(moved);
 }
 
+void MemoryStorage::rename_new(const Path& from, const Path& to) {
+  if (kind(to) != EntryKind::Missing)
+    raise(ErrorCode::AlreadyExists, fmt::format("renaming to {}", to.string()));
+  rename(from, to);
+}
+
 void MemoryStorage::exchange(const Path&, const Path&) {
   raise(ErrorCode::Unsupported, "exchange in memory");
 }
 
 void MemoryStorage::hard_link(const Path& from, const Path& to) {
   files[to.string()] = files.at(from.string());
+}
+
+LockAttempt MemoryStorage::try_lock(const Path&, const std::string&) {
+  struct Lock final : NameLock {
+    bool still_held() const override { return true; }
+  };
+  return {std::make_unique<Lock>(), {}};  // nobody else sees this memory
 }
 
 void MemoryStorage::remove_tree(const Path& path) {

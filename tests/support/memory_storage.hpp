@@ -25,11 +25,14 @@ class MemoryStorage final : public Storage {
   void make_directory(const Path&) override {}
   void create_directory(const Path&) override {}
   void rename(const Path& from, const Path& to) override;
+  void rename_new(const Path& from, const Path& to) override;
   void exchange(const Path& a, const Path& b) override;
   void hard_link(const Path& from, const Path& to) override;
   void remove_tree(const Path& path) override;
   void remove_file(const Path& path) override { files.erase(path.string()); }
+  void remove_directory(const Path&) override {}
   void sync_directory(const Path&) override {}
+  LockAttempt try_lock(const Path& path, const std::string& description) override;
 };
 
 }  // namespace unishard::test

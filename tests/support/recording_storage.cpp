@@ -222,6 +222,13 @@ void RecordingStorage::rename(const Path& from, const Path& to) {
   move(from, to, Kind::Rename);
 }
 
+void RecordingStorage::rename_new(const Path& from, const Path& to) {
+  const std::scoped_lock lock(mutex_);
+  existing(from, "renaming");
+  if (find(to)) raise_errno("renaming", to.string(), EEXIST);
+  move(from, to, Kind::Rename);
+}
+
 void RecordingStorage::exchange(const Path& a, const Path& b) {
   const std::scoped_lock lock(mutex_);
   existing(a, "exchanging");
@@ -253,6 +260,14 @@ void RecordingStorage::remove_tree(const Path& path) {
   if (find(path)) remove_below(place_of(path, "removing"), path);
 }
 
+void RecordingStorage::remove_directory(const Path& path) {
+  const std::scoped_lock lock(mutex_);
+  const InodePtr inode = existing(path, "removing");
+  if (!inode->is_folder) raise_errno("removing", path.string(), ENOTDIR);
+  if (!inode->entries.empty()) raise_errno("removing", path.string(), ENOTEMPTY);
+  remove_below(place_of(path, "removing"), path);
+}
+
 void RecordingStorage::remove_file(const Path& path) {
   const std::scoped_lock lock(mutex_);
   if (existing(path, "removing")->is_folder) raise_errno("removing", path.string(), EISDIR);
@@ -264,6 +279,35 @@ void RecordingStorage::sync_directory(const Path& path) {
   note({.kind = Kind::SyncFolder,
         .inode = existing(path, "opening folder")->number,
         .text = fmt::format("sync folder {}", path.string())});
+}
+
+class RecordingStorage::Lock final : public NameLock {
+ public:
+  Lock(RecordingStorage& storage, Path path) : storage_(storage), path_(std::move(path)) {}
+  ~Lock() override {
+    if (storage_.kind(path_) != EntryKind::Missing) storage_.remove_file(path_);
+    const std::scoped_lock lock(storage_.mutex_);
+    storage_.locks_.erase(path_.string());
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  bool still_held() const override { return true; }
+
+ private:
+  RecordingStorage& storage_;
+  const Path path_;
+};
+
+LockAttempt RecordingStorage::try_lock(const Path& path, const std::string& description) {
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto [holder, is_free] = locks_.try_emplace(path.string(), description);
+    if (!is_free) return {nullptr, holder->second};
+  }
+  const auto file = kind(path) == EntryKind::Missing ? create(path) : open(path);
+  file->resize(0);
+  file->write_at(0, std::as_bytes(std::span(description)));
+  return {std::make_unique<Lock>(*this, path), {}};
 }
 
 InodePtr copy_tree(const InodePtr& root) {

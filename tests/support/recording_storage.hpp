@@ -99,13 +99,18 @@ class RecordingStorage final : public Storage {
   void make_directory(const Path& path) override;
   void create_directory(const Path& path) override;
   void rename(const Path& from, const Path& to) override;
+  void rename_new(const Path& from, const Path& to) override;
   void exchange(const Path& a, const Path& b) override;
   void hard_link(const Path& from, const Path& to) override;
   void remove_tree(const Path& path) override;
+  void remove_directory(const Path& path) override;
   void remove_file(const Path& path) override;
   void sync_directory(const Path& path) override;
+  /// A lock file without a lock is that of a dead process: locks do not outlive their storage.
+  LockAttempt try_lock(const Path& path, const std::string& description) override;
 
  private:
+  class Lock;
   friend class RecordingFile;
   struct Place {
     InodePtr folder;
@@ -126,6 +131,7 @@ class RecordingStorage final : public Storage {
   std::size_t syncs_ = 0;
   std::optional<Dropped> dropped_;
   std::vector<Operation> journal_;
+  std::map<std::string, std::string> locks_;  ///< path, description
   mutable std::mutex mutex_;
 };
 

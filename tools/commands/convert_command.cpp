@@ -100,11 +100,11 @@ void print_plan(const ConvertRun& job, const converters::Source& source,
 /// because others derive it, with the source. Returns the labels that differ.
 std::vector<std::string> check(tools::Team& team, const ConvertRun& job,
                                const converters::Source& source, const tools::ConvertPlan& plan,
-                               const converters::Digests& digests,
+                               const tools::WrittenOutput& output,
                                const TransferOptions& transfer) {
-  const bool has_tags = converters::format_entry(job.output.format).shape == OutputShape::Tags;
-  const auto written = converters::open_source(
-      posix_storage(), job.output.path, has_tags ? std::optional(job.output.tag) : std::nullopt);
+  const auto written =
+      converters::open_source_as(posix_storage(), job.output.format, output.staged);
+  const converters::Digests& digests = output.digests;
   Catalog expected;
   std::vector<std::size_t> from;
   for (std::size_t i = 0; i < digests.size(); ++i) {
@@ -174,6 +174,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
         tools::model_side_files(storage, job.input, source->catalog(), plan.target, unwritten);
     notes.add("left out", unwritten);
   }
+  tools::require_outside_checkpoints(storage, job.output.path);
   tools::require_space(job.output.path, plan.target.stored_bytes());
   catch_interrupts();  // before anything is created
   auto shared = tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {
@@ -200,18 +201,19 @@ int run_convert(tools::Team& team, ConvertRun job) {
   if (shared.is_one_process_work() && speaks && !job.resources.quiet)
     fmt::print(stderr, "note: {}\n", kOneProcessNote);
   progress.begin("convert", shared.bytes[team.rank()]);
-  const converters::Digests digests = tools::write_together(
+  const tools::WrittenOutput written = tools::write_together(
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
       *shared.sink, transfer, job.check ? tools::WantDigests::Yes : tools::WantDigests::No);
   progress.end();
   std::vector<std::string> different;
   if (job.check) {
     progress.begin("check", plan.target.stored_bytes() / team.size());
-    different = check(team, job, *source, plan, digests, transfer);
+    different = check(team, job, *source, plan, written, transfer);
     progress.end();
     report["checked"] = true;
     report["different"] = different;
   }
+  if (different.empty()) tools::publish_together(team, *shared.sink);
   if (!speaks) return 0;
   if (job.json) {
     print_json(report);
@@ -221,7 +223,9 @@ int run_convert(tools::Team& team, ConvertRun job) {
                job.check && different.empty() ? ", read back and equal" : "");
   }
   for (const std::string& label : different) fmt::print(stderr, "DIFFERENT: {}\n", label);
-  return different.empty() ? 0 : 1;
+  if (different.empty()) return 0;
+  fmt::print(stderr, "nothing was published; suspect the memory or the disk of this machine\n");
+  return 1;
 }
 
 void add_convert(CLI::App& app, Action& action) {

@@ -20,17 +20,22 @@ struct PruneRequest {
 int run(const PruneRequest& options) {
   Storage& storage = posix_storage();
   tools::require_native(storage, options.folder);
-  const std::vector<std::string> removed =
-      options.dry_run ? plan_prune(storage, options.folder, options.keep_last)
-                      : prune(storage, options.folder, options.keep_last);
+  const PruneResult result = options.dry_run
+                                 ? plan_prune(storage, options.folder, options.keep_last)
+                                 : prune(storage, options.folder, options.keep_last);
   if (options.json) {
-    print_json({{"dry_run", options.dry_run}, {"removed", removed}});
+    Json kept = Json::array();
+    for (const KeptTag& tag : result.kept)
+      kept.push_back({{"tag", tag.tag}, {"reason", tag.reason}});
+    print_json({{"dry_run", options.dry_run}, {"removed", result.removed}, {"kept", kept}});
     return 0;
   }
-  for (const std::string& tag : removed) {
+  for (const KeptTag& tag : result.kept)
+    fmt::print(stderr, "note: {} is kept: {}\n", printable(tag.tag), printable(tag.reason));
+  for (const std::string& tag : result.removed) {
     print(fmt::format("{} {}\n", options.dry_run ? "would remove" : "removed", printable(tag)));
   }
-  if (removed.empty()) print("nothing to remove\n");
+  if (result.removed.empty()) print("nothing to remove\n");
   return 0;
 }
 
@@ -49,7 +54,9 @@ void add_prune(CLI::App& app, Action& action) {
   command->add_flag("-n,--dry-run,--dry_run", options->dry_run, "Only say what would be removed");
   command->add_flag("--json", options->json, "Result as JSON");
   command->footer(
-      "The checkpoint that `latest` names is always kept.\n"
+      "Only checkpoints that are whole count. Those that `latest` names, that are damaged, or "
+      "that\n"
+      "hold files which UniShard did not write are always kept.\n"
       "Example:\n"
       "  unishard prune runs/gpt --keep-last 3 --dry-run\n");
 }

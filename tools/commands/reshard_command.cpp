@@ -52,8 +52,7 @@ struct Prepared {
   std::string tag;
 };
 
-Prepared prepare(const ReshardRequest& options, const Path& input) {
-  const CheckpointReader source(posix_storage(), input);
+Prepared prepare(const ReshardRequest& options, const CheckpointReader& source) {
   Prepared out;
   out.plan = tools::plan_reshard(source, options.target);
   out.around = {.memory_bytes = options.resources.memory_bytes(),
@@ -63,14 +62,15 @@ Prepared prepare(const ReshardRequest& options, const Path& input) {
   return out;
 }
 
-void transfer(tools::Team& team, const ReshardRequest& options, const Path& input,
-              const Prepared& prepared) {
+/// Returns the identity of what was written, as the first process read it back.
+std::string transfer(tools::Team& team, const ReshardRequest& options,
+                     std::shared_ptr<const CheckpointReader> input, const Prepared& prepared) {
   Progress progress(options.resources.quiet || !team.is_first());
   tools::TeamObserver observer(team, progress);
   const Catalog& target = prepared.plan.target;
   const TransferOptions limits =
       options.resources.transfer(observer, target.tensors.size(), options.compression);
-  const auto source = converters::open_source(posix_storage(), input);
+  const auto source = converters::make_native_source(std::move(input));
   catch_interrupts();  // before anything is created
   const auto shared = tools::make_shared_sink(team, target, [&](const converters::Share& share) {
     return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,
@@ -79,11 +79,19 @@ void transfer(tools::Team& team, const ReshardRequest& options, const Path& inpu
   std::vector<std::size_t> same(target.tensors.size());
   for (std::size_t i = 0; i < same.size(); ++i) same[i] = i;
   progress.begin("reshard", team.size() > 1 ? shared.bytes[0] : prepared.plan.payload_bytes);
-  tools::write_together(team, {.source = source.get(), .target = &target, .tensor_map = same},
-                        *shared.sink, limits);
+  const tools::WrittenOutput written = tools::write_together(
+      team, {.source = source.get(), .target = &target, .tensor_map = same}, *shared.sink, limits);
+  std::string identity_out;
+  team.agree("opening the output", [&] {
+    if (!team.is_first()) return;
+    const CheckpointReader opened(posix_storage(), written.staged);
+    identity_out = identity(opened.catalog()).value_or("unknown");
+  });
+  tools::publish_together(team, *shared.sink);
   progress.end();
   if (team.is_first() && !options.resources.quiet)
     fmt::print(stderr, "resharded {}\n", progress.summary(shared.total_bytes()));
+  return identity_out;
 }
 
 int run_in(tools::Team& team, const ReshardRequest& options) {
@@ -91,8 +99,9 @@ int run_in(tools::Team& team, const ReshardRequest& options) {
   const std::string format = converters::probe(storage, options.input).format;
   const bool to_native = options.to.empty() || options.to == "native";
   if (!format.empty() && (format != "native" || !to_native)) return run_foreign(team, options);
-  const Path input = tools::native_checkpoint(storage, options.input, options.tag);
-  const Prepared prepared = prepare(options, input);
+  const std::shared_ptr<const CheckpointReader> input =
+      tools::open_native_checkpoint(storage, options.input, options.tag);
+  const Prepared prepared = prepare(options, *input);
   if (options.dry_run) {
     if (options.json) {
       print_json(reshard_json(prepared.plan, prepared.around));
@@ -101,13 +110,12 @@ int run_in(tools::Team& team, const ReshardRequest& options) {
     }
     return 0;
   }
+  tools::require_outside_checkpoints(storage, options.output);
   tools::require_space(options.output, prepared.plan.disk_bytes);
-  transfer(team, options, input, prepared);
+  const std::string after = transfer(team, options, input, prepared);
   if (!team.is_first()) return 0;
   const Path output = Path(options.output) / prepared.tag;
-  const CheckpointReader written(storage, output);
   const std::string before = identity(prepared.plan.target).value_or("unknown");
-  const std::string after = identity(written.catalog()).value_or("unknown");
   if (options.json) {
     print_json({{"output", output.string()},
                 {"identity_in", before},
@@ -117,8 +125,8 @@ int run_in(tools::Team& team, const ReshardRequest& options) {
                 {"stage", prepared.plan.target.stage},
                 {"payload_bytes", prepared.plan.payload_bytes}});
   } else {
-    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before, input.string(), after,
-                      output.string(),
+    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before, input->folder().string(),
+                      after, output.string(),
                       before == after ? "equal: every tensor has the same digest" : "DIFFERENT"));
   }
   return before == after ? 0 : 1;

@@ -5,6 +5,7 @@
 #include "lib/consolidate.hpp"
 #include "lib/machine.hpp"
 #include "lib/model_config.hpp"
+#include "lib/native_folder.hpp"
 #include "lib/shared_output.hpp"
 #include "lib/size_text.hpp"
 #include "lib/team_observer.hpp"
@@ -71,6 +72,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
   if (options.debug && speaks) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
+  tools::require_outside_checkpoints(storage, output);
   tools::require_space(output, bytes);
   catch_interrupts();  // before anything is created
   converters::SideFiles side_files;
@@ -92,6 +94,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   tools::write_together(
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
       *shared.sink, transfer);
+  tools::publish_together(team, *shared.sink);
   progress.end();
   if (!speaks) return 0;
   if (options.json) {

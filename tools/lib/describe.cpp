@@ -32,7 +32,8 @@ Description::Shard describe_shard(const ShardReader& shard) {
 
 Description describe_native(Storage& storage, const Path& path,
                             const std::optional<std::string>& tag, bool layout) {
-  const CheckpointReader reader(storage, native_checkpoint(storage, path, tag));
+  const auto opened = open_native_checkpoint(storage, path, tag);
+  const CheckpointReader& reader = *opened;
   Description out;
   out.path = reader.folder();
   out.tag = reader.manifest().tag;

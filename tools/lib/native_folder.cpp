@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 namespace unishard::tools {
 
 Path without_trailing_slash(const Path& path) {
@@ -28,9 +31,30 @@ void require_native(Storage& storage, const Path& path) {
         found.problem);
 }
 
-Path native_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag) {
+std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const Path& path,
+                                                         const std::optional<std::string>& tag) {
   require_native(storage, path);
-  return resolve_checkpoint(storage, without_trailing_slash(path), tag);
+  return open_checkpoint(storage, without_trailing_slash(path), tag);
+}
+
+void require_outside_checkpoints(Storage& storage, const Path& output) {
+  const auto holds_checkpoint = [&](const Path& folder) {
+    constexpr std::array<std::string_view, 4> kNames = {
+        kManifestFile, ".metadata", "mp_rank_00_model_states.pt",
+        "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    return std::ranges::any_of(
+        kNames, [&](auto name) { return storage.kind(folder / name) == EntryKind::File; });
+  };
+  std::error_code code;
+  Path folder = std::filesystem::weakly_canonical(without_trailing_slash(output), code);
+  if (code) folder = absolute_folder(output);
+  for (; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (!holds_checkpoint(folder)) continue;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("the output {} lies inside the checkpoint {}", output.string(),
+                      folder.string()),
+          "choose an output beside it; nothing was written");
+  }
 }
 
 std::optional<std::string> tag_of(Storage& storage, const Path& path,

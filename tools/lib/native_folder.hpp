@@ -1,8 +1,9 @@
 #pragma once
 // Finding the native checkpoint that a path means, with a message that says what the path is when
 // it is none.
-#include "unishard/format/storage.hpp"
+#include "unishard/format/checkpoint.hpp"
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,12 @@ Path absolute_folder(const Path& path);
 /// native checkpoint.
 void require_native(Storage& storage, const Path& path);
 
-/// The tag's folder; see resolve_checkpoint().
-Path native_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag);
+/// require_native(), then open_checkpoint().
+std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const Path& path,
+                                                         const std::optional<std::string>& tag);
+
+/// Throws InvalidArgument when `output` is a checkpoint's folder or lies inside one.
+void require_outside_checkpoints(Storage& storage, const Path& output);
 
 /// The tag of the checkpoint that a path means, in formats that have tags: `tag`, what `latest` (or
 /// `latest_universal`) says, or the folder's own name when a `latest` lies beside it.

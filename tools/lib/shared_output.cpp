@@ -74,9 +74,8 @@ SharedSink make_shared_sink(
   return out;
 }
 
-converters::Digests write_together(Team& team, const converters::CopyPlan& plan,
-                                   converters::Sink& sink, const TransferOptions& options,
-                                   WantDigests wants_digests) {
+WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
+                             const TransferOptions& options, WantDigests wants_digests) {
   const bool wants = wants_digests == WantDigests::Yes;
   std::vector<converters::PartDigest> parts;
   std::vector<std::string> seals;
@@ -84,12 +83,19 @@ converters::Digests write_together(Team& team, const converters::CopyPlan& plan,
     converters::copy(plan, sink, options, wants ? &parts : nullptr);
     seals = team.gather(sink.seal());
   });
-  converters::Digests digests;
-  if (wants) digests = gather_digests(team, *plan.target, parts);
-  team.agree("publishing the output", [&] {
-    if (team.is_first()) sink.commit(seals);
+  WrittenOutput out;
+  if (wants) out.digests = gather_digests(team, *plan.target, parts);
+  team.agree("completing the output", [&] {
+    if (team.is_first()) out.staged = sink.complete(seals);
   });
-  return digests;
+  out.staged = team.gather(out.staged.string()).front();
+  return out;
+}
+
+void publish_together(Team& team, converters::Sink& sink) {
+  team.agree("publishing the output", [&] {
+    if (team.is_first()) sink.publish();
+  });
 }
 
 }  // namespace unishard::tools

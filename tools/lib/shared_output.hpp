@@ -26,11 +26,17 @@ SharedSink make_shared_sink(
     Team& team, const Catalog& target,
     const std::function<std::unique_ptr<converters::Sink>(const converters::Share&)>& make);
 
-/// copy(), seal() and commit(). Returns the digests of what all sinks were given, when
-/// `wants_digests`; else none.
+/// A result that is whole and durable, and not published yet.
+struct WrittenOutput {
+  Path staged;                  ///< what Sink::complete() returned
+  converters::Digests digests;  ///< of what all sinks were given, where they were wanted
+};
 enum class WantDigests : std::uint8_t { No, Yes };
-converters::Digests write_together(Team& team, const converters::CopyPlan& plan,
-                                   converters::Sink& sink, const TransferOptions& options,
-                                   WantDigests wants_digests = WantDigests::No);
+/// Collective: copy(), seal() and complete().
+WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
+                             const TransferOptions& options,
+                             WantDigests wants_digests = WantDigests::No);
+/// Collective, after write_together(): gives the result its name.
+void publish_together(Team& team, converters::Sink& sink);
 
 }  // namespace unishard::tools

@@ -50,8 +50,8 @@ PeerError decode(const std::string& text, const Path& path) {
     const bool is_text = failure.is_object() && failure.contains(key) && failure[key].is_string();
     return is_text ? failure[key].get<std::string>() : std::string();
   };
-  constexpr int kLast = static_cast<int>(ErrorCode::Internal);
-  int cause = kLast;
+  constexpr int kLast = static_cast<int>(ErrorCode::Busy);
+  int cause = static_cast<int>(ErrorCode::Internal);
   if (failure.is_object() && failure.contains("cause") && failure["cause"].is_number_integer())
     cause = std::clamp(failure["cause"].get<int>(), 0, kLast);
   return {static_cast<ErrorCode>(cause), text_at("message"), text_at("hint")};

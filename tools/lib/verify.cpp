@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 namespace unishard::tools {
 namespace {
@@ -26,17 +28,20 @@ bool looks_like_tag(Storage& storage, const Path& folder) {
 
 /// The tag that `latest` names, when it names one that is there; anything else is a finding.
 std::optional<std::string> check_latest(Storage& storage, const Path& folder,
-                                        const std::vector<TagEntry>& tags, VerifyReport& report) {
+                                        VerifyReport& report) {
   const Path path = folder / kLatestFile;
   try {
-    const std::optional<std::string> latest = read_latest(storage, folder);
+    std::optional<std::string> latest = read_latest(storage, folder);
     if (!latest) {
       report.notes.push_back(fmt::format("{} is missing: the newest tag is used", path.string()));
       return std::nullopt;
     }
-    const bool is_there = std::any_of(tags.begin(), tags.end(),
-                                      [&](const TagEntry& entry) { return entry.tag == *latest; });
-    if (is_there) return latest;
+    for (std::optional<std::string> before; latest && latest != before;) {  // a writer may move it
+      if (storage.kind(folder / *latest / kManifestFile) == EntryKind::File) return latest;
+      before = latest;
+      latest = read_latest(storage, folder);
+    }
+    if (!latest) return std::nullopt;
     report.findings.push_back(
         {.code = "latest-names-missing-tag",
          .path = path,
@@ -60,27 +65,91 @@ void note_leftovers(Storage& storage, const Path& folder, VerifyReport& report) 
   for (const Entry& entry : storage.list(folder)) {
     if (!is_partial_name(entry.name)) continue;
     report.notes.push_back(
-        fmt::format("{} is the unfinished work of an interrupted save; the next save of the same "
-                    "tag removes it",
+        fmt::format("{} is the unfinished work of a save; once its writer has ended, the next "
+                    "save of the same tag removes it",
                     (folder / entry.name).string()));
   }
 }
 
 std::vector<Path> choose_tags(Storage& storage, const Path& folder, const VerifyOptions& options,
                               VerifyReport& report) {
-  const std::vector<TagEntry> tags = list_tags(storage, folder);
-  const std::optional<std::string> latest = check_latest(storage, folder, tags, report);
+  const std::optional<std::string> latest = check_latest(storage, folder, report);
   note_leftovers(storage, folder, report);
   if (options.tag) return {resolve_checkpoint(storage, folder, options.tag)};
+  if (latest && !options.all_tags) return {folder / *latest};
+  const std::vector<TagEntry> tags = list_tags(storage, folder);
   std::vector<Path> chosen;
   if (options.all_tags) {
     for (const TagEntry& entry : tags) chosen.push_back(folder / entry.tag);
-  } else if (latest) {
-    chosen.push_back(folder / *latest);
   } else if (!tags.empty()) {
     chosen.push_back(folder / tags.back().tag);
   }
   return chosen;
+}
+
+/// Rank 0's choice, for all: another process may see another state of a folder that is written to.
+std::vector<Path> agree_on_tags(Storage& storage, const Path& folder, const VerifyOptions& options,
+                                Team& team, VerifyReport& report) {
+  std::string lines;
+  team.agree("choosing the checkpoints", [&] {
+    if (!team.is_first()) return;
+    for (const Path& path : choose_tags(storage, folder, options, report))
+      lines += path.filename().string() + "\n";
+  });
+  std::istringstream names(team.gather(lines).front());
+  std::vector<Path> chosen;
+  for (std::string name; std::getline(names, name);) chosen.push_back(folder / name);
+  return chosen;
+}
+
+void append(VerifyReport&& from, VerifyReport& to) {
+  std::ranges::move(from.checked, std::back_inserter(to.checked));
+  std::ranges::move(from.findings, std::back_inserter(to.findings));
+  std::ranges::move(from.notes, std::back_inserter(to.notes));
+}
+
+/// Verifies one tag, again when a writer has replaced it meanwhile. Returns false, and reports
+/// nothing, when a writer has removed it.
+bool verify_stable(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
+                   VerifyReport& report) {
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    const std::string stamp = checkpoint_stamp(storage, folder);
+    VerifyReport attempt;
+    verify_tag(storage, folder, options, team, attempt);
+    std::string verdict = "stays";
+    if (!attempt.is_clean() && i < kTries) {
+      const std::string now = checkpoint_stamp(storage, folder);
+      if (now != stamp || (now.empty() && storage.kind(folder) == EntryKind::Missing))
+        verdict = now.empty() ? "removed" : "replaced";
+    }
+    verdict = team.gather(verdict).front();
+    if (verdict == "removed") return false;
+    if (verdict == "replaced") continue;
+    append(std::move(attempt), report);
+    return true;
+  }
+}
+
+void verify_tags(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
+                 VerifyReport& report) {
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    VerifyReport attempt;
+    std::vector<Path> removed;
+    for (const Path& tag : agree_on_tags(storage, folder, options, team, attempt)) {
+      if (!verify_stable(storage, tag, options, team, attempt)) removed.push_back(tag);
+    }
+    if (!removed.empty() && options.tag) {
+      raise(ErrorCode::NotFound,
+            fmt::format("{} was removed while it was verified", removed.front().string()));
+    }
+    if (!removed.empty() && attempt.checked.empty() && i < kTries) continue;  // `latest` has moved
+    for (const Path& tag : removed) {
+      attempt.notes.push_back(fmt::format("{} was removed while it was verified", tag.string()));
+    }
+    return append(std::move(attempt), report);
+  }
 }
 
 }  // namespace
@@ -97,8 +166,11 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
   const bool is_folder = storage.kind(path) == EntryKind::Directory;
   if (is_folder && looks_like_tag(storage, path)) {
     // With a tag: refuses one that is not this folder's.
-    verify_tag(storage, options.tag ? resolve_checkpoint(storage, path, options.tag) : path,
-               options, team, report);
+    const Path folder = options.tag ? resolve_checkpoint(storage, path, options.tag) : path;
+    if (!verify_stable(storage, folder, options, team, report)) {
+      raise(ErrorCode::NotFound,
+            fmt::format("{} was removed while it was verified", folder.string()));
+    }
     return report;
   }
   const converters::Probe found = converters::probe(storage, path);
@@ -110,9 +182,7 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
     raise(storage.kind(path) == EntryKind::Missing ? ErrorCode::NotFound : ErrorCode::Unsupported,
           found.problem);
   }
-  for (const Path& folder : choose_tags(storage, path, options, report)) {
-    verify_tag(storage, folder, options, team, report);
-  }
+  verify_tags(storage, path, options, team, report);
   return report;
 }
 

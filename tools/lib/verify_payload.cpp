@@ -264,11 +264,19 @@ void verify_derived(Storage& storage, const Path& folder, const TransferOptions&
              }},
         team, options);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::Corrupt) throw;
+    if (error.code() != ErrorCode::Corrupt && error.code() != ErrorCode::NotFound) throw;
     damage = error.what();
   }
   for (const std::string& text : team.gather(damage)) {
     if (text.empty()) continue;
+    if (report.findings.empty()) {  // the folder has changed since the shards were opened
+      report.findings.push_back({.code = "shard-missing",
+                                 .path = folder,
+                                 .message = text,
+                                 .hint = {},
+                                 .bytes = {},
+                                 .lost = {}});
+    }
     report.notes.push_back(
         "derived tensors were not rebuilt, since what they derive from is damaged");
     return;

@@ -88,6 +88,7 @@ class TagCheck {
       known.insert(entry.file);
       for (const BaseFile& base : entry.bases) known.insert(base.file);
     }
+    if (storage_.kind(folder_) == EntryKind::Missing) return;  // its shards are findings
     for (const Entry& entry : storage_.list(folder_)) {
       if (known.contains(entry.name)) continue;
       add("stray-file", folder_ / entry.name, "it is not a part of the checkpoint",

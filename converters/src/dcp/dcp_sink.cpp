@@ -318,12 +318,12 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catal
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   Planner planner(catalog, *output);
   torch::OutputPlan plan = planner.plan();
-  auto publish = [partial, &storage, metadata = planner.metadata()] {
+  auto complete = [partial, &storage, metadata = planner.metadata()] {
     write_file(storage, partial->path() / kMetadataFile, metadata);
-    partial->publish();
   };
-  return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(plan),
-                                             std::move(publish), std::move(output), share);
+  return std::make_unique<torch::PlacedSink>(
+      std::move(catalog), std::move(plan),
+      torch::Ending{.partial = partial, .complete = std::move(complete)}, std::move(output), share);
 }
 
 }  // namespace unishard::converters

@@ -265,20 +265,34 @@ std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft
   return notes;
 }
 
+/// `latest` of a UniShard run is what that run resumes from.
+void require_foreign_latest(Storage& storage, const Path& file) {
+  const Path folder = file.parent_path();
+  if (storage.kind(file) == EntryKind::Missing || file.filename() != kLatestFile) return;
+  const std::optional<std::string> latest = read_latest(storage, folder);
+  if (!latest || !is_unishard_checkpoint(storage, folder / *latest)) return;
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} names {}, which is a UniShard checkpoint", file.native(), quote(*latest)),
+        "choose another folder: DeepSpeed's checkpoints need a `latest` of their own; nothing was "
+        "written");
+}
+
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        const std::string& latest_file, Catalog catalog,
                                        OutputDraft draft, const Share& share) {
   validate_tag(tag);
+  if (share.rank == 0) require_foreign_latest(storage, folder / latest_file);
   const auto partial =
       std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   for (torch::ArchivePlan& archive : draft.archives) output->add(std::move(archive));
-  auto publish = [&storage, partial, latest = folder / latest_file, tag] {
-    partial->publish();
+  auto move_latest = [&storage, latest = folder / latest_file, tag] {
     replace_text(storage, latest, tag);
   };
-  return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(draft.plan),
-                                             std::move(publish), std::move(output), share);
+  return std::make_unique<torch::PlacedSink>(
+      std::move(catalog), std::move(draft.plan),
+      torch::Ending{.partial = partial, .complete = {}, .move_latest = std::move(move_latest)},
+      std::move(output), share);
 }
 
 }  // namespace unishard::converters::deepspeed_sink

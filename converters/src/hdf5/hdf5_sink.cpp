@@ -113,7 +113,8 @@ class Hdf5Sink final : public Sink {
     file_->close();
     return {};
   }
-  void commit(std::span<const std::string> /*seals*/) override { partial_.publish(); }
+  Path complete(std::span<const std::string> /*seals*/) override { return partial_.path(); }
+  void publish() override { partial_.publish(); }
 
   std::vector<std::string> notes() const override { return notes_; }
 
@@ -134,8 +135,11 @@ class IdleSink final : public Sink {
     raise(ErrorCode::Internal, "written to a sink that wants nothing");
   }
   std::string seal() override { return {}; }
-  void commit(std::span<const std::string>) override {
-    raise(ErrorCode::Internal, "a process that wrote nothing commits");
+  Path complete(std::span<const std::string>) override {
+    raise(ErrorCode::Internal, "a process that wrote nothing completes the result");
+  }
+  void publish() override {
+    raise(ErrorCode::Internal, "a process that wrote nothing publishes the result");
   }
 
  private:

@@ -1,8 +1,8 @@
 // A native checkpoint is written shard by shard: a shard's file is created when its first bytes
 // come and finished by the call that brings its last ones, so that few files are open at a time
-// whatever the world size is. commit() writes the shards that hold nothing and goes through the
-// protocol of commit.hpp. Where the catalog came with digests, the new manifest must arrive at the
-// same identity before it is published.
+// whatever the world size is. seal() writes the shards that hold nothing; complete() and publish()
+// go through the protocol of commit.hpp. Where the catalog came with digests, the new manifest must
+// arrive at the same identity before it is published.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
@@ -28,30 +28,25 @@ struct RankShard {
 
 class NativeSink final : public Sink {
  public:
-  NativeSink(Storage& storage, Path folder, std::string tag, Catalog catalog,
+  NativeSink(Storage& storage, const Path& folder, const std::string& tag, Catalog catalog,
              const Compression& compression, const Share& share)
       : storage_(storage),
-        folder_(std::move(folder)),
-        tag_(std::move(tag)),
         catalog_(std::move(catalog)),
         options_{chunk_bytes_for(catalog_, compression), compression},
         expected_identity_(identity(catalog_)),
-        is_owner_(share.rank == 0),
         save_id_(share.id.empty() ? new_save_id() : share.id),
-        staging_(staging_folder(folder_, tag_, save_id_)),
+        staging_(staging_folder(folder, tag, save_id_)),
         ranks_(catalog_.world_size) {
     for (TensorInfo& tensor : catalog_.tensors) {
       tensor.crc64.reset();
       tensor.stats.reset();
     }
     plan_ranks(share);
-    if (is_owner_) begin_save(storage_, folder_, tag_, save_id_);
-  }
-
-  ~NativeSink() override {
-    if (committed_) return;
-    for (RankShard& rank : ranks_) rank.writer.reset();
-    if (is_owner_) abandon_save(storage_, folder_, tag_, save_id_);
+    if (share.rank != 0) return;
+    save_.emplace(
+        storage_, folder, tag, save_id_,
+        CommitOptions{
+            .chunk_bytes = options_.chunk_bytes, .identity = expected_identity_, .replace = false});
   }
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }
@@ -75,7 +70,7 @@ class NativeSink final : public Sink {
     return entries.dump();
   }
 
-  void commit(std::span<const std::string> seals) override {
+  Path complete(std::span<const std::string> seals) override {
     std::vector<ShardEntry> entries;
     for (const std::string& seal : seals) {
       for (const Json& entry : parse_json(seal, "the shards of a process"))
@@ -88,10 +83,10 @@ class NativeSink final : public Sink {
     if (!each_once)
       raise(ErrorCode::Internal,
             fmt::format("{}: not every shard was written by one process", staging_.string()));
-    commit_save(storage_, folder_, tag_, save_id_, std::move(catalog_), std::move(entries),
-                {.chunk_bytes = options_.chunk_bytes, .identity = expected_identity_});
-    committed_ = true;
+    save_->complete(std::move(catalog_), std::move(entries));
+    return staging_;
   }
+  void publish() override { save_->publish(); }
 
  private:
   void plan_ranks(const Share& share) {
@@ -136,34 +131,25 @@ class NativeSink final : public Sink {
   }
 
   Storage& storage_;
-  const Path folder_;
-  const std::string tag_;
   Catalog catalog_;
   const ShardOptions options_;
   const std::optional<std::string> expected_identity_;
-  const bool is_owner_;
   const std::string save_id_;
   const Path staging_;
+  std::optional<SaveTransaction> save_;  ///< of process 0; before the writers, which go first
   std::vector<RankShard> ranks_;
   std::vector<Fragment> fragments_;
   std::vector<std::uint32_t> rank_of_;  ///< one per fragment
-  bool committed_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::string tag,
+std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression,
                                        const Share& share) {
   validate_tag(tag);
   validate(catalog, "the new checkpoint");
-  const Path target = folder / tag;
-  if (share.rank == 0 && storage.kind(target) != EntryKind::Missing) {
-    raise(ErrorCode::AlreadyExists, fmt::format("{} is there already", target.string()),
-          "choose another folder or tag; nothing was overwritten");
-  }
-  return std::make_unique<NativeSink>(storage, std::move(folder), std::move(tag),
-                                      std::move(catalog), compression, share);
+  return std::make_unique<NativeSink>(storage, folder, tag, std::move(catalog), compression, share);
 }
 
 }  // namespace unishard::converters

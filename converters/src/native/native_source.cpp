@@ -7,19 +7,20 @@ namespace {
 
 class NativeSource final : public Source {
  public:
-  NativeSource(Storage& storage, Path tag_folder) : reader_(storage, std::move(tag_folder)) {}
+  explicit NativeSource(std::shared_ptr<const CheckpointReader> reader)
+      : reader_(std::move(reader)) {}
 
   std::string format() const override { return "native"; }
-  const Catalog& catalog() const override { return reader_.catalog(); }
+  const Catalog& catalog() const override { return reader_->catalog(); }
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
-    reader_.read(tensor, range, out);
+    reader_->read(tensor, range, out);
   }
   std::uint64_t read_boundary(std::size_t tensor, std::uint64_t element) const override {
-    return reader_.chunk_start(tensor, element);
+    return reader_->chunk_start(tensor, element);
   }
 
  private:
-  CheckpointReader reader_;
+  const std::shared_ptr<const CheckpointReader> reader_;
 };
 
 }  // namespace
@@ -28,7 +29,11 @@ std::unique_ptr<Source> open_native(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
   // "folder/" has no name, and resolve_checkpoint() compares names with the tag.
   const Path folder = path.has_filename() ? path : path.parent_path();
-  return std::make_unique<NativeSource>(storage, resolve_checkpoint(storage, folder, tag));
+  return make_native_source(open_checkpoint(storage, folder, tag));
+}
+
+std::unique_ptr<Source> make_native_source(std::shared_ptr<const CheckpointReader> reader) {
+  return std::make_unique<NativeSource>(std::move(reader));
 }
 
 }  // namespace unishard::converters

@@ -71,12 +71,14 @@ class SafetensorsSink final : public Sink {
     return {};
   }
 
-  void commit(std::span<const std::string> /*seals*/) override {
+  Path complete(std::span<const std::string> /*seals*/) override {
     if (is_folder_ && file_names_.size() > 1) write_index();
     for (const auto& [name, content] : side_files_)
       replace_text(storage_, partial_.path() / name, content);
-    partial_.publish();
+    partial_.sync();
+    return partial_.path();
   }
+  void publish() override { partial_.publish(); }
 
  private:
   struct Place {

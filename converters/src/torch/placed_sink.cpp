@@ -21,9 +21,9 @@ OutputPlan our_part(OutputPlan plan, const TorchOutput& output) {
 
 }  // namespace
 
-PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
+PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, Ending ending,
                        std::unique_ptr<TorchOutput> output, const Share& share)
-    : catalog_(std::move(catalog)), publish_(std::move(publish)), output_(std::move(output)) {
+    : catalog_(std::move(catalog)), ending_(std::move(ending)), output_(std::move(output)) {
   output_->keep(share);
   plan_ = our_part(std::move(plan), *output_);
   fragments_.reserve(plan_.placements.size());
@@ -56,6 +56,17 @@ std::string PlacedSink::seal() {
   }
   output_->finish();
   return {};
+}
+
+Path PlacedSink::complete(std::span<const std::string> /*seals*/) {
+  if (ending_.complete) ending_.complete();
+  ending_.partial->sync();
+  return ending_.partial->path();
+}
+
+void PlacedSink::publish() {
+  ending_.partial->publish();
+  if (ending_.move_latest) ending_.move_latest();
 }
 
 }  // namespace unishard::converters::torch

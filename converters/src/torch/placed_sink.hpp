@@ -3,6 +3,7 @@
 // and DeepSpeed have in common; they differ in the plan.
 #include "unishard/converters/sink.hpp"
 
+#include "partial_output.hpp"
 #include "torch/torch_output.hpp"
 
 #include <functional>
@@ -24,7 +25,7 @@ struct Placement {
 /// Everything that a sink needs to know before the first byte.
 struct OutputPlan {
   std::vector<Placement> placements;  ///< an element may be placed several times
-  /// Bytes that are no tensor's: written by commit() before the headers.
+  /// Bytes that are no tensor's: written by seal() before the headers.
   struct Constant {
     std::size_t archive = 0, storage = 0;
     std::uint64_t offset = 0;
@@ -35,25 +36,32 @@ struct OutputPlan {
   std::vector<std::string> notes;  ///< what the format cannot express
 };
 
+/// How a PlacedSink's result becomes whole and visible.
+struct Ending {
+  std::shared_ptr<PartialOutput> partial;
+  std::function<void()> complete = {};     ///< writes what lies beside the archives; may be empty
+  std::function<void()> move_latest = {};  ///< runs after the result has its name; may be empty
+};
+
 class PlacedSink final : public Sink {
  public:
-  /// `publish` runs in commit() after all files are synced. Destroyed without commit(), `output` is
-  /// dropped first, then `publish` with what it holds (a PartialOutput removes the files). Of
-  /// several processes each writes whole files.
-  PlacedSink(Catalog catalog, OutputPlan plan, std::function<void()> publish,
-             std::unique_ptr<TorchOutput> output, const Share& share);
+  /// Destroyed without publish(), the sink drops `output` first, then `ending`, whose PartialOutput
+  /// removes the files. Of several processes each writes whole files.
+  PlacedSink(Catalog catalog, OutputPlan plan, Ending ending, std::unique_ptr<TorchOutput> output,
+             const Share& share);
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }
   void write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) override;
   std::string seal() override;
-  void commit(std::span<const std::string> /*seals*/) override { publish_(); }
+  Path complete(std::span<const std::string> seals) override;
+  void publish() override;
   std::vector<std::string> notes() const override { return plan_.notes; }
 
  private:
   const Catalog catalog_;
   OutputPlan plan_;
   std::vector<Fragment> fragments_;
-  std::function<void()> publish_;
+  Ending ending_;
   std::unique_ptr<TorchOutput> output_;  ///< of the files that are this process's
 };
 

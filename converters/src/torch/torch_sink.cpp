@@ -248,15 +248,15 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog cat
   } else {
     plan_single_file(catalog, partial->output(), *files, plan);
   }
-  auto publish = [&storage, partial, index, side_files = std::move(options.side_files)] {
+  auto complete = [&storage, partial, index, side_files = std::move(options.side_files)] {
     for (const auto& [name, content] : side_files)
       replace_text(storage, partial->path() / name, content);
     if (!index.empty())
       replace_text(storage, partial->path() / "pytorch_model.bin.index.json", index);
-    partial->publish();
   };
-  return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(plan),
-                                             std::move(publish), std::move(files), share);
+  return std::make_unique<torch::PlacedSink>(
+      std::move(catalog), std::move(plan),
+      torch::Ending{.partial = partial, .complete = std::move(complete)}, std::move(files), share);
 }
 
 }  // namespace unishard::converters

@@ -52,9 +52,9 @@ void raise_errno(std::string_view action, std::string_view path, int error_numbe
 }
 
 std::string_view to_string(ErrorCode code) {
-  static constexpr std::array<std::string_view, 11> kNames = {
+  static constexpr std::array<std::string_view, 12> kNames = {
       "invalid argument", "not found", "already exists", "corrupt",     "unsupported", "mismatch",
-      "input/output",     "no space",  "cancelled",      "peer failed", "internal"};
+      "input/output",     "no space",  "cancelled",      "peer failed", "internal",    "busy"};
   return kNames.at(static_cast<std::size_t>(code));
 }
 
@@ -74,6 +74,7 @@ int exit_status(ErrorCode code) {
     case ErrorCode::NoSpace:
     case ErrorCode::Cancelled:
     case ErrorCode::PeerFailed:
+    case ErrorCode::Busy:
       return 3;
   }
   return 5;

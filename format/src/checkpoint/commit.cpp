@@ -1,61 +1,63 @@
 // The commit protocol. A reader sees a checkpoint exactly when `<tag>/manifest.json` exists, and
 // every byte that the manifest vouches for is on disk before it does.
 //
+// clang-format off
+//  0. Rank 0 locks the tag by `.<tag>.lock`, which excludes other writers until the save has ended,
+//     and refuses a name that something other than a UniShard checkpoint has.
 //  1. Rank 0 creates the staging folder `<tag>.partial-<save id>`. Readers skip such names, so
-//  nothing is visible yet.
+//     nothing is visible yet.
 //  2. Each rank writes its shard there (ShardWriter). The save id is in every shard: two saves can
-//  never mix.
+//     never mix.
 //  3. Each rank syncs and closes its shard and checks both results. Then the ranks agree; if one
-//  failed, rank 0
-//     calls abandon_save() and all throw.
+//     failed, rank 0 destroys its SaveTransaction and all throw.
 //  4. Rank 0 reads the tables of every shard back from the file system (what was written is what is
-//  there) and syncs the
-//     staging folder, so that the shards' names survive a crash.
+//     there) and syncs the staging folder, so that the shards' names survive a crash.
 //  5. Rank 0 writes the manifest under another name and syncs it: a crash leaves no half manifest
-//  under the real name.
+//     under the real name.
 //  6. Rank 0 renames it to manifest.json and syncs the staging folder.
-//  7. Rank 0 renames the staging folder to `<tag>`. This is the commit. Where the tag exists the
-//  two folders are exchanged in
-//     one atomic step; the old one then has the staging name and goes in step 10.
+//  7. Rank 0 renames the staging folder to `<tag>`, which must be free. This is the commit. Where
+//     `<tag>` is a UniShard checkpoint the two folders are exchanged in one atomic step; the old
+//     one then has the staging name and goes in step 10.
 //  8. Rank 0 syncs the parent folder: the commit is durable.
-//  9. `latest` is replaced (write beside, sync, rename, sync). A crash before leaves it on the
-//  older checkpoint, which is
-//     complete.
+//  9. `latest` is replaced (write beside, sync, rename, sync). A crash before leaves it on the older
+//     checkpoint, which is complete.
 // 10. Retention: hide (rename), then delete, so that a crash never leaves half a checkpoint under a
-// tag.
+//     tag. Nothing that fails here fails the save.
+// clang-format on
 #include "unishard/format/commit.hpp"
 
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+
+#include "checkpoint/sweep.hpp"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
+#include <utility>
 
 namespace unishard {
 namespace {
 
-constexpr std::int64_t kAbandonedSeconds = std::int64_t{24} * 3600;
-
-void report(const CommitOptions& options, CommitStep step) {
-  if (options.on_step) options.on_step(step);
+bool has_committed_tag(Storage& storage, const Path& folder) {
+  return std::ranges::any_of(storage.list(folder), [&](const Entry& entry) {
+    return entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
+           storage.kind(folder / entry.name / kManifestFile) == EntryKind::File;
+  });
 }
 
-void remove_abandoned(Storage& storage, const Path& folder, std::string_view tag) {
-  const std::int64_t now = std::time(nullptr);
-  for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind != EntryKind::Directory || !has_mark(entry.name, kPartialMark)) continue;
-    const bool same_tag =
-        entry.name.size() == tag.size() + kPartialMark.size() + 32 && entry.name.starts_with(tag);
-    if (same_tag || now - entry.modified_seconds > kAbandonedSeconds)
-      storage.remove_tree(folder / entry.name);
+/// `latest` of another program's run is what that run resumes from.
+void require_own_latest(Storage& storage, const Path& folder) {
+  const std::optional<std::string> latest = read_latest(storage, folder);
+  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
+      is_unishard_checkpoint(storage, folder / *latest)) {
+    return;
   }
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} names {}, which is not a UniShard checkpoint",
+                    (folder / kLatestFile).native(), quote(*latest)),
+        "another program uses this folder: write to another one; nothing was written");
 }
 
 // Tensor digests and statistics from the shards' tables as they are on disk. Opening each shard
@@ -114,75 +116,125 @@ void write_manifest(Storage& storage, const Path& path, const std::string& text)
 
 }  // namespace
 
-std::string new_save_id() {
-  std::array<std::uint64_t, 2> random{};
-  if (::getrandom(random.data(), sizeof(random), 0) != sizeof(random))
-    raise_errno("reading", "the system's random source", errno);
-  return hex64(random[0]) + hex64(random[1]);
-}
-
 Path staging_folder(const Path& folder, std::string_view tag, const std::string& save_id) {
   return folder / marked_name(tag, kPartialMark, save_id);
 }
 
-Path begin_save(Storage& storage, const Path& folder, std::string_view tag,
-                const std::string& save_id, const CommitOptions& options) {
-  validate_tag(tag);
-  storage.make_directory(folder);
-  remove_abandoned(storage, folder, tag);
-  report(options, CommitStep::CreateStaging);
-  Path staging = staging_folder(folder, tag, save_id);
-  storage.create_directory(staging);
-  return staging;
-}
-
-Manifest commit_save(Storage& storage, const Path& folder, std::string_view tag,
-                     const std::string& save_id, Catalog catalog, std::vector<ShardEntry> shards,
-                     const CommitOptions& options) {
-  const Path staging = staging_folder(folder, tag, save_id);
-  Manifest manifest{save_id,
-                    std::string(tag),
-                    std::time(nullptr),
-                    options.chunk_bytes,
-                    std::move(catalog),
-                    std::move(shards)};
-  validate(manifest.catalog, fmt::format("saving {}", tag));
-  combine_digests(storage, staging, manifest);
-  if (options.identity) check_identity(manifest, staging, *options.identity);
-  report(options, CommitStep::SyncStaging);
-  storage.sync_directory(staging);
-
-  report(options, CommitStep::WriteManifest);
-  const Path hidden = staging / "manifest.writing";
-  write_manifest(storage, hidden, encode_manifest(manifest));
-  report(options, CommitStep::SyncManifest);
-  storage.rename(hidden, staging / kManifestFile);
-  storage.sync_directory(staging);
-
-  report(options, CommitStep::PublishTag);
-  const Path published = folder / tag;
-  const bool replaces = storage.kind(published) != EntryKind::Missing;
-  if (replaces) {
-    storage.exchange(staging, published);
-  } else {
-    storage.rename(staging, published);
+void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
+                         bool may_replace) {
+  const Path path = folder / tag;
+  if (storage.kind(folder) == EntryKind::Missing) return;
+  const std::vector<Entry> entries = storage.list(folder);
+  if (std::ranges::find(entries, tag, &Entry::name) == entries.end()) return;
+  if (!is_unishard_checkpoint(storage, path)) {
+    raise(ErrorCode::AlreadyExists,
+          fmt::format("{} is there already and is not a UniShard checkpoint", path.native()),
+          "UniShard replaces nothing but its own checkpoints: move it away, or choose another "
+          "folder or tag");
   }
-  report(options, CommitStep::SyncFolder);
-  storage.sync_directory(folder);
-
-  report(options, CommitStep::MoveLatest);
-  if (options.move_latest) replace_text(storage, folder / kLatestFile, std::string(tag) + "\n");
-  report(options, CommitStep::Retain);
-  if (replaces) storage.remove_tree(staging);
-  prune(storage, folder, options.keep_last);
-  return manifest;
+  if (!may_replace) {
+    raise(ErrorCode::AlreadyExists, fmt::format("{} is there already", path.native()),
+          "choose another folder or tag, or remove it first; nothing was overwritten");
+  }
 }
 
-void abandon_save(Storage& storage, const Path& folder, std::string_view tag,
-                  const std::string& save_id) noexcept {
+SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
+                                 std::string save_id, CommitOptions options)
+    : storage_(storage),
+      folder_(std::move(folder)),
+      tag_(std::move(tag)),
+      save_id_(std::move(save_id)),
+      options_(std::move(options)),
+      staging_(staging_folder(folder_, tag_, save_id_)) {
+  validate_tag(tag_);
+  storage_.make_directory(folder_);
+  if (options_.move_latest) require_own_latest(storage_, folder_);
+  lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
+  require_replaceable(storage_, folder_, tag_, options_.replace);
+  if (has_committed_tag(storage_, folder_)) remove_dead_staging(storage_, folder_, tag_);
+  report(CommitStep::CreateStaging);
+  storage_.create_directory(staging_);
+}
+
+SaveTransaction::~SaveTransaction() {
+  if (published_) return;
   try {
-    storage.remove_tree(staging_folder(folder, tag, save_id));
+    storage_.remove_tree(staging_);
   } catch (const std::exception&) {  // the next save of this tag removes it
+  }
+}
+
+void SaveTransaction::report(CommitStep step) const {
+  if (options_.on_step) options_.on_step(step);
+}
+
+void SaveTransaction::warn(const std::string& sentence) const noexcept {
+  if (options_.warn) options_.warn(sentence);
+}
+
+const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntry> shards) {
+  manifest_ = {save_id_,         tag_, std::time(nullptr), options_.chunk_bytes, std::move(catalog),
+               std::move(shards)};
+  validate(manifest_.catalog, fmt::format("saving {}", tag_));
+  combine_digests(storage_, staging_, manifest_);
+  if (options_.identity) check_identity(manifest_, staging_, *options_.identity);
+  report(CommitStep::SyncStaging);
+  storage_.sync_directory(staging_);
+
+  report(CommitStep::WriteManifest);
+  const Path hidden = staging_ / kHiddenManifestFile;
+  write_manifest(storage_, hidden, encode_manifest(manifest_));
+  report(CommitStep::SyncManifest);
+  storage_.rename(hidden, staging_ / kManifestFile);
+  storage_.sync_directory(staging_);
+  return manifest_;
+}
+
+/// Other processes may remove or create the name between a look and the move: then again.
+void SaveTransaction::move_into_place() {
+  constexpr int kTries = 10;
+  const Path published = folder_ / tag_;
+  for (int i = 1;; ++i) {
+    require_replaceable(storage_, folder_, tag_, options_.replace);
+    try {
+      if (storage_.kind(published) == EntryKind::Missing)
+        return storage_.rename_new(staging_, published);
+      storage_.exchange(staging_, published);
+      if (is_unishard_checkpoint(storage_, staging_)) return;
+      storage_.exchange(staging_, published);  // something else has come in between
+    } catch (const Error& error) {
+      const bool has_moved =
+          error.code() == ErrorCode::NotFound || error.code() == ErrorCode::AlreadyExists;
+      if (!has_moved || i == kTries) throw;
+    }
+  }
+}
+
+void SaveTransaction::publish() {
+  report(CommitStep::PublishTag);
+  lock_->require_held();
+  move_into_place();
+  published_ = true;
+  report(CommitStep::SyncFolder);
+  storage_.sync_directory(folder_);
+
+  report(CommitStep::MoveLatest);
+  if (options_.move_latest) replace_text(storage_, folder_ / kLatestFile, tag_ + "\n");
+  report(CommitStep::Retain);
+  retain();
+}
+
+void SaveTransaction::retain() noexcept {
+  const auto report_kept = [&](const std::string& name, const std::string& reason) {
+    warn(fmt::format("{} is kept: {}", (folder_ / name).native(), reason));
+  };
+  try {
+    detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
+    detail::remove_dead_staging(storage_, folder_, kLatestFile, report_kept);
+    for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last).kept)
+      report_kept(kept.tag, kept.reason);
+  } catch (const std::exception& error) {
+    warn(fmt::format("older checkpoints in {} are kept: {}", folder_.native(), error.what()));
   }
 }
 

@@ -2,6 +2,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/leftover.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/output_lock.hpp"
 
 #include <fmt/format.h>
 
@@ -15,6 +16,28 @@ Manifest read_manifest(Storage& storage, const Path& tag_folder) {
   return decode_manifest(read_text(storage, path, limits::kManifestBytes), path.native());
 }
 
+std::string checkpoint_stamp(Storage& storage, const Path& tag_folder) {
+  // {"crc64":"<16 digits>",\n"format":"unishard"
+  constexpr std::size_t kHeadBytes = 48;
+  try {
+    const auto file = storage.open(tag_folder / kManifestFile);
+    std::string head(std::min<std::uint64_t>(file->size(), kHeadBytes), '\0');
+    file->read_at(0, std::as_writable_bytes(std::span(head)));
+    return head;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Io) throw;
+    return {};
+  }
+}
+
+bool is_unishard_checkpoint(Storage& storage, const Path& tag_folder) {
+  const auto entries = storage.list(parent_folder(tag_folder));
+  const auto found = std::ranges::find(entries, tag_folder.filename().native(), &Entry::name);
+  if (found == entries.end() || found->kind != EntryKind::Directory) return false;
+  const std::string head = checkpoint_stamp(storage, tag_folder);
+  return head.starts_with("{\"crc64\":\"") && head.find("\"format\":\"unishard\"") != head.npos;
+}
+
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
   std::vector<TagEntry> tags;
   for (const Entry& entry : storage.list(folder)) {
@@ -26,6 +49,7 @@ std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
       tag.step = manifest.catalog.step;
       tag.saved_unix_seconds = manifest.saved_unix_seconds;
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::NotFound) continue;  // removed meanwhile
       tag.problem = error.what();
     }
     tags.push_back(std::move(tag));
@@ -89,8 +113,13 @@ Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<
     not_found(path, fmt::format("no complete checkpoint with tag {}", quote(*tag)),
               list_tags(storage, path));
   }
-  const std::optional<std::string> latest = read_latest(storage, path);
+  std::optional<std::string> latest = read_latest(storage, path);
   if (latest) {
+    while (!has_manifest(storage, path / *latest)) {
+      const auto now = read_latest(storage, path);
+      if (now == latest || !now) break;
+      latest = now;
+    }
     if (has_manifest(storage, path / *latest)) return path / *latest;
     not_found(path / kLatestFile,
               fmt::format("names {}, which is not a complete checkpoint here", quote(*latest)),
@@ -101,6 +130,30 @@ Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<
                                    [](const TagEntry& entry) { return entry.problem.empty(); });
   if (newest == tags.rend()) not_found(path, "no complete checkpoint here", tags);
   return path / newest->tag;
+}
+
+void read_stable(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+                 const std::function<void(const Path& tag_folder)>& read) {
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    const Path folder = resolve_checkpoint(storage, path, tag);
+    const std::string stamp = checkpoint_stamp(storage, folder);
+    try {
+      return read(folder);
+    } catch (const Error&) {
+      const bool is_unchanged = !stamp.empty() && checkpoint_stamp(storage, folder) == stamp;
+      if (i == kTries || is_unchanged) throw;
+    }
+  }
+}
+
+std::unique_ptr<CheckpointReader> open_checkpoint(Storage& storage, const Path& path,
+                                                  const std::optional<std::string>& tag) {
+  std::unique_ptr<CheckpointReader> reader;
+  read_stable(storage, path, tag, [&](const Path& folder) {
+    reader = std::make_unique<CheckpointReader>(storage, folder);
+  });
+  return reader;
 }
 
 }  // namespace unishard

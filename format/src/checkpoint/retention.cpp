@@ -1,36 +1,97 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+
+#include "checkpoint/sweep.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 namespace unishard {
+namespace {
 
-std::vector<std::string> plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
-  if (keep_last == 0) return {};
-  std::vector<TagEntry> complete = list_tags(storage, folder);
-  std::erase_if(complete, [](const TagEntry& tag) { return !tag.problem.empty(); });
-  if (complete.size() <= keep_last) return {};
-  complete.resize(complete.size() - keep_last);
-  const std::optional<std::string> latest = read_latest(storage, folder);
-  std::vector<std::string> tags;
-  for (const TagEntry& tag : complete) {
-    if (tag.tag != latest) tags.push_back(tag.tag);
+/// Why the checkpoint does not count as one to keep; empty when it is whole.
+std::string damage_of(Storage& storage, const Path& tag_folder) {
+  try {
+    const CheckpointReader opened(storage, tag_folder);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
   }
-  return tags;
 }
 
-std::vector<std::string> prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
-  const std::vector<std::string> tags = plan_prune(storage, folder, keep_last);
-  for (const std::string& tag : tags) {
-    storage.rename(folder / tag, folder / marked_name(tag, kRemovedMark, new_save_id()));
+/// Why a checkpoint that need not be kept is not removed; empty when it may be.
+std::string reason_to_stay(Storage& storage, const Path& tag_folder) {
+  const auto foreign = detail::find_foreign_entry(storage, tag_folder);
+  return foreign ? fmt::format("it holds {}, which UniShard did not write", quote(*foreign)) : "";
+}
+
+bool is_gone(Storage& storage, const Path& tag_folder) {
+  return storage.kind(tag_folder / kManifestFile) == EntryKind::Missing;
+}
+
+/// Hides one checkpoint unless `latest` has come to name it. Returns its new name, or nothing when
+/// another process was first.
+std::optional<std::string> hide(Storage& storage, const Path& folder, const std::string& tag) {
+  const OutputLock lock = OutputLock::beside(storage, folder / tag);
+  if (read_latest(storage, folder) == tag) return std::nullopt;
+  std::string hidden = marked_name(tag, kRemovedMark, new_save_id());
+  try {
+    storage.rename(folder / tag, folder / hidden);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::NotFound) return std::nullopt;
+    throw;
   }
-  if (!tags.empty()) storage.sync_directory(folder);
-  for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind == EntryKind::Directory && has_mark(entry.name, kRemovedMark))
-      storage.remove_tree(folder / entry.name);
+  return hidden;
+}
+
+}  // namespace
+
+PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
+  PruneResult plan;
+  if (keep_last == 0) return plan;
+  const std::vector<TagEntry> tags = list_tags(storage, folder);
+  if (tags.size() <= keep_last) return plan;
+  const std::optional<std::string> latest = read_latest(storage, folder);
+  std::uint32_t whole = 0;
+  for (const TagEntry& tag : std::views::reverse(tags)) {
+    const Path tag_folder = folder / tag.tag;
+    std::string reason = tag.problem;
+    const bool is_candidate = reason.empty() && whole == keep_last;
+    if (is_candidate && tag.tag == latest) continue;
+    if (is_candidate) {
+      reason = reason_to_stay(storage, tag_folder);
+    } else if (reason.empty()) {
+      reason = damage_of(storage, tag_folder);
+      if (reason.empty()) ++whole;
+    }
+    if (!reason.empty() && !is_gone(storage, tag_folder)) {
+      plan.kept.push_back({tag.tag, std::move(reason)});
+    } else if (is_candidate && reason.empty()) {
+      plan.removed.push_back(tag.tag);
+    }
   }
-  return tags;
+  std::ranges::reverse(plan.removed);
+  return plan;
+}
+
+PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
+  PruneResult plan = plan_prune(storage, folder, keep_last);
+  PruneResult done{{}, std::move(plan.kept)};
+  const auto keep = [&](const std::string& name, const std::string& reason) {
+    done.kept.push_back({name, reason});
+  };
+  for (const std::string& tag : plan.removed) {
+    try {
+      if (hide(storage, folder, tag)) done.removed.push_back(tag);
+    } catch (const Error& error) {
+      keep(tag, error.what());
+    }
+  }
+  if (!done.removed.empty()) storage.sync_directory(folder);
+  detail::sweep(storage, folder, keep);
+  return done;
 }
 
 }  // namespace unishard

@@ -2,6 +2,7 @@
 #include "unishard/format/storage.hpp"
 
 #include "storage/posix_file.hpp"
+#include "storage/posix_lock.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -83,6 +84,21 @@ class PosixStorage final : public Storage {
     if (::rename(from.c_str(), to.c_str()) != 0)
       raise_errno(fmt::format("renaming {} to", from.native()), to.native(), errno);
   }
+  void rename_new(const Path& from, const Path& to) override {
+    if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) ==
+        0)
+      return;
+    const std::string action = fmt::format("renaming {} to", from.native());
+    if (errno != EINVAL && errno != ENOSYS) raise_errno(action, to.native(), errno);
+    if (kind(from) == EntryKind::Directory) {
+      // The file system lacks the flag. rename() replaces nothing but an empty folder.
+      if (kind(to) != EntryKind::Missing) raise_errno(action, to.native(), EEXIST);
+      rename(from, to);
+      return;
+    }
+    if (::link(from.c_str(), to.c_str()) != 0) raise_errno(action, to.native(), errno);
+    remove_file(from);
+  }
   void exchange(const Path& a, const Path& b) override {
     if (::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0)
       return;
@@ -105,9 +121,19 @@ class PosixStorage final : public Storage {
     raise_errno(action, to.native(), error);
   }
   void remove_tree(const Path& path) override {
+    // An entry that another process removes first, or adds, ends remove_all() early.
+    constexpr int kTries = 100;
     std::error_code code;
-    std::filesystem::remove_all(path, code);
-    if (code) raise_errno("removing", path.native(), code.value());
+    for (int i = 0; i < kTries; ++i) {
+      std::filesystem::remove_all(path, code);
+      if (code != std::errc::no_such_file_or_directory && code != std::errc::directory_not_empty)
+        break;
+    }
+    if (code && code != std::errc::no_such_file_or_directory)
+      raise_errno("removing", path.native(), code.value());
+  }
+  void remove_directory(const Path& path) override {
+    if (::rmdir(path.c_str()) != 0) raise_errno("removing", path.native(), errno);
   }
   void remove_file(const Path& path) override {
     if (::unlink(path.c_str()) != 0) raise_errno("removing", path.native(), errno);
@@ -116,6 +142,9 @@ class PosixStorage final : public Storage {
     auto folder = open_with(path, O_RDONLY | O_DIRECTORY, "opening folder");
     folder->sync();
     folder->close();
+  }
+  LockAttempt try_lock(const Path& path, const std::string& description) override {
+    return try_posix_lock(path, description);
   }
 
  private:

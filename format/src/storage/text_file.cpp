@@ -1,4 +1,5 @@
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <fmt/format.h>
@@ -18,15 +19,20 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
 }
 
 void replace_text(Storage& storage, const Path& path, std::string_view text) {
-  const Path beside = path.native() + ".writing";
-  if (storage.kind(beside) != EntryKind::Missing) storage.remove_file(beside);
-  {
+  const Path beside = marked_name(path.native(), kPartialMark, new_save_id());
+  try {
     const auto file = storage.create(beside);
     file->write_at(0, std::as_bytes(std::span(text)));
     file->sync();
     file->close();
+    storage.rename(beside, path);
+  } catch (...) {
+    try {
+      storage.remove_tree(beside);
+    } catch (const std::exception&) {  // its name says that it is no result
+    }
+    throw;
   }
-  storage.rename(beside, path);
   storage.sync_directory(path.has_parent_path() ? path.parent_path() : Path("."));
 }
 

@@ -37,6 +37,7 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
       incremental_(request.incremental) {
   catalog_.client_state = request.client_state;
   commit_.chunk_bytes = chunk_bytes_for(catalog_, compression_);
+  commit_.warn = [this](const std::string& sentence) { warnings_.push_back(sentence); };
 }
 
 void Save::begin(Communicator& communicator) {
@@ -44,7 +45,7 @@ void Save::begin(Communicator& communicator) {
   agree(communicator, "starting the save", [&] {
     if (!is_first()) return;
     id = new_save_id();
-    begin_save(storage_, folder_, tag_, id, commit_);
+    transaction_.emplace(storage_, folder_, tag_, id, commit_);
     if (incremental_) base = latest_tag(storage_, folder_);
   });
   save_id_ = gather_text(communicator, id).front();
@@ -63,12 +64,11 @@ SaveReport Save::finish(Communicator& communicator, const GiveFragment& give) {
           .folder = (folder_ / tag_).string(),
           .identity = identity_,
           .bytes = catalog_.stored_bytes(),
-          .written_bytes = written_bytes_};
+          .written_bytes = written_bytes_,
+          .warnings = warnings_};
 }
 
-void Save::abandon() noexcept {
-  if (is_first()) abandon_save(storage_, folder_, tag_, save_id_);
-}
+void Save::abandon() noexcept { transaction_.reset(); }
 
 /// Null where there is nothing to share with. A checkpoint that cannot be read is no reason to
 /// fail: what it would have held is written.
@@ -105,9 +105,10 @@ void Save::commit(Communicator& communicator) {
       written_bytes_ += shards.back().bytes;
     }
     if (!is_first()) return;
-    const Manifest manifest =
-        commit_save(storage_, folder_, tag_, save_id_, catalog_, std::move(shards), commit_);
+    const Manifest& manifest = transaction_->complete(catalog_, std::move(shards));
     identity_ = unishard::identity(manifest.catalog).value_or("");
+    transaction_->publish();
+    transaction_.reset();  // other writers may have the tag from now on
   });
 }
 

@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ class Save {
   bool incremental_;
   std::string base_tag_;  ///< empty: nothing to share with
   std::string save_id_, entry_, identity_;
+  std::optional<SaveTransaction> transaction_;  ///< of rank 0, from begin() on
+  std::vector<std::string> warnings_;
   std::uint64_t written_bytes_ = 0;  ///< by all ranks
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 // A checkpoint of any format, being written. Nothing is visible under its final name before
-// commit(); the destructor of an uncommitted sink removes what it wrote.
+// publish(); the destructor of a sink that has not published removes what it wrote.
 #include "unishard/converters/share.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/compression.hpp"
@@ -17,8 +17,8 @@ namespace unishard::converters {
 
 /// Several processes that share a file system can write one result. Each makes the sink with the
 /// same arguments and its own Share: process 0 first, the others when that is done. Each writes its
-/// fragments() and calls seal(); process 0 commits with what all seal() returned. Where the result
-/// is given up, process 0 must be the last to destroy its sink.
+/// fragments() and calls seal(); process 0 completes the result with what all seal() returned, and
+/// publishes it. Where the result is given up, process 0 must be the last to destroy its sink.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -32,13 +32,22 @@ class Sink {
   /// exactly once; any order.
   virtual void write(std::size_t fragment, ElementRange range,
                      std::span<const std::byte> bytes) = 0;
-  /// Makes what this process wrote durable; returns what commit() must know of it. At most once,
+  /// Makes what this process wrote durable; returns what complete() must know of it. At most once,
   /// after everything was written.
   virtual std::string seal() = 0;
-  /// Process 0, at most once, after every seal(): makes the result visible and durable. `seals`: of
-  /// all shares, by rank.
-  virtual void commit(std::span<const std::string> seals) = 0;
-  /// Of a process that writes alone.
+  /// Process 0, at most once, after every seal(): makes the result whole and durable under a name
+  /// that nobody takes for a result, and returns that name. open_source_as() reads it there.
+  /// `seals`: of all shares, by rank.
+  virtual Path complete(std::span<const std::string> seals) = 0;
+  /// Process 0, at most once, after complete(): gives the result its name. Throws AlreadyExists
+  /// when something has got that name meanwhile; nothing is overwritten.
+  virtual void publish() = 0;
+  /// complete() and publish().
+  void commit(std::span<const std::string> seals) {
+    complete(seals);
+    publish();
+  }
+  /// The same, and seal() before them, of a process that writes alone.
   void commit() {
     const std::string sealed = seal();
     commit(std::span(&sealed, 1));
@@ -49,7 +58,7 @@ class Sink {
 
 /// Native checkpoint `<folder>/<tag>` with catalog.world_size shards at catalog.stage. Throws
 /// AlreadyExists when the tag is there. A share is whole shards.
-std::unique_ptr<Sink> make_native_sink(Storage& storage, Path folder, std::string tag,
+std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression = {},
                                        const Share& share = {});
 

@@ -1,6 +1,7 @@
 #pragma once
 // A checkpoint of any format, for reading. Tools are written against this interface only.
 #include "unishard/format/catalog.hpp"
+#include "unishard/format/checkpoint.hpp"
 #include "unishard/format/storage.hpp"
 #include "unishard/format/transfer.hpp"
 
@@ -48,5 +49,12 @@ Probe probe(Storage& storage, const Path& path);
 /// Unsupported with probe()'s explanation.
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag = {});
+
+/// A checkpoint that is open already.
+std::unique_ptr<Source> make_native_source(std::shared_ptr<const CheckpointReader> reader);
+
+/// Opens `path` as a checkpoint of `format`, a name of registry.hpp, whatever its name looks like:
+/// one checkpoint's folder or file, as Sink::complete() returns it.
+std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format, const Path& path);
 
 }  // namespace unishard::converters

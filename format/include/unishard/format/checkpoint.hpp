@@ -3,6 +3,7 @@
 #include "unishard/format/manifest.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,14 @@ struct TagEntry {
 /// Throws what read_text() and decode_manifest() do.
 Manifest read_manifest(Storage& storage, const Path& tag_folder);
 
+/// True when `tag_folder` is a folder, not a link to one, whose manifest begins as UniShard's do.
+/// The rest of the manifest may be damaged.
+bool is_unishard_checkpoint(Storage& storage, const Path& tag_folder);
+
+/// What changes whenever the checkpoint in `tag_folder` is replaced, and is empty when there is
+/// none: the first line of its manifest. Throws nothing but Io.
+std::string checkpoint_stamp(Storage& storage, const Path& tag_folder);
+
 /// Committed tags of `folder`, by (step, time, name), oldest first. Leftovers of interrupted saves
 /// are not listed.
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder);
@@ -34,7 +43,7 @@ std::optional<std::string> read_latest(Storage& storage, const Path& folder);
 
 /// The tag folder that a path means: the path itself when it holds a manifest, else `tag` inside
 /// it, else the tag that `latest` names, else (no `latest`) the newest readable tag. Throws
-/// NotFound listing what is there.
+/// NotFound listing what is there. Reads `latest` again when it changes meanwhile.
 Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag);
 
 /// One committed checkpoint, open for reading. Thread-safe.
@@ -72,5 +81,16 @@ class CheckpointReader {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Calls `read(tag_folder)` with what resolve_checkpoint() returns, and again when it fails because
+/// a writer has replaced or removed that checkpoint meanwhile. After that `read` must be able to
+/// start anew.
+void read_stable(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+                 const std::function<void(const Path& tag_folder)>& read);
+
+/// Opens the checkpoint that resolve_checkpoint() names, by read_stable(). An open checkpoint can
+/// be read to its end although a writer removes it.
+std::unique_ptr<CheckpointReader> open_checkpoint(Storage& storage, const Path& path,
+                                                  const std::optional<std::string>& tag);
 
 }  // namespace unishard

@@ -21,6 +21,7 @@ enum class ErrorCode : std::uint8_t {
   Cancelled,        ///< stopped on request
   PeerFailed,       ///< another rank failed; its message is the one to read
   Internal,         ///< a bug in UniShard
+  Busy,             ///< another process is writing this output: wait for it, or choose another
 };
 
 class Error : public std::runtime_error {

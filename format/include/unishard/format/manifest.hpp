@@ -12,6 +12,8 @@
 namespace unishard {
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
+/// What the manifest is called until it is synced.
+inline constexpr std::string_view kHiddenManifestFile = "manifest.writing";
 
 struct Manifest {
   std::string save_id;  ///< 128 random bits in hexadecimal; the same in every shard of this save

@@ -41,6 +41,21 @@ struct Entry {
   std::int64_t modified_seconds = 0;  ///< since 1970
 };
 
+/// Exclusive ownership of a lock file, given up by the destructor or by the end of the process.
+class NameLock {
+ public:
+  virtual ~NameLock() = default;
+  /// False once another process has taken the lock over because this one seemed to be dead.
+  /// Thread-safe.
+  virtual bool still_held() const = 0;
+};
+
+/// Exactly one of the two is set, but `holder` may be empty when its owner left no description.
+struct LockAttempt {
+  std::unique_ptr<NameLock> lock;
+  std::string holder;  ///< the description that the present owner gave
+};
+
 /// Safe from several threads on different paths.
 class Storage {
  public:
@@ -57,14 +72,26 @@ class Storage {
   virtual void rename(
       const Path& from,
       const Path& to) = 0;  ///< replaces a file; a non-empty folder is AlreadyExists
+  /// Renames a file or folder to a name that is free. Throws AlreadyExists when `to` exists, which
+  /// then stays as it is.
+  virtual void rename_new(const Path& from, const Path& to) = 0;
   virtual void exchange(const Path& a,
                         const Path& b) = 0;  ///< both exist; atomic, else Unsupported
   /// A second name for a file, which lives as long as one of its names. Unsupported where the file
   /// system, or the owner of the file, allows none.
   virtual void hard_link(const Path& from, const Path& to) = 0;
-  virtual void remove_tree(const Path& path) = 0;  ///< missing is fine; links are not followed
+  /// Missing is fine, also when another process removes entries at the same time. Links are not
+  /// followed.
+  virtual void remove_tree(const Path& path) = 0;
+  virtual void remove_directory(const Path& path) = 0;  ///< must be empty, else AlreadyExists
   virtual void remove_file(const Path& path) = 0;
   virtual void sync_directory(const Path& path) = 0;
+  /// Takes the lock that the file `path` stands for, creating the file. `description` is what
+  /// other processes read as LockAttempt::holder. The lock excludes processes of this host by
+  /// flock(), and those of other hosts by a heartbeat where locks do not reach them: a lock whose
+  /// owner is on another host and has shown no sign of life for 30 s is taken over, after waiting
+  /// for as long as that takes to see. The file goes with the lock.
+  virtual LockAttempt try_lock(const Path& path, const std::string& description) = 0;
 };
 
 /// The one POSIX storage; stateless, lives as long as the program.

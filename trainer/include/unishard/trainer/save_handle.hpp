@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace unishard::trainer {
 
@@ -21,6 +22,9 @@ struct SaveReport {
   std::uint64_t written_bytes = 0;  ///< of the files of all ranks: fewer if compressed or shared
   double seconds = 0;               ///< until durable
   double stall_seconds = 0;         ///< in save_checkpoint(), the wait for an earlier save included
+  /// What went wrong after the checkpoint was durable, such as an older one that could not be
+  /// removed; one sentence each. Known on rank 0 only.
+  std::vector<std::string> warnings = {};
 };
 
 class SaveHandle {

@@ -1,0 +1,127 @@
+#include "checkpoint/sweep.hpp"
+
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
+#include "unishard/format/manifest.hpp"
+#include "unishard/format/output_lock.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <vector>
+
+namespace unishard::detail {
+namespace {
+
+constexpr std::int64_t kAbandonedSeconds = std::int64_t{24} * 3600;
+
+bool is_own_file(std::string_view name) {
+  const bool is_container = name.ends_with(".h5");
+  return name == kManifestFile || name == kHiddenManifestFile ||
+         (is_container && (name.starts_with("shard-") || name.starts_with("base-")));
+}
+
+/// Runs `remove`; what is missing is done, any other failure is reported.
+template <class Remove>
+void try_to(const std::string& name, const ReportKept& report, const Remove& remove) {
+  try {
+    remove();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) report(name, error.what());
+  }
+}
+
+template <class Call>
+void ignore_missing(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+  }
+}
+
+/// Pre: the lock of the name that `entry` was made from is held.
+void remove_staging(Storage& storage, const Path& folder, const Entry& entry,
+                    const ReportKept& report) {
+  try_to(entry.name, report, [&] {
+    const Path path = folder / entry.name;
+    if (entry.kind != EntryKind::Directory) return storage.remove_file(path);
+    // A new name first: a writer that is wrongly taken for dead then fails, and publishes nothing.
+    const std::string name(unmarked_name(entry.name, kPartialMark));
+    const bool is_whole = storage.kind(path / kManifestFile) == EntryKind::File;
+    const Path hidden =
+        folder / marked_name(name, is_whole ? kRemovedMark : kPartialMark, new_save_id());
+    storage.rename(path, hidden);
+    if (!is_whole) storage.remove_tree(hidden);  // sweep() removes a checkpoint that was replaced
+  });
+}
+
+bool is_old(const Entry& entry) {
+  return std::time(nullptr) - entry.modified_seconds > kAbandonedSeconds;
+}
+
+bool is_lock_name(std::string_view name) {
+  return name.size() > 1 + kLockSuffix.size() && name.starts_with('.') &&
+         name.ends_with(kLockSuffix);
+}
+
+}  // namespace
+
+std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_folder) {
+  if (storage.kind(tag_folder) == EntryKind::Missing) return std::nullopt;
+  for (const Entry& entry : storage.list(tag_folder)) {
+    const bool is_ours = entry.kind == EntryKind::File && is_own_file(entry.name);
+    if (!is_ours && !entry.name.starts_with(".nfs")) return entry.name;
+  }
+  return std::nullopt;
+}
+
+void remove_checkpoint(Storage& storage, const Path& folder) {
+  ignore_missing([&] {
+    for (const Entry& entry : storage.list(folder)) {
+      if (entry.kind == EntryKind::Directory || !is_own_file(entry.name)) continue;
+      ignore_missing([&] { storage.remove_file(folder / entry.name); });
+    }
+    if (const auto left = find_foreign_entry(storage, folder)) {
+      raise(ErrorCode::AlreadyExists,
+            fmt::format("{} holds {}, which UniShard did not write", folder.native(), quote(*left)),
+            "move the file away, or remove the folder yourself");
+    }
+    storage.remove_directory(folder);
+  });
+}
+
+void remove_dead_staging(Storage& storage, const Path& folder, std::string_view name,
+                         const ReportKept& report) {
+  for (const Entry& entry : storage.list(folder)) {
+    if (is_partial_name(entry.name) && unmarked_name(entry.name, kPartialMark) == name)
+      remove_staging(storage, folder, entry, report);
+  }
+}
+
+void sweep(Storage& storage, const Path& folder, const ReportKept& report) {
+  for (const Entry& entry : storage.list(folder)) {
+    if (has_mark(entry.name, kRemovedMark) && entry.kind == EntryKind::Directory) {
+      try_to(entry.name, report, [&] { remove_checkpoint(storage, folder / entry.name); });
+    } else if (is_partial_name(entry.name) && is_old(entry)) {
+      const std::string name(unmarked_name(entry.name, kPartialMark));
+      if (const auto lock = OutputLock::try_beside(storage, folder / name))
+        remove_staging(storage, folder, entry, report);
+    } else if (is_lock_name(entry.name) && is_old(entry)) {
+      const std::string name = entry.name.substr(1, entry.name.size() - 1 - kLockSuffix.size());
+      OutputLock::try_beside(storage, folder / name);  // a free lock goes with its file
+    }
+  }
+}
+
+}  // namespace unishard::detail
+
+namespace unishard {
+
+void remove_dead_staging(Storage& storage, const Path& folder, std::string_view name) {
+  detail::remove_dead_staging(storage, folder, name, [](const auto&, const auto&) {});
+}
+
+}  // namespace unishard

@@ -1,0 +1,223 @@
+// A lock file is owned by the process that holds flock() on it. The file holds three lines: a token
+// that no other owner has, the boot of the kernel that the owner runs under, and a description for
+// people. The owner removes the file before it gives the lock up.
+//
+// Some network file systems keep flock() within one host, or do not know it. The owner therefore
+// renews the file's time every few seconds. A process that gets the flock() of a file with another
+// owner's token concludes:
+//  - same boot: flock() would have excluded a living owner, so the owner is dead;
+//  - another boot, or no flock() at all: the owner is alive if the time changes while we watch, and
+//    dead when it has not changed for kStale.
+#include "storage/posix_lock.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace unishard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kBeat{5};
+constexpr std::chrono::seconds kStale{30};
+constexpr std::chrono::milliseconds kLook{200};
+constexpr std::int64_t kLongAgoSeconds = std::int64_t{6} * 3600;
+constexpr std::size_t kTextBytes = 4096;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+
+ private:
+  int number_;
+};
+
+struct Owner {
+  std::string token, boot, description;
+  std::string text() const { return token + "\n" + boot + "\n" + description + "\n"; }
+};
+
+std::string read_some(int descriptor) {
+  std::array<char, kTextBytes> bytes{};
+  const ssize_t count = ::pread(descriptor, bytes.data(), bytes.size(), 0);
+  return count > 0 ? std::string(bytes.data(), static_cast<std::size_t>(count)) : std::string();
+}
+
+std::string read_file(const char* path) {
+  const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  return file.get() < 0 ? std::string() : read_some(file.get());
+}
+
+std::string first_line(std::string& text) {
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  std::string line = text.substr(0, end);
+  text.erase(0, std::min(end + 1, text.size()));
+  return line;
+}
+
+Owner parse_owner(std::string text) {
+  Owner owner;
+  owner.token = first_line(text);
+  owner.boot = first_line(text);
+  owner.description = first_line(text);
+  return owner;
+}
+
+std::string boot_id() {
+  std::string text = read_file("/proc/sys/kernel/random/boot_id");
+  return first_line(text);
+}
+
+struct FileTime {
+  dev_t device = 0;
+  ino_t inode = 0;
+  timespec modified{};
+  bool same_file(const FileTime& other) const {
+    return device == other.device && inode == other.inode;
+  }
+  bool same_time(const FileTime& other) const {
+    return modified.tv_sec == other.modified.tv_sec && modified.tv_nsec == other.modified.tv_nsec;
+  }
+};
+
+FileTime time_of(const struct stat& status) {
+  return {status.st_dev, status.st_ino, status.st_mtim};
+}
+
+std::optional<FileTime> look_at(const Path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return time_of(status);
+}
+
+FileTime look_at(int descriptor, const Path& path) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) raise_errno("looking at", path.native(), errno);
+  return time_of(status);
+}
+
+enum class Flock { Held, Refused, Unknown };
+
+Flock flock_of(int descriptor, const Path& path) {
+  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) return Flock::Refused;
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL)
+      return Flock::Unknown;
+    raise_errno("locking", path.native(), errno);
+  }
+  return Flock::Held;
+}
+
+/// Watches a file whose owner flock() says nothing about; true when the owner is dead or gone.
+/// A time that is hours behind this host's clock needs no watching: clocks differ by less.
+bool is_stale(const Path& path, const FileTime& first) {
+  if (std::time(nullptr) - first.modified.tv_sec > kLongAgoSeconds) return true;
+  for (const auto until = Clock::now() + kStale; Clock::now() < until;) {
+    std::this_thread::sleep_for(kLook);
+    const auto now = look_at(path);
+    if (!now || !now->same_file(first)) return true;
+    if (!now->same_time(first)) return false;
+  }
+  return true;
+}
+
+class PosixLock final : public NameLock {
+ public:
+  PosixLock(Path path, Descriptor file, Owner owner)
+      : path_(std::move(path)), file_(std::move(file)), owner_(std::move(owner)) {
+    try {
+      heart_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
+    } catch (const std::system_error&) {
+      // No thread can start. The flock() alone excludes the processes of this host.
+    }
+  }
+  ~PosixLock() override {
+    heart_.request_stop();
+    if (heart_.joinable()) heart_.join();
+    if (still_held()) ::unlink(path_.c_str());
+  }
+  PosixLock(const PosixLock&) = delete;
+  PosixLock& operator=(const PosixLock&) = delete;
+
+  bool still_held() const override {
+    const auto named = look_at(path_);
+    struct stat ours {};
+    return named && ::fstat(file_.get(), &ours) == 0 && named->same_file(time_of(ours)) &&
+           parse_owner(read_some(file_.get())).token == owner_.token;
+  }
+
+ private:
+  void beat(const std::stop_token& stop) const {
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    std::unique_lock lock(mutex);
+    while (!wake.wait_for(lock, stop, kBeat, [&] { return stop.stop_requested(); }))
+      ::futimens(file_.get(), nullptr);
+  }
+
+  const Path path_;
+  const Descriptor file_;
+  const Owner owner_;
+  std::jthread heart_;  // last: it uses the others
+};
+
+/// Makes the file ours. Pre: its owner, if any, is dead.
+LockAttempt take(const Path& path, Descriptor file, const std::string& description) {
+  Owner owner{new_save_id(), boot_id(), description};
+  const std::string text = owner.text();
+  if (::ftruncate(file.get(), 0) != 0 ||
+      ::pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    const int error = errno;
+    ::unlink(path.c_str());
+    raise_errno("writing", path.native(), error);
+  }
+  return {std::make_unique<PosixLock>(path, std::move(file), std::move(owner)), {}};
+}
+
+}  // namespace
+
+LockAttempt try_posix_lock(const Path& path, const std::string& description) {
+  for (;;) {
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (file.get() < 0) {
+      if (errno == EINTR) continue;
+      raise_errno("creating the lock file", path.native(), errno);
+    }
+    const Flock flock = flock_of(file.get(), path);
+    const Owner owner = parse_owner(read_some(file.get()));
+    if (flock == Flock::Refused) return {nullptr, owner.description};
+    const FileTime time = look_at(file.get(), path);
+    const auto named = look_at(path);
+    if (!named || !named->same_file(time)) continue;  // its owner has just removed it
+    const bool is_free = owner.token.empty() || (flock == Flock::Held && owner.boot == boot_id()) ||
+                         is_stale(path, time);
+    if (!is_free) return {nullptr, owner.description};
+    if (const auto now = look_at(path); !now || !now->same_file(time)) continue;
+    return take(path, std::move(file), description);
+  }
+}
+
+}  // namespace unishard

@@ -1,0 +1,333 @@
+// What a save may replace, who may write at the same time, and what retention leaves alone.
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+
+#include "failure.hpp"
+#include "make_checkpoint.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace unishard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+test::CheckpointSpec at_step(std::int64_t step) {
+  return {.world_size = 2, .step = step, .tag = "global_step" + std::to_string(step)};
+}
+
+std::string identity_of(const Path& tag_folder) {
+  return identity(CheckpointReader(posix_storage(), tag_folder).catalog()).value();
+}
+
+void put(const Path& path, std::string_view text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::vector<std::string> names_in(const Path& folder) {
+  std::vector<std::string> names;
+  for (const Entry& entry : posix_storage().list(folder)) names.push_back(entry.name);
+  return names;
+}
+
+class Folder : public testing::Test {
+ protected:
+  const Path& root() const { return dir_.path(); }
+  Storage& storage = posix_storage();
+
+ private:
+  test::TempDir dir_;
+};
+
+using Replacing = Folder;
+
+TEST_F(Replacing, AFolderOfAnotherProgramIsNeverReplaced) {
+  put(root() / "global_step2/mp_rank_00_model_states.pt", "deepspeed");
+  const std::string error =
+      failure_and_hint([&] { test::write_example(root(), at_step(2), storage); });
+  EXPECT_THAT(error, HasSubstr("global_step2 is there already and is not a UniShard checkpoint"));
+  EXPECT_EQ(names_in(root() / "global_step2"),
+            std::vector<std::string>{"mp_rank_00_model_states.pt"});
+}
+
+TEST_F(Replacing, AFileOrALinkOrAnEmptyFolderOfThatNameStays) {
+  put(root() / "global_step1", "a file");
+  fs::create_directory(root() / "global_step2");
+  test::write_example(root() / "elsewhere", at_step(3), storage);
+  fs::create_directory_symlink(root() / "elsewhere/global_step3", root() / "global_step3");
+  const std::string before = identity_of(root() / "global_step3");
+  for (const std::int64_t step : {1, 2, 3}) {
+    test::CheckpointSpec spec = at_step(step);
+    spec.seed = 2;
+    EXPECT_EQ(error_of([&] { test::write_example(root(), spec, storage); }).code(),
+              ErrorCode::AlreadyExists)
+        << step;
+  }
+  EXPECT_TRUE(fs::is_regular_file(root() / "global_step1"));
+  EXPECT_TRUE(fs::is_symlink(root() / "global_step3"));
+  EXPECT_EQ(identity_of(root() / "global_step3"), before);
+}
+
+TEST_F(Replacing, AFolderWhoseManifestIsLostKeepsItsShards) {
+  test::write_example(root(), at_step(2), storage);
+  fs::remove(root() / "global_step2/manifest.json");
+  EXPECT_EQ(error_of([&] { test::write_example(root(), at_step(2), storage); }).code(),
+            ErrorCode::AlreadyExists);
+  EXPECT_EQ(names_in(root() / "global_step2").size(), 2u);
+}
+
+TEST_F(Replacing, WhatAppearsJustBeforePublishingStays) {
+  CommitOptions options;
+  options.on_step = [&](CommitStep step) {
+    if (step == CommitStep::PublishTag) put(root() / "global_step2/notes.txt", "mine");
+  };
+  EXPECT_EQ(error_of([&] { test::write_example(root(), at_step(2), storage, options); }).code(),
+            ErrorCode::AlreadyExists);
+  EXPECT_EQ(names_in(root()), std::vector<std::string>{"global_step2"});
+}
+
+TEST_F(Replacing, ForeignFilesInAReplacedCheckpointAreKept) {
+  test::write_example(root(), at_step(2), storage);
+  put(root() / "global_step2/notes.txt", "mine");
+  std::vector<std::string> warnings;
+  CommitOptions options;
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  test::CheckpointSpec again = at_step(2);
+  again.seed = 2;
+  test::write_example(root(), again, storage, options);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("notes.txt"));
+  int kept = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root()))
+    kept += entry.path().filename() == "notes.txt";
+  EXPECT_EQ(kept, 1);
+}
+
+TEST_F(Replacing, LatestOfAnotherProgramIsNotMoved) {
+  put(root() / "global_step4/mp_rank_00_model_states.pt", "deepspeed");
+  put(root() / "latest", "global_step4");
+  EXPECT_THAT(failure_and_hint([&] { test::write_example(root(), at_step(5), storage); }),
+              HasSubstr("which is not a UniShard checkpoint"));
+  fs::remove(root() / "latest");
+  fs::create_directory(root() / "latest");
+  EXPECT_NE(failure_and_hint([&] { test::write_example(root(), at_step(5), storage); }), "");
+  EXPECT_FALSE(fs::exists(root() / "global_step5"));
+}
+
+/// Holds a save open in a child process until the destructor, which kills it.
+class OtherWriter {
+ public:
+  OtherWriter(const Path& folder, const std::string& tag) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      const SaveTransaction save(posix_storage(), folder, tag, new_save_id());
+      put(save.staging() / "shard-00000-of-00001.h5", "half a shard");
+      if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    char byte = 0;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  void kill() {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    ::waitpid(std::exchange(child_, -1), nullptr, 0);
+  }
+  ~OtherWriter() { kill(); }
+  pid_t process() const { return child_; }
+
+ private:
+  pid_t child_ = -1;
+};
+
+using TwoWriters = Folder;
+
+TEST_F(TwoWriters, TheSecondFailsNamingTheFirstAndTouchesNothing) {
+  test::write_example(root(), at_step(1), storage);
+  OtherWriter other(root(), "global_step2");
+  const std::vector<std::string> before = names_in(root());
+  const std::string error = failure_and_hint([&] { test::write_example(root(), at_step(2)); });
+  EXPECT_THAT(error, HasSubstr("global_step2 is being written by process " +
+                               std::to_string(other.process())));
+  EXPECT_THAT(error, HasSubstr(" since 20"));
+  EXPECT_EQ(names_in(root()), before);
+  test::write_example(root(), at_step(3), storage);  // another tag is another output
+}
+
+TEST_F(TwoWriters, TheStagingOfADeadOneGoesAndThatOfALivingOneStays) {
+  test::write_example(root(), at_step(1), storage);
+  {
+    OtherWriter dead(root(), "global_step2");
+    dead.kill();
+  }
+  OtherWriter living(root(), "global_step3");
+  test::write_example(root(), at_step(2), storage);
+  prune(storage, root(), 5);
+  std::size_t staging = 0;
+  for (const std::string& name : names_in(root())) {
+    if (!is_partial_name(name)) continue;
+    ++staging;
+    EXPECT_TRUE(name.starts_with("global_step3")) << name;
+    EXPECT_EQ(names_in(root() / name).size(), 1u);
+  }
+  EXPECT_EQ(staging, 1u);
+}
+
+TEST_F(TwoWriters, StagingOfAFirstSaveStaysUntilTheNextCommit) {
+  {
+    OtherWriter dead(root(), "global_step2");
+    dead.kill();
+  }
+  {
+    const SaveTransaction save(storage, root(), "global_step2", new_save_id());
+    EXPECT_EQ(names_in(root()).size(), 3u) << "two staging folders and a lock";
+  }
+  test::write_example(root(), at_step(2), storage);
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "latest"}));
+}
+
+TEST_F(TwoWriters, AWriterWhoseLockWasTakenOverPublishesNothing) {
+  SaveTransaction save(storage, root(), "global_step2", new_save_id());
+  fs::remove(root() / lock_name("global_step2"));
+  const SaveTransaction other(storage, root(), "global_step2", new_save_id());
+  EXPECT_EQ(error_of([&] { save.publish(); }).code(), ErrorCode::Busy);
+  EXPECT_FALSE(fs::exists(root() / "global_step2"));
+}
+
+TEST_F(TwoWriters, ManyAtOnceLeaveExactlyOneCheckpoint) {
+  constexpr int kWriters = 8;
+  std::vector<pid_t> children;
+  for (int i = 0; i < kWriters; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    test::CheckpointSpec spec = at_step(2);
+    spec.seed = static_cast<std::uint64_t>(i);
+    CommitOptions options;
+    options.replace = false;
+    int status = 0;
+    try {
+      test::write_example(root(), spec, posix_storage(), options);
+    } catch (const Error& error) {
+      const bool is_expected =
+          error.code() == ErrorCode::Busy || error.code() == ErrorCode::AlreadyExists;
+      status = is_expected ? 1 : 2;
+    }
+    ::_exit(status);
+  }
+  int done = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_NE(WEXITSTATUS(status), 2);
+    done += WEXITSTATUS(status) == 0;
+  }
+  EXPECT_EQ(done, 1);
+  EXPECT_NO_THROW(identity_of(root() / "global_step2"));
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "latest"}));
+}
+
+using Retention = Folder;
+
+TEST_F(Retention, ABrokenNewestCheckpointIsNotCounted) {
+  for (const std::int64_t step : {1, 2, 3}) test::write_example(root(), at_step(step), storage);
+  fs::remove(root() / "global_step3" / shard_file_name(1, 2));
+  const PruneResult result = prune(storage, root(), 1);
+  EXPECT_EQ(result.removed, std::vector<std::string>{"global_step1"});
+  ASSERT_EQ(result.kept.size(), 1u);
+  EXPECT_EQ(result.kept[0].tag, "global_step3");
+  EXPECT_NO_THROW(identity_of(root() / "global_step2"));
+}
+
+TEST_F(Retention, ATruncatedOrMixedShardIsNotCounted) {
+  for (const std::int64_t step : {1, 2, 3}) test::write_example(root(), at_step(step), storage);
+  fs::resize_file(root() / "global_step3" / shard_file_name(0, 2), 5000);
+  fs::copy_file(root() / "global_step1" / shard_file_name(0, 2),
+                root() / "global_step2" / shard_file_name(0, 2),
+                fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(prune(storage, root(), 1).removed.empty());
+}
+
+TEST_F(Retention, ACheckpointWithForeignFilesIsKeptAndFailsNoSave) {
+  test::write_example(root(), at_step(1), storage);
+  put(root() / "global_step1/notes.txt", "mine");
+  std::vector<std::string> warnings;
+  CommitOptions options;
+  options.keep_last = 1;
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  test::write_example(root(), at_step(2), storage, options);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("global_step1 is kept: it holds \"notes.txt\""));
+  EXPECT_NO_THROW(test::write_example(root(), at_step(3), storage, options));
+  EXPECT_TRUE(fs::exists(root() / "global_step1/manifest.json"));
+  EXPECT_FALSE(fs::exists(root() / "global_step2"));
+}
+
+TEST_F(Retention, FilesThatNfsKeepsForReadersDelayARemovalAndNothingElse) {
+  test::write_example(root(), at_step(1), storage);
+  put(root() / "global_step1/.nfs000000000001", "open elsewhere");
+  CommitOptions options;
+  options.keep_last = 1;
+  EXPECT_NO_THROW(test::write_example(root(), at_step(2), storage, options));
+  EXPECT_FALSE(fs::exists(root() / "global_step1"));
+  for (const auto& entry : fs::directory_iterator(root())) {
+    if (has_mark(entry.path().filename().string(), kRemovedMark))
+      fs::remove(entry.path() / ".nfs000000000001");
+  }
+  EXPECT_NO_THROW(test::write_example(root(), at_step(3), storage, options));
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step3", "latest"}));
+}
+
+TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
+  std::atomic<bool> stop = false;
+  std::vector<std::string> failures;
+  std::mutex mutex;
+  const auto note_failures = [&](const auto& job) {
+    try {
+      job();
+    } catch (const std::exception& error) {
+      const std::scoped_lock lock(mutex);
+      failures.emplace_back(error.what());
+    }
+  };
+  test::write_example(root(), at_step(1), storage);
+  {
+    std::vector<std::jthread> others;
+    for (int i = 0; i < 3; ++i) {
+      others.emplace_back([&] {
+        while (!stop) note_failures([&] { prune(storage, root(), 1); });
+      });
+      others.emplace_back([&] {
+        while (!stop) note_failures([&] { open_checkpoint(storage, root(), {}); });
+      });
+    }
+    CommitOptions options;
+    options.keep_last = 1;
+    for (std::int64_t step = 2; step < 40; ++step)
+      note_failures([&] { test::write_example(root(), at_step(step / 2), storage, options); });
+    stop = true;
+  }
+  EXPECT_EQ(failures, std::vector<std::string>{});
+}
+
+}  // namespace
+}  // namespace unishard
