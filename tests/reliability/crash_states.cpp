@@ -69,7 +69,7 @@ CrashStates::CrashStates(const InodePtr& before, const std::vector<Operation>& j
     : before_(before),
       journal_(journal),
       options_(options),
-      pairs_(std::max<std::size_t>(8, options.states / (journal.size() + 1))),
+      pairs_(std::max<std::size_t>(4, options.states / (journal.size() + 1))),
       samples_(std::clamp<std::size_t>(pairs_ / 16, 1, 12)),
       random_(options.seed) {
   std::map<std::uint64_t, InodePtr> inodes;

@@ -170,6 +170,8 @@ std::vector<Workload> native_workloads() {
   out.push_back(save("save-compressed", {old}, compressed));
   out.push_back(save("save-incremental", {old}, incremental));
   out.push_back(save("save-replacing", {old}, again));
+  out.back().unneeded = fmt::format("sync folder {}", kFolder.string());
+  out.back().because = "`latest` names the tag before and after, and both checkpoints are whole";
   out.push_back(save("save-keep-last-1", {older, old}, next, 1));
   out.push_back(native(
       "prune", {older, old, next}, [](Storage& storage) { prune(storage, kFolder, 1); }, next,

@@ -18,6 +18,8 @@ struct Workload {
   std::function<std::string(Storage&, bool returned)> check;
   /// Does the work again on what a crash left; returns what is wrong, or an empty text.
   std::function<std::string(Storage&)> again;
+  /// Syncs that this work could do without, though others could not, in words; and why.
+  std::string unneeded = {}, because = {};
 };
 
 /// Saves of the trainer, retention, pruning, and the output of every sink.
