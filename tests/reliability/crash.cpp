@@ -19,6 +19,7 @@
 namespace unishard::test {
 namespace {
 
+const Path kFolder = "/checkpoints";
 constexpr std::array kDurabilities = {Durability::Ordered, Durability::Weak};
 constexpr std::size_t kStatesShort = 800, kStatesLong = 16'000,
                       kStatesTeeth[] = {400, 3000, 12'000};
@@ -161,7 +162,7 @@ int check_teeth(const Campaign& campaign) {
   const Stopwatch watch;
   Findings findings;
   std::size_t syncs = 0;
-  for (const Workload& workload : all_workloads())
+  for (const Workload& workload : all_workloads(kFolder))
     if (campaign.wants(workload.name)) syncs += check_teeth_of(workload, campaign, findings);
   print_row("a sync less: all", syncs, "syncs left out", findings.count(), watch.seconds(),
             campaign.seed);
@@ -172,7 +173,7 @@ int check_all(const Campaign& campaign) {
   const Stopwatch watch;
   Findings findings;
   std::uint64_t states = 0;
-  for (const Workload& workload : all_workloads())
+  for (const Workload& workload : all_workloads(kFolder))
     if (campaign.wants(workload.name)) states += check_workload(workload, campaign, findings);
   print_row("crash states: all", states, "distinct states", findings.count(), watch.seconds(),
             campaign.seed);

@@ -22,8 +22,6 @@
 namespace unishard::test {
 namespace {
 
-const Path kFolder = "/checkpoints";
-
 /// Identity of the checkpoint, every chunk of which was read and compared; throws Error.
 std::string whole_identity(Storage& storage, const Path& tag_folder) {
   const CheckpointReader reader(storage, tag_folder);
@@ -55,6 +53,7 @@ class Verdicts {
 };
 
 struct Expected {
+  Path folder;
   std::map<std::string, std::set<std::string>> of_tag;  ///< identities that a tag may have
   std::set<std::string> before;                         ///< what a reader may get; empty: nothing
   std::string after;
@@ -64,11 +63,11 @@ std::string identity_of(const CheckpointSpec& spec) {
   RecordingStorage storage;
   CheckpointSpec alone = spec;
   alone.base.clear();
-  return whole_identity(storage, write_example(kFolder, alone, storage));
+  return whole_identity(storage, write_example("/alone", alone, storage));
 }
 
-std::string reader_finds(Storage& storage, Verdicts& verdicts) {
-  return verdicts.whole_identity_of(storage, resolve_checkpoint(storage, kFolder, {}));
+std::string reader_finds(Storage& storage, const Path& folder, Verdicts& verdicts) {
+  return verdicts.whole_identity_of(storage, resolve_checkpoint(storage, folder, {}));
 }
 
 /// What a reader without a tag gets: the old or the new one, whole.
@@ -76,7 +75,7 @@ std::string check_default(Storage& storage, const Expected& expected, bool retur
                           Verdicts& verdicts) {
   const bool may_be_missing = expected.before.empty() && !returned;
   try {
-    const std::string found = reader_finds(storage, verdicts);
+    const std::string found = reader_finds(storage, expected.folder, verdicts);
     const bool ok = found == expected.after || (!returned && expected.before.contains(found));
     return ok ? "" : fmt::format("a reader finds {}", found);
   } catch (const Error& error) {
@@ -86,10 +85,10 @@ std::string check_default(Storage& storage, const Expected& expected, bool retur
 }
 
 std::string check_tags(Storage& storage, const Expected& expected, Verdicts& verdicts) {
-  if (storage.kind(kFolder) == EntryKind::Missing) return "";
-  for (const TagEntry& entry : list_tags(storage, kFolder)) {
+  if (storage.kind(expected.folder) == EntryKind::Missing) return "";
+  for (const TagEntry& entry : list_tags(storage, expected.folder)) {
     try {
-      const std::string found = verdicts.whole_identity_of(storage, kFolder / entry.tag);
+      const std::string found = verdicts.whole_identity_of(storage, expected.folder / entry.tag);
       const auto allowed = expected.of_tag.find(entry.tag);
       if (allowed == expected.of_tag.end() || !allowed->second.contains(found))
         return fmt::format("tag {} has identity {}", entry.tag, found);
@@ -101,20 +100,21 @@ std::string check_tags(Storage& storage, const Expected& expected, Verdicts& ver
 }
 
 /// Names that nobody clears up.
-std::string check_tidy(Storage& storage) {
-  for (const Entry& entry : storage.list(kFolder)) {
-    const bool is_tag = storage.kind(kFolder / entry.name / kManifestFile) == EntryKind::File;
+std::string check_tidy(Storage& storage, const Path& folder) {
+  for (const Entry& entry : storage.list(folder)) {
+    const bool is_tag = storage.kind(folder / entry.name / kManifestFile) == EntryKind::File;
     if (!is_tag && entry.name != kLatestFile && !entry.name.starts_with("."))
       return fmt::format("the next save leaves {}", entry.name);
   }
   return "";
 }
 
-/// Saves and removals of native checkpoints in kFolder, of which `work` makes `after`.
-Workload native(std::string name, std::vector<CheckpointSpec> old,
+/// Saves and removals of native checkpoints in `folder`, of which `work` makes `after`.
+Workload native(std::string name, const Path& folder, std::vector<CheckpointSpec> old,
                 std::function<void(Storage&)> work, const CheckpointSpec& after,
                 bool tidies_up = true) {
   auto expected = std::make_shared<Expected>();
+  expected->folder = folder;
   for (const CheckpointSpec& spec : old) expected->of_tag[spec.tag].insert(identity_of(spec));
   if (!old.empty()) expected->before.insert(identity_of(old.back()));
   expected->after = identity_of(after);
@@ -125,33 +125,32 @@ Workload native(std::string name, std::vector<CheckpointSpec> old,
     return wrong.empty() ? check_tags(storage, *expected, *verdicts) : wrong;
   };
   return {std::move(name),
-          [old = std::move(old)](Storage& storage) {
-            storage.make_directory("/");
-            for (const CheckpointSpec& spec : old) write_example(kFolder, spec, storage);
+          [old = std::move(old), folder](Storage& storage) {
+            for (const CheckpointSpec& spec : old) write_example(folder, spec, storage);
           },
           work, check,
-          [work, check, tidies_up](Storage& storage) {
+          [work, check, tidies_up, expected](Storage& storage) {
             try {
               work(storage);
             } catch (const Error& error) {
               return fmt::format("the next time fails: {}", error.what());
             }
             const std::string wrong = check(storage, true);
-            return wrong.empty() && tidies_up ? check_tidy(storage) : wrong;
+            return wrong.empty() && tidies_up ? check_tidy(storage, expected->folder) : wrong;
           }};
 }
 
-Workload save(std::string name, std::vector<CheckpointSpec> old, const CheckpointSpec& next,
-              std::uint32_t keep_last = 0) {
+Workload save(std::string name, const Path& folder, std::vector<CheckpointSpec> old,
+              const CheckpointSpec& next, std::uint32_t keep_last = 0) {
   return native(
-      std::move(name), std::move(old),
-      [next, keep_last](Storage& storage) {
-        write_example(kFolder, next, storage, {.keep_last = keep_last});
+      std::move(name), folder, std::move(old),
+      [next, keep_last, folder](Storage& storage) {
+        write_example(folder, next, storage, {.keep_last = keep_last});
       },
       next);
 }
 
-std::vector<Workload> native_workloads() {
+std::vector<Workload> native_workloads(const Path& folder) {
   const CheckpointSpec old{.world_size = 2, .step = 1, .tag = "step1", .chunk_bytes = kChunkBytes};
   const CheckpointSpec next{.world_size = 3, .seed = 2, .step = 2, .tag = "step2"};
   CheckpointSpec older = old, compressed = next, incremental = old, again = old;
@@ -162,20 +161,20 @@ std::vector<Workload> native_workloads() {
   incremental.step = 2;
   incremental.tag = "step2";
   incremental.changed = "ln_f.weight";
-  incremental.base = kFolder / old.tag;
+  incremental.base = folder / old.tag;
   again.seed = 4;
   std::vector<Workload> out;
-  out.push_back(save("first-save", {}, next));
-  out.push_back(save("save", {old}, next));
-  out.push_back(save("save-compressed", {old}, compressed));
-  out.push_back(save("save-incremental", {old}, incremental));
-  out.push_back(save("save-replacing", {old}, again));
-  out.back().unneeded = fmt::format("sync folder {}", kFolder.string());
+  out.push_back(save("first-save", folder, {}, next));
+  out.push_back(save("save", folder, {old}, next));
+  out.push_back(save("save-compressed", folder, {old}, compressed));
+  out.push_back(save("save-incremental", folder, {old}, incremental));
+  out.push_back(save("save-replacing", folder, {old}, again));
+  out.back().unneeded = fmt::format("sync folder {}", folder.string());
   out.back().because = "`latest` names the tag before and after, and both checkpoints are whole";
-  out.push_back(save("save-keep-last-1", {older, old}, next, 1));
+  out.push_back(save("save-keep-last-1", folder, {older, old}, next, 1));
   out.push_back(native(
-      "prune", {older, old, next}, [](Storage& storage) { prune(storage, kFolder, 1); }, next,
-      false));
+      "prune", folder, {older, old, next},
+      [folder](Storage& storage) { prune(storage, folder, 1); }, next, false));
   return out;
 }
 
@@ -227,7 +226,7 @@ struct Conversion {
 };
 
 /// The result is absent or whole; `old`, where there is one, stays readable.
-Workload conversion(const std::string& name, const Conversion& made,
+Workload conversion(const std::string& name, const Path& folder, const Conversion& made,
                     const std::optional<Conversion>& old = {}) {
   const Digests expected = made.expected();
   const Digests before = old ? old->expected() : Digests{};
@@ -258,14 +257,14 @@ Workload conversion(const std::string& name, const Conversion& made,
     return check(storage, false);
   };
   return {name,
-          [old](Storage& storage) {
-            storage.make_directory(kFolder);
+          [old, folder](Storage& storage) {
+            storage.make_directory(folder);
             if (old) old->write(storage);
           },
           [made](Storage& storage) { made.write(storage); }, check, again};
 }
 
-std::vector<Workload> conversion_workloads() {
+std::vector<Workload> conversion_workloads(const Path& folder) {
   const CheckpointSpec spec{.world_size = 2, .layers = 1};
   const Catalog all = example_catalog(spec), model = model_catalog(spec);
   const auto made = [](const std::string& format, const Path& path, const Catalog& catalog,
@@ -276,28 +275,29 @@ std::vector<Workload> conversion_workloads() {
         .seed = tag == "old" ? 2u : 1u};
   };
   std::vector<Workload> out;
-  out.push_back(conversion("native sink", made("native", kFolder, all, "new"),
-                           made("native", kFolder, all, "old")));
+  out.push_back(conversion("native sink", folder, made("native", folder, all, "new"),
+                           made("native", folder, all, "old")));
   out.push_back(
-      conversion("safetensors file", made("safetensors", kFolder / "m.safetensors", model)));
+      conversion("safetensors file", folder, made("safetensors", folder / "m.safetensors", model)));
+  out.push_back(conversion("safetensors folder", folder,
+                           made("safetensors", folder / "model", model, "", 8192)));
+  out.push_back(conversion("torch file", folder, made("torch", folder / "m.pt", model)));
+  out.push_back(conversion("torch training file", folder, made("torch", folder / "m.pt", all)));
   out.push_back(
-      conversion("safetensors folder", made("safetensors", kFolder / "model", model, "", 8192)));
-  out.push_back(conversion("torch file", made("torch", kFolder / "m.pt", model)));
-  out.push_back(conversion("torch training file", made("torch", kFolder / "m.pt", all)));
-  out.push_back(conversion("torch folder", made("torch", kFolder / "model", model, "", 8192)));
-  out.push_back(conversion("dcp", made("dcp", kFolder / "dcp", all)));
-  out.push_back(conversion("deepspeed", made("deepspeed", kFolder, all, "new"),
-                           made("deepspeed", kFolder, all, "old")));
+      conversion("torch folder", folder, made("torch", folder / "model", model, "", 8192)));
+  out.push_back(conversion("dcp", folder, made("dcp", folder / "dcp", all)));
+  out.push_back(conversion("deepspeed", folder, made("deepspeed", folder, all, "new"),
+                           made("deepspeed", folder, all, "old")));
   out.push_back(
-      conversion("deepspeed-universal", made("deepspeed-universal", kFolder, all, "new")));
+      conversion("deepspeed-universal", folder, made("deepspeed-universal", folder, all, "new")));
   return out;
 }
 
 }  // namespace
 
-std::vector<Workload> all_workloads() {
-  std::vector<Workload> out = native_workloads();
-  std::ranges::move(conversion_workloads(), std::back_inserter(out));
+std::vector<Workload> all_workloads(const Path& folder) {
+  std::vector<Workload> out = native_workloads(folder);
+  std::ranges::move(conversion_workloads(folder), std::back_inserter(out));
   return out;
 }
 

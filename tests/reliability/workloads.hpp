@@ -22,7 +22,8 @@ struct Workload {
   std::string unneeded = {}, because = {};
 };
 
-/// Saves of the trainer, retention, pruning, and the output of every sink.
-std::vector<Workload> all_workloads();
+/// Saves of the trainer, retention, pruning, and the output of every sink, in `folder`, which
+/// nobody else uses.
+std::vector<Workload> all_workloads(const Path& folder);
 
 }  // namespace unishard::test
