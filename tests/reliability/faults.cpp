@@ -81,7 +81,7 @@ std::uint64_t fail_calls(const Workload& workload, const Path& folder, std::uint
     for (std::uint64_t at = first % stride; at < calls; at += stride) {
       prepare(workload, folder);
       const std::string wrong = wrong_after(workload, kind, at);
-      tries += failed_call().empty() ? 0 : 1;
+      tries += failed_call().empty() ? std::uint64_t{0} : std::uint64_t{1};
       if (!wrong.empty())
         findings.add(fmt::format("{}: {} of call {} ({}): {}", workload.name, kind.name, at,
                                  failed_call(), wrong));
