@@ -223,12 +223,25 @@ struct Conversion {
     write(storage);
     return read(storage, {});
   }
+  /// Of all files of the result, also of those that our readers do without. 0 where no two runs
+  /// write the same bytes, or the storage cannot tell.
+  std::uint64_t files_in(Storage& storage) const {
+    const auto* const recording = dynamic_cast<RecordingStorage*>(&storage);
+    const bool is_repeatable = output.format != "native";
+    return recording != nullptr && is_repeatable ? digest_of(*recording->at(result())) : 0;
+  }
+  std::uint64_t expected_files() const {
+    RecordingStorage storage;
+    write(storage);
+    return files_in(storage);
+  }
 };
 
 /// The result is absent or whole; `old`, where there is one, stays readable.
 Workload conversion(const std::string& name, const Path& folder, const Conversion& made,
                     const std::optional<Conversion>& old = {}) {
   const Digests expected = made.expected();
+  const std::uint64_t expected_files = made.expected_files();
   const Digests before = old ? old->expected() : Digests{};
   const auto tag = [](const Conversion& one) {
     return one.output.tag.empty() ? std::nullopt : std::optional(one.output.tag);
@@ -241,6 +254,8 @@ Workload conversion(const std::string& name, const Path& folder, const Conversio
         return old && made.read(storage, {}) != before ? "a reader finds another one" : "";
       }
       if (made.read(storage, tag(made)) != expected) return "the result has other bytes";
+      const std::uint64_t files = made.files_in(storage);
+      if (files != 0 && files != expected_files) return "a file of the result has other bytes";
       if (!returned && !old) return "";
       const Digests found = made.read(storage, {});
       return found == expected || (!returned && found == before) ? "" : "a reader finds neither";
