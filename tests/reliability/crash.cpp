@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
 #include <unordered_set>
 
 namespace unishard::test {
@@ -21,8 +23,10 @@ namespace {
 
 const Path kFolder = "/checkpoints";
 constexpr std::array kDurabilities = {Durability::Ordered, Durability::Weak};
-constexpr std::size_t kStatesShort = 800, kStatesLong = 16'000,
-                      kStatesTeeth[] = {400, 3000, 12'000};
+constexpr std::size_t kStatesShort = 1200, kStatesLong = 16'000;
+constexpr std::array<std::size_t, 3> kStatesTeeth = {400, 3000, 12'000};
+/// A short run gives up after so many of kStatesTeeth.
+constexpr std::size_t kTriesShort = 2;
 
 struct Recording {
   InodePtr before;
@@ -44,12 +48,12 @@ Recording record(const Workload& workload, std::optional<std::size_t> dropped_sy
   return recording;
 }
 
-std::string wrong_with(const Workload& workload, const CrashState& state,
-                       std::uint64_t last_inode) {
+std::string wrong_with(const Workload& workload, const CrashState& state, std::uint64_t last_inode,
+                       bool goes_on) {
   try {
     RecordingStorage storage(state.root, last_inode);
     const std::string wrong = workload.check(storage, state.returned);
-    return wrong.empty() ? workload.again(storage) : wrong;
+    return wrong.empty() && goes_on ? workload.again(storage) : wrong;
   } catch (const std::exception& error) {
     return fmt::format("failed: {}", error.what());
   }
@@ -62,9 +66,9 @@ struct Result {
   std::string first;
 };
 
-/// Checks each distinct state until `stop_after` findings.
+/// Looks at each distinct state. `goes_on`: does the work again there, and goes on after a finding.
 Result check_states(const Workload& workload, const Recording& recording, CrashOptions options,
-                    std::uint64_t stop_after, std::unordered_set<std::uint64_t>& seen) {
+                    bool goes_on, std::unordered_set<std::uint64_t>& seen) {
   Result result;
   std::unordered_set<std::uint64_t> seen_returned;
   CrashStates(recording.before, recording.journal, options).each([&](const CrashState& state) {
@@ -73,10 +77,10 @@ Result check_states(const Workload& workload, const Recording& recording, CrashO
     if (!is_new && (!state.returned || !seen_returned.insert(digest).second)) return true;
     result.states += is_new;
     ++result.looked_at;
-    const std::string wrong = wrong_with(workload, state, recording.last_inode);
+    const std::string wrong = wrong_with(workload, state, recording.last_inode, goes_on);
     if (wrong.empty()) return true;
     if (result.findings++ == 0) result.first = wrong + "\n  " + state.text;
-    return result.findings < stop_after;
+    return goes_on;
   });
   return result;
 }
@@ -92,7 +96,7 @@ std::uint64_t check_workload(const Workload& workload, const Campaign& campaign,
                                        {.durability = durability,
                                         .seed = campaign.seed,
                                         .states = campaign.is_long ? kStatesLong : kStatesShort},
-                                       ~std::uint64_t{0}, seen);
+                                       true, seen);
     states += result.states;
     found += result.findings;
     if (result.findings > 0)
@@ -127,12 +131,13 @@ bool is_repeated(const Recording& recording) {
 }
 
 /// Tries a few states first: most of what can go wrong does so in many of them.
-bool goes_wrong(const Workload& workload, const Recording& recording, const Campaign& campaign) {
+bool goes_wrong(const Workload& workload, const Recording& recording, std::size_t tries,
+                const Campaign& campaign) {
   std::unordered_set<std::uint64_t> seen;
-  for (const std::size_t states : kStatesTeeth) {
+  for (const std::size_t states : std::span(kStatesTeeth).first(tries)) {
     for (const Durability durability : {Durability::Weak, Durability::Ordered}) {
       const CrashOptions options{.durability = durability, .seed = campaign.seed, .states = states};
-      if (check_states(workload, recording, options, 1, seen).findings > 0) return true;
+      if (check_states(workload, recording, options, false, seen).findings > 0) return true;
     }
   }
   return false;
@@ -141,14 +146,17 @@ bool goes_wrong(const Workload& workload, const Recording& recording, const Camp
 /// Leaves out each sync of a workload in turn; returns how many there are.
 std::size_t check_teeth_of(const Workload& workload, const Campaign& campaign, Findings& findings) {
   const Stopwatch watch;
+  const std::size_t tries = campaign.is_long ? kStatesTeeth.size() : kTriesShort;
   std::size_t syncs = 0, excused = 0;
   std::uint64_t before = findings.count();
+  if (goes_wrong(workload, record(workload), 1, campaign))
+    findings.add(workload.name + ": something goes wrong with all syncs");
   for (;; ++syncs) {
     const Recording recording = record(workload, syncs);
     if (!recording.dropped) break;
     if (is_repeated(recording) || recording.dropped->operation.text == workload.unneeded) {
       ++excused;
-    } else if (!goes_wrong(workload, recording, campaign)) {
+    } else if (!goes_wrong(workload, recording, tries, campaign)) {
       findings.add(fmt::format("{}: nothing goes wrong without `{}`", workload.name,
                                recording.dropped->operation.text));
     }

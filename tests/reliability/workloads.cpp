@@ -303,8 +303,9 @@ std::vector<Workload> conversion_workloads(const Path& folder) {
   out.push_back(conversion("dcp", folder, made("dcp", folder / "dcp", all)));
   out.push_back(conversion("deepspeed", folder, made("deepspeed", folder, all, "new"),
                            made("deepspeed", folder, all, "old")));
-  out.push_back(
-      conversion("deepspeed-universal", folder, made("deepspeed-universal", folder, all, "new")));
+  out.push_back(conversion("deepspeed-universal", folder,
+                           made("deepspeed-universal", folder, all, "new"),
+                           made("deepspeed-universal", folder, all, "old")));
   return out;
 }
 
