@@ -1,6 +1,7 @@
 #include "deepspeed/layout.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 #include "unishard/format/limits.hpp"
 
 #include <fmt/format.h>
@@ -189,8 +190,8 @@ bool is_regular_tag(Storage& storage, const Path& folder) {
 std::vector<std::string> tags_of(Storage& storage, const Path& folder, const FolderKind& kind) {
   std::vector<std::string> tags;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind == EntryKind::Directory && kind.is_tag(storage, folder / entry.name))
-      tags.push_back(entry.name);
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
+    if (kind.is_tag(storage, folder / entry.name)) tags.push_back(entry.name);
   }
   return tags;
 }
