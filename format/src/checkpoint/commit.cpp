@@ -47,11 +47,23 @@ bool has_committed_tag(Storage& storage, const Path& folder) {
   });
 }
 
-/// `latest` of another program's run is what that run resumes from.
+/// The tag that the file `latest` names, if any. What the file holds otherwise is replaced; what is
+/// no file cannot be.
+std::optional<std::string> readable_latest(Storage& storage, const Path& folder) {
+  try {
+    return read_latest(storage, folder);
+  } catch (const Error&) {
+    if (storage.kind(folder / kLatestFile) != EntryKind::File) throw;
+    return std::nullopt;
+  }
+}
+
+/// `latest` of another program's run is what that run resumes from. A damaged checkpoint of ours is
+/// still ours.
 void require_own_latest(Storage& storage, const Path& folder) {
-  const std::optional<std::string> latest = read_latest(storage, folder);
+  const std::optional<std::string> latest = readable_latest(storage, folder);
   if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
-      is_unishard_checkpoint(storage, folder / *latest)) {
+      detail::holds_own_file(storage, folder / *latest)) {
     return;
   }
   raise(ErrorCode::AlreadyExists,
@@ -147,7 +159,7 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
       options_(std::move(options)),
       staging_(staging_folder(folder_, tag_, save_id_)) {
   validate_tag(tag_);
-  storage_.make_directory(folder_);
+  make_durable_directory(storage_, folder_);
   if (options_.move_latest) require_own_latest(storage_, folder_);
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
   require_replaceable(storage_, folder_, tag_, options_.replace);

@@ -18,6 +18,17 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
   return text;
 }
 
+void make_durable_directory(Storage& storage, const Path& path) {
+  std::vector<Path> parents;  // of the folders that are missing, deepest first
+  for (Path folder = path.has_filename() ? path : path.parent_path();
+       storage.kind(folder) == EntryKind::Missing;) {
+    parents.push_back(folder.has_parent_path() ? folder.parent_path() : Path("."));
+    folder = parents.back();
+  }
+  storage.make_directory(path);
+  for (const Path& parent : parents) storage.sync_directory(parent);
+}
+
 void replace_text(Storage& storage, const Path& path, std::string_view text) {
   const Path beside = marked_name(path.native(), kPartialMark, new_save_id());
   try {

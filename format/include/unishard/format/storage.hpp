@@ -68,7 +68,7 @@ class Storage {
   virtual EntryKind kind(const Path& path) = 0;
   virtual std::vector<Entry> list(const Path& directory) = 0;  ///< sorted by name
   virtual void make_directory(const Path& path) = 0;           ///< parents too; existing is fine
-  virtual void create_directory(const Path& path) = 0;         ///< must not exist
+  virtual void create_directory(const Path& path) = 0;  ///< must not exist
   virtual void rename(
       const Path& from,
       const Path& to) = 0;  ///< replaces a file; a non-empty folder is AlreadyExists
@@ -99,6 +99,9 @@ Storage& posix_storage();
 
 /// The whole of a small text file. Corrupt when it is larger than `limit_bytes`.
 std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_bytes);
+
+/// Storage::make_directory() that also makes the names of the folders that it makes durable.
+void make_durable_directory(Storage& storage, const Path& path);
 
 /// Write beside, sync, rename, sync the folder: afterwards `path` holds all of `text`, or what it
 /// held.
