@@ -165,6 +165,8 @@ std::vector<Workload> native_workloads(const Path& folder) {
   again.seed = 4;
   std::vector<Workload> out;
   out.push_back(save("first-save", folder, {}, next));
+  out.back().unneeded = fmt::format("sync folder {}", folder.string());
+  out.back().because = "nothing was there to lose, and without `latest` the newest tag is read";
   out.push_back(save("save", folder, {old}, next));
   out.push_back(save("save-compressed", folder, {old}, compressed));
   out.push_back(save("save-incremental", folder, {old}, incremental));
