@@ -209,6 +209,32 @@ class Training:
         remove(self.save)
         (self.root / "losses.jsonl").unlink(missing_ok=True)
 
+    def check_losses(self):
+        for step, losses in self.losses_of(self.root / "losses.jsonl").items():
+            check(losses == self.reference[step], f"step {step} has losses {losses}, not {self.reference[step]}")
+
+    def kill_pair(self, chance):
+        """Two jobs that save into one folder, at different steps. Either may be refused."""
+        jobs = []
+        for _ in range(2):
+            jobs.append(self.tools.start(*self.arguments("run", "losses.jsonl")))
+            time.sleep(chance.uniform(0, 1))
+        time.sleep(chance.uniform(0.3, 2))
+        for job in jobs:
+            kill(job)
+            if visible(self.save):
+                self.tools.verify(self.save)
+        self.check_losses()
+        if visible(self.save):
+            check(self.last_saved() > 0 or self.newest == 0, "latest is gone")
+            self.newest = self.last_saved()  # the slower one may have moved it back
+        if self.newest == self.STEPS:
+            self.reset()
+
+    def last_saved(self):
+        latest = self.save / "latest"
+        return int(latest.read_text().strip().removeprefix("global_step")) if latest.exists() else 0
+
     def kill_once(self, chance):
         process = self.tools.start(*self.arguments("run", "losses.jsonl"))
         time.sleep(chance.uniform(0.3, 2.5))
@@ -224,13 +250,12 @@ class Training:
             except subprocess.TimeoutExpired:
                 raise Finding("the launcher goes on after a rank was killed")
         kill(process)
-        for step, losses in self.losses_of(self.root / "losses.jsonl").items():
-            check(losses == self.reference[step], f"step {step} has losses {losses}, not {self.reference[step]}")
+        self.check_losses()
         if not visible(self.save):
             check(self.newest == 0, "the committed checkpoints are gone")
             return
         self.tools.verify(self.save)
-        newest = int((self.save / "latest").read_text().strip().removeprefix("global_step"))
+        newest = self.last_saved()
         check(newest >= self.newest, f"latest went from step {self.newest} back to {newest}")
         self.newest = newest
         if newest == self.STEPS:
@@ -302,6 +327,8 @@ def main():
         if os.path.exists(tools.train_gpt) and trained:
             training = Training(tools, root)
             total += campaign("train_gpt", trained, lambda: training.kill_once(chance), options.seed, findings, log)
+            total += campaign("train_gpt, two writers", trained // 3, lambda: training.kill_pair(chance),
+                              options.seed, findings, log)
     print(f"{'kills: all':<34} | {total:>9} {'kills':<22} | {len(findings):>3} findings | seed {options.seed}")
     return 1 if findings else 0
 
