@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 #include "unishard/trainer/agree.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
@@ -187,7 +188,7 @@ class Training {
     const bool is_fresh = decision.action == ResumeDecision::Action::StartFresh;
     if (agree_max(communicator_, is_fresh) == 0) return false;
     starts_beside_ = decision.beside;
-    if (is_first()) say(decision.explanation + "\n");
+    if (is_first()) say(printable(decision.explanation) + "\n");
     return true;
   }
 
