@@ -6,14 +6,22 @@
 #include "unishard/format/version.hpp"
 
 #include "commands/command.hpp"
+#include "heap_limit.hpp"
+#include "lib/size_text.hpp"
+#include "render/terminal.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <new>
+#include <sstream>
 
 namespace {
 
@@ -37,10 +45,32 @@ void raise_file_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void print_error(const std::string& verb, std::string_view message, std::string_view hint) {
-  fmt::print(stderr, "unishard{}{}: error: {}\n", verb.empty() ? "" : " ", verb, message);
-  if (!hint.empty()) fmt::print(stderr, "  hint: {}\n", hint);
+/// A file that is opened must never become standard output or error. What was closed stays so for
+/// who writes to it: reading is all that the stand-in allows.
+void occupy_standard_descriptors() {
+  for (int wanted = STDIN_FILENO; wanted <= STDERR_FILENO; ++wanted) {
+    if (::fcntl(wanted, F_GETFD) >= 0) continue;
+    const int opened = ::open("/dev/null", wanted == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    if (opened >= 0 && opened != wanted) ::close(opened);
+  }
 }
+
+/// What goes wrong while writing is an error with a sentence (EPIPE, EFBIG), not a silent end.
+void turn_signals_into_errors() {
+  for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
+}
+
+/// A destructor that runs out of memory ends here: in a sentence, not in a backtrace.
+[[noreturn]] void on_terminate() {
+  const bool is_exceeded = unishard::cli::exceeded_heap_limit() != 0;
+  const std::string_view text =
+      is_exceeded ? "unishard: error: the input takes more memory than --memory-limit allows\n"
+                  : "unishard: error: internal: the program cannot go on\n";
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(kInternal);
+  ::_exit(is_exceeded ? unishard::exit_status(unishard::ErrorCode::Corrupt) : kInternal);
+}
+
+using unishard::cli::say_error;
 
 void build(CLI::App& app, Action& action) {
   app.name("unishard");
@@ -78,6 +108,13 @@ void drop_separator(std::vector<std::string>& words) {
   }
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
 /// DeepSpeed users have a script called zero_to_fp32: the program answers to that name too.
 std::vector<std::string> arguments(int argc, char** argv) {
   std::vector<std::string> out(argv + 1, argv + argc);
@@ -88,26 +125,43 @@ std::vector<std::string> arguments(int argc, char** argv) {
 }
 
 int report_usage(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  if (error.get_exit_code() == 0) {  // --help, --version
+    std::ostringstream text;
+    app.exit(error, text, text);
+    unishard::cli::print(text.str());
+    return 0;
+  }
   const auto chosen = app.get_subcommands();
   const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
-  print_error(
+  say_error(
       verb, error.what(),
       fmt::format("unishard{}{} --help shows what is expected", verb.empty() ? "" : " ", verb));
   return kUsage;
 }
 
+void report(const Action& action, const std::exception& error) {
+  const int status = unishard::cli::status_of(error);
+  if (const auto* own = dynamic_cast<const unishard::Error*>(&error)) {
+    say_error(action.verb, own->what(), own->hint());
+  } else if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) {
+    const bool is_bug = status == kInternal;
+    say_error(action.verb, fmt::format("{}{}", is_bug ? "internal: " : "", error.what()),
+              is_bug ? "please report this" : "");
+  } else if (const std::uint64_t limit = unishard::cli::exceeded_heap_limit(); limit != 0) {
+    say_error(action.verb,
+              fmt::format("the input takes more memory than --memory-limit allows ({})",
+                          unishard::tools::format_bytes(limit)),
+              "allow more; a small file that needs this much is damaged or hostile");
+  } else {
+    say_error(action.verb, "out of memory", "use fewer --threads or a smaller --memory-limit");
+  }
+}
+
 int run(const Action& action) {
   try {
     return action.run();
-  } catch (const unishard::Error& error) {
-    print_error(action.verb, error.what(), error.hint());
-    return unishard::cli::status_of(error);
-  } catch (const std::bad_alloc& error) {
-    print_error(action.verb, "out of memory", "use fewer --threads or a smaller --memory-limit");
-    return unishard::cli::status_of(error);
   } catch (const std::exception& error) {
-    print_error(action.verb, fmt::format("internal: {}", error.what()), "please report this");
+    report(action, error);
     return unishard::cli::status_of(error);
   }
 }
@@ -115,6 +169,9 @@ int run(const Action& action) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(on_terminate);
+  occupy_standard_descriptors();
+  turn_signals_into_errors();
   bound_allocator();
   raise_file_limit();
   CLI::App app("Checkpoint tools for ZeRO training", "unishard");
@@ -123,17 +180,17 @@ int main(int argc, char** argv) {
     build(app, action);
     std::vector<std::string> words = arguments(argc, argv);
     if (words.empty()) {
-      fmt::print(stderr, "{}", app.help());
+      for (const std::string& line : lines_of(app.help())) unishard::cli::say(line);
       return kUsage;
     }
     action.words = words;
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    return report_usage(app, error);
+    return run({.verb = action.verb, .run = [&] { return report_usage(app, error); }});
   } catch (const std::exception& error) {
-    print_error({}, error.what(), {});
-    return kInternal;
+    report(action, error);
+    return unishard::cli::status_of(error);
   }
   return run(action);
 }

@@ -50,7 +50,7 @@ PartialOutput::PartialOutput(Storage& storage, const Path& output, Shape shape, 
       is_owner_(share.rank == 0) {
   if (!is_owner_) return;
   check_free(storage, output_, shape == Shape::Folder);
-  storage.make_directory(parent_folder(output_));
+  make_durable_directory(storage, parent_folder(output_));
   lock_.emplace(OutputLock::beside(storage, output_));
   check_free(storage, output_, shape == Shape::Folder);  // another writer may just have published
   remove_dead_staging(storage, parent_folder(output_), output_.filename().string());

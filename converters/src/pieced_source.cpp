@@ -11,6 +11,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace unishard::converters {
@@ -49,12 +51,16 @@ class PiecedSource final : public Source {
     const auto& tensors = parts_.catalog.tensors;
     drop_unreadable(parts_.catalog, parts_.notes);
     validate(parts_.catalog, where);
+    std::unordered_map<std::string_view, std::size_t> fp32;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].state == state::kFp32) fp32.emplace(tensors[i].fqn, i);
+    }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].derived) {
-        const auto master = parts_.catalog.find(tensors[i].fqn, state::kFp32);
-        if (!master)
+        const auto master = fp32.find(tensors[i].fqn);
+        if (master == fp32.end())
           raise(ErrorCode::Internal, fmt::format("{}: derived from nothing", tensors[i].label()));
-        masters_.push_back(*master);
+        masters_.push_back(master->second);
         continue;
       }
       masters_.push_back(i);

@@ -1,12 +1,16 @@
 #include "console.hpp"
 
+#include "unishard/format/text.hpp"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 namespace train_gpt {
 namespace {
@@ -29,20 +33,41 @@ double process_megabytes(const std::string& field) {
 
 }  // namespace
 
+void say(const std::string& text) {
+  const bool has_failed = std::ferror(stdout) != 0;
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (is_written || has_failed) return;
+  say_error(0, "warning",
+            fmt::format("standard output cannot be written: {}; training goes on",
+                        std::generic_category().message(errno)));
+}
+
+void say_error(std::uint32_t rank, std::string_view kind, std::string_view message,
+               std::string_view hint) {
+  std::string text =
+      fmt::format("train_gpt: rank {}: {}: {}\n", rank, kind, unishard::printable(message));
+  if (!hint.empty())
+    text += fmt::format("train_gpt: rank {}: hint: {}\n", rank, unishard::printable(hint));
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
                   const unishard::trainer::RankEnvironment& environment) {
   const auto& config = options.config;
   const BatchPlan& batch = engine.batch();
-  fmt::print("train_gpt: {:.2f} M parameters, world size {} ({}), ZeRO stage {}, {}, {}\n",
-             static_cast<double>(engine.parameter_count()) / 1e6, environment.world_size,
-             environment.launcher, config.stage, name_of(config.compute), config.optimizer);
-  fmt::print("  batch {} = {} micro-batches of {}, {} micro-steps per rank", batch.train,
-             batch.global_micro_batches, batch.micro, batch.accumulation);
+  std::string text =
+      fmt::format("train_gpt: {:.2f} M parameters, world size {} ({}), ZeRO stage {}, {}, {}\n",
+                  static_cast<double>(engine.parameter_count()) / 1e6, environment.world_size,
+                  environment.launcher, config.stage, name_of(config.compute), config.optimizer);
+  text += fmt::format("  batch {} = {} micro-batches of {}, {} micro-steps per rank", batch.train,
+                      batch.global_micro_batches, batch.micro, batch.accumulation);
   if (const auto padding = batch.padding(environment.world_size); padding > 0)
-    fmt::print(" ({} padding)", padding);
-  fmt::print("{}\n", config.folds_every_micro_batch() ? ", canonical order" : "");
-  for (const std::string& note : config.notes) fmt::print("  note: {}\n", note);
-  std::fflush(stdout);
+    text += fmt::format(" ({} padding)", padding);
+  text += config.folds_every_micro_batch() ? ", canonical order\n" : "\n";
+  for (const std::string& note : config.notes)
+    text += fmt::format("  note: {}\n", unishard::printable(note));
+  say(text);
 }
 
 StepPrinter::StepPrinter(std::int64_t steps, std::int64_t interval, std::int64_t tokens_per_step)
@@ -73,28 +98,31 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
                         static_cast<double>(steps_ - stats.step);
     line = fmt::format("\r{}  {:.0f} tokens/s  {:.0f} s left\x1b[K", line, rate, left);
   }
-  fmt::print("{}{}", line, stays ? "\n" : "");
-  std::fflush(stdout);
+  say(line + (stays ? "\n" : ""));
   return rate;
 }
 
 void print_save(const unishard::trainer::SaveReport& report) {
   const auto bytes = static_cast<double>(report.bytes);
   const auto written = static_cast<double>(report.written_bytes);
-  fmt::print(
+  std::string text = fmt::format(
       "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), {}training waited {:.2f} s, identity {}\n",
-      report.tag, megabytes(bytes), report.seconds, megabytes(bytes) / report.seconds,
+      unishard::printable(report.tag), megabytes(bytes), report.seconds,
+      megabytes(bytes) / report.seconds,
       written < bytes ? fmt::format("{:.1f} MB written, ", megabytes(written)) : "",
       report.stall_seconds, report.identity);
-  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", warning);
-  std::fflush(stdout);
+  for (const std::string& warning : report.warnings)
+    text += fmt::format("  warning: {}\n", unishard::printable(warning));
+  say(text);
 }
 
 void print_load(const unishard::trainer::LoadReport& report) {
-  fmt::print("resumed {} at step {} (saved by world size {}, stage {})\n", report.tag, report.step,
-             report.saved_world_size, report.saved_stage);
-  for (const std::string& note : report.notes) fmt::print("  note: {}\n", note);
-  std::fflush(stdout);
+  std::string text = fmt::format("resumed {} at step {} (saved by world size {}, stage {})\n",
+                                 unishard::printable(report.tag), report.step,
+                                 report.saved_world_size, report.saved_stage);
+  for (const std::string& note : report.notes)
+    text += fmt::format("  note: {}\n", unishard::printable(note));
+  say(text);
 }
 
 void print_memory(const unishard::trainer::Engine& engine,
@@ -109,8 +137,7 @@ void print_memory(const unishard::trainer::Engine& engine,
       megabytes(memory.staging), process_megabytes("VmRSS"), process_megabytes("VmHWM"));
   const auto lines = gather_text(communicator, line);
   if (communicator.rank() != 0) return;
-  for (const std::string& each : lines) fmt::print("{}", each);
-  std::fflush(stdout);
+  for (const std::string& each : lines) say(each);
 }
 
 }  // namespace train_gpt

@@ -8,8 +8,16 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace train_gpt {
+
+/// Any rank. Writes on standard output at once. The first failure is a warning on standard error,
+/// and std::ferror(stdout) holds from then on: what is printed is no reason to stop a training.
+void say(const std::string& text);
+/// Any rank. One write per message, since several ranks may share one terminal.
+void say_error(std::uint32_t rank, std::string_view kind, std::string_view message,
+               std::string_view hint = {});
 
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
                   const unishard::trainer::RankEnvironment& environment);

@@ -2,12 +2,13 @@
 // other number.
 #include "unishard/format/error.hpp"
 
+#include "console.hpp"
 #include "options.hpp"
+#include "process.hpp"
 #include "training.hpp"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <malloc.h>
 
 #include <charconv>
 #include <csignal>
@@ -51,33 +52,25 @@ void run(const train_gpt::Options& options, const RankEnvironment& environment) 
   communicator->barrier();  // rank 0 serves the store: it leaves last
 }
 
-/// Output of several ranks may share one terminal: one write per message.
-void print_error(std::uint32_t rank, std::string_view message, std::string_view hint) {
-  std::string text = fmt::format("train_gpt: rank {}: error: {}\n", rank, message);
-  if (!hint.empty()) text += fmt::format("train_gpt: rank {}: hint: {}\n", rank, hint);
-  std::fwrite(text.data(), 1, text.size(), stderr);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Released units go back to the system; smaller buffers are kept, since page faults cost time.
-  mallopt(M_MMAP_THRESHOLD, 4 << 20);
-  mallopt(M_TRIM_THRESHOLD, 16 << 20);
+  train_gpt::prepare_process();
   RankEnvironment environment;
   int status = 0;
   try {
     environment = read_rank_environment(lookup);
     const auto options = train_gpt::parse_options(argc, argv, status);
-    if (!options) return status;
-    at::set_num_threads(options->threads);
-    run(*options, environment);
-  } catch (const Error& error) {
-    print_error(environment.rank, error.what(), error.hint());
-    status = exit_status(error.code());
-  } catch (const std::exception& error) {
-    print_error(environment.rank, error.what(), "");
-    status = exit_status(ErrorCode::Internal);
+    if (options) {
+      train_gpt::require_threads(options->threads);
+      at::set_num_threads(options->threads);
+      run(*options, environment);
+    }
+  } catch (...) {
+    return train_gpt::report_exception(environment.rank);
   }
-  return status;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  train_gpt::say_error(environment.rank, "error",
+                       "standard output could not be written; everything else was done");
+  return exit_status(ErrorCode::Io);
 }

@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/manifest.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <CLI/CLI.hpp>
@@ -22,25 +23,35 @@ struct Overrides {
   bool async_save = false;
 };
 
+constexpr std::int64_t kSizeMax = std::int64_t{1} << 24;  ///< of each number of a model
+constexpr int kThreadsMax = 1024;
+constexpr std::uint32_t kTimeoutMax = 365 * 24 * 3600;
+
+/// CLI::Range lets a NaN pass.
+std::string check_dropout(const std::string& text) {
+  double value = -1;
+  if (CLI::detail::lexical_cast(text, value) && value >= 0 && value <= 0.99) return {};
+  return text + " is not a number from 0 to 0.99";
+}
+
 void add_model_options(CLI::App& app, Overrides& overrides) {
+  const CLI::Range size(std::int64_t{1}, kSizeMax);
   app.add_option("--model", overrides.model,
                  "nano, tiny, small, medium, gpt2, or a Hugging Face folder: the GPT-2 of its "
                  "config.json (its weights: --resume)")
       ->capture_default_str();
-  app.add_option("--layers", overrides.layers, "blocks")->check(CLI::PositiveNumber);
-  app.add_option("--width", overrides.width, "width of the residual stream")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--heads", overrides.heads, "attention heads")->check(CLI::PositiveNumber);
-  app.add_option("--context", overrides.context, "tokens per sample")->check(CLI::PositiveNumber);
+  app.add_option("--layers", overrides.layers, "blocks")->check(size);
+  app.add_option("--width", overrides.width, "width of the residual stream")->check(size);
+  app.add_option("--heads", overrides.heads, "attention heads")->check(size);
+  app.add_option("--context", overrides.context, "tokens per sample")->check(size);
   app.add_option("--vocab-size,--vocab_size", overrides.vocabulary, "tokens that the model knows")
-      ->check(CLI::PositiveNumber);
+      ->check(size);
   CLI::Option* tied =
       app.add_flag("--tied-head", overrides.tied_head,
                    "the output layer is the embedding (default, but for a config.json without it)");
   app.add_flag("--untied-head", overrides.untied_head, "the output layer has a weight of its own")
       ->excludes(tied);
-  app.add_option("--dropout", overrides.dropout, "dropout probability")
-      ->check(CLI::Range(0.0, 0.99));
+  app.add_option("--dropout", overrides.dropout, "dropout probability")->check(check_dropout);
 }
 
 void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
@@ -56,10 +67,11 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--seed", overrides.seed,
                  "initial values, dropout, data order; overrides the configuration");
   app.add_option("--threads", options.threads, "threads of each rank")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, kThreadsMax))
       ->capture_default_str();
   app.add_option("--timeout", options.timeout_seconds,
                  "seconds of silence after which another rank counts as failed")
+      ->check(CLI::Range(1u, kTimeoutMax))
       ->capture_default_str();
   using unishard::trainer::Backend;
   const std::map<std::string, Backend> backends = {
@@ -77,6 +89,7 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--save,--save-dir,--save_dir", options.save_folder, "folder of the checkpoints");
   app.add_option("--save-interval", options.save_interval,
                  "save every so many steps; 0: at the end only")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--keep-last", options.keep_last, "complete checkpoints to keep; 0: all")
       ->capture_default_str();
@@ -97,19 +110,45 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
                "write only what differs from the checkpoint before, and share the rest with it "
                "(hard links; it may be deleted)");
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
-  app.add_option(
-         "--resume", options.resume,
-         "go on from \"latest\" (default), a tag or a path: a checkpoint of any format, or "
-         "the weights of a Hugging Face folder; starts fresh where there is no checkpoint yet")
-      ->expected(0, 1);
+  CLI::Option* resume =
+      app.add_option(
+             "--resume", options.resume,
+             "go on from \"latest\" (default), a tag or a path: a checkpoint of any format, or "
+             "the weights of a Hugging Face folder; starts fresh where there never was a "
+             "checkpoint")
+          ->expected(0, 1);
+  app.add_flag("--fresh", options.fresh,
+               "with --resume: where the folder holds something, but no whole checkpoint, start at "
+               "step 0 and save beside it; nothing there is replaced or removed")
+      ->needs(resume);
+}
+
+/// What is no JSON was written by the user, so it is not damaged: the status is that of a wrong
+/// option.
+unishard::Json parse_configuration(const std::string& text, const std::string& path) {
+  try {
+    return unishard::parse_json(text, path);
+  } catch (const unishard::Error& error) {
+    raise(unishard::ErrorCode::InvalidArgument, error.what(), error.hint());
+  }
+}
+
+/// Puts `value` where `pointer` says. What stands in the way stays, for parse_config() to refuse.
+void set(unishard::Json& json, const std::string& pointer, std::int64_t value) {
+  try {
+    json[unishard::Json::json_pointer(pointer)] = value;
+  } catch (const unishard::Json::exception&) {
+    unishard::trainer::parse_config(json);
+    throw;
+  }
 }
 
 unishard::trainer::Config read_config(const Overrides& overrides) {
   const std::string text =
       read_text(unishard::posix_storage(), overrides.config_path, kConfigBytes);
-  unishard::Json json = unishard::parse_json(text, overrides.config_path);
-  if (overrides.stage) json["zero_optimization"]["stage"] = *overrides.stage;
-  if (overrides.seed) json["seed"] = *overrides.seed;
+  unishard::Json json = parse_configuration(text, overrides.config_path);
+  if (overrides.stage) set(json, "/zero_optimization/stage", *overrides.stage);
+  if (overrides.seed) set(json, "/seed", *overrides.seed);
   return unishard::trainer::parse_config(json);
 }
 
@@ -122,7 +161,7 @@ unishard::trainer::GptConfig named_model(const Overrides& overrides) {
   if (unishard::trainer::is_gpt_preset(overrides.model) || !is_path)
     return unishard::trainer::gpt_preset(overrides.model);
   const std::string text = read_text(storage, file, kConfigBytes);
-  unishard::Json json = unishard::parse_json(text, file.string());
+  unishard::Json json = parse_configuration(text, file.string());
   if (overrides.dropout && json.is_object()) {
     for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
       json[key] = *overrides.dropout;
@@ -160,6 +199,16 @@ void require_bytes_fit(const Options& options) {
             ", and the tokens are bytes: at least 256 are needed");
 }
 
+/// What CLI11 does not check.
+void require_possible(const CLI::App& app, const Options& options) {
+  if (app.count("--save") > 0 && options.save_folder.empty())
+    raise(unishard::ErrorCode::InvalidArgument,
+          "--save is empty: it names the checkpoints' folder");
+  if (app.count("--losses") > 0 && options.losses.empty())
+    raise(unishard::ErrorCode::InvalidArgument, "--losses is empty: it names a file");
+  unishard::validate_tag(options.tag_prefix + std::to_string(options.steps));
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& status) {
@@ -186,6 +235,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   options.model = model_config(overrides);
   options.tokens = token_type(overrides, options.data);
   require_bytes_fit(options);
+  require_possible(app, options);
   return options;
 }
 

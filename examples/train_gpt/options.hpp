@@ -26,6 +26,7 @@ struct Options {
   unishard::Compression compression;
   bool incremental_save = false;
   std::optional<std::string> resume;  ///< "latest", a path or a tag
+  bool fresh = false;                 ///< --resume starts beside what it cannot load
   std::string losses;                 ///< file for a JSON line per step; empty: none
   bool report_memory = false;
   int threads = 1;

@@ -1,5 +1,8 @@
 #include "saves.hpp"
 
+#include "unishard/trainer/agree.hpp"
+#include "unishard/trainer/save_folder.hpp"
+
 #include "console.hpp"
 
 #include <fmt/format.h>
@@ -50,6 +53,24 @@ std::string lack_of_memory(const Engine& engine, Communicator& communicator) {
 
 }  // namespace
 
+void Saves::claim() {
+  if (!options_.save_folder.empty()) engine_.claim_save_folder(options_.save_folder);
+}
+
+void Saves::require_free_names(bool may_replace) {
+  may_replace_ = may_replace;
+  if (options_.save_folder.empty()) return;
+  agree(communicator_, "looking for the names of the checkpoints", [&] {
+    if (communicator_.rank() != 0) return;
+    unishard::trainer::require_free_names(posix_storage(), options_.save_folder,
+                                          {.prefix = options_.tag_prefix,
+                                           .first = engine_.step(),
+                                           .last = options_.steps,
+                                           .interval = options_.save_interval},
+                                          may_replace);
+  });
+}
+
 void Saves::prepare() {
   if (options_.save_folder.empty()) return;
   asynchronous_ = options_.async_save.value_or(true);
@@ -58,7 +79,7 @@ void Saves::prepare() {
     const auto lack = std::ranges::find_if_not(lacks, &std::string::empty);
     asynchronous_ = lack == lacks.end();
     if (!asynchronous_ && communicator_.rank() == 0)
-      fmt::print("  note: saves are synchronous: {}\n", *lack);
+      say(fmt::format("  note: saves are synchronous: {}\n", *lack));
   }
   if (asynchronous_) engine_.prepare_asynchronous_saves();
 }
@@ -70,6 +91,7 @@ void Saves::start() {
                                .tag = options_.tag_prefix + std::to_string(engine_.step()),
                                .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
                                .keep_last = options_.keep_last,
+                               .replace = may_replace_,
                                .asynchronous = asynchronous_,
                                .compression = options_.compression,
                                .incremental = options_.incremental_save});

@@ -16,6 +16,11 @@ class Saves {
         unishard::trainer::Communicator& communicator)
       : options_(options), engine_(engine), communicator_(communicator) {}
 
+  /// Once, before anything else: makes the folder this run's, if the run saves at all.
+  void claim();
+  /// Once, before training: the names that the run is going to save under must be free, those of
+  /// UniShard checkpoints too unless `may_replace`.
+  void require_free_names(bool may_replace);
   /// Once, before training: decides whether saves are asynchronous and takes their memory.
   void prepare();
   /// Saves the current step, if the run saves at all.
@@ -30,6 +35,7 @@ class Saves {
   unishard::trainer::Engine& engine_;
   unishard::trainer::Communicator& communicator_;
   bool asynchronous_ = false;
+  bool may_replace_ = true;
   std::optional<unishard::trainer::SaveHandle> last_;
 };
 

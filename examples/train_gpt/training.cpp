@@ -1,11 +1,13 @@
 #include "training.hpp"
 
-#include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
+#include "unishard/trainer/agree.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
 #include "unishard/trainer/interrupt.hpp"
 #include "unishard/trainer/sample_order.hpp"
+#include "unishard/trainer/save_folder.hpp"
 #include "unishard/trainer/token_file.hpp"
 
 #include "console.hpp"
@@ -17,7 +19,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <system_error>
 
 namespace train_gpt {
 namespace {
@@ -25,13 +30,14 @@ namespace {
 using namespace unishard;
 using namespace unishard::trainer;
 
-/// One JSON line per step, in the file as soon as the step is done.
+/// One JSON line per step, in the file as soon as the step is done. A line that cannot be written
+/// is a warning, since training is dearer than its log, and an error at the end.
 class LossLog {
  public:
-  explicit LossLog(const std::string& path) {
+  explicit LossLog(const std::string& path) : path_(path) {
     if (path.empty()) return;
-    file_.reset(std::fopen(path.c_str(), "a"));
-    if (!file_) raise_errno("open", path, errno);
+    file_.reset(std::fopen(path.c_str(), "ae"));
+    if (!file_) raise_errno("opening", path, errno);
   }
   void write(const StepStats& stats, double tokens_per_second) {
     if (!file_) return;
@@ -40,15 +46,26 @@ class LossLog {
                        {"grad_norm", stats.gradient_norm},
                        {"lr", stats.learning_rate},
                        {"tokens_per_s", std::round(tokens_per_second)}};
-    fmt::print(file_.get(), "{}\n", line.dump());
-    std::fflush(file_.get());
+    const std::string text = line.dump() + "\n";
+    const bool is_written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
+                            std::fflush(file_.get()) == 0;
+    if (is_written || !problem_.empty()) return;
+    problem_ = fmt::format("writing {}: {}: losses are missing from step {} on", path_,
+                           std::generic_category().message(errno), stats.step);
+    say_error(0, "warning", problem_ + "; training goes on");
+  }
+  void require_written() const {
+    if (!problem_.empty())
+      raise(ErrorCode::Io, problem_, "the training itself was completed and saved");
   }
 
  private:
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
+  std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
+  std::string problem_;
 };
 
 Gpt build_model(const Options& options, const Communicator& communicator) {
@@ -69,12 +86,19 @@ class Training {
         engine_(model_.ptr(), communicator, options.config, engine_options()),
         saves_(options, engine_, communicator) {
     if (is_first()) print_header(options_, engine_, environment);
+    saves_.claim();
   }
 
   void run() {
+    require_countable();
     if (options_.resume) resume();
-    if (engine_.step() < options_.steps) saves_.prepare();
-    LossLog log(is_first() ? options_.losses : "");
+    std::optional<LossLog> log;
+    agree(communicator_, "opening the file of losses",
+          [&] { log.emplace(is_first() ? options_.losses : ""); });
+    if (engine_.step() < options_.steps) {
+      saves_.require_free_names(!starts_beside_);
+      saves_.prepare();
+    }
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
     const Interrupt interrupt;
@@ -83,18 +107,28 @@ class Training {
     while (engine_.step() < options_.steps && !stopped) {
       printer.begin();
       const StepStats stats = engine_.train_batch(loss);
-      if (is_first()) log.write(stats, printer.end(stats));
+      if (is_first()) log->write(stats, printer.end(stats));
       saves_.notice();
       stopped = interrupt.agreed(communicator_);
       if (is_due(stats.step, options_.save_interval) || stopped || stats.step == options_.steps)
         saves_.start();
     }
     saves_.finish();
-    if (stopped && is_first()) fmt::print("stopped by a signal after step {}\n", engine_.step());
+    if (stopped && is_first())
+      say(fmt::format("stopped by a signal after step {}\n", engine_.step()));
     if (options_.report_memory) print_memory(engine_, communicator_);
+    agree(communicator_, "writing the losses", [&] { log->require_written(); });
   }
 
  private:
+  /// Samples are counted in 64 bits.
+  void require_countable() const {
+    const std::int64_t samples = engine_.batch().train;
+    if (options_.steps <= std::numeric_limits<std::int64_t>::max() / samples) return;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--steps {} with batches of {} is more than 2^63 samples", options_.steps,
+                      samples));
+  }
   bool is_first() const { return communicator_.rank() == 0; }
   static bool is_due(std::int64_t step, std::int64_t interval) {
     return interval > 0 && step % interval == 0;
@@ -127,32 +161,42 @@ class Training {
 
   std::int64_t tokens_per_step() const { return engine_.batch().train * options_.model.context; }
 
-  /// Starts fresh where there is nothing to resume from yet, so that a launcher may always pass
-  /// --resume.
+  /// Goes on from what --resume names. The newest checkpoint may be missing, as decide_resume()
+  /// says, so that a launcher may always pass --resume.
   void resume() {
     const bool latest = *options_.resume == "latest";
     if (latest && options_.save_folder.empty())
       raise(ErrorCode::InvalidArgument, "--resume needs --save-dir, or a path");
+    if (!latest && options_.fresh)
+      raise(ErrorCode::InvalidArgument, "--fresh goes with --resume, not with a tag or a path");
+    if (latest && starts_fresh()) return;
     const bool is_path = !latest && (options_.save_folder.empty() ||
                                      options_.resume->find('/') != std::string::npos ||
                                      posix_storage().kind(*options_.resume) == EntryKind::File);
     const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
-    const bool empty = is_first() && latest &&
-                       (posix_storage().kind(folder) == EntryKind::Missing ||
-                        list_tags(posix_storage(), folder).empty());
-    if (agree_max(communicator_, empty) != 0) {
-      if (is_first()) fmt::print("no checkpoint in {} yet: starting fresh\n", folder.string());
-      return;
-    }
     const auto tag = latest || is_path ? std::nullopt : options_.resume;
     const LoadReport report = engine_.load_checkpoint(folder, tag);
     if (is_first()) print_load(report);
+  }
+
+  bool starts_fresh() {
+    ResumeDecision decision;
+    agree(communicator_, "looking for a checkpoint", [&] {
+      if (is_first())
+        decision = decide_resume(posix_storage(), options_.save_folder, options_.fresh);
+    });
+    const bool is_fresh = decision.action == ResumeDecision::Action::StartFresh;
+    if (agree_max(communicator_, is_fresh) == 0) return false;
+    starts_beside_ = decision.beside;
+    if (is_first()) say(printable(decision.explanation) + "\n");
+    return true;
   }
 
   const Options& options_;
   Communicator& communicator_;
   SaveProbe probe_;
   int save_count_ = 0;
+  bool starts_beside_ = false;  ///< of rank 0: nothing in the folder may be replaced
   TokenFile tokens_;
   Gpt model_;
   Engine engine_;

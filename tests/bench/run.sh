@@ -76,7 +76,7 @@ python=build/peers/bin/python
 "$python" tests/bench/beside_torch.py "build/$preset/tests/data_plane" --size $((scale / 8)) --repeats "$repeats" --folder "$work"
 # A GPT of 85 million parameters: DeepSpeed's tools cannot take the example, which has a parameter without dimensions.
 echo '{"train_batch_size": 4, "optimizer": {"type": "AdamW"}, "bf16": {"enabled": true}}' > "$work/config.json"
-"$bin/unishard" launch --nproc-per-node 4 -- "$bin/train_gpt" --config "$work/config.json" --data README.md --layers 12 --width 768 --heads 12 \
+"$bin/unishard" launch --nproc-per-node 4 -- "$bin/train_gpt" --config "$work/config.json" --data format/SPEC.md --layers 12 --width 768 --heads 12 \
   --context 64 --stage 2 --steps 1 --no-async-save --save "$work/gpt" >/dev/null
 "$bin/unishard" convert "$work/gpt" "$work/deepspeed" --to deepspeed --quiet
 "$python" tests/bench/beside_deepspeed.py "$work/deepspeed" --build "build/$preset" --repeats "$repeats"

@@ -246,6 +246,56 @@ TEST_F(TwoWriters, ManyAtOnceLeaveExactlyOneCheckpoint) {
   EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "latest"}));
 }
 
+using Locks = Folder;
+
+/// As the owner on another host leaves it, whose flock() does not reach this one.
+void put_foreign_lock(const Path& file) {
+  put(file, std::string(32, 'a') + "\nanother kernel's boot\nprocess 7 (train) on far\n");
+}
+
+TEST_F(Locks, AnOwnerOnAnotherHostThatShowsLifeIsRespected) {
+  const Path file = root() / ".out.lock";
+  put_foreign_lock(file);
+  const std::jthread heart([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      fs::last_write_time(file, fs::file_time_type::clock::now());
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  });
+  const LockAttempt attempt = storage.try_lock(file, "me");
+  EXPECT_EQ(attempt.lock, nullptr);
+  EXPECT_EQ(attempt.holder, "process 7 (train) on far");
+}
+
+TEST_F(Locks, AnOwnerOnAnotherHostThatIsLongDeadIsReplaced) {
+  const Path file = root() / ".out.lock";
+  put_foreign_lock(file);
+  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(7));
+  const LockAttempt attempt = storage.try_lock(file, "me");
+  ASSERT_NE(attempt.lock, nullptr);
+  EXPECT_TRUE(attempt.lock->still_held());
+  EXPECT_EQ(storage.try_lock(file, "another").holder, "me");
+}
+
+TEST_F(Locks, TheFileGoesWithTheLockAndALostLockLeavesTheNewOwnersFile) {
+  const Path file = root() / ".out.lock";
+  LockAttempt first = storage.try_lock(file, "first");
+  fs::remove(file);
+  const LockAttempt second = storage.try_lock(file, "second");
+  ASSERT_NE(second.lock, nullptr);
+  EXPECT_FALSE(first.lock->still_held());
+  first.lock.reset();
+  EXPECT_TRUE(fs::exists(file));
+  EXPECT_TRUE(second.lock->still_held());
+}
+
+TEST_F(Locks, ALinkIsNotFollowed) {
+  put(root() / "secret", "untouched");
+  fs::create_symlink(root() / "secret", root() / ".out.lock");
+  EXPECT_NE(failure([&] { storage.try_lock(root() / ".out.lock", "me"); }), "no failure");
+  EXPECT_EQ(read_text(storage, root() / "secret", 100), "untouched");
+}
+
 using Retention = Folder;
 
 TEST_F(Retention, ABrokenNewestCheckpointIsNotCounted) {

@@ -1,6 +1,14 @@
-// The pickle machine and what is made of its result.
+// The pickle machine and what is made of its result. Half of the mutations change opcodes.
 #include "fuzz.hpp"
+#include "mutators.hpp"
 #include "torch/object_tree.hpp"
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t max_size, unsigned seed) {
+  return unishard::fuzz::mutate_half(data, size, max_size, seed, [&](std::string_view program) {
+    return unishard::fuzz::mutate_pickle(program, seed);
+  });
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   namespace torch = unishard::converters::torch;

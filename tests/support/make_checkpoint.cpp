@@ -136,8 +136,8 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
         plan_shard(catalog, rank),
         {options.chunk_bytes, spec.compression,
          spec.base.empty() ? nullptr
-                           : std::make_shared<ShardBase>(posix_storage(), spec.base, rank,
-                                                         spec.world_size, options.chunk_bytes)});
+                           : std::make_shared<ShardBase>(storage, spec.base, rank, spec.world_size,
+                                                         options.chunk_bytes)});
 
     for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
       const Fragment& fragment = writer.fragments()[i];

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace unishard::trainer {
 namespace {
 
@@ -31,9 +33,15 @@ TEST(BatchPlan, FollowsDeepSpeedsTable) {
 }
 
 TEST(BatchPlan, RefusesWhatDoesNotWorkOut) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kBig = std::int64_t{1} << 31;  // 4 * kBig * kBig is 2^64
   const Row rows[] = {
-      {{}, {}, {}, 1, {}}, {{}, {}, 4, 1, {}}, {33, 4, 2, 4, {}},  {33, {}, {}, 4, {}},
-      {10, 4, {}, 1, {}},  {0, 1, {}, 1, {}},  {8, -1, {}, 1, {}}, {2, {}, {}, 4, {}},
+      {{}, {}, {}, 1, {}},          {{}, {}, 4, 1, {}},     {33, 4, 2, 4, {}},
+      {33, {}, {}, 4, {}},          {10, 4, {}, 1, {}},     {0, 1, {}, 1, {}},
+      {8, -1, {}, 1, {}},           {2, {}, {}, 4, {}},     {kHuge, 1, {}, 1, {}},
+      {kHuge, kHuge, {}, 1, {}},    {{}, kHuge, {}, 1, {}}, {{}, kBig, kBig, 4, {}},
+      {{}, kBig, {}, 4, {}},        {{}, 1, kBig, 4, {}},   {0, kBig, kBig, 4, {}},
+      {1 << 20, kBig, kBig, 4, {}},
   };
   for (const Row& row : rows) {
     EXPECT_THROW(plan_batch({row.train, row.micro, row.accumulation}, row.world), Error);

@@ -2,6 +2,8 @@
 // happens when one rank fails.
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/output_lock.hpp"
+#include "unishard/trainer/save_folder.hpp"
 
 #include "small_model.hpp"
 #include "temp_dir.hpp"
@@ -11,6 +13,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 namespace unishard::test {
 namespace {
@@ -88,6 +91,52 @@ TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
       EXPECT_EQ(again.identity, identity(first.catalog()));
     });
   }
+}
+
+TEST(CheckpointBridge, AFolderOfAnotherRunIsRefusedOnEveryRank) {
+  const TempDir folder;
+  const Path taken = folder.path() / "taken", free = folder.path() / "free";
+  std::filesystem::create_directory(taken);
+  std::optional<OutputLock> other(std::in_place, posix_storage(), taken / kTrainingLockFile, taken);
+  for (const bool asynchronous : {false, true}) {
+    with_engine(
+        2, small_config(2), {}, [&](Engine& engine, SmallModel& model, Communicator& group) {
+          step(engine, model);
+          try {
+            engine.save_checkpoint({.folder = taken, .asynchronous = asynchronous});
+            ADD_FAILURE() << "it was saved";
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), group.rank() == 0 ? ErrorCode::Busy : ErrorCode::PeerFailed);
+            EXPECT_NE(std::string(error.what()).find("is being written by process "),
+                      std::string::npos)
+                << error.what();
+          }
+          engine.claim_save_folder(free);
+          engine.claim_save_folder(free);
+          engine.save_checkpoint({.folder = free, .asynchronous = asynchronous}).wait();
+        });
+  }
+  EXPECT_TRUE(list_tags(posix_storage(), taken).empty());
+  other.reset();
+  save_two_steps(taken, 2, small_config(2));
+  EXPECT_EQ(list_tags(posix_storage(), taken).size(), 1u);
+}
+
+TEST(CheckpointBridge, AnotherProgramsFolderIsNotSavedTo) {
+  const TempDir folder;
+  std::filesystem::create_directory(folder.path() / "global_step4");
+  std::ofstream(folder.path() / "global_step4" / "mp_rank_00_model_states.pt") << "theirs";
+  std::ofstream(folder.path() / "latest") << "global_step4";
+  with_engine(2, small_config(2), {}, [&](Engine& engine, SmallModel& model, Communicator& group) {
+    step(engine, model);
+    try {
+      engine.claim_save_folder(folder.path());
+      ADD_FAILURE() << "it was claimed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), group.rank() == 0 ? ErrorCode::AlreadyExists : ErrorCode::PeerFailed);
+    }
+  });
+  EXPECT_EQ(posix_storage().list(folder.path()).size(), 2u);
 }
 
 TEST(CheckpointBridge, AnIncrementalSaveWritesWhatChangedAndNeedsNoOther) {

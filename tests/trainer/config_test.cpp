@@ -99,6 +99,18 @@ INSTANTIATE_TEST_SUITE_P(
                 "scheduler.params.total_num_steps is missing"},
         Refused{R"({"bf16": {"enabled": 1}})", "bf16.enabled is 1, not true or false"},
         Refused{R"({"gradient_clipping": -1})", "gradient_clipping"},
+        Refused{R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": -0.1}}})",
+                "optimizer.params.weight_decay is -0.1, not zero or more"},
+        Refused{R"({"optimizer": {"type": "SGD", "params": {"momentum": -0.5}}})",
+                "optimizer.params.momentum is -0.5"},
+        Refused{R"({"optimizer": {"type": "Adagrad", "params": {"lr_decay": -1}}})",
+                "optimizer.params.lr_decay is -1"},
+        Refused{R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": -3}}})",
+                "scheduler.params.warmup_num_steps is -3"},
+        Refused{R"({"train_batch_size": 9223372036854775808})",
+                "train_batch_size is 9223372036854775808, not a whole number below 2^63"},
+        Refused{R"({"seed": 18446744073709551615})", "seed is 18446744073709551615, not"},
+        Refused{R"({"steps_per_print": 1e300})", "steps_per_print is 1e+300, not a whole number"},
         Refused{R"([1])", "$ is not an object"}));
 
 }  // namespace

@@ -8,9 +8,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <thread>
 
@@ -337,6 +340,288 @@ TEST_F(TrainGpt, AnotherModelOrOptimizerIsAMismatchThatListsEverything) {
       wider.err.find("shape: wte.weight [fp32] is [256, 16] in the checkpoint, [256, 32] here"),
       std::string::npos)
       << wider.err;
+}
+
+/// Every file below `folder` with its bytes; links by their targets.
+std::map<std::string, std::string> contents(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    std::string& text = found[entry.path().string()];
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return found;
+}
+
+/// What train_gpt does with folders that hold something already, and with those that it cannot use.
+class TrainGptFolder : public TrainGpt {
+ protected:
+  /// A run of `steps` that saves to `folder` every second step.
+  std::vector<std::string> saving(const std::string& folder, std::vector<std::string> more) const {
+    more.insert(more.end(),
+                {"--save", path(folder), "--save-interval", "2", "--losses", path("losses")});
+    return command(more);
+  }
+  /// All ranks fail before the first step; returns what rank 0 said.
+  std::string refusal(const std::vector<std::string>& argv, int status = 3, int world = 2) const {
+    std::filesystem::remove(path("losses"));
+    const auto results = Ranks(argv, world).wait();
+    for (const auto& result : results) {
+      EXPECT_EQ(result.status, &result == &results.front() ? status : 3) << result.err;
+      EXPECT_EQ(result.out.find("step "), std::string::npos) << result.out;
+      EXPECT_NE(result.err.find("train_gpt: rank "), std::string::npos) << result.err;
+    }
+    EXPECT_TRUE(losses("losses").empty());
+    return results[0].err;
+  }
+  static void expect_in(const std::string& part, const std::string& text) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  /// `script` with "$@" for the command.
+  static ProcessResult run_in_shell(const std::string& script,
+                                    const std::vector<std::string>& command) {
+    std::vector<std::string> argv{"bash", "-c", script, "bash"};
+    argv.insert(argv.end(), command.begin(), command.end());
+    return run(argv);
+  }
+};
+
+TEST_F(TrainGptFolder, AnotherProgramsFolderIsResumedFromAndLeftAlone) {
+  run_ranks(saving("run", {"--steps", "2"}), 2);
+  const auto made =
+      run({UNISHARD_BIN "/unishard", "convert", path("run"), path("ds"), "--to", "deepspeed"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const auto before = contents(path("ds"));
+  for (const std::vector<std::string>& resume :
+       std::vector<std::vector<std::string>>{{"--resume"}, {"--resume", "--fresh"}, {}}) {
+    auto more = resume;
+    more.insert(more.end(), {"--steps", "4"});
+    const std::string error = refusal(saving("ds", more));
+    expect_in("ds holds a checkpoint of another program (deepspeed, \"global_step2\")", error);
+    expect_in("--resume " + path("ds") + " --save OTHER", error);
+    EXPECT_EQ(contents(path("ds")), before);
+  }
+  const auto on = run_ranks(saving("new", {"--steps", "4", "--resume", path("ds")}), 2);
+  expect_in("resumed ds at step 2", on[0].out);
+  EXPECT_EQ(contents(path("ds")), before);
+  EXPECT_EQ(list_tags(posix_storage(), path("new")).size(), 1u);
+}
+
+TEST_F(TrainGptFolder, WhatHasTheNameOfATagIsLeftAlone) {
+  std::filesystem::create_directories(path("c/global_step2"));
+  std::ofstream(path("c/global_step2/thesis.tex")) << "mine";
+  for (const char* taken : {"c/global_step2", "c/global_step5"}) {
+    const auto before = contents(path("c"));
+    const std::string error = refusal(saving("c", {"--steps", "5"}));
+    expect_in(path(taken) + " is there already and is not a UniShard checkpoint", error);
+    EXPECT_EQ(contents(path("c")), before);
+    std::filesystem::remove_all(path("c/global_step2"));
+    std::ofstream(path("c/global_step5")) << "mine";
+  }
+}
+
+TEST_F(TrainGptFolder, ALostManifestIsNoFreshStart) {
+  run_ranks(saving("c", {"--steps", "2"}), 2);
+  std::filesystem::remove(path("c/global_step2/manifest.json"));
+  std::filesystem::remove(path("c/latest"));
+  const auto before = contents(path("c"));
+  const std::string error = refusal(saving("c", {"--steps", "4", "--resume", "--keep-last", "1"}));
+  expect_in("global_step2 holds shards and no manifest.json", error);
+  expect_in("`unishard inspect " + path("c") + " --tags`", error);
+  expect_in("--fresh", error);
+  expect_in("global_step2 is there already",
+            refusal(saving("c", {"--steps", "4", "--resume", "--fresh"})));
+  EXPECT_EQ(contents(path("c")), before);
+  const auto fresh = run_ranks(
+      saving("c", {"--steps", "4", "--resume", "--fresh", "--keep-last", "1", "--tag", "again"}),
+      2);
+  expect_in("starting fresh beside it", fresh[0].out);
+  const auto after = contents(path("c"));
+  for (const auto& [name, bytes] : before) EXPECT_TRUE(after.contains(name)) << name;
+  EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
+}
+
+TEST_F(TrainGptFolder, AFirstSaveThatNeverCommittedIsKeptUntilOneDoes) {
+  const Environment kill{{"UNISHARD_KILL_AT", "save=1,step=7,rank=0"}};
+  Ranks(saving("c", {"--steps", "2", "--stage", "2"}), 2, kill).wait();
+  const Path shard = "shard-00000-of-00002.h5";
+  const auto staged = contents(path("c"));
+  EXPECT_TRUE(std::ranges::any_of(
+      staged, [&](const auto& entry) { return Path(entry.first).filename() == shard; }));
+  const auto on = run_ranks(saving("c", {"--steps", "4", "--resume"}), 2);
+  expect_in("no save was ever completed in " + path("c"), on[0].out);
+  expect_in("global_step2.partial-", on[0].out);
+  EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 2u);
+}
+
+TEST_F(TrainGptFolder, TheSecondRunOfAFolderFailsNamingTheFirst) {
+  Ranks first(command({"--steps", "1000000", "--save", path("c")}), 2);
+  while (first[0].output_so_far().find("step ") == std::string::npos && first[0].running())
+    std::this_thread::sleep_for(20ms);
+  const std::string error = refusal(saving("c", {"--steps", "4"}));
+  expect_in(path("c") + " is being written by process " + std::to_string(first[0].pid()), error);
+  expect_in("since ", error);
+  EXPECT_TRUE(first[0].running());
+  first[0].signal(SIGTERM);
+  for (const auto& result : first.wait()) EXPECT_EQ(result.status, 0) << result.err;
+  run_ranks(saving("c", {"--steps", "0", "--resume"}), 1);
+}
+
+TEST_F(TrainGptFolder, AnUnusableFolderIsFoundBeforeTheFirstStep) {
+  std::ofstream(path("file")) << "mine";
+  std::filesystem::create_symlink("gone/far", path("link"));
+  const auto check = [&](const std::string& folder, const std::string& says) {
+    SCOPED_TRACE(folder);
+    expect_in(says,
+              refusal(command({"--steps", "2", "--save", folder, "--losses", path("losses")})));
+  };
+  for (const std::string& folder :
+       {path("file"), path("file/x"), path("link"), std::string("/proc"), std::string("/proc/x")}) {
+    check(folder, folder);
+  }
+  check(path(std::string(300, 'x')), "File name too long");
+  const auto losses = [&](const std::string& to) {
+    return refusal(command({"--steps", "2", "--save", path("c"), "--losses", to}));
+  };
+  expect_in("opening " + path("c"), losses(path("c")));
+  expect_in("opening " + path("gone/losses"), losses(path("gone/losses")));
+}
+
+TEST_F(TrainGptFolder, WrongNumbersAndNamesAreUsageErrors) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--save", ""},
+      {"--losses", ""},
+      {"--save", path("c"), "--tag", "a/b"},
+      {"--save", path("c"), "--tag", ".hidden"},
+      {"--save", path("c"), "--tag", std::string(200, 'x')},
+      {"--save", path("c"), "--fresh"},
+      {"--steps", "-1"},
+      {"--steps", "9223372036854775808"},
+      {"--steps", "nan"},
+      {"--steps", "9223372036854775807"},
+      {"--save-interval", "-1"},
+      {"--save-interval", "1e999"},
+      {"--keep-last", "-1"},
+      {"--keep-last", "4294967296"},
+      {"--timeout", "0"},
+      {"--timeout", "4294967296"},
+      {"--threads", "0"},
+      {"--threads", "1000000000"},
+      {"--layers", "9223372036854775807"},
+      {"--width", "99999999999"},
+      {"--heads", "0"},
+      {"--heads", "3"},
+      {"--context", "4611686018427387904"},
+      {"--vocab-size", "4611686018427387904"},
+      {"--dropout", "nan"},
+      {"--dropout", "1"},
+      {"--seed", "-1"},
+      {"--stage", "4"}};
+  for (const auto& more : wrong) {
+    SCOPED_TRACE(more[more.size() - 2] + " " + more.back());
+    const auto result = run(command(more));
+    EXPECT_EQ(result.status, 2) << result.err << result.out;
+    EXPECT_FALSE(result.err.empty());
+    EXPECT_EQ(result.err.find("internal"), std::string::npos) << result.err;
+  }
+  for (const char* numbers :
+       {R"("gradient_clipping": 1e999)", R"("gradient_clipping": NaN)",
+        R"("optimizer": {"params": {"lr": 1e999}})", R"("optimizer": {"params": {"lr": -1}})",
+        R"("optimizer": {"params": {"weight_decay": -0.1}})", R"("zero_optimization": "3")",
+        R"("train_batch_size": 9223372036854775808)", R"("train_batch_size": 1e300)",
+        R"("train_batch_size": 9223372036854775807)"}) {
+    SCOPED_TRACE(numbers);
+    std::ofstream(path("ds.json")) << "{" << numbers << "}";
+    const auto result = run(command({"--stage", "1"}));
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_EQ(result.err.find("internal"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(TrainGptFolder, OutputThatCannotBeWrittenStopsNoTraining) {
+  for (const std::string redirection :
+       {">/dev/full", ">&-", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"}) {
+    SCOPED_TRACE(redirection);
+    std::filesystem::remove_all(path("c"));
+    std::filesystem::remove(path("losses"));
+    const auto result = run_in_shell("exec \"$@\" " + redirection, saving("c", {"--steps", "3"}));
+    EXPECT_EQ(result.status, 3) << result.err;
+    if (redirection.find('2') == std::string::npos)
+      expect_in("error: standard output could not be written", result.err);
+    EXPECT_EQ(losses("losses").size(), 3u);
+    EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 2u);
+    const auto sound = run({UNISHARD_BIN "/unishard", "verify", path("c"), "--all"});
+    EXPECT_EQ(sound.status, 0) << sound.out << sound.err;
+  }
+  const auto unheard = run_in_shell("exec \"$@\" 2>/dev/full", saving("c2", {"--steps", "1"}));
+  EXPECT_EQ(unheard.status, 0);
+  const auto closed_pipe =
+      run_in_shell("set -o pipefail; \"$@\" | true", command({"--steps", "3"}));
+  EXPECT_EQ(closed_pipe.status, 3) << closed_pipe.err;
+}
+
+TEST_F(TrainGptFolder, LossesThatCannotBeWrittenAreAnErrorAtTheEnd) {
+  auto argv = command({"--steps", "3", "--save", path("c"), "--losses", "/dev/full"});
+  const auto results = Ranks(argv, 2).wait();
+  EXPECT_EQ(results[0].status, 3);
+  EXPECT_EQ(results[1].status, 3);
+  expect_in("warning: writing /dev/full: No space left on device: losses are missing from step 1",
+            results[0].err);
+  expect_in("error: writing /dev/full", results[0].err);
+  expect_in("saved global_step3:", results[0].out);
+}
+
+TEST_F(TrainGptFolder, SighupSavesUnlessItIsIgnored) {
+  const auto argv = command({"--steps", "1000000", "--save", path("c")});
+  Process run(argv);
+  while (run.output_so_far().find("step ") == std::string::npos && run.running())
+    std::this_thread::sleep_for(20ms);
+  run.signal(SIGHUP);
+  const auto result = run.wait();
+  EXPECT_EQ(result.status, 0) << result.err;
+  expect_in("stopped by a signal", result.out);
+  EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
+  std::vector<std::string> nohup{"bash", "-c", "trap '' HUP; exec \"$@\"", "bash"};
+  nohup.insert(nohup.end(), argv.begin(), argv.end());
+  Process ignoring(nohup);
+  while (ignoring.output_so_far().find("step ") == std::string::npos && ignoring.running())
+    std::this_thread::sleep_for(20ms);
+  ignoring.signal(SIGHUP);
+  const std::size_t before = ignoring.output_so_far().size();
+  while (ignoring.output_so_far().size() < before + 400 && ignoring.running())
+    std::this_thread::sleep_for(20ms);
+  EXPECT_TRUE(ignoring.running());
+  ignoring.signal(SIGTERM);
+  EXPECT_EQ(ignoring.wait().status, 0);
+}
+
+TEST_F(TrainGptFolder, LimitsOfTheSessionEndInASentence) {
+  const auto small =
+      run_in_shell("ulimit -f 8; exec \"$@\"", saving("c", {"--steps", "2", "--no-async-save"}));
+  EXPECT_EQ(small.status, 3) << small.err;
+  expect_in("File too large", small.err);
+  EXPECT_TRUE(list_tags(posix_storage(), path("c")).empty());
+  // 1,018 shards and a soft limit of 1,024 are the same case as these, and take longer.
+  run_ranks(saving("whole", {"--steps", "2"}), 2);
+  const auto many =
+      run({UNISHARD_BIN "/unishard", "reshard", path("whole"), path("many"), "-w", "120"});
+  ASSERT_EQ(many.status, 0) << many.err;
+  const auto resumed = run_in_shell("ulimit -S -n 100; exec \"$@\"",
+                                    command({"--steps", "3", "--resume", path("many") + "/"}));
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  expect_in("saved by world size 120", resumed.out);
+}
+
+TEST_F(TrainGptFolder, ThreadsThatCannotStartEndInASentence) {
+  if (run({"setpriv", "--reuid=65534", "true"}).status != 0)
+    GTEST_SKIP() << "the limit of processes does not bind this user, and no other can be taken";
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
+  const auto refused =
+      run_in_shell("ulimit -u 3; exec setpriv --reuid=65534 --clear-groups -- \"$@\"",
+                   command({"--steps", "1"}));
+  EXPECT_EQ(refused.status, 3) << refused.err;
+  expect_in("starting thread ", refused.err);
 }
 
 class TrainGptOfHuggingFace : public TrainGpt {

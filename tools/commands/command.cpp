@@ -2,7 +2,9 @@
 
 #include "unishard/format/error.hpp"
 #include "unishard/format/io.hpp"
+#include "unishard/format/memory.hpp"
 
+#include "heap_limit.hpp"
 #include "lib/machine.hpp"
 #include "lib/size_text.hpp"
 
@@ -58,7 +60,12 @@ std::uint64_t Resources::memory_bytes() const {
   return bytes;
 }
 
-void Resources::apply() const { set_io(memory_bytes()); }
+void Resources::apply() const {
+  const std::uint64_t bytes = memory_bytes();
+  set_io(bytes);
+  set_description_limit(bytes / 2);  // what is made of it takes as much again
+  set_heap_limit(bytes);
+}
 
 void Resources::set_io(std::uint64_t bytes) const {
   configure_io(IoOptions::within(bytes, io_mode_from_name(io).value_or(IoMode::Auto)));

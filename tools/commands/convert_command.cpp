@@ -1,5 +1,6 @@
 // convert, and reshard of what is not native: any format into any other.
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
 #include "lib/input_check.hpp"
@@ -7,6 +8,7 @@
 #include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
 #include "lib/shared_output.hpp"
+#include "lib/side_files.hpp"
 #include "lib/size_text.hpp"
 #include "lib/team_observer.hpp"
 #include "render/terminal.hpp"
@@ -69,6 +71,19 @@ struct Notes {
   }
 };
 
+/// Opens the input and finds its tag, of one checkpoint though a writer may move `latest`
+/// meanwhile. Formats without tags leave `tag` empty.
+std::unique_ptr<converters::Source> open_input(Storage& storage, const ConvertRun& job,
+                                               std::string& tag) {
+  constexpr int kTries = 20;
+  for (int i = 1;; ++i) {
+    tag = tools::tag_of(storage, job.input, job.tag).value_or("");
+    auto source = converters::open_source(storage, job.input, job.tag);
+    if (i == kTries || tools::tag_of(storage, job.input, job.tag).value_or("") == tag)
+      return source;
+  }
+}
+
 Json report_json(const ConvertRun& job, const converters::Source& source,
                  const tools::ConvertPlan& plan, const Notes& notes) {
   return {{"input", job.input},
@@ -80,21 +95,24 @@ Json report_json(const ConvertRun& job, const converters::Source& source,
           {"stage", plan.target.stage},
           {"tensors", plan.target.tensors.size()},
           {"bytes", plan.target.stored_bytes()},
+          {"side_files", tools::names_of(job.output.side_files)},
           {"left_out", notes.lines}};
 }
 
 void print_notes(const Notes& notes) {
-  for (const std::string& line : notes.lines) fmt::print(stderr, "note: {}\n", line);
+  for (const std::string& line : notes.lines) say("note: " + line);
 }
 
 void print_plan(const ConvertRun& job, const converters::Source& source,
                 const tools::ConvertPlan& plan, const Notes& notes, const Json& report) {
   if (job.json) return print_json(report);
-  print(fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}\n{}{}", source.format(),
-                    job.input, job.output.format, job.output.path.string(),
-                    plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
-                    plan.target.world_size, plan.target.stage, fmt::join(notes.lines, "\n"),
-                    notes.lines.empty() ? "" : "\n"));
+  std::string text = fmt::format(
+      "{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}", source.format(), job.input,
+      job.output.format, job.output.path.string(), plan.target.tensors.size(),
+      tools::format_bytes(plan.target.stored_bytes()), plan.target.world_size, plan.target.stage);
+  text = printable(text) + "\n";
+  for (const std::string& line : notes.lines) text += printable(line) + "\n";
+  print(text);
 }
 
 /// Reads back what was written and compares it with what the sink was given; what it did not want,
@@ -122,6 +140,10 @@ std::vector<std::string> check(tools::Team& team, const ConvertRun& job,
 }
 
 }  // namespace
+
+void print_side_files(const converters::SideFiles& files) {
+  if (!files.empty()) say(fmt::format("side files: {}", fmt::join(tools::names_of(files), ", ")));
+}
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
@@ -159,7 +181,8 @@ int run_convert(tools::Team& team, ConvertRun job) {
   const bool speaks = team.is_first();
   Progress progress(job.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto source = converters::open_source(storage, job.input, job.tag);
+  std::string input_tag;
+  const auto source = open_input(storage, job, input_tag);
   const TransferOptions transfer =
       job.resources.transfer(observer, source->catalog().tensors.size(), job.output.compression);
   const tools::InputChecking checking(*source, job.check_input);
@@ -168,15 +191,14 @@ int run_convert(tools::Team& team, ConvertRun job) {
   if (job.output.compression != Compression{} && job.output.format != "native")
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
           "add --to native, or leave --compress out; nothing was written");
-  if (job.output.tag.empty())
-    job.output.tag = tools::tag_of(storage, job.input, job.tag)
-                         .value_or(fmt::format("global_step{}", plan.target.step));
+  if (job.output.tag.empty()) job.output.tag = team.gather(input_tag).front();
+  if (job.output.tag.empty()) job.output.tag = fmt::format("global_step{}", plan.target.step);
   checking.mark(plan.target, job.output);
   Notes notes;
   if (job.output.max_shard_bytes != 0) {
     std::vector<std::string> unwritten;
     job.output.side_files =
-        tools::model_side_files(storage, job.input, source->catalog(), plan.target, unwritten);
+        tools::model_side_files(job.input, source->catalog(), plan.target, unwritten);
     notes.add("left out", unwritten);
   }
   tools::require_outside_checkpoints(storage, job.output.path);
@@ -203,9 +225,10 @@ int run_convert(tools::Team& team, ConvertRun job) {
     return 0;
   }
   if (!job.json && speaks) print_notes(notes);
-  if (speaks && !checking.note().empty()) fmt::print(stderr, "note: {}\n", checking.note());
+  if (!job.json && speaks && !job.resources.quiet) print_side_files(job.output.side_files);
+  if (speaks && !checking.note().empty()) say("note: " + checking.note());
   if (shared.is_one_process_work() && speaks && !job.resources.quiet)
-    fmt::print(stderr, "note: {}\n", kOneProcessNote);
+    say(fmt::format("note: {}", kOneProcessNote));
   progress.begin("convert", shared.bytes[team.rank()]);
   const tools::WrittenOutput written = tools::write_together(
       team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
@@ -225,13 +248,14 @@ int run_convert(tools::Team& team, ConvertRun job) {
   if (job.json) {
     print_json(report);
   } else if (!job.resources.quiet) {
-    fmt::print(stderr, "{}: {} tensors, {}{}\n", job.output.path.string(),
-               plan.target.tensors.size(), tools::format_bytes(plan.target.stored_bytes()),
-               job.check && different.empty() ? ", " + checking.describe_equal(written.input) : "");
+    say(fmt::format(
+        "{}: {} tensors, {}{}", job.output.path.string(), plan.target.tensors.size(),
+        tools::format_bytes(plan.target.stored_bytes()),
+        job.check && different.empty() ? ", " + checking.describe_equal(written.input) : ""));
   }
-  for (const std::string& label : different) fmt::print(stderr, "DIFFERENT: {}\n", label);
+  for (const std::string& label : different) say("DIFFERENT: " + label);
   if (different.empty()) return 0;
-  fmt::print(stderr, "nothing was published; suspect the memory or the disk of this machine\n");
+  say("nothing was published; suspect the memory or the disk of this machine");
   return 1;
 }
 

@@ -29,6 +29,9 @@ int run_convert(tools::Team& team, ConvertRun job);
 inline constexpr std::string_view kOneProcessNote =
     "this output is written by one process, the others wait";
 
+/// Names what is copied beside the model, on standard error; nothing when nothing is.
+void print_side_files(const converters::SideFiles& files);
+
 /// The names of known_formats(), for --to.
 std::vector<std::string> format_names();
 /// Those that keep world size and stage.

@@ -3,6 +3,9 @@
 #include "render/report_view.hpp"
 #include "render/terminal.hpp"
 
+#include <cmath>
+#include <cstdlib>
+
 namespace unishard::cli {
 namespace {
 
@@ -49,7 +52,10 @@ void add_diff(CLI::App& app, Action& action) {
   command
       ->add_option("--tolerance", options->diff.tolerance,
                    "Largest |a - b| to accept (default: every bit must agree)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {  // NaN is not negative
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : std::string();
+      });
   command->add_option("--states", options->diff.states, "Only these states, such as fp32,exp_avg")
       ->delimiter(',');
   command->add_flag("--json", options->json, "Report as JSON");

@@ -1,5 +1,6 @@
 #include "commands/command.hpp"
 #include "lib/launcher.hpp"
+#include "render/terminal.hpp"
 
 #include <fmt/format.h>
 
@@ -16,7 +17,7 @@ int run(const LaunchRequest& options) {
   wanted.command = options.command->remaining();
   const auto failure = tools::launch(wanted);
   if (!failure) return 0;
-  fmt::print(stderr, "unishard launch: error: {}; the other ranks were stopped\n", failure->text());
+  say_error("launch", failure->text() + "; the other ranks were stopped", {});
   return failure->status();
 }
 

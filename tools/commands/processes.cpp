@@ -2,10 +2,12 @@
 
 #include "unishard/format/crc64.hpp"
 
+#include "heap_limit.hpp"
 #include "lib/job.hpp"
 #include "lib/launcher.hpp"
 #include "lib/native_folder.hpp"
 #include "render/progress.hpp"
+#include "render/terminal.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <filesystem>
 #include <new>
 #include <optional>
+#include <system_error>
 
 namespace unishard::cli {
 namespace {
@@ -137,8 +140,7 @@ int Processes::launch() const {
   const auto failure = tools::launch(options);
   if (!failure) return 0;
   if (failure->signal != 0) {
-    fmt::print(stderr, "unishard {}: error: {}; the other processes were stopped\n",
-               command.front(), failure->text());
+    say_error(command.front(), failure->text() + "; the other processes were stopped", {});
   }
   return failure->status();
 }
@@ -146,8 +148,11 @@ int Processes::launch() const {
 ErrorCode cause_of(const std::exception& error) {
   if (const auto* peer = dynamic_cast<const tools::PeerError*>(&error)) return peer->cause();
   if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code();
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? ErrorCode::Io
-                                                                : ErrorCode::Internal;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return exceeded_heap_limit() != 0 ? ErrorCode::Corrupt : ErrorCode::Io;
+  // A thread that cannot be started, a folder that cannot be walked.
+  const bool is_system = dynamic_cast<const std::system_error*>(&error) != nullptr;
+  return is_system ? ErrorCode::Io : ErrorCode::Internal;
 }
 
 int status_of(const std::exception& error) {

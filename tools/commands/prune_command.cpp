@@ -1,8 +1,8 @@
 #include "unishard/format/commit.hpp"
+#include "unishard/format/text.hpp"
 
 #include "commands/command.hpp"
 #include "lib/native_folder.hpp"
-#include "render/table.hpp"
 #include "render/terminal.hpp"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ int run(const PruneRequest& options) {
     return 0;
   }
   for (const KeptTag& tag : result.kept)
-    fmt::print(stderr, "note: {} is kept: {}\n", printable(tag.tag), printable(tag.reason));
+    say(fmt::format("note: {} is kept: {}", tag.tag, tag.reason));
   for (const std::string& tag : result.removed) {
     print(fmt::format("{} {}\n", options.dry_run ? "would remove" : "removed", printable(tag)));
   }

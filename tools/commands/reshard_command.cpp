@@ -1,5 +1,6 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
 #include "lib/input_check.hpp"
@@ -75,8 +76,7 @@ std::string transfer(tools::Team& team, const ReshardRequest& options,
       options.resources.transfer(observer, target.tensors.size(), options.compression);
   const auto source = converters::make_native_source(std::move(input));
   const tools::InputChecking checking(*source, options.check_input);
-  if (team.is_first() && !checking.note().empty())
-    fmt::print(stderr, "note: {}\n", checking.note());
+  if (team.is_first() && !checking.note().empty()) say("note: " + checking.note());
   catch_interrupts();  // before anything is created
   const auto shared = tools::make_shared_sink(team, target, [&](const converters::Share& share) {
     return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,
@@ -96,7 +96,7 @@ std::string transfer(tools::Team& team, const ReshardRequest& options,
   tools::publish_together(team, *shared.sink);
   progress.end();
   if (team.is_first() && !options.resources.quiet)
-    fmt::print(stderr, "resharded {}\n", progress.summary(shared.total_bytes()));
+    say("resharded " + progress.summary(shared.total_bytes()));
   return identity_out;
 }
 
@@ -131,8 +131,8 @@ int run_in(tools::Team& team, const ReshardRequest& options) {
                 {"stage", prepared.plan.target.stage},
                 {"payload_bytes", prepared.plan.payload_bytes}});
   } else {
-    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before, input->folder().string(),
-                      after, output.string(),
+    print(fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", before,
+                      printable(input->folder().string()), after, printable(output.string()),
                       before == after ? "equal: every tensor has the same digest" : "DIFFERENT"));
   }
   return before == after ? 0 : 1;

@@ -8,6 +8,7 @@
 #include "lib/model_config.hpp"
 #include "lib/native_folder.hpp"
 #include "lib/shared_output.hpp"
+#include "lib/side_files.hpp"
 #include "lib/size_text.hpp"
 #include "lib/team_observer.hpp"
 #include "render/terminal.hpp"
@@ -35,8 +36,8 @@ struct ZeroToFp32Request {
 void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
   for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
     const TensorInfo& from = source.tensors[plan.tensor_map[i]];
-    fmt::print(stderr, "{} {} -> {}\n", from.label(), name_of(from.dtype),
-               name_of(plan.target.tensors[i].dtype));
+    say(fmt::format("{} {} -> {}", from.label(), name_of(from.dtype),
+                    name_of(plan.target.tensors[i].dtype)));
   }
 }
 
@@ -86,8 +87,8 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   converters::SideFiles side_files;
   std::vector<std::string> notes;
   if (!is_file) {
-    side_files =
-        tools::model_side_files(storage, options.checkpoint, source->catalog(), plan.target, notes);
+    side_files = tools::model_side_files(options.checkpoint, source->catalog(), plan.target, notes);
+    for (std::string& note : notes) note = "left out: " + note;
   }
   const auto shared =
       tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {
@@ -97,7 +98,8 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   if (!checking.note().empty()) notes.push_back(checking.note());
   if (shared.is_one_process_work()) notes.emplace_back(kOneProcessNote);
   if (speaks && !options.json && !options.resources.quiet) {
-    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : notes) say("note: " + note);
+    print_side_files(side_files);
   }
   progress.begin("zero_to_fp32", shared.bytes[team.rank()]);
   const tools::WrittenOutput written = tools::write_together(
@@ -110,14 +112,15 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
     Json report = {{"output", output.string()},
                    {"tensors", plan.target.tensors.size()},
                    {"bytes", bytes},
+                   {"side_files", tools::names_of(side_files)},
                    {"notes", notes},
                    {"aliases_left_out", keeps_aliases(output) ? 0 : plan.target.aliases.size()},
                    {"frozen_left_out", plan.frozen_left_out}};
     checking.report(written.input, report);
     print_json(report);
   } else if (!options.resources.quiet) {
-    fmt::print(stderr, "{}: {} tensors, {}\n", output.string(), plan.target.tensors.size(),
-               progress.summary(shared.total_bytes()));
+    say(fmt::format("{}: {} tensors, {}", output.string(), plan.target.tensors.size(),
+                    progress.summary(shared.total_bytes())));
   }
   return 0;
 }

@@ -9,12 +9,12 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <map>
 #include <numeric>
 #include <regex>
 #include <set>
+#include <sstream>
 
 namespace unishard::tools {
 namespace {
@@ -33,6 +33,29 @@ RenameRule parse_rename(const std::string& text) {
           fmt::format("--rename: {} is not a regular expression", unishard::quote(rule.from)));
   }
   return rule;
+}
+
+/// The file of `--rename @file`: a regular file, or what a shell makes of <(...).
+std::string rules_text(const Path& path) {
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  std::error_code code;
+  const bool is_folder = std::filesystem::is_directory(path, code);
+  std::ifstream file(path);
+  std::string text;
+  if (file && !is_folder) {
+    text.resize(kBytes);
+    file.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(file.gcount()));
+  }
+  if (is_folder || file.bad() || !(file || file.eof())) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--rename: cannot read {}{}", path.string(),
+                      is_folder ? ", which is a folder" : ""),
+          "@ is followed by the name of a file with one FROM=TO a line");
+  }
+  if (!file.eof())
+    raise(ErrorCode::InvalidArgument, fmt::format("--rename: {} is too large", path.string()));
+  return text;
 }
 
 class Renamer {
@@ -145,22 +168,6 @@ TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const Convert
   return tensor;
 }
 
-constexpr std::uint64_t kSideFileBytes = std::uint64_t{64} << 20;
-constexpr std::array<std::string_view, 14> kSideFiles = {"config.json",
-                                                         "generation_config.json",
-                                                         "tokenizer.json",
-                                                         "tokenizer_config.json",
-                                                         "tokenizer.model",
-                                                         "special_tokens_map.json",
-                                                         "added_tokens.json",
-                                                         "vocab.json",
-                                                         "vocab.txt",
-                                                         "merges.txt",
-                                                         "chat_template.jinja",
-                                                         "chat_template.json",
-                                                         "preprocessor_config.json",
-                                                         "processor_config.json"};
-
 }  // namespace
 
 std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts) {
@@ -170,9 +177,8 @@ std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts) {
       rules.push_back(parse_rename(text));
       continue;
     }
-    std::ifstream file(text.substr(1));
-    if (!file) raise(ErrorCode::NotFound, fmt::format("--rename: cannot read {}", text.substr(1)));
-    for (std::string line; std::getline(file, line);) {
+    std::istringstream lines(rules_text(text.substr(1)));
+    for (std::string line; std::getline(lines, line);) {
       if (!line.empty() && line[0] != '#') rules.push_back(parse_rename(line));
     }
   }
@@ -205,16 +211,6 @@ ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions&
   take_surroundings(from, rename, options, plan);
   validate(plan.target, "the result");
   return plan;
-}
-
-converters::SideFiles find_side_files(Storage& storage, const Path& model) {
-  converters::SideFiles files;
-  if (storage.kind(model) != EntryKind::Directory) return files;
-  for (const std::string_view name : kSideFiles) {
-    if (storage.kind(model / name) == EntryKind::File)
-      files.emplace_back(name, read_text(storage, model / name, kSideFileBytes));
-  }
-  return files;
 }
 
 void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,

@@ -40,9 +40,6 @@ struct ConvertPlan {
 /// Throws InvalidArgument when nothing is left, or two tensors get one name.
 ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions& options);
 
-/// config.json, tokenizer files and the like that lie beside a Hugging Face model.
-converters::SideFiles find_side_files(Storage& storage, const Path& model);
-
 /// Gives tensor i of `catalog`, where it has no digest, that of tensor tensor_map[i] of `source`,
 /// measured by reading: each process of the team a part.
 void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,

@@ -5,6 +5,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "lib/descriptor.hpp"
 #include "lib/line_prefixer.hpp"
 #include "lib/rank_environment.hpp"
 
@@ -31,25 +32,6 @@ namespace unishard::tools {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Closes what it owns.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int get() const { return number_; }
-  void close() { *this = Descriptor(); }
-
- private:
-  int number_;
-};
 
 struct Stream {
   Descriptor pipe;
@@ -90,7 +72,8 @@ class BlockedSignals {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it died before the line above
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGCHLD, SIGXFSZ})
+    ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -1,6 +1,6 @@
 #include "lib/model_config.hpp"
 
-#include "lib/conversion.hpp"
+#include "lib/side_files.hpp"
 
 #include <fmt/format.h>
 
@@ -53,9 +53,9 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
   files.emplace_back(kConfigFile, std::move(text));
 }
 
-converters::SideFiles model_side_files(Storage& storage, const Path& input, const Catalog& source,
+converters::SideFiles model_side_files(const Path& input, const Catalog& source,
                                        const Catalog& target, std::vector<std::string>& notes) {
-  converters::SideFiles files = find_side_files(storage, input);
+  converters::SideFiles files = find_side_files(input, notes);
   add_model_config(files, source, target, notes);
   return files;
 }

@@ -18,8 +18,8 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
                       std::vector<std::string>& notes);
 
 /// The small files of a model folder made of `input`: those beside it, and a config.json in any
-/// case where there is one to be had.
-converters::SideFiles model_side_files(Storage& storage, const Path& input, const Catalog& source,
+/// case where there is one to be had. What is left out is a line of `notes`.
+converters::SideFiles model_side_files(const Path& input, const Catalog& source,
                                        const Catalog& target, std::vector<std::string>& notes);
 
 }  // namespace unishard::tools

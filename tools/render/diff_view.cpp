@@ -1,3 +1,5 @@
+#include "unishard/format/text.hpp"
+
 #include "lib/size_text.hpp"
 #include "render/report_view.hpp"
 #include "render/table.hpp"

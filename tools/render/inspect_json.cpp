@@ -87,8 +87,9 @@ Json inspect_json(const tools::Description& description, const InspectView& view
     tensors.push_back(tensor_json(description, index, view));
   }
   json["tensors"] = std::move(tensors);
-  Json aliases = Json::object();
-  for (const Alias& alias : catalog.aliases) aliases[alias.fqn] = alias.target;
+  Json::object_t aliases;  // filled as a list: the names are distinct, and looking is linear
+  aliases.reserve(catalog.aliases.size());
+  for (const Alias& alias : catalog.aliases) aliases.push_back({alias.fqn, alias.target});
   json["aliases"] = std::move(aliases);
   json["groups"] = catalog.groups;
   json["producer"] = catalog.producer;

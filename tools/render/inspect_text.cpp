@@ -1,3 +1,5 @@
+#include "unishard/format/text.hpp"
+
 #include "lib/size_text.hpp"
 #include "render/inspect_order.hpp"
 #include "render/table.hpp"
@@ -146,7 +148,12 @@ std::string layout_text(const Description& description, const InspectView& view)
   for (const std::size_t index : shown) {
     const TensorInfo& tensor = description.catalog.tensors[index];
     std::string name = printable(tensor.label());
-    if (name.size() > kNameMax) name = "..." + name.substr(name.size() - (kNameMax - 3));
+    if (name.size() > kNameMax) {
+      std::size_t cut = name.size() - (kNameMax - 3);
+      while ((static_cast<unsigned char>(name[cut]) & 0xc0) == 0x80)
+        ++cut;  // not inside of a letter
+      name = "..." + name.substr(cut);
+    }
     const auto& owners = description.owners.at(index);
     const std::string padding(name_width - std::min(display_width(name), name_width), ' ');
     out += fmt::format("{}{} |{}|\n", name, padding,

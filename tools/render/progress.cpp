@@ -30,6 +30,9 @@ void catch_interrupts(SecondInterrupt second) {
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESTART;
   for (const int number : {SIGINT, SIGTERM}) ::sigaction(number, &action, nullptr);
+  struct sigaction hangup {};  // ignored under nohup, which must stay so
+  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+    ::sigaction(SIGHUP, &action, nullptr);
 }
 
 int interrupting_signal() { return interrupt_signal != 0 ? interrupt_signal : SIGTERM; }
@@ -70,9 +73,11 @@ void Progress::draw(Clock::time_point now) {
   const auto filled = static_cast<std::size_t>(fraction * kBar);
   const std::string left =
       fraction > 0 ? tools::format_duration(seconds / fraction - seconds) : std::string("?");
-  fmt::print(stderr, "\r{} [{}{}] {:3.0f}%  {}/s  {} left\033[K", what_, std::string(filled, '#'),
-             std::string(kBar - filled, ' '), 100 * fraction,
-             tools::format_bytes(static_cast<std::uint64_t>(rate)), left);
+  const std::string line =
+      fmt::format("\r{} [{}{}] {:3.0f}%  {}/s  {} left\033[K", what_, std::string(filled, '#'),
+                  std::string(kBar - filled, ' '), 100 * fraction,
+                  tools::format_bytes(static_cast<std::uint64_t>(rate)), left);
+  std::fputs(line.c_str(), stderr);  // a terminal that is gone is no error of the work
   std::fflush(stderr);
   drawn_ = now;
   is_drawn_ = true;
@@ -80,7 +85,7 @@ void Progress::draw(Clock::time_point now) {
 
 void Progress::end() {
   const std::lock_guard lock(mutex_);
-  if (is_drawn_) fmt::print(stderr, "\r\033[K");
+  if (is_drawn_) std::fputs("\r\033[K", stderr);
   is_drawn_ = false;
 }
 

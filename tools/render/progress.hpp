@@ -12,8 +12,9 @@ namespace unishard::cli {
 
 /// What a second signal does.
 enum class SecondInterrupt : std::uint8_t { Ends, Ignored };
-/// After this, SIGINT and SIGTERM make the next Progress::advance() throw Cancelled, so that what
-/// was begun is cleaned up; a second one ends the program at once, or is ignored from now on.
+/// After this, SIGINT, SIGTERM and SIGHUP make the next Progress::advance() throw Cancelled, so
+/// that what was begun is cleaned up; a second one ends the program at once, or is ignored from now
+/// on.
 void catch_interrupts(SecondInterrupt second = SecondInterrupt::Ends);
 /// The signal that came; SIGTERM when it came to another process of the job.
 int interrupting_signal();

@@ -1,5 +1,7 @@
 #include "render/table.hpp"
 
+#include "unishard/format/text.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,15 +12,6 @@ std::size_t display_width(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
   }));
-}
-
-std::string printable(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return out;
 }
 
 std::string Table::text() const {

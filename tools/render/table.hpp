@@ -29,7 +29,4 @@ class Table {
 /// Characters as a terminal shows them: UTF-8 continuation bytes do not count.
 std::size_t display_width(const std::string& text);
 
-/// `text` for a terminal: control characters, which a file could use to fool its reader, as \xNN.
-std::string printable(const std::string& text);
-
 }  // namespace unishard::cli

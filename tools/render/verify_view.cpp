@@ -1,3 +1,5 @@
+#include "unishard/format/text.hpp"
+
 #include "lib/size_text.hpp"
 #include "render/report_view.hpp"
 #include "render/table.hpp"
@@ -26,7 +28,7 @@ std::string finding_text(const tools::Finding& finding) {
     out += fmt::format("  lost: {} more ranges (--json lists all)\n",
                        finding.lost.size() - kLostListed);
   }
-  if (!finding.hint.empty()) out += fmt::format("  hint: {}\n", finding.hint);
+  if (!finding.hint.empty()) out += fmt::format("  hint: {}\n", printable(finding.hint));
   return out;
 }
 

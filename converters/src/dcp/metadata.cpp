@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "torch/object_tree.hpp"
 #include "torch/pickle.hpp"
@@ -284,6 +285,7 @@ Metadata read_metadata(Storage& storage, const Path& path) {
   const torch::Window window = torch::whole_file(storage, path);
   if (window.size > kMetadataBytes)
     raise(ErrorCode::Corrupt, fmt::format("{}: {} bytes of metadata", path.string(), window.size));
+  MemoryBudget(path.string()).charge(window.size);
   std::string bytes(window.size, '\0');
   window.read(0, std::as_writable_bytes(std::span(bytes)));
   const auto pickle =

@@ -1,6 +1,7 @@
 #include "deepspeed/layout.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
 #include "unishard/format/limits.hpp"
 
 #include <fmt/format.h>
@@ -53,7 +54,7 @@ std::string list_tags(Storage& storage, const Path& path, const FolderKind& kind
 }
 
 /// The content of the latest file, as DeepSpeed reads it: without white space around.
-std::string read_latest(Storage& storage, const Path& file) {
+std::string latest_tag(Storage& storage, const Path& file) {
   constexpr std::uint64_t kNameBytes = 4096;
   constexpr std::string_view kSpace = " \t\r\n\v\f";
   std::string text = read_text(storage, file, kNameBytes);
@@ -189,8 +190,8 @@ bool is_regular_tag(Storage& storage, const Path& folder) {
 std::vector<std::string> tags_of(Storage& storage, const Path& folder, const FolderKind& kind) {
   std::vector<std::string> tags;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind == EntryKind::Directory && kind.is_tag(storage, folder / entry.name))
-      tags.push_back(entry.name);
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
+    if (kind.is_tag(storage, folder / entry.name)) tags.push_back(entry.name);
   }
   return tags;
 }
@@ -210,7 +211,7 @@ Path choose_tag(Storage& storage, const Path& path, const std::optional<std::str
   if (tag) return tag_folder(storage, path, *tag, kind, "--tag");
   const Path latest = path / kind.latest_file;
   if (storage.kind(latest) == EntryKind::File) {
-    return tag_folder(storage, path, read_latest(storage, latest), kind,
+    return tag_folder(storage, path, latest_tag(storage, latest), kind,
                       std::string(kind.latest_file));
   }
   const std::vector<std::string> tags = tags_of(storage, path, kind);

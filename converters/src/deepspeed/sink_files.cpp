@@ -1,5 +1,7 @@
 #include "deepspeed/sink_files.hpp"
 
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/manifest.hpp"
 
@@ -286,12 +288,12 @@ std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, con
       std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   for (torch::ArchivePlan& archive : draft.archives) output->add(std::move(archive));
-  auto move_latest = [&storage, latest = folder / latest_file, tag] {
-    replace_text(storage, latest, tag);
+  auto name_as_latest = [&storage, latest = folder / latest_file, tag] {
+    move_latest(storage, latest, tag);
   };
   return std::make_unique<torch::PlacedSink>(
       std::move(catalog), std::move(draft.plan),
-      torch::Ending{.partial = partial, .complete = {}, .move_latest = std::move(move_latest)},
+      torch::Ending{.partial = partial, .complete = {}, .move_latest = std::move(name_as_latest)},
       std::move(output), share);
 }
 

@@ -1,6 +1,7 @@
 #include "hdf5/own_process.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "shard/hdf5_library.hpp"
 
@@ -17,6 +18,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -113,11 +115,25 @@ void limit_processor_time() {
   setrlimit(RLIMIT_CPU, &limit);
 }
 
+/// libhdf5 takes what a file asks for: from here on at most description_limit() more than the
+/// process has.
+void limit_memory() {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const std::uint64_t used = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  if (pages == 0 || description_limit() > RLIM_INFINITY - used) return;
+  if (getrlimit(RLIMIT_AS, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, used + description_limit());
+  setrlimit(RLIMIT_AS, &limit);
+}
+
 [[noreturn]] void run_child(int socket, const OwnProcess::Work& work) {
   for (const int other : open_sockets()) close(other);
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   signal(SIGXCPU, SIG_DFL);
+  limit_memory();
   const int quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (quiet >= 0) dup2(quiet, STDERR_FILENO);
   while (const auto request = receive_message(socket)) {

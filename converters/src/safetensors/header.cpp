@@ -3,6 +3,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 
 #include <fmt/format.h>
 
@@ -79,6 +80,7 @@ class Decoder {
     }
     header_.data_offset = kLengthBytes + length;
     data_bytes_ = file_bytes - header_.data_offset;
+    MemoryBudget(file_.path().string()).charge(length);
     std::string text(length, '\0');
     file_.read_at(kLengthBytes, std::as_writable_bytes(std::span(text)));
     // The JSON parser would skip a byte order mark.

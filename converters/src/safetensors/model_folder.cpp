@@ -23,13 +23,16 @@ struct Names {
 Names safetensors_names(Storage& storage, const Path& folder) {
   Names names;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind != EntryKind::File) continue;
-    if (entry.name.ends_with(".safetensors")) names.files.push_back(entry.name);
+    const bool is_tensors = entry.name.ends_with(".safetensors");
     // "model.safetensors.index.json", and "model.safetensors.index.fp16.json" of a variant
-    if (entry.name.find(".safetensors.index.") != std::string::npos &&
-        entry.name.ends_with(".json")) {
-      names.indices.push_back(entry.name);
-    }
+    const bool is_index = entry.name.find(".safetensors.index.") != std::string::npos &&
+                          entry.name.ends_with(".json");
+    if (!is_tensors && !is_index) continue;
+    // In the Hugging Face cache the files are links.
+    const bool is_file =
+        entry.kind == EntryKind::File ||
+        (entry.kind == EntryKind::Other && storage.kind(folder / entry.name) == EntryKind::File);
+    if (is_file) (is_tensors ? names.files : names.indices).push_back(entry.name);
   }
   return names;
 }

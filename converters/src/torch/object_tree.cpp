@@ -1,6 +1,8 @@
 #include "torch/object_tree.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "torch/torch_file.hpp"
 
@@ -21,8 +23,13 @@ constexpr unsigned kDepth = 200;
 constexpr std::uint64_t kExpansion = 16, kSmallTree = 1u << 17;
 
 std::string hex(std::string_view bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
   std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  out.reserve(2 * bytes.size());
+  for (const char c : bytes) {
+    out += digits[static_cast<unsigned char>(c) >> 4];
+    out += digits[static_cast<unsigned char>(c) & 15u];
+  }
   return out;
 }
 
@@ -77,9 +84,11 @@ bool has_surrogate(std::string_view text) {
   return false;
 }
 
+/// A text that is used a thousand times is one in the pickle and a thousand in JSON: every copy is
+/// charged before it is made.
 class Describer {
  public:
-  explicit Describer(std::uint64_t budget) : budget_(budget) {}
+  Describer(Value root, std::uint64_t budget) : budget_(budget), memory_(root.where()) {}
 
   Json json(Value value, const std::string& path, unsigned depth) {
     if (depth > kDepth)
@@ -88,6 +97,7 @@ class Describer {
     if (used_++ > budget_)
       raise(ErrorCode::Corrupt,
             fmt::format("{}: the object grows beyond measure when it is written out", name(path)));
+    memory_.charge(2 * sizeof(Json));
     switch (value.kind()) {
       case NodeKind::None:
         return nullptr;
@@ -102,19 +112,19 @@ class Describer {
       case NodeKind::Str:
         return text(value.text());
       case NodeKind::Bytes:
-        return {{"$type", "bytes"}, {"hex", hex(value.text())}};
+        return typed("bytes", "hex", hexadecimal(value.text()));
       case NodeKind::List:
         return sequence(value, path, depth);
       case NodeKind::Tuple:
-        return {{"$type", "tuple"}, {"items", sequence(value, path, depth)}};
+        return typed("tuple", "items", sequence(value, path, depth));
       case NodeKind::Set:
-        return {{"$type", "set"}, {"items", sequence(value, path, depth)}};
+        return typed("set", "items", sequence(value, path, depth));
       case NodeKind::Dict:
         return dict(value, path, depth);
       case NodeKind::Global:
         return global(value.global());
       case NodeKind::Persistent:
-        return {{"$type", "persistent"}, {"id", json(value.args(), path, depth + 1)}};
+        return typed("persistent", "id", json(value.args(), path, depth + 1));
       case NodeKind::Object:
         return object(value, path, depth);
     }
@@ -145,20 +155,37 @@ class Describer {
     if (path.size() > kShown) return fmt::format("{}...", std::string_view(path).substr(0, kShown));
     return path.empty() ? "the object" : path;
   }
-  static std::string join(const std::string& path, const std::string& part) {
-    return path.empty() ? part : fmt::format("{}.{}", path, part);
+  /// A path that is too long for a tensor's name is cut: it grows no further with each level.
+  static std::string join(const std::string& path, std::string_view part) {
+    if (path.size() > limits::kNameBytes) return path;
+    const std::string_view begin = part.substr(0, limits::kNameBytes + 1);
+    return path.empty() ? std::string(begin) : fmt::format("{}.{}", path, begin);
   }
 
-  static Json big_int(Value value) {
-    if (value.text().size() > 128) return {{"$type", "int"}, {"hex_le", hex(value.text())}};
-    return {{"$type", "int"}, {"dec", decimal(value.text())}};
+  /// {"$type": type, key: value}, of which an initializer list would make copies.
+  Json typed(std::string_view type, const char* key, Json value) {
+    memory_.charge(sizeof(Json::object_t) + 4 * sizeof(Json::object_t::value_type));
+    Json out = Json::object();
+    out["$type"] = type;
+    out[key] = std::move(value);
+    return out;
+  }
+  std::string hexadecimal(std::string_view bytes) {
+    memory_.charge(2 * bytes.size());
+    return hex(bytes);
+  }
+
+  Json big_int(Value value) {
+    if (value.text().size() > 128) return typed("int", "hex_le", hexadecimal(value.text()));
+    return typed("int", "dec", decimal(value.text()));
   }
   static Json real(double value) {
     if (std::isfinite(value)) return value;
     return {{"$type", "float"}, {"value", float_text(value)}};
   }
-  static Json text(std::string_view text) {
-    if (has_surrogate(text)) return {{"$type", "str"}, {"hex", hex(text)}};
+  Json text(std::string_view text) {
+    memory_.charge(sizeof(std::string) + text.size());  // before it is looked at, too
+    if (has_surrogate(text)) return typed("str", "hex", hexadecimal(text));
     return std::string(text);
   }
   static Json global(const std::string& name) {
@@ -167,18 +194,31 @@ class Describer {
   }
 
   Json sequence(Value value, const std::string& path, unsigned depth) {
+    memory_.charge(sizeof(Json::array_t));
     Json out = Json::array();
     for (std::size_t i = 0; i < value.size(); ++i)
       out.push_back(json(value[i], join(path, std::to_string(i)), depth + 1));
     return out;
   }
 
+  Json pair(Value key, Value value, const std::string& path, unsigned depth) {
+    memory_.charge(sizeof(Json::array_t) + 4 * sizeof(Json));
+    Json out = Json::array();
+    out.push_back(json(key, path, depth + 1));
+    out.push_back(json(value, join(path, part_of(key)), depth + 1));
+    return out;
+  }
+
+  /// path_part(), of which no more is made than a path can hold.
+  static std::string part_of(Value key) {
+    return key.is(NodeKind::Str) ? std::string(key.text().substr(0, limits::kNameBytes + 1))
+                                 : path_part(key);
+  }
+
   Json pairs(std::span<const NodeId> all, Value owner, const std::string& path, unsigned depth) {
     Json out = Json::array();
     for (std::size_t i = 0; i < all.size() / 2; ++i) {
-      const Value key = owner.key(i);
-      out.push_back(Json::array({json(key, path, depth + 1),
-                                 json(owner.value(i), join(path, path_part(key)), depth + 1)}));
+      out.push_back(pair(owner.key(i), owner.value(i), path, depth));
     }
     return out;
   }
@@ -188,23 +228,24 @@ class Describer {
     std::vector<std::string_view> keys;
     for (std::size_t i = 0; i < value.pair_count(); ++i) {
       const Value key = value.key(i);
+      memory_.charge(sizeof(std::string_view) + (key.is(NodeKind::Str) ? key.text().size() : 0));
       const bool plain =
           key.is(NodeKind::Str) && !key.text().starts_with('$') && !has_surrogate(key.text());
       if (!plain)
-        return {{"$type", "builtins.dict"},
-                {"pairs", pairs(value.raw_pairs(), value, path, depth)}};
+        return typed("builtins.dict", "pairs", pairs(value.raw_pairs(), value, path, depth));
       keys.push_back(key.text());
     }
     std::ranges::sort(keys);
     if (std::ranges::adjacent_find(keys) != keys.end()) {
-      return {{"$type", "builtins.dict"}, {"pairs", pairs(value.raw_pairs(), value, path, depth)}};
+      return typed("builtins.dict", "pairs", pairs(value.raw_pairs(), value, path, depth));
     }
     // Built as an array of pairs first: insertion into an ordered object is linear in its size.
     Json::object_t out;
+    memory_.charge(sizeof out + keys.size() * sizeof(Json::object_t::value_type));
     out.reserve(keys.size());
     for (std::size_t i = 0; i < value.pair_count(); ++i) {
-      const std::string key(value.key(i).text());
-      out.push_back({key, json(value.value(i), join(path, key), depth + 1)});
+      const std::string_view key = value.key(i).text();
+      out.push_back({std::string(key), json(value.value(i), join(path, key), depth + 1)});
     }
     return Json(std::move(out));
   }
@@ -214,11 +255,15 @@ class Describer {
       if (!value.items().empty() || !value.raw_pairs().empty()) {
         raise(ErrorCode::Corrupt, fmt::format("{}: elements set on a tensor", name(path)));
       }
+      if (path.size() > limits::kNameBytes)
+        raise(ErrorCode::Corrupt, fmt::format("{}: the name of a tensor is longer than {} bytes",
+                                              name(path), limits::kNameBytes));
+      memory_.charge(2 * sizeof(NamedTensor) + 2 * path.size());
       tensors.push_back({unique(path.empty() ? "tensor" : path), value});
       return {{"$tensor", tensors.back().name}};
     }
     const std::string call = value.callable_name();
-    if (call == "torch.Size") return {{"$type", call}, {"items", sequence(value, path, depth)}};
+    if (call == "torch.Size") return typed(call, "items", sequence(value, path, depth));
     if (call == "torch.device") return {{"$type", call}, {"value", device(value.args())}};
     if (call == "_codecs.encode" || call == "builtins.bytes" || call == "builtins.bytearray")
       return encoded(value, call, path, depth);
@@ -228,7 +273,7 @@ class Describer {
     }
     if ((call == "builtins.set" || call == "builtins.frozenset") && value.args().size() == 1 &&
         value.args()[0].is_sequence()) {
-      return {{"$type", call.substr(9)}, {"items", sequence(value.args()[0], path, depth)}};
+      return typed(call.substr(9), "items", sequence(value.args()[0], path, depth));
     }
     if (value.is_dict()) return dict_class(value, call, path, depth);
     if (is_module(value)) return module(value, call, path, depth);
@@ -245,12 +290,13 @@ class Describer {
   Json encoded(Value value, const std::string& call, const std::string& path, unsigned depth) {
     const std::string_view type = call == "builtins.bytearray" ? "bytearray" : "bytes";
     const Value args = value.args();
-    if (args.size() == 0) return {{"$type", type}, {"hex", ""}};
+    if (args.size() == 0) return typed(type, "hex", "");
     if (!args[0].is(NodeKind::Str)) {
       Json inner = json(args[0], path, depth + 1);
       if (!inner.is_object() || !inner.contains("hex")) return unknown(value, call, path, depth);
-      return {{"$type", type}, {"hex", inner["hex"]}};
+      return typed(type, "hex", std::move(inner["hex"]));
     }
+    memory_.charge(args[0].text().size());
     std::string bytes;
     for (std::string_view text = args[0].text(); !text.empty();) {
       const auto lead = static_cast<unsigned char>(text[0]);
@@ -261,21 +307,19 @@ class Describer {
       bytes.push_back(static_cast<char>(code));
       text.remove_prefix(lead < 0x80 ? 1 : 2);
     }
-    return {{"$type", type}, {"hex", hex(bytes)}};
+    return typed(type, "hex", hexadecimal(bytes));
   }
 
   /// OrderedDict and its kin: pairs set one by one, and (Python 2, Counter) those of the argument.
   Json dict_class(Value value, const std::string& call, const std::string& path, unsigned depth) {
-    Json out = {{"$type", call}, {"pairs", pairs(value.raw_pairs(), value, path, depth)}};
+    Json out = typed(call, "pairs", pairs(value.raw_pairs(), value, path, depth));
     const Value args = value.args();
     if (args.size() > 0 && args[0].is_dict()) {
       out["pairs"] = pairs(args[0].raw_pairs(), args[0], path, depth);
     } else if (args.size() > 0 && args[0].is(NodeKind::List)) {
       for (std::size_t i = 0; i < args[0].size(); ++i) {
-        const Value pair = args[0][i];
-        out["pairs"].push_back(
-            Json::array({json(pair[0], path, depth + 1),
-                         json(pair[1], join(path, path_part(pair[0])), depth + 1)}));
+        const Value item = args[0][i];
+        out["pairs"].push_back(pair(item[0], item[1], path, depth));
       }
     } else if (args.size() > 0) {
       out["args"] = json(args, path, depth + 1);
@@ -291,7 +335,7 @@ class Describer {
     for (const std::string_view part : {"_parameters", "_buffers", "_modules"}) {
       const Value members = *value.field(part);
       for (std::size_t i = 0; i < members.pair_count(); ++i) {
-        const std::string key = path_part(members.key(i));
+        const std::string key = part_of(members.key(i));
         const Value member = members.value(i);
         if (!member.is_none()) out["members"][key] = json(member, join(path, key), depth + 1);
       }
@@ -309,7 +353,8 @@ class Describer {
 
   /// Kept as its parts; never called.
   Json unknown(Value value, const std::string& call, const std::string& path, unsigned depth) {
-    opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : call));
+    opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
+    memory_.charge(2 * opaque.back().size() + call.size() + 8 * sizeof(Json::object_t::value_type));
     Json out = {{"$type", "object"}, {"name", call}};
     if (call.empty()) out["callable"] = json(value.callable(), path, depth + 1);
     if (value.args().size() > 0) out["args"] = sequence(value.args(), path, depth + 1);
@@ -321,6 +366,7 @@ class Describer {
 
   const std::uint64_t budget_;
   std::uint64_t used_ = 0;
+  MemoryBudget memory_;
   std::unordered_set<std::string> names_;                   ///< of tensors
   std::unordered_map<std::string, std::uint64_t> numbers_;  ///< given last, of paths that repeat
 };
@@ -357,7 +403,7 @@ std::string path_part(Value key) {
 }
 
 ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
-  Describer describer(std::max(kSmallTree, kExpansion * pickle_bytes));
+  Describer describer(root, std::max(kSmallTree, kExpansion * pickle_bytes));
   ObjectTree tree;
   tree.content = describer.json(root, {}, 0);
   tree.tensors = std::move(describer.tensors);
@@ -367,7 +413,7 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
 }
 
 Json to_json(Value value, const std::string& path) {
-  return Describer(kSmallTree).json(value, path, 0);
+  return Describer(value, kSmallTree).json(value, path, 0);
 }
 
 }  // namespace unishard::converters::torch

@@ -3,6 +3,8 @@
 #include "torch/pickle.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 
 #include <fmt/format.h>
 
@@ -127,7 +129,10 @@ std::optional<std::string> raw_unicode(std::string_view line) {
 
 class PickleMachine {
  public:
-  PickleMachine(Pickle& pickle, const PickleLimits& limits) : p_(pickle), limits_(limits) {}
+  PickleMachine(Pickle& pickle, const PickleLimits& limits)
+      : p_(pickle), memory_(pickle.what_, std::min(limits.memory_bytes, description_limit())) {
+    memory_.charge(pickle.bytes_.size());
+  }
 
   void run() {
     while (step(take_byte())) {
@@ -174,14 +179,8 @@ class PickleMachine {
   }
 
   // --- nodes ---
-  void charge(std::uint64_t bytes) {
-    memory_ += bytes;
-    if (memory_ > limits_.memory_bytes) {
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: the pickle at byte {} needs more than {} bytes of memory", p_.what_,
-                        op_at_, limits_.memory_bytes));
-    }
-  }
+  // A vector that grows holds up to twice what it was given.
+  void charge(std::uint64_t bytes) { memory_.charge(2 * bytes); }
   NodeId make(NodeKind kind, std::uint64_t bits = 0, std::uint32_t box = Pickle::kNoBox) {
     charge(sizeof(Node));
     p_.nodes_.push_back({kind, box, bits});
@@ -245,6 +244,7 @@ class PickleMachine {
     return make(NodeKind::Float, std::bit_cast<std::uint64_t>(value));
   }
   NodeId make_global(std::string_view module, std::string_view name) {
+    if (module.size() + name.size() > limits::kNameBytes) fail("a name that is too long");
     if (!is_utf8(module) || !is_utf8(name)) fail("a name that is not UTF-8");
     return make_decoded(NodeKind::Global, fmt::format("{}.{}", module, name));
   }
@@ -261,15 +261,17 @@ class PickleMachine {
     return id;
   }
   void append(NodeId id, std::span<const NodeId> items) {
-    charge(2 * sizeof(NodeId) * items.size());
+    charge(sizeof(NodeId) * items.size());
     auto& target = box(id).items;
     target.insert(target.end(), items.begin(), items.end());
   }
 
   // --- stack ---
   void push(NodeId id) {
-    charge(sizeof(NodeId));
     stack_.push_back(id);
+    if (stack_.size() <= most_stacked_) return;
+    charge(2 * sizeof(NodeId));  // twice: it may leave the stack at once, for a list
+    most_stacked_ = stack_.size();
   }
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   NodeId top() const {
@@ -309,7 +311,7 @@ class PickleMachine {
       fail(fmt::format("a key set on {}", to_string(target)));
     }
     if (pairs.size() % 2 != 0) fail("a key without a value");
-    charge(2 * sizeof(NodeId) * pairs.size());
+    charge(sizeof(NodeId) * pairs.size());
     auto& all = box(top()).pairs;
     all.insert(all.end(), pairs.begin(), pairs.end());
   }
@@ -366,8 +368,7 @@ class PickleMachine {
     const NodeId name = pop(), module = pop();
     if (kind(name) != NodeKind::Str || kind(module) != NodeKind::Str)
       fail("a name that is not a str");
-    const std::string module_text(p_.text_of(p_.nodes_[module]));
-    push(make_global(module_text, std::string(p_.text_of(p_.nodes_[name]))));
+    push(make_global(p_.text_of(p_.nodes_[module]), p_.text_of(p_.nodes_[name])));
   }
 
   // --- memo ---
@@ -405,8 +406,9 @@ class PickleMachine {
   void pop_one();
 
   Pickle& p_;
-  const PickleLimits& limits_;
-  std::uint64_t at_ = 0, op_at_ = 0, memory_ = 0, memo_entries_ = 0;
+  MemoryBudget memory_;
+  std::uint64_t at_ = 0, op_at_ = 0, memo_entries_ = 0;
+  std::size_t most_stacked_ = 0;
   std::vector<NodeId> stack_, memo_;
   std::vector<std::size_t> marks_;
 };

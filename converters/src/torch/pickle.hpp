@@ -33,8 +33,9 @@ enum class NodeKind : std::uint8_t {
 };
 
 struct PickleLimits {
-  std::uint64_t bytes = std::uint64_t{1} << 30;         ///< of input
-  std::uint64_t memory_bytes = std::uint64_t{1} << 30;  ///< of nodes
+  std::uint64_t bytes = std::uint64_t{1} << 30;  ///< of input
+  /// Of text and nodes; description_limit() if that is less.
+  std::uint64_t memory_bytes = std::uint64_t{1} << 30;
 };
 
 class Pickle;
@@ -47,6 +48,8 @@ class Value {
 
   NodeKind kind() const;
   NodeId id() const { return id_; }
+  /// Its file, as messages call it.
+  const std::string& where() const;
   bool is(NodeKind kind_wanted) const { return kind() == kind_wanted; }
   bool is_none() const { return is(NodeKind::None); }
   bool is_sequence() const { return is(NodeKind::List) || is(NodeKind::Tuple); }

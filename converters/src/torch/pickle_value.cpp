@@ -66,6 +66,8 @@ std::vector<std::string> Pickle::globals() const {
   return {names.begin(), names.end()};
 }
 
+const std::string& Value::where() const { return pickle_->what(); }
+
 NodeKind Value::kind() const { return pickle_->nodes_[id_].kind; }
 
 bool Value::is_dict() const {

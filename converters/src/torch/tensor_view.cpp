@@ -11,6 +11,10 @@
 namespace unishard::converters::torch {
 namespace {
 
+/// A view with strides of 0 has more elements than its storage: a few bytes may claim exabytes,
+/// which would be read for ever. Not larger than this.
+constexpr std::uint64_t kRepeatedBytesMax = std::uint64_t{64} << 30;
+
 /// A strided read fetches at most this much of the storage at once.
 constexpr std::uint64_t kGatherBytes = std::uint64_t{4} << 20;
 
@@ -173,6 +177,12 @@ void validate(const TensorView& view, std::string_view what) {
   std::uint64_t last = view.offset;
   for (std::size_t d = 0; d < view.shape.size(); ++d) {
     last = checked_add(last, checked_mul(view.shape[d] - 1, view.strides[d], what), what);
+  }
+  const std::uint64_t bytes = elements * size_of(view.dtype);
+  if (bytes > view.storage->size() && bytes > kRepeatedBytesMax) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: a view that repeats a storage of {} bytes until it has {}", what,
+                      view.storage->size(), bytes));
   }
   const std::uint64_t end = checked_mul(checked_add(last, 1, what), size_of(view.dtype), what);
   if (end > view.storage->size()) {

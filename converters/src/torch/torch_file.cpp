@@ -4,6 +4,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 
 #include <fmt/format.h>
 
@@ -152,7 +153,9 @@ std::vector<std::uint64_t> numbers(Value sequence) {
 }  // namespace
 
 struct TorchFile::Cache {
+  explicit Cache(const std::string& file) : inflated(fmt::format("{}: deflated storages", file)) {}
   std::mutex mutex;
+  MemoryBudget inflated;
   std::map<std::string, std::shared_ptr<const StorageBytes>, std::less<>> storages;
 };
 
@@ -169,7 +172,7 @@ std::optional<DType> dtype_of_global(std::string_view name) {
 }
 
 TorchFile::TorchFile(Window window, const PickleLimits& limits)
-    : window_(std::move(window)), cache_(std::make_shared<Cache>()) {
+    : window_(std::move(window)), cache_(std::make_shared<Cache>(window_.name())) {
   const std::string head = head_of(window_, kHeadBytes);
   if (head.starts_with("PK\x03\x04")) {
     open_zip(limits);
@@ -237,6 +240,7 @@ class PickleStream {
     const std::uint64_t left = window_.size - at_;
     for (std::uint64_t ahead = 1 << 16;; ahead *= 8) {
       const std::uint64_t bytes = std::min({ahead, left, limits_.bytes});
+      MemoryBudget(window_.name()).charge(bytes);
       std::string text(bytes, '\0');
       window_.read(at_, std::as_writable_bytes(std::span(text)));
       try {
@@ -328,8 +332,10 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
     // Zero: torch left the data out (skip_data), and nobody knows what was filled in since.
     if (entry->crc32 != 0)
       made->checksum = std::make_shared<EntryChecksum>(entry->bytes, entry->crc32);
-    if (entry->deflated)
+    if (entry->deflated) {
+      cache_->inflated.charge(entry->bytes);
       made->inflated = std::make_shared<const std::string>(zip_->unchecked(*entry, kInflateBytes));
+    }
     known = std::move(made);
   }
   if (known->size() != bytes) {

@@ -4,6 +4,7 @@
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
 
 #include <fmt/format.h>
 #include <zlib.h>
@@ -202,6 +203,10 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
   }
   if (count > size / kDirectoryEntryBytes)
     damaged(window_, offset, "more entries than its directory has room for");
+  // The directory, and for each entry its row, its place in the index and its range
+  // (check_disjoint).
+  MemoryBudget(fmt::format("{}: zip directory", window_.name()))
+      .charge(2 * size + count * (sizeof(ZipEntry) + 8 * sizeof(std::uint64_t)));
   const std::string directory = read_string(window_, offset, size);
   std::string_view rest = directory;
   entries_.reserve(count);
@@ -296,6 +301,8 @@ std::string ZipReader::unchecked(const ZipEntry& entry, std::uint64_t limit_byte
           fmt::format("{}: entry {} has {} bytes; at most {} are read", window_.name(),
                       unishard::quote(entry.name), entry.bytes, limit_bytes));
   }
+  MemoryBudget(fmt::format("{}: entry {}", window_.name(), unishard::quote(entry.name)))
+      .charge(entry.bytes + (entry.deflated ? entry.stored_bytes : 0));
   std::string bytes = read_string(window_, data_offset(entry), entry.stored_bytes);
   if (entry.deflated) bytes = inflate_all(window_, entry, bytes);
   return bytes;

@@ -1,9 +1,11 @@
 #include "unishard/format/error.hpp"
 
 #include "unishard/format/checked.hpp"
+#include "unishard/format/text.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
@@ -82,20 +84,21 @@ int exit_status(ErrorCode code) {
 
 std::string quote(std::string_view text) {
   constexpr std::size_t kShown = 200;
-  std::string out = "\"";
-  for (const char c : text.substr(0, kShown)) {
+  std::size_t shown = std::min(text.size(), kShown);
+  while (shown < text.size() && (static_cast<unsigned char>(text[shown]) & 0xc0) == 0x80) --shown;
+  std::string escaped;
+  for (const char c : text.substr(0, shown)) {
     const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
+      escaped += '\\';
+      escaped += c;
     } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
+      escaped += fmt::format("\\u{:04x}", byte);
     } else {
-      out += c;
+      escaped += c;
     }
   }
-  out += text.size() > kShown ? "...\"" : "\"";
-  return out;
+  return fmt::format("\"{}{}\"", printable(escaped), shown < text.size() ? "..." : "");
 }
 
 void raise_overflow(std::string_view what) {

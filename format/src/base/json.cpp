@@ -1,6 +1,7 @@
 #include "unishard/format/json.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "base/json_items.hpp"
 
@@ -16,18 +17,19 @@ namespace unishard {
 namespace {
 
 // A first pass over the text that keeps nothing but the keys of open objects, and throws on what
-// the grammar allows and we do not. It is apart from building the tree because the parser's own
-// callbacks look at all siblings after every object.
+// the grammar allows and we do not, and on a tree that would take too much memory. It is apart from
+// building the tree because the parser's own callbacks look at all siblings after every object.
 class Strictness final : public SortedJson::json_sax_t {
  public:
-  Strictness(std::string_view what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+  Strictness(std::string_view what, const JsonLimits& limits)
+      : what_(what), limits_(limits), memory_(std::string(what)) {}
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t& text) override { return value(sizeof(std::string) + text.size()); }
   bool binary(binary_t&) override { return true; }
   bool start_object(std::size_t) override { return open(); }
   bool start_array(std::size_t) override { return open(); }
@@ -35,6 +37,7 @@ class Strictness final : public SortedJson::json_sax_t {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
+    memory_.charge(sizeof(std::string) + name.size());
     auto& keys = keys_.back();
     if (!keys.insert(name).second) {
       raise(ErrorCode::Corrupt,
@@ -56,7 +59,13 @@ class Strictness final : public SortedJson::json_sax_t {
   }
 
  private:
+  // What the tree will take: a vector that grows holds up to twice its values.
+  bool value(std::uint64_t heap_bytes = 0) {
+    memory_.charge(2 * sizeof(Json) + heap_bytes);
+    return true;
+  }
   bool open() {
+    value(sizeof(Json::object_t));
     keys_.emplace_back();
     if (keys_.size() <= limits_.depth) return true;
     raise(ErrorCode::Corrupt,
@@ -69,6 +78,7 @@ class Strictness final : public SortedJson::json_sax_t {
 
   std::string_view what_;
   JsonLimits limits_;
+  MemoryBudget memory_;
   std::vector<std::unordered_set<std::string>> keys_;  // one per open object or array
 };
 

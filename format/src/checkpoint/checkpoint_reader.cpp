@@ -1,6 +1,9 @@
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
+
+#include "shard/tables.hpp"
 
 #include <fmt/format.h>
 
@@ -27,12 +30,23 @@ struct CheckpointReader::Impl {
     }
     manifest = read_manifest(storage, folder);
     refuse_extra_shards(storage);
+    check_table_memory();
     const auto cache = make_chunk_cache();
     for (const ShardEntry& entry : manifest.shards) {
       shards.push_back(std::make_unique<ShardReader>(storage, folder / entry.file, entry,
                                                      manifest.save_id, manifest.catalog,
                                                      manifest.chunk_bytes, cache));
     }
+  }
+
+  // A shard with holes claims large tables at no cost: what all of them take is known before the
+  // first is read.
+  void check_table_memory() const {
+    MemoryBudget memory(
+        fmt::format("{}: the tables of {} shards", folder.native(), manifest.shards.size()));
+    for (const ShardEntry& entry : manifest.shards)
+      memory.charge(detail::table_memory(entry, manifest.chunk_bytes) +
+                    entry.index_rows * sizeof(Piece));
   }
 
   // A file that looks like a shard and is not in the manifest means that two folders were mixed.

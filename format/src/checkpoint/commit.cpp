@@ -34,6 +34,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <utility>
 
@@ -47,17 +48,15 @@ bool has_committed_tag(Storage& storage, const Path& folder) {
   });
 }
 
-/// `latest` of another program's run is what that run resumes from.
-void require_own_latest(Storage& storage, const Path& folder) {
-  const std::optional<std::string> latest = read_latest(storage, folder);
-  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
-      is_unishard_checkpoint(storage, folder / *latest)) {
-    return;
+/// The tag that the file `latest` names, if any. What the file holds otherwise is replaced; what is
+/// no file cannot be.
+std::optional<std::string> readable_latest(Storage& storage, const Path& folder) {
+  try {
+    return read_latest(storage, folder);
+  } catch (const Error&) {
+    if (storage.kind(folder / kLatestFile) != EntryKind::File) throw;
+    return std::nullopt;
   }
-  raise(ErrorCode::AlreadyExists,
-        fmt::format("{} names {}, which is not a UniShard checkpoint",
-                    (folder / kLatestFile).native(), quote(*latest)),
-        "another program uses this folder: write to another one; nothing was written");
 }
 
 // Tensor digests and statistics from the shards' tables as they are on disk. Opening each shard
@@ -120,6 +119,18 @@ Path staging_folder(const Path& folder, std::string_view tag, const std::string&
   return folder / marked_name(tag, kPartialMark, save_id);
 }
 
+void require_own_latest(Storage& storage, const Path& folder) {
+  const std::optional<std::string> latest = readable_latest(storage, folder);
+  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
+      detail::holds_own_file(storage, folder / *latest)) {
+    return;
+  }
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} names {}, which is not a UniShard checkpoint",
+                    (folder / kLatestFile).native(), quote(*latest)),
+        "another program uses this folder: write to another one; nothing was written");
+}
+
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
                          bool may_replace) {
   const Path path = folder / tag;
@@ -138,6 +149,13 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
   }
 }
 
+void move_latest(Storage& storage, const Path& file, std::string_view text) {
+  constexpr std::chrono::seconds kPatience{60};  // other writers hold it for one write
+  const OutputLock lock = OutputLock::beside(storage, file, kPatience);
+  remove_dead_staging(storage, parent_folder(file), file.filename().native());
+  replace_text(storage, file, text);
+}
+
 SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
                                  std::string save_id, CommitOptions options)
     : storage_(storage),
@@ -147,7 +165,7 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
       options_(std::move(options)),
       staging_(staging_folder(folder_, tag_, save_id_)) {
   validate_tag(tag_);
-  storage_.make_directory(folder_);
+  make_durable_directory(storage_, folder_);
   if (options_.move_latest) require_own_latest(storage_, folder_);
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
   require_replaceable(storage_, folder_, tag_, options_.replace);
@@ -200,8 +218,10 @@ void SaveTransaction::move_into_place() {
       if (storage_.kind(published) == EntryKind::Missing)
         return storage_.rename_new(staging_, published);
       storage_.exchange(staging_, published);
+      published_ = true;
       if (is_unishard_checkpoint(storage_, staging_)) return;
       storage_.exchange(staging_, published);  // something else has come in between
+      published_ = false;
     } catch (const Error& error) {
       const bool has_moved =
           error.code() == ErrorCode::NotFound || error.code() == ErrorCode::AlreadyExists;
@@ -219,7 +239,7 @@ void SaveTransaction::publish() {
   storage_.sync_directory(folder_);
 
   report(CommitStep::MoveLatest);
-  if (options_.move_latest) replace_text(storage_, folder_ / kLatestFile, tag_ + "\n");
+  if (options_.move_latest) move_latest(storage_, folder_ / kLatestFile, tag_ + "\n");
   report(CommitStep::Retain);
   retain();
 }
@@ -230,7 +250,6 @@ void SaveTransaction::retain() noexcept {
   };
   try {
     detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
-    detail::remove_dead_staging(storage_, folder_, kLatestFile, report_kept);
     for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last).kept)
       report_kept(kept.tag, kept.reason);
   } catch (const std::exception& error) {

@@ -18,10 +18,10 @@ Manifest read_manifest(Storage& storage, const Path& tag_folder) {
 
 std::string checkpoint_stamp(Storage& storage, const Path& tag_folder) {
   // {"crc64":"<16 digits>",\n"format":"unishard"
-  constexpr std::size_t kHeadBytes = 48;
+  constexpr std::size_t kFirstBytes = 48;
   try {
     const auto file = storage.open(tag_folder / kManifestFile);
-    std::string head(std::min<std::uint64_t>(file->size(), kHeadBytes), '\0');
+    std::string head(std::min<std::uint64_t>(file->size(), kFirstBytes), '\0');
     file->read_at(0, std::as_writable_bytes(std::span(head)));
     return head;
   } catch (const Error& error) {

@@ -34,13 +34,13 @@ Path parent_folder(const Path& path) {
 OutputLock::OutputLock(std::unique_ptr<NameLock> lock, Path what)
     : lock_(std::move(lock)), what_(std::move(what)) {}
 
-OutputLock::OutputLock(Storage& storage, const Path& lock_file, const Path& what) : what_(what) {
-  // Removing a checkpoint takes its lock as well, for as long as renaming it takes.
-  constexpr int kTries = 50;
+OutputLock::OutputLock(Storage& storage, const Path& lock_file, const Path& what,
+                       std::chrono::milliseconds patience)
+    : what_(what) {
   constexpr std::chrono::milliseconds kPause{10};
   const std::string description = describe_this_process();
   LockAttempt attempt = storage.try_lock(lock_file, description);
-  for (int i = 1; !attempt.lock && i < kTries; ++i) {
+  for (auto waited = kPause; !attempt.lock && waited < patience; waited += kPause) {
     std::this_thread::sleep_for(kPause);
     attempt = storage.try_lock(lock_file, description);
   }
@@ -53,8 +53,9 @@ OutputLock::OutputLock(Storage& storage, const Path& lock_file, const Path& what
   lock_ = std::move(attempt.lock);
 }
 
-OutputLock OutputLock::beside(Storage& storage, const Path& output) {
-  return {storage, parent_folder(output) / lock_name(output.filename().native()), output};
+OutputLock OutputLock::beside(Storage& storage, const Path& output,
+                              std::chrono::milliseconds patience) {
+  return {storage, parent_folder(output) / lock_name(output.filename().native()), output, patience};
 }
 
 std::optional<OutputLock> OutputLock::try_beside(Storage& storage, const Path& output) {

@@ -78,6 +78,12 @@ std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_
   return std::nullopt;
 }
 
+bool holds_own_file(Storage& storage, const Path& tag_folder) {
+  return storage.kind(tag_folder) == EntryKind::Directory &&
+         std::ranges::any_of(storage.list(tag_folder),
+                             [](const Entry& entry) { return is_own_file(entry.name); });
+}
+
 void remove_checkpoint(Storage& storage, const Path& folder) {
   ignore_missing([&] {
     for (const Entry& entry : storage.list(folder)) {

@@ -14,6 +14,9 @@ namespace unishard::detail {
 /// all are its own. Files that NFS keeps for programs that have them open (".nfs...") do not count.
 std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_folder);
 
+/// True when at least one file in the folder has a name that UniShard gives.
+bool holds_own_file(Storage& storage, const Path& tag_folder);
+
 /// Removes the files that UniShard writes into a checkpoint's folder, then the folder if it is
 /// empty; otherwise throws AlreadyExists naming what is left. Missing is fine.
 void remove_checkpoint(Storage& storage, const Path& folder);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace unishard {
@@ -77,8 +78,12 @@ void run_bounded(std::size_t count, const TransferOptions& options,
   };
   {
     std::vector<std::jthread> threads;
-    for (unsigned i = 1; i < std::min<std::size_t>(options.threads, count); ++i)
-      threads.emplace_back(run);
+    try {
+      for (unsigned i = 1; i < std::min<std::size_t>(options.threads, count); ++i)
+        threads.emplace_back(run);
+    } catch (const std::system_error&) {
+      // A limit on processes (ulimit -u): those that are there do the work.
+    }
     run();
   }
   if (failure) std::rethrow_exception(failure);

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/io.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
 #include "unishard/format/shard.hpp"
 
 #include "codec/chunk_codec.hpp"
@@ -68,6 +69,7 @@ struct ShardReader::Impl {
             "restore the file from a copy, or use another checkpoint");
     }
     file = storage.open(path);
+    MemoryBudget(path.native()).charge(detail::table_memory(entry, chunk_bytes));
     if (const std::uint64_t size = file->size(); size != entry.bytes) {
       corrupt(fmt::format("{}: the file has {} bytes, the manifest says {}",
                           size < entry.bytes ? "truncated" : "too long", size, entry.bytes),

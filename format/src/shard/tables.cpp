@@ -1,5 +1,6 @@
 #include "shard/tables.hpp"
 
+#include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/version.hpp"
@@ -129,6 +130,20 @@ std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes) {
 
 std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index) {
   return std::min(chunk_bytes, set_bytes - index * chunk_bytes);
+}
+
+std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes) {
+  constexpr std::uint64_t kPerChunk = sizeof(ChunkRow) + sizeof(Extent);
+  constexpr std::uint64_t kPerRow = kIndexRowBytes + sizeof(IndexRow) + sizeof(std::uint32_t);
+  constexpr std::string_view kWhat = "the size of a shard's tables";
+  std::uint64_t bytes =
+      checked_add(entry.names_bytes, checked_mul(entry.index_rows, kPerRow, kWhat), kWhat);
+  for (const DataSetEntry& set : entry.data_sets) {
+    const std::uint64_t count = chunk_count(set.padded_bytes(), chunk_bytes);
+    bytes = checked_add(bytes, checked_mul(count, kPerChunk + chunk_row_bytes(set.shared), kWhat),
+                        kWhat);
+  }
+  return bytes;
 }
 
 std::vector<Extent> payload_extents(std::span<const DataSetEntry> sets,

@@ -39,6 +39,9 @@ std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table, bool 
 std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes);
 std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index);
 
+/// Upper bound on the memory that the tables of a shard take while it is open.
+std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes);
+
 /// A run of payload in the file.
 struct Extent {
   std::uint64_t offset = 0, bytes = 0;

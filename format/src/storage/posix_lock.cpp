@@ -188,9 +188,17 @@ class PosixLock final : public NameLock {
 LockAttempt take(const Path& path, Descriptor file, const std::string& description) {
   Owner owner{new_save_id(), boot_id(), description};
   const std::string text = owner.text();
-  if (::ftruncate(file.get(), 0) != 0 ||
-      ::pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    const int error = errno;
+  int error = ::ftruncate(file.get(), 0) == 0 ? 0 : errno;
+  for (std::size_t done = 0; error == 0 && done < text.size();) {
+    const ssize_t count =
+        ::pwrite(file.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (count == 0 || errno != EINTR) {
+      error = count == 0 ? EIO : errno;
+    }
+  }
+  if (error != 0) {
     ::unlink(path.c_str());
     raise_errno("writing", path.native(), error);
   }

@@ -1,5 +1,6 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/leftover.hpp"
+#include "unishard/format/memory.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <fmt/format.h>
@@ -13,9 +14,21 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
     raise(ErrorCode::Corrupt,
           fmt::format("{}: {} bytes exceed the limit of {}", path.native(), size, limit_bytes));
   }
+  MemoryBudget(path.native()).charge(size);
   std::string text(size, '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+void make_durable_directory(Storage& storage, const Path& path) {
+  std::vector<Path> parents;  // of the folders that are missing, deepest first
+  for (Path folder = path.has_filename() ? path : path.parent_path();
+       storage.kind(folder) == EntryKind::Missing;) {
+    parents.push_back(folder.has_parent_path() ? folder.parent_path() : Path("."));
+    folder = parents.back();
+  }
+  storage.make_directory(path);
+  for (const Path& parent : parents) storage.sync_directory(parent);
 }
 
 void replace_text(Storage& storage, const Path& path, std::string_view text) {

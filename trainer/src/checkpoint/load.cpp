@@ -4,8 +4,8 @@
 // start a new run from these weights.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/agree.hpp"
 
-#include "checkpoint/agree.hpp"
 #include "checkpoint/bridge.hpp"
 #include "checkpoint/describe.hpp"
 #include "checkpoint/foreign_view.hpp"

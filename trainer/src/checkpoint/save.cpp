@@ -2,8 +2,8 @@
 #include "checkpoint/save.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/agree.hpp"
 
-#include "checkpoint/agree.hpp"
 #include "checkpoint/in_parallel.hpp"
 
 namespace unishard::trainer::detail {
@@ -31,6 +31,7 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
       folder_(request.folder),
       tag_(request.tag.empty() ? "global_step" + std::to_string(catalog_.step) : request.tag),
       commit_{.move_latest = request.move_latest,
+              .replace = request.replace,
               .keep_last = request.keep_last,
               .on_step = options.on_save_step},
       compression_(request.compression),

@@ -1,10 +1,12 @@
 #include "checkpoint/saver.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/agree.hpp"
+#include "unishard/trainer/save_folder.hpp"
 
-#include "checkpoint/agree.hpp"
 #include "checkpoint/describe.hpp"
 
+#include <future>
 #include <mutex>
 #include <utility>
 
@@ -17,9 +19,22 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
+void Saver::claim(const Path& folder) {
+  agree(communicator_, "claiming the folder for checkpoints", [&] {
+    if (communicator_.rank() != 0) return;
+    if (const auto claimed = claims_.find(folder); claimed != claims_.end())
+      return claimed->second.require_held();
+    Storage& storage = *options_.storage;
+    require_own_folder(storage, folder);
+    require_writable(storage, folder);
+    claims_.emplace(folder, OutputLock(storage, folder / kTrainingLockFile, folder));
+  });
+}
+
 SaveHandle Saver::save(const SaveRequest& request) {
   const auto started = Clock::now();
   settle();
+  claim(request.folder);
   const LocalState local(state_);
   auto save = std::make_unique<Save>(describe(state_, local, communicator_), communicator_.rank(),
                                      request, options_);
@@ -55,10 +70,12 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
     throw;
   }
   const auto outcome = std::make_shared<SaveOutcome>();
-  thread_ = std::jthread([this, outcome, save = std::move(save), started,
-                          stall = seconds_since(started)] {
+  std::promise<bool> go;  // no thread begins before every rank has one
+  const auto work = [this, outcome, started, stall = seconds_since(started)](
+                        Save& one, std::future<bool>& may_go) {
+    if (!may_go.get()) return;
     try {
-      SaveReport report = save->finish(
+      SaveReport report = one.finish(
           *group_, [&](ShardWriter& writer, std::size_t index) { staging_.give(writer, index); });
       report.seconds = seconds_since(started);
       report.stall_seconds = stall;
@@ -66,7 +83,18 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
     } catch (...) {
       outcome->fail(std::current_exception());
     }
-  });
+  };
+  try {
+    agree(communicator_, "starting the thread of the save", [&] {
+      thread_ = std::jthread([work, one = std::move(save), may_go = go.get_future()]() mutable {
+        work(*one, may_go);
+      });
+    });
+  } catch (...) {
+    go.set_value(false);
+    throw;
+  }
+  go.set_value(true);
   last_ = outcome;
 }
 

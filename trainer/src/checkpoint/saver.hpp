@@ -10,6 +10,7 @@
 //     its own, since the training group is in use; it touches no tensor.
 // A crash in 4 leaves what a crash in a synchronous save leaves: the checkpoints that were there,
 // and a folder that no reader looks into.
+#include "unishard/format/output_lock.hpp"
 #include "unishard/trainer/engine.hpp"
 
 #include "checkpoint/save.hpp"
@@ -17,6 +18,7 @@
 #include "checkpoint/staging.hpp"
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -29,6 +31,7 @@ class Saver {
   Saver(const TrainingState& state, Communicator& communicator, const EngineOptions& options)
       : state_(state), communicator_(communicator), options_(options) {}
 
+  void claim(const Path& folder);               ///< Engine::claim_save_folder()
   SaveHandle save(const SaveRequest& request);  ///< Engine::save_checkpoint()
   void prepare();                               ///< Engine::prepare_asynchronous_saves()
   /// Waits until no save is under way. Local; an error stays for whoever asks for it.
@@ -48,6 +51,7 @@ class Saver {
   const TrainingState& state_;
   Communicator& communicator_;
   const EngineOptions& options_;
+  std::map<Path, OutputLock> claims_;  ///< of rank 0, by folder
   Staging staging_;
   std::unique_ptr<Communicator> group_;  ///< of the threads that save
   std::shared_ptr<SaveOutcome> last_;    ///< of the last asynchronous save, until it is settled

@@ -10,12 +10,12 @@ namespace {
 constexpr const char* kTrain = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
+constexpr std::int64_t kBatchMax = std::int64_t{1} << 31;
 
-void require_positive(const char* key, const std::optional<std::int64_t>& value) {
-  if (value && *value < 1) {
-    raise(ErrorCode::InvalidArgument,
-          std::string(key) + " is " + std::to_string(*value) + ", not positive");
-  }
+void require_in_range(const char* key, const std::optional<std::int64_t>& value) {
+  if (!value || (*value >= 1 && *value <= kBatchMax)) return;
+  raise(ErrorCode::InvalidArgument, std::string(key) + " is " + std::to_string(*value) +
+                                        ", not from 1 to " + std::to_string(kBatchMax));
 }
 
 [[noreturn]] void refuse(std::int64_t train, std::int64_t micro, std::int64_t accumulation,
@@ -30,9 +30,9 @@ void require_positive(const char* key, const std::optional<std::int64_t>& value)
 }  // namespace
 
 BatchPlan plan_batch(const BatchRequest& request, std::uint32_t world_size) {
-  require_positive(kTrain, request.train);
-  require_positive(kMicro, request.micro);
-  require_positive(kAccumulation, request.accumulation);
+  require_in_range(kTrain, request.train);
+  require_in_range(kMicro, request.micro);
+  require_in_range(kAccumulation, request.accumulation);
   const std::int64_t world = world_size;
   if (!request.train && !request.micro) {
     raise(ErrorCode::InvalidArgument,
@@ -49,8 +49,12 @@ BatchPlan plan_batch(const BatchRequest& request, std::uint32_t world_size) {
   }
   plan.accumulation = request.accumulation.value_or(1);
   plan.micro = request.micro ? *request.micro : *request.train / world / plan.accumulation;
-  plan.train = request.train ? *request.train : plan.micro * plan.accumulation * world;
-  if (plan.micro < 1 || plan.train != plan.micro * plan.accumulation * world) {
+  // The product can pass 2^63, the quotients cannot.
+  const std::int64_t per_rank_max = kBatchMax / world;
+  const bool fits = plan.micro <= per_rank_max / plan.accumulation;
+  const std::int64_t product = fits ? plan.micro * plan.accumulation * world : kBatchMax;
+  plan.train = request.train ? *request.train : product;
+  if (plan.micro < 1 || !fits || plan.train != product) {
     refuse(plan.train, plan.micro, plan.accumulation, world);
   }
   plan.global_micro_batches = plan.train / plan.micro;

@@ -44,6 +44,9 @@ void read_optimizer(const Json& json, Config& config) {
   }
   require(hyper.lr >= 0, values, "lr", "zero or more");
   require(hyper.eps >= 0, values, "eps", "zero or more");
+  require(hyper.weight_decay >= 0, values, "weight_decay", "zero or more");
+  require(hyper.momentum >= 0, values, "momentum", "zero or more");
+  require(hyper.lr_decay >= 0, values, "lr_decay", "zero or more");
   require(values.boolean("bias_correction").value_or(true), values, "bias_correction", "true");
   require(!hyper.nesterov || hyper.momentum > 0, values, "nesterov", "possible without momentum");
   make_optimizer(config.optimizer, hyper);  // refuses unknown names
@@ -75,6 +78,7 @@ void read_scheduler(const Json& json, Config& config) {
       values.integer("warmup_num_steps").value_or(schedule.warmup_num_steps);
   schedule.warmup_min_ratio = values.number("warmup_min_ratio").value_or(schedule.warmup_min_ratio);
   schedule.cos_min_ratio = values.number("cos_min_ratio").value_or(schedule.cos_min_ratio);
+  require(schedule.warmup_num_steps >= 0, values, "warmup_num_steps", "zero or more");
   const std::string shape = values.text("warmup_type").value_or("log");
   require(shape == "log" || shape == "linear", values, "warmup_type", "\"log\" or \"linear\"");
   schedule.warmup_type = shape == "linear" ? WarmupType::Linear : WarmupType::Log;
@@ -85,6 +89,7 @@ void read_scheduler(const Json& json, Config& config) {
     raise(ErrorCode::InvalidArgument, "configuration: scheduler.params.total_num_steps is missing");
   }
   schedule.total_num_steps = total.value_or(0);
+  require(schedule.total_num_steps >= 0, values, "total_num_steps", "zero or more");
 }
 
 void read_zero(const Json& json, Config& config) {

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace unishard::trainer::detail {
 namespace {
+
+constexpr auto kLargestInteger =
+    static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
@@ -88,13 +92,14 @@ const Json* ObjectReader::find(std::string_view key) const {
 std::optional<std::int64_t> ObjectReader::integer(std::string_view key) const {
   const Json* value = find(key);
   if (!value) return std::nullopt;
-  if (value->is_number_integer()) return value->get<std::int64_t>();
+  const bool fits = !value->is_number_unsigned() || value->get<std::uint64_t>() <= kLargestInteger;
+  if (value->is_number_integer() && fits) return value->get<std::int64_t>();
   if (value->is_number_float()) {
     const double number = value->get<double>();
     if (number == std::floor(number) && std::abs(number) < 9e15)
       return static_cast<std::int64_t>(number);
   }
-  refuse(key, "a whole number");
+  refuse(key, "a whole number below 2^63");
 }
 
 std::optional<double> ObjectReader::number(std::string_view key) const {

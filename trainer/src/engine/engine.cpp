@@ -183,6 +183,8 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   return self.ordered_mean(losses, micro_batches);
 }
 
+void Engine::claim_save_folder(const Path& folder) { impl_->saver.claim(folder); }
+
 SaveHandle Engine::save_checkpoint(const SaveRequest& request) {
   return impl_->saver.save(request);
 }

@@ -49,6 +49,14 @@ Path staging_folder(const Path& folder, std::string_view tag, const std::string&
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
                          bool may_replace = true);
 
+/// Throws AlreadyExists when `latest` in `folder` names what is not UniShard's: another program
+/// resumes from it. A damaged checkpoint of UniShard's is still its own.
+void require_own_latest(Storage& storage, const Path& folder);
+
+/// Replaces the file `latest` (of another format: by whatever name) with `text`, one writer at a
+/// time. Afterwards it holds all of `text`, or what it held.
+void move_latest(Storage& storage, const Path& file, std::string_view text);
+
 /// Rank 0's part of one save. Owns the name `<folder>/<tag>` against other writers until it is
 /// destroyed, which removes the staging folder unless publish() has succeeded.
 /// Lifetime: `storage` outlives it. Not thread-safe.

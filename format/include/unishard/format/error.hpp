@@ -50,7 +50,8 @@ std::string_view to_string(ErrorCode code);
 /// Exit status of the tools: 3 environment, 4 corrupt or unsupported, 2 usage, 5 internal.
 int exit_status(ErrorCode code);
 
-/// `text` as a double-quoted, escaped JSON string: for names and bytes from files in messages.
+/// `text` in double quotes, escaped as in JSON (and, beyond that, printable()): for names and bytes
+/// from files in messages.
 std::string quote(std::string_view text);
 
 }  // namespace unishard

@@ -100,6 +100,9 @@ Storage& posix_storage();
 /// The whole of a small text file. Corrupt when it is larger than `limit_bytes`.
 std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_bytes);
 
+/// Storage::make_directory() that also makes the names of the folders that it makes durable.
+void make_durable_directory(Storage& storage, const Path& path);
+
 /// Write beside, sync, rename, sync the folder: afterwards `path` holds all of `text`, or what it
 /// held.
 void replace_text(Storage& storage, const Path& path, std::string_view text);

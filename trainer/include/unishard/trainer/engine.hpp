@@ -64,6 +64,7 @@ struct SaveRequest {
   Json client_state = nullptr;
   std::uint32_t keep_last = 0;
   bool move_latest = true;
+  bool replace = true;  ///< a UniShard checkpoint that has this tag
   /// save_checkpoint() returns when the state is copied; the copy is written in the background.
   bool asynchronous = false;
   Compression compression{};
@@ -112,6 +113,11 @@ class Engine {
   /// The mean loss of `micro_batches` micro-batches without gradients; ids count from 0.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
 
+  /// Makes `folder`, which is created, this engine's to save to until it is destroyed;
+  /// save_checkpoint() does the same. Throws on all ranks, before anything is written: Busy when
+  /// another run saves there, naming its host and process; AlreadyExists when another program has
+  /// its checkpoints there; Io and the like when the folder cannot be written to.
+  void claim_save_folder(const Path& folder);
   /// Returns when the checkpoint is durable; an asynchronous save when the state is captured, that
   /// is, copied to host memory that the engine keeps (bytes_to_stage()). All ranks return or all
   /// throw: the one that failed its own error, the others PeerFailed naming it. What fails later

@@ -1,7 +1,7 @@
 #pragma once
-// Turns SIGTERM and SIGINT into a question that the training loop asks between steps. A signal
-// handler can reach only static memory: this is the one exception to the rule against it. One
-// instance per process.
+// Turns SIGTERM, SIGINT and SIGHUP (unless it is ignored, as nohup does) into a question that the
+// training loop asks between steps. A signal handler can reach only static memory: this is the one
+// exception to the rule against it. One instance per process.
 #include "unishard/trainer/communicator.hpp"
 
 namespace unishard::trainer {

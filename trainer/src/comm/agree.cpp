@@ -1,10 +1,10 @@
-#include "checkpoint/agree.hpp"
+#include "unishard/trainer/agree.hpp"
 
 #include "unishard/format/error.hpp"
 
 #include <exception>
 
-namespace unishard::trainer::detail {
+namespace unishard::trainer {
 
 void agree(Communicator& communicator, const std::string& what, const std::function<void()>& body) {
   std::exception_ptr failure;
@@ -30,4 +30,4 @@ void agree(Communicator& communicator, const std::string& what, const std::funct
   }
 }
 
-}  // namespace unishard::trainer::detail
+}  // namespace unishard::trainer

@@ -1,0 +1,218 @@
+#include "unishard/trainer/save_folder.hpp"
+
+#include "unishard/converters/source.hpp"
+#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/leftover.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+namespace unishard::trainer {
+namespace {
+
+bool is_shard(const Entry& entry) {
+  return entry.name.starts_with("shard-") && entry.name.ends_with(".h5");
+}
+
+bool holds_shards(Storage& storage, const Path& folder) {
+  return std::ranges::any_of(storage.list(folder), is_shard);
+}
+
+/// True for a dangling link as well.
+bool has_entry(Storage& storage, const Path& folder, std::string_view name) {
+  const std::vector<Entry> entries = storage.list(folder);
+  return std::ranges::find(entries, name, &Entry::name) != entries.end();
+}
+
+/// A part of a DCP checkpoint, which need not be whole.
+bool is_dcp_part(const Entry& entry) { return entry.name.ends_with(".distcp"); }
+
+/// ` (deepspeed, "global_step4")`: the format, and what `latest` says where it can be read.
+std::string describe_foreign(Storage& storage, const Path& folder, const std::string& format) {
+  try {
+    if (const auto tag = read_latest(storage, folder))
+      return fmt::format("({}, {})", format, quote(*tag));
+  } catch (const Error&) {  // not a tag of ours: the format says enough
+  }
+  return fmt::format("({})", format);
+}
+
+/// The format of another program's checkpoint at `path`; empty when there is none.
+std::string foreign_format(Storage& storage, const Path& path) {
+  const std::string format = converters::probe(storage, path).format;
+  return format == "native" ? "" : format;
+}
+
+std::string where_to_look(const Path& folder) {
+  return fmt::format("`unishard inspect {0} --tags` and `unishard verify {0} --all` show more",
+                     folder.native());
+}
+
+std::string names_of(const std::vector<TagEntry>& tags) {
+  std::string names;
+  for (const TagEntry& tag : tags) names += (names.empty() ? "" : ", ") + tag.tag;
+  return names;
+}
+
+/// What stands in the way of a fresh start, although no tag has a manifest; empty when nothing.
+std::string trace_of_checkpoints(Storage& storage, const Path& folder) {
+  for (const Entry& entry : storage.list(folder)) {
+    const Path path = folder / entry.name;
+    if (entry.name.starts_with('.') || is_partial_name(entry.name)) continue;
+    if (has_mark(entry.name, kRemovedMark))
+      return fmt::format("{} is a checkpoint whose removal was interrupted", path.native());
+    if (entry.kind == EntryKind::Directory && holds_shards(storage, path))
+      return fmt::format("{} holds shards and no manifest.json", path.native());
+    if (const std::string format = foreign_format(storage, path); !format.empty())
+      return fmt::format("{} is a checkpoint of another program ({})", path.native(), format);
+    if (entry.kind == EntryKind::Directory && std::ranges::any_of(storage.list(path), is_dcp_part))
+      return fmt::format("{} is a part of a checkpoint of another program", path.native());
+  }
+  return {};
+}
+
+std::string first_partial(Storage& storage, const Path& folder) {
+  const std::vector<Entry> entries = storage.list(folder);
+  const auto partial =
+      std::ranges::find_if(entries, [](const Entry& entry) { return is_partial_name(entry.name); });
+  return partial == entries.end() ? "" : partial->name;
+}
+
+ResumeDecision start_fresh(Storage& storage, const Path& folder) {
+  const std::string partial =
+      storage.kind(folder) == EntryKind::Missing ? "" : first_partial(storage, folder);
+  if (partial.empty())
+    return {ResumeDecision::Action::StartFresh, false,
+            fmt::format("no checkpoint in {} yet: starting fresh", folder.native())};
+  return {ResumeDecision::Action::StartFresh, false,
+          fmt::format("no save was ever completed in {} ({} was interrupted and is kept until one "
+                      "is): starting fresh",
+                      folder.native(), partial)};
+}
+
+/// nullopt when the newest checkpoint can be loaded; else why not.
+std::optional<Error> try_newest(Storage& storage, const Path& folder, bool checks_shards) {
+  try {
+    const Path tag = resolve_checkpoint(storage, folder, std::nullopt);
+    read_manifest(storage, tag);
+    if (checks_shards) CheckpointReader(storage, tag);
+    return std::nullopt;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Io) throw;
+    return error;
+  }
+}
+
+/// The checkpoints that --resume could name.
+std::vector<TagEntry> whole_tags(Storage& storage, const Path& folder, bool checks_shards) {
+  std::vector<TagEntry> tags = list_tags(storage, folder);
+  std::erase_if(tags, [&](const TagEntry& tag) {
+    if (!tag.problem.empty()) return true;
+    if (!checks_shards) return false;
+    try {
+      CheckpointReader(storage, folder / tag.tag);
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  });
+  return tags;
+}
+
+/// Refuses, or with `fresh_beside` starts, where `problem` stands in the way of a load.
+ResumeDecision beside(Storage& storage, const Path& folder, bool fresh_beside,
+                      const Error& problem) {
+  const std::vector<TagEntry> whole = whole_tags(storage, folder, fresh_beside);
+  if (!whole.empty()) {
+    raise(problem.code(), problem.what(),
+          fmt::format("{}; go on from a complete checkpoint: --resume TAG, of {}",
+                      where_to_look(folder), names_of(whole)));
+  }
+  if (!fresh_beside) {
+    raise(problem.code(),
+          fmt::format("{}; --resume does not start over where something was", problem.what()),
+          fmt::format("{}; to start over, save to another folder, or with --fresh beside it: then "
+                      "nothing there is replaced or removed",
+                      where_to_look(folder)));
+  }
+  return {ResumeDecision::Action::StartFresh, true,
+          fmt::format("{}: starting fresh beside it (--fresh)", problem.what())};
+}
+
+/// The step of a planned tag's name; nullopt for any other name.
+std::optional<std::int64_t> step_of(std::string_view name, const PlannedTags& planned) {
+  if (!name.starts_with(planned.prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(planned.prefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || std::to_string(step) != digits) return std::nullopt;
+  const bool is_due = planned.interval > 0 && step % planned.interval == 0;
+  const bool is_planned =
+      step > planned.first && step <= planned.last && (is_due || step == planned.last);
+  return is_planned ? std::optional(step) : std::nullopt;
+}
+
+}  // namespace
+
+void require_writable(Storage& storage, const Path& folder) {
+  constexpr std::string_view kText = "UniShard tests whether it can write here.\n";
+  make_durable_directory(storage, folder);
+  const Path path = folder / (".writable-" + new_save_id());
+  const auto file = storage.create(path);
+  try {
+    file->write_at(0, std::as_bytes(std::span(kText)));
+    file->sync();
+    file->close();
+  } catch (const Error&) {
+    storage.remove_file(path);
+    throw;
+  }
+  storage.remove_file(path);
+  storage.sync_directory(folder);
+}
+
+void require_own_folder(Storage& storage, const Path& folder) {
+  if (storage.kind(folder) != EntryKind::Directory) return;
+  if (storage.kind(folder / kManifestFile) == EntryKind::File || holds_shards(storage, folder)) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is one checkpoint and not a folder of checkpoints", folder.native()),
+          "save to the folder that it is in, or to another one");
+  }
+  const std::string format = foreign_format(storage, folder);
+  if (!format.empty()) {
+    raise(ErrorCode::AlreadyExists,
+          fmt::format("{} holds a checkpoint of another program {}; UniShard does not write its "
+                      "checkpoints among them",
+                      folder.native(), describe_foreign(storage, folder, format)),
+          fmt::format("resume from it and save elsewhere: --resume {} --save OTHER",
+                      folder.native()));
+  }
+}
+
+void require_free_names(Storage& storage, const Path& folder, const PlannedTags& planned,
+                        bool may_replace) {
+  if (storage.kind(folder) == EntryKind::Missing) return;
+  require_own_latest(storage, folder);
+  for (const Entry& entry : storage.list(folder)) {
+    if (step_of(entry.name, planned)) require_replaceable(storage, folder, entry.name, may_replace);
+  }
+}
+
+ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_beside) {
+  if (storage.kind(folder) == EntryKind::Missing) return start_fresh(storage, folder);
+  require_own_folder(storage, folder);
+  if (has_entry(storage, folder, kLatestFile) || !list_tags(storage, folder).empty()) {
+    const auto problem = try_newest(storage, folder, fresh_beside);
+    return problem ? beside(storage, folder, fresh_beside, *problem) : ResumeDecision{};
+  }
+  const std::string trace = trace_of_checkpoints(storage, folder);
+  if (trace.empty()) return start_fresh(storage, folder);
+  return beside(storage, folder, fresh_beside, Error(ErrorCode::NotFound, trace));
+}
+
+}  // namespace unishard::trainer
