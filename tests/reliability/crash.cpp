@@ -1,8 +1,8 @@
 // Crash states: every workload is carried out once on a recording storage; then each state in which
 // a crash may have left the disk is made in memory, opened, verified and worked on again.
 //
-//   reliability_crash [--long] [--seed N] [WORKLOAD...]      the states
-//   reliability_crash --long --seed N teeth [WORKLOAD...]    the same with one sync left out, for
+//   reliability_crash [--long] [--seed N] [--count N] [WORKLOAD...]        the states
+//   reliability_crash [--long] [--seed N] teeth [WORKLOAD...]    the same with one sync left out, for
 //                                                            every sync: each must be missed
 #include "unishard/format/leftover.hpp"
 
@@ -85,6 +85,12 @@ Result check_states(const Workload& workload, const Recording& recording, CrashO
   return result;
 }
 
+/// How many states to make of a workload and a kind of file system; fewer differ.
+std::size_t states_of(const Campaign& campaign) {
+  if (campaign.count != 0) return campaign.count;
+  return campaign.is_long ? kStatesLong : kStatesShort;
+}
+
 std::uint64_t check_workload(const Workload& workload, const Campaign& campaign,
                              Findings& findings) {
   const Stopwatch watch;
@@ -92,11 +98,10 @@ std::uint64_t check_workload(const Workload& workload, const Campaign& campaign,
   std::unordered_set<std::uint64_t> seen;
   std::uint64_t states = 0, found = 0;
   for (const Durability durability : kDurabilities) {
-    const Result result = check_states(workload, recording,
-                                       {.durability = durability,
-                                        .seed = campaign.seed,
-                                        .states = campaign.is_long ? kStatesLong : kStatesShort},
-                                       true, seen);
+    const Result result = check_states(
+        workload, recording,
+        {.durability = durability, .seed = campaign.seed, .states = states_of(campaign)}, true,
+        seen);
     states += result.states;
     found += result.findings;
     if (result.findings > 0)
