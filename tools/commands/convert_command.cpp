@@ -201,7 +201,8 @@ int run_convert(tools::Team& team, ConvertRun job) {
         tools::model_side_files(job.input, source->catalog(), plan.target, unwritten);
     notes.add("left out", unwritten);
   }
-  tools::require_outside_checkpoints(storage, job.output.path);
+  const bool has_tags = converters::format_entry(job.output.format).shape == OutputShape::Tags;
+  tools::require_outside_checkpoints(storage, job.output.path, has_tags);
   tools::require_space(job.output.path, plan.target.stored_bytes());
   catch_interrupts();  // before anything is created
   auto shared = tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {

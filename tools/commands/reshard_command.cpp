@@ -116,7 +116,7 @@ int run_in(tools::Team& team, const ReshardRequest& options) {
     }
     return 0;
   }
-  tools::require_outside_checkpoints(storage, options.output);
+  tools::require_outside_checkpoints(storage, options.output, true);
   tools::require_space(options.output, prepared.plan.disk_bytes);
   const std::string after = transfer(team, options, input, prepared);
   if (!team.is_first()) return 0;

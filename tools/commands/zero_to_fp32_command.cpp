@@ -81,7 +81,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   }
   if (options.debug && speaks) print_tensors(plan, source->catalog());
   const std::uint64_t bytes = plan.target.stored_bytes();
-  tools::require_outside_checkpoints(storage, output);
+  tools::require_outside_checkpoints(storage, output, false);
   tools::require_space(output, bytes);
   catch_interrupts();  // before anything is created
   converters::SideFiles side_files;

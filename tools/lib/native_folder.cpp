@@ -37,7 +37,7 @@ std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const
   return open_checkpoint(storage, without_trailing_slash(path), tag);
 }
 
-void require_outside_checkpoints(Storage& storage, const Path& output) {
+void require_outside_checkpoints(Storage& storage, const Path& output, bool is_folder_of_tags) {
   const auto holds_checkpoint = [&](const Path& folder) {
     constexpr std::array<std::string_view, 4> kNames = {
         kManifestFile, ".metadata", "mp_rank_00_model_states.pt",
@@ -48,6 +48,7 @@ void require_outside_checkpoints(Storage& storage, const Path& output) {
   std::error_code code;
   Path folder = std::filesystem::weakly_canonical(without_trailing_slash(output), code);
   if (code) folder = absolute_folder(output);
+  if (!is_folder_of_tags) folder = folder.parent_path();
   for (; folder.has_relative_path(); folder = folder.parent_path()) {
     if (!holds_checkpoint(folder)) continue;
     raise(ErrorCode::InvalidArgument,

@@ -22,8 +22,10 @@ void require_native(Storage& storage, const Path& path);
 std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const Path& path,
                                                          const std::optional<std::string>& tag);
 
-/// Throws InvalidArgument when `output` is a checkpoint's folder or lies inside one.
-void require_outside_checkpoints(Storage& storage, const Path& output);
+/// Throws InvalidArgument when `output` lies inside a checkpoint's folder. A folder of tags must
+/// not be such a folder itself either; of other outputs their sink says that they are there
+/// already.
+void require_outside_checkpoints(Storage& storage, const Path& output, bool is_folder_of_tags);
 
 /// The tag of the checkpoint that a path means, in formats that have tags: `tag`, what `latest` (or
 /// `latest_universal`) says, or the folder's own name when a `latest` lies beside it.
