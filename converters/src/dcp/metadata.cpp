@@ -48,7 +48,7 @@ Value field(Value object, std::string_view name) {
   raise(ErrorCode::Corrupt, fmt::format("{} has no field {}", describe_value(object), name));
 }
 
-Shape numbers(Value sequence) {
+Shape extents_of(Value sequence) {
   if (sequence.size() > limits::kDimensions) {
     raise(ErrorCode::Corrupt, fmt::format("{} dimensions", sequence.size()));
   }
@@ -120,7 +120,7 @@ class Decoder {
       about("item", key, [&] {
         // Objects that are no tensors have no offset: None, or not even the field.
         const auto offset = index.field("offset");
-        const Shape offsets = offset && !offset->is_none() ? numbers(*offset) : Shape();
+        const Shape offsets = offset && !offset->is_none() ? extents_of(*offset) : Shape();
         if (!items_.emplace(index_key(key, offsets), FoundItem{read_item(storage.value(i))}).second)
           raise(ErrorCode::Corrupt, "listed twice in storage_data");
       });
@@ -213,11 +213,11 @@ class Decoder {
     StoredTensor tensor;
     tensor.key = std::move(key);
     read_dtype(field(entry, "properties"), tensor);
-    tensor.shape = numbers(field(entry, "size"));
+    tensor.shape = extents_of(field(entry, "size"));
     const Value chunks = field(entry, "chunks");
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       const Value chunk = chunks[i];
-      Box box{numbers(field(chunk, "offsets")), numbers(field(chunk, "sizes"))};
+      Box box{extents_of(field(chunk, "offsets")), extents_of(field(chunk, "sizes"))};
       const std::string index = index_key(tensor.key, box.offsets);
       if (std::ranges::count(box.sizes, std::uint64_t{0}) > 0) {
         empty_[index] = true;  // FSDP2 stores one empty shard for all ranks that have none
