@@ -1,9 +1,10 @@
 // Crash states: every workload is carried out once on a recording storage; then each state in which
 // a crash may have left the disk is made in memory, opened, verified and worked on again.
 //
-//   reliability_crash [--long] [--seed N] [--count N] [WORKLOAD...]        the states
-//   reliability_crash [--long] [--seed N] teeth [WORKLOAD...]    the same with one sync left out, for
-//                                                            every sync: each must be missed
+//   reliability_crash [--long] [--seed N] [--count N] [WORKLOAD...]
+//     the states
+//   reliability_crash [--long] [--seed N] teeth [WORKLOAD...]
+//     the same with one sync left out, for every sync: each must be missed
 #include "unishard/format/leftover.hpp"
 
 #include "campaign.hpp"
