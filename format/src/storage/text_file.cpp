@@ -24,8 +24,10 @@ void make_durable_directory(Storage& storage, const Path& path) {
   std::vector<Path> parents;  // of the folders that are missing, deepest first
   for (Path folder = path.has_filename() ? path : path.parent_path();
        storage.kind(folder) == EntryKind::Missing;) {
-    parents.push_back(folder.has_parent_path() ? folder.parent_path() : Path("."));
-    folder = parents.back();
+    const Path parent = folder.has_parent_path() ? folder.parent_path() : Path(".");
+    if (parent == folder) break;  // a root, or ".", that the storage has no entry for
+    parents.push_back(parent);
+    folder = parent;
   }
   storage.make_directory(path);
   for (const Path& parent : parents) storage.sync_directory(parent);
