@@ -12,10 +12,10 @@ namespace {
 /// Without a trailing slash, and with links to folders resolved, so that the result replaces no
 /// link.
 Path real_output(Storage& storage, const Path& output) {
-  const Path plain = output.has_filename() ? output : output.parent_path();
+  Path plain = output.has_filename() ? output : output.parent_path();
   if (storage.kind(plain) != EntryKind::Directory) return plain;
   std::error_code code;
-  const Path real = std::filesystem::canonical(plain, code);
+  Path real = std::filesystem::canonical(plain, code);
   return code ? plain : real;
 }
 
@@ -71,7 +71,7 @@ void PartialOutput::sync() {
 }
 
 void PartialOutput::publish() {
-  lock_->require_held();
+  if (lock_) lock_->require_held();
   check_free(storage_, output_, shape_ == Shape::Folder);
   if (storage_.kind(output_) == EntryKind::Directory) {
     storage_.rename(partial_, output_);  // replaces an empty folder, and no other

@@ -144,7 +144,7 @@ std::vector<Chosen> agree_on_tags(Storage& storage, const Path& folder,
   team.agree("choosing the checkpoints", [&] {
     if (!team.is_first()) return;
     for (const auto& [tag, format] : choose_tags(storage, folder, options, report))
-      text += tag + '\0' + format + '\0';
+      text.append(tag).append(1, '\0').append(format).append(1, '\0');
   });
   std::istringstream names(team.gather(text).front());
   std::vector<Chosen> chosen;

@@ -39,6 +39,7 @@ EntryChecksum::Verdict EntryChecksum::add(std::uint64_t offset, std::span<const 
   for (auto gaps = unknown(range); !gaps.empty(); gaps = unknown(range)) {
     lock.unlock();
     std::vector<CrcPart> found;
+    found.reserve(gaps.size());
     for (const ByteRange& gap : gaps) {
       found.push_back(
           {gap.begin, gap.end, crc32_of(bytes.subspan(gap.begin - offset, gap.end - gap.begin))});

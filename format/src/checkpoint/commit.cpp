@@ -232,7 +232,7 @@ void SaveTransaction::move_into_place() {
 
 void SaveTransaction::publish() {
   report(CommitStep::PublishTag);
-  lock_->require_held();
+  if (lock_) lock_->require_held();
   move_into_place();
   published_ = true;
   report(CommitStep::SyncFolder);
