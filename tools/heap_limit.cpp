@@ -10,8 +10,12 @@
 
 namespace {
 
-std::atomic<std::uint64_t> limit{~std::uint64_t{0}}, used{0};
+std::atomic<std::uint64_t> limit{~std::uint64_t{0}};
 std::atomic<bool> is_exceeded{false};
+
+// The sanitizers bring operators of their own, which are not to be mixed with these.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+std::atomic<std::uint64_t> used{0};
 
 // While an exception unwinds nothing is refused: destructors of JSON trees need memory, and must
 // not throw.
@@ -32,9 +36,11 @@ void release(void* memory) {
   if (memory != nullptr) used.fetch_sub(::malloc_usable_size(memory), std::memory_order_relaxed);
   std::free(memory);
 }
+#endif
 
 }  // namespace
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t bytes) {
   if (!takes(bytes)) throw std::bad_alloc();
   return counted(std::malloc(std::max<std::size_t>(bytes, 1)));
@@ -49,6 +55,7 @@ void operator delete(void* memory) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+#endif
 
 namespace unishard::cli {
 
