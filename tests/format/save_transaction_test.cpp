@@ -289,6 +289,19 @@ TEST_F(Locks, TheFileGoesWithTheLockAndALostLockLeavesTheNewOwnersFile) {
   EXPECT_TRUE(second.lock->still_held());
 }
 
+TEST_F(Locks, AFileOfSomebodyElseStays) {
+  put(root() / ".out.lock", "my notes\n");
+  EXPECT_THAT(failure([&] { storage.try_lock(root() / ".out.lock", "me"); }),
+              HasSubstr("is not a lock file that UniShard made"));
+  EXPECT_EQ(read_text(storage, root() / ".out.lock", 100), "my notes\n");
+  for (const std::string& torn : {std::string("abc1"), std::string(90, '\0')}) {
+    put(root() / ".torn.lock", torn);
+    fs::last_write_time(root() / ".torn.lock",
+                        fs::file_time_type::clock::now() - std::chrono::hours(7));
+    EXPECT_NE(storage.try_lock(root() / ".torn.lock", "me").lock, nullptr);
+  }
+}
+
 TEST_F(Locks, ALinkIsNotFollowed) {
   put(root() / "secret", "untouched");
   fs::create_symlink(root() / "secret", root() / ".out.lock");

@@ -205,11 +205,26 @@ LockAttempt take(const Path& path, Descriptor file, const std::string& descripti
   return {std::make_unique<PosixLock>(path, std::move(file), std::move(owner)), {}};
 }
 
+/// A file that somebody else keeps under this name must not be overwritten. What a crash left of a
+/// token is a beginning of it, or zeros.
+void require_lock_file(int descriptor, const Path& path, const Owner& owner) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) raise_errno("looking at", path.native(), errno);
+  const bool is_token = owner.token.size() <= kSaveIdDigits &&
+                        owner.token.find_first_not_of("0123456789abcdef") == std::string::npos;
+  const bool is_zeros = owner.token.find_first_not_of('\0') == std::string::npos;
+  if (S_ISREG(status.st_mode) && (is_token || is_zeros)) return;
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} is not a lock file that UniShard made", path.native()),
+        "move it away; nothing was written");
+}
+
 }  // namespace
 
 LockAttempt try_posix_lock(const Path& path, const std::string& description) {
   for (;;) {
-    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    Descriptor file(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
     if (file.get() < 0) {
       if (errno == EINTR) continue;
       raise_errno("creating the lock file", path.native(), errno);
@@ -217,6 +232,7 @@ LockAttempt try_posix_lock(const Path& path, const std::string& description) {
     const Flock flock = flock_of(file.get(), path);
     const Owner owner = parse_owner(read_some(file.get()));
     if (flock == Flock::Refused) return {nullptr, owner.description};
+    require_lock_file(file.get(), path, owner);
     const FileTime time = look_at(file.get(), path);
     const auto named = look_at(path);
     if (!named || !named->same_file(time)) continue;  // its owner has just removed it
