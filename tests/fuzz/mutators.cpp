@@ -198,7 +198,8 @@ void change(Json& json, Random& random) {
       break;
     case 3:
       if (chosen.is_number_integer())
-        chosen = chosen.get<std::int64_t>() + static_cast<std::int64_t>(random() % 9) - 4;
+        chosen =
+            static_cast<std::int64_t>(chosen.get<std::uint64_t>() + random() % 9 - 4);  // wraps
       break;
     default:
       chosen = Json(*all[other]);
