@@ -302,6 +302,14 @@ TEST_F(Locks, AFileOfSomebodyElseStays) {
   }
 }
 
+TEST_F(Locks, AFileWithAnotherNameStays) {
+  put(root() / "user.txt", "");
+  fs::create_hard_link(root() / "user.txt", root() / ".out.lock");
+  EXPECT_THAT(failure([&] { storage.try_lock(root() / ".out.lock", "me"); }),
+              HasSubstr("is not a lock file that UniShard made"));
+  EXPECT_EQ(fs::file_size(root() / "user.txt"), 0u);
+}
+
 TEST_F(Locks, ALinkIsNotFollowed) {
   put(root() / "secret", "untouched");
   fs::create_symlink(root() / "secret", root() / ".out.lock");

@@ -213,7 +213,8 @@ void require_lock_file(int descriptor, const Path& path, const Owner& owner) {
   const bool is_token = owner.token.size() <= kSaveIdDigits &&
                         owner.token.find_first_not_of("0123456789abcdef") == std::string::npos;
   const bool is_zeros = owner.token.find_first_not_of('\0') == std::string::npos;
-  if (S_ISREG(status.st_mode) && (is_token || is_zeros)) return;
+  const bool has_other_names = status.st_nlink > 1;
+  if (S_ISREG(status.st_mode) && !has_other_names && (is_token || is_zeros)) return;
   raise(ErrorCode::AlreadyExists,
         fmt::format("{} is not a lock file that UniShard made", path.native()),
         "move it away; nothing was written");
