@@ -7,6 +7,7 @@
 
 #include "commands/command.hpp"
 #include "heap_limit.hpp"
+#include "lib/machine.hpp"
 #include "lib/size_text.hpp"
 #include "render/terminal.hpp"
 
@@ -20,6 +21,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <new>
 #include <sstream>
 
@@ -31,8 +33,11 @@ constexpr int kUsage = 2;
 constexpr int kInternal = 5;
 
 /// --memory-limit is about resident memory: few arenas, and freed buffers go back to the system.
+/// A second arena maps 64 MiB at once, which a limit on address space cannot spare.
 void bound_allocator() {
-  ::mallopt(M_ARENA_MAX, 2);
+  const bool is_limited =
+      unishard::tools::mappable_bytes() != std::numeric_limits<std::uint64_t>::max();
+  ::mallopt(M_ARENA_MAX, is_limited ? 1 : 2);
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
@@ -67,7 +72,7 @@ void turn_signals_into_errors() {
       is_exceeded ? "unishard: error: the input takes more memory than --memory-limit allows\n"
                   : "unishard: error: internal: the program cannot go on\n";
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(kInternal);
-  ::_exit(is_exceeded ? unishard::exit_status(unishard::ErrorCode::Corrupt) : kInternal);
+  ::_exit(is_exceeded ? unishard::exit_status(unishard::ErrorCode::MemoryLimit) : kInternal);
 }
 
 using unishard::cli::say_error;

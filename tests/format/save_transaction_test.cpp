@@ -213,6 +213,26 @@ TEST_F(TwoWriters, AWriterWhoseLockWasTakenOverPublishesNothing) {
   EXPECT_FALSE(fs::exists(root() / "global_step2"));
 }
 
+TEST_F(TwoWriters, ALatestThatCannotBeLockedPublishesNothing) {
+  test::write_example(root(), at_step(1), storage);
+  fs::create_directory(root() / lock_name(kLatestFile));
+  EXPECT_THROW(test::write_example(root(), at_step(2), storage), Error);
+  EXPECT_FALSE(fs::exists(root() / "global_step2"));
+  EXPECT_EQ(read_latest(storage, root()), "global_step1");
+}
+
+TEST_F(TwoWriters, AFolderThatIsMovedDuringASaveIsNoDamage) {
+  test::CheckpointSpec spec = at_step(2);
+  spec.world_size = 1;
+  CommitOptions options;
+  options.on_step = [&](CommitStep step) {
+    if (step == CommitStep::SyncShard && fs::exists(root() / "run"))
+      fs::rename(root() / "run", root() / "moved");
+  };
+  EXPECT_EQ(error_of([&] { test::write_example(root() / "run", spec, storage, options); }).code(),
+            ErrorCode::Io);
+}
+
 TEST_F(TwoWriters, ManyAtOnceLeaveExactlyOneCheckpoint) {
   constexpr int kWriters = 8;
   std::vector<pid_t> children;

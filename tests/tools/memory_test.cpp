@@ -22,9 +22,9 @@ class Memory : public testing::Test {
   static void expect_bounded(std::vector<std::string> arguments, int status) {
     arguments.insert(arguments.begin(), UNISHARD_BIN "/unishard");
     arguments.insert(arguments.end(), {"--memory-limit", "64MiB", "--threads", "8"});
-    const ProcessResult result = run(std::move(arguments));
+    const ProcessResult result = run(arguments);
     EXPECT_EQ(result.status, status) << result.out << result.err;
-    EXPECT_LT(result.peak_rss_bytes, kLimit);
+    EXPECT_LT(result.peak_rss_bytes, kLimit) << arguments[1];
     RecordProperty("peak_rss_mib", static_cast<int>(result.peak_rss_bytes >> 20));
   }
 

@@ -162,6 +162,23 @@ TEST_F(OddEnvironment, ALimitOnTheSizeOfFiles) {
   }
 }
 
+// libhdf5 crashes where memory ends: what is too little for it is refused before.
+TEST_F(OddEnvironment, ALimitOnTheAddressSpace) {
+  int done = 0;
+  for (int mebibytes = 80; mebibytes <= 260; mebibytes += 4) {
+    const ProcessResult result = shell(fmt::format("ulimit -v {}; exec \"$@\"", mebibytes * 1024),
+                                       {"reshard", in_, out_, "-w", "3", "--threads", "4"});
+    ASSERT_TRUE(result.status == 0 || result.status == 3) << mebibytes << ": " << result.err;
+    if (result.status == 3) {
+      EXPECT_THAT(result.err, HasSubstr("ulimit -v")) << mebibytes;
+      expect_nothing_new();
+    }
+    done += result.status == 0 ? 1 : 0;
+    fs::remove_all(out_);
+  }
+  EXPECT_GT(done, 10);
+}
+
 // Root is exempt from the limit.
 TEST_F(OddEnvironment, ALimitOnTheNumberOfThreads) {
   std::string how = "ulimit -u 3; exec \"$@\"";

@@ -2,6 +2,7 @@
 
 #include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "make_checkpoint.hpp"
 #include "render/report_view.hpp"
@@ -147,6 +148,28 @@ TEST_F(Verify, ADamagedManifestIsAFinding) {
   EXPECT_EQ(codes(check()), Codes{"manifest-unreadable"});
   std::filesystem::remove(tag_ / kManifestFile);
   EXPECT_EQ(codes(verify(posix_storage(), tag_, {})), Codes{"manifest-missing"});
+}
+
+TEST_F(Verify, StatisticsThatAreNotTheShardsAreAFinding) {
+  const auto change = [&](auto&& body) {
+    Manifest manifest = read_manifest(posix_storage(), tag_);
+    body(*manifest.catalog.tensors[0].stats);
+    replace_text(posix_storage(), tag_ / kManifestFile, encode_manifest(manifest));
+    EXPECT_EQ(codes(check()), Codes{"statistics-differ"});
+  };
+  change([](Stats& stats) { stats.nan_count = 1; });
+  change([](Stats& stats) { stats.nan_count = 0, stats.max += 1; });
+}
+
+TEST_F(Verify, MoreMemoryThanAllowedIsAnErrorAndNoFinding) {
+  set_description_limit(64);
+  try {
+    check();
+    ADD_FAILURE() << "the manifest fits into 64 bytes";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::MemoryLimit);
+  }
+  set_description_limit(~std::uint64_t{0});
 }
 
 TEST_F(Verify, LatestThatNamesNothingIsAFinding) {

@@ -21,7 +21,7 @@ constexpr std::uint64_t kMemoryMin = std::uint64_t{48} << 20;
 /// Tables, at most: of what is read, of the plan and of what is written.
 constexpr std::uint64_t kBytesPerTensor = 2560;
 /// For which there must be memory, however many tensors there are.
-constexpr std::uint64_t kBuffersMin = std::uint64_t{16} << 20;
+constexpr std::uint64_t kBuffersMin = std::uint64_t{14} << 20;
 
 /// Some wait for the disk while others work.
 constexpr unsigned kThreadsMin = 4;
@@ -29,6 +29,11 @@ constexpr unsigned kThreadsMin = 4;
 constexpr std::uint64_t kBytesPerThread = std::uint64_t{16} << 20;
 /// One that compresses holds chunks that are not complete as well.
 constexpr std::uint64_t kBytesPerCompressingThread = 2 * kBytesPerThread;
+
+/// Address space of a thread's stack, by default.
+constexpr std::uint64_t kStackBytes = std::uint64_t{8} << 20;
+/// What libraries take beside our own memory: libhdf5's tables and lists of freed blocks.
+constexpr std::uint64_t kLibraryBytes = std::uint64_t{24} << 20;
 
 }  // namespace
 
@@ -50,6 +55,10 @@ void Resources::add_to(CLI::App& command) {
   command.add_flag("-q,--quiet", quiet, "No progress and no summary on standard error");
 }
 
+unsigned Resources::wanted_threads() const {
+  return threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads());
+}
+
 std::uint64_t Resources::memory_bytes() const {
   const std::uint64_t bytes = tools::parse_bytes(memory_limit, "--memory-limit");
   if (bytes < kMemoryMin) {
@@ -57,7 +66,20 @@ std::uint64_t Resources::memory_bytes() const {
           fmt::format("--memory-limit {} is below the {} that the program itself may need",
                       memory_limit, tools::format_bytes(kMemoryMin)));
   }
-  return bytes;
+  // libhdf5 crashes where memory ends, so what we take ourselves ends before: stacks are address
+  // space of which little is used.
+  static const std::uint64_t mappable = tools::mappable_bytes();
+  const std::uint64_t kept = kLibraryBytes + (wanted_threads() + 1) * kStackBytes;
+  if (mappable < kept + kMemoryMin) {
+    raise(
+        ErrorCode::Io,
+        fmt::format("the limit of this process (ulimit -v, ulimit -d) leaves {} of memory, and {} "
+                    "threads need {}",
+                    tools::format_bytes(mappable), wanted_threads(),
+                    tools::format_bytes(kept + kMemoryMin)),
+        "raise the limit, or use fewer --threads");
+  }
+  return std::min(bytes, mappable - kept);
 }
 
 void Resources::apply() const {
@@ -76,12 +98,11 @@ TransferOptions Resources::transfer(Observer& progress, std::uint64_t tensors,
   const std::uint64_t all = memory_bytes();
   const std::uint64_t bytes = all - std::min(tensors * kBytesPerTensor, all - kBuffersMin);
   set_io(bytes);
-  const unsigned wanted = threads != 0 ? threads : std::max(kThreadsMin, tools::hardware_threads());
   const bool compresses = compression.mode != Compression::Mode::None;
   const std::uint64_t most = std::max<std::uint64_t>(
       1, bytes / (compresses ? kBytesPerCompressingThread : kBytesPerThread));
-  TransferOptions options =
-      TransferOptions::within(bytes, static_cast<unsigned>(std::min<std::uint64_t>(wanted, most)));
+  TransferOptions options = TransferOptions::within(
+      bytes, static_cast<unsigned>(std::min<std::uint64_t>(wanted_threads(), most)));
   options.observer = &progress;
   return options;
 }

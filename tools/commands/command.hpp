@@ -47,6 +47,8 @@ struct Resources {
   bool quiet = false;
 
   void add_to(CLI::App& command);
+  /// What --memory-limit says, or less where `ulimit -v` or `ulimit -d` leaves less. Throws
+  /// InvalidArgument for too little, Io when it is `ulimit` that leaves too little.
   std::uint64_t memory_bytes() const;
   /// Sets how this process accesses files. Before the verb opens any.
   void apply() const;
@@ -56,6 +58,7 @@ struct Resources {
                            const Compression& compression = {}) const;
 
  private:
+  unsigned wanted_threads() const;
   void set_io(std::uint64_t bytes) const;
 };
 

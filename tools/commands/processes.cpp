@@ -2,7 +2,6 @@
 
 #include "unishard/format/crc64.hpp"
 
-#include "heap_limit.hpp"
 #include "lib/job.hpp"
 #include "lib/launcher.hpp"
 #include "lib/native_folder.hpp"
@@ -148,8 +147,7 @@ int Processes::launch() const {
 ErrorCode cause_of(const std::exception& error) {
   if (const auto* peer = dynamic_cast<const tools::PeerError*>(&error)) return peer->cause();
   if (const auto* own = dynamic_cast<const Error*>(&error)) return own->code();
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
-    return exceeded_heap_limit() != 0 ? ErrorCode::Corrupt : ErrorCode::Io;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return ErrorCode::MemoryLimit;
   // A thread that cannot be started, a folder that cannot be walked.
   const bool is_system = dynamic_cast<const std::system_error*>(&error) != nullptr;
   return is_system ? ErrorCode::Io : ErrorCode::Internal;

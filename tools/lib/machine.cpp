@@ -7,9 +7,12 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 namespace unishard::tools {
 
@@ -17,6 +20,19 @@ unsigned hardware_threads() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return static_cast<unsigned>(std::max(CPU_COUNT(&set), 1));
+}
+
+std::uint64_t mappable_bytes() {
+  std::uint64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;  // in pages
+  std::ifstream("/proc/self/statm") >> all >> resident >> shared >> text >> unused >> data;
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto left = [](auto resource, std::uint64_t used) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+      return std::numeric_limits<std::uint64_t>::max();
+    return limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used);
+  };
+  return std::min(left(RLIMIT_AS, all * page), left(RLIMIT_DATA, data * page));
 }
 
 std::string cpu_name() {

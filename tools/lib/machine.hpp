@@ -9,6 +9,9 @@ namespace unishard::tools {
 
 /// At least 1.
 unsigned hardware_threads();
+/// Bytes that this process may still map before it meets a limit on its address space or data
+/// (`ulimit -v`, `ulimit -d`); the largest number where there is no such limit.
+std::uint64_t mappable_bytes();
 /// "Intel(R) Xeon(R) ...", or "unknown".
 std::string cpu_name();
 /// "1.10.8"

@@ -50,7 +50,7 @@ PeerError decode(const std::string& text, const Path& path) {
     const bool is_text = failure.is_object() && failure.contains(key) && failure[key].is_string();
     return is_text ? failure[key].get<std::string>() : std::string();
   };
-  constexpr int kLast = static_cast<int>(ErrorCode::Busy);
+  constexpr int kLast = static_cast<int>(ErrorCode::MemoryLimit);
   int cause = static_cast<int>(ErrorCode::Internal);
   if (failure.is_object() && failure.contains("cause") && failure["cause"].is_number_integer())
     cause = std::clamp(failure["cause"].get<int>(), 0, kLast);
@@ -253,6 +253,9 @@ void Team::agree(std::string_view action, const std::function<void()>& body) {
     body();
   } catch (const Error& error) {
     fail(action, error);
+  } catch (const std::bad_alloc&) {
+    fail(action, Error(ErrorCode::MemoryLimit, "out of memory",
+                       "use fewer --threads, or allow more memory"));
   } catch (const std::exception& error) {
     fail(action, Error(ErrorCode::Internal, error.what()));
   }

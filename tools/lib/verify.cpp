@@ -51,6 +51,7 @@ std::optional<std::string> check_latest(Storage& storage, const Path& folder,
          .bytes = {},
          .lost = {}});
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::MemoryLimit) throw;
     report.findings.push_back({.code = "latest-unreadable",
                                .path = path,
                                .message = error.what(),

@@ -8,10 +8,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_set>
 
 namespace unishard::tools {
 namespace {
+
+/// JSON has no infinity: a sum that left double's range is in the manifest as the largest double.
+bool describes(const Stats& manifest, const Stats& shards) {
+  const double most = std::numeric_limits<double>::max();
+  return manifest.count == shards.count && manifest.nan_count == shards.nan_count &&
+         manifest.inf_count == shards.inf_count && manifest.min == shards.min &&
+         manifest.max == shards.max && manifest.sum_squares == std::min(shards.sum_squares, most);
+}
 
 class TagCheck {
  public:
@@ -53,6 +62,7 @@ class TagCheck {
       }
       manifest_ = unishard::read_manifest(storage_, folder_);
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::MemoryLimit) throw;
       add("manifest-unreadable", path, error.what(), error.hint());
       return false;
     }
@@ -76,6 +86,7 @@ class TagCheck {
         shard = std::make_unique<ShardReader>(storage_, path, entry, manifest_.save_id,
                                               manifest_.catalog, manifest_.chunk_bytes);
       } catch (const Error& error) {
+        if (error.code() == ErrorCode::MemoryLimit) throw;
         const bool is_missing = storage_.kind(path) == EntryKind::Missing;
         add(is_missing ? "shard-missing" : "shard-damaged", path, error.what(), error.hint());
         bad_shards_.push_back(report_.findings.size() - 1);
@@ -97,10 +108,10 @@ class TagCheck {
     }
   }
 
+  /// A row of the index of shards_[shard], which owns it.
   struct Row {
-    ElementRange range;
-    std::uint64_t crc64 = 0;
-    std::size_t shard = 0;
+    const IndexRow* index;
+    std::size_t shard;
   };
 
   /// Every element of every tensor in exactly one readable shard, and digests that combine to the
@@ -110,13 +121,13 @@ class TagCheck {
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       if (!shards_[i]) continue;
       for (const IndexRow& row : shards_[i]->rows()) {
-        rows[row.tensor].push_back({row.range, row.crc64, i});
+        rows[row.tensor].push_back({&row, i});
       }
     }
     std::vector<LostRange> lost;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::sort(rows[i].begin(), rows[i].end(),
-                [](const Row& a, const Row& b) { return a.range < b.range; });
+                [](const Row& a, const Row& b) { return a.index->range < b.index->range; });
       check_tensor(manifest_.catalog.tensors[i], rows[i], lost);
     }
     report_lost(std::move(lost));
@@ -126,19 +137,21 @@ class TagCheck {
                     std::vector<LostRange>& lost) {
     std::uint64_t next = 0;
     std::uint64_t digest = 0;
+    Stats stats;
     bool is_whole = true;
-    for (const Row& row : rows) {
-      if (row.range.begin > next) {
-        lost.push_back({tensor.label(), {next, row.range.begin}});
+    for (const auto& [row, shard] : rows) {
+      if (row->range.begin > next) {
+        lost.push_back({tensor.label(), {next, row->range.begin}});
         is_whole = false;
-      } else if (row.range.begin < next) {
-        add("stored-twice", shards_[row.shard]->path(),
+      } else if (row->range.begin < next) {
+        add("stored-twice", shards_[shard]->path(),
             fmt::format("{}: elements {} to {} are also in another shard", tensor.label(),
-                        row.range.begin, std::min(next, row.range.end)));
+                        row->range.begin, std::min(next, row->range.end)));
         is_whole = false;
       }
-      next = std::max(next, row.range.end);
-      digest = crc64_combine(digest, row.crc64, row.range.size() * size_of(tensor.dtype));
+      next = std::max(next, row->range.end);
+      digest = crc64_combine(digest, row->crc64, row->range.size() * size_of(tensor.dtype));
+      stats.append(row->stats);
     }
     if (next < tensor.elements()) {
       lost.push_back({tensor.label(), {next, tensor.elements()}});
@@ -148,6 +161,13 @@ class TagCheck {
       add("digest-differs", folder_ / kManifestFile,
           fmt::format("{}: the shards' digests combine to {}, the manifest says {}", tensor.label(),
                       hex64(digest), tensor.crc64 ? hex64(*tensor.crc64) : "nothing"));
+    }
+    if (is_whole && tensor.stats && !describes(*tensor.stats, stats)) {
+      add("statistics-differ", folder_ / kManifestFile,
+          fmt::format("{}: the manifest's NaN and Inf counts, minimum, maximum or sum of squares "
+                      "are not those of the shards",
+                      tensor.label()),
+          "the elements are sound; the manifest was written or changed by something else");
     }
   }
 

@@ -288,12 +288,11 @@ std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, con
       std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   for (torch::ArchivePlan& archive : draft.archives) output->add(std::move(archive));
-  auto name_as_latest = [&storage, latest = folder / latest_file, tag] {
-    move_latest(storage, latest, tag);
-  };
   return std::make_unique<torch::PlacedSink>(
       std::move(catalog), std::move(draft.plan),
-      torch::Ending{.partial = partial, .complete = {}, .move_latest = std::move(name_as_latest)},
+      torch::Ending{.partial = partial,
+                    .complete = {},
+                    .latest = torch::LatestFile{&storage, folder / latest_file, tag}},
       std::move(output), share);
 }
 

@@ -98,7 +98,7 @@ std::string answer(const OwnProcess::Work& work, const std::string& request) {
   } catch (const Error& error) {
     return failed(error.code(), error.what(), error.hint());
   } catch (const std::bad_alloc&) {
-    return failed(ErrorCode::Corrupt, "HDF5 asks for more memory than there is", "");
+    return failed(ErrorCode::MemoryLimit, "HDF5 asks for more memory than there is", "");
   } catch (const std::exception& error) {
     return failed(ErrorCode::Internal, error.what(), "");
   }

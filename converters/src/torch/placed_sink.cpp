@@ -1,6 +1,7 @@
 #include "torch/placed_sink.hpp"
 
 #include "unishard/converters/convert.hpp"
+#include "unishard/format/commit.hpp"
 
 #include <algorithm>
 #include <tuple>
@@ -65,8 +66,11 @@ Path PlacedSink::complete(std::span<const std::string> /*seals*/) {
 }
 
 void PlacedSink::publish() {
+  if (!ending_.latest) return ending_.partial->publish();
+  const auto& [storage, path, text] = *ending_.latest;
+  const OutputLock lock = lock_latest(*storage, path);
   ending_.partial->publish();
-  if (ending_.move_latest) ending_.move_latest();
+  move_latest(*storage, path, text, lock);
 }
 
 }  // namespace unishard::converters::torch

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,18 @@ struct OutputPlan {
   std::vector<std::string> notes;  ///< what the format cannot express
 };
 
+/// The file that names the newest checkpoint of a folder.
+struct LatestFile {
+  Storage* storage;
+  Path path;
+  std::string text;
+};
+
 /// How a PlacedSink's result becomes whole and visible.
 struct Ending {
   std::shared_ptr<PartialOutput> partial;
-  std::function<void()> complete = {};     ///< writes what lies beside the archives; may be empty
-  std::function<void()> move_latest = {};  ///< runs after the result has its name; may be empty
+  std::function<void()> complete = {};    ///< writes what lies beside the archives; may be empty
+  std::optional<LatestFile> latest = {};  ///< is replaced once the result has its name
 };
 
 class PlacedSink final : public Sink {

@@ -54,9 +54,10 @@ void raise_errno(std::string_view action, std::string_view path, int error_numbe
 }
 
 std::string_view to_string(ErrorCode code) {
-  static constexpr std::array<std::string_view, 12> kNames = {
-      "invalid argument", "not found", "already exists", "corrupt",     "unsupported", "mismatch",
-      "input/output",     "no space",  "cancelled",      "peer failed", "internal",    "busy"};
+  static constexpr std::array<std::string_view, 13> kNames = {
+      "invalid argument", "not found",    "already exists", "corrupt",   "unsupported",
+      "mismatch",         "input/output", "no space",       "cancelled", "peer failed",
+      "internal",         "busy",         "memory limit"};
   return kNames.at(static_cast<std::size_t>(code));
 }
 
@@ -77,6 +78,7 @@ int exit_status(ErrorCode code) {
     case ErrorCode::Cancelled:
     case ErrorCode::PeerFailed:
     case ErrorCode::Busy:
+    case ErrorCode::MemoryLimit:
       return 3;
   }
   return 5;

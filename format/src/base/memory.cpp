@@ -17,7 +17,7 @@ std::uint64_t description_limit() { return limit; }
 void set_description_limit(std::uint64_t bytes) { limit = bytes; }
 
 void MemoryBudget::refuse(std::uint64_t bytes) const {
-  raise(ErrorCode::Corrupt,
+  raise(ErrorCode::MemoryLimit,
         fmt::format("{}: its description takes more than {} bytes of memory ({} are taken, {} more "
                     "are asked for)",
                     what_, limit_bytes_, used_bytes_, bytes),

@@ -96,6 +96,13 @@ void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) 
   }
 }
 
+/// Damage is not what a reader of this file should hear of when someone has moved the folder.
+void require_staging(Storage& storage, const Path& staging) {
+  if (storage.kind(staging) == EntryKind::Directory) return;
+  raise(ErrorCode::Io, fmt::format("{} is gone while a checkpoint is written", staging.native()),
+        "do not move or remove the folder of a running save; nothing was published");
+}
+
 void check_identity(const Manifest& manifest, const Path& staging, const std::string& expected) {
   const std::string written = identity(manifest.catalog).value_or("none");
   if (written == expected) return;
@@ -149,9 +156,12 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
   }
 }
 
-void move_latest(Storage& storage, const Path& file, std::string_view text) {
-  constexpr std::chrono::seconds kPatience{60};  // other writers hold it for one write
-  const OutputLock lock = OutputLock::beside(storage, file, kPatience);
+OutputLock lock_latest(Storage& storage, const Path& file) {
+  constexpr std::chrono::seconds kPatience{60};  // other writers hold it while they publish
+  return OutputLock::beside(storage, file, kPatience);
+}
+
+void move_latest(Storage& storage, const Path& file, std::string_view text, const OutputLock&) {
   remove_dead_staging(storage, parent_folder(file), file.filename().native());
   replace_text(storage, file, text);
 }
@@ -194,6 +204,7 @@ const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntr
   manifest_ = {save_id_,         tag_, std::time(nullptr), options_.chunk_bytes, std::move(catalog),
                std::move(shards)};
   validate(manifest_.catalog, fmt::format("saving {}", tag_));
+  require_staging(storage_, staging_);
   combine_digests(storage_, staging_, manifest_);
   if (options_.identity) check_identity(manifest_, staging_, *options_.identity);
   report(CommitStep::SyncStaging);
@@ -232,6 +243,8 @@ void SaveTransaction::move_into_place() {
 
 void SaveTransaction::publish() {
   report(CommitStep::PublishTag);
+  std::optional<OutputLock> latest_lock;
+  if (options_.move_latest) latest_lock.emplace(lock_latest(storage_, folder_ / kLatestFile));
   if (lock_) lock_->require_held();
   move_into_place();
   published_ = true;
@@ -239,7 +252,8 @@ void SaveTransaction::publish() {
   storage_.sync_directory(folder_);
 
   report(CommitStep::MoveLatest);
-  if (options_.move_latest) move_latest(storage_, folder_ / kLatestFile, tag_ + "\n");
+  if (latest_lock) move_latest(storage_, folder_ / kLatestFile, tag_ + "\n", *latest_lock);
+  latest_lock.reset();
   report(CommitStep::Retain);
   retain();
 }

@@ -53,9 +53,14 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
 /// resumes from it. A damaged checkpoint of UniShard's is still its own.
 void require_own_latest(Storage& storage, const Path& folder);
 
-/// Replaces the file `latest` (of another format: by whatever name) with `text`, one writer at a
-/// time. Afterwards it holds all of `text`, or what it held.
-void move_latest(Storage& storage, const Path& file, std::string_view text);
+/// Locks the file `latest` (of another format: by whatever name), so that one writer at a time
+/// publishes a tag and moves it. Take the lock before publishing: a tag whose `latest` cannot be
+/// moved is then not published at all.
+OutputLock lock_latest(Storage& storage, const Path& file);
+
+/// Replaces the file with `text`. Afterwards it holds all of `text`, or what it held.
+/// Pre: `lock` is lock_latest() of the same file.
+void move_latest(Storage& storage, const Path& file, std::string_view text, const OutputLock& lock);
 
 /// Rank 0's part of one save. Owns the name `<folder>/<tag>` against other writers until it is
 /// destroyed, which removes the staging folder unless publish() has succeeded.

@@ -22,6 +22,7 @@ enum class ErrorCode : std::uint8_t {
   PeerFailed,       ///< another rank failed; its message is the one to read
   Internal,         ///< a bug in UniShard
   Busy,             ///< another process is writing this output: wait for it, or choose another
+  MemoryLimit,      ///< the input needs more memory than is allowed: allow more
 };
 
 class Error : public std::runtime_error {

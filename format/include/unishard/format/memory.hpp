@@ -19,7 +19,7 @@ class MemoryBudget {
   explicit MemoryBudget(std::string what, std::uint64_t limit_bytes = description_limit())
       : what_(std::move(what)), limit_bytes_(limit_bytes) {}
 
-  /// Throws Corrupt naming the file and the limit when the sum of all charges is above it.
+  /// Throws MemoryLimit naming the file and the limit when the sum of all charges is above it.
   void charge(std::uint64_t bytes) {
     if (bytes > limit_bytes_ - used_bytes_) refuse(bytes);
     used_bytes_ += bytes;
