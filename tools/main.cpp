@@ -6,10 +6,10 @@
 #include "unishard/format/version.hpp"
 
 #include "commands/command.hpp"
-#include "heap_limit.hpp"
-#include "lib/machine.hpp"
-#include "lib/size_text.hpp"
-#include "render/terminal.hpp"
+#include "support/heap_limit.hpp"
+#include "support/machine.hpp"
+#include "support/size_text.hpp"
+#include "views/terminal.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

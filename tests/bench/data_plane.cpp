@@ -1,11 +1,11 @@
 // data_plane: saving and loading beside raw I/O past the page cache of the same bytes by as many
 // threads, in one run. Jobs take turns; a ratio is ours / the reference as speeds.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/bounded_executor.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/huge_buffer.hpp"
 #include "unishard/format/shard_base.hpp"
-#include "unishard/format/transfer.hpp"
 
 #include "make_checkpoint.hpp"
 

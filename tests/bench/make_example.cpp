@@ -1,5 +1,5 @@
 // make_example FOLDER: the tests' example checkpoint at any size.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 
 #include "make_checkpoint.hpp"
 

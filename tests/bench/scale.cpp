@@ -1,8 +1,9 @@
 // scale FOLDER: planning for a trillion parameters on thousands of ranks, and a checkpoint of many
 // gigabytes that takes no disk (its zeros are holes), for measuring `inspect` and `verify` on it.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/bounded_executor.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
-#include "unishard/format/transfer.hpp"
+#include "unishard/format/shard_writer.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -3,11 +3,11 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/entry_checksum.hpp"
 #include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
-#include "torch/entry_checksum.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

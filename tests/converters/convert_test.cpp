@@ -1,8 +1,7 @@
-#include "unishard/converters/convert.hpp"
-
+#include "unishard/converters/dtype_cast.hpp"
 #include "unishard/format/error.hpp"
 
-#include "bits.hpp"
+#include "core/bits.hpp"
 
 #include <gtest/gtest.h>
 

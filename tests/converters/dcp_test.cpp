@@ -1,14 +1,13 @@
 // PyTorch's distributed checkpoints: real ones of torch 1.13 to 2.15, compared bit by bit with what
 // the live model held, hostile ones, and our own through the reader.
-#include "dcp/dcp.hpp"
-
 #include "unishard/converters/sink.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
-#include "dcp/boxes.hpp"
 #include "fixtures.hpp"
+#include "formats/dcp/boxes.hpp"
+#include "formats/dcp/reader.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
 

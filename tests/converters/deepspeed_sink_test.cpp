@@ -3,13 +3,13 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
-#include "deepspeed/sink_layout.hpp"
+#include "containers/object_tree.hpp"
+#include "containers/pickle_json.hpp"
+#include "containers/torch_file.hpp"
 #include "deepspeed_case.hpp"
 #include "fixtures.hpp"
+#include "formats/deepspeed/writer_layout.hpp"
 #include "temp_dir.hpp"
-#include "torch/object_tree.hpp"
-#include "torch/pickle_json.hpp"
-#include "torch/torch_file.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -4,15 +4,15 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
-#include "deepspeed/deepspeed.hpp"
-#include "deepspeed/flat_groups.hpp"
-#include "deepspeed/layout.hpp"
-#include "deepspeed/slot_matcher.hpp"
+#include "containers/pickle_json.hpp"
+#include "containers/torch_output.hpp"
 #include "fixtures.hpp"
+#include "formats/deepspeed/flat_groups.hpp"
+#include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/reader.hpp"
+#include "formats/deepspeed/slot_matcher.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
-#include "torch/pickle_json.hpp"
-#include "torch/torch_output.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

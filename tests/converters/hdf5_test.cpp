@@ -2,11 +2,11 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_entry.hpp"
 
-#include "hdf5/hyperslabs.hpp"
-#include "hdf5/link_names.hpp"
-#include "hdf5/own_process.hpp"
+#include "containers/hdf5_worker.hpp"
+#include "formats/hdf5/hyperslabs.hpp"
+#include "formats/hdf5/link_names.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
@@ -380,9 +380,9 @@ TEST(Hdf5Source, ReadsBigEndianElementsFromSeveralThreads) {
   EXPECT_EQ(bytes, expected);
 }
 
-TEST(OwnProcess, AnswersEachRequestOrThrows) {
+TEST(Hdf5Worker, AnswersEachRequestOrThrows) {
   int calls = 0;  // the child's own
-  hdf5::OwnProcess process("x", [&](const std::string& request) {
+  hdf5::Hdf5Worker process("x", [&](const std::string& request) {
     ++calls;
     if (request == "throw") raise(ErrorCode::NotFound, "why", "what");
     if (request == "count") return std::to_string(calls);
@@ -403,9 +403,9 @@ TEST(OwnProcess, AnswersEachRequestOrThrows) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(OwnProcess, ACrashIsAnErrorNamingTheFileThenAndLater) {
-  hdf5::OwnProcess other("y.h5", [](const std::string& request) { return request; });
-  hdf5::OwnProcess process("x.h5", [](const std::string&) -> std::string { std::abort(); });
+TEST(Hdf5Worker, ACrashIsAnErrorNamingTheFileThenAndLater) {
+  hdf5::Hdf5Worker other("y.h5", [](const std::string& request) { return request; });
+  hdf5::Hdf5Worker process("x.h5", [](const std::string&) -> std::string { std::abort(); });
   for (int i = 0; i < 2; ++i) {
     try {
       process.ask("");

@@ -1,5 +1,5 @@
 #include "unishard/converters/sink.hpp"
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"

@@ -1,10 +1,10 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "core/file_split.hpp"
 #include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
-#include "safetensors/file_split.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>

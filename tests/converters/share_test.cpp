@@ -1,4 +1,4 @@
-#include "unishard/converters/share.hpp"
+#include "unishard/converters/work_split.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace unishard::converters {
 namespace {
 
-TEST(Share, EveryOutputBelongsToOneProcess) {
+TEST(WorkSplit, EveryOutputBelongsToOneProcess) {
   const std::vector<std::uint64_t> bytes = {5, 0, 100, 7, 7, 50, 48, 0, 3};
   for (const std::uint32_t size : {1u, 2u, 3u, 20u}) {
     std::vector<int> owners(bytes.size());
@@ -29,7 +29,7 @@ TEST(Share, EveryOutputBelongsToOneProcess) {
   EXPECT_TRUE(owned({}, {.rank = 0, .size = 4}).empty());
 }
 
-TEST(Share, RunsFollowEachOtherAndAreCutAtUnits) {
+TEST(WorkSplit, RunsFollowEachOtherAndAreCutAtUnits) {
   for (const std::uint64_t total : {0u, 1u, 4096u, 100'000u, 1'000'003u}) {
     for (const std::uint32_t size : {1u, 3u, 7u, 64u}) {
       std::uint64_t at = 0;
@@ -45,7 +45,7 @@ TEST(Share, RunsFollowEachOtherAndAreCutAtUnits) {
   }
 }
 
-TEST(Share, EveryElementBeginsInOneRun) {
+TEST(WorkSplit, EveryElementBeginsInOneRun) {
   for (const std::uint64_t first_byte : {0u, 1u, 17u, 90u, 5000u}) {
     std::uint64_t next = 0;
     for (std::uint32_t rank = 0; rank < 5; ++rank) {

@@ -1,6 +1,6 @@
 // Several sinks of one result, as several processes make them.
 #include "unishard/converters/registry.hpp"
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 

@@ -1,5 +1,4 @@
-#include "unishard/format/checkpoint.hpp"
-
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
@@ -54,7 +53,7 @@ TEST(CheckpointReader, ReadsRangesAcrossFragments) {
       test::write_example(dir.path(), {.world_size = 5, .stage = 3, .bf16 = true, .scale = 8}));
   for (const char* state : {"fp32", "weights"}) {
     const std::size_t tensor = *reader.catalog().find("h.0.attn.weight", state);
-    EXPECT_GT(reader.pieces(tensor).size(), 2u);
+    EXPECT_GT(reader.fragments(tensor).size(), 2u);
     for (const ElementRange range : {ElementRange{0, 0}, ElementRange{1, 2},
                                      ElementRange{4000, 12'001}, ElementRange{1023, 24'575}}) {
       const auto expected = test::example_bytes(reader.catalog(), tensor, 1, range);

@@ -1,7 +1,7 @@
 // Compressed checkpoints: the codec, what a shard stores and gives back, and what damage is found.
 #include "unishard/format/compression.hpp"
 
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"

@@ -1,6 +1,6 @@
 // One row per way a checkpoint on disk can be wrong. Each is refused when it is opened, or when the
 // damaged bytes are read, with a message that names the file and the reason.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 

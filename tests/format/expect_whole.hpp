@@ -1,6 +1,6 @@
 #pragma once
 // That a checkpoint holds just what write_example() was told to save.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"

@@ -1,6 +1,6 @@
 // Any flipped bit anywhere in a committed checkpoint is noticed: by opening it, by checking all
 // chunks, or, in `latest`, by the tag that is not there.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"

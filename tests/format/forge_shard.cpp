@@ -1,6 +1,6 @@
 #include "forge_shard.hpp"
 
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/manifest.hpp"
 
 #include "shard/tables.hpp"
 

@@ -1,7 +1,8 @@
 // Files of every format version that was ever written stay readable, and today's writer reproduces
 // today's version. tests/golden/README.md says how each was made.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/shard_writer.hpp"
 
 #include "expect_whole.hpp"
 #include "make_checkpoint.hpp"

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "failure.hpp"
+#include "fault_storage.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -221,6 +222,24 @@ TEST_F(TwoWriters, ALatestThatCannotBeLockedPublishesNothing) {
   EXPECT_EQ(read_latest(storage, root()), "global_step1");
 }
 
+// A disk without a free inode: what cannot name the tag must not publish it.
+TEST_F(TwoWriters, ALatestThatCannotBeWrittenPublishesNothing) {
+  test::FaultStorage counting;
+  std::uint64_t before_publishing = 0;
+  CommitOptions options;
+  options.on_step = [&](CommitStep step) {
+    if (step == CommitStep::PublishTag) before_publishing = counting.calls();
+  };
+  test::write_example(root() / "a", at_step(1), counting, options);
+  // The first call that publishing makes locks `latest`, the second writes beside it.
+  for (const std::uint64_t call : {1u, 2u}) {
+    test::FaultStorage failing(test::Fault::FailOnce, before_publishing + call, ENOSPC);
+    EXPECT_EQ(error_of([&] { test::write_example(root() / "b", at_step(1), failing); }).code(),
+              ErrorCode::NoSpace);
+    EXPECT_FALSE(fs::exists(root() / "b/global_step1"));
+  }
+}
+
 TEST_F(TwoWriters, AFolderThatIsMovedDuringASaveIsNoDamage) {
   test::CheckpointSpec spec = at_step(2);
   spec.world_size = 1;
@@ -386,6 +405,16 @@ TEST_F(Retention, FilesThatNfsKeepsForReadersDelayARemovalAndNothingElse) {
   }
   EXPECT_NO_THROW(test::write_example(root(), at_step(3), storage, options));
   EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step3", "latest"}));
+}
+
+TEST_F(Retention, ADamagedCheckpointIsKeptWithANote) {
+  for (const std::int64_t step : {1, 2, 3}) test::write_example(root(), at_step(step), storage);
+  fs::remove(root() / "global_step1" / shard_file_name(1, 2));
+  const PruneResult result = prune(storage, root(), 1);
+  EXPECT_EQ(result.removed, std::vector<std::string>{"global_step2"});
+  ASSERT_EQ(result.kept.size(), 1u);
+  EXPECT_EQ(result.kept[0].tag, "global_step1");
+  EXPECT_THAT(result.kept[0].reason, HasSubstr("it is damaged"));
 }
 
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {

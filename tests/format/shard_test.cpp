@@ -1,7 +1,7 @@
-#include "unishard/format/shard.hpp"
-
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/shard_reader.hpp"
+#include "unishard/format/shard_writer.hpp"
 
 #include "failure.hpp"
 #include "make_checkpoint.hpp"

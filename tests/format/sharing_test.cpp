@@ -1,6 +1,6 @@
 // Incremental saves: what a shard finds in an earlier one it does not write, whoever is deleted
 // afterwards, and what is wrong with a file of an earlier save is found.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard_base.hpp"

@@ -1,5 +1,4 @@
-#include "unishard/format/transfer.hpp"
-
+#include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"

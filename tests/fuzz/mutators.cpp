@@ -3,8 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
+#include "containers/zip_reader.hpp"
 #include "memory_storage.hpp"
-#include "torch/zip_reader.hpp"
 
 #include <zlib.h>
 

@@ -1,7 +1,7 @@
 // The pickle machine and what is made of its result. Half of the mutations change opcodes.
+#include "containers/object_tree.hpp"
 #include "fuzz.hpp"
 #include "mutators.hpp"
-#include "torch/object_tree.hpp"
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
                                                std::size_t max_size, unsigned seed) {

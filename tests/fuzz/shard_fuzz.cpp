@@ -1,7 +1,7 @@
 // A native shard: the user block and the tables, and the manifest's entry for it. The input is a
 // list of edits of a sound shard; its checksum stops almost every one, so it is put right first.
-#include "unishard/format/checkpoint.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
+#include "unishard/format/shard_reader.hpp"
 
 #include "fuzz.hpp"
 #include "make_checkpoint.hpp"

@@ -1,9 +1,9 @@
 // A whole torch.save file: container, pickle, tensors. Half of the mutations change the contents of
 // the archive, and write it anew with right sizes, offsets and checksums.
+#include "formats/torch/reader.hpp"
 #include "fuzz.hpp"
 #include "memory_storage.hpp"
 #include "mutators.hpp"
-#include "torch/torch_source.hpp"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 //     the states
 //   reliability_crash [--long] [--seed N] teeth [WORKLOAD...]
 //     the same with one sync left out, for every sync: each must be missed
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include "campaign.hpp"
 #include "crash_states.hpp"

@@ -3,13 +3,13 @@
 // and a range of elements that holds it.
 //
 //   reliability_damage [--long] [--seed N] [--count N] [KIND OF CHECKPOINT...]
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
 #include "campaign.hpp"
-#include "lib/verify.hpp"
 #include "make_checkpoint.hpp"
 #include "recording_storage.hpp"
+#include "workflows/verify/verify.hpp"
 
 #include <fmt/format.h>
 

@@ -2,11 +2,11 @@
 
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include "make_checkpoint.hpp"
 

@@ -1,6 +1,6 @@
 // Small files that ask for much: every reader stays within --memory-limit, and says why it refuses.
 // The corpus is made here, so that nothing of it lies in the repository.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/manifest.hpp"
 
 #include "make_checkpoint.hpp"
 #include "program.hpp"

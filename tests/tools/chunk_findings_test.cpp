@@ -1,6 +1,6 @@
-#include "lib/chunk_findings.hpp"
+#include "workflows/verify/chunk_findings.hpp"
 
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"

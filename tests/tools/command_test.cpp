@@ -1,5 +1,5 @@
 // The real program, as a user starts it.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 
 #include "make_checkpoint.hpp"
 #include "program.hpp"
@@ -93,6 +93,16 @@ TEST_F(Command, InspectTakesTheFolderAndTheTag) {
   EXPECT_TRUE(holds(unishard({"inspect", in_, "--tags"}).out, "* global_step7") ||
               holds(unishard({"inspect", in_, "--tags"}).out, "*  global_step7"));
   EXPECT_TRUE(holds(unishard({"inspect", in_, "--layout"}).out, "|0"));
+}
+
+TEST_F(Command, InspectListsTagsWhereLatestNamesNone) {
+  const test::TempDir temp;
+  std::filesystem::copy(in_, temp.path() / "run", std::filesystem::copy_options::recursive);
+  const std::string run = temp.path() / "run";
+  std::ofstream(temp.path() / "run/latest") << "global_step9";
+  const ProcessResult listed = unishard({"inspect", run, "--tags"});
+  EXPECT_EQ(listed.status, 0) << listed.err;
+  EXPECT_TRUE(holds(listed.out, "global_step7")) << listed.out;
 }
 
 TEST_F(Command, InspectReadsNoPayload) {

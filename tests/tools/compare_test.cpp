@@ -1,4 +1,4 @@
-#include "lib/compare.hpp"
+#include "workflows/compare.hpp"
 
 #include <gtest/gtest.h>
 

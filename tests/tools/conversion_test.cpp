@@ -1,11 +1,10 @@
 // Every format into every other one, on a checkpoint with everything that the formats know.
-#include "lib/conversion.hpp"
-
 #include "unishard/converters/registry.hpp"
 #include "unishard/format/error.hpp"
 
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
+#include "workflows/convert.hpp"
 
 #include <gtest/gtest.h>
 

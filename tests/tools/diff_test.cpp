@@ -1,11 +1,11 @@
-#include "lib/diff.hpp"
+#include "workflows/diff.hpp"
 
 #include "unishard/converters/sink.hpp"
 
-#include "lib/consolidate.hpp"
 #include "make_checkpoint.hpp"
-#include "render/report_view.hpp"
 #include "temp_dir.hpp"
+#include "views/diff_view.hpp"
+#include "workflows/consolidate.hpp"
 
 #include <gtest/gtest.h>
 

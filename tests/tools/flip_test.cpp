@@ -1,10 +1,10 @@
 // 10,000 flipped bits, anywhere in any file of a checkpoint: `verify --deep` reports each one, and
 // says where.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_folder.hpp"
 
-#include "lib/verify.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
+#include "workflows/verify/verify.hpp"
 
 #include <gtest/gtest.h>
 

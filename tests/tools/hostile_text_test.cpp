@@ -1,5 +1,5 @@
 // Names, tags and paths that are meant to fool a terminal: no verb prints them as they are.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/text.hpp"

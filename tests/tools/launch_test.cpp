@@ -131,6 +131,25 @@ TEST(Launch, WhatARankLeftBehindIsKilled) {
   EXPECT_TRUE(eventually([&] { return gone(pids_in(pids.path())[0]); }));
 }
 
+// A supervisor may ignore the signal, and exec() passes that on.
+TEST(Launch, EndsWhereItsParentIgnoresSigchld) {
+  const std::string script = "trap '' CHLD; exec timeout 20 \"$@\"";
+  std::vector<std::string> words = {"bash", "-c", script, "bash"};
+  const std::vector<std::string> command = launch(2, "exit 0");
+  words.insert(words.end(), command.begin(), command.end());
+  EXPECT_EQ(run(words).status, 0);
+}
+
+TEST(Launch, LostOutputIsSaidAndIsAStatus) {
+  std::vector<std::string> words = {"bash", "-c", "exec \"$@\" > /dev/full", "bash"};
+  const std::vector<std::string> command = launch(2, "echo one; echo two", {"--prefix-output"});
+  words.insert(words.end(), command.begin(), command.end());
+  const ProcessResult result = run(words);
+  EXPECT_EQ(result.status, 3);
+  EXPECT_NE(result.err.find("warning: output of the ranks cannot be written"), std::string::npos)
+      << result.err;
+}
+
 TEST(Launch, AMissingProgramIsSaid) {
   const ProcessResult result =
       run({UNISHARD_BIN "/unishard", "launch", "-n", "2", "/no/such/program"});

@@ -1,5 +1,5 @@
 // Which config.json a model folder gets from a checkpoint.
-#include "lib/model_config.hpp"
+#include "workflows/model_config.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Odd surroundings of a process: every verb works, or ends with its documented status and a
 // sentence, and publishes nothing half-done.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_folder.hpp"
 
 #include "make_checkpoint.hpp"
 #include "program.hpp"

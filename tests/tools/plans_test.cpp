@@ -1,13 +1,13 @@
 #include "unishard/format/error.hpp"
 
-#include "lib/consolidate.hpp"
-#include "lib/describe.hpp"
-#include "lib/machine.hpp"
-#include "lib/reshard.hpp"
 #include "make_checkpoint.hpp"
-#include "render/inspect_view.hpp"
-#include "render/report_view.hpp"
+#include "support/machine.hpp"
 #include "temp_dir.hpp"
+#include "views/inspect_view.hpp"
+#include "views/reshard_view.hpp"
+#include "workflows/consolidate.hpp"
+#include "workflows/inspect.hpp"
+#include "workflows/reshard.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The verbs that several processes share, as `--procs`, torchrun and mpirun start them.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 
 #include "make_checkpoint.hpp"
 #include "program.hpp"
@@ -395,7 +395,7 @@ TEST_F(TeamDisturbed, WithoutALauncherTheOthersNoticeADeath) {
   EXPECT_EQ(processes[1].wait().status, 128 + SIGKILL);
   const ProcessResult first = processes[0].wait();
   EXPECT_EQ(first.status, 3);
-  EXPECT_NE(first.err.find("has ended without a word"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("terminated unexpectedly"), std::string::npos) << first.err;
   EXPECT_EQ(processes[2].wait().status, 3);
   EXPECT_TRUE(fs::is_empty(path("out")));
   EXPECT_EQ(left_behind(), std::vector<std::string>{"out"});

@@ -1,11 +1,11 @@
 // Teams whose members are threads; processes that die are in team_command_test.cpp.
-#include "lib/team.hpp"
+#include "team/team.hpp"
 
 #include "unishard/format/error.hpp"
 
-#include "lib/job.hpp"
-#include "lib/packed_texts.hpp"
-#include "lib/peer_watch.hpp"
+#include "team/job.hpp"
+#include "team/packed_texts.hpp"
+#include "team/peer_watch.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 #include "unishard/format/error.hpp"
 
-#include "lib/completion.hpp"
-#include "lib/layout_drawing.hpp"
-#include "lib/rank_environment.hpp"
-#include "lib/size_text.hpp"
-#include "render/table.hpp"
+#include "launch/rank_environment.hpp"
+#include "support/completion.hpp"
+#include "support/size_text.hpp"
+#include "views/table.hpp"
+#include "workflows/layout_drawing.hpp"
 
 #include <gtest/gtest.h>
 

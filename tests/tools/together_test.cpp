@@ -1,6 +1,6 @@
 // Several programs on one folder at the same time, and outputs that must not be touched.
-#include "unishard/format/checkpoint.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include "make_checkpoint.hpp"
 #include "program.hpp"

@@ -56,6 +56,45 @@ class VerifyAll : public testing::Test {
   const fs::path folder = temp.path() / "run";
 };
 
+TEST_F(VerifyAll, ATagThatIsALinkIsLookedAt) {
+  add("global_step7", "native");
+  fs::rename(folder / "global_step7", temp.path() / "elsewhere");
+  fs::create_directory_symlink(temp.path() / "elsewhere", folder / "global_step7");
+  write_latest("latest", "global_step7\n");
+  EXPECT_THAT(tags(verify({"--all"}, 0)), UnorderedElementsAre("global_step7 native"));
+  fs::resize_file(temp.path() / "elsewhere/shard-00001-of-00002.h5", 100);
+  EXPECT_EQ(verify({"--all"}, 1)["findings"].size(), 1u);
+}
+
+TEST_F(VerifyAll, CheckpointsBesideAFinalModelAreLookedAt) {
+  const fs::path example = temp.path() / "example";
+  for (const fs::path& model : {folder, folder / "checkpoint-4"}) {
+    const ProcessResult made = unishard({"zero_to_fp32", example, temp.path() / "model"});
+    ASSERT_EQ(made.status, 0) << made.err;
+    fs::create_directories(model);
+    fs::rename(temp.path() / "model/model.safetensors", model / "model.safetensors");
+    fs::remove_all(temp.path() / "model");
+  }
+  EXPECT_EQ(verify({"--all"}, 0)["checked"].size(), 2u);
+  fs::resize_file(folder / "checkpoint-4/model.safetensors", 3000);
+  EXPECT_EQ(verify({"--all"}, 1)["findings"].size(), 1u);
+}
+
+// DeepSpeed's conversion writes file by file; one that was lost must not pass for a parameter
+// without that state.
+TEST_F(VerifyAll, AStateThatOneUniversalParameterLacksIsFound) {
+  for (const std::string file : {"exp_avg_sq.pt", "exp_avg.pt", "fp32.pt"}) {
+    add("global_step7", "deepspeed-universal");
+    const fs::path zero = folder / "global_step7/zero";
+    fs::remove(zero / "wte.weight" / file);
+    const Json report = verify({"--all"}, 1);
+    EXPECT_THAT(report["findings"][0]["message"].get<std::string>(),
+                HasSubstr("zero/wte.weight/" + file + " is missing"));
+    fs::remove_all(folder / "global_step7");
+    fs::remove_all(temp.path() / "made-global_step7");
+  }
+}
+
 TEST_F(VerifyAll, AnOlderDeepSpeedTagWithoutARankIsFound) {
   add("global_step7", "deepspeed");
   add("global_step8", "deepspeed");

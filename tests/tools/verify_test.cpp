@@ -1,12 +1,12 @@
-#include "lib/verify.hpp"
+#include "workflows/verify/verify.hpp"
 
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/memory.hpp"
 
 #include "make_checkpoint.hpp"
-#include "render/report_view.hpp"
 #include "temp_dir.hpp"
+#include "views/verify_view.hpp"
 
 #include <gtest/gtest.h>
 

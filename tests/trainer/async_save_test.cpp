@@ -1,6 +1,6 @@
 // Saves that training does not wait for: what they save, what they leave when they fail, and who
 // is told.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
 #include "device/device_copies.hpp"

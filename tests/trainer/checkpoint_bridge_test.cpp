@@ -1,6 +1,6 @@
 // Saving and loading through the engine: what is in a checkpoint, what does not fit, and what
 // happens when one rank fails.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/output_lock.hpp"
 #include "unishard/trainer/save_folder.hpp"

@@ -4,9 +4,9 @@
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/converters/source.hpp"
-#include "unishard/format/checkpoint.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/manifest.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"

@@ -1,5 +1,5 @@
 // train_gpt as its users run it: real processes, real signals, real crashes.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 
 #include "ranks.hpp"

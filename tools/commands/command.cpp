@@ -4,9 +4,9 @@
 #include "unishard/format/io.hpp"
 #include "unishard/format/memory.hpp"
 
-#include "heap_limit.hpp"
-#include "lib/machine.hpp"
-#include "lib/size_text.hpp"
+#include "support/heap_limit.hpp"
+#include "support/machine.hpp"
+#include "support/size_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
 #pragma once
 // How a verb joins the program: add_<verb>() adds its options, and parsing sets the action that
 // main then runs.
+#include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/compression.hpp"
-#include "unishard/format/transfer.hpp"
 
 #include "commands/processes.hpp"
-#include "render/progress.hpp"
+#include "views/progress.hpp"
 
 #include <CLI/CLI.hpp>
 

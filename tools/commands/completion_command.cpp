@@ -1,6 +1,6 @@
 #include "commands/command.hpp"
-#include "lib/completion.hpp"
-#include "render/terminal.hpp"
+#include "support/completion.hpp"
+#include "views/terminal.hpp"
 
 namespace unishard::cli {
 namespace {

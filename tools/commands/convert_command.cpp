@@ -3,15 +3,15 @@
 #include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
-#include "lib/input_check.hpp"
-#include "lib/machine.hpp"
-#include "lib/model_config.hpp"
-#include "lib/native_folder.hpp"
-#include "lib/shared_output.hpp"
-#include "lib/side_files.hpp"
-#include "lib/size_text.hpp"
-#include "lib/team_observer.hpp"
-#include "render/terminal.hpp"
+#include "support/machine.hpp"
+#include "support/size_text.hpp"
+#include "team/team_observer.hpp"
+#include "views/terminal.hpp"
+#include "workflows/input_check.hpp"
+#include "workflows/model_config.hpp"
+#include "workflows/native_folder.hpp"
+#include "workflows/shared_output.hpp"
+#include "workflows/side_files.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -205,7 +205,7 @@ int run_convert(tools::Team& team, ConvertRun job) {
   tools::require_outside_checkpoints(storage, job.output.path, has_tags);
   tools::require_space(job.output.path, plan.target.stored_bytes());
   catch_interrupts();  // before anything is created
-  auto shared = tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {
+  auto shared = tools::make_shared_sink(team, plan.target, [&](const converters::WorkSplit& share) {
     job.output.share = share;
     return converters::make_sink(storage, job.output, plan.target);
   });

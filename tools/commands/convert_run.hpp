@@ -3,7 +3,7 @@
 #include "unishard/converters/registry.hpp"
 
 #include "commands/command.hpp"
-#include "lib/conversion.hpp"
+#include "workflows/convert.hpp"
 
 namespace unishard::cli {
 

@@ -1,7 +1,7 @@
 #include "commands/command.hpp"
-#include "lib/diff.hpp"
-#include "render/report_view.hpp"
-#include "render/terminal.hpp"
+#include "views/diff_view.hpp"
+#include "views/terminal.hpp"
+#include "workflows/diff.hpp"
 
 #include <cmath>
 #include <cstdlib>

@@ -3,8 +3,8 @@
 #include "unishard/format/version.hpp"
 
 #include "commands/command.hpp"
-#include "lib/machine.hpp"
-#include "render/terminal.hpp"
+#include "support/machine.hpp"
+#include "views/terminal.hpp"
 
 #include <fmt/format.h>
 

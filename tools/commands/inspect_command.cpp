@@ -1,8 +1,8 @@
 #include "unishard/format/error.hpp"
 
 #include "commands/command.hpp"
-#include "render/inspect_view.hpp"
-#include "render/terminal.hpp"
+#include "views/inspect_view.hpp"
+#include "views/terminal.hpp"
 
 #include <fmt/format.h>
 
@@ -22,6 +22,10 @@ struct InspectRequest {
 int run(const InspectRequest& options) {
   Progress progress(options.resources.quiet);
   catch_interrupts();
+  if (options.tags && !options.json) {
+    print(tags_text(tools::describe_tags(posix_storage(), options.checkpoint)));
+    return 0;
+  }
   const bool needs_norm = options.view.sort == SortBy::Norm;
   tools::DescribeOptions wanted{.layout = options.view.layout,
                                 .stats = options.view.stats || needs_norm,
@@ -37,8 +41,6 @@ int run(const InspectRequest& options) {
   view.width = terminal_width();
   if (options.json) {
     print_json(inspect_json(description, view));
-  } else if (options.tags) {
-    print(tags_text(description));
   } else if (view.layout) {
     print(layout_text(description, view));
   } else {

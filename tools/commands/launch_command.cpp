@@ -1,6 +1,6 @@
 #include "commands/command.hpp"
-#include "lib/launcher.hpp"
-#include "render/terminal.hpp"
+#include "launch/launcher.hpp"
+#include "views/terminal.hpp"
 
 #include <fmt/format.h>
 

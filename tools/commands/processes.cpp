@@ -2,11 +2,11 @@
 
 #include "unishard/format/crc64.hpp"
 
-#include "lib/job.hpp"
-#include "lib/launcher.hpp"
-#include "lib/native_folder.hpp"
-#include "render/progress.hpp"
-#include "render/terminal.hpp"
+#include "launch/launcher.hpp"
+#include "team/job.hpp"
+#include "views/progress.hpp"
+#include "views/terminal.hpp"
+#include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

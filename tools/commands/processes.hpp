@@ -3,7 +3,7 @@
 // times.
 #include "unishard/format/error.hpp"
 
-#include "lib/team.hpp"
+#include "team/team.hpp"
 
 #include <CLI/CLI.hpp>
 

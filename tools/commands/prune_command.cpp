@@ -2,8 +2,8 @@
 #include "unishard/format/text.hpp"
 
 #include "commands/command.hpp"
-#include "lib/native_folder.hpp"
-#include "render/terminal.hpp"
+#include "views/terminal.hpp"
+#include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
 

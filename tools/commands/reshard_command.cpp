@@ -3,14 +3,14 @@
 #include "unishard/format/text.hpp"
 
 #include "commands/convert_run.hpp"
-#include "lib/input_check.hpp"
-#include "lib/machine.hpp"
-#include "lib/native_folder.hpp"
-#include "lib/shared_output.hpp"
-#include "lib/size_text.hpp"
-#include "lib/team_observer.hpp"
-#include "render/report_view.hpp"
-#include "render/terminal.hpp"
+#include "support/machine.hpp"
+#include "support/size_text.hpp"
+#include "team/team_observer.hpp"
+#include "views/reshard_view.hpp"
+#include "views/terminal.hpp"
+#include "workflows/input_check.hpp"
+#include "workflows/native_folder.hpp"
+#include "workflows/shared_output.hpp"
 
 #include <fmt/format.h>
 
@@ -78,10 +78,11 @@ std::string transfer(tools::Team& team, const ReshardRequest& options,
   const tools::InputChecking checking(*source, options.check_input);
   if (team.is_first() && !checking.note().empty()) say("note: " + checking.note());
   catch_interrupts();  // before anything is created
-  const auto shared = tools::make_shared_sink(team, target, [&](const converters::Share& share) {
-    return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,
-                                        options.compression, share);
-  });
+  const auto shared =
+      tools::make_shared_sink(team, target, [&](const converters::WorkSplit& share) {
+        return converters::make_native_sink(posix_storage(), options.output, prepared.tag, target,
+                                            options.compression, share);
+      });
   std::vector<std::size_t> same(target.tensors.size());
   for (std::size_t i = 0; i < same.size(); ++i) same[i] = i;
   progress.begin("reshard", team.size() > 1 ? shared.bytes[0] : prepared.plan.payload_bytes);

@@ -1,8 +1,8 @@
 #include "commands/command.hpp"
-#include "lib/team_observer.hpp"
-#include "lib/verify.hpp"
-#include "render/report_view.hpp"
-#include "render/terminal.hpp"
+#include "team/team_observer.hpp"
+#include "views/terminal.hpp"
+#include "views/verify_view.hpp"
+#include "workflows/verify/verify.hpp"
 
 namespace unishard::cli {
 namespace {

@@ -2,16 +2,16 @@
 #include "unishard/format/error.hpp"
 
 #include "commands/convert_run.hpp"
-#include "lib/consolidate.hpp"
-#include "lib/input_check.hpp"
-#include "lib/machine.hpp"
-#include "lib/model_config.hpp"
-#include "lib/native_folder.hpp"
-#include "lib/shared_output.hpp"
-#include "lib/side_files.hpp"
-#include "lib/size_text.hpp"
-#include "lib/team_observer.hpp"
-#include "render/terminal.hpp"
+#include "support/machine.hpp"
+#include "support/size_text.hpp"
+#include "team/team_observer.hpp"
+#include "views/terminal.hpp"
+#include "workflows/consolidate.hpp"
+#include "workflows/input_check.hpp"
+#include "workflows/model_config.hpp"
+#include "workflows/native_folder.hpp"
+#include "workflows/shared_output.hpp"
+#include "workflows/side_files.hpp"
 
 #include <fmt/format.h>
 
@@ -45,7 +45,7 @@ void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
 std::unique_ptr<converters::Sink> make_model_sink(Storage& storage, const Path& output,
                                                   const tools::ConsolidatePlan& plan,
                                                   converters::SafetensorsOptions model,
-                                                  const converters::Share& share) {
+                                                  const converters::WorkSplit& share) {
   const Path kind = is_model_file(output) ? output.extension() : "";
   if (kind == ".h5" || kind == ".hdf5")
     return converters::make_hdf5_sink(storage, output, plan.target, share);
@@ -91,7 +91,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
     for (std::string& note : notes) note = "left out: " + note;
   }
   const auto shared =
-      tools::make_shared_sink(team, plan.target, [&](const converters::Share& share) {
+      tools::make_shared_sink(team, plan.target, [&](const converters::WorkSplit& share) {
         return make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files},
                                share);
       });

@@ -3,7 +3,7 @@
 // format.
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
 
@@ -87,7 +87,7 @@ class Fields {
     return value;
   }
 
-  /// Of an array's items, wherever they are.
+  /// Applies to the items of an array, wherever they are.
   void check_count(std::string_view key, std::uint64_t items, std::uint64_t max_items) const {
     if (items > max_items)
       fail(key, fmt::format("has {} items, above the limit of {}", items, max_items));

@@ -1,6 +1,6 @@
 #include "unishard/format/text.hpp"
 
-#include "base/utf8.hpp"
+#include "unishard/format/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ std::string filter(std::string_view text, const Escape& escape) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const detail::CodePoint next = detail::first_code_point(text);
+    const CodePoint next = first_code_point(text);
     if (next.is_valid && is_safe(next.code)) {
       out += text.substr(0, next.bytes);
     } else {
@@ -30,7 +30,7 @@ std::string filter(std::string_view text, const Escape& escape) {
   return out;
 }
 
-std::string escaped(const detail::CodePoint& point) {
+std::string escaped(const CodePoint& point) {
   const bool is_byte = !point.is_valid || point.code < 0x80;
   return is_byte ? fmt::format("\\x{:02x}", point.code) : fmt::format("\\u{:04x}", point.code);
 }
@@ -40,13 +40,13 @@ std::string escaped(const detail::CodePoint& point) {
 std::string printable(std::string_view text) { return filter(text, escaped); }
 
 std::string printable_lines(std::string_view text) {
-  return filter(text, [](const detail::CodePoint& point) {
+  return filter(text, [](const CodePoint& point) {
     return point.is_valid && point.code == '\n' ? std::string("\n") : escaped(point);
   });
 }
 
 std::string printable_json(std::string_view json) {
-  return filter(json, [](const detail::CodePoint& point) {
+  return filter(json, [](const CodePoint& point) {
     return point.code < 0x20 ? std::string(1, static_cast<char>(point.code))
                              : fmt::format("\\u{:04x}", point.code);
   });

@@ -1,6 +1,6 @@
-#include "base/utf8.hpp"
+#include "unishard/format/utf8.hpp"
 
-namespace unishard::detail {
+namespace unishard {
 
 CodePoint first_code_point(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
@@ -36,4 +36,4 @@ bool valid_utf8(std::string_view text) {
   return true;
 }
 
-}  // namespace unishard::detail
+}  // namespace unishard

@@ -1,4 +1,5 @@
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
+
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/memory.hpp"
@@ -19,8 +20,8 @@ struct CheckpointReader::Impl {
   Path folder;
   Manifest manifest;
   std::vector<std::unique_ptr<ShardReader>> shards;
-  std::vector<Piece> pieces;         // by (tensor, begin)
-  std::vector<std::size_t> first;    // tensor -> its first piece; one past the last at the end
+  std::vector<StoredFragment> fragments;  // by (tensor, begin)
+  std::vector<std::size_t> first;    // tensor -> its first fragment; one past the last at the end
   std::vector<std::size_t> masters;  // derived tensor -> its fp32 state
 
   void open(Storage& storage) {
@@ -46,7 +47,7 @@ struct CheckpointReader::Impl {
         fmt::format("{}: the tables of {} shards", folder.native(), manifest.shards.size()));
     for (const ShardEntry& entry : manifest.shards)
       memory.charge(detail::table_memory(entry, manifest.chunk_bytes) +
-                    entry.index_rows * sizeof(Piece));
+                    entry.index_rows * sizeof(StoredFragment));
   }
 
   // A file that looks like a shard and is not in the manifest means that two folders were mixed.
@@ -64,33 +65,33 @@ struct CheckpointReader::Impl {
     }
   }
 
-  void collect_pieces() {
+  void collect_fragments() {
     const std::size_t tensors = manifest.catalog.tensors.size();
     first.assign(tensors + 1, 0);
     for (const auto& shard : shards) {
       for (const IndexRow& row : shard->rows()) ++first[row.tensor + 1];
     }
     for (std::size_t i = 0; i < tensors; ++i) first[i + 1] += first[i];
-    pieces.resize(first.back());
+    fragments.resize(first.back());
     std::vector<std::size_t> next(first.begin(), first.end() - 1);
     for (std::uint32_t shard = 0; shard < shards.size(); ++shard) {
       const auto& rows = shards[shard]->rows();
       for (std::uint32_t row = 0; row < rows.size(); ++row)
-        pieces[next[rows[row].tensor]++] = {shard, row, rows[row].range};
+        fragments[next[rows[row].tensor]++] = {shard, row, rows[row].range};
     }
     for (std::size_t i = 0; i < tensors; ++i) {
-      std::sort(pieces.begin() + static_cast<std::ptrdiff_t>(first[i]),
-                pieces.begin() + static_cast<std::ptrdiff_t>(first[i + 1]),
-                [](const Piece& a, const Piece& b) { return a.range < b.range; });
+      std::sort(fragments.begin() + static_cast<std::ptrdiff_t>(first[i]),
+                fragments.begin() + static_cast<std::ptrdiff_t>(first[i + 1]),
+                [](const StoredFragment& a, const StoredFragment& b) { return a.range < b.range; });
     }
   }
 
-  std::span<const Piece> of(std::size_t tensor) const {
-    return std::span(pieces).subspan(first[tensor], first[tensor + 1] - first[tensor]);
+  std::span<const StoredFragment> of(std::size_t tensor) const {
+    return std::span(fragments).subspan(first[tensor], first[tensor + 1] - first[tensor]);
   }
 
-  const IndexRow& row_of(const Piece& piece) const {
-    return shards[piece.shard]->rows()[piece.row];
+  const IndexRow& row_of(const StoredFragment& fragment) const {
+    return shards[fragment.shard]->rows()[fragment.row];
   }
 
   // Every element exactly once, and the digest that the manifest promises.
@@ -102,16 +103,16 @@ struct CheckpointReader::Impl {
             "use another checkpoint, or a copy of this one");
     };
     std::uint64_t next = 0, digest = 0;
-    for (const Piece& piece : of(number)) {
-      if (piece.range.begin != next) {
-        fail(fmt::format("elements {} to {} are {} ({})", std::min(next, piece.range.begin),
-                         std::max(next, piece.range.begin),
-                         piece.range.begin > next ? "missing" : "stored twice",
-                         shards[piece.shard]->path().native()));
+    for (const StoredFragment& fragment : of(number)) {
+      if (fragment.range.begin != next) {
+        fail(fmt::format("elements {} to {} are {} ({})", std::min(next, fragment.range.begin),
+                         std::max(next, fragment.range.begin),
+                         fragment.range.begin > next ? "missing" : "stored twice",
+                         shards[fragment.shard]->path().native()));
       }
-      next = piece.range.end;
-      digest =
-          crc64_combine(digest, row_of(piece).crc64, piece.range.size() * size_of(tensor.dtype));
+      next = fragment.range.end;
+      digest = crc64_combine(digest, row_of(fragment).crc64,
+                             fragment.range.size() * size_of(tensor.dtype));
     }
     if (next != tensor.elements())
       fail(fmt::format("elements {} to {} are missing", next, tensor.elements()));
@@ -133,19 +134,20 @@ struct CheckpointReader::Impl {
 
   void read_stored(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
     const std::uint64_t item_bytes = size_of(manifest.catalog.tensors[tensor].dtype);
-    for (const Piece& piece : pieces_from(tensor, range.begin)) {
-      if (piece.range.begin >= range.end) break;
-      const ElementRange part = intersect(range, piece.range);
-      shards[piece.shard]->read(
-          piece.row, part,
+    for (const StoredFragment& fragment : fragments_from(tensor, range.begin)) {
+      if (fragment.range.begin >= range.end) break;
+      const ElementRange part = intersect(range, fragment.range);
+      shards[fragment.shard]->read(
+          fragment.row, part,
           out.subspan((part.begin - range.begin) * item_bytes, part.size() * item_bytes));
     }
   }
 
-  // The piece that holds `element` and those behind it.
-  std::span<const Piece> pieces_from(std::size_t tensor, std::uint64_t element) const {
+  // The fragment that holds `element` and those behind it.
+  std::span<const StoredFragment> fragments_from(std::size_t tensor, std::uint64_t element) const {
     const auto all = of(tensor);
-    return {std::ranges::upper_bound(all, element, {}, [](const Piece& p) { return p.range.end; }),
+    return {std::ranges::upper_bound(all, element, {},
+                                     [](const StoredFragment& p) { return p.range.end; }),
             all.end()};
   }
 
@@ -170,7 +172,7 @@ CheckpointReader::CheckpointReader(Storage& storage, Path tag_folder)
     : impl_(std::make_unique<Impl>()) {
   impl_->folder = std::move(tag_folder);
   impl_->open(storage);
-  impl_->collect_pieces();
+  impl_->collect_fragments();
   for (std::size_t i = 0; i < catalog().tensors.size(); ++i) impl_->check_coverage(i);
   impl_->find_masters();
 }
@@ -182,15 +184,16 @@ const Manifest& CheckpointReader::manifest() const { return impl_->manifest; }
 const std::vector<std::unique_ptr<ShardReader>>& CheckpointReader::shards() const {
   return impl_->shards;
 }
-std::span<const CheckpointReader::Piece> CheckpointReader::pieces(std::size_t tensor) const {
+std::span<const CheckpointReader::StoredFragment> CheckpointReader::fragments(
+    std::size_t tensor) const {
   return impl_->of(tensor);
 }
 
 std::uint64_t CheckpointReader::chunk_start(std::size_t tensor, std::uint64_t element) const {
   const std::size_t stored = catalog().tensors.at(tensor).derived ? impl_->masters[tensor] : tensor;
-  const auto pieces = impl_->pieces_from(stored, element);
-  if (pieces.empty()) return element;
-  return impl_->shards[pieces.front().shard]->chunk_start(pieces.front().row, element);
+  const auto fragments = impl_->fragments_from(stored, element);
+  if (fragments.empty()) return element;
+  return impl_->shards[fragments.front().shard]->chunk_start(fragments.front().row, element);
 }
 
 void CheckpointReader::read(std::size_t tensor, ElementRange range,
@@ -207,6 +210,15 @@ void CheckpointReader::read(std::size_t tensor, ElementRange range,
   } else {
     impl_->read_stored(tensor, range, out);
   }
+}
+
+std::unique_ptr<CheckpointReader> open_checkpoint(Storage& storage, const Path& path,
+                                                  const std::optional<std::string>& tag) {
+  std::unique_ptr<CheckpointReader> reader;
+  read_stable(storage, path, tag, [&](const Path& folder) {
+    reader = std::make_unique<CheckpointReader>(storage, folder);
+  });
+  return reader;
 }
 
 }  // namespace unishard

@@ -156,14 +156,25 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
   }
 }
 
-OutputLock lock_latest(Storage& storage, const Path& file) {
-  constexpr std::chrono::seconds kPatience{60};  // other writers hold it while they publish
-  return OutputLock::beside(storage, file, kPatience);
+/// Other writers hold the lock of `latest` while they publish.
+constexpr std::chrono::seconds kLatestPatience{60};
+
+LatestMove::LatestMove(Storage& storage, Path file, std::string_view text)
+    : storage_(storage),
+      file_(std::move(file)),
+      lock_(OutputLock::beside(storage, file_, kLatestPatience)) {
+  remove_dead_staging(storage, parent_folder(file_), file_.filename().native());
+  staged_ = write_beside(storage, file_, text);
 }
 
-void move_latest(Storage& storage, const Path& file, std::string_view text, const OutputLock&) {
-  remove_dead_staging(storage, parent_folder(file), file.filename().native());
-  replace_text(storage, file, text);
+LatestMove::~LatestMove() {
+  if (!staged_.empty()) discard(storage_, staged_);
+}
+
+void LatestMove::commit() {
+  storage_.rename(staged_, file_);
+  staged_.clear();
+  storage_.sync_directory(parent_folder(file_));
 }
 
 SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
@@ -243,8 +254,8 @@ void SaveTransaction::move_into_place() {
 
 void SaveTransaction::publish() {
   report(CommitStep::PublishTag);
-  std::optional<OutputLock> latest_lock;
-  if (options_.move_latest) latest_lock.emplace(lock_latest(storage_, folder_ / kLatestFile));
+  std::optional<LatestMove> latest;
+  if (options_.move_latest) latest.emplace(storage_, folder_ / kLatestFile, tag_ + "\n");
   if (lock_) lock_->require_held();
   move_into_place();
   published_ = true;
@@ -252,8 +263,8 @@ void SaveTransaction::publish() {
   storage_.sync_directory(folder_);
 
   report(CommitStep::MoveLatest);
-  if (latest_lock) move_latest(storage_, folder_ / kLatestFile, tag_ + "\n", *latest_lock);
-  latest_lock.reset();
+  if (latest) latest->commit();
+  latest.reset();
   report(CommitStep::Retain);
   retain();
 }

@@ -1,7 +1,7 @@
 #include "unishard/format/output_lock.hpp"
 
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -11,20 +11,21 @@
 namespace unishard {
 namespace {
 
-/// Why the checkpoint does not count as one to keep; empty when it is whole.
+/// Why the checkpoint does not count as a whole one; empty when it is whole.
 std::string damage_of(Storage& storage, const Path& tag_folder) {
   try {
     const CheckpointReader opened(storage, tag_folder);
     return {};
   } catch (const Error& error) {
-    return error.what();
+    return fmt::format("it is damaged: {}", error.what());
   }
 }
 
 /// Why a checkpoint that need not be kept is not removed; empty when it may be.
 std::string reason_to_stay(Storage& storage, const Path& tag_folder) {
   const auto foreign = detail::find_foreign_entry(storage, tag_folder);
-  return foreign ? fmt::format("it holds {}, which UniShard did not write", quote(*foreign)) : "";
+  if (foreign) return fmt::format("it holds {}, which UniShard did not write", quote(*foreign));
+  return damage_of(storage, tag_folder);
 }
 
 bool is_gone(Storage& storage, const Path& tag_folder) {
@@ -57,7 +58,7 @@ PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_
   std::uint32_t whole = 0;
   for (const TagEntry& tag : std::views::reverse(tags)) {
     const Path tag_folder = folder / tag.tag;
-    std::string reason = tag.problem;
+    std::string reason = tag.problem.empty() ? "" : fmt::format("it is damaged: {}", tag.problem);
     const bool is_candidate = reason.empty() && whole == keep_last;
     if (is_candidate && tag.tag == latest) continue;
     if (is_candidate) {

@@ -2,9 +2,9 @@
 
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/output_lock.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/io.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/limits.hpp"
 
 #include "base/little_endian.hpp"
 #include "codec/byte_planes.hpp"

@@ -2,13 +2,13 @@
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
-#include "unishard/format/leftover.hpp"
 #include "unishard/format/limits.hpp"
+#include "unishard/format/staging_names.hpp"
+#include "unishard/format/utf8.hpp"
 #include "unishard/format/version.hpp"
 
 #include "base/json_fields.hpp"
 #include "base/json_items.hpp"
-#include "base/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -298,13 +298,18 @@ void validate_tag(std::string_view tag) {
   if (tag.size() > limits::kTagBytes)
     refuse(fmt::format("is longer than {} bytes", limits::kTagBytes));
   if (tag.front() == '.') refuse("must not begin with a dot");
-  if (!detail::valid_utf8(tag)) refuse("is not UTF-8");
+  if (!valid_utf8(tag)) refuse("is not UTF-8");
   for (const char c : tag) {
     if (c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
       refuse("must not contain '/' or control characters");
   }
   if (tag == "latest" || tag == "latest.writing" || is_leftover(tag))
     refuse("is a name that UniShard uses itself");
+}
+
+Manifest read_manifest(Storage& storage, const Path& tag_folder) {
+  const Path path = tag_folder / kManifestFile;
+  return decode_manifest(read_text(storage, path, limits::kManifestBytes), path.native());
 }
 
 }  // namespace unishard

@@ -3,8 +3,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/limits.hpp"
-
-#include "base/utf8.hpp"
+#include "unishard/format/utf8.hpp"
 
 #include <fmt/format.h>
 
@@ -28,7 +27,7 @@ void check_name(std::string_view where, std::string_view what, const std::string
   }
   if (name.find('\0') != std::string::npos)
     broken(where, fmt::format("the name of {} {} contains NUL", what, quote(name)));
-  if (!detail::valid_utf8(name)) broken(where, fmt::format("the name of {} is not UTF-8", what));
+  if (!valid_utf8(name)) broken(where, fmt::format("the name of {} is not UTF-8", what));
 }
 
 void check_state(std::string_view where, const TensorInfo& tensor) {

@@ -1,5 +1,5 @@
 #pragma once
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_reader.hpp"
 
 #include <cstdint>
 #include <list>

@@ -3,7 +3,7 @@
 // and the thread that completes one finds it in an earlier save, or encodes it and writes it where
 // HDF5 says.
 #include "unishard/format/compression.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_entry.hpp"
 
 #include "codec/chunk_codec.hpp"
 #include "shard/base_links.hpp"

@@ -1,7 +1,7 @@
 #include "shard/compression_gauge.hpp"
 
 #include "unishard/format/huge_buffer.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_entry.hpp"
 
 #include "codec/chunk_codec.hpp"
 

@@ -1,11 +1,11 @@
 #include "shard/container.hpp"
 
 #include "unishard/format/error.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/hdf5_library.hpp"
+#include "unishard/format/shard_entry.hpp"
 #include "unishard/format/version.hpp"
 
 #include "shard/hdf5_driver.hpp"
-#include "shard/hdf5_library.hpp"
 #include "shard/tables.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "shard/hdf5_library.hpp"
+#include "unishard/format/hdf5_library.hpp"
 
 #include "unishard/format/error.hpp"
 
@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace unishard::detail {
+namespace unishard {
 namespace {
 
 std::mutex& hdf5_mutex() {
@@ -47,6 +47,12 @@ std::string hdf5_reasons() {
   std::ranges::replace_if(
       reasons, [](char c) { return c < ' ' || c > '~'; }, '?');
   return reasons;
+}
+
+ErrorCode hdf5_failure(std::string_view reasons) {
+  return reasons.find("memory allocation failed") == std::string_view::npos
+             ? ErrorCode::Corrupt
+             : ErrorCode::MemoryLimit;
 }
 
 Hdf5Handle hdf5_float(std::size_t exponent_bits, std::size_t mantissa_bits, std::size_t bias) {
@@ -99,4 +105,4 @@ Hdf5Handle hdf5_type(DType dtype) {
   raise(ErrorCode::Internal, "a dtype without an HDF5 type");
 }
 
-}  // namespace unishard::detail
+}  // namespace unishard

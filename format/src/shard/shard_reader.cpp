@@ -1,10 +1,11 @@
+#include "unishard/format/shard_reader.hpp"
+
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/io.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
-#include "unishard/format/shard.hpp"
 
 #include "codec/chunk_codec.hpp"
 #include "shard/chunk_cache.hpp"

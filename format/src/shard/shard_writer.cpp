@@ -10,11 +10,12 @@
 //     fragments into the index, along chunks into the chunk tables (CRC-64 combines).
 //  4. Tables and user block are written; the digest of all non-payload bytes is taken from the file
 //  as it is on disk.
+#include "unishard/format/shard_writer.hpp"
+
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
-#include "unishard/format/shard.hpp"
 #include "unishard/format/version.hpp"
 
 #include "shard/base_links.hpp"

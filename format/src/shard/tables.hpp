@@ -1,7 +1,7 @@
 #pragma once
 // The byte layouts of a shard's own tables: user block, index rows, chunk rows. Pure. See SPEC.md
 // "Shard file".
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_entry.hpp"
 
 #include "shard/container.hpp"
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "unishard/format/huge_buffer.hpp"
+#include "unishard/format/io.hpp"
 
 #include <condition_variable>
 #include <cstddef>
@@ -9,9 +10,6 @@
 #include <vector>
 
 namespace unishard {
-
-/// Unit of I/O past the page cache: one huge page.
-inline constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 
 /// The process's blocks. Memory is touched once and used again and again. Thread-safe.
 class BlockPool {

@@ -11,7 +11,7 @@
 #include "storage/posix_lock.hpp"
 
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/staging_names.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <fmt/format.h>
@@ -33,19 +33,33 @@ void make_durable_directory(Storage& storage, const Path& path) {
   for (const Path& parent : parents) storage.sync_directory(parent);
 }
 
-void replace_text(Storage& storage, const Path& path, std::string_view text) {
-  const Path beside = marked_name(path.native(), kPartialMark, new_save_id());
+Path write_beside(Storage& storage, const Path& path, std::string_view text) {
+  Path beside = marked_name(path.native(), kPartialMark, new_save_id());
   try {
     const auto file = storage.create(beside);
     file->write_at(0, std::as_bytes(std::span(text)));
     file->sync();
     file->close();
+  } catch (...) {
+    discard(storage, beside);
+    throw;
+  }
+  return beside;
+}
+
+void discard(Storage& storage, const Path& beside) noexcept {
+  try {
+    storage.remove_tree(beside);
+  } catch (const std::exception&) {  // its name says that it is no result
+  }
+}
+
+void replace_text(Storage& storage, const Path& path, std::string_view text) {
+  const Path beside = write_beside(storage, path, text);
+  try {
     storage.rename(beside, path);
   } catch (...) {
-    try {
-      storage.remove_tree(beside);
-    } catch (const std::exception&) {  // its name says that it is no result
-    }
+    discard(storage, beside);
     throw;
   }
   storage.sync_directory(path.has_parent_path() ? path.parent_path() : Path("."));

@@ -1,7 +1,7 @@
 #pragma once
 // Where the trainer and the checkpoint format meet: the engine's state as a catalog, its memory as
 // fragments.
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/trainer/engine.hpp"
 
 #include "engine/training_state.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 // A few threads for what saves and loads do. LibTorch's pool is not meant: it has as
 // many threads as the user gave to one rank's arithmetic, often one.
-#include "unishard/format/transfer.hpp"
+#include "unishard/format/bounded_executor.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,10 +1,10 @@
 #include "unishard/trainer/save_folder.hpp"
 
 #include "unishard/converters/source.hpp"
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
 

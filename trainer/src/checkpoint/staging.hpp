@@ -4,7 +4,7 @@
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/huge_buffer.hpp"
 #include "unishard/format/partition.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_writer.hpp"
 
 #include "checkpoint/local_state.hpp"
 #include "device/device_copies.hpp"

@@ -33,8 +33,12 @@ struct TagFolder {
   std::string format;  ///< empty: it is no checkpoint of a known format
 };
 /// The sub-folders of `path`, by name, without what interrupted saves left; each may be of another
-/// format. Empty when `path` is a checkpoint itself, or no folder. Names decide: nothing is read.
+/// format. Links to folders count. Empty when `path` is no folder, and when it is a checkpoint
+/// itself. Names decide: nothing is read.
 std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path);
+/// The checkpoints of known formats in the sub-folders of `path`, which may be one itself: a
+/// training run's output folder holds the final model and `checkpoint-500` beside it.
+std::vector<TagFolder> list_nested_checkpoints(Storage& storage, const Path& path);
 
 /// Where a checkpoint is written.
 struct Output {
@@ -45,7 +49,7 @@ struct Output {
   SideFiles side_files = {};          ///< for model folders
   std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for "safetensors"
   Compression compression = {};                                    ///< for "native"
-  Share share = {};
+  WorkSplit share = {};
 };
 /// The sink of output.format, as sink.hpp describes it.
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog);

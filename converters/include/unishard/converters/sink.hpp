@@ -1,10 +1,10 @@
 #pragma once
 // A checkpoint of any format, being written. Nothing is visible under its final name before
 // publish(); the destructor of a sink that has not published removes what it wrote.
-#include "unishard/converters/share.hpp"
 #include "unishard/converters/source.hpp"
+#include "unishard/converters/work_split.hpp"
+#include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/compression.hpp"
-#include "unishard/format/transfer.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -16,9 +16,9 @@
 namespace unishard::converters {
 
 /// Several processes that share a file system can write one result. Each makes the sink with the
-/// same arguments and its own Share: process 0 first, the others when that is done. Each writes its
-/// fragments() and calls seal(); process 0 completes the result with what all seal() returned, and
-/// publishes it. Where the result is given up, process 0 must be the last to destroy its sink.
+/// same arguments and its own WorkSplit: process 0 first, the others when that is done. Each writes
+/// its fragments() and calls seal(); process 0 completes the result with what all seal() returned,
+/// and publishes it. Where the result is given up, process 0 must be the last to destroy its sink.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -60,7 +60,7 @@ class Sink {
 /// AlreadyExists when the tag is there. A share is whole shards.
 std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression = {},
-                                       const Share& share = {});
+                                       const WorkSplit& share = {});
 
 /// Small files that go into a model folder as they are: name, content.
 using SideFiles = std::vector<std::pair<std::string, std::string>>;
@@ -75,7 +75,8 @@ struct SafetensorsOptions {
 /// fqn: the catalog must hold one state per fqn. Throws AlreadyExists for an existing file or a
 /// non-empty folder. A share is a run of bytes of the files.
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catalog catalog,
-                                            SafetensorsOptions options, const Share& share = {});
+                                            SafetensorsOptions options,
+                                            const WorkSplit& share = {});
 
 struct TorchOptions {
   std::uint64_t max_shard_bytes =
@@ -86,29 +87,29 @@ struct TorchOptions {
 /// state per fqn, hold a state dict; a file of a training state is described in
 /// torch/training_layout.hpp. A share is whole files.
 std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog catalog,
-                                      TorchOptions options, const Share& share = {});
+                                      TorchOptions options, const WorkSplit& share = {});
 
 /// DeepSpeed's ordinary checkpoint `<folder>/<tag>` for catalog.world_size ranks at catalog.stage,
 /// and `latest`. Throws AlreadyExists when the tag is there. A share is whole files.
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
-                                          Catalog catalog, const Share& share = {});
+                                          Catalog catalog, const WorkSplit& share = {});
 
 /// DeepSpeed's universal checkpoint `<folder>/<tag>`, and `latest_universal`. A share is whole
 /// files.
 std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
-                                                    Catalog catalog, const Share& share = {});
+                                                    Catalog catalog, const WorkSplit& share = {});
 
 /// A DCP folder (.metadata, __<rank>_0.distcp): catalog.world_size data files, tensors cut on their
 /// first dimension as FSDP2 cuts them. Keys: "model.<fqn>", "optim.state.<fqn>.<state>",
 /// "optim.param_groups.<i>.<key>". A share is whole files.
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog,
-                                    const Share& share = {});
+                                    const WorkSplit& share = {});
 
 /// One HDF5 file with a data set per tensor, under the names of the safetensors sink; "/" in a name
 /// makes groups, tied names are hard links. Throws AlreadyExists for an existing file. Process 0
 /// writes it alone.
 std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog,
-                                     const Share& share = {});
+                                     const WorkSplit& share = {});
 
 struct CopyPlan {
   const Source* source = nullptr;

@@ -1,10 +1,10 @@
 #pragma once
 // A checkpoint of any format, for reading. Tools are written against this interface only.
-#include "unishard/converters/share.hpp"
+#include "unishard/converters/work_split.hpp"
+#include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/catalog.hpp"
-#include "unishard/format/checkpoint.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/storage.hpp"
-#include "unishard/format/transfer.hpp"
 
 #include <memory>
 #include <optional>
@@ -25,7 +25,7 @@ struct InputCheck {
 
 /// The other processes of a job that read the same checkpoint.
 struct ReadPeers {
-  Share share = {};
+  WorkSplit share = {};
   std::vector<std::string> parts = {};  ///< read_parts() of all of them, by rank
 };
 
@@ -42,8 +42,8 @@ class Source {
   /// Bounded memory. Throws Corrupt naming file, tensor and byte when a stored checksum does not
   /// match.
   virtual void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const = 0;
-  /// The last element up to `element` (which may be the tensor's end) where a read can begin
-  /// without the bytes before it, for who cuts a tensor into several reads.
+  /// Returns the last element up to `element` (which may be the tensor's end) where a read can
+  /// begin without the bytes before it. Callers that read a tensor in parts cut it there.
   virtual std::uint64_t read_boundary(std::size_t /*tensor*/, std::uint64_t element) const {
     return element;
   }

@@ -2,9 +2,9 @@
 // Saving, step by step, so that a crash at any point leaves the old checkpoints or the old ones and
 // the new one, never a mixture. commit.cpp opens with the protocol. The caller brings the
 // collectives: all ranks must agree between the steps, and rank 0 alone has the SaveTransaction.
-#include "unishard/format/checkpoint.hpp"
-#include "unishard/format/leftover.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/output_lock.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -53,14 +53,27 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
 /// resumes from it. A damaged checkpoint of UniShard's is still its own.
 void require_own_latest(Storage& storage, const Path& folder);
 
-/// Locks the file `latest` (of another format: by whatever name), so that one writer at a time
-/// publishes a tag and moves it. Take the lock before publishing: a tag whose `latest` cannot be
-/// moved is then not published at all.
-OutputLock lock_latest(Storage& storage, const Path& file);
+/// Moves the file `latest` (of another format: by whatever name) to a new text. The constructor
+/// locks the file and writes the text beside it; commit() gives it the name. Construct it before
+/// the tag is published: a tag whose `latest` cannot be written is then not published at all.
+/// Without commit() the file keeps what it held. Not thread-safe.
+class LatestMove {
+ public:
+  /// Lifetime: `storage` outlives the object. Throws Busy when another writer has the lock for a
+  /// minute, and what writing a file throws.
+  LatestMove(Storage& storage, Path file, std::string_view text);
+  ~LatestMove();
+  LatestMove(const LatestMove&) = delete;
+  LatestMove& operator=(const LatestMove&) = delete;
 
-/// Replaces the file with `text`. Afterwards it holds all of `text`, or what it held.
-/// Pre: `lock` is lock_latest() of the same file.
-void move_latest(Storage& storage, const Path& file, std::string_view text, const OutputLock& lock);
+  void commit();
+
+ private:
+  Storage& storage_;
+  const Path file_;
+  const OutputLock lock_;
+  Path staged_;  ///< empty once it has the name
+};
 
 /// Rank 0's part of one save. Owns the name `<folder>/<tag>` against other writers until it is
 /// destroyed, which removes the staging folder unless publish() has succeeded.

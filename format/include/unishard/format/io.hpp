@@ -3,6 +3,7 @@
 // page cache (O_DIRECT) through reusable buffers on huge pages, where the file system can and where
 // the bytes are not cached already; everything else is ordinary positioned I/O. Which way was taken
 // never changes a byte of a file. See posix_file.cpp.
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -17,6 +18,9 @@ enum class IoMode : std::uint8_t {
 
 /// "auto", "direct", "buffered". nullopt for anything else.
 std::optional<IoMode> io_mode_from_name(std::string_view name);
+
+/// Unit of I/O past the page cache: one huge page.
+inline constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 
 struct IoOptions {
   IoMode mode = IoMode::Auto;

@@ -2,7 +2,8 @@
 // manifest.json: names the shards of one committed checkpoint and holds its catalog. Its presence
 // is the commit. Implements SPEC.md section "Manifest". Values and pure functions; any thread.
 #include "unishard/format/catalog.hpp"
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_entry.hpp"
+#include "unishard/format/storage.hpp"
 
 #include <cstdint>
 #include <string>
@@ -30,6 +31,10 @@ std::string encode_manifest(const Manifest& manifest);
 /// Checks the checksum, the version and required features, every field and the whole catalog.
 /// Throws Corrupt or Unsupported naming `where` and the field.
 Manifest decode_manifest(std::string_view text, std::string_view where);
+
+/// Reads the manifest of the checkpoint in `tag_folder`. Throws what read_text() and
+/// decode_manifest() do.
+Manifest read_manifest(Storage& storage, const Path& tag_folder);
 
 /// Tags name folders: 1 to 200 bytes of UTF-8 without '/', control characters, a leading '.', or
 /// the suffixes that UniShard uses itself. Throws InvalidArgument saying which rule is broken.

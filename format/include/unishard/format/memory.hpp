@@ -8,7 +8,7 @@
 namespace unishard {
 
 /// Upper bound on the memory for the description of one file. No bound of its own, beside those in
-/// limits.hpp, until a program sets one. Safe to call from any thread.
+/// limits.hpp, until a program sets one. Thread-safe.
 std::uint64_t description_limit();
 void set_description_limit(std::uint64_t bytes);
 

@@ -69,7 +69,7 @@ class ShardPlans {
   std::unique_ptr<Impl> impl_;
 };
 
-/// ShardPlans(catalog).shard(rank), for who needs one rank's.
+/// ShardPlans(catalog).shard(rank), for one rank.
 std::vector<Fragment> plan_shard(const Catalog& catalog, std::uint32_t rank);
 
 }  // namespace unishard

@@ -1,7 +1,8 @@
 #pragma once
 // What an earlier checkpoint holds already: a new shard of the same rank points to its chunks
 // instead of writing the same bytes again. Implements SPEC.md section "Shared chunks".
-#include "unishard/format/shard.hpp"
+#include "unishard/format/shard_reader.hpp"
+#include "unishard/format/shard_writer.hpp"
 
 #include <cstdint>
 #include <map>

@@ -103,6 +103,12 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
 /// Storage::make_directory() that also makes the names of the folders that it makes durable.
 void make_durable_directory(Storage& storage, const Path& path);
 
+/// Writes `text` to a new file beside `path`, under a name of staging_names.hpp, and syncs it.
+/// Returns that name, for a rename to `path` or discard().
+Path write_beside(Storage& storage, const Path& path, std::string_view text);
+/// Removes what write_beside() wrote. Ignores failures: the name says that it is no result.
+void discard(Storage& storage, const Path& beside) noexcept;
+
 /// Write beside, sync, rename, sync the folder: afterwards `path` holds all of `text`, or what it
 /// held.
 void replace_text(Storage& storage, const Path& path, std::string_view text);

@@ -86,7 +86,7 @@ struct LoadReport {
 struct EngineOptions {
   Storage* storage = nullptr;  ///< null: posix_storage()
   /// Called on each rank before each of its steps of a save; tests fail or kill the process there.
-  /// Of an asynchronous save by its thread, but for CreateStaging.
+  /// The thread of an asynchronous save calls it, but for CreateStaging.
   std::function<void(CommitStep)> on_save_step{};
   /// Seed of the data order, recorded in checkpoints.
   std::uint64_t shuffle_seed = 0;
@@ -138,7 +138,7 @@ class Engine {
   // Local queries.
   std::int64_t step() const;
   std::uint64_t samples_seen() const;
-  /// Of the options, or of the checkpoint that was loaded last.
+  /// The seed of the options, or of the checkpoint that was loaded last.
   std::uint64_t shuffle_seed() const;
   double next_learning_rate() const;  ///< of the group with weight decay
   std::uint64_t parameter_count() const;

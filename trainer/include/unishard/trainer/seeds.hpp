@@ -9,10 +9,10 @@ namespace unishard::trainer {
 /// A hash of the values in order (splitmix64 finaliser after each).
 std::uint64_t seed_from(std::initializer_list<std::uint64_t> values);
 
-/// Of the initial values of the unit that was constructed as number `unit`.
+/// Seed of the initial values of the unit that was constructed as number `unit`.
 std::uint64_t initial_value_seed(std::uint64_t seed, std::uint64_t unit);
 
-/// Of the dropout masks of one unit in one micro-batch.
+/// Seed of the dropout masks of one unit in one micro-batch.
 std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step, std::int64_t micro_batch,
                            std::uint64_t unit);
 

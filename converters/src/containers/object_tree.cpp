@@ -1,0 +1,419 @@
+#include "containers/object_tree.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/memory.hpp"
+
+#include "containers/torch_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace unishard::converters::torch {
+namespace {
+
+constexpr unsigned kDepth = 200;
+/// A pickle may use one node many times: what is written out may be this much more than what is
+/// there.
+constexpr std::uint64_t kExpansion = 16, kSmallTree = 1u << 17;
+
+std::string hex(std::string_view bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string out;
+  out.reserve(2 * bytes.size());
+  for (const char c : bytes) {
+    out += digits[static_cast<unsigned char>(c) >> 4];
+    out += digits[static_cast<unsigned char>(c) & 15u];
+  }
+  return out;
+}
+
+/// Decimal digits of a two's complement, little-endian integer; quadratic, so for short ones only.
+std::string decimal(std::string_view bytes) {
+  std::vector<std::uint32_t> digits;  // base 256, most significant first, magnitude
+  const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
+  std::uint32_t carry = negative ? 1 : 0;
+  for (const char c : bytes) {
+    const std::uint32_t byte = static_cast<unsigned char>(c);
+    const std::uint32_t value = negative ? ((~byte & 0xffu) + carry) : byte;
+    carry = negative ? value >> 8 : 0;
+    digits.push_back(value & 0xff);
+  }
+  std::ranges::reverse(digits);
+  std::string out;
+  while (!digits.empty()) {
+    std::uint32_t remainder = 0;
+    std::vector<std::uint32_t> quotient;
+    for (const std::uint32_t digit : digits) {
+      const std::uint32_t value = remainder * 256 + digit;
+      remainder = value % 10;
+      if (!quotient.empty() || value / 10 != 0) quotient.push_back(value / 10);
+    }
+    out.push_back(static_cast<char>('0' + remainder));
+    digits = std::move(quotient);
+  }
+  if (out.empty()) out = "0";
+  if (negative) out.push_back('-');
+  std::ranges::reverse(out);
+  return out;
+}
+
+/// As Python prints it: the shortest text that reads back, with a point or an exponent.
+std::string float_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  const double magnitude = std::fabs(value);
+  if (value == 0 || (magnitude >= 1e-4 && magnitude < 1e16)) {
+    const std::string text = fmt::format("{}", value);
+    return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+  }
+  return fmt::format("{}", value);
+}
+
+/// True for a str that JSON cannot hold: with a lone surrogate.
+bool has_surrogate(std::string_view text) {
+  for (std::size_t at = text.find('\xed'); at != std::string_view::npos && at + 1 < text.size();
+       at = text.find('\xed', at + 1)) {
+    if (static_cast<unsigned char>(text[at + 1]) >= 0xa0) return true;
+  }
+  return false;
+}
+
+/// A text that is used a thousand times is one in the pickle and a thousand in JSON: every copy is
+/// charged before it is made.
+class Describer {
+ public:
+  Describer(Value root, std::uint64_t budget) : budget_(budget), memory_(root.where()) {}
+
+  Json json(Value value, const std::string& path, unsigned depth) {
+    if (depth > kDepth)
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: objects nested deeper than {} levels", name(path), kDepth));
+    if (used_++ > budget_)
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: the object grows beyond measure when it is written out", name(path)));
+    memory_.charge(2 * sizeof(Json));
+    switch (value.kind()) {
+      case NodeKind::None:
+        return nullptr;
+      case NodeKind::Bool:
+        return value.boolean();
+      case NodeKind::Int:
+        return value.integer();
+      case NodeKind::BigInt:
+        return big_int(value);
+      case NodeKind::Float:
+        return real(value.real());
+      case NodeKind::Str:
+        return text(value.text());
+      case NodeKind::Bytes:
+        return typed("bytes", "hex", hexadecimal(value.text()));
+      case NodeKind::List:
+        return sequence(value, path, depth);
+      case NodeKind::Tuple:
+        return typed("tuple", "items", sequence(value, path, depth));
+      case NodeKind::Set:
+        return typed("set", "items", sequence(value, path, depth));
+      case NodeKind::Dict:
+        return dict(value, path, depth);
+      case NodeKind::Global:
+        return global(value.global());
+      case NodeKind::Persistent:
+        return typed("persistent", "id", json(value.args(), path, depth + 1));
+      case NodeKind::Object:
+        return object(value, path, depth);
+    }
+    return nullptr;
+  }
+
+  std::vector<NamedTensor> tensors;
+  std::vector<std::string> opaque;
+  std::vector<std::string> renamed;
+
+ private:
+  /// Keys that hold "." can give two tensors one path: the later ones get a number.
+  std::string unique(const std::string& path) {
+    if (names_.insert(path).second) return path;
+    std::uint64_t& number = numbers_[path];
+    number = std::max<std::uint64_t>(number, 1);
+    std::string name;
+    do {
+      name = fmt::format("{}#{}", path, ++number);
+    } while (!names_.insert(name).second);
+    renamed.push_back(
+        fmt::format("{}: another tensor has the path {} as well", name, unishard::quote(path)));
+    return name;
+  }
+
+  static std::string name(const std::string& path) {
+    constexpr std::size_t kShown = 200;
+    if (path.size() > kShown) return fmt::format("{}...", std::string_view(path).substr(0, kShown));
+    return path.empty() ? "the object" : path;
+  }
+  /// A path that is too long for a tensor's name is cut: it grows no further with each level.
+  static std::string join(const std::string& path, std::string_view part) {
+    if (path.size() > limits::kNameBytes) return path;
+    const std::string_view begin = part.substr(0, limits::kNameBytes + 1);
+    return path.empty() ? std::string(begin) : fmt::format("{}.{}", path, begin);
+  }
+
+  /// {"$type": type, key: value}, of which an initializer list would make copies.
+  Json typed(std::string_view type, const char* key, Json value) {
+    memory_.charge(sizeof(Json::object_t) + 4 * sizeof(Json::object_t::value_type));
+    Json out = Json::object();
+    out["$type"] = type;
+    out[key] = std::move(value);
+    return out;
+  }
+  std::string hexadecimal(std::string_view bytes) {
+    memory_.charge(2 * bytes.size());
+    return hex(bytes);
+  }
+
+  Json big_int(Value value) {
+    if (value.text().size() > 128) return typed("int", "hex_le", hexadecimal(value.text()));
+    return typed("int", "dec", decimal(value.text()));
+  }
+  static Json real(double value) {
+    if (std::isfinite(value)) return value;
+    return {{"$type", "float"}, {"value", float_text(value)}};
+  }
+  Json text(std::string_view text) {
+    memory_.charge(sizeof(std::string) + text.size());  // before it is looked at, too
+    if (has_surrogate(text)) return typed("str", "hex", hexadecimal(text));
+    return std::string(text);
+  }
+  static Json global(const std::string& name) {
+    if (dtype_of_global(name)) return {{"$type", "torch.dtype"}, {"value", name}};
+    return {{"$type", "global"}, {"name", name}};
+  }
+
+  Json sequence(Value value, const std::string& path, unsigned depth) {
+    memory_.charge(sizeof(Json::array_t));
+    Json out = Json::array();
+    for (std::size_t i = 0; i < value.size(); ++i)
+      out.push_back(json(value[i], join(path, std::to_string(i)), depth + 1));
+    return out;
+  }
+
+  Json pair(Value key, Value value, const std::string& path, unsigned depth) {
+    memory_.charge(sizeof(Json::array_t) + 4 * sizeof(Json));
+    Json out = Json::array();
+    out.push_back(json(key, path, depth + 1));
+    out.push_back(json(value, join(path, part_of(key)), depth + 1));
+    return out;
+  }
+
+  /// path_part(), of which no more is made than a path can hold.
+  static std::string part_of(Value key) {
+    return key.is(NodeKind::Str) ? std::string(key.text().substr(0, limits::kNameBytes + 1))
+                                 : path_part(key);
+  }
+
+  Json pairs(std::span<const NodeId> all, Value owner, const std::string& path, unsigned depth) {
+    Json out = Json::array();
+    for (std::size_t i = 0; i < all.size() / 2; ++i) {
+      out.push_back(pair(owner.key(i), owner.value(i), path, depth));
+    }
+    return out;
+  }
+
+  /// A JSON object when all keys are distinct texts that mean nothing to us.
+  Json dict(Value value, const std::string& path, unsigned depth) {
+    std::vector<std::string_view> keys;
+    for (std::size_t i = 0; i < value.pair_count(); ++i) {
+      const Value key = value.key(i);
+      memory_.charge(sizeof(std::string_view) + (key.is(NodeKind::Str) ? key.text().size() : 0));
+      const bool plain =
+          key.is(NodeKind::Str) && !key.text().starts_with('$') && !has_surrogate(key.text());
+      if (!plain)
+        return typed("builtins.dict", "pairs", pairs(value.raw_pairs(), value, path, depth));
+      keys.push_back(key.text());
+    }
+    std::ranges::sort(keys);
+    if (std::ranges::adjacent_find(keys) != keys.end()) {
+      return typed("builtins.dict", "pairs", pairs(value.raw_pairs(), value, path, depth));
+    }
+    // Built as an array of pairs first: insertion into an ordered object is linear in its size.
+    Json::object_t out;
+    memory_.charge(sizeof out + keys.size() * sizeof(Json::object_t::value_type));
+    out.reserve(keys.size());
+    for (std::size_t i = 0; i < value.pair_count(); ++i) {
+      const std::string_view key = value.key(i).text();
+      out.push_back({std::string(key), json(value.value(i), join(path, key), depth + 1)});
+    }
+    return Json(std::move(out));
+  }
+
+  Json object(Value value, const std::string& path, unsigned depth) {
+    if (TorchFile::is_tensor(value)) {
+      if (!value.items().empty() || !value.raw_pairs().empty()) {
+        raise(ErrorCode::Corrupt, fmt::format("{}: elements set on a tensor", name(path)));
+      }
+      if (path.size() > limits::kNameBytes)
+        raise(ErrorCode::Corrupt, fmt::format("{}: the name of a tensor is longer than {} bytes",
+                                              name(path), limits::kNameBytes));
+      memory_.charge(2 * sizeof(NamedTensor) + 2 * path.size());
+      tensors.push_back({unique(path.empty() ? "tensor" : path), value});
+      return {{"$tensor", tensors.back().name}};
+    }
+    const std::string call = value.callable_name();
+    if (call == "torch.Size") return typed(call, "items", sequence(value, path, depth));
+    if (call == "torch.device") return {{"$type", call}, {"value", device(value.args())}};
+    if (call == "_codecs.encode" || call == "builtins.bytes" || call == "builtins.bytearray")
+      return encoded(value, call, path, depth);
+    if (call == "builtins.complex" && value.args().size() == 2) {
+      return {{"$type", "complex"},
+              {"value", Json::array({real(value.args()[0].real()), real(value.args()[1].real())})}};
+    }
+    if ((call == "builtins.set" || call == "builtins.frozenset") && value.args().size() == 1 &&
+        value.args()[0].is_sequence()) {
+      return typed(call.substr(9), "items", sequence(value.args()[0], path, depth));
+    }
+    if (value.is_dict()) return dict_class(value, call, path, depth);
+    if (is_module(value)) return module(value, call, path, depth);
+    return unknown(value, call, path, depth);
+  }
+
+  static std::string device(Value args) {
+    std::string out(args[0].text());
+    if (args.size() > 1) out += fmt::format(":{}", args[1].integer());
+    return out;
+  }
+
+  /// bytes of protocol 2: the code points of a text are its bytes.
+  Json encoded(Value value, const std::string& call, const std::string& path, unsigned depth) {
+    const std::string_view type = call == "builtins.bytearray" ? "bytearray" : "bytes";
+    const Value args = value.args();
+    if (args.size() == 0) return typed(type, "hex", "");
+    if (!args[0].is(NodeKind::Str)) {
+      Json inner = json(args[0], path, depth + 1);
+      if (!inner.is_object() || !inner.contains("hex")) return unknown(value, call, path, depth);
+      return typed(type, "hex", std::move(inner["hex"]));
+    }
+    memory_.charge(args[0].text().size());
+    std::string bytes;
+    for (std::string_view text = args[0].text(); !text.empty();) {
+      const auto lead = static_cast<unsigned char>(text[0]);
+      if (lead >= 0x80 && (lead > 0xc3 || text.size() < 2))
+        return unknown(value, call, path, depth);
+      const unsigned code =
+          lead < 0x80 ? lead : ((lead & 3u) << 6) | (static_cast<unsigned char>(text[1]) & 0x3fu);
+      bytes.push_back(static_cast<char>(code));
+      text.remove_prefix(lead < 0x80 ? 1 : 2);
+    }
+    return typed(type, "hex", hexadecimal(bytes));
+  }
+
+  /// OrderedDict and its kin: pairs set one by one, and (Python 2, Counter) those of the argument.
+  Json dict_class(Value value, const std::string& call, const std::string& path, unsigned depth) {
+    Json out = typed(call, "pairs", pairs(value.raw_pairs(), value, path, depth));
+    const Value args = value.args();
+    if (args.size() > 0 && args[0].is_dict()) {
+      out["pairs"] = pairs(args[0].raw_pairs(), args[0], path, depth);
+    } else if (args.size() > 0 && args[0].is(NodeKind::List)) {
+      for (std::size_t i = 0; i < args[0].size(); ++i) {
+        const Value item = args[0][i];
+        out["pairs"].push_back(pair(item[0], item[1], path, depth));
+      }
+    } else if (args.size() > 0) {
+      out["args"] = json(args, path, depth + 1);
+    }
+    if (const auto metadata = value.field("_metadata"))
+      out["_metadata"] = json(*metadata, path, depth + 1);
+    return out;
+  }
+
+  /// A pickled torch.nn.Module: its tensors under the names of its state dict.
+  Json module(Value value, const std::string& call, const std::string& path, unsigned depth) {
+    Json out = {{"$type", "torch.nn.Module"}, {"name", call}, {"members", Json::object()}};
+    for (const std::string_view part : {"_parameters", "_buffers", "_modules"}) {
+      const Value members = *value.field(part);
+      for (std::size_t i = 0; i < members.pair_count(); ++i) {
+        const std::string key = part_of(members.key(i));
+        const Value member = members.value(i);
+        if (!member.is_none()) out["members"][key] = json(member, join(path, key), depth + 1);
+      }
+    }
+    return out;
+  }
+
+  static bool is_module(Value value) {
+    for (const std::string_view part : {"_parameters", "_buffers", "_modules"}) {
+      const auto members = value.field(part);
+      if (!members || !members->is_dict()) return false;
+    }
+    return true;
+  }
+
+  /// Kept as its parts; never called.
+  Json unknown(Value value, const std::string& call, const std::string& path, unsigned depth) {
+    opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
+    memory_.charge(2 * opaque.back().size() + call.size() + 8 * sizeof(Json::object_t::value_type));
+    Json out = {{"$type", "object"}, {"name", call}};
+    if (call.empty()) out["callable"] = json(value.callable(), path, depth + 1);
+    if (value.args().size() > 0) out["args"] = sequence(value.args(), path, depth + 1);
+    if (const auto state = value.state()) out["state"] = json(*state, path, depth + 1);
+    if (!value.items().empty()) out["items"] = sequence(value, path, depth);
+    if (!value.raw_pairs().empty()) out["pairs"] = pairs(value.raw_pairs(), value, path, depth);
+    return out;
+  }
+
+  const std::uint64_t budget_;
+  std::uint64_t used_ = 0;
+  MemoryBudget memory_;
+  std::unordered_set<std::string> names_;                   ///< of tensors
+  std::unordered_map<std::string, std::uint64_t> numbers_;  ///< given last, of paths that repeat
+};
+
+}  // namespace
+
+std::string path_part(Value key) {
+  switch (key.kind()) {
+    case NodeKind::Str:
+      return std::string(key.text());
+    case NodeKind::None:
+      return "None";
+    case NodeKind::Bool:
+      return key.boolean() ? "True" : "False";
+    case NodeKind::Int:
+      return std::to_string(key.integer());
+    case NodeKind::BigInt:
+      return key.text().size() <= 128 ? decimal(key.text()) : hex(key.text());
+    case NodeKind::Float:
+      return float_text(key.real());
+    case NodeKind::Tuple: {
+      std::string out = "(";
+      for (std::size_t i = 0; i < std::min<std::size_t>(key.size(), 16); ++i) {
+        const Value item = key[i];
+        if (item.is_sequence()) return "(...)";
+        out += (i == 0 ? "" : ", ") +
+               (item.is(NodeKind::Str) ? fmt::format("'{}'", item.text()) : path_part(item));
+      }
+      return out + (key.size() == 1 ? ",)" : ")");
+    }
+    default:
+      return fmt::format("<{}>", to_string(key.kind()));
+  }
+}
+
+ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
+  Describer describer(root, std::max(kSmallTree, kExpansion * pickle_bytes));
+  ObjectTree tree;
+  tree.content = describer.json(root, {}, 0);
+  tree.tensors = std::move(describer.tensors);
+  tree.opaque = std::move(describer.opaque);
+  tree.renamed = std::move(describer.renamed);
+  return tree;
+}
+
+Json to_json(Value value, const std::string& path) {
+  return Describer(value, kSmallTree).json(value, path, 0);
+}
+
+}  // namespace unishard::converters::torch

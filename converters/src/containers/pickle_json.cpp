@@ -1,0 +1,296 @@
+#include "containers/pickle_json.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/torch_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+namespace unishard::converters::torch {
+namespace {
+
+[[noreturn]] void refuse(std::string_view type, std::string_view why) {
+  raise(ErrorCode::Unsupported, fmt::format("a Python value of type {} {}", type, why),
+        "leave it out of the output");
+}
+
+std::string from_hex(const std::string& hex, const std::string& type) {
+  std::string bytes(hex.size() / 2, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* digits = hex.data() + 2 * i;
+    if (std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2) {
+      refuse(type, "has text that is not hexadecimal");
+    }
+    bytes[i] = static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+/// Decimal digits as a two's complement, little-endian integer. Quadratic: object_tree.cpp writes
+/// decimals of up to 128 bytes only.
+std::string from_decimal(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  if (text.empty() || text.size() > 400) refuse("int", "has no digits, or too many");
+  std::string bytes;  // the magnitude
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') refuse("int", "has a character that is no digit");
+    auto carry = static_cast<unsigned>(digit - '0');
+    for (char& byte : bytes) {
+      carry += 10u * static_cast<unsigned char>(byte);
+      byte = static_cast<char>(carry & 0xffu);
+      carry >>= 8;
+    }
+    if (carry != 0) bytes.push_back(static_cast<char>(carry));
+  }
+  bytes.push_back('\0');  // room for the sign
+  if (!negative) return bytes;
+  unsigned carry = 1;
+  for (char& byte : bytes) {
+    carry += 0xffu & ~static_cast<unsigned>(static_cast<unsigned char>(byte));
+    byte = static_cast<char>(carry & 0xffu);
+    carry >>= 8;
+  }
+  return bytes;
+}
+
+double from_float_text(const std::string& text) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return infinity;
+  if (text == "-inf") return -infinity;
+  refuse("float", fmt::format("with the value {}", quote(text)));
+}
+
+class JsonPickler {
+ public:
+  JsonPickler(PickleWriter& pickle, const WriteTensor& tensor) : pickle_(pickle), tensor_(tensor) {}
+
+  void value(const Json& json) {
+    switch (json.type()) {
+      case Json::value_t::null:
+        return pickle_.none();
+      case Json::value_t::boolean:
+        return pickle_.boolean(json.get<bool>());
+      case Json::value_t::number_integer:
+        return pickle_.integer(json.get<std::int64_t>());
+      case Json::value_t::number_unsigned:
+        return unsigned_integer(json.get<std::uint64_t>());
+      case Json::value_t::number_float:
+        return pickle_.real(json.get<double>());
+      case Json::value_t::string:
+        return pickle_.str(json.get_ref<const std::string&>());
+      case Json::value_t::array:
+        return list(json);
+      case Json::value_t::object:
+        return object(json);
+      case Json::value_t::binary:
+      case Json::value_t::discarded:
+        break;
+    }
+    refuse(json.type_name(), "is no JSON");
+  }
+
+ private:
+  void unsigned_integer(std::uint64_t number) {
+    if (std::in_range<std::int64_t>(number)) {
+      return pickle_.integer(static_cast<std::int64_t>(number));
+    }
+    pickle_.long_integer(from_decimal(std::to_string(number)));
+  }
+
+  void list(const Json& items) {
+    pickle_.begin_list();
+    for (const Json& item : items) value(item);
+    pickle_.end_list();
+  }
+
+  void tuple(const Json& items) {
+    pickle_.begin_tuple();
+    for (const Json& item : items) value(item);
+    pickle_.end_tuple();
+  }
+
+  void object(const Json& json) {
+    if (const auto type = json.find("$type"); type != json.end() && type->is_string()) {
+      return typed(type->get_ref<const std::string&>(), json);
+    }
+    if (json.size() == 1 && json.begin().key() == "$tensor") {
+      return tensor_(pickle_, json.front().get<std::string>());
+    }
+    pickle_.begin_dict();
+    for (const auto& [key, item] : json.items()) {
+      pickle_.str(key);
+      value(item);
+    }
+    pickle_.end_dict();
+  }
+
+  void typed(const std::string& type, const Json& json) {
+    try {
+      if (scalar(type, json) || container(type, json)) return;
+    } catch (const Json::exception&) {
+      refuse(type, "lacks its value");
+    }
+    const std::string name = json.contains("name") ? json["name"].dump() : "";
+    refuse(type, fmt::format("{}{}cannot be written as data", name, name.empty() ? "" : " "));
+  }
+
+  bool scalar(const std::string& type, const Json& json) {
+    if (type == "bytes") {
+      pickle_.bytes(from_hex(json.at("hex"), type));
+    } else if (type == "bytearray") {
+      bytearray(from_hex(json.at("hex"), type));
+    } else if (type == "str") {
+      pickle_.str(from_hex(json.at("hex"), type));
+    } else if (type == "int") {
+      const bool decimal = json.contains("dec");
+      pickle_.long_integer(decimal ? from_decimal(json["dec"].get_ref<const std::string&>())
+                                   : from_hex(json.at("hex_le"), type));
+    } else if (type == "float") {
+      pickle_.real(from_float_text(json.at("value")));
+    } else if (type == "complex") {
+      call("__builtin__", "complex", json.at("value"));
+    } else if (type == "torch.dtype") {
+      dtype(json.at("value"));
+    } else if (type == "torch.device") {
+      device(json.at("value"));
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool container(const std::string& type, const Json& json) {
+    if (type == "tuple") {
+      tuple(json.at("items"));
+    } else if (type == "set") {
+      call("__builtin__", "set", Json::array({json.at("items")}));
+    } else if (type == "torch.Size") {
+      call("torch", "Size", Json::array({{{"$type", "tuple"}, {"items", json.at("items")}}}));
+    } else if (type == "builtins.dict" || type == "collections.defaultdict" ||
+               type == "collections.Counter") {
+      pickle_.begin_dict();
+      pairs(json.at("pairs"));
+    } else if (type == "collections.OrderedDict") {
+      pickle_.begin_ordered_dict();
+      pairs(json.at("pairs"));
+      if (json.contains("_metadata")) metadata(json["_metadata"]);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void call(std::string_view module, std::string_view name, const Json& arguments) {
+    pickle_.global(module, name);
+    tuple(arguments);
+    pickle_.reduce();
+  }
+
+  void pairs(const Json& all) {
+    for (const Json& pair : all) {
+      value(pair.at(0));
+      value(pair.at(1));
+    }
+    pickle_.end_dict();
+  }
+
+  /// An attribute of the dict, as nn.Module.state_dict() leaves it.
+  void metadata(const Json& json) {
+    pickle_.begin_dict();
+    pickle_.str("_metadata");
+    value(json);
+    pickle_.end_dict();
+    pickle_.build();
+  }
+
+  /// As protocol 2 does it: the bytes are the code points of a text.
+  void bytearray(const std::string& bytes) {
+    pickle_.global("__builtin__", "bytearray");
+    pickle_.begin_tuple();
+    pickle_.latin1_text(bytes);
+    pickle_.str("latin-1");
+    pickle_.end_tuple();
+    pickle_.reduce();
+  }
+
+  void dtype(const std::string& name) {
+    const std::size_t dot = name.rfind('.');
+    if (!dtype_of_global(name) || dot == std::string::npos) {
+      refuse("torch.dtype", fmt::format("called {} is not known", quote(name)));
+    }
+    pickle_.global(name.substr(0, dot), name.substr(dot + 1));
+  }
+
+  void device(const std::string& name) {
+    const std::size_t colon = name.find(':');
+    Json arguments = Json::array({name.substr(0, colon)});
+    if (colon != std::string::npos) {
+      const std::string digits = name.substr(colon + 1);
+      int index = 0;
+      if (std::from_chars(digits.data(), digits.data() + digits.size(), index).ec != std::errc()) {
+        refuse("torch.device", fmt::format("called {} is not known", quote(name)));
+      }
+      arguments.push_back(index);
+    }
+    call("torch", "device", arguments);
+  }
+
+  PickleWriter& pickle_;
+  const WriteTensor& tensor_;
+};
+
+}  // namespace
+
+void write_json(PickleWriter& pickle, const Json& value, const WriteTensor& tensor) {
+  JsonPickler(pickle, tensor).value(value);
+}
+
+void refuse_tensor(PickleWriter&, const std::string& name) {
+  raise(ErrorCode::Unsupported, fmt::format("the tensor {} has no place here", quote(name)));
+}
+
+namespace {
+
+/// Why write_json() refuses `value`; empty when it does not.
+std::string refusal(const Json& value, const WriteTensor& tensor) {
+  PickleWriter scratch;
+  try {
+    write_json(scratch, value, tensor);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string what_python_lacks(const Json& value) {
+  return refusal(value, [](PickleWriter& pickle, const std::string&) { pickle.none(); });
+}
+
+Json without_unwritable(const Json& object, const std::string& path,
+                        std::vector<std::string>& dropped) {
+  Json kept = Json::object();
+  for (const auto& [key, value] : object.items()) {
+    const std::string below = path.empty() ? key : fmt::format("{}.{}", path, key);
+    const std::string reason = refusal(value, refuse_tensor);
+    if (reason.empty()) {
+      kept[key] = value;
+    } else if (value.is_object() && !value.contains("$type") && !value.contains("$tensor")) {
+      kept[key] = without_unwritable(value, below, dropped);
+    } else {
+      dropped.push_back(fmt::format("{}: {}", below, reason));
+    }
+  }
+  return kept;
+}
+
+}  // namespace unishard::converters::torch

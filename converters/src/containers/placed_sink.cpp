@@ -1,0 +1,76 @@
+#include "containers/placed_sink.hpp"
+
+#include "unishard/converters/dtype_cast.hpp"
+#include "unishard/format/commit.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace unishard::converters::torch {
+namespace {
+
+/// What lies in the process's files, in their order: they are then written from front to back.
+OutputPlan our_part(OutputPlan plan, const TorchOutput& output) {
+  const auto is_others = [&](const auto& place) { return !output.owns(place.archive); };
+  std::erase_if(plan.placements, is_others);
+  std::erase_if(plan.constants, is_others);
+  std::ranges::sort(plan.placements, {}, [](const Placement& place) {
+    return std::tuple(place.archive, place.storage, place.offset);
+  });
+  return plan;
+}
+
+}  // namespace
+
+PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, Ending ending,
+                       std::unique_ptr<TorchOutput> output, const WorkSplit& share)
+    : catalog_(std::move(catalog)), ending_(std::move(ending)), output_(std::move(output)) {
+  output_->keep(share);
+  plan_ = our_part(std::move(plan), *output_);
+  fragments_.reserve(plan_.placements.size());
+  for (const Placement& placement : plan_.placements)
+    fragments_.push_back({placement.tensor, placement.range});
+}
+
+void PlacedSink::write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
+  const Placement& place = plan_.placements.at(fragment);
+  const std::uint64_t width = size_of(place.dtype);
+  const std::uint64_t offset = place.offset + (range.begin - place.range.begin) * width;
+  const DType from = catalog_.tensors[place.tensor].dtype;
+  if (from == place.dtype) return output_->write(place.archive, place.storage, offset, bytes);
+  std::vector<std::byte> converted(range.size() * width);
+  convert_elements(from, bytes, place.dtype, converted);
+  output_->write(place.archive, place.storage, offset, converted);
+}
+
+std::string PlacedSink::seal() {
+  const std::vector<std::byte> zeros(std::size_t{1} << 16);
+  for (const OutputPlan::Constant& constant : plan_.constants) {
+    output_->write(constant.archive, constant.storage, constant.offset, constant.bytes);
+    std::uint64_t offset = constant.offset + constant.bytes.size();
+    for (std::uint64_t left = constant.zeros; left > 0;) {
+      const std::uint64_t count = std::min<std::uint64_t>(left, zeros.size());
+      output_->write(constant.archive, constant.storage, offset, std::span(zeros).first(count));
+      offset += count;
+      left -= count;
+    }
+  }
+  output_->finish();
+  return {};
+}
+
+Path PlacedSink::complete(std::span<const std::string> /*seals*/) {
+  if (ending_.complete) ending_.complete();
+  ending_.partial->sync();
+  return ending_.partial->path();
+}
+
+void PlacedSink::publish() {
+  if (!ending_.latest) return ending_.partial->publish();
+  const auto& [storage, path, text] = *ending_.latest;
+  LatestMove latest(*storage, path, text);
+  ending_.partial->publish();
+  latest.commit();
+}
+
+}  // namespace unishard::converters::torch

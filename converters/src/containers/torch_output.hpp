@@ -1,0 +1,70 @@
+#pragma once
+// The torch.save archives of one result, planned first and filled later: all places are known
+// before the first byte, so storages may be written in any order. A file may hold several archives
+// one after the other (DCP's .distcp).
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/storage.hpp"
+
+#include "containers/zip_writer.hpp"
+#include "core/file_pool.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::torch {
+
+struct ArchivePlan {
+  std::string file;    ///< path below the output's folder; "" when the folder is the file itself
+  std::string root;    ///< the archive's root folder: torch uses the file's name up to its last dot
+  std::string pickle;  ///< data.pkl; storage i is called "<i>"
+  std::vector<std::uint64_t> storage_bytes;  ///< of each storage
+};
+
+class TorchOutput {
+ public:
+  /// `folder` must exist. Nothing is created before the first write() or finish().
+  TorchOutput(Storage& storage, Path folder);
+  ~TorchOutput();
+
+  /// Appends an archive to its file and returns its number. Not after the first write().
+  std::size_t add(ArchivePlan plan);
+  struct Extent {
+    std::uint64_t offset = 0, bytes = 0;  ///< in the file
+  };
+  Extent extent(std::size_t archive) const;
+  /// After all archives were added: keeps the files that are this process's. write() takes their
+  /// archives, and finish() is about them.
+  void keep(const WorkSplit& share);
+  bool owns(std::size_t archive) const { return archives_.at(archive).output->is_ours; }
+  /// Bytes of a storage at `offset` in it. Thread-safe; each byte exactly once.
+  void write(std::size_t archive, std::size_t storage, std::uint64_t offset,
+             std::span<const std::byte> bytes);
+  /// Writes all headers and syncs every file (not the folder). Once.
+  void finish();
+
+ private:
+  struct OutputFile {
+    std::unique_ptr<File> file;
+    std::uint64_t end = 0;  // of the archives planned so far
+    bool created = false;
+    bool is_ours = true;
+  };
+  struct Archive {
+    const OutputFile* output = nullptr;
+    std::string pickle;
+    std::uint64_t begin = 0;
+    std::unique_ptr<ZipWriter> zip;
+  };
+
+  std::unique_ptr<File> open_file(Storage& storage, const Path& path);
+
+  std::shared_ptr<FilePool> pool_;
+  Path folder_;
+  std::map<std::string, OutputFile> files_;
+  std::vector<Archive> archives_;
+};
+
+}  // namespace unishard::converters::torch

@@ -1,0 +1,89 @@
+#include "formats/dcp/embedded_catalog.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "core/embedded_catalog.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace unishard::converters::dcp {
+namespace {
+
+/// Tensors in the order of their parameters; of one: fp32, optimizer states, weights.
+void sort_tensors(Arrangement& arrangement) {
+  auto& tensors = arrangement.catalog.tensors;
+  std::unordered_map<std::string, std::size_t> place;
+  for (const TensorInfo& tensor : tensors) place.emplace(tensor.fqn, place.size());
+  const auto rank = [](const TensorInfo& tensor) {
+    if (tensor.state == state::kFp32) return 0;
+    return tensor.state == state::kWeights ? 2 : 1;
+  };
+  std::vector<std::size_t> order(tensors.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
+    return std::pair(place.at(tensors[i].fqn), rank(tensors[i]));
+  });
+  std::vector<TensorInfo> sorted;
+  std::vector<std::size_t> entries;
+  for (const std::size_t i : order) {
+    sorted.push_back(std::move(tensors[i]));
+    entries.push_back(arrangement.entries[i]);
+  }
+  tensors = std::move(sorted);
+  arrangement.entries = std::move(entries);
+}
+
+}  // namespace
+
+// FSDP2 trains 16-bit runs on fp32 parameters, which it casts on the way: so the master weights are
+// the model's, and an optimizer made for them has fp32 states.
+std::vector<std::string> own_keys(const Catalog& catalog) {
+  constexpr std::string_view kPlain = "optimizer.", kOurs = "optim.";
+  std::vector<std::string> keys = flat_paths(catalog, "model.");
+  std::unordered_map<std::string_view, std::size_t> masters;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (catalog.tensors[i].state == state::kFp32) masters.emplace(catalog.tensors[i].fqn, i);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    const auto master = masters.find(tensor.fqn);
+    if (tensor.state == kExtraState) {
+      keys[i] = tensor.fqn;
+    } else if (tensor.state == state::kWeights && master != masters.end()) {
+      keys[master->second] = fmt::format("model.{}", tensor.fqn);
+      keys[i] = fmt::format("optim.state.{}.{}", tensor.fqn, kHalfState);
+    } else if (keys[i].starts_with(kPlain)) {
+      keys[i].replace(0, kPlain.size(), kOurs);
+    }
+  }
+  return keys;
+}
+
+std::optional<Arrangement> arrange_own(const StateDict& state, const std::string& where) {
+  const auto text = std::ranges::find(state.objects, kTextKey, &ObjectEntry::key);
+  if (text == state.objects.end() || !text->value.is_string()) return std::nullopt;
+  Arrangement out;
+  out.notes = state.notes;
+  for (const TensorEntry& tensor : state.tensors) {
+    TensorInfo& info = out.catalog.tensors.emplace_back();
+    info.fqn = tensor.key;
+    info.dtype = tensor.dtype;
+    info.shape = tensor.shape;
+  }
+  const std::vector<bool> known = restore_catalog(text->value.get<std::string>(), out.catalog,
+                                                  fmt::format("{}: {}", where, kTextKey));
+  std::vector<TensorInfo> tensors;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (!known[i]) continue;  // a step counter or a second name, which the catalog has elsewhere
+    tensors.push_back(std::move(out.catalog.tensors[i]));
+    out.entries.push_back(i);
+  }
+  out.catalog.tensors = std::move(tensors);
+  sort_tensors(out);
+  return out;
+}
+
+}  // namespace unishard::converters::dcp

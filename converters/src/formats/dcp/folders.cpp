@@ -1,0 +1,244 @@
+#include "formats/dcp/folders.hpp"
+
+#include "unishard/format/checked.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include "containers/object_tree.hpp"
+#include "formats/dcp/keys.hpp"
+#include "formats/dcp/rank_files.hpp"
+#include "formats/dcp/safetensors_pieces.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace unishard::converters::dcp {
+namespace {
+
+constexpr std::string_view kMetadataFile = ".metadata";
+constexpr std::string_view kModelFolder = "pytorch_model_fsdp_", kOptimizerFolder = "optimizer_";
+
+/// `__<rank>.metadata`: the rank.
+std::optional<std::uint64_t> metadata_rank(std::string_view name) {
+  constexpr std::string_view kStart = "__", kEnd = ".metadata";
+  if (!name.starts_with(kStart) || !name.ends_with(kEnd) ||
+      name.size() <= kStart.size() + kEnd.size())
+    return std::nullopt;
+  const std::string_view rank =
+      name.substr(kStart.size(), name.size() - kStart.size() - kEnd.size());
+  if (!is_number(rank)) return std::nullopt;
+  return std::stoull(std::string(rank));
+}
+
+std::vector<Path> files_ending(Storage& storage, const Path& folder, std::string_view end) {
+  std::vector<Path> found;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind == EntryKind::File && entry.name.ends_with(end))
+      found.push_back(folder / entry.name);
+  }
+  return found;
+}
+
+/// True when the first safetensors file of the folder says which part of a tensor it holds.
+bool has_sharded_safetensors(Storage& storage, const Path& folder) {
+  const std::vector<Path> files = files_ending(storage, folder, ".safetensors");
+  if (files.empty() || !files[0].filename().string().starts_with("shard-")) return false;
+  try {
+    const std::shared_ptr<const File> file = storage.open(files[0]);
+    return looks_like_safetensors(*file) && read_pieces(file).says_where;
+  } catch (const Error&) {
+    return false;  // then it is some other reader's to complain
+  }
+}
+
+/// Folder of the model or optimizer that accelerate numbered, the first there is.
+std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::string_view start) {
+  for (const Entry& entry : storage.list(path)) {
+    if (entry.kind == EntryKind::Directory && entry.name.starts_with(start) &&
+        is_number(std::string_view(entry.name).substr(start.size())) &&
+        storage.kind(path / entry.name / kMetadataFile) == EntryKind::File) {
+      return path / entry.name;
+    }
+  }
+  return std::nullopt;
+}
+
+void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  const Metadata metadata = read_metadata(storage, folder / kMetadataFile);
+  builder.add_folder(folder, metadata);
+  Json producer = {{"library", "torch.distributed.checkpoint"}};
+  if (!metadata.version.empty()) producer["version"] = metadata.version;
+  builder.out.producer = std::move(producer);
+}
+
+void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  std::map<std::uint64_t, Path> ranks;
+  for (const Path& file : files_ending(storage, folder, kMetadataFile)) {
+    if (const auto rank = metadata_rank(file.filename().string())) ranks.emplace(*rank, file);
+  }
+  builder.ranks_repeat = true;
+  for (const auto& [rank, file] : ranks) builder.add_folder(folder, read_metadata(storage, file));
+  builder.out.world_size =
+      std::max<std::uint32_t>(builder.out.world_size, static_cast<std::uint32_t>(ranks.size()));
+  builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
+  builder.out.notes.push_back(
+      "each rank saved for itself: of what all ranks have, the copy of the first is read");
+}
+
+/// What accelerate saves beside model and optimizer (`read`): scheduler.bin, and files of each
+/// process.
+void read_beside(Storage& storage, const Path& path, const std::vector<Path>& read,
+                 StateDictBuilder& builder) {
+  for (const Entry& entry : storage.list(path)) {
+    const Path at = path / entry.name;
+    if (std::ranges::count(read, at) > 0) continue;
+    if (entry.name == "scheduler.bin" && entry.kind == EntryKind::File) {
+      const torch::TorchFile file(torch::whole_file(storage, at));
+      builder.out.scheduler = torch::to_json(file.root());
+    } else {
+      builder.out.notes.push_back(fmt::format("not read: {}", entry.name));
+    }
+  }
+}
+
+void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& builder) {
+  std::vector<Path> read;
+  for (const std::string_view start : {kModelFolder, kOptimizerFolder}) {
+    const auto folder = numbered_folder(storage, path, start);
+    if (!folder) continue;
+    read_folder(storage, *folder, builder);
+    read.push_back(*folder);
+  }
+  builder.out.producer["library"] = "accelerate";
+  read_beside(storage, path, read, builder);
+}
+
+/// `shard-<rank + 1>-...`, as torch names the files of a rank.
+std::uint32_t shard_ranks(const std::string& name) {
+  constexpr std::string_view kStart = "shard-";
+  const std::size_t end = name.find('-', kStart.size());
+  if (!name.starts_with(kStart) || end == std::string::npos) return 1;
+  const std::string digits = name.substr(kStart.size(), end - kStart.size());
+  if (!is_number(digits) || std::stoull(digits) > limits::kWorldSize) return 1;
+  return static_cast<std::uint32_t>(std::stoul(digits));
+}
+
+void read_all_rank_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
+  std::vector<Path> read = read_rank_files(storage, path, builder);
+  // accelerate's LOCAL_STATE_DICT keeps the model in files of the ranks, the optimizer in a folder.
+  if (const auto optimizer = numbered_folder(storage, path, kOptimizerFolder)) {
+    read_folder(storage, *optimizer, builder);
+    read.push_back(*optimizer);
+  }
+  read_beside(storage, path, read, builder);
+}
+
+/// The whole model in one torch.save file, and perhaps its optimizer in another.
+std::optional<Path> whole_model_file(Storage& storage, const Path& path) {
+  const bool has_optimizer = storage.kind(path / "optimizer.bin") == EntryKind::File;
+  if (storage.kind(path / "pytorch_model_fsdp.bin") == EntryKind::File)
+    return path / "pytorch_model_fsdp.bin";
+  if (has_optimizer && storage.kind(path / "pytorch_model.bin") == EntryKind::File)
+    return path / "pytorch_model.bin";
+  return std::nullopt;
+}
+
+void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
+  const auto add = [&](const std::string& key, const Path& at) {
+    const std::shared_ptr<const File> file = builder.open(at);
+    builder.add_object(key, {{key, false}}, torch::TorchFile({file, 0, file->size()}));
+  };
+  const Path model = *whole_model_file(storage, path), optimizer = path / "optimizer.bin";
+  add("model", model);
+  if (storage.kind(optimizer) == EntryKind::File) add("optimizer", optimizer);
+  builder.out.producer = {{"library", "accelerate"}};
+  read_beside(storage, path, {model, optimizer}, builder);
+}
+
+void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuilder& builder) {
+  const Path folder = has_sharded_safetensors(storage, path) ? path : path / "sharded";
+  std::map<std::string, std::vector<SafetensorsPiece>> tensors;
+  std::vector<std::string> order;
+  for (const Path& file : files_ending(storage, folder, ".safetensors")) {
+    builder.out.world_size =
+        std::max(builder.out.world_size, shard_ranks(file.filename().string()));
+    for (SafetensorsPiece& piece : read_pieces(builder.open(file)).pieces) {
+      if (!tensors.contains(piece.key)) order.push_back(piece.key);
+      tensors[piece.key].push_back(std::move(piece));
+    }
+  }
+  builder.ranks_repeat = true;
+  for (const std::string& key : order) {
+    std::vector<SafetensorsPiece>& pieces = tensors[key];
+    Shape shape(pieces[0].box.sizes.size(), 0);  // nothing says the size of the whole
+    for (const SafetensorsPiece& piece : pieces) {
+      for (std::size_t d = 0; d < std::min(shape.size(), piece.box.sizes.size()); ++d) {
+        shape[d] = std::max(shape[d], checked_add(piece.box.offsets[d], piece.box.sizes[d], key));
+      }
+    }
+    for (SafetensorsPiece& piece : pieces)
+      builder.add_piece(key, {{key, false}}, shape, std::move(piece.box), std::move(piece.view));
+  }
+  if (folder != path)
+    builder.out.notes.push_back(
+        "read from sharded/; the files beside it were put together from it");
+  builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
+}
+
+}  // namespace
+
+Layout find_layout(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return Layout::None;
+  if (storage.kind(path / kMetadataFile) == EntryKind::File) return Layout::Folder;
+  bool has_data = false;
+  for (const Entry& entry : storage.list(path)) {
+    if (entry.kind == EntryKind::File && metadata_rank(entry.name)) return Layout::RankLocal;
+    has_data |= entry.name.ends_with(".distcp");
+  }
+  if (has_data) return Layout::Unfinished;
+  if (numbered_folder(storage, path, kModelFolder)) return Layout::Accelerate;
+  if (whole_model_file(storage, path)) return Layout::WholeFiles;
+  if (has_rank_files(storage, path)) return Layout::RankFiles;
+  if (has_sharded_safetensors(storage, path)) return Layout::Safetensors;
+  if (storage.kind(path / "sharded") == EntryKind::Directory &&
+      has_sharded_safetensors(storage, path / "sharded"))
+    return Layout::Safetensors;
+  return Layout::None;
+}
+
+StateDict read_state_dict(Storage& storage, const Path& path) {
+  StateDictBuilder builder(storage);
+  switch (find_layout(storage, path)) {
+    case Layout::Folder:
+      read_folder(storage, path, builder);
+      break;
+    case Layout::RankLocal:
+      read_rank_local(storage, path, builder);
+      break;
+    case Layout::Accelerate:
+      read_accelerate(storage, path, builder);
+      break;
+    case Layout::WholeFiles:
+      read_whole_files(storage, path, builder);
+      break;
+    case Layout::RankFiles:
+      read_all_rank_files(storage, path, builder);
+      break;
+    case Layout::Safetensors:
+      read_sharded_safetensors(storage, path, builder);
+      break;
+    case Layout::Unfinished:
+      raise(
+          ErrorCode::NotFound,
+          fmt::format("{} has data files and no .metadata: the save did not finish", path.string()),
+          "use an earlier checkpoint; nothing says what the data files hold");
+    case Layout::None:
+      raise(ErrorCode::NotFound,
+            fmt::format("{} is not a PyTorch distributed checkpoint", path.string()));
+  }
+  return builder.finish(path.string());
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,35 @@
+#pragma once
+// Parameter groups of the optimizers of a state dict: nested, flattened by parameter, or as one
+// object.
+#include "unishard/format/json.hpp"
+
+#include "formats/dcp/keys.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+class GroupCollector {
+ public:
+  explicit GroupCollector(std::size_t optimizers) : optimizers_(optimizers) {}
+
+  void add(const GroupKey& key, const Json& value);
+  /// The groups of one optimizer, each with `params`.
+  std::vector<Json> groups(std::size_t optimizer) const;
+
+ private:
+  struct Optimizer {
+    std::vector<Json> whole;
+    std::map<std::uint64_t, Json> nested;
+    std::vector<std::pair<std::string, Json>> by_parameter;
+    std::unordered_map<std::string, std::size_t> places;  // in by_parameter
+  };
+  std::vector<Optimizer> optimizers_;
+};
+
+/// {"$type": "tuple"} as plain arrays, at any depth.
+Json without_tuples(Json value);
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,169 @@
+#include "formats/dcp/keys.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace unishard::converters::dcp {
+namespace {
+
+constexpr std::string_view kState = "state", kGroups = "param_groups";
+
+/// Where part `wanted` begins among the parts of `key` that dots separate.
+std::optional<std::size_t> find_part(std::string_view key, std::string_view wanted) {
+  for (std::size_t at = 0;;) {
+    const std::size_t end = std::min(key.find('.', at), key.size());
+    if (key.substr(at, end - at) == wanted) return at;
+    if (end == key.size()) return std::nullopt;
+    at = end + 1;
+  }
+}
+
+bool names_an_optimizer(std::string_view prefix) {
+  for (std::size_t at = 0; at < prefix.size(); at = prefix.find('.', at) + 1) {
+    if (prefix.substr(at).starts_with("optim")) return true;
+  }
+  return false;
+}
+
+std::uint64_t to_number(std::string_view text) { return std::stoull(std::string(text)); }
+
+bool is_state_name(std::string_view text) {
+  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
+
+}  // namespace
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.size() < 19 &&
+         std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::vector<std::string> optimizer_prefixes(const StateDict& state) {
+  std::set<std::string> found;
+  const auto look = [&](const std::string& key) {
+    if (const auto at = find_part(key, kGroups)) found.insert(key.substr(0, *at));
+    const auto at = find_part(key, kState);
+    if (at && names_an_optimizer(std::string_view(key).substr(0, *at)))
+      found.insert(key.substr(0, *at));
+  };
+  for (const TensorEntry& tensor : state.tensors) look(tensor.key);
+  for (const ObjectEntry& object : state.objects) {
+    look(object.key);
+    // A whole optimizer in one object.
+    if (object.value.is_object() && object.value.contains(kGroups))
+      found.insert(object.key.empty() ? "" : object.key + ".");
+  }
+  return {found.begin(), found.end()};
+}
+
+std::optional<OptimizerKey> parse_state_key(const std::string& key, const KeyPath& path,
+                                            const std::vector<std::string>& prefixes) {
+  for (std::size_t i = 0; i < prefixes.size(); ++i) {
+    const std::string start = prefixes[i] + std::string(kState) + ".";
+    if (!key.starts_with(start)) continue;
+    const std::string rest = key.substr(start.size());
+    // In the nested form the name is one part of the path and may hold any dots.
+    const bool is_nested = path.size() >= 3 && path[path.size() - 3].text == kState &&
+                           rest == path[path.size() - 2].text + "." + path.back().text;
+    const std::size_t dot = is_nested ? path[path.size() - 2].text.size() : rest.rfind('.');
+    if (dot == std::string::npos || dot == 0 ||
+        !is_state_name(std::string_view(rest).substr(dot + 1)))
+      return std::nullopt;
+    return OptimizerKey{i, rest.substr(0, dot), rest.substr(dot + 1)};
+  }
+  return std::nullopt;
+}
+
+std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& path,
+                                        const std::vector<std::string>& prefixes) {
+  for (std::size_t i = 0; i < prefixes.size(); ++i) {
+    const std::string start = prefixes[i] + std::string(kGroups);
+    if (key == start) return GroupKey{i, std::nullopt, {}, {}};
+    if (!key.starts_with(start + ".")) continue;
+    const std::string rest = key.substr(start.size() + 1);
+    const std::size_t dot = rest.rfind('.');
+    if (dot == std::string::npos) return std::nullopt;
+    const std::string owner = rest.substr(0, dot), setting = rest.substr(dot + 1);
+    // "param_groups.0.lr": group 0, unless the whole text is one part of the path: then parameter
+    // "0".
+    const bool is_flat = !path.empty() && std::ranges::none_of(path, &PathPart::is_position);
+    if (is_number(owner) && !is_flat) return GroupKey{i, to_number(owner), {}, setting};
+    return GroupKey{i, std::nullopt, owner, setting};
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// The prefix below which most of the optimizer's parameters are found; nullopt without any.
+std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEntry*>& tensors,
+                                                const std::vector<std::string>& fqns) {
+  const std::unordered_set<std::string_view> wanted(fqns.begin(), fqns.end());
+  std::map<std::string, std::size_t> hits;
+  for (const TensorEntry* tensor : tensors) {
+    const std::string_view key = tensor->key;
+    for (std::size_t at = 0; at < key.size();) {
+      if (wanted.contains(key.substr(at))) ++hits[std::string(key.substr(0, at))];
+      const std::size_t dot = key.find('.', at);
+      if (dot == std::string_view::npos) break;
+      at = dot + 1;
+    }
+  }
+  const auto best = std::ranges::max_element(hits, {}, [](const auto& hit) { return hit.second; });
+  if (best == hits.end()) return std::nullopt;
+  return best->first;
+}
+
+/// The first part that all tensors have before their own names, if there is one.
+std::optional<std::string> common_part(const std::vector<const TensorEntry*>& tensors) {
+  for (const TensorEntry* tensor : tensors) {
+    if (tensor->path.size() < 2 || tensor->path[0] != tensors[0]->path[0]) return std::nullopt;
+  }
+  if (tensors.empty() || tensors[0]->path[0].is_position) return std::nullopt;
+  return tensors[0]->path[0].text + ".";
+}
+
+}  // namespace
+
+std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
+                         const std::vector<std::string>& fqns) {
+  if (const auto known = prefix_by_parameters(tensors, fqns)) return *known;
+  for (const std::string_view usual : {"model", "module", "state_dict", "model_state_dict"}) {
+    const std::string prefix = std::string(usual) + ".";
+    const auto is_below = [&](const TensorEntry* tensor) {
+      return tensor->key.starts_with(prefix) &&
+             (tensor->path.empty() || (tensor->path.size() >= 2 && tensor->path[0].text == usual));
+    };
+    if (std::ranges::any_of(tensors, is_below)) return prefix;
+  }
+  return common_part(tensors).value_or("");
+}
+
+std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix) {
+  if (!tensor.key.starts_with(prefix) || tensor.key.size() == prefix.size()) return std::nullopt;
+  return tensor.key.substr(prefix.size());
+}
+
+std::string without_wrappers(std::string name) {
+  constexpr std::array<std::string_view, 3> kWrappers = {"_checkpoint_wrapped_module.",
+                                                         "_fsdp_wrapped_module.", "_orig_mod."};
+  for (const std::string_view wrapper : kWrappers) {
+    for (std::size_t at = 0; (at = name.find(wrapper, at)) != std::string::npos;) {
+      if (at == 0 || name[at - 1] == '.') {
+        name.erase(at, wrapper.size());
+      } else {
+        at += wrapper.size();
+      }
+    }
+  }
+  return name;
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,45 @@
+#pragma once
+// The keys of a state dict, told apart. The application chooses the outer keys ("model", "optim",
+// "optimizers.0", none), so they are found by what stands below them.
+#include "formats/dcp/state_dict.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+/// What comes before "state." and "param_groups" of an optimizer: "optim.", or "".
+std::vector<std::string> optimizer_prefixes(const StateDict& state);
+
+struct OptimizerKey {
+  std::size_t optimizer = 0;  ///< index into the prefixes
+  std::string fqn, state;
+};
+/// `<prefix>state.<fqn>.<state>`, nested or flattened.
+std::optional<OptimizerKey> parse_state_key(const std::string& key, const KeyPath& path,
+                                            const std::vector<std::string>& prefixes);
+
+struct GroupKey {
+  std::size_t optimizer = 0;
+  std::optional<std::uint64_t> group;  ///< <prefix>param_groups.<i>.<setting>
+  std::string fqn;                     ///< flattened: <prefix>param_groups.<fqn>.<setting>
+  std::string setting;                 ///< empty: the key is `<prefix>param_groups`, all of them
+};
+std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& path,
+                                        const std::vector<std::string>& prefixes);
+
+/// What comes before the names of the model's parameters. `fqns` are those that the optimizer
+/// knows.
+std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
+                         const std::vector<std::string>& fqns);
+/// The name below `prefix`, or nullopt for what is not the model's.
+std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
+
+/// The name without the parts that wrappers put in: "_orig_mod.", "_fsdp_wrapped_module.", ...
+std::string without_wrappers(std::string name);
+
+bool is_number(std::string_view text);
+
+}  // namespace unishard::converters::dcp

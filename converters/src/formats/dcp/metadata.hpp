@@ -1,0 +1,63 @@
+#pragma once
+// `.metadata` as values: the pickled Metadata object of torch 1.12 to 2.15, whose classes have
+// changed their modules. Every number is checked; nothing of it is trusted before.
+#include "unishard/format/storage.hpp"
+#include "unishard/format/tensor_info.hpp"
+
+#include "formats/dcp/boxes.hpp"
+#include "formats/dcp/stored_items.hpp"
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+/// Where an item lies: bytes of a file of the folder.
+struct StoredItem {
+  std::uint32_t file = 0;  ///< index into Metadata::files
+  std::uint64_t offset = 0, length = 0;
+  Packing packing = Packing::Plain;
+};
+
+struct StoredChunk {
+  Box box;
+  StoredItem item;
+};
+
+struct StoredTensor {
+  std::string key;
+  std::optional<DType> dtype;  ///< nullopt: a type that UniShard has not
+  std::string dtype_name;
+  Shape shape;
+  std::vector<StoredChunk> chunks;  ///< without the empty ones; nothing says yet that they fit
+};
+
+struct StoredObject {
+  std::string key;
+  StoredItem item;
+};
+
+/// A part of a key's true path: a mapping's key, or a position in a list.
+struct PathPart {
+  std::string text;
+  bool is_position = false;
+  bool operator==(const PathPart&) const = default;
+};
+using KeyPath = std::vector<PathPart>;
+
+struct Metadata {
+  std::vector<StoredTensor> tensors;
+  std::vector<StoredObject> objects;
+  std::vector<std::string> files;                  ///< relative paths, checked to lead nowhere else
+  std::unordered_map<std::string, KeyPath> paths;  ///< planner_data
+  std::unordered_map<std::string, std::size_t> order;  ///< position of a key in planner_data
+  std::string version;                                 ///< empty: the writer gave none
+  std::vector<std::string> notes;
+};
+
+/// Throws Corrupt naming the file, the tensor or key, and what is wrong.
+Metadata read_metadata(Storage& storage, const Path& path);
+
+}  // namespace unishard::converters::dcp

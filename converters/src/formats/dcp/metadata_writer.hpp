@@ -1,0 +1,36 @@
+#pragma once
+// `.metadata` of a folder that is being written, in the classes that every torch from 2.0 on reads.
+#include "unishard/format/tensor_info.hpp"
+
+#include "formats/dcp/boxes.hpp"
+#include "formats/dcp/metadata.hpp"
+
+#include <string>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+struct WrittenItem {
+  std::string file;
+  std::uint64_t offset = 0, length = 0;
+};
+
+struct WrittenTensor {
+  std::string key;
+  KeyPath path;
+  DType dtype = DType::Float32;
+  Shape shape;
+  std::vector<std::pair<Box, WrittenItem>> chunks;
+};
+
+struct WrittenObject {
+  std::string key;
+  KeyPath path;
+  WrittenItem item;
+};
+
+/// The pickle.
+std::string encode_metadata(const std::vector<WrittenTensor>& tensors,
+                            const std::vector<WrittenObject>& objects);
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,115 @@
+#include "formats/dcp/rank_files.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include "formats/dcp/flat_parameters.hpp"
+#include "formats/dcp/keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace unishard::converters::dcp {
+namespace {
+
+struct RankFileName {
+  std::string start;  // up to the rank
+  std::uint64_t rank = 0, world_size = 0;
+};
+
+/// The number behind the last `mark` of a name.
+std::optional<std::uint64_t> number_after(std::string_view name, std::string_view mark) {
+  const std::size_t at = name.rfind(mark);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string_view rest = name.substr(at + mark.size());
+  rest = rest.substr(0, std::min(rest.find_first_not_of("0123456789"), rest.size()));
+  if (!is_number(rest)) return std::nullopt;
+  return std::stoull(std::string(rest));
+}
+
+std::optional<RankFileName> parse(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return std::nullopt;
+  const std::string_view ending = std::string_view(name).substr(dot);
+  if (ending != ".pt" && ending != ".bin" && ending != ".pth") return std::nullopt;
+  const std::string_view stem = std::string_view(name).substr(0, dot);
+  const std::size_t digits = stem.find_last_not_of("0123456789") + 1;
+  const std::string_view start = stem.substr(0, digits), rank = stem.substr(digits);
+  if (!(start.ends_with("rank") || start.ends_with("rank_")) || !is_number(rank))
+    return std::nullopt;
+  return RankFileName{std::string(start), std::stoull(std::string(rank)),
+                      number_after(start, "world_size_").value_or(0)};
+}
+
+bool is_model(std::string_view start) {
+  return start.starts_with("model") || start.starts_with("pytorch_model");
+}
+bool is_optimizer(std::string_view start) { return start.starts_with("optim"); }
+
+void check_complete(const Path& folder, const std::string& start, const RankFileGroup& group) {
+  const std::uint64_t ranks = std::max(group.world_size, group.files.rbegin()->first + 1);
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    if (group.files.contains(rank)) continue;
+    raise(ErrorCode::NotFound,
+          fmt::format("{}: the file {}{} of {} is missing", folder.string(), start, rank, ranks),
+          "put the files of all ranks into one folder");
+  }
+}
+
+void read_group(const RankFileGroup& group, const std::string& key, StateDictBuilder& builder) {
+  builder.out.world_size =
+      std::max(builder.out.world_size, static_cast<std::uint32_t>(group.files.size()));
+  for (const auto& [rank, path] : group.files) {
+    const std::shared_ptr<const File> file = builder.open(path);
+    try {
+      builder.add_object(key, {{key, false}}, torch::TorchFile({file, 0, file->size()}), rank);
+    } catch (const Error&) {
+      // FSDP1 with use_orig_params puts each rank's pieces of the parameters beside the flat ones,
+      // under the parameters' names and in any size.
+      const auto flat = std::ranges::find_if(builder.out.tensors, is_flat_parameter);
+      if (flat == builder.out.tensors.end()) throw;
+      refuse_flat_parameter(*flat, path.string(),
+                            "the names beside it are of pieces of parameters");
+    }
+  }
+}
+
+}  // namespace
+
+std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Path& folder) {
+  std::map<std::string, RankFileGroup> groups;
+  for (const Entry& entry : storage.list(folder)) {
+    const auto name = parse(entry.name);
+    if (entry.kind != EntryKind::File || !name || name->rank >= limits::kWorldSize ||
+        name->world_size > limits::kWorldSize)
+      continue;
+    groups[name->start].world_size = name->world_size;
+    groups[name->start].files.emplace(name->rank, folder / entry.name);
+  }
+  return groups;
+}
+
+bool has_rank_files(Storage& storage, const Path& folder) {
+  return std::ranges::any_of(find_rank_files(storage, folder),
+                             [](const auto& group) { return is_model(group.first); });
+}
+
+std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  std::vector<Path> files;
+  builder.ranks_repeat = true;
+  for (const auto& [start, group] : find_rank_files(storage, folder)) {
+    for (const auto& [rank, path] : group.files) files.push_back(path);
+    if (is_model(start) || is_optimizer(start)) {
+      check_complete(folder, start, group);
+      read_group(group, is_model(start) ? "model" : "optimizer", builder);
+    } else {
+      builder.out.notes.push_back(
+          fmt::format("not read: {}0 to {}", start, group.files.rbegin()->first));
+    }
+  }
+  return files;
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,23 @@
+#include "formats/dcp/raw_names.hpp"
+
+namespace unishard::converters::dcp {
+
+// There is one way only when the earliest way and the latest way are the same.
+std::optional<std::vector<std::string>> only_fit(const std::vector<NamedShape>& model,
+                                                 const std::vector<Shape>& parameters) {
+  std::vector<std::size_t> earliest;
+  for (std::size_t m = 0; m < model.size() && earliest.size() < parameters.size(); ++m) {
+    if (model[m].shape == parameters[earliest.size()]) earliest.push_back(m);
+  }
+  if (earliest.size() != parameters.size()) return std::nullopt;
+  std::size_t left = parameters.size();
+  for (std::size_t m = model.size(); m-- > 0 && left > 0;) {
+    if (model[m].shape != parameters[left - 1]) continue;
+    if (earliest[--left] != m) return std::nullopt;
+  }
+  std::vector<std::string> names;
+  for (const std::size_t m : earliest) names.push_back(model[m].name);
+  return names;
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,31 @@
+#pragma once
+// Safetensors files that DCP wrote: each holds pieces of tensors, and says in `__metadata__` under
+// DCP_SHARDING_INFO where in the whole tensor they begin.
+#include "unishard/format/storage.hpp"
+
+#include "containers/tensor_view.hpp"
+#include "formats/dcp/boxes.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+struct SafetensorsPiece {
+  std::string key;
+  Box box;
+  torch::TensorView view;
+};
+
+struct SafetensorsPieces {
+  std::vector<SafetensorsPiece> pieces;
+  bool says_where = false;  ///< false: an ordinary file, whose tensors are whole
+};
+
+/// By the first bytes.
+bool looks_like_safetensors(const File& file);
+/// Throws Corrupt naming the file and the tensor.
+SafetensorsPieces read_pieces(const std::shared_ptr<const File>& file);
+
+}  // namespace unishard::converters::dcp

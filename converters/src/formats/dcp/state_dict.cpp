@@ -1,0 +1,395 @@
+#include "formats/dcp/state_dict.hpp"
+
+#include "unishard/format/checked.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include "containers/object_tree.hpp"
+#include "formats/dcp/distributed_tensor.hpp"
+#include "formats/dcp/flat_parameters.hpp"
+#include "formats/dcp/safetensors_pieces.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+
+namespace unishard::converters::dcp {
+namespace {
+
+/// A bytes item that is no torch.save archive is kept as bytes up to here.
+constexpr std::uint64_t kRawBytes = 64 << 10;
+
+/// The data files that one `.metadata` names.
+class FolderFiles {
+ public:
+  FolderFiles(Storage& storage, const std::shared_ptr<FilePool>& pool, const Path& folder,
+              const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      files_.push_back(torch::open_window(pool, checked_path(storage, folder, name)));
+      if (!looks_like_safetensors(*files_.back().file)) continue;
+      // Then the offsets of the metadata mean nothing: the file has a table of its own.
+      for (SafetensorsPiece& piece : read_pieces(files_.back().file).pieces) {
+        pieces_[static_cast<std::uint32_t>(files_.size() - 1)].emplace(piece.key, std::move(piece));
+      }
+    }
+  }
+
+  std::uint32_t add_item(const StoredItem& item, Items& items) const {
+    const auto& [file, begin, size] = files_[item.file];
+    if (item.offset > size || item.length > size - item.offset) {
+      raise(ErrorCode::Corrupt,
+            fmt::format(
+                "its item is {} bytes at byte {} of {}, which has {} (was the file cut short?)",
+                item.length, item.offset, file->path().string(), size));
+    }
+    return items.add(torch::Window{file, item.offset, item.length}, item.packing);
+  }
+
+  std::uint32_t add_chunk(const StoredTensor& tensor, const StoredChunk& chunk,
+                          Items& items) const {
+    const auto table = pieces_.find(chunk.item.file);
+    if (table == pieces_.end()) return add_item(chunk.item, items);
+    const auto piece = table->second.find(tensor.key);
+    if (piece == table->second.end() || !(piece->second.box == chunk.box)) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("{} does not hold its chunk at ({})", files_[chunk.item.file].name(),
+                        fmt::join(chunk.box.offsets, ", ")));
+    }
+    return items.add(piece->second.view);
+  }
+
+ private:
+  /// A link could lead out of the folder, and is not followed.
+  Path checked_path(Storage& storage, const Path& folder, const std::string& relative) {
+    Path at = folder;
+    for (const Path& part : Path(relative)) {
+      auto [listing, is_new] = listings_.try_emplace(at.string());
+      if (is_new) {
+        for (const Entry& entry : storage.list(at)) listing->second.emplace(entry.name, entry.kind);
+      }
+      at /= part;
+      const auto found = listing->second.find(part.string());
+      if (found == listing->second.end()) {
+        raise(ErrorCode::NotFound, fmt::format("{} is missing; the metadata names it", at.string()),
+              "copy the folder again, with all of its files");
+      }
+      if (found->second == EntryKind::Other) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("{} is a link or no regular file: not followed", at.string()),
+              "put the file itself there");
+      }
+    }
+    return at;
+  }
+
+  std::vector<torch::Window> files_;
+  std::map<std::uint32_t, std::map<std::string, SafetensorsPiece>> pieces_;
+  std::map<std::string, std::map<std::string, EntryKind>> listings_;
+};
+
+/// `__<rank>_<number>.distcp`: the rank, in all names that torch gives.
+std::uint32_t rank_of_file(const std::string& relative) {
+  const std::string name = Path(relative).filename().string();
+  std::uint32_t rank = 0;
+  if (!name.starts_with("__")) return 0;
+  const auto [end, error] = std::from_chars(name.data() + 2, name.data() + name.size(), rank);
+  return error == std::errc() && *end == '_' && rank < limits::kWorldSize ? rank : 0;
+}
+
+/// Element of the tensor that a box begins with, and the one after its last.
+ElementRange span_of(const Shape& shape, const Box& box) {
+  ElementRange span;
+  std::uint64_t last = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    span.begin = span.begin * shape[d] + box.offsets[d];
+    last = last * shape[d] + box.offsets[d] + box.sizes[d] - 1;
+  }
+  span.end = last + 1;
+  return span;
+}
+
+/// Of equal boxes (replicas) the first stays.
+void drop_copies(std::vector<Chunk>& chunks) {
+  const auto copies =
+      std::ranges::unique(chunks, {}, [](const Chunk& chunk) -> const Box& { return chunk.box; });
+  chunks.erase(copies.begin(), copies.end());
+}
+
+/// Puts the chunks in order and checks that they are the tensor.
+void complete(TensorEntry& tensor, bool has_copies, const std::string& what) {
+  std::ranges::stable_sort(
+      tensor.chunks, [](const Chunk& a, const Chunk& b) { return a.box.offsets < b.box.offsets; });
+  if (has_copies) drop_copies(tensor.chunks);
+  std::vector<const Box*> boxes;
+  for (const Chunk& chunk : tensor.chunks) boxes.push_back(&chunk.box);
+  try {
+    checked_mul(element_count(tensor.shape), size_of(tensor.dtype), "its bytes");
+  } catch (const Error& error) {
+    throw error.with_context(what + ": ");
+  }
+  check_cover(tensor.shape, boxes, what);
+  std::uint64_t reach = 0;
+  for (const Chunk& chunk : tensor.chunks) {
+    reach = std::max(reach, span_of(tensor.shape, chunk.box).end);
+    tensor.reach.push_back(reach);
+  }
+}
+
+std::string hex(std::string_view bytes) {
+  std::string out;
+  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
+/// A plain state dict: nothing but tensors, whose names say it all.
+bool holds_only_tensors(const Json& content) {
+  if (!content.is_object()) return false;
+  if (content.contains("$tensor")) return true;
+  if (!content.contains("$type"))
+    return !content.empty() && std::ranges::all_of(content, holds_only_tensors);
+  return content.contains("pairs") && !content["pairs"].empty() &&
+         std::ranges::all_of(content["pairs"],
+                             [](const Json& pair) { return holds_only_tensors(pair[1]); });
+}
+
+/// Tensors inside an object are named below the object; as entries they are named from the top.
+void name_tensors_fully(Json& content, const std::string& key) {
+  if (!content.is_structured()) return;
+  if (content.is_object() && content.contains("$tensor")) {
+    content["$tensor"] = fmt::format("{}.{}", key, content["$tensor"].get<std::string>());
+    return;
+  }
+  for (Json& child : content) name_tensors_fully(child, key);
+}
+
+KeyPath path_of(const Metadata& metadata, const std::string& key) {
+  const auto found = metadata.paths.find(key);
+  return found == metadata.paths.end() ? KeyPath() : found->second;
+}
+
+}  // namespace
+
+namespace {
+
+/// Runs shorter than this are read together and then put in their places.
+constexpr std::uint64_t kLongRunBytes = 64 << 10;
+constexpr std::uint64_t kScatterBytes = std::uint64_t{4} << 20;
+
+std::shared_ptr<const torch::TensorView> open_chunk(const TensorEntry& tensor, const Chunk& chunk,
+                                                    const Items& items) {
+  const auto view = items.tensor(chunk.item, chunk.box.elements() * size_of(tensor.dtype));
+  if (view->dtype != tensor.dtype || view->shape != chunk.box.sizes) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("the item holds {} of size ({}) where {} of size ({}) is expected",
+                      name_of(view->dtype), fmt::join(view->shape, ", "), name_of(tensor.dtype),
+                      fmt::join(chunk.box.sizes, ", ")));
+  }
+  return view;
+}
+
+/// The chunk's elements `part` (counted in its box) to their places in `out`, which begins with the
+/// tensor's element `first`.
+void read_part(const TensorEntry& tensor, const Chunk& chunk, const torch::TensorView& view,
+               ElementRange part, std::uint64_t first, std::span<std::byte> out,
+               torch::Reading reading) {
+  const std::uint64_t width = size_of(tensor.dtype);
+  const BoxRuns runs(tensor.shape, chunk.box);
+  const auto place = [&](const Run& run) {
+    return out.subspan((run.tensor_first - first) * width, run.count * width);
+  };
+  if (runs.run_elements() * width >= kLongRunBytes) {
+    return runs(part, [&](const Run& run) {
+      view.read({run.box_first, run.box_first + run.count}, place(run), reading);
+    });
+  }
+  std::vector<std::byte> scratch;
+  while (part.begin < part.end) {
+    const std::uint64_t end = std::min(part.end, part.begin + kScatterBytes / width);
+    scratch.resize((end - part.begin) * width);
+    view.read({part.begin, end}, scratch, reading);
+    runs({part.begin, end}, [&](const Run& run) {
+      const std::span<std::byte> to = place(run);
+      std::copy_n(scratch.data() + (run.box_first - part.begin) * width, to.size(), to.data());
+    });
+    part.begin = end;
+  }
+}
+
+}  // namespace
+
+std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, ElementRange range,
+                            std::span<std::byte> out, torch::Reading reading) {
+  std::uint64_t covered = 0;
+  const auto first = std::ranges::upper_bound(tensor.reach, range.begin);
+  for (std::size_t i = static_cast<std::size_t>(first - tensor.reach.begin());
+       i < tensor.chunks.size(); ++i) {
+    const Chunk& chunk = tensor.chunks[i];
+    if (span_of(tensor.shape, chunk.box).begin >= range.end) break;
+    const ElementRange part{count_before(tensor.shape, chunk.box, range.begin),
+                            count_before(tensor.shape, chunk.box, range.end)};
+    if (part.empty()) continue;
+    try {
+      const auto view = open_chunk(tensor, chunk, items);
+      read_part(tensor, chunk, *view, part, range.begin, out, reading);
+      if (view->storage && view->storage->checksum) covered += part.size() * size_of(tensor.dtype);
+    } catch (const Error& error) {
+      throw error.with_context(
+          fmt::format("tensor {}, chunk at ({}), {}: ", unishard::quote(tensor.key),
+                      fmt::join(chunk.box.offsets, ", "), items.place(chunk.item)));
+    }
+  }
+  return covered;
+}
+
+StateDictBuilder::StateDictBuilder(Storage& storage)
+    : storage_(storage), pool_(reading_pool(storage)) {
+  out.items = std::make_unique<Items>();
+}
+
+TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType dtype,
+                                     const Shape& shape, const std::string& where) {
+  const auto [found, is_new] = tensors_.emplace(key, out.tensors.size());
+  if (is_new) {
+    out.tensors.push_back({key, std::move(path), dtype, shape, {}, {}});
+    return out.tensors.back();
+  }
+  TensorEntry& known = out.tensors[found->second];
+  if (known.dtype != dtype || known.shape != shape) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: tensor {} is {} of size ({}) here and {} of size ({}) in another file",
+                      where, unishard::quote(key), name_of(dtype), fmt::join(shape, ", "),
+                      name_of(known.dtype), fmt::join(known.shape, ", ")));
+  }
+  return known;
+}
+
+void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) {
+  const FolderFiles files(storage_, pool_, folder, metadata.files);
+  for (const std::string& name : metadata.files) {
+    out.world_size = std::max(out.world_size, rank_of_file(name) + 1);
+  }
+  out.notes.insert(out.notes.end(), metadata.notes.begin(), metadata.notes.end());
+  const std::size_t first = order_.size();
+  for (const auto& [key, position] : metadata.order) order_.emplace(key, first + position);
+  for (const StoredTensor& tensor : metadata.tensors) {
+    if (!tensor.dtype) {
+      out.notes.push_back(
+          fmt::format("left out: {} (element type {})", tensor.key, tensor.dtype_name));
+      continue;
+    }
+    try {
+      TensorEntry& into = entry(tensor.key, path_of(metadata, tensor.key), *tensor.dtype,
+                                tensor.shape, folder.string());
+      for (const StoredChunk& chunk : tensor.chunks) {
+        into.chunks.push_back({chunk.box, files.add_chunk(tensor, chunk, *out.items)});
+      }
+    } catch (const Error& error) {
+      throw error.with_context(
+          fmt::format("{}: tensor {}: ", folder.string(), unishard::quote(tensor.key)));
+    }
+  }
+  for (const StoredObject& object : metadata.objects) {
+    try {
+      add_stored_object(object.key, path_of(metadata, object.key),
+                        files.add_item(object.item, *out.items));
+    } catch (const Error& error) {
+      throw error.with_context(
+          fmt::format("{}: object {}: ", folder.string(), unishard::quote(object.key)));
+    }
+  }
+}
+
+void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, std::uint32_t item) {
+  if (objects_.contains(key)) return;
+  const torch::Window window = out.items->unpacked(item);
+  std::array<char, 4> head{};
+  if (window.size >= head.size()) window.read(0, std::as_writable_bytes(std::span(head)));
+  const std::string_view text(head.data(), head.size());
+  if (text.starts_with("PK") || text.starts_with("\x80\x02\x8a\x0a")) {
+    const torch::TorchFile file(window);
+    return add_object(key, path, file);
+  }
+  // An io.BytesIO of the state dict is stored as it is.
+  objects_.emplace(key, out.objects.size());
+  if (window.size > kRawBytes) {
+    out.notes.push_back(
+        fmt::format("left out: {} ({} bytes that are no torch.save archive)", key, window.size));
+    return;
+  }
+  std::string bytes(window.size, '\0');
+  window.read(0, std::as_writable_bytes(std::span(bytes)));
+  out.objects.push_back({key, std::move(path), {{"$type", "bytes"}, {"hex", hex(bytes)}}});
+}
+
+void StateDictBuilder::add_object(const std::string& key, const KeyPath& path,
+                                  const torch::TorchFile& file, std::uint64_t rank) {
+  torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
+  const bool is_tensor = torch::TorchFile::is_tensor(file.root());
+  for (const torch::NamedTensor& tensor : tree.tensors) {
+    KeyPath parts = path;
+    if (!is_tensor) parts.push_back({tensor.name, false});
+    add_named_tensor(is_tensor ? key : fmt::format("{}.{}", key, tensor.name), parts, file,
+                     tensor.value, rank);
+  }
+  // Of ranks that saved the same object, the first counts.
+  if (is_tensor || holds_only_tensors(tree.content) ||
+      !objects_.emplace(key, out.objects.size()).second)
+    return;
+  for (const std::string& line : tree.opaque)
+    out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+  for (const std::string& line : tree.renamed)
+    out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
+  name_tensors_fully(tree.content, key);
+  out.objects.push_back({key, path, std::move(tree.content)});
+}
+
+void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& path,
+                                        const torch::TorchFile& file, torch::Value value,
+                                        std::uint64_t rank) {
+  try {
+    if (is_distributed_tensor(value)) {
+      RankTensor tensor = read_distributed_tensor(file, value, rank);
+      for (RankPart& part : tensor.parts)
+        add_piece(key, path, tensor.shape, std::move(part.box), std::move(part.view));
+      return;
+    }
+    torch::TensorView view = file.tensor(value);
+    const Shape shape = view.shape;
+    add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported)
+      throw error.with_context(fmt::format("{}: {}: ", file.name(), key));
+    out.notes.push_back(fmt::format("left out: {} ({})", key, error.what()));
+  }
+}
+
+void StateDictBuilder::add_piece(const std::string& key, KeyPath path, const Shape& shape, Box box,
+                                 torch::TensorView view) {
+  const std::string where =
+      view.storage && view.storage->window.file ? view.storage->window.name() : "memory";
+  order_.emplace(key, order_.size());
+  TensorEntry& into = entry(key, std::move(path), view.dtype, shape, where);
+  if (std::ranges::count(box.sizes, std::uint64_t{0}) > 0) return;
+  into.chunks.push_back({std::move(box), out.items->add(std::move(view))});
+}
+
+StateDict StateDictBuilder::finish(const std::string& where) {
+  take_apart_flat_parameters(out, where);
+  for (TensorEntry& tensor : out.tensors) {
+    complete(tensor, ranks_repeat,
+             fmt::format("{}: tensor {}", where, unishard::quote(tensor.key)));
+  }
+  const auto position = [&](const auto& item) {
+    const auto found = order_.find(item.key);
+    return found == order_.end() ? order_.size() : found->second;
+  };
+  std::ranges::stable_sort(out.tensors, {}, position);
+  std::ranges::stable_sort(out.objects, {}, position);
+  return std::move(out);
+}
+
+}  // namespace unishard::converters::dcp

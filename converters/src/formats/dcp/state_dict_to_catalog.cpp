@@ -1,0 +1,409 @@
+#include "formats/dcp/state_dict_to_catalog.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/dcp/client_tree.hpp"
+#include "formats/dcp/embedded_catalog.hpp"
+#include "formats/dcp/groups.hpp"
+#include "formats/dcp/keys.hpp"
+#include "formats/dcp/raw_names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace unishard::converters::dcp {
+namespace {
+
+constexpr std::string_view kStep = "step";
+
+/// Steps up to here are whole numbers in a float64.
+constexpr double kLargestStep = 9007199254740992.0;
+/// Tensors of two names are compared in pieces of this size.
+constexpr std::uint64_t kCompareBytes = std::uint64_t{4} << 20;
+
+bool is_statistic(std::string_view fqn) {
+  const std::string_view last = fqn.substr(fqn.rfind('.') + 1);
+  return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
+}
+
+bool is_wide_float(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }
+
+std::optional<double> scalar(const TensorEntry& tensor, const Items& items) {
+  if (element_count(tensor.shape) != 1) return std::nullopt;
+  std::vector<std::byte> bytes(size_of(tensor.dtype));
+  read_elements(tensor, items, {0, 1}, bytes);
+  if (info(tensor.dtype).kind == Kind::Float) return float_at(tensor.dtype, bytes.data());
+  if (tensor.dtype == DType::Int64) {
+    std::int64_t value = 0;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return static_cast<double>(value);
+  }
+  if (tensor.dtype == DType::Int32) {
+    std::int32_t value = 0;
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return static_cast<double>(value);
+  }
+  return std::nullopt;
+}
+
+/// Bytes of both tensors, which have one shape and type.
+bool equal_bytes(const TensorEntry& a, const TensorEntry& b, const Items& items) {
+  const std::uint64_t width = size_of(a.dtype), total = element_count(a.shape);
+  std::vector<std::byte> left, right;
+  for (std::uint64_t at = 0, count = 0; at < total; at += count) {
+    // A short look first: most tensors of one shape differ at once.
+    count = std::min(total - at, (at == 0 ? 4096 : kCompareBytes) / width);
+    left.resize(count * width);
+    right.resize(count * width);
+    read_elements(a, items, {at, at + count}, left, torch::Reading::Sample);
+    read_elements(b, items, {at, at + count}, right, torch::Reading::Sample);
+    if (left != right) return false;
+  }
+  return true;
+}
+
+class Arranger {
+ public:
+  Arranger(const StateDict& state, std::string where)
+      : state_(state),
+        where_(std::move(where)),
+        prefixes_(optimizer_prefixes(state)),
+        groups_(prefixes_.size()) {}
+
+  Arrangement run() {
+    out_.notes = state_.notes;
+    out_.catalog.world_size = state_.world_size;
+    out_.catalog.producer = state_.producer;
+    out_.catalog.scheduler = state_.scheduler;
+    sort_keys();
+    name_model();
+    name_raw_states();
+    add_groups();
+    find_ties();
+    add_model();
+    add_lonely_states();
+    add_extras();
+    add_step();
+    if (!client_.empty()) out_.catalog.client_state = client_.json();
+    set_stage();
+    return std::move(out_);
+  }
+
+ private:
+  struct State {
+    std::size_t entry = 0;
+    OptimizerKey key;
+    bool is_used = false;
+  };
+  struct Parameter {
+    std::size_t entry = 0;
+    std::string fqn;
+  };
+
+  const TensorEntry& entry(std::size_t index) const { return state_.tensors[index]; }
+
+  void sort_keys() {
+    for (const ObjectEntry& object : state_.objects) sort_object(object);
+    for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
+      const TensorEntry& tensor = entry(i);
+      if (auto key = parse_state_key(tensor.key, tensor.path, prefixes_)) {
+        states_.push_back({i, std::move(*key)});
+      } else if (const auto group = parse_group_key(tensor.key, tensor.path, prefixes_);
+                 group && !group->setting.empty() && element_count(tensor.shape) == 1) {
+        const auto value = scalar(tensor, *state_.items);
+        if (value) groups_.add(*group, *value);
+      } else {
+        others_.push_back(i);
+      }
+    }
+  }
+
+  void sort_object(const ObjectEntry& object) {
+    if (const auto key = parse_group_key(object.key, object.path, prefixes_))
+      return groups_.add(*key, object.value);
+    if (const auto key = parse_state_key(object.key, object.path, prefixes_);
+        key && key->state == kStep && object.value.is_number()) {
+      return take_step(object.value.get<double>());
+    }
+    const auto optimizer = std::ranges::find(prefixes_, object.key.empty() ? "" : object.key + ".");
+    if (optimizer != prefixes_.end() && object.value.is_object() &&
+        object.value.contains("param_groups")) {
+      const auto index = static_cast<std::size_t>(optimizer - prefixes_.begin());
+      groups_.add({index, std::nullopt, {}, {}}, object.value["param_groups"]);
+      return;
+    }
+    keep(object.key, object.path, object.value);
+  }
+
+  void keep(const std::string& key, const KeyPath& path, Json value) {
+    const KeyPath flat = {{key, false}};
+    if (!client_.insert(path.empty() ? flat : path, value) &&
+        !client_.insert(flat, std::move(value))) {
+      out_.notes.push_back(fmt::format("left out: {} (its place in the state dict is taken)", key));
+    }
+  }
+
+  void name_model() {
+    std::vector<std::string> fqns;
+    for (const State& state : states_) {
+      if (!is_number(state.key.fqn)) fqns.push_back(state.key.fqn);
+    }
+    std::vector<const TensorEntry*> tensors;
+    for (const std::size_t i : others_) tensors.push_back(&entry(i));
+    const std::string prefix = model_prefix(tensors, fqns);
+    // Without a prefix the model's names are keys of the top level, if there are any.
+    const bool top_only = prefix.empty() && std::ranges::any_of(tensors, [](const TensorEntry* t) {
+                            return t->path.size() <= 1;
+                          });
+    std::unordered_set<std::string> used;
+    for (const std::size_t i : others_) {
+      auto name = model_name(entry(i), prefix);
+      if (!name || (top_only && entry(i).path.size() > 1)) {
+        extras_.push_back(i);
+        continue;
+      }
+      if (std::string plain = without_wrappers(*name); !used.contains(plain))
+        name = std::move(plain);
+      used.insert(*name);
+      model_.push_back({i, std::move(*name)});
+    }
+  }
+
+  /// States "0", "1", ... get the parameters' names where only one choice fits, else "state.0", ...
+  void name_raw_states() {
+    for (std::size_t o = 0; o < prefixes_.size(); ++o) {
+      std::unordered_map<std::string, Shape> shapes;
+      bool is_raw = false;
+      for (const State& state : states_) {
+        if (state.key.optimizer != o || !is_number(state.key.fqn)) continue;
+        is_raw = true;
+        if (state.key.state != kStep) shapes.emplace(state.key.fqn, entry(state.entry).shape);
+      }
+      if (is_raw) name_raw_states(o, shapes);
+    }
+    for (State& state : states_) {
+      state.key.fqn = without_wrappers(raw_name(state.key.optimizer, state.key.fqn));
+    }
+  }
+
+  void name_raw_states(std::size_t optimizer,
+                       const std::unordered_map<std::string, Shape>& shapes) {
+    const std::vector<Json> groups = groups_.groups(optimizer);
+    std::vector<Shape> parameters;
+    std::vector<std::string> numbers;
+    for (const Json& group : groups) {
+      for (const Json& number : group["params"]) {
+        if (!number.is_number_unsigned() && !number.is_number_integer()) continue;
+        numbers.push_back(number.dump());
+        if (const auto shape = shapes.find(numbers.back()); shape != shapes.end())
+          parameters.push_back(shape->second);
+      }
+    }
+    std::vector<NamedShape> model;
+    for (const Parameter& parameter : model_) {
+      if (!is_statistic(parameter.fqn))
+        model.push_back({parameter.fqn, entry(parameter.entry).shape});
+    }
+    const bool is_complete = groups.size() == 1 && parameters.size() == numbers.size();
+    const auto names = is_complete ? only_fit(model, parameters) : std::nullopt;
+    const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      raw_names_[fmt::format("{}\n{}", optimizer, numbers[i])] =
+          names ? (*names)[i] : fmt::format("{}state.{}", prefix, numbers[i]);
+    }
+    if (names) {
+      out_.notes.push_back(
+          fmt::format("the optimizer's {} states have numbers; their shapes fit the model in one "
+                      "way only, which was taken",
+                      numbers.size()));
+    } else {
+      out_.notes.push_back(
+          fmt::format("the optimizer's {} states have numbers and no names: called state.0, "
+                      "state.1, ...; save with get_state_dict to keep the names",
+                      numbers.size()));
+    }
+  }
+
+  std::string raw_name(std::size_t optimizer, const std::string& name) const {
+    const auto found = raw_names_.find(fmt::format("{}\n{}", optimizer, name));
+    return found == raw_names_.end() ? name : found->second;
+  }
+
+  void add_groups() {
+    Json all = Json::array();
+    for (std::size_t o = 0; o < prefixes_.size(); ++o) {
+      for (Json& group : groups_.groups(o)) {
+        for (Json& parameter : group["params"]) {
+          const std::string name =
+              parameter.is_string() ? parameter.get<std::string>() : parameter.dump();
+          parameter = without_wrappers(raw_name(o, name));
+          group_of_[parameter.get<std::string>()] = static_cast<std::int32_t>(all.size());
+        }
+        all.push_back(std::move(group));
+      }
+    }
+    if (!all.empty()) out_.catalog.groups = std::move(all);
+    for (std::size_t i = 0; i < states_.size(); ++i) states_of_[states_[i].key.fqn].push_back(i);
+  }
+
+  /// A tied parameter is stored under each of its names, and the optimizer knows one of them.
+  void find_ties() {
+    if (states_.empty()) return;
+    std::vector<const Parameter*> trained;
+    for (const Parameter& parameter : model_) {
+      if (states_of_.contains(parameter.fqn)) trained.push_back(&parameter);
+    }
+    const auto is_second_name = [&](const Parameter& parameter) {
+      const TensorEntry& tensor = entry(parameter.entry);
+      if (states_of_.contains(parameter.fqn) || group_of_.contains(parameter.fqn) ||
+          tensor.shape.size() < 2 || element_count(tensor.shape) == 0)
+        return false;
+      for (const Parameter* other : trained) {
+        const TensorEntry& target = entry(other->entry);
+        if (target.dtype != tensor.dtype || target.shape != tensor.shape ||
+            !equal_bytes(tensor, target, *state_.items))
+          continue;
+        out_.catalog.aliases.push_back({parameter.fqn, other->fqn});
+        out_.notes.push_back(
+            fmt::format("{} has the bytes of {} and no optimizer state: taken for its second name",
+                        parameter.fqn, other->fqn));
+        return true;
+      }
+      return false;
+    };
+    std::vector<Parameter> kept;
+    for (const Parameter& parameter : model_) {
+      if (!is_second_name(parameter)) kept.push_back(parameter);
+    }
+    model_ = std::move(kept);
+  }
+
+  void add(std::size_t index, std::string fqn, std::string_view state, bool frozen) {
+    TensorInfo tensor;
+    const auto group = group_of_.find(fqn);
+    if (group != group_of_.end()) tensor.group = group->second;
+    tensor.fqn = std::move(fqn);
+    tensor.state = state;
+    tensor.dtype = entry(index).dtype;
+    tensor.shape = entry(index).shape;
+    tensor.frozen = frozen;
+    out_.catalog.tensors.push_back(std::move(tensor));
+    out_.entries.push_back(index);
+  }
+
+  /// `halves`: the 16-bit weights that our sink keeps among the states, or all but them.
+  void add_states(const std::string& fqn, bool halves) {
+    const auto found = states_of_.find(fqn);
+    if (found == states_of_.end()) return;
+    for (const std::size_t i : found->second) {
+      State& state = states_[i];
+      const bool is_half = state.key.state == kHalfState;
+      if (state.is_used || is_half != halves || is_step(state)) continue;
+      state.is_used = true;
+      add(state.entry, fqn, is_half ? state::kWeights : std::string_view(state.key.state), false);
+    }
+  }
+
+  bool is_step(const State& state) const {
+    return state.key.state == kStep && element_count(entry(state.entry).shape) == 1;
+  }
+
+  void add_model() {
+    const bool is_trained =
+        std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
+    for (const Parameter& parameter : model_) {
+      const bool has_states = states_of_.contains(parameter.fqn);
+      const bool is_fp32 = has_states && is_wide_float(entry(parameter.entry).dtype);
+      if (is_fp32) add(parameter.entry, parameter.fqn, state::kFp32, false);
+      add_states(parameter.fqn, false);
+      if (is_fp32) {
+        add_states(parameter.fqn, true);
+        continue;
+      }
+      const Kind kind = info(entry(parameter.entry).dtype).kind;
+      const bool trains = kind == Kind::Float || kind == Kind::Complex;  // what can be trained
+      const bool is_buffer = !has_states && (!trains || is_statistic(parameter.fqn));
+      add(parameter.entry, parameter.fqn, is_buffer ? state::kBuffer : state::kWeights,
+          is_trained && !has_states && !is_buffer);
+    }
+  }
+
+  /// States of parameters that the model lacks: an optimizer saved alone.
+  void add_lonely_states() {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      if (states_[i].is_used) continue;
+      const std::string fqn = states_[i].key.fqn;
+      add_states(fqn, false);
+      add_states(fqn, true);
+    }
+  }
+
+  void add_extras() {
+    for (const std::size_t i : extras_) {
+      const TensorEntry& tensor = entry(i);
+      keep(tensor.key, tensor.path, {{"$tensor", tensor.key}});
+      add(i, tensor.key, kExtraState, false);
+    }
+  }
+
+  void take_step(double value) {
+    if (!(value >= 0 && value <= kLargestStep)) {
+      out_.notes.push_back(fmt::format("{}: a step counter of {} was left out", where_, value));
+      return;
+    }
+    steps_.push_back(value);
+  }
+
+  void add_step() {
+    for (const State& state : states_) {
+      if (!is_step(state)) continue;
+      if (const auto value = scalar(entry(state.entry), *state_.items)) take_step(*value);
+    }
+    if (steps_.empty()) return;
+    const auto [low, high] = std::ranges::minmax(steps_);
+    out_.catalog.step = static_cast<std::int64_t>(high);
+    if (low != high)
+      out_.notes.push_back(
+          fmt::format("the optimizer's step counters differ between parameters ({} to {}): the "
+                      "largest is taken",
+                      low, high));
+  }
+
+  /// FSDP shards parameters as ZeRO stage 3 does; what is whole was not sharded.
+  void set_stage() {
+    const auto is_cut = [&](std::size_t index) { return entry(index).chunks.size() > 1; };
+    if (std::ranges::any_of(model_, [&](const Parameter& p) { return is_cut(p.entry); })) {
+      out_.catalog.stage = 3;
+    } else if (std::ranges::any_of(states_, [&](const State& s) { return is_cut(s.entry); })) {
+      out_.catalog.stage = 1;
+    }
+  }
+
+  const StateDict& state_;
+  const std::string where_;
+  const std::vector<std::string> prefixes_;
+  GroupCollector groups_;
+  ClientTree client_;
+  std::vector<State> states_;
+  std::vector<Parameter> model_;
+  std::vector<std::size_t> others_, extras_;
+  std::vector<double> steps_;
+  std::unordered_map<std::string, std::string> raw_names_;  // "<optimizer>\n<number>" -> name
+  std::unordered_map<std::string, std::vector<std::size_t>> states_of_;
+  std::unordered_map<std::string, std::int32_t> group_of_;
+  Arrangement out_;
+};
+
+}  // namespace
+
+Arrangement arrange(const StateDict& state, const std::string& where) {
+  if (auto own = arrange_own(state, where)) return std::move(*own);
+  return Arranger(state, where).run();
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,329 @@
+// A folder as torch.distributed.checkpoint writes it for FSDP2: tensors cut into rows for
+// catalog.world_size ranks, optimizer states by parameter names, groups as objects. `.metadata` is
+// the last file. The catalog itself goes along as text, under a key of its own.
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "containers/pickle_writer.hpp"
+#include "containers/placed_sink.hpp"
+#include "core/embedded_catalog.hpp"
+#include "core/partial_output.hpp"
+#include "formats/dcp/embedded_catalog.hpp"
+#include "formats/dcp/metadata_writer.hpp"
+#include "formats/dcp/reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace unishard::converters {
+namespace {
+
+using dcp::Box;
+using dcp::KeyPath;
+using torch::PickleWriter;
+
+constexpr std::string_view kItemRoot = "archive";
+constexpr std::string_view kMetadataFile = ".metadata";
+
+/// Settings that AdamW of torch 2.15 asks a checkpoint for, with their defaults. Older versions
+/// leave out what they do not know.
+const Json& adam_settings() {
+  static const Json settings = {{"lr", 1e-3},
+                                {"betas", Json::array({0.9, 0.999})},
+                                {"eps", 1e-8},
+                                {"weight_decay", 1e-2},
+                                {"amsgrad", false},
+                                {"maximize", false},
+                                {"foreach", nullptr},
+                                {"capturable", false},
+                                {"differentiable", false},
+                                {"fused", nullptr},
+                                {"decoupled_weight_decay", true}};
+  return settings;
+}
+
+/// How many leading rows, and which elements, a rank holds of a tensor: FSDP2's rule.
+std::uint64_t rows_per_rank(const Shape& shape, std::uint32_t world_size) {
+  return (shape[0] + world_size - 1) / world_size;
+}
+
+class Planner {
+ public:
+  Planner(const Catalog& catalog, torch::TorchOutput& output)
+      : catalog_(catalog), output_(output), keys_(dcp::own_keys(catalog)) {}
+
+  torch::OutputPlan plan() {
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
+      add_tensor(i, keys_[i], path_of(i, keys_[i]));
+    add_second_names();
+    find_optimizer();
+    add_steps();
+    add_groups();
+    if (catalog_.client_state.is_object()) add_client_state(catalog_.client_state, {});
+    add_object({{"unishard", false}, {"catalog", false}}, catalog_text(catalog_, keys_));
+    return std::move(plan_);
+  }
+  /// Only after all items have their places, which plan() gives them.
+  std::string metadata() const { return dcp::encode_metadata(tensors_, objects_); }
+
+ private:
+  static constexpr std::string_view kModel = "model", kOptimizer = "optim";
+
+  bool is_of_model(std::size_t index, const std::string& key) const {
+    return key == fmt::format("{}.{}", kModel, catalog_.tensors[index].fqn) &&
+           catalog_.tensors[index].state != dcp::kExtraState;
+  }
+
+  KeyPath path_of(std::size_t index, const std::string& key) const {
+    const TensorInfo& tensor = catalog_.tensors[index];
+    if (tensor.state == dcp::kExtraState) {
+      const auto known = extra_paths().find(key);
+      return known == extra_paths().end() ? KeyPath{{key, false}} : known->second;
+    }
+    if (is_of_model(index, key)) return {{std::string(kModel), false}, {tensor.fqn, false}};
+    return {{std::string(kOptimizer), false},
+            {"state", false},
+            {tensor.fqn, false},
+            {key.substr(key.rfind('.') + 1), false}};
+  }
+
+  /// Paths of the tensors that client_state mentions.
+  const std::unordered_map<std::string, KeyPath>& extra_paths() const {
+    if (!extra_paths_) {
+      extra_paths_.emplace();
+      find_extras(catalog_.client_state, {});
+    }
+    return *extra_paths_;
+  }
+  void find_extras(const Json& value, const KeyPath& path) const {
+    if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string()) {
+      extra_paths_->emplace(value["$tensor"].get<std::string>(), path);
+    } else if (value.is_object() && !value.contains("$type")) {
+      for (const auto& [key, child] : value.items())
+        find_extras(child, extended(path, {key, false}));
+    } else if (value.is_array()) {
+      for (std::size_t i = 0; i < value.size(); ++i)
+        find_extras(value[i], extended(path, {std::to_string(i), true}));
+    }
+  }
+
+  static KeyPath extended(const KeyPath& path, dcp::PathPart part) {
+    KeyPath longer = path;
+    longer.push_back(std::move(part));
+    return longer;
+  }
+  static std::string joined(const KeyPath& path) {
+    std::string key;
+    for (const dcp::PathPart& part : path) key += (key.empty() ? "" : ".") + part.text;
+    return key;
+  }
+
+  static std::string file_of(std::uint64_t rank) { return fmt::format("__{}_0.distcp", rank); }
+  dcp::WrittenItem item_of(std::uint64_t rank, std::size_t archive) const {
+    const torch::TorchOutput::Extent extent = output_.extent(archive);
+    return {file_of(rank), extent.offset, extent.bytes};
+  }
+
+  /// A tensor's box as an item of a rank's file.
+  void add_chunk(dcp::WrittenTensor& tensor, std::size_t index, std::uint64_t rank, Box box,
+                 ElementRange range) {
+    PickleWriter pickle;
+    pickle.tensor(tensor.dtype, box.sizes, "0", range.size());
+    const std::size_t archive = output_.add({file_of(rank),
+                                             std::string(kItemRoot),
+                                             pickle.finish(),
+                                             {range.size() * size_of(tensor.dtype)}});
+    tensor.chunks.emplace_back(std::move(box), item_of(rank, archive));
+    if (!range.empty())
+      plan_.placements.push_back(
+          {static_cast<std::uint32_t>(index), range, archive, 0, 0, tensor.dtype});
+  }
+
+  void add_tensor(std::size_t index, const std::string& key, KeyPath path) {
+    const TensorInfo& info = catalog_.tensors[index];
+    check_free(key);
+    dcp::WrittenTensor tensor{key, std::move(path), info.dtype, info.shape, {}};
+    const bool is_whole = info.state == state::kBuffer || info.state == dcp::kExtraState ||
+                          info.shape.empty() || info.elements() == 0;
+    const std::uint64_t rows = info.shape.empty() ? 1 : info.shape[0];
+    const std::uint64_t step = is_whole ? std::max<std::uint64_t>(rows, 1)
+                                        : rows_per_rank(info.shape, catalog_.world_size);
+    const std::uint64_t row = rows == 0 ? 0 : info.elements() / rows;
+    for (std::uint64_t begin = 0, rank = 0; begin < std::max<std::uint64_t>(rows, 1);
+         begin += step, ++rank) {
+      const std::uint64_t end = std::min(begin + step, rows);
+      Box box{Shape(info.shape.size(), 0), info.shape};
+      if (!info.shape.empty()) {
+        box.offsets[0] = begin;
+        box.sizes[0] = end - begin;
+      }
+      add_chunk(tensor, index, rank, std::move(box), {begin * row, end * row});
+    }
+    tensors_.push_back(std::move(tensor));
+  }
+
+  /// A module's state dict has a tied parameter under each of its names.
+  void add_second_names() {
+    std::unordered_map<std::string_view, std::size_t> model;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (is_of_model(i, keys_[i])) model.emplace(catalog_.tensors[i].fqn, i);
+    }
+    for (const Alias& alias : catalog_.aliases) {
+      const auto target = model.find(alias.target);
+      if (target == model.end()) continue;
+      add_tensor(target->second, fmt::format("{}.{}", kModel, alias.fqn),
+                 {{std::string(kModel), false}, {alias.fqn, false}});
+    }
+  }
+
+  void find_optimizer() {
+    std::unordered_set<std::string_view> seen;
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      const bool is_weight = tensor.state == state::kFp32 || tensor.state == state::kWeights ||
+                             tensor.state == state::kBuffer || tensor.state == dcp::kExtraState;
+      if (is_weight) continue;
+      is_adam_ |= tensor.state == state::kExpAvg;
+      if (seen.insert(tensor.fqn).second) trained_.push_back(tensor.fqn);
+    }
+  }
+
+  void add_steps() {
+    if (!is_adam_) return;  // SGD counts no steps
+    const auto step = static_cast<float>(catalog_.step);
+    for (const std::string& fqn : trained_) {
+      const KeyPath path = {
+          {std::string(kOptimizer), false}, {"state", false}, {fqn, false}, {"step", false}};
+      dcp::WrittenTensor tensor{joined(path), path, DType::Float32, {}, {}};
+      if (used_.contains(tensor.key)) continue;
+      add_chunk(tensor, 0, 0, {}, {0, 1});
+      // The element is no tensor of the catalog.
+      const torch::Placement place = plan_.placements.back();
+      plan_.placements.pop_back();
+      std::vector<std::byte> bytes(sizeof step);
+      std::memcpy(bytes.data(), &step, sizeof step);
+      plan_.constants.push_back({place.archive, 0, 0, std::move(bytes)});
+      tensors_.push_back(std::move(tensor));
+    }
+  }
+
+  void add_groups() {
+    if (trained_.empty()) return;
+    Json groups = catalog_.groups.is_array() && !catalog_.groups.empty()
+                      ? catalog_.groups
+                      : Json::array({Json::object()});
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      Json settings = is_adam_ ? adam_settings() : Json::object();
+      for (const auto& [key, value] : groups[g].items()) settings[key] = value;
+      if (!settings.contains("params")) settings["params"] = params_of(g, groups.size());
+      if (settings.contains("betas") && settings["betas"].is_array())
+        settings["betas"] = {{"$type", "tuple"}, {"items", settings["betas"]}};
+      for (const auto& [key, value] : settings.items()) {
+        add_object({{std::string(kOptimizer), false},
+                    {"param_groups", false},
+                    {std::to_string(g), true},
+                    {key, false}},
+                   value);
+      }
+    }
+  }
+
+  Json params_of(std::size_t group, std::size_t groups) const {
+    std::unordered_map<std::string_view, std::int32_t> group_of;
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      if (tensor.group >= 0) group_of.emplace(tensor.fqn, tensor.group);
+    }
+    Json params = Json::array();
+    for (const std::string& fqn : trained_) {
+      const auto found = group_of.find(fqn);
+      if (groups == 1 ||
+          (found != group_of.end() && found->second == static_cast<std::int32_t>(group)))
+        params.push_back(fqn);
+    }
+    return params;
+  }
+
+  /// As torch flattens a state dict: mappings always, lists where they hold a tensor or a
+  /// container.
+  void add_client_state(const Json& value, const KeyPath& path) {
+    if (value.is_object() && value.contains("$tensor")) return;  // a tensor of the catalog
+    const auto is_plain = [](const Json& child) {
+      return !child.is_structured() || child.contains("$type");
+    };
+    if (value.is_object() && !value.contains("$type")) {
+      for (const auto& [key, child] : value.items())
+        add_client_state(child, extended(path, {key, false}));
+    } else if (value.is_array() && !std::ranges::all_of(value, is_plain)) {
+      for (std::size_t i = 0; i < value.size(); ++i)
+        add_client_state(value[i], extended(path, {std::to_string(i), true}));
+    } else if (!used_.contains(joined(path))) {
+      try {
+        add_object(path, value);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::Unsupported) throw;
+        plan_.notes.push_back(
+            fmt::format("{}: in unishard.catalog only, not under its own key ({})", joined(path),
+                        error.what()));
+      }
+    }
+  }
+
+  void add_object(const KeyPath& path, const Json& value) {
+    const std::string key = joined(path);
+    PickleWriter pickle;
+    torch::write_json(pickle, value, torch::refuse_tensor);
+    check_free(key);
+    const std::size_t archive =
+        output_.add({file_of(0), std::string(kItemRoot), pickle.finish(), {}});
+    objects_.push_back({key, path, item_of(0, archive)});
+  }
+
+  void check_free(const std::string& key) {
+    if (!used_.insert(key).second) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("two values would have the key {} in a DCP folder", unishard::quote(key)),
+            "convert to another format, or rename one of them");
+    }
+  }
+
+  const Catalog& catalog_;
+  torch::TorchOutput& output_;
+  const std::vector<std::string> keys_;
+  torch::OutputPlan plan_;
+  std::vector<dcp::WrittenTensor> tensors_;
+  std::vector<dcp::WrittenObject> objects_;
+  std::vector<std::string> trained_;  // parameters with optimizer states
+  bool is_adam_ = false;
+  std::unordered_set<std::string> used_;
+  mutable std::optional<std::unordered_map<std::string, KeyPath>> extra_paths_;
+};
+
+void write_file(Storage& storage, const Path& path, std::string_view text) {
+  const std::unique_ptr<File> file = storage.create(path);
+  file->write_at(0, std::as_bytes(std::span(text)));
+  file->sync();
+  file->close();
+}
+
+}  // namespace
+
+std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog,
+                                    const WorkSplit& share) {
+  auto partial = std::make_shared<PartialOutput>(storage, std::move(folder),
+                                                 PartialOutput::Shape::Folder, share);
+  auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
+  Planner planner(catalog, *output);
+  torch::OutputPlan plan = planner.plan();
+  auto complete = [partial, &storage, metadata = planner.metadata()] {
+    write_file(storage, partial->path() / kMetadataFile, metadata);
+  };
+  return std::make_unique<torch::PlacedSink>(
+      std::move(catalog), std::move(plan),
+      torch::Ending{.partial = partial, .complete = std::move(complete)}, std::move(output), share);
+}
+
+}  // namespace unishard::converters

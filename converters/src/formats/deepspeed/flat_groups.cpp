@@ -1,0 +1,248 @@
+#include "formats/deepspeed/flat_groups.hpp"
+
+#include "unishard/format/checked.hpp"
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/layout.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+std::size_t index_of(const ParameterTable& table, const std::string& fqn) {
+  return table.find(fqn).value();
+}
+
+std::uint64_t share(std::uint64_t elements, std::uint64_t world_size) {
+  return stage3_range(elements, 0, world_size).size();
+}
+
+void check_group_count(const OptimizerFile& file, std::size_t expected) {
+  if (file.groups.size() == expected) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: {} flat groups; param_shapes and the other ranks have {}", file.name,
+                    file.groups.size(), expected));
+}
+
+}  // namespace
+
+ConcatenatedGroups::ConcatenatedGroups(const ShapeGroups& shapes,
+                                       const std::vector<std::vector<std::uint64_t>>& gaps,
+                                       ParameterTable& table)
+    : table_(table), filled_(shapes.size(), 0) {
+  for (std::size_t g = 0; g < shapes.size(); ++g) {
+    FlatVector vector;
+    for (std::size_t i = 0; i < shapes[g].size(); ++i) {
+      const std::size_t parameter = index_of(table, shapes[g][i].fqn);
+      vector.spans.push_back({parameter, vector.elements});
+      const std::uint64_t gap = g < gaps.size() && i < gaps[g].size() ? gaps[g][i] : 0;
+      vector.elements =
+          checked_add(vector.elements, table.all()[parameter].elements, "elements of a group");
+      vector.elements = checked_add(vector.elements, gap, "elements of a group");
+    }
+    vectors_.push_back(std::move(vector));
+  }
+}
+
+void ConcatenatedGroups::add_state(std::size_t group, const FlatState& state, std::uint64_t visible,
+                                   const std::string& file) {
+  if (state.view.elements() < visible) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: {} of group {} has {} elements, fp32 has {}", file,
+                                          state.name, group, state.view.elements(), visible));
+  }
+  const FlatVector& vector = vectors_[group];
+  const ElementRange here{filled_[group], filled_[group] + visible};
+  auto span = std::ranges::lower_bound(vector.spans, here.begin, {}, &FlatSpan::begin);
+  if (span != vector.spans.begin()) --span;  // the one that may reach into `here`
+  for (; span != vector.spans.end() && span->begin <= here.end; ++span) {
+    const std::uint64_t elements = table_.all()[span->parameter].elements;
+    const ElementRange part = intersect(here, {span->begin, span->begin + elements});
+    if (!part.empty()) {
+      table_.add_piece(span->parameter, state.name,
+                       {{part.begin - span->begin, part.end - span->begin},
+                        state.view,
+                        part.begin - here.begin});
+    } else if (elements == 0) {  // its state must be known all the same
+      table_.add_piece(span->parameter, state.name, {{0, 0}, state.view, 0});
+    }
+  }
+}
+
+void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
+  check_group_count(file, vectors_.size());
+  for (std::size_t g = 0; g < vectors_.size(); ++g) {
+    const FlatGroup& group = file.groups[g];
+    // The moments are padded where the master may be cut at the group's end: it says what counts.
+    const std::uint64_t visible = group.master.view.elements();
+    checked_add(filled_[g], visible, "elements of a group");
+    add_state(g, group.master, visible, file.name);
+    for (const FlatState& state : group.states) add_state(g, state, visible, file.name);
+    filled_[g] += visible;
+  }
+}
+
+void ConcatenatedGroups::check_ends(std::uint64_t world_size, const std::string& where) const {
+  for (std::size_t g = 0; g < vectors_.size(); ++g) {
+    const std::uint64_t padding =
+        filled_[g] - vectors_[g].elements;  // wraps when there are too few
+    if (filled_[g] >= vectors_[g].elements && padding < 2 * world_size) continue;
+    raise(ErrorCode::Corrupt,
+          fmt::format(
+              "{}: the partitions of group {} hold {} elements, its parameters in param_shapes "
+              "have {}: the files are not of one save",
+              where, g, filled_[g], vectors_[g].elements));
+  }
+}
+
+SlicedGroups::SlicedGroups(const ShapeGroups& shapes, std::uint64_t world_size,
+                           ParameterTable& table, Storage& storage, std::shared_ptr<FilePool> pool,
+                           Path folder)
+    : table_(table),
+      world_size_(world_size),
+      storage_(storage),
+      pool_(std::move(pool)),
+      folder_(std::move(folder)) {
+  for (const auto& group : shapes) {
+    FlatVector vector;
+    for (const NamedShape& named : group) {
+      const std::size_t parameter = index_of(table, named.fqn);
+      vector.spans.push_back({parameter, vector.elements});
+      vector.elements =
+          checked_add(vector.elements, share(table.all()[parameter].elements, world_size),
+                      "elements of a group");
+    }
+    vectors_.push_back(std::move(vector));
+  }
+}
+
+Path SlicedGroups::swap_folder(std::uint32_t rank) const {
+  return folder_ / "offloaded_tensors" / fmt::format("rank{:02}", rank);
+}
+
+/// Ids of the swapped sub-groups in their order, from file names alone: for files of torch versions
+/// that drop the attribute ds_id. Ids rise with the sub-groups as long as there is one group.
+std::vector<std::string> SlicedGroups::swap_ids(const OptimizerFile& file,
+                                                std::uint32_t rank) const {
+  const Path folder = swap_folder(rank);
+  if (storage_.kind(folder) != EntryKind::Directory) return {};
+  std::vector<std::pair<std::vector<std::uint32_t>, std::string>> found;
+  for (const Entry& entry : storage_.list(folder)) {
+    constexpr std::string_view kSuffix = ".tensor.swp";
+    if (!entry.name.ends_with(kSuffix)) continue;
+    std::string id = entry.name.substr(0, entry.name.size() - kSuffix.size());
+    if (auto numbers = match_numbers("#_#", id))
+      found.emplace_back(std::move(*numbers), std::move(id));
+  }
+  std::ranges::sort(found);
+  const auto is_swapped = [&](std::size_t g) {
+    return vectors_[g].elements > 0 && file.groups[g].master.view.elements() == 0;
+  };
+  std::size_t swapped = 0;
+  for (std::size_t g = 0; g < vectors_.size(); ++g) {
+    if (is_swapped(g)) ++swapped;
+  }
+  if (file.settings.size() != 1 || found.size() != swapped) {
+    raise(
+        ErrorCode::Unsupported,
+        fmt::format("{}: {} sub-groups are swapped out, and nothing tells which of the {} files of "
+                    "{} are theirs",
+                    file.name, swapped, found.size(), folder.string()));
+  }
+  std::vector<std::string> ids;
+  std::size_t next = 0;
+  for (std::size_t g = 0; g < vectors_.size(); ++g) {
+    ids.push_back(is_swapped(g) ? found[next++].second : std::string());
+  }
+  return ids;
+}
+
+TensorView SlicedGroups::swapped(const FlatState& state, std::string id, std::uint32_t rank,
+                                 std::uint64_t elements) const {
+  const Path file = swap_folder(rank) / (id + ".tensor.swp");
+  if (!is_plain_name(id) || storage_.kind(file) != EntryKind::File) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} of rank {} was swapped out to NVMe, and {} is missing",
+                      folder_.string(), state.name, rank, file.string()),
+          "copy the folder offloaded_tensors of the node that wrote it");
+  }
+  return raw_view(open_window(pool_, file), state.view.dtype, elements);
+}
+
+void SlicedGroups::add_state(std::size_t group, const std::string& state, const TensorView& view,
+                             std::uint32_t rank) {
+  for (const FlatSpan& span : vectors_[group].spans) {
+    const ElementRange range =
+        stage3_range(table_.all()[span.parameter].elements, rank, world_size_);
+    // Rank 0 always has its piece, also of a parameter without elements.
+    if (!range.empty() || rank == 0)
+      table_.add_piece(span.parameter, state, {range, view, span.begin});
+  }
+}
+
+void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
+  check_group_count(file, vectors_.size());
+  std::vector<std::string>
+      ids;  // by sub-group; asked for when a swapped state does not tell its own
+  for (std::size_t g = 0; g < vectors_.size(); ++g) {
+    const FlatGroup& group = file.groups[g];
+    const std::uint64_t elements = vectors_[g].elements;
+    const auto add = [&](const FlatState& state, bool is_master) {
+      const std::uint64_t held = state.view.elements();
+      if (held == elements) return add_state(g, state.name, state.view, rank);
+      if (held != 0) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: {} of sub-group {} has {} elements; its parameters need {}",
+                          file.name, state.name, g, held, elements));
+      }
+      if (state.swap_id.empty() && ids.empty()) ids = swap_ids(file, rank);
+      std::string id = state.swap_id;
+      if (id.empty() && g < ids.size())
+        id = is_master ? ids[g] : fmt::format("{}-{}", state.name, ids[g]);
+      add_state(g, state.name, swapped(state, std::move(id), rank, elements), rank);
+    };
+    add(group.master, true);
+    for (const FlatState& state : group.states) add(state, false);
+  }
+}
+
+std::vector<NamedShape> undo_round_robin(const std::vector<NamedShape>& reordered,
+                                         std::uint64_t world_size) {
+  std::vector<NamedShape> original(reordered.size());
+  std::size_t next = 0;
+  for (std::uint64_t first = 0; first < std::min<std::uint64_t>(world_size, reordered.size());
+       ++first) {
+    for (std::uint64_t i = first; i < original.size(); i += world_size)
+      original[i] = reordered[next++];
+  }
+  return original;
+}
+
+ShapeGroups regroup(const ShapeGroups& shapes, const std::vector<FlatGroup>& groups,
+                    std::uint64_t world_size, const std::string& where) {
+  ShapeGroups regrouped(groups.size());
+  std::vector<NamedShape> all;
+  for (const auto& group : shapes) all.insert(all.end(), group.begin(), group.end());
+  auto next = all.begin();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::uint64_t left = groups[g].master.view.elements();
+    while (next != all.end()) {
+      const std::uint64_t part = share(element_count(next->shape), world_size);
+      if (part > left || left == 0) break;
+      left -= part;
+      regrouped[g].push_back(*next++);
+    }
+    if (left == 0) continue;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: no run of the parameters in param_shapes fills sub-group {}", where, g));
+  }
+  if (next != all.end()) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: parameter {} is in no sub-group", where, unishard::quote(next->fqn)));
+  }
+  return regrouped;
+}
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,77 @@
+#pragma once
+// From flat partitions to parameters. Stages 1 and 2 cut the concatenation of a group's parameters
+// over the ranks; stage 3 cuts every parameter by itself and concatenates each rank's parts.
+#include "formats/deepspeed/optimizer_file.hpp"
+#include "formats/deepspeed/parameter_table.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace unishard::converters::deepspeed {
+
+/// Where a parameter begins in the flat vector (stages 1, 2) or in every rank's part of it (stage
+/// 3).
+struct FlatSpan {
+  std::size_t parameter = 0;  ///< in the ParameterTable
+  std::uint64_t begin = 0;
+};
+struct FlatVector {
+  std::vector<FlatSpan> spans;  ///< ascending
+  std::uint64_t elements = 0;   ///< without padding at the end
+};
+
+/// The vectors of stages 1 and 2, ranks in ascending order.
+class ConcatenatedGroups {
+ public:
+  /// `gaps`: unused elements after each parameter; empty when there are none.
+  ConcatenatedGroups(const ShapeGroups& shapes, const std::vector<std::vector<std::uint64_t>>& gaps,
+                     ParameterTable& table);
+  void add_rank(const OptimizerFile& file);
+  /// Throws Corrupt when the partitions hold fewer or many more elements than the parameters.
+  void check_ends(std::uint64_t world_size, const std::string& where) const;
+
+ private:
+  void add_state(std::size_t group, const FlatState& state, std::uint64_t visible,
+                 const std::string& file);
+
+  ParameterTable& table_;
+  std::vector<FlatVector> vectors_;
+  std::vector<std::uint64_t> filled_;  ///< elements of each group on the ranks so far
+};
+
+/// The sub-groups of stage 3, any order of ranks.
+class SlicedGroups {
+ public:
+  /// `folder`: the tag's, where offloaded_tensors lie.
+  SlicedGroups(const ShapeGroups& shapes, std::uint64_t world_size, ParameterTable& table,
+               Storage& storage, std::shared_ptr<FilePool> pool, Path folder);
+  void add_rank(const OptimizerFile& file, std::uint32_t rank);
+
+ private:
+  Path swap_folder(std::uint32_t rank) const;
+  std::vector<std::string> swap_ids(const OptimizerFile& file, std::uint32_t rank) const;
+  TensorView swapped(const FlatState& state, std::string id, std::uint32_t rank,
+                     std::uint64_t elements) const;
+  void add_state(std::size_t group, const std::string& state, const TensorView& view,
+                 std::uint32_t rank);
+
+  ParameterTable& table_;
+  std::vector<FlatVector> vectors_;
+  std::uint64_t world_size_;
+  Storage& storage_;
+  std::shared_ptr<FilePool> pool_;
+  Path folder_;
+};
+
+/// Names of round-robin files in their group's own order: param_shapes lists number 0, W, 2W, ...
+/// first, then 1, W + 1, ...
+std::vector<NamedShape> undo_round_robin(const std::vector<NamedShape>& reordered,
+                                         std::uint64_t world_size);
+
+/// Cuts the shapes of stage 3 anew so that they fit the flat groups' lengths: for files whose
+/// param_shapes do not follow the sub-groups.
+ShapeGroups regroup(const ShapeGroups& shapes, const std::vector<FlatGroup>& groups,
+                    std::uint64_t world_size, const std::string& where);
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,273 @@
+#include "formats/deepspeed/layout.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/staging_names.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+/// "#" stands for a decimal number.
+struct NamePattern {
+  std::string_view pattern;
+  FileRole role;
+  int rank_number, model_number;  // which "#" they are; -1: none
+};
+
+constexpr std::array<NamePattern, 12> kNames = {{
+    {"mp_rank_#_model_states.pt", FileRole::Model, -1, 0},
+    {"zero_pp_rank_#_mp_rank_#_model_states.pt", FileRole::RankModel, 0, 1},
+    {"zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, 0, 1},
+    {"bf16_zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, 0, 1},
+    {"fp16_zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, 0, 1},
+    {"zero_pp_rank_#_mp_rank_#optim_states.pt", FileRole::Optimizer, 0, 1},  // before 0.3.x
+    {"layer_#-model_states.pt", FileRole::Layer, -1, -1},
+    {"layer_#-model_#-model_states.pt", FileRole::Layer, -1, -1},
+    {"layer_#_expert_#_mp_rank_#_model_states.pt", FileRole::Expert, -1, 2},
+    {"expert_#_mp_rank_#_model_states.pt", FileRole::Expert, -1, 1},
+    {"expp_rank_#_mp_rank_#_optim_states.pt", FileRole::Expert, -1, 1},
+    {"expp_rank_#_mp_rank_#optim_states.pt", FileRole::Expert, -1, 1},
+}};
+
+bool has_universal_parts(Storage& storage, const Path& zero) {
+  if (storage.kind(zero) != EntryKind::Directory) return false;
+  if (storage.kind(zero / "optimizer_state.pt") == EntryKind::File) return true;
+  const std::vector<Entry> entries = storage.list(zero);
+  const auto parameter = std::ranges::find(entries, EntryKind::Directory, &Entry::kind);
+  return parameter != entries.end() &&
+         storage.kind(zero / parameter->name / "fp32.pt") == EntryKind::File;
+}
+
+std::string list_tags(Storage& storage, const Path& path, const FolderKind& kind) {
+  const std::vector<std::string> tags = tags_of(storage, path, kind);
+  if (tags.empty()) return "there is no tag";
+  std::vector<std::string> quoted;
+  for (const std::string& tag : tags) quoted.push_back(unishard::quote(tag));
+  return fmt::format("the tags there are: {}", fmt::join(quoted, ", "));
+}
+
+/// The content of the latest file, as DeepSpeed reads it: without white space around.
+std::string latest_tag(Storage& storage, const Path& file) {
+  constexpr std::uint64_t kNameBytes = 4096;
+  constexpr std::string_view kSpace = " \t\r\n\v\f";
+  std::string text = read_text(storage, file, kNameBytes);
+  text.erase(0, std::min(text.find_first_not_of(kSpace), text.size()));
+  while (!text.empty() && kSpace.find(text.back()) != std::string_view::npos) text.pop_back();
+  if (!is_plain_name(text)) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} is not the name of a folder", file.string(), unishard::quote(text)),
+          "choose a checkpoint with --tag");
+  }
+  return text;
+}
+
+Path tag_folder(Storage& storage, const Path& path, const std::string& tag, const FolderKind& kind,
+                const std::string& named_by) {
+  const Path folder = path / tag;
+  if (storage.kind(folder) != EntryKind::Directory) {
+    raise(ErrorCode::NotFound,
+          fmt::format("{}: {} does not exist, but {} names it; {}", path.string(),
+                      unishard::quote(tag), named_by, list_tags(storage, path, kind)),
+          "choose one of them with --tag");
+  }
+  return folder;
+}
+
+using ByRank = std::map<std::uint32_t, Path>;
+
+void add_rank(ByRank& files, std::uint32_t rank, const Path& file) {
+  const auto [known, is_new] = files.emplace(rank, file);
+  if (is_new) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: both {} and {} are the file of rank {}: the folder mixes two saves",
+                    file.parent_path().string(), unishard::quote(known->second.filename().string()),
+                    unishard::quote(file.filename().string()), rank),
+        "remove those of the older save");
+}
+
+void refuse_parallel(const Path& folder, const std::string& name, const FileName& parsed) {
+  if (parsed.role == FileRole::Layer) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} is a layer of a pipeline; pipeline parallelism is not read",
+                      folder.string(), unishard::quote(name)),
+          "load it with DeepSpeed and save the model without a PipelineModule");
+  }
+  if (parsed.role == FileRole::Expert) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} belongs to a mixture of experts; expert parallelism is not read",
+                      folder.string(), unishard::quote(name)));
+  }
+  if (parsed.role != FileRole::Other && parsed.model_rank > 0) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} is of model-parallel rank {}; tensor and pipeline parallelism are "
+                      "not read, because the files do not say how the tensors were cut",
+                      folder.string(), unishard::quote(name), parsed.model_rank),
+          "merge the ranks with the framework that cut them (Megatron's checkpoint tools), "
+          "and save again");
+  }
+  if (name.find("_states.pt-") != std::string::npos) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} was written by DeepSpeed's Fast checkpoint writer, whose parts are "
+                      "not read",
+                      folder.string(), unishard::quote(name)),
+          "save with the default writer (no checkpoint.writer in the configuration)");
+  }
+}
+
+/// "1, 2, 5 and 12 more".
+std::string some(const std::vector<std::uint64_t>& ranks) {
+  constexpr std::size_t kShown = 16;
+  const std::size_t shown = std::min(kShown, ranks.size());
+  const std::string text = fmt::format(
+      "{}", fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  return shown == ranks.size() ? text : fmt::format("{} and {} more", text, ranks.size() - shown);
+}
+
+}  // namespace
+
+std::optional<std::vector<std::uint32_t>> match_numbers(std::string_view pattern,
+                                                        std::string_view name) {
+  constexpr std::size_t kDigits = 9;
+  std::vector<std::uint32_t> numbers;
+  std::size_t at = 0;
+  for (const char c : pattern) {
+    if (c != '#') {
+      if (at >= name.size() || name[at++] != c) return std::nullopt;
+      continue;
+    }
+    std::uint32_t number = 0;
+    const std::size_t begin = at;
+    for (; at < name.size() && name[at] >= '0' && name[at] <= '9'; ++at) {
+      if (at - begin == kDigits) return std::nullopt;
+      number = number * 10 + static_cast<std::uint32_t>(name[at] - '0');
+    }
+    if (at == begin) return std::nullopt;
+    numbers.push_back(number);
+  }
+  if (at != name.size()) return std::nullopt;
+  return numbers;
+}
+
+FileName parse_file_name(std::string_view name) {
+  for (const NamePattern& row : kNames) {
+    const auto numbers = match_numbers(row.pattern, name);
+    if (!numbers) continue;
+    FileName parsed;
+    parsed.role = row.role;
+    if (row.rank_number >= 0) parsed.rank = (*numbers)[static_cast<std::size_t>(row.rank_number)];
+    if (row.model_number >= 0)
+      parsed.model_rank = (*numbers)[static_cast<std::size_t>(row.model_number)];
+    return parsed;
+  }
+  return {};
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+bool is_universal_tag(Storage& storage, const Path& folder) {
+  return storage.kind(folder) == EntryKind::Directory &&
+         has_universal_parts(storage, folder / "zero");
+}
+
+bool is_regular_tag(Storage& storage, const Path& folder) {
+  if (storage.kind(folder) != EntryKind::Directory) return false;
+  const auto is_ours = [](const Entry& entry) {
+    return entry.kind == EntryKind::File && parse_file_name(entry.name).role != FileRole::Other;
+  };
+  return std::ranges::any_of(storage.list(folder), is_ours) && !is_universal_tag(storage, folder);
+}
+
+std::vector<std::string> tags_of(Storage& storage, const Path& folder, const FolderKind& kind) {
+  std::vector<std::string> tags;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
+    if (kind.is_tag(storage, folder / entry.name)) tags.push_back(entry.name);
+  }
+  return tags;
+}
+
+Path choose_tag(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+                const FolderKind& kind) {
+  if (tag && !is_plain_name(*tag)) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is not the name of a tag", unishard::quote(*tag)));
+  }
+  if (kind.is_tag(storage, path)) {
+    if (!tag || path.filename() == *tag) return path;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is one checkpoint, not a folder of tags", path.string()),
+          "leave --tag away, or name the folder above it");
+  }
+  if (tag) return tag_folder(storage, path, *tag, kind, "--tag");
+  const Path latest = path / kind.latest_file;
+  if (storage.kind(latest) == EntryKind::File) {
+    return tag_folder(storage, path, latest_tag(storage, latest), kind,
+                      std::string(kind.latest_file));
+  }
+  const std::vector<std::string> tags = tags_of(storage, path, kind);
+  if (tags.size() == 1) return path / tags.front();
+  raise(tags.empty() ? ErrorCode::NotFound : ErrorCode::InvalidArgument,
+        fmt::format("{}: no file {} says which checkpoint is meant; {}", path.string(),
+                    kind.latest_file, list_tags(storage, path, kind)),
+        "choose one with --tag");
+}
+
+RankFiles find_rank_files(Storage& storage, const Path& folder) {
+  RankFiles files;
+  files.folder = folder;
+  ByRank rank_models, optimizers;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind != EntryKind::File) continue;
+    const FileName parsed = parse_file_name(entry.name);
+    refuse_parallel(folder, entry.name, parsed);
+    const Path file = folder / entry.name;
+    if (parsed.role == FileRole::Model) files.model = file;
+    if (parsed.role == FileRole::RankModel) add_rank(rank_models, parsed.rank, file);
+    if (parsed.role == FileRole::Optimizer) add_rank(optimizers, parsed.rank, file);
+  }
+  files.rank_models.assign(rank_models.begin(), rank_models.end());
+  files.optimizers.assign(optimizers.begin(), optimizers.end());
+  return files;
+}
+
+void check_complete(const Path& folder, const std::vector<std::pair<std::uint32_t, Path>>& files,
+                    std::uint64_t world_size, std::string_view what, std::string_view said_by) {
+  if (world_size == 0 || world_size > limits::kWorldSize) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} says {} ranks; 1 to {} are possible", folder.string(), said_by,
+                      world_size, limits::kWorldSize));
+  }
+  std::vector<std::uint64_t> missing, surplus;
+  std::uint64_t next = 0;
+  for (const auto& [rank, file] : files) {
+    for (; next < rank && next < world_size; ++next) missing.push_back(next);
+    if (rank >= world_size) surplus.push_back(rank);
+    next = std::uint64_t{rank} + 1;
+  }
+  for (; next < world_size; ++next) missing.push_back(next);
+  if (!missing.empty()) {
+    raise(
+        ErrorCode::Corrupt,
+        fmt::format("{}: the {} files of rank {} are missing ({} says {} ranks, {} files are here)",
+                    folder.string(), what, some(missing), said_by, world_size, files.size()),
+        "copy them from the nodes that wrote them, or use another checkpoint");
+  }
+  if (!surplus.empty()) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} files of rank {} are left from another save ({} says {} ranks)",
+                      folder.string(), what, some(surplus), said_by, world_size),
+          "remove them, if the run that saved last had that many ranks");
+  }
+}
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,184 @@
+#include "formats/deepspeed/model_file.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/model_keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+[[noreturn]] void refuse(const TorchFile& file, std::string_view problem, std::string_view hint) {
+  raise(ErrorCode::Unsupported, fmt::format("{}: {}", file.name(), problem), std::string(hint));
+}
+
+/// More than zero of something, in a number or a list.
+bool any(std::optional<Value> value) {
+  if (!value) return false;
+  return value->is_sequence() ? value->size() > 0
+                              : value->is(NodeKind::Int) && value->integer() > 0;
+}
+
+void refuse_parallel(const TorchFile& file, Value root) {
+  const auto degree = [&](std::string_view key) -> std::int64_t {
+    const auto dimensions = present(root, "checkpoint_parallel_dimensions");
+    const auto found = dimensions ? present(*dimensions, key) : std::nullopt;
+    return found ? found->integer() : 1;
+  };
+  if (root.at("module").is_none() || degree("pp_degree") > 1) {
+    refuse(file, "the model was cut into the layers of a pipeline, which are not read",
+           "load it with DeepSpeed and save the model without a PipelineModule");
+  }
+  const auto model_parallel = present(root, "mp_world_size");
+  if (degree("tp_degree") > 1 || (model_parallel && model_parallel->integer() > 1)) {
+    refuse(file, "the run was tensor-parallel, and the files do not say how tensors were cut",
+           "merge the ranks with the framework that cut them, and save again");
+  }
+  if (any(present(root, "num_experts")) || any(present(root, "ds_autoep_layers"))) {
+    refuse(file, "the model is a mixture of experts, whose expert files are not read", "");
+  }
+}
+
+/// Second names by equal storage, offset and geometry: for files without shared_params.
+std::vector<std::pair<std::string, std::string>> ties_by_storage(const ModelFile& model) {
+  using Place = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
+  std::set<std::string> buffers;
+  if (model.buffer_names) buffers.insert(model.buffer_names->begin(), model.buffer_names->end());
+  std::map<Place, std::string> first;
+  std::vector<std::pair<std::string, std::string>> ties;
+  for (const auto& [name, view] : model.module) {
+    if (view.elements() == 0 || !view.storage) continue;
+    if (buffers.contains(name)) continue;
+    const Place place{view.storage_key, view.offset, view.shape, view.strides, view.dtype};
+    const auto [known, is_new] = first.emplace(place, name);
+    if (!is_new) ties.emplace_back(name, known->second);
+  }
+  return ties;
+}
+
+std::vector<std::pair<std::string, std::string>> read_aliases(Value root, const ModelFile& model) {
+  const auto shared = present(root, "shared_params");
+  if (!shared) return ties_by_storage(model);
+  std::vector<std::pair<std::string, std::string>> aliases;
+  for (std::size_t i = 0; i < shared->pair_count(); ++i) {
+    aliases.emplace_back(shared->key(i).string(), shared->value(i).string());
+  }
+  return aliases;
+}
+
+std::vector<NamedView> read_frozen(const TorchFile& file, Value root, Notes& notes) {
+  const auto fragments = present(root, "frozen_param_fragments");
+  if (!fragments) return {};
+  std::vector<NamedView> views = named_views(file, *fragments, "frozen parameter", notes);
+  for (const NamedView& frozen : views) {
+    if (info(frozen.view.dtype).kind == Kind::Float) continue;
+    refuse(file,
+           fmt::format("frozen parameter {} is quantised ({}), and its scales are not in the files",
+                       unishard::quote(frozen.name), name_of(frozen.view.dtype)),
+           "save without zero_quantized_nontrainable_weights");
+  }
+  return views;
+}
+
+Json read_position(const TorchFile& file, Value root, Notes& notes) {
+  Json position = Json::object();
+  for (const char* key : {"global_steps", "skipped_steps", "global_samples"}) {
+    if (const auto count = present(root, key)) position[key] = count->integer();
+  }
+  for (const char* key : {"data_sampler", "random_ltd"}) {
+    if (const auto state = present(root, key))
+      position[key] = exact_json(*state, key, file.pickle().bytes().size(), notes);
+  }
+  return position;
+}
+
+constexpr const char* kOwnSection = "unishard";
+
+Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
+  Json client;
+  for (std::size_t i = 0; i < root.pair_count(); ++i) {
+    if (!root.key(i).is(NodeKind::Str)) {
+      notes.add("left out: an entry of the client state whose key is not a text");
+      continue;
+    }
+    const std::string key(root.key(i).string());
+    if (is_deepspeed_key(key) || key == kOwnSection) continue;
+    client[key] = exact_json(root.value(i), fmt::format("client_state.{}", key),
+                             file.pickle().bytes().size(), notes);
+  }
+  return client;
+}
+
+/// The section of our own sink; its position and schedule say more than DeepSpeed's.
+void read_own(const TorchFile& file, Value root, ModelFile& model, Notes& notes) {
+  const auto section = present(root, kOwnSection);
+  if (!section || !section->is_dict()) return;
+  model.own = exact_json(*section, kOwnSection, file.pickle().bytes().size(), notes);
+  if (!model.own.is_object()) model.own = Json::object();
+  if (model.own.contains("data_position")) model.data_position = model.own["data_position"];
+  if (model.own.contains("scheduler")) model.scheduler = model.own["scheduler"];
+}
+
+void note_sparse(Value root, Notes& notes) {
+  for (const char* key : {"sparse_tensor_module_names", "csr_tensor_module_names"}) {
+    const auto names = present(root, key);
+    if (!names) continue;
+    const Value list =
+        names->calls("builtins.set") && names->args().size() == 1 ? names->args()[0] : *names;
+    if ((list.is_sequence() || list.is(NodeKind::Set)) && list.size() > 0)
+      notes.add(fmt::format("left out: {} ({} modules)", key, list.size()));
+  }
+}
+
+}  // namespace
+
+ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes) {
+  const Value root = file.root();
+  if (!root.is_dict() || !root.find("module")) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: not a model file of DeepSpeed: it has no module", file.name()));
+  }
+  refuse_parallel(file, root);
+  ModelFile model;
+  model.name = file.name();
+  model.module = named_views(file, root.at("module"), "module entry", notes);
+  if (const auto names = present(root, "buffer_names")) {
+    model.buffer_names.emplace();
+    for (std::size_t i = 0; i < names->size(); ++i)
+      model.buffer_names->emplace_back((*names)[i].string());
+  }
+  if (const auto shapes = present(root, "param_shapes")) model.param_shapes = shape_groups(*shapes);
+  if (const auto shapes = present(root, "frozen_param_shapes"))
+    model.frozen_shapes = named_shapes(*shapes);
+  model.frozen_fragments = read_frozen(file, root, notes);
+  if (!placeholders || present(root, "shared_params")) model.aliases = read_aliases(root, model);
+  if (const auto size = present(root, "dp_world_size")) model.world_size = size->unsigned_int();
+  model.data_position = read_position(file, root, notes);
+  model.global_steps = model.data_position.value("global_steps", std::int64_t{0});
+  model.skipped_steps = model.data_position.value("skipped_steps", std::int64_t{0});
+  if (const auto version = present(root, "ds_version")) model.version = version->string();
+  const std::uint64_t bytes = file.pickle().bytes().size();
+  if (const auto state = present(root, "lr_scheduler"))
+    model.scheduler = exact_json(*state, "lr_scheduler", bytes, notes);
+  if (const auto config = present(root, "ds_config"))
+    model.config = plain_json(file, *config, "ds_config", notes);
+  model.client_state = read_client_state(file, root, notes);
+  read_own(file, root, model, notes);
+  note_sparse(root, notes);
+  return model;
+}
+
+Json zero_setting(const Json& config, const char* key) {
+  if (!config.is_object() || !config.contains("zero_optimization")) return nullptr;
+  const Json& zero = config["zero_optimization"];
+  return zero.is_object() && zero.contains(key) ? zero[key] : Json();
+}
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,37 @@
+#pragma once
+// One *_model_states.pt file: the module, the shapes of what lies in the flat partitions, counters.
+#include "formats/deepspeed/pickle_fields.hpp"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace unishard::converters::deepspeed {
+
+struct ModelFile {
+  std::string name;
+  std::vector<NamedView> module;  ///< parameters and buffers in the model's order
+  std::optional<std::vector<std::string>> buffer_names;  ///< nullopt before 0.5.0
+  std::optional<ShapeGroups> param_shapes;               ///< per flat group; nullopt at stage 0
+  std::vector<NamedShape> frozen_shapes;
+  std::vector<NamedView> frozen_fragments;
+  std::vector<std::pair<std::string, std::string>> aliases;  ///< second name, first name
+  std::optional<std::uint64_t> world_size;
+  std::int64_t global_steps = 0, skipped_steps = 0;
+  std::string version;  ///< of DeepSpeed; empty when not told
+  Json data_position, scheduler, config, client_state;
+  /// What our own sink keeps for us beside the client state: `rng`, `step` (when no state has one)
+  /// and, at stage 0, `parameters` (the fqns of every group). An object, empty in DeepSpeed's own
+  /// files.
+  Json own = Json::object();
+};
+
+/// Throws Unsupported for models that are cut in other ways than by ZeRO, and for quantised
+/// weights. `placeholders`: ZeRO stage 3, the module's parameters are empty.
+ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes);
+
+/// config["zero_optimization"][key], null when there is none.
+Json zero_setting(const Json& config, const char* key);
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,170 @@
+#include "formats/deepspeed/optimizer_file.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+std::vector<std::uint64_t> counts(Value value) {
+  if (value.is(NodeKind::Int)) return {value.unsigned_int()};
+  std::vector<std::uint64_t> out;
+  for (std::size_t i = 0; i < value.size(); ++i) out.push_back(value[i].unsigned_int());
+  return out;
+}
+
+/// The name under which DeepSpeed swapped this tensor to NVMe: the attribute ds_id, if torch kept
+/// it.
+std::string swap_id_of(Value tensor) {
+  const auto attributes = TorchFile::attributes(tensor);
+  if (!attributes) return {};
+  const auto id = present(*attributes, "ds_id");
+  return id && id->is(NodeKind::Str) ? std::string(id->text()) : std::string();
+}
+
+FlatState flat_state(const TorchFile& file, const std::string& name, Value tensor) {
+  FlatState state{name, tensor_of(file, tensor, name), swap_id_of(tensor)};
+  if (state.view.shape.size() != 1) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: a flat partition of {} dimensions", file.name(),
+                                          state.view.shape.size()));
+  }
+  return state;
+}
+
+void read_masters(const TorchFile& file, Value masters, OptimizerFile& out) {
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    FlatGroup group;
+    group.master = flat_state(file, std::string(state::kFp32), masters[i]);
+    out.groups.push_back(std::move(group));
+  }
+}
+
+/// torch's {"state", "param_groups"}, or the list of per-group dicts of elastic checkpoints.
+void read_base_optimizer(const TorchFile& file, Value optimizer, OptimizerFile& out, Notes& notes) {
+  const auto read = [&](std::size_t group, std::optional<Value> entries) {
+    FlatGroup& flat = out.groups[group];
+    if (entries) read_states(file, *entries, 1, flat.states, flat.step, notes);
+  };
+  if (optimizer.is_sequence()) {
+    if (optimizer.size() != out.groups.size()) {
+      raise(ErrorCode::Corrupt, fmt::format("{}: states of {} groups, but {} groups", file.name(),
+                                            optimizer.size(), out.groups.size()));
+    }
+    for (std::size_t i = 0; i < optimizer.size(); ++i) read(i, optimizer[i]);
+    return;
+  }
+  out.settings = read_group_settings(file, optimizer.at("param_groups"), out.members, notes);
+  const Value states = optimizer.at("state");
+  for (std::size_t i = 0; i < out.groups.size(); ++i) read(i, state_of(states, i));
+}
+
+}  // namespace
+
+std::optional<Value> state_of(Value state, std::uint64_t index) {
+  for (std::size_t i = 0; i < state.pair_count(); ++i) {
+    const Value key = state.key(i);
+    if (key.is(NodeKind::Int) && key.integer() == static_cast<std::int64_t>(index))
+      return state.value(i);
+  }
+  return std::nullopt;
+}
+
+void read_states(const TorchFile& file, Value entries, std::optional<std::size_t> dimensions,
+                 std::vector<FlatState>& states, std::optional<std::int64_t>& step, Notes& notes) {
+  for (std::size_t i = 0; i < entries.pair_count(); ++i) {
+    const std::string name(entries.key(i).string());
+    const Value value = entries.value(i);
+    if (name == "step") {
+      step = step_of(file, value);
+    } else if (value.is_none()) {
+      continue;  // a state that the optimizer does not use
+    } else if (!TorchFile::is_tensor(value)) {
+      notes.add(fmt::format("left out: optimizer state {} (it is not a tensor)", name));
+    } else if (const TensorView view = tensor_of(file, value, name);
+               dimensions && view.shape.size() != *dimensions) {
+      notes.add(
+          fmt::format("left out: optimizer state {} ({} dimensions)", name, view.shape.size()));
+    } else {
+      states.push_back({name, view, swap_id_of(value)});
+    }
+  }
+}
+
+Json read_group_settings(const TorchFile& file, Value param_groups,
+                         std::vector<std::vector<std::uint64_t>>& members, Notes& notes) {
+  Json groups = Json::array();
+  members.clear();
+  for (std::size_t i = 0; i < param_groups.size(); ++i) {
+    const Value group = param_groups[i];
+    const auto experts = present(group, "moe");
+    if (experts && experts->is(NodeKind::Bool) && experts->boolean()) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("{}: parameter group {} holds experts of a mixture-of-experts model, which "
+                        "are not read",
+                        file.name(), i));
+    }
+    Json settings = Json::object();
+    for (std::size_t k = 0; k < group.pair_count(); ++k) {
+      const std::string key(group.key(k).string());
+      if (key == "params") continue;
+      settings[key] =
+          plain_json(file, group.value(k), fmt::format("param_groups.{}.{}", i, key), notes);
+    }
+    groups.push_back(std::move(settings));
+    const auto params = present(group, "params");
+    const bool numbered =
+        params && params->is_sequence() && (params->size() == 0 || (*params)[0].is(NodeKind::Int));
+    members.push_back(numbered ? counts(*params) : std::vector<std::uint64_t>());
+  }
+  return groups;
+}
+
+Json read_loss_scaler(const TorchFile& file, std::optional<Value> scaler, Notes& notes) {
+  if (!scaler) return nullptr;
+  if (scaler->is_dict()) return plain_json(file, *scaler, "loss_scaler", notes);
+  const auto fields = scaler->state();
+  if (!fields || !fields->is_dict()) {
+    notes.add("left out: the loss scaler (an object without fields)");
+    return nullptr;
+  }
+  return plain_json(file, *fields, "loss_scaler", notes);
+}
+
+OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes) {
+  const Value inner = file.root().at("optimizer_state_dict");
+  OptimizerFile out;
+  out.name = file.name();
+  if (const auto version = present(file.root(), "ds_version")) out.version = version->string();
+  const auto full = present(inner, "fp32_flat_groups");
+  const auto partitioned = present(inner, "single_partition_of_fp32_groups");
+  if (!full && !partitioned) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: neither fp32_flat_groups nor single_partition_of_fp32_groups: not the "
+                      "optimizer file of a ZeRO stage that is read",
+                      file.name()));
+  }
+  // BF16_Optimizer writes no zero_stage; it partitions as stage 1 does.
+  const auto stage = present(inner, "zero_stage");
+  out.stage = stage ? zero_stage(*stage) : full ? 3 : 1;
+  if ((out.stage == 3) != full.has_value() || out.stage == 0) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: its zero_stage is {}, but its partitions are those "
+                                          "of stage {}",
+                                          file.name(), out.stage, full ? "3" : "1 or 2"));
+  }
+  read_masters(file, full ? *full : *partitioned, out);
+  read_base_optimizer(file, inner.at(full ? "optimizer_state_dict" : "base_optimizer_state"), out,
+                      notes);
+  if (const auto partitions = present(inner, "partition_count"))
+    out.partition_counts = counts(*partitions);
+  if (const auto gaps = present(inner, "param_alignment_paddings")) {
+    for (std::size_t i = 0; i < gaps->size(); ++i) out.gaps.push_back(counts((*gaps)[i]));
+  }
+  if (const auto shapes = present(inner, "param_shapes")) out.param_shapes = shape_groups(*shapes);
+  out.loss_scaler = read_loss_scaler(file, present(inner, "loss_scaler"), notes);
+  return out;
+}
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,268 @@
+#include "formats/deepspeed/parameter_table.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/model_keys.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_set>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+/// Gathers the catalog's tensors in the module's order.
+class Assembler {
+ public:
+  Assembler(const Assembly& assembly, PiecedCatalog& out, Notes& notes)
+      : in_(assembly), out_(out), notes_(notes) {
+    if (in_.model->buffer_names)
+      buffers_.insert(in_.model->buffer_names->begin(), in_.model->buffer_names->end());
+    for (const auto& [second, first] : in_.model->aliases) {
+      if (!in_.parameters->find(second)) aliases_.emplace(second, first);
+    }
+  }
+
+  void run() {
+    for (const NamedView& entry : in_.model->module) add_entry(entry);
+    for (const Parameter& parameter : in_.parameters->all()) {
+      if (!done_.contains(parameter.fqn)) add_parameter(parameter, nullptr);
+    }
+    for (const NamedView& frozen : in_.model->frozen_fragments) {
+      if (!done_.contains(frozen.name) && !aliases_.contains(frozen.name)) add_frozen(frozen);
+    }
+    add_aliases();
+  }
+
+ private:
+  void add_entry(const NamedView& entry) {
+    if (done_.contains(entry.name)) {
+      raise(ErrorCode::Corrupt, fmt::format("{}: the module names {} twice", in_.model->name,
+                                            unishard::quote(entry.name)));
+    }
+    if (aliases_.contains(entry.name)) return;
+    if (const auto found = in_.parameters->find(entry.name)) {
+      add_parameter(in_.parameters->all()[*found], &entry.view);
+    } else if (is_buffer(entry)) {
+      emit(entry.name, state::kBuffer, entry.view.shape, whole(entry.view));
+    } else {
+      add_frozen(entry);
+    }
+  }
+
+  bool is_buffer(const NamedView& entry) const {
+    if (in_.model->buffer_names) return buffers_.contains(entry.name);
+    constexpr std::array<std::string_view, 3> kBatchNorm = {"running_mean", "running_var",
+                                                            "num_batches_tracked"};
+    const std::string_view name = entry.name;
+    return std::ranges::any_of(kBatchNorm, [&](std::string_view s) { return name.ends_with(s); });
+  }
+
+  void add_parameter(const Parameter& parameter, const TensorView* weights) {
+    done_.insert(parameter.fqn);
+    for (const StatePieces& state : parameter.states) {
+      emit(parameter.fqn, state.state, parameter.shape, state.pieces).group = parameter.group;
+    }
+    if (weights != nullptr) add_weights(parameter, *weights);
+  }
+
+  /// The module's own copy of a trainable parameter. Equal to the master in a run of one precision.
+  void add_weights(const Parameter& parameter, const TensorView& weights) {
+    const auto has = [&](std::string_view name) {
+      return std::ranges::find(parameter.states, name, &StatePieces::state);
+    };
+    if (has(state::kWeights) != parameter.states.end()) return;
+    const auto master = has(state::kFp32);
+    const bool has_master = master != parameter.states.end();
+    if (has_master && master->pieces.front().view.dtype == weights.dtype) return;
+    if (!in_.placeholders || weights.shape == parameter.shape) {
+      if (weights.shape != parameter.shape) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: {} has {} elements in the module and {} in param_shapes",
+                          in_.model->name, unishard::quote(parameter.fqn), weights.elements(),
+                          parameter.elements));
+      }
+      emit(parameter.fqn, state::kWeights, parameter.shape, whole(weights)).group = parameter.group;
+    } else if (has_master && master->pieces.front().view.dtype == DType::Float32 &&
+               (weights.dtype == DType::BFloat16 || weights.dtype == DType::Float16)) {
+      TensorInfo& tensor = emit(parameter.fqn, state::kWeights, parameter.shape, {});
+      tensor.group = parameter.group;
+      tensor.dtype = weights.dtype;
+      tensor.derived = true;
+    }
+  }
+
+  void add_frozen(const NamedView& entry) {
+    done_.insert(entry.name);
+    if (const auto found = in_.frozen->find(entry.name); found != in_.frozen->end()) {
+      emit(entry.name, state::kWeights, found->second.shape, found->second.pieces).frozen = true;
+    } else if (in_.placeholders && entry.view.elements() == 0) {
+      done_.erase(entry.name);
+      notes_.add(fmt::format("left out: {} (no file holds its data)", entry.name));
+    } else {
+      emit(entry.name, state::kWeights, entry.view.shape, whole(entry.view)).frozen =
+          in_.has_optimizer;
+    }
+  }
+
+  void add_aliases() {
+    for (const auto& [second, first] : in_.model->aliases) {
+      if (!aliases_.contains(second) || done_.contains(second)) continue;
+      std::string target = first;
+      for (std::size_t hops = 0; aliases_.contains(target) && hops < aliases_.size(); ++hops)
+        target = aliases_.at(target);
+      if (done_.contains(target)) {
+        out_.catalog.aliases.push_back({second, target});
+      } else {
+        notes_.add(
+            fmt::format("left out: {}, another name of {}, which no file holds", second, target));
+      }
+    }
+  }
+
+  static std::vector<ViewPiece> whole(const TensorView& view) {
+    return {{{0, view.elements()}, view, 0}};
+  }
+
+  TensorInfo& emit(const std::string& fqn, std::string_view state, const Shape& shape,
+                   std::vector<ViewPiece> pieces) {
+    done_.insert(fqn);
+    TensorInfo tensor;
+    tensor.fqn = fqn;
+    tensor.state = state;
+    tensor.shape = shape;
+    if (!pieces.empty()) tensor.dtype = pieces.front().view.dtype;
+    out_.pieces.push_back(std::move(pieces));
+    out_.catalog.tensors.push_back(std::move(tensor));
+    return out_.catalog.tensors.back();
+  }
+
+  const Assembly& in_;
+  PiecedCatalog& out_;
+  Notes& notes_;
+  std::unordered_set<std::string> buffers_, done_;
+  std::unordered_map<std::string, std::string> aliases_;
+};
+
+/// The piece that begins with the parameter's first element; null when it has none.
+const ViewPiece* first_piece(const std::vector<ViewPiece>& pieces) {
+  const auto found = std::ranges::find_if(pieces, [](const ViewPiece& piece) {
+    return piece.range.begin == 0 && !piece.range.empty();
+  });
+  return found == pieces.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::size_t ParameterTable::add(const std::string& fqn, Shape shape, std::int32_t group) {
+  if (!by_name_.emplace(fqn, parameters_.size()).second) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("parameter {} occurs twice in the optimizer's groups", unishard::quote(fqn)));
+  }
+  Parameter parameter;
+  parameter.fqn = fqn;
+  parameter.elements = element_count(shape);
+  parameter.shape = std::move(shape);
+  parameter.group = group;
+  parameters_.push_back(std::move(parameter));
+  return parameters_.size() - 1;
+}
+
+void ParameterTable::add_piece(std::size_t parameter, const std::string& state, ViewPiece piece) {
+  auto& states = parameters_.at(parameter).states;
+  auto found = std::ranges::find(states, state, &StatePieces::state);
+  if (found == states.end()) found = states.insert(states.end(), {state, {}});
+  found->pieces.push_back(std::move(piece));
+}
+
+std::optional<std::size_t> ParameterTable::find(const std::string& fqn) const {
+  const auto found = by_name_.find(fqn);
+  if (found == by_name_.end()) return std::nullopt;
+  return found->second;
+}
+
+ElementRange stage3_range(std::uint64_t elements, std::uint64_t rank, std::uint64_t world_size) {
+  const std::uint64_t piece = elements / world_size + (elements % world_size != 0 ? 1 : 0);
+  const std::uint64_t begin = piece == 0 || rank > elements / piece ? elements : rank * piece;
+  return {begin, begin + std::min(piece, elements - begin)};
+}
+
+void assemble(const Assembly& assembly, PiecedCatalog& out, Notes& notes) {
+  Assembler(assembly, out, notes).run();
+}
+
+Json describe_groups(const Json& settings, const ParameterTable& parameters) {
+  std::vector<Json> names(settings.is_array() ? settings.size() : 0, Json::array());
+  for (const Parameter& parameter : parameters.all()) {
+    if (parameter.group < 0) continue;
+    const auto group = static_cast<std::size_t>(parameter.group);
+    if (group >= names.size()) names.resize(group + 1, Json::array());
+    names[group].push_back(parameter.fqn);
+  }
+  Json groups = Json::array();
+  for (std::size_t g = 0; g < names.size(); ++g) {
+    Json group = settings.is_array() && g < settings.size() ? settings[g] : Json::object();
+    group["params"] = std::move(names[g]);
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+void take_run_facts(const ModelFile& model, Catalog& catalog) {
+  catalog.data_position = model.data_position;
+  catalog.scheduler = model.scheduler;
+  catalog.config = model.config;
+  catalog.client_state = model.client_state;
+  if (model.own.contains("rng")) catalog.rng = model.own["rng"];
+  catalog.producer = {{"library", "deepspeed"}};
+  if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
+  if (!model.version.empty()) catalog.producer["version"] = model.version;
+}
+
+std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
+                         Notes& notes) {
+  const std::int64_t counted = std::max<std::int64_t>(0, model.global_steps - model.skipped_steps);
+  if (steps.empty()) {
+    const auto own = model.own.find("step");
+    const bool is_count = own != model.own.end() && own->is_number_integer();
+    return is_count ? own->get<std::int64_t>() : counted;
+  }
+  const auto [least, most] = std::ranges::minmax(steps);
+  if (least != most) {
+    notes.add(fmt::format("the optimizer's step differs between parameters: {} to {}; {} is kept",
+                          least, most, most));
+  }
+  if (most != counted) {
+    notes.add(
+        fmt::format("the optimizer counts {} steps, the run {} (global_steps - "
+                    "skipped_steps); the optimizer's are kept",
+                    most, counted));
+  }
+  return most;
+}
+
+std::vector<std::string> disagreeing_weights(const ModelFile& model,
+                                             const ParameterTable& parameters) {
+  constexpr std::uint64_t kCompared = 64;
+  std::vector<std::string> names;
+  for (const NamedView& entry : model.module) {
+    const auto found = parameters.find(entry.name);
+    if (!found || entry.view.elements() == 0 || !entry.view.storage) continue;
+    const auto& states = parameters.all()[*found].states;
+    const auto master = std::ranges::find(states, state::kFp32, &StatePieces::state);
+    if (master == states.end()) continue;
+    const ViewPiece* piece = first_piece(master->pieces);
+    if (piece == nullptr || info(piece->view.dtype).kind != Kind::Float) continue;
+    if (info(entry.view.dtype).kind != Kind::Float) continue;
+    const std::uint64_t count = std::min({kCompared, piece->range.size(), entry.view.elements()});
+    const bool agree = rounds_to(floats(piece->view, piece->first, count), entry.view.dtype,
+                                 floats(entry.view, 0, count));
+    if (!agree) names.push_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace unishard::converters::deepspeed

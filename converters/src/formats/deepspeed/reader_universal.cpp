@@ -1,0 +1,333 @@
+// A universal checkpoint: zero/<fqn>/<state>.pt holds each state whole; the model file beside it
+// has frozen parameters, buffers and counters. ds_to_universal writes payloads of stages 1 and 2 as
+// {"param": tensor}, of stage 3 as a flat tensor; for stages 1 and 2 it also writes a fp32.pt for
+// each frozen parameter, second name and buffer, cast to float32: those are taken from the model
+// file.
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/flat_groups.hpp"
+#include "formats/deepspeed/frozen_pieces.hpp"
+#include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/optimizer_file.hpp"
+#include "formats/deepspeed/reader.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace unishard::converters {
+namespace deepspeed {
+namespace {
+
+constexpr std::string_view kMaster = "fp32.pt";
+
+/// Names of the parameters that have a folder below zero/, and the files in it.
+using ParameterFolders = std::map<std::string, std::vector<std::string>>;
+
+/// A parameter's name may hold "/": then its folder lies deeper.
+void find_folders(Storage& storage, const Path& folder, const std::string& name, unsigned depth,
+                  ParameterFolders& out) {
+  constexpr unsigned kDepth = 16;
+  if (depth > kDepth) return;
+  for (const Entry& entry : storage.list(folder)) {
+    const std::string inner = name.empty() ? entry.name : fmt::format("{}/{}", name, entry.name);
+    if (entry.kind == EntryKind::Directory)
+      find_folders(storage, folder / entry.name, inner, depth + 1, out);
+    if (entry.kind == EntryKind::File && entry.name.ends_with(".pt") && !name.empty())
+      out[name].push_back(entry.name);
+  }
+}
+
+class UniversalReader {
+ public:
+  UniversalReader(Storage& storage, const Path& folder)
+      : storage_(storage),
+        pool_(reading_pool(storage)),
+        files_(find_rank_files(storage, folder)),
+        zero_(folder / "zero"),
+        where_(folder.string()) {}
+
+  std::unique_ptr<Source> read() {
+    read_model();
+    find_folders(storage_, zero_, {}, 0, folders_);
+    if (storage_.kind(zero_ / "optimizer_state.pt") == EntryKind::File) {
+      read_optimizer_state(open(zero_ / "optimizer_state.pt"));
+    } else {
+      notes_.add("zero/optimizer_state.pt is missing: there are no settings of parameter groups");
+    }
+    add_parameters();
+    check_states();
+    for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
+    if (steps_.empty()) steps_ = common_steps_;
+    check_weights();
+    Catalog& catalog = parts_.catalog;
+    catalog.world_size = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(model_.world_size.value_or(1), 1, ~0u));
+    catalog.stage = stage();
+    catalog.step = choose_step(steps_, model_, notes_);
+    catalog.groups = describe_groups(settings_, parameters_);
+    catalog.loss_scaler = loss_scaler_;
+    take_run_facts(model_, catalog);
+    assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
+    parts_.format = "deepspeed-universal";
+    parts_.notes = notes_.lines();
+    return make_pieced_source(std::move(parts_), where_);
+  }
+
+ private:
+  TorchFile open(const Path& path) const { return TorchFile(open_window(pool_, path)); }
+  bool has_placeholders() const { return !files_.model; }
+
+  std::uint32_t stage() const {
+    if (stage_) return *stage_;
+    const Json configured = zero_setting(model_.config, "stage");
+    if (configured.is_number_integer() && configured >= 0 && configured <= 3)
+      return configured.get<std::uint32_t>();
+    return has_placeholders() ? 3 : 1;
+  }
+
+  void read_model() {
+    if (files_.model) {
+      model_ = read_model_file(open(*files_.model), false, notes_);
+      frozen_ = whole_frozen(model_);
+      return;
+    }
+    if (files_.rank_models.empty()) {
+      raise(ErrorCode::Corrupt, fmt::format("{}: no *_model_states.pt beside zero/", where_),
+            "copy the model files of the checkpoint that it was made from");
+    }
+    model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);
+    if (model_.frozen_shapes.empty()) return;  // the other ranks' files hold nothing of interest
+    const std::uint64_t world_size = model_.world_size.value_or(files_.rank_models.size());
+    check_complete(files_.folder, files_.rank_models, world_size, "model", "dp_world_size");
+    FrozenSlices slices(model_, world_size);
+    for (const auto& [rank, path] : files_.rank_models) {
+      slices.add_rank(rank == 0 ? model_ : read_model_file(open(path), true, notes_), rank, notes_);
+    }
+    frozen_ = slices.take();
+  }
+
+  void read_optimizer_state(const TorchFile& file) {
+    const Value root = file.root();
+    if (const auto stage = present(root, "zero_stage")) stage_ = zero_stage(*stage);
+    loss_scaler_ = read_loss_scaler(file, present(root, "loss_scaler"), notes_);
+    const auto inner = present(root, "optimizer_state_dict");
+    auto groups = present(root, "param_groups");
+    if (inner && !groups) groups = present(*inner, "param_groups");
+    if (groups) settings_ = read_group_settings(file, *groups, members_, notes_);
+    if (!inner) return;
+    // Stage 3 has no step.pt: the steps are those of the sub-groups.
+    const auto states = present(*inner, "state");
+    for (std::size_t i = 0; states && i < states->pair_count(); ++i) {
+      if (const auto step = present(states->value(i), "step"))
+        common_steps_.push_back(step_of(file, *step));
+    }
+  }
+
+  /// The trainable parameters with their shapes and groups, in the groups' own order.
+  void add_parameters() {
+    if (!model_.param_shapes) return add_unlisted();
+    const ShapeGroups& shapes = *model_.param_shapes;
+    const std::size_t groups = settings_.is_array() ? settings_.size() : 0;
+    std::vector<std::int32_t> group_of(shapes.size(), -1);
+    if (groups == shapes.size()) {
+      for (std::size_t g = 0; g < groups; ++g) group_of[g] = static_cast<std::int32_t>(g);
+    } else if (groups > 0) {
+      group_of = owners(members_, shapes.size(), where_);
+    }
+    const bool is_round_robin = uses_round_robin();
+    for (std::size_t g = 0; g < shapes.size(); ++g) {
+      const auto names =
+          is_round_robin ? undo_round_robin(shapes[g], model_.world_size.value_or(1)) : shapes[g];
+      for (const NamedShape& named : names) {
+        if (!folders_.contains(named.fqn)) raise_missing(named.fqn);
+        parameters_.add(named.fqn, named.shape, group_of[g]);
+      }
+    }
+    note_unlisted();
+  }
+
+  /// An optimizer keeps the same states of all parameters of a group, so a file that only some of
+  /// them have was lost. The states of different groups may differ.
+  void check_states() const {
+    std::map<std::int32_t, std::set<std::string>> of_group;
+    for (const Parameter& parameter : parameters_.all()) {
+      const std::vector<std::string>& files = folders_.at(parameter.fqn);
+      of_group[parameter.group].insert(files.begin(), files.end());
+    }
+    for (const Parameter& parameter : parameters_.all()) {
+      if (parameter.group < 0) continue;
+      const std::vector<std::string>& files = folders_.at(parameter.fqn);
+      for (const std::string& wanted : of_group.at(parameter.group)) {
+        if (std::ranges::find(files, wanted) == files.end()) raise_missing(parameter.fqn, wanted);
+      }
+    }
+  }
+
+  [[noreturn]] void raise_missing(const std::string& fqn, std::string_view file = kMaster) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: zero/{}/{} is missing: the conversion to this folder did not finish",
+                      where_, fqn, file),
+          "convert the regular checkpoint again");
+  }
+
+  bool uses_round_robin() const {
+    return !has_placeholders() &&
+           zero_setting(model_.config, "round_robin_gradients") == Json(true);
+  }
+
+  static bool is_trained(const std::vector<std::string>& files) {
+    return std::ranges::any_of(files, [](const std::string& file) { return file != kMaster; });
+  }
+
+  /// A folder that is neither a listed parameter nor a copy of something in the model file.
+  void note_unlisted() {
+    std::set<std::string_view> in_model;
+    for (const NamedView& entry : model_.module) in_model.insert(entry.name);
+    for (const auto& [name, files] : folders_) {
+      if (!parameters_.find(name) && !in_model.contains(name))
+        notes_.add(fmt::format("left out: zero/{}, which the model file does not know", name));
+    }
+  }
+
+  /// Without param_shapes (folders made by other tools): the folders that have more than fp32.pt,
+  /// in the module's order as far as it names them.
+  void add_unlisted() {
+    const std::size_t groups = settings_.is_array() ? settings_.size() : 0;
+    const std::int32_t group = groups == 1 ? 0 : -1;
+    std::set<std::string> left;
+    for (const auto& [name, files] : folders_) {
+      if (is_trained(files)) left.insert(name);
+    }
+    for (const NamedView& entry : model_.module) {
+      if (left.erase(entry.name) > 0)
+        parameters_.add(entry.name, shape_of_folder(entry.name), group);
+    }
+    for (const std::string& name : left) parameters_.add(name, shape_of_folder(name), group);
+    if (groups > 1)
+      notes_.add(
+          "the model file has no param_shapes: which parameter is in which group is unknown");
+    add_folders_without_model();
+  }
+
+  /// fp32.pt alone, and nothing in the model file: all there is of a frozen parameter.
+  void add_folders_without_model() {
+    std::set<std::string_view> in_model;
+    for (const NamedView& entry : model_.module) in_model.insert(entry.name);
+    for (const auto& [name, files] : folders_) {
+      if (is_trained(files) || in_model.contains(name)) continue;
+      TensorView view = payload(zero_ / name / kMaster);
+      const Shape shape = view.shape;
+      frozen_[name] = {shape, {{{0, view.elements()}, view, 0}}};
+      model_.frozen_fragments.push_back({name, std::move(view)});
+    }
+  }
+
+  Shape shape_of_folder(const std::string& name) {
+    const Path file = zero_ / name / kMaster;
+    if (storage_.kind(file) != EntryKind::File) raise_missing(name);
+    return payload(file).shape;
+  }
+
+  TensorView payload(const Path& path) const {
+    const TorchFile file = open(path);
+    const auto param = present(file.root(), "param");
+    return tensor_of(file, param ? *param : file.root(), "its payload");
+  }
+
+  void read_states_of(std::size_t index) {
+    const std::string fqn = parameters_.all()[index].fqn;
+    std::vector<std::string> names = folders_.at(fqn);
+    // fp32 first, the others by name.
+    const auto master = std::ranges::find(names, kMaster);
+    if (master == names.end()) raise_missing(fqn);
+    std::rotate(names.begin(), master, master + 1);
+    for (const std::string& name : names) {
+      const Path path = zero_ / fqn / name;
+      if (name == "step.pt") {
+        steps_.push_back(read_step(path));
+      } else {
+        add_state(index, path, name.substr(0, name.size() - 3));
+      }
+    }
+  }
+
+  std::int64_t read_step(const Path& path) const {
+    const TorchFile file = open(path);
+    const auto param = present(file.root(), "param");
+    return step_of(file, param ? *param : file.root());
+  }
+
+  void add_state(std::size_t index, const Path& path, const std::string& state) {
+    const Parameter& parameter = parameters_.all()[index];
+    const TensorView view = payload(path);
+    const bool is_flat = view.shape.size() == 1 && view.elements() == parameter.elements;
+    if (view.shape != parameter.shape && !is_flat) {
+      if (view.shape.empty())
+        return notes_.add(fmt::format("left out: optimizer state {} (a number)", state));
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: shape ({}), but the parameter's is ({})", path.string(),
+                        fmt::join(view.shape, ", "), fmt::join(parameter.shape, ", ")));
+    }
+    parameters_.add_piece(index, state, {{0, view.elements()}, view, 0});
+  }
+
+  /// The converter takes the order of round-robin partitions for the plain one, without an error.
+  void check_weights() {
+    const std::vector<std::string> names = disagreeing_weights(model_, parameters_);
+    if (names.empty()) return;
+    if (uses_round_robin()) {
+      raise(
+          ErrorCode::Corrupt,
+          fmt::format("{}: the values of {} and {} more are not its own: ds_to_universal mixes up "
+                      "the parameters of runs with round_robin_gradients",
+                      where_, unishard::quote(names.front()), names.size() - 1),
+          "convert the regular checkpoint with UniShard");
+    }
+    notes_.add(fmt::format("{} parameters, first {}, are not in the module what fp32.pt rounds to",
+                           names.size(), unishard::quote(names.front())));
+  }
+
+  Storage& storage_;
+  std::shared_ptr<FilePool> pool_;
+  RankFiles files_;
+  Path zero_;
+  std::string where_;
+  ModelFile model_;
+  FrozenTable frozen_;
+  ParameterFolders folders_;
+  ParameterTable parameters_;
+  Json settings_, loss_scaler_;
+  std::vector<std::vector<std::uint64_t>> members_;
+  std::vector<std::int64_t> steps_, common_steps_;
+  std::optional<std::uint32_t> stage_;
+  PiecedCatalog parts_;
+  Notes notes_;
+};
+
+}  // namespace
+}  // namespace deepspeed
+
+bool is_deepspeed_universal(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  return deepspeed::is_universal_tag(storage, path) ||
+         storage.kind(path / "latest_universal") == EntryKind::File ||
+         !deepspeed::tags_of(storage, path, deepspeed::kUniversal).empty();
+}
+
+std::unique_ptr<Source> open_deepspeed_universal(Storage& storage, const Path& path,
+                                                 const std::optional<std::string>& tag) {
+  const Path folder = deepspeed::choose_tag(storage, path, tag, deepspeed::kUniversal);
+  if (!deepspeed::is_universal_tag(storage, folder)) {
+    raise(ErrorCode::NotFound,
+          fmt::format("{}: no zero/<parameter>/fp32.pt of a universal checkpoint is in it",
+                      folder.string()),
+          "choose another checkpoint with --tag");
+  }
+  return deepspeed::UniversalReader(storage, folder).read();
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,308 @@
+#include "formats/deepspeed/stage0.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/flat_groups.hpp"
+#include "formats/deepspeed/slot_matcher.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+constexpr std::string_view kNoNames =
+    "load it with DeepSpeed and save it with ZeRO stage 1, whose files hold names";
+
+/// A numbered parameter of the optimizer.
+struct Slot {
+  std::optional<TensorView> master;  ///< nullopt: the module has the only copy
+  std::vector<FlatState> states;
+
+  /// The parameter's shape: that of its master copy, or of its largest state.
+  std::optional<Shape> shape() const {
+    if (master) return master->shape;
+    const auto largest = std::ranges::max_element(
+        states, {}, [](const FlatState& state) { return state.view.elements(); });
+    if (largest == states.end()) return std::nullopt;
+    return largest->view.shape;
+  }
+};
+using Slots = std::vector<std::vector<Slot>>;  // by group
+
+/// Parameters of the module in its order, without buffers and second names.
+std::vector<const NamedView*> candidates_of(const ModelFile& model) {
+  std::set<std::string_view> others;
+  if (model.buffer_names) others.insert(model.buffer_names->begin(), model.buffer_names->end());
+  for (const auto& [second, first] : model.aliases) others.insert(second);
+  std::vector<const NamedView*> candidates;
+  for (const NamedView& entry : model.module) {
+    if (!others.contains(entry.name) && info(entry.view.dtype).kind == Kind::Float)
+      candidates.push_back(&entry);
+  }
+  return candidates;
+}
+
+bool all_equal(const std::vector<double>& numbers) {
+  return std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) == numbers.end();
+}
+
+/// Whether weights can be what the master copy (or, without one, the moments) says. The master
+/// rounds to the weights; and weights that are all alike, as initialised, were not moved by unlike
+/// moments.
+bool values_fit(const Slot& slot, const TensorView& weights) {
+  constexpr std::uint64_t kCompared = 1024;
+  const std::uint64_t count = std::min(kCompared, weights.elements());
+  const std::vector<double> narrow = floats(weights, 0, count);
+  if (slot.master) return rounds_to(floats(*slot.master, 0, count), weights.dtype, narrow);
+  if (count < 2 || !all_equal(narrow)) return true;
+  return std::ranges::all_of(slot.states, [&](const FlatState& state) {
+    return state.view.shape != weights.shape || info(state.view.dtype).kind != Kind::Float ||
+           all_equal(floats(state.view, 0, count));
+  });
+}
+
+class Stage0Reader {
+ public:
+  Stage0Reader(const TorchFile& file, const ModelFile& model, Notes& notes)
+      : file_(file), notes_(notes), candidates_(candidates_of(model)) {
+    if (model.own.contains("parameters")) read_names(model.own["parameters"]);
+  }
+
+  Stage0Optimizer read(Value optimizer) {
+    out_.is_there = true;
+    const auto wrapped = present(optimizer, "optimizer_state_dict");
+    const Value base = wrapped ? *wrapped : optimizer;
+    out_.settings = read_group_settings(file_, base.at("param_groups"), members_, notes_);
+    read_scaler(optimizer);
+    if (const auto flat = present(optimizer, "fp32_groups_flat")) {
+      read_flat(base.at("state"), *flat);
+    } else {
+      read_shaped(base.at("state"), present(optimizer, "fp32_groups"));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view problem) const {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {}; ZeRO stage 0 stores optimizer states without names", file_.name(),
+                      problem),
+          std::string(kNoNames));
+  }
+
+  /// The fqns of every group, where our own sink wrote them.
+  void read_names(const Json& groups) {
+    std::map<std::string, std::size_t> index;
+    for (std::size_t c = 0; c < candidates_.size(); ++c) index.emplace(candidates_[c]->name, c);
+    named_.emplace();
+    for (const Json& group : groups) {
+      auto& names = named_->emplace_back();
+      if (!group.is_array()) refuse("unishard.parameters is not a list of lists");
+      for (const Json& name : group) {
+        const auto found = name.is_string() ? index.find(name.get<std::string>()) : index.end();
+        if (found == index.end())
+          refuse("unishard.parameters names a parameter that the module lacks");
+        names.push_back(found->second);
+        index.erase(found);
+      }
+    }
+  }
+
+  void read_scaler(Value optimizer) {
+    if (!present(optimizer, "cur_scale")) return;
+    for (const char* key : {"dynamic_loss_scale", "cur_scale", "cur_iter", "last_overflow_iter",
+                            "scale_factor", "scale_window"}) {
+      if (const auto value = present(optimizer, key))
+        out_.loss_scaler[key] = plain_json(file_, *value, key, notes_);
+    }
+  }
+
+  void add_step(const std::optional<std::int64_t>& step) {
+    if (step) out_.steps.push_back(*step);
+  }
+
+  /// FP16_Optimizer: one flat vector per group. The module's 16-bit weights lie in such vectors,
+  /// too.
+  void read_flat(Value state, Value masters) {
+    OptimizerFile rank;
+    rank.name = file_.name();
+    ShapeGroups shapes;
+    for (std::size_t g = 0; g < masters.size(); ++g) {
+      FlatGroup group;
+      group.master = {
+          std::string(state::kFp32), tensor_of(file_, masters[g], "fp32_groups_flat"), {}};
+      if (const auto entries = state_of(state, g))
+        read_states(file_, *entries, 1, group.states, group.step, notes_);
+      add_step(group.step);
+      shapes.push_back(flat_order(g, group.master.view, masters.size() == 1));
+      for (const NamedShape& named : shapes.back())
+        out_.parameters.add(named.fqn, named.shape, static_cast<std::int32_t>(g));
+      rank.groups.push_back(std::move(group));
+    }
+    ConcatenatedGroups groups(shapes, {}, out_.parameters);
+    groups.add_rank(rank);
+    groups.check_ends(1, file_.name());
+  }
+
+  /// The parameters of flat group `g`: those in the storage that has its size and rounded values.
+  std::vector<NamedShape> flat_order(std::size_t g, const TensorView& master, bool is_only_group) {
+    if (named_ && g < named_->size()) {
+      std::vector<const NamedView*> entries;
+      for (const std::size_t candidate : (*named_)[g]) entries.push_back(candidates_[candidate]);
+      if (tiles(entries, master)) return shapes_of(entries);
+    }
+    std::map<std::string, std::vector<const NamedView*>> storages;
+    for (const NamedView* entry : candidates_) storages[entry->view.storage_key].push_back(entry);
+    for (auto& [key, entries] : storages) {
+      std::ranges::stable_sort(entries, {}, [](const NamedView* e) { return e->view.offset; });
+      if (used_.contains(key) || !tiles(entries, master)) continue;
+      used_.insert(key);
+      return shapes_of(entries);
+    }
+    if (is_only_group && tiles(candidates_, master)) return shapes_of(candidates_);
+    refuse(fmt::format("no run of the module's weights is the flat fp32 vector of group {}", g));
+  }
+
+  static bool tiles(const std::vector<const NamedView*>& entries, const TensorView& master) {
+    constexpr std::uint64_t kCompared = 64;
+    std::uint64_t at = 0;
+    for (const NamedView* entry : entries) {
+      const std::uint64_t elements = entry->view.elements();
+      if (elements > master.elements() - at) return false;
+      const std::uint64_t count = std::min(kCompared, elements);
+      if (!rounds_to(floats(master, at, count), entry->view.dtype, floats(entry->view, 0, count)))
+        return false;
+      at += elements;
+    }
+    return at == master.elements();
+  }
+
+  static std::vector<NamedShape> shapes_of(const std::vector<const NamedView*>& entries) {
+    std::vector<NamedShape> shapes;
+    for (const NamedView* entry : entries) shapes.push_back({entry->name, entry->view.shape});
+    return shapes;
+  }
+
+  /// States in the parameters' own shapes, with (FP16_UnfusedOptimizer) or without master copies.
+  void read_shaped(Value state, std::optional<Value> masters) {
+    const Slots slots = read_slots(state, masters);
+    const auto chosen = choose(slots);
+    for (std::size_t g = 0; g < slots.size(); ++g) {
+      for (std::size_t k = 0; k < slots[g].size(); ++k)
+        add_parameter(*candidates_[chosen[g][k]], slots[g][k], static_cast<std::int32_t>(g));
+    }
+  }
+
+  Slots read_slots(Value state, std::optional<Value> masters) {
+    Slots slots;
+    for (std::size_t g = 0; g < members_.size(); ++g) {
+      slots.emplace_back();
+      for (std::size_t k = 0; k < members_[g].size(); ++k) {
+        Slot slot;
+        if (masters) slot.master = tensor_of(file_, (*masters)[g][k], "fp32_groups");
+        std::optional<std::int64_t> step;
+        if (const auto entries = state_of(state, members_[g][k]))
+          read_states(file_, *entries, std::nullopt, slot.states, step, notes_);
+        add_step(step);
+        slots.back().push_back(std::move(slot));
+      }
+    }
+    return slots;
+  }
+
+  /// result[group][slot]: index into candidates_.
+  std::vector<std::vector<std::size_t>> choose(const Slots& slots) {
+    std::vector<std::size_t> sizes;
+    for (const auto& group : slots) sizes.push_back(group.size());
+    const auto shape_fits = [&](std::size_t g, std::size_t k, std::size_t candidate) {
+      const auto shape = slots[g][k].shape();
+      return !shape || *shape == candidates_[candidate]->view.shape;
+    };
+    if (named_) return take_names(sizes, shape_fits);
+    const SlotMatcher by_shape(sizes, candidates_.size(), shape_fits);
+    if (by_shape.outcome() == SlotMatcher::Outcome::One) return by_shape.solution();
+    if (by_shape.outcome() == SlotMatcher::Outcome::None) {
+      refuse("the optimizer's states do not follow the order of the module's parameters");
+    }
+    std::map<std::tuple<std::size_t, std::size_t, std::size_t>, bool> known;
+    const SlotMatcher by_value(sizes, candidates_.size(),
+                               [&](std::size_t g, std::size_t k, std::size_t c) {
+                                 if (!shape_fits(g, k, c)) return false;
+                                 const auto [found, is_new] = known.try_emplace({g, k, c}, false);
+                                 if (is_new)
+                                   found->second = values_fit(slots[g][k], candidates_[c]->view);
+                                 return found->second;
+                               });
+    if (by_value.outcome() == SlotMatcher::Outcome::One) {
+      notes_.add(
+          "stage 0 stores optimizer states without names; orders and shapes left a choice, "
+          "which the values decided");
+      return by_value.solution();
+    }
+    refuse_choice(by_value.outcome() == SlotMatcher::Outcome::Several ? by_value : by_shape);
+  }
+
+  template <class Fits>
+  std::vector<std::vector<std::size_t>> take_names(const std::vector<std::size_t>& sizes,
+                                                   const Fits& fits) const {
+    bool all_fit = named_->size() == sizes.size();
+    for (std::size_t g = 0; all_fit && g < sizes.size(); ++g) {
+      all_fit = (*named_)[g].size() == sizes[g];
+      for (std::size_t k = 0; all_fit && k < sizes[g]; ++k) all_fit = fits(g, k, (*named_)[g][k]);
+    }
+    if (!all_fit) refuse("unishard.parameters does not fit the optimizer's states");
+    return *named_;
+  }
+
+  [[noreturn]] void refuse_choice(const SlotMatcher& matcher) const {
+    const auto one = matcher.solution(), other = matcher.solution(true);
+    for (std::size_t g = 0; g < one.size(); ++g) {
+      for (std::size_t k = 0; k < one[g].size(); ++k) {
+        if (one[g][k] == other[g][k]) continue;
+        refuse(fmt::format("state {} of group {} can be that of {} or of {}", k, g,
+                           unishard::quote(candidates_[one[g][k]]->name),
+                           unishard::quote(candidates_[other[g][k]]->name)));
+      }
+    }
+    refuse("the optimizer's states can belong to several parameters");
+  }
+
+  void add_parameter(const NamedView& entry, const Slot& slot, std::int32_t group) {
+    const std::size_t index = out_.parameters.add(entry.name, entry.view.shape, group);
+    const auto add = [&](const std::string& state, const TensorView& view) {
+      if (view.shape != entry.view.shape) {
+        return notes_.add(
+            fmt::format("left out: optimizer state {} (not in its parameter's shape)", state));
+      }
+      out_.parameters.add_piece(index, state, {{0, view.elements()}, view, 0});
+    };
+    // Without a master copy the module's weights are the parameter, in whatever precision.
+    const bool is_wide = size_of(entry.view.dtype) >= size_of(DType::Float32);
+    add(std::string(slot.master || is_wide ? state::kFp32 : state::kWeights),
+        slot.master ? *slot.master : entry.view);
+    for (const FlatState& state : slot.states) add(state.name, state.view);
+  }
+
+  const TorchFile& file_;
+  Notes& notes_;
+  const std::vector<const NamedView*> candidates_;
+  std::vector<std::vector<std::uint64_t>> members_;
+  std::optional<std::vector<std::vector<std::size_t>>> named_;  // candidates of each group, if told
+  std::set<std::string> used_;  // storages that a flat group was found in
+  Stage0Optimizer out_;
+};
+
+}  // namespace
+
+Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, Notes& notes) {
+  const auto optimizer = present(file.root(), "optimizer");
+  if (!optimizer) return {};
+  return Stage0Reader(file, model, notes).read(*optimizer);
+}
+
+}  // namespace unishard::converters::deepspeed

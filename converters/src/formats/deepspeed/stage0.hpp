@@ -1,0 +1,22 @@
+#pragma once
+// Stage 0: the model file has the whole optimizer, whose states carry numbers and no names. Names
+// are found by the model's order, by shapes, and where these leave a choice by the values.
+#include "formats/deepspeed/optimizer_file.hpp"
+#include "formats/deepspeed/parameter_table.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace unishard::converters::deepspeed {
+
+struct Stage0Optimizer {
+  ParameterTable parameters;
+  Json settings, loss_scaler;
+  std::vector<std::int64_t> steps;
+  bool is_there = false;  ///< false: a model without optimizer
+};
+
+/// Throws Unsupported, naming parameters, when several of them fit the same state.
+Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, Notes& notes);
+
+}  // namespace unishard::converters::deepspeed

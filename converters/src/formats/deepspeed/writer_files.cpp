@@ -1,0 +1,299 @@
+#include "formats/deepspeed/writer_files.hpp"
+
+#include "unishard/format/checkpoint_folder.hpp"
+#include "unishard/format/commit.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/manifest.hpp"
+
+#include "core/partial_output.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+
+namespace unishard::converters::deepspeed_sink {
+namespace {
+
+using Kind = ModuleEntry::Kind;
+
+void write_module_entry(ArchiveDraft& file, const ModuleEntry& entry, bool partitioned) {
+  if (partitioned && entry.kind != Kind::Buffer) return file.placeholder(entry.dtype);
+  file.tensor(entry.tensor, entry.dtype);
+}
+
+void write_module(ArchiveDraft& file, const SavedRun& run, bool partitioned) {
+  file.pickle.str("module");
+  file.pickle.begin_ordered_dict();
+  for (const ModuleEntry& entry : run.model.module) {
+    file.pickle.str(entry.fqn);
+    write_module_entry(file, entry, partitioned);
+  }
+  for (const auto& [name, entry] : run.model.aliases) {
+    file.pickle.str(name);
+    write_module_entry(file, run.model.module[entry], partitioned);
+  }
+  file.pickle.end_dict();
+
+  file.pickle.str("buffer_names");
+  file.pickle.begin_list();
+  for (const ModuleEntry& entry : run.model.module) {
+    if (entry.kind == Kind::Buffer) file.pickle.str(entry.fqn);
+  }
+  for (const auto& [name, entry] : run.model.aliases) {
+    if (run.model.module[entry].kind == Kind::Buffer) file.pickle.str(name);
+  }
+  file.pickle.end_list();
+}
+
+void write_param_shapes(ArchiveDraft& file, const SavedRun& run, const ModelFile& what) {
+  file.pickle.str("param_shapes");
+  file.pickle.begin_list();
+  for (const auto& parameters : what.shapes) {
+    file.pickle.begin_ordered_dict();
+    for (const std::size_t parameter : parameters) {
+      file.pickle.str(run.model.parameters[parameter].fqn);
+      file.pickle.size(run.model.parameters[parameter].shape);
+    }
+    file.pickle.end_dict();
+  }
+  file.pickle.end_list();
+}
+
+/// A frozen parameter: the whole of it, or at stage 3 the rank's piece.
+void write_fragment(ArchiveDraft& file, const SavedRun& run, const ModelFile& what,
+                    const ModuleEntry& entry) {
+  if (!what.partitioned) return file.tensor(entry.tensor, entry.dtype);
+  const std::uint64_t elements = run.catalog.tensors[entry.tensor].elements();
+  const std::uint32_t world_size = run.catalog.world_size;
+  const ElementRange range = own_range(elements, what.rank, world_size);
+  std::vector<FlatPiece> pieces;
+  if (!range.empty()) pieces.push_back({entry.tensor, range, 0});
+  file.flat(entry.dtype, own_length(elements, world_size), pieces);
+}
+
+template <class WriteValue>
+void write_frozen(ArchiveDraft& file, const SavedRun& run, std::string_view key,
+                  const WriteValue& write_value) {
+  file.pickle.str(key);
+  file.pickle.begin_ordered_dict();
+  for (const ModuleEntry& entry : run.model.module) {
+    if (entry.kind != Kind::Frozen) continue;
+    file.pickle.str(entry.fqn);
+    write_value(entry);
+  }
+  file.pickle.end_dict();
+}
+
+void write_shapes(ArchiveDraft& file, const SavedRun& run, const ModelFile& what) {
+  if (!what.has_shapes) {
+    for (const char* key :
+         {"param_shapes", "frozen_param_shapes", "shared_params", "frozen_param_fragments"}) {
+      file.pickle.str(key);
+      file.pickle.none();
+    }
+    return;
+  }
+  write_param_shapes(file, run, what);
+  write_frozen(file, run, "frozen_param_shapes", [&](const ModuleEntry& entry) {
+    file.pickle.size(run.catalog.tensors[entry.tensor].shape);
+  });
+  file.pickle.str("shared_params");
+  file.pickle.begin_dict();
+  for (const auto& [name, entry] : run.model.aliases) {
+    if (run.model.module[entry].kind == Kind::Buffer) continue;
+    file.pickle.str(name);
+    file.pickle.str(run.model.module[entry].fqn);
+  }
+  file.pickle.end_dict();
+  write_frozen(file, run, "frozen_param_fragments",
+               [&](const ModuleEntry& entry) { write_fragment(file, run, what, entry); });
+}
+
+/// The tensor that holds a parameter's part of a state; none: the part is zero.
+std::optional<TensorIndex> source_of(const SinkParameter& parameter, std::string_view name) {
+  return name == state::kFp32 ? parameter.master : parameter.state(name);
+}
+
+/// One type for the whole group, so that every rank writes the same one.
+DType group_dtype(const SavedRun& run, std::size_t group, std::string_view name) {
+  std::vector<TensorIndex> tensors;
+  for (const std::size_t parameter : run.model.groups[group].parameters) {
+    if (const auto found = source_of(run.model.parameters[parameter], name)) {
+      tensors.push_back(*found);
+    }
+  }
+  return flat_dtype(run.catalog, tensors);
+}
+
+std::vector<FlatPiece> pieces_of(const SavedRun& run, const FlatVector& vector,
+                                 std::string_view name) {
+  std::vector<FlatPiece> pieces;
+  for (const Slot& slot : vector.slots) {
+    const SinkParameter& parameter = run.model.parameters[slot.parameter];
+    const auto tensor = source_of(parameter, name);
+    if (!tensor || slot.range.empty()) continue;
+    check_shape(run.catalog, parameter, *tensor);
+    pieces.push_back({*tensor, slot.range, slot.at});
+  }
+  return pieces;
+}
+
+/// The states of a vector: all of its group's; of a single parameter those that it has.
+void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
+  file.pickle.begin_dict();
+  file.pickle.str("step");
+  file.pickle.integer(run.catalog.step);  // torch's optimizers make a tensor of it themselves
+  for (const std::string& name : run.model.groups[vector.group].states) {
+    if (vector.is_whole) {
+      const auto tensor = run.model.parameters[vector.slots.front().parameter].state(name);
+      if (!tensor) continue;
+      file.pickle.str(name);
+      file.tensor(*tensor, run.catalog.tensors[*tensor].dtype);
+    } else {
+      file.pickle.str(name);
+      file.shaped(group_dtype(run, vector.group, name), vector.shape, pieces_of(run, vector, name));
+    }
+  }
+  file.pickle.end_dict();
+}
+
+bool has_states(const SavedRun& run, const FlatVector& vector) {
+  if (!vector.is_whole) return !run.model.groups[vector.group].states.empty();
+  return !run.model.parameters[vector.slots.front().parameter].states.empty();
+}
+
+std::vector<std::string> note_filled_states(const SavedRun& run) {
+  std::vector<std::string> notes;
+  for (const SinkGroup& group : run.model.groups) {
+    for (const std::string& name : group.states) {
+      std::size_t count = 0;
+      std::string first;
+      for (const std::size_t i : group.parameters) {
+        if (run.model.parameters[i].state(name)) continue;
+        if (count++ == 0) first = run.model.parameters[i].fqn;
+      }
+      if (count > 0) {
+        notes.push_back(fmt::format("{} parameters have no {}, {} first: written as zeros", count,
+                                    name, first));
+      }
+    }
+  }
+  return notes;
+}
+
+}  // namespace
+
+SavedRun::SavedRun(const Catalog& saved) : catalog(saved), model(describe_model(saved)) {
+  notes = model.notes;
+  facts = describe_run(catalog, model, notes);
+}
+
+void write_world(torch::PickleWriter& pickle, const SavedRun& run) {
+  pickle.str("dp_world_size");
+  pickle.integer(run.catalog.world_size);
+  pickle.str("mp_world_size");
+  pickle.integer(1);
+  pickle.str("checkpoint_parallel_dimensions");
+  write_plain(pickle, {{"pp_degree", 1}, {"tp_degree", 1}});
+}
+
+void check_shape(const Catalog& catalog, const SinkParameter& parameter, TensorIndex tensor) {
+  if (catalog.tensors[tensor].shape == parameter.shape) return;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{}: its shape differs from its parameter's, which DeepSpeed's partitions "
+                    "cannot hold",
+                    catalog.tensors[tensor].label()),
+        "choose stage 0, or another format");
+}
+
+void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& what) {
+  torch::PickleWriter& pickle = file.pickle;
+  pickle.begin_dict();
+  write_module(file, run, what.partitioned);
+  pickle.str("optimizer");
+  if (what.optimizer) {
+    what.optimizer(file);
+  } else {
+    pickle.none();
+  }
+  write_shapes(file, run, what);
+  write_progress(pickle, run.facts);
+  write_world(pickle, run);
+  write_origin(pickle, run.facts);
+  if (what.has_shapes && !what.partitioned) {
+    pickle.str("universal_checkpoint_info");  // ds_to_universal asks for it, empty is enough
+    write_plain(pickle, Json::object());
+  }
+  write_client_state(pickle, run.facts);
+  pickle.end_dict();
+}
+
+void write_optimizer_state(ArchiveDraft& file, const SavedRun& run,
+                           const std::vector<FlatVector>& vectors) {
+  file.pickle.begin_dict();
+  file.pickle.str("state");
+  file.pickle.begin_dict();
+  std::vector<std::vector<std::int64_t>> members(run.model.groups.size());
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    members[vectors[i].group].push_back(static_cast<std::int64_t>(i));
+    if (!has_states(run, vectors[i])) continue;
+    file.pickle.integer(static_cast<std::int64_t>(i));
+    write_states(file, run, vectors[i]);
+  }
+  file.pickle.end_dict();
+  file.pickle.str("param_groups");
+  file.pickle.begin_list();
+  for (std::size_t g = 0; g < members.size(); ++g) {
+    write_group(file.pickle, run.model.groups[g], members[g]);
+  }
+  file.pickle.end_list();
+  file.pickle.end_dict();
+}
+
+void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector,
+                  const Shape& shape) {
+  file.shaped(group_dtype(run, vector.group, state::kFp32), shape,
+              pieces_of(run, vector, state::kFp32));
+}
+
+std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft, bool fills) {
+  std::vector<bool> placed(run.catalog.tensors.size());
+  for (const torch::Placement& placement : draft.plan.placements) placed[placement.tensor] = true;
+  std::vector<std::string> notes = run.notes;
+  std::ranges::move(note_left_out(run.catalog, placed), std::back_inserter(notes));
+  if (fills) std::ranges::move(note_filled_states(run), std::back_inserter(notes));
+  return notes;
+}
+
+/// `latest` of a UniShard run is what that run resumes from.
+void require_foreign_latest(Storage& storage, const Path& file) {
+  const Path folder = file.parent_path();
+  if (storage.kind(file) == EntryKind::Missing || file.filename() != kLatestFile) return;
+  const std::optional<std::string> latest = read_latest(storage, folder);
+  if (!latest || !is_unishard_checkpoint(storage, folder / *latest)) return;
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} names {}, which is a UniShard checkpoint", file.native(), quote(*latest)),
+        "choose another folder: DeepSpeed's checkpoints need a `latest` of their own; nothing was "
+        "written");
+}
+
+std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
+                                       const std::string& latest_file, Catalog catalog,
+                                       OutputDraft draft, const WorkSplit& share) {
+  validate_tag(tag);
+  if (share.rank == 0) require_foreign_latest(storage, folder / latest_file);
+  const auto partial =
+      std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
+  auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
+  for (torch::ArchivePlan& archive : draft.archives) output->add(std::move(archive));
+  return std::make_unique<torch::PlacedSink>(
+      std::move(catalog), std::move(draft.plan),
+      torch::Ending{.partial = partial,
+                    .complete = {},
+                    .latest = torch::LatestFile{&storage, folder / latest_file, tag}},
+      std::move(output), share);
+}
+
+}  // namespace unishard::converters::deepspeed_sink

@@ -1,0 +1,372 @@
+#include "formats/deepspeed/writer_model.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/pickle_json.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace unishard::converters::deepspeed_sink {
+namespace {
+
+bool is_float(DType dtype) { return info(dtype).kind == Kind::Float; }
+bool is_16_bit(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
+
+/// All tensors of one name.
+struct Gathered {
+  std::optional<TensorIndex> fp32, weights, buffer;
+  std::vector<std::pair<std::string, TensorIndex>> states;
+};
+
+struct GatheredNames {
+  std::vector<std::string> order;
+  std::unordered_map<std::string, Gathered> by_fqn;
+};
+
+GatheredNames gather(const Catalog& catalog) {
+  GatheredNames all;
+  for (TensorIndex i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    const auto [found, is_new] = all.by_fqn.try_emplace(tensor.fqn);
+    if (is_new) all.order.push_back(tensor.fqn);
+    Gathered& entry = found->second;
+    if (tensor.state == state::kFp32) {
+      entry.fp32 = i;
+    } else if (tensor.state == state::kWeights) {
+      entry.weights = i;
+    } else if (tensor.state == state::kBuffer) {
+      entry.buffer = i;
+    } else {
+      entry.states.emplace_back(tensor.state, i);
+    }
+  }
+  return all;
+}
+
+DType find_precision(const Catalog& catalog) {
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (tensor.state == state::kWeights && !tensor.frozen && is_16_bit(tensor.dtype)) {
+      return tensor.dtype;
+    }
+  }
+  if (is_set(catalog.config, {"bf16", "enabled"})) return DType::BFloat16;
+  if (is_set(catalog.config, {"fp16", "enabled"})) return DType::Float16;
+  return DType::Float32;
+}
+
+/// Sorts the names into trainable parameters, frozen ones and buffers. Where nothing has fp32
+/// masters (plain weights), every weight that is not frozen is trainable and its own master.
+class Classifier {
+ public:
+  Classifier(const Catalog& catalog, SinkModel& model) : catalog_(catalog), model_(model) {
+    has_masters_ = std::ranges::any_of(
+        catalog.tensors, [](const TensorInfo& tensor) { return tensor.state == state::kFp32; });
+  }
+
+  void add(const std::string& fqn, const Gathered& entry) {
+    if (entry.buffer) return enter(fqn, ModuleEntry::Kind::Buffer, *entry.buffer);
+    if (entry.fp32) return train(fqn, entry, *entry.fp32);
+    if (!entry.weights) return;  // a state of nothing: note_left_out() says so
+    const TensorInfo& weights = catalog_.tensors[*entry.weights];
+    if (weights.frozen) {
+      enter(fqn, ModuleEntry::Kind::Frozen, *entry.weights);
+    } else if (!is_float(weights.dtype)) {
+      enter(fqn, ModuleEntry::Kind::Buffer, *entry.weights);
+    } else if (has_masters_) {
+      enter(fqn, ModuleEntry::Kind::Frozen, *entry.weights);
+    } else {
+      train(fqn, entry, *entry.weights);
+    }
+  }
+
+ private:
+  void enter(const std::string& fqn, ModuleEntry::Kind kind, TensorIndex tensor) {
+    model_.module.push_back({fqn, kind, tensor, catalog_.tensors[tensor].dtype});
+  }
+
+  void train(const std::string& fqn, const Gathered& entry, TensorIndex master) {
+    const TensorInfo& tensor = catalog_.tensors[master];
+    if (!is_float(tensor.dtype)) {
+      raise(ErrorCode::Unsupported, fmt::format("{}: masters of type {} cannot be trained",
+                                                tensor.label(), name_of(tensor.dtype)));
+    }
+    model_.parameters.push_back(
+        {fqn, tensor.shape, tensor.elements(), master, entry.weights, entry.states});
+    enter(fqn, ModuleEntry::Kind::Trainable, entry.weights.value_or(master));
+    const bool rounds = !entry.weights && model_.precision != DType::Float32;
+    if (rounds) model_.module.back().dtype = model_.precision;
+  }
+
+  const Catalog& catalog_;
+  SinkModel& model_;
+  bool has_masters_ = false;
+};
+
+void add_aliases(const Catalog& catalog, SinkModel& model) {
+  std::unordered_map<std::string_view, std::size_t> entries;
+  for (std::size_t i = 0; i < model.module.size(); ++i) entries.emplace(model.module[i].fqn, i);
+  for (const Alias& alias : catalog.aliases) {
+    const auto found = entries.find(alias.target);
+    if (found == entries.end()) {
+      model.notes.push_back(
+          fmt::format("{}: a second name of {}, which is left out", alias.fqn, alias.target));
+    } else {
+      model.aliases.emplace_back(alias.fqn, found->second);
+    }
+  }
+}
+
+/// Who is in which group: by the names that a group lists, else by the tensors' group numbers, else
+/// everyone in the only group.
+class Grouper {
+ public:
+  Grouper(const Catalog& catalog, const SinkModel& model) : catalog_(catalog), model_(model) {
+    for (std::size_t i = 0; i < model.parameters.size(); ++i) {
+      parameters_.emplace(model.parameters[i].fqn, i);
+    }
+    for (const ModuleEntry& entry : model.module) known_.emplace(entry.fqn, entry.fqn);
+    for (const auto& [alias, entry] : model.aliases) {
+      known_.emplace(alias, model.module[entry].fqn);
+    }
+  }
+
+  std::vector<SinkGroup> groups() {
+    std::vector<SinkGroup> out(group_count());
+    std::vector<std::size_t> owner(model_.parameters.size(), out.size());
+    for (std::size_t g = 0; g < out.size(); ++g) {
+      out[g].settings = settings_of(g);
+      for (const std::size_t parameter : members(g, out.size())) {
+        if (owner[parameter] == g) continue;  // listed under both of its names
+        if (owner[parameter] != out.size()) refuse(parameter, "is in two parameter groups");
+        owner[parameter] = g;
+        out[g].parameters.push_back(parameter);
+      }
+    }
+    for (std::size_t i = 0; i < owner.size(); ++i) {
+      if (owner[i] == out.size()) refuse(i, "is in no parameter group");
+    }
+    return out;
+  }
+
+ private:
+  [[noreturn]] void refuse(std::size_t parameter, std::string_view problem) const {
+    raise(ErrorCode::Mismatch, fmt::format("{} {}", model_.parameters[parameter].fqn, problem),
+          "DeepSpeed needs every trainable parameter in exactly one group");
+  }
+
+  std::size_t group_count() const {
+    std::size_t count = catalog_.groups.is_array() ? catalog_.groups.size() : 0;
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      if (tensor.group >= 0) count = std::max(count, static_cast<std::size_t>(tensor.group) + 1);
+    }
+    return std::max<std::size_t>(count, 1);
+  }
+
+  const Json* described(std::size_t group) const {
+    if (!catalog_.groups.is_array() || group >= catalog_.groups.size()) return nullptr;
+    return catalog_.groups[group].is_object() ? &catalog_.groups[group] : nullptr;
+  }
+
+  Json settings_of(std::size_t group) const {
+    const Json* found = described(group);
+    Json settings = found == nullptr ? Json::object() : *found;
+    settings.erase("params");
+    return settings;
+  }
+
+  std::vector<std::size_t> members(std::size_t group, std::size_t group_total) const {
+    const Json* found = described(group);
+    if (found != nullptr && found->contains("params") && lists_names((*found)["params"])) {
+      return named((*found)["params"], group);
+    }
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < model_.parameters.size(); ++i) {
+      const std::int32_t number = catalog_.tensors[model_.parameters[i].master].group;
+      if (number == static_cast<std::int32_t>(group) || (number < 0 && group_total == 1)) {
+        out.push_back(i);
+      }
+    }
+    return out;
+  }
+
+  static bool lists_names(const Json& params) {
+    return params.is_array() && !params.empty() &&
+           std::ranges::all_of(params, [](const Json& name) { return name.is_string(); });
+  }
+
+  std::vector<std::size_t> named(const Json& names, std::size_t group) const {
+    std::vector<std::size_t> out;
+    for (const Json& json : names) {
+      const auto& name = json.get_ref<const std::string&>();
+      const auto found = known_.find(name);
+      if (found == known_.end()) {
+        raise(ErrorCode::Mismatch, fmt::format("parameter group {} lists {}, which the checkpoint "
+                                               "does not have",
+                                               group, quote(name)));
+      }
+      // Frozen parameters may be listed; DeepSpeed leaves them out, too.
+      const auto parameter = parameters_.find(found->second);
+      if (parameter != parameters_.end()) out.push_back(parameter->second);
+    }
+    return out;
+  }
+
+  const Catalog& catalog_;
+  const SinkModel& model_;
+  std::unordered_map<std::string_view, std::size_t> parameters_;
+  std::unordered_map<std::string_view, std::string_view> known_;  // any name -> canonical
+};
+
+bool has_state(const SinkGroup& group, std::string_view name) {
+  return std::ranges::find(group.states, name) != group.states.end();
+}
+
+/// torch's Adam subtracts the decay from the weights when it is AdamW. DeepSpeed's "Adam" is AdamW
+/// as well, unless adam_w_mode is off.
+bool decays_decoupled(const Json& settings, const Json& config) {
+  if (settings.contains("optimizer")) return settings["optimizer"] != "Adam";
+  const Json* type = setting(config, {"optimizer", "type"});
+  const Json* mode = setting(config, {"optimizer", "params", "adam_w_mode"});
+  return !(type != nullptr && *type == "Adam" && mode != nullptr && *mode == false);
+}
+
+/// torch's optimizers index their groups without defaults: what a group lacks (one of UniShard's
+/// trainer, one of an older torch) it gets here.
+void complete(SinkGroup& group, const Json& config) {
+  if (group.counts_in_int()) return;
+  const Json none = nullptr;
+  std::vector<std::pair<std::string, Json>> defaults;
+  const bool is_fresh = group.states.empty();
+  if (has_state(group, state::kExpAvgSq) || is_fresh) {
+    defaults = {{"lr", 1e-3},
+                {"betas", {0.9, 0.999}},
+                {"eps", 1e-8},
+                {"weight_decay", 0.01},
+                {"amsgrad", has_state(group, "max_exp_avg_sq")},
+                {"maximize", false},
+                {"foreach", none},
+                {"capturable", false},
+                {"differentiable", false},
+                {"fused", none},
+                {"decoupled_weight_decay", decays_decoupled(group.settings, config)}};
+  } else if (group.states == std::vector<std::string>{"momentum_buffer"}) {
+    defaults = {{"lr", 1e-3},          {"momentum", 0.0},         {"dampening", 0.0},
+                {"weight_decay", 0.0}, {"nesterov", false},       {"maximize", false},
+                {"foreach", none},     {"differentiable", false}, {"fused", none}};
+  }
+  for (auto& [key, value] : defaults) {
+    if (!group.settings.contains(key)) group.settings[key] = value;
+  }
+}
+
+void find_states(SinkGroup& group, const SinkModel& model) {
+  for (const std::size_t parameter : group.parameters) {
+    for (const auto& [name, tensor] : model.parameters[parameter].states) {
+      if (!has_state(group, name)) group.states.push_back(name);
+    }
+  }
+}
+
+void add_groups(const Catalog& catalog, SinkModel& model) {
+  std::vector<SinkGroup> all = Grouper(catalog, model).groups();
+  for (std::size_t g = 0; g < all.size(); ++g) {
+    if (all[g].parameters.empty()) {
+      model.notes.push_back(
+          fmt::format("parameter group {} has no trainable parameter and is left out", g));
+      continue;
+    }
+    find_states(all[g], model);
+    all[g].settings =
+        torch::without_unwritable(all[g].settings, fmt::format("groups.{}", g), model.notes);
+    complete(all[g], catalog.config);
+    model.groups.push_back(std::move(all[g]));
+  }
+}
+
+}  // namespace
+
+std::optional<TensorIndex> SinkParameter::state(std::string_view name) const {
+  for (const auto& [found, tensor] : states) {
+    if (found == name) return tensor;
+  }
+  return std::nullopt;
+}
+
+/// Weights alone: DeepSpeed could load them, and nothing in its files would tell them from masters.
+bool is_weights_only(const Catalog& catalog) {
+  return std::ranges::all_of(catalog.tensors, [](const TensorInfo& tensor) {
+    return tensor.state == state::kWeights || tensor.state == state::kBuffer;
+  });
+}
+
+SinkModel describe_model(const Catalog& catalog) {
+  if (is_weights_only(catalog)) {
+    raise(ErrorCode::Unsupported, "the checkpoint holds weights and no state of a training run",
+          "DeepSpeed's checkpoints hold training runs; write safetensors or a torch file");
+  }
+  SinkModel model;
+  model.precision = find_precision(catalog);
+  const GatheredNames names = gather(catalog);
+  Classifier classifier(catalog, model);
+  for (const std::string& fqn : names.order) classifier.add(fqn, names.by_fqn.at(fqn));
+  if (model.parameters.empty()) {
+    raise(ErrorCode::Unsupported, "the checkpoint has no trainable parameter",
+          "DeepSpeed's checkpoints hold training runs; write safetensors or a torch file");
+  }
+  add_aliases(catalog, model);
+  add_groups(catalog, model);
+  return model;
+}
+
+std::vector<std::string> note_left_out(const Catalog& catalog, const std::vector<bool>& placed) {
+  std::map<std::string, std::pair<std::size_t, std::string>> by_state;
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    if (placed[i] || tensor.derived || tensor.elements() == 0) continue;
+    auto& [count, first] = by_state[tensor.state];
+    if (count++ == 0) first = tensor.label();
+  }
+  std::vector<std::string> notes;
+  for (const auto& [name, counted] : by_state) {
+    const auto& [count, first] = counted;
+    const bool rounded = name == state::kWeights;
+    notes.push_back(fmt::format("{} tensors of state {} are left out, {} first: {}", count, name,
+                                first,
+                                rounded ? "DeepSpeed rounds such weights from fp32 at stage 3"
+                                        : "there are no weights of these names"));
+  }
+  return notes;
+}
+
+DType flat_dtype(const Catalog& catalog, const std::vector<TensorIndex>& tensors) {
+  std::optional<DType> common;
+  for (const TensorIndex index : tensors) {
+    const TensorInfo& tensor = catalog.tensors[index];
+    if (tensor.state == state::kWeights) return DType::Float32;  // masters that start from weights
+    if (common.value_or(tensor.dtype) != tensor.dtype) return DType::Float32;
+    common = tensor.dtype;
+  }
+  return common.value_or(DType::Float32);
+}
+
+const Json* setting(const Json& config, std::initializer_list<std::string_view> path) {
+  const Json* at = &config;
+  for (const std::string_view key : path) {
+    if (!at->is_object()) return nullptr;
+    const auto found = at->find(std::string(key));
+    if (found == at->end()) return nullptr;
+    at = &*found;
+  }
+  return at;
+}
+
+bool is_set(const Json& config, std::initializer_list<std::string_view> path) {
+  const Json* found = setting(config, path);
+  return found != nullptr && *found == true;
+}
+
+}  // namespace unishard::converters::deepspeed_sink

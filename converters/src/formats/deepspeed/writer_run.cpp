@@ -1,0 +1,237 @@
+#include "formats/deepspeed/writer_run.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "formats/deepspeed/model_keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace unishard::converters::deepspeed_sink {
+namespace {
+
+/// A client state may not overwrite what DeepSpeed writes or, in the last two, looks for.
+bool is_taken(std::string_view key) {
+  return is_deepspeed_key(key) || key == "universal_checkpoint_info" || key == "autoep_layers";
+}
+
+std::optional<std::int64_t> integer_at(const Json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key)) return std::nullopt;
+  const Json& value = object[key];
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  return std::nullopt;
+}
+
+double number_or(const Json& config, std::initializer_list<std::string_view> path,
+                 double otherwise) {
+  const Json* found = setting(config, path);
+  return found != nullptr && found->is_number() ? found->get<double>() : otherwise;
+}
+
+Json dtype_json(std::string_view name) {
+  return {{"$type", "torch.dtype"}, {"value", fmt::format("torch.{}", name)}};
+}
+
+/// The state of a DynamicLossScaler that DeepSpeed makes from the same configuration.
+Json fresh_dynamic_scaler(const Json& config) {
+  const double power = number_or(config, {"fp16", "initial_scale_power"}, 16);
+  const auto hysteresis = static_cast<std::int64_t>(number_or(config, {"fp16", "hysteresis"}, 2));
+  return {
+      {"cur_scale", std::ldexp(1.0, static_cast<int>(power))},
+      {"dynamic", true},
+      {"cur_iter", 0},
+      {"last_overflow_iter", -1},
+      {"scale_factor", 2.0},
+      {"scale_window",
+       static_cast<std::int64_t>(number_or(config, {"fp16", "loss_scale_window"}, 1000))},
+      {"min_scale", static_cast<std::int64_t>(number_or(config, {"fp16", "min_loss_scale"}, 1))},
+      {"delayed_shift", hysteresis},
+      {"cur_hysteresis", hysteresis},
+      {"consecutive_hysteresis", is_set(config, {"fp16", "consecutive_hysteresis"})},
+      {"raise_error_at_min_scale", true},
+      {"dtype", dtype_json("float16")}};
+}
+
+/// The catalog's scaler with every field that DeepSpeed's class has; a run without one gets what
+/// DeepSpeed would start with.
+Json complete_scaler(const Catalog& catalog, DType precision) {
+  const Json& saved = catalog.loss_scaler;
+  const double fixed = number_or(catalog.config, {"fp16", "loss_scale"}, 0);
+  bool dynamic = precision == DType::Float16 && fixed == 0;
+  if (saved.is_object()) {
+    dynamic = saved.value("dynamic", saved.value("dynamic_loss_scale", false));
+  }
+  Json scaler = {{"cur_scale", precision == DType::Float16 && fixed > 0 ? fixed : 1.0},
+                 {"dynamic", false}};
+  if (dynamic) scaler = fresh_dynamic_scaler(catalog.config);
+  if (!saved.is_object()) return scaler;
+  for (auto& [key, value] : scaler.items()) {
+    if (saved.contains(key)) value = saved[key];
+  }
+  if (dynamic && scaler["dtype"].is_string()) {
+    const auto name = scaler["dtype"].get<std::string>();
+    scaler["dtype"] = dtype_json(name.substr(name.rfind('.') + 1));
+  }
+  return scaler;
+}
+
+/// A schedule of UniShard's trainer names its type and parameters too; DeepSpeed's classes load the
+/// position alone.
+Json scheduler_state(const Json& scheduler) {
+  const auto last = integer_at(scheduler, "last_batch_iteration");
+  if (!last || !scheduler.contains("type")) return scheduler;
+  return {{"last_batch_iteration", *last}};
+}
+
+/// The names of every group. At stage 0 the optimizer's states have numbers only.
+Json parameter_names(const SinkModel& model) {
+  Json groups = Json::array();
+  for (const SinkGroup& group : model.groups) {
+    Json names = Json::array();
+    for (const std::size_t i : group.parameters) names.push_back(model.parameters[i].fqn);
+    groups.push_back(std::move(names));
+  }
+  return groups;
+}
+
+/// What only UniShard can read: kept beside the user's client state.
+Json unishard_section(const Catalog& catalog, const SinkModel& model) {
+  Json section = Json::object();
+  if (catalog.data_position.is_object()) {
+    for (const auto& [key, value] : catalog.data_position.items()) {
+      if (key != "global_steps" && key != "skipped_steps" && key != "global_samples") {
+        section["data_position"] = catalog.data_position;
+      }
+    }
+  }
+  if (!catalog.rng.is_null()) section["rng"] = catalog.rng;
+  if (scheduler_state(catalog.scheduler) != catalog.scheduler) {
+    section["scheduler"] = catalog.scheduler;
+  }
+  const bool has_states = std::ranges::any_of(
+      model.groups, [](const SinkGroup& group) { return !group.states.empty(); });
+  if (!has_states && catalog.step != 0) section["step"] = catalog.step;
+  if (catalog.producer.is_object() && catalog.producer.contains(kUncheckedInput))
+    section[kUncheckedInput] = true;
+  if (catalog.stage == 0) section["parameters"] = parameter_names(model);
+  return section;
+}
+
+Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes) {
+  Json client = Json::object();
+  if (catalog.client_state.is_object() && !catalog.client_state.contains("$type")) {
+    for (const auto& [key, value] : catalog.client_state.items()) {
+      if (!is_taken(key)) {
+        client[key] = value;
+      } else {
+        notes.push_back(fmt::format("client_state.{}: DeepSpeed uses this key itself", key));
+      }
+    }
+  } else if (!catalog.client_state.is_null()) {
+    notes.emplace_back("client_state: left out, DeepSpeed keeps dicts with names as keys only");
+  }
+  const Json own = unishard_section(catalog, model);
+  if (!own.empty()) client["unishard"] = own;
+  return torch::without_unwritable(client, "client_state", notes);
+}
+
+void count_progress(const Catalog& catalog, RunFacts& run) {
+  const Json& position = catalog.data_position;
+  run.global_steps = integer_at(position, "global_steps").value_or(catalog.step);
+  run.skipped_steps = integer_at(position, "skipped_steps").value_or(0);
+  run.global_samples = integer_at(position, "global_samples");
+  if (!run.global_samples) run.global_samples = integer_at(position, "global_sample_index");
+}
+
+}  // namespace
+
+RunFacts describe_run(const Catalog& catalog, const SinkModel& model,
+                      std::vector<std::string>& notes) {
+  RunFacts run;
+  count_progress(catalog, run);
+  run.scheduler = scheduler_state(catalog.scheduler);
+  if (run.scheduler.is_object()) {
+    run.scheduler = torch::without_unwritable(run.scheduler, "scheduler", notes);
+  }
+  run.has_loss_scaler = catalog.loss_scaler.is_object() || model.precision == DType::Float16;
+  run.loss_scaler = complete_scaler(catalog, model.precision);
+  if (catalog.config.is_object()) {
+    run.config = torch::without_unwritable(catalog.config, "config", notes);
+  }
+  const Json* clip = setting(catalog.config, {"gradient_clipping"});
+  if (clip != nullptr && clip->is_number()) run.clip_grad = clip->get<double>();
+  run.client_state = client_state(catalog, model, notes);
+  if (!catalog.units.empty()) {
+    notes.emplace_back("units: left out, UniShard's trainer makes them from its model");
+  }
+  return run;
+}
+
+void write_plain(torch::PickleWriter& pickle, const Json& value) {
+  torch::write_json(pickle, value, torch::refuse_tensor);
+}
+
+void write_scaling(torch::PickleWriter& pickle, const RunFacts& run) {
+  pickle.str("loss_scaler");
+  pickle.global("deepspeed.runtime.fp16.loss_scaler",
+                run.scales_dynamically() ? "DynamicLossScaler" : "LossScaler");
+  pickle.new_object();
+  write_plain(pickle, run.loss_scaler);
+  pickle.build();
+  pickle.str("dynamic_loss_scale");
+  pickle.boolean(run.scales_dynamically());
+  pickle.str("overflow");
+  pickle.boolean(false);
+}
+
+void write_client_state(torch::PickleWriter& pickle, const RunFacts& run) {
+  for (const auto& [key, value] : run.client_state.items()) {
+    pickle.str(key);
+    write_plain(pickle, value);
+  }
+}
+
+void write_group(torch::PickleWriter& pickle, const SinkGroup& group,
+                 std::span<const std::int64_t> params) {
+  pickle.begin_dict();
+  for (const auto& [key, value] : group.settings.items()) {
+    pickle.str(key);
+    const bool is_pair = key == "betas" && value.is_array();
+    write_plain(pickle, is_pair ? Json{{"$type", "tuple"}, {"items", value}} : value);
+  }
+  pickle.str("params");
+  pickle.begin_list();
+  for (const std::int64_t index : params) pickle.integer(index);
+  pickle.end_list();
+  pickle.end_dict();
+}
+
+void write_progress(torch::PickleWriter& pickle, const RunFacts& run) {
+  pickle.str("lr_scheduler");
+  write_plain(pickle, run.scheduler);
+  for (const char* unused : {"data_sampler", "random_ltd"}) {
+    pickle.str(unused);
+    pickle.none();
+  }
+  pickle.str("skipped_steps");
+  pickle.integer(run.skipped_steps);
+  pickle.str("global_steps");
+  pickle.integer(run.global_steps);
+  if (run.global_samples) {
+    pickle.str("global_samples");
+    pickle.integer(*run.global_samples);
+  }
+}
+
+void write_origin(torch::PickleWriter& pickle, const RunFacts& run) {
+  if (run.config.is_object()) {
+    pickle.str("ds_config");
+    write_plain(pickle, run.config);
+  }
+  pickle.str("ds_version");
+  pickle.str(kDeepSpeedVersion);
+}
+
+}  // namespace unishard::converters::deepspeed_sink

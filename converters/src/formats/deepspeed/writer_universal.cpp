@@ -1,0 +1,182 @@
+// DeepSpeed's universal checkpoint: a folder a parameter with a file a state, each the whole
+// tensor. Written so that every ZeRO stage loads it: the payloads are dicts (stage 1 and 2 ask for
+// them, stage 3 takes them), and the model file is there under the names that either family of
+// stages looks for.
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/writer_files.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard::converters {
+namespace deepspeed_sink {
+namespace {
+
+constexpr std::size_t kLongestName = 255;  // bytes of a file's name
+
+class UniversalDraft {
+ public:
+  explicit UniversalDraft(const SavedRun& run) : run_(run) {}
+
+  OutputDraft make() {
+    check();
+    model_file("mp_rank_00_model_states.pt");
+    metadata_file("zero_pp_rank_0_mp_rank_00_model_states.pt");
+    optimizer_file();
+    for (std::size_t g = 0; g < run_.model.groups.size(); ++g) {
+      for (const std::size_t parameter : run_.model.groups[g].parameters) {
+        parameter_folder(run_.model.groups[g], run_.model.parameters[parameter]);
+      }
+    }
+    return std::move(draft_);
+  }
+
+ private:
+  void check() const {
+    for (const SinkParameter& parameter : run_.model.parameters) check_name(parameter.fqn);
+    for (const SinkGroup& group : run_.model.groups) {
+      if (group.states.empty()) {
+        raise(ErrorCode::Unsupported,
+              "the checkpoint has no optimizer state, without which DeepSpeed cannot load a "
+              "universal checkpoint",
+              "write an ordinary DeepSpeed checkpoint instead");
+      }
+      for (const std::string& name : group.states) check_name(name + ".pt");
+    }
+  }
+
+  /// A parameter's name is a folder's name here.
+  static void check_name(const std::string& name) {
+    const bool is_path = name.find('/') != std::string::npos || name == "." || name == "..";
+    if (!is_path && name.size() <= kLongestName) return;
+    raise(ErrorCode::Unsupported,
+          fmt::format("{} cannot be the name of a file ({}), as the universal checkpoint needs it",
+                      quote(name), is_path ? "it is a path" : "it has more than 255 bytes"),
+          "write an ordinary DeepSpeed checkpoint instead");
+  }
+
+  void model_file(const std::string& name) {
+    ModelFile what;
+    what.has_shapes = true;
+    for (const SinkGroup& group : run_.model.groups) what.shapes.push_back(group.parameters);
+    ArchiveDraft file(draft_, run_.catalog);
+    write_model_file(file, run_, what);
+    file.finish(name);
+  }
+
+  /// Stage 3 looks for a file of this name, and takes nothing but counters from it.
+  void metadata_file(const std::string& name) {
+    ArchiveDraft file(draft_, run_.catalog);
+    file.pickle.begin_dict();
+    write_progress(file.pickle, run_.facts);
+    write_world(file.pickle, run_);
+    write_origin(file.pickle, run_.facts);
+    write_client_state(file.pickle, run_.facts);
+    file.pickle.end_dict();
+    file.finish(name);
+  }
+
+  /// torch's optimizers want a tensor here, which nothing converts; DeepSpeed's own want a number.
+  void step(ArchiveDraft& file, const SinkGroup& group) {
+    if (group.counts_in_int()) return file.pickle.integer(run_.catalog.step);
+    file.scalar(static_cast<float>(run_.catalog.step));
+  }
+
+  void groups(torch::PickleWriter& pickle) {
+    pickle.str("param_groups");
+    pickle.begin_list();
+    for (std::size_t g = 0; g < run_.model.groups.size(); ++g) {
+      const auto index = static_cast<std::int64_t>(g);
+      write_group(pickle, run_.model.groups[g], {&index, 1});
+    }
+    pickle.end_list();
+  }
+
+  void optimizer_file() {
+    ArchiveDraft file(draft_, run_.catalog);
+    torch::PickleWriter& pickle = file.pickle;
+    pickle.begin_dict();
+    if (run_.facts.has_loss_scaler) write_scaling(pickle, run_.facts);
+    pickle.str("ds_version");
+    pickle.str(kDeepSpeedVersion);
+    groups(pickle);
+    pickle.str("optimizer_state_dict");  // from here to the end: for stage 3
+    pickle.begin_dict();
+    pickle.str("state");
+    pickle.begin_dict();
+    pickle.integer(0);
+    pickle.begin_dict();
+    pickle.str("step");
+    step(file, run_.model.groups.front());
+    pickle.end_dict();
+    pickle.end_dict();
+    groups(pickle);
+    pickle.end_dict();
+    pickle.end_dict();
+    file.finish("zero/optimizer_state.pt");
+  }
+
+  void parameter_folder(const SinkGroup& group, const SinkParameter& parameter) {
+    payload(parameter, std::string(state::kFp32), parameter.master);
+    for (const std::string& name : group.states) payload(parameter, name, parameter.state(name));
+    ArchiveDraft file(draft_, run_.catalog);
+    step(file, group);
+    file.finish(fmt::format("zero/{}/step.pt", parameter.fqn));
+  }
+
+  void payload(const SinkParameter& parameter, const std::string& name,
+               std::optional<TensorIndex> tensor) {
+    ArchiveDraft file(draft_, run_.catalog);
+    file.pickle.begin_dict();
+    file.pickle.str("param");
+    if (!tensor) {
+      file.shaped(DType::Float32, parameter.shape, {});
+    } else {
+      check_shape(run_.catalog, parameter, *tensor);
+      file.tensor(*tensor, flat_dtype(run_.catalog, {*tensor}));
+    }
+    file.pickle.str("cat_dim");
+    file.pickle.integer(0);
+    file.pickle.end_dict();
+    file.finish(fmt::format("zero/{}/{}.pt", parameter.fqn, name));
+  }
+
+  const SavedRun& run_;
+  OutputDraft draft_;
+};
+
+/// What DeepSpeed's loader does with such a folder that its ordinary checkpoint avoids.
+void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
+  for (const auto& [kind, what] : {std::pair{ModuleEntry::Kind::Frozen, "frozen parameters"},
+                                   std::pair{ModuleEntry::Kind::Buffer, "buffers"}}) {
+    for (const ModuleEntry& entry : run.model.module) {
+      if (entry.kind != kind) continue;
+      notes.emplace_back(
+          fmt::format("{}: written, but DeepSpeed's universal loader does not restore "
+                      "them ({} first)",
+                      what, entry.fqn));
+      break;
+    }
+  }
+  if (run.model.groups.size() > 1) {
+    notes.emplace_back(
+        "parameter groups: at stage 3 DeepSpeed's universal loader gives all of them "
+        "the settings of the first");
+  }
+}
+
+}  // namespace
+}  // namespace deepspeed_sink
+
+std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
+                                                    Catalog catalog, const WorkSplit& share) {
+  const deepspeed_sink::SavedRun run(catalog);
+  deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
+  draft.plan.notes = deepspeed_sink::all_notes(run, draft, true);
+  deepspeed_sink::add_loader_notes(run, draft.plan.notes);
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest_universal",
+                                          std::move(catalog), std::move(draft), share);
+}
+
+}  // namespace unishard::converters

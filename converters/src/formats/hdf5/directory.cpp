@@ -1,0 +1,213 @@
+#include "formats/hdf5/directory.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/utf8.hpp"
+
+#include "core/embedded_catalog.hpp"
+#include "formats/hdf5/element_types.hpp"
+#include "formats/hdf5/link_names.hpp"
+#include "formats/hdf5/strings.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace unishard::converters::hdf5 {
+namespace {
+
+constexpr std::size_t kLinks = 1'000'000;
+constexpr std::size_t kLinkNameBytes = 65536;
+constexpr std::size_t kNamedAttributes = 20;  // in one note
+
+struct Link {
+  std::string name;
+  H5L_type_t type;
+};
+
+struct Links {
+  std::vector<Link> links;
+  std::size_t limit;
+};
+
+/// No exception may pass through libhdf5: a positive result ends the walk.
+herr_t add_link(hid_t, const char* name, const H5L_info_t* info, void* out) noexcept {
+  auto& found = *static_cast<Links*>(out);
+  if (found.links.size() >= found.limit) return 1;
+  try {
+    found.links.push_back({name, info->type});
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+herr_t add_attribute(hid_t, const char* name, const H5A_info_t*, void* out) noexcept {
+  auto& names = *static_cast<std::vector<std::string>*>(out);
+  if (names.size() > kNamedAttributes) return 1;
+  try {
+    names.emplace_back(name);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+class Walk {
+ public:
+  Walk(std::uint64_t file_bytes, const std::string& file_name)
+      : file_bytes_(file_bytes), file_name_(file_name) {}
+
+  void root(hid_t id) {
+    H5O_info_t info;
+    if (H5Oget_info2(id, &info, H5O_INFO_BASIC) < 0) fail("", "the group cannot be read");
+    objects_[info.addr].group = "";
+    walk_group(id, "", 0);
+  }
+
+  Directory take() {
+    for (ListedTensor& tensor : directory_.tensors) choose_name(tensor);
+    return std::move(directory_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& path, std::string_view problem) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {}: {}", file_name_, unishard::quote("/" + path), problem));
+  }
+
+  void note(const std::string& path, std::string_view what) {
+    directory_.notes.push_back(fmt::format("{}: {}", unishard::quote("/" + path), what));
+  }
+
+  void walk_group(hid_t id, const std::string& path, int depth) {
+    if (depth > kGroupDepth) fail(path, fmt::format("more than {} groups deep", kGroupDepth));
+    note_attributes(id, path);
+    for (const Link& link : links_of(id, path)) {
+      const std::string child = path.empty() ? link.name : fmt::format("{}/{}", path, link.name);
+      if (child.size() > kLinkNameBytes)
+        fail(path, fmt::format("a name of more than {} bytes", kLinkNameBytes));
+      if (!valid_utf8(child)) {
+        note(child, "its name is not UTF-8");
+        continue;
+      }
+      if (link.type != H5L_TYPE_HARD) {
+        note(child, link.type == H5L_TYPE_SOFT ? "a soft link, which is not followed"
+                                               : "a link to another file, which is not followed");
+        continue;
+      }
+      object(id, link.name, child, depth);
+    }
+  }
+
+  std::vector<Link> links_of(hid_t group, const std::string& path) {
+    const Hdf5Handle creation(H5Gget_create_plist(group), H5Pclose);
+    unsigned order = 0;
+    if (creation < 0 || H5Pget_link_creation_order(creation, &order) < 0)
+      fail(path, "the group cannot be read");
+    const H5_index_t index =
+        (order & H5P_CRT_ORDER_TRACKED) != 0 ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
+    Links found{{}, kLinks - links_};
+    const herr_t result = H5Literate(group, index, H5_ITER_INC, nullptr, add_link, &found);
+    if (result < 0) fail(path, fmt::format("the group cannot be read: {}", hdf5_reasons()));
+    if (result > 0) fail(path, fmt::format("the file has more than {} links", kLinks));
+    links_ += found.links.size();
+    return std::move(found.links);
+  }
+
+  void object(hid_t group, const std::string& link, const std::string& path, int depth) {
+    const Hdf5Handle id(H5Oopen(group, link.c_str(), H5P_DEFAULT), H5Oclose);
+    H5O_info_t info;
+    if (id < 0 || H5Oget_info2(id, &info, H5O_INFO_BASIC) < 0)
+      fail(path, fmt::format("it cannot be opened: {}", hdf5_reasons()));
+    const auto [place, is_new] = objects_.emplace(info.addr, Seen{});
+    Seen& seen = place->second;
+    if (!is_new) return second_name(seen, path);
+    if (info.type == H5O_TYPE_GROUP) {
+      seen.group = path;
+      walk_group(id, path, depth + 1);
+    } else if (info.type == H5O_TYPE_DATASET) {
+      seen.tensor = data_set(id, path);
+    } else {
+      note(path, "a named type");
+    }
+  }
+
+  /// Returns its number when it is a tensor.
+  std::optional<std::size_t> data_set(hid_t id, const std::string& path) {
+    if (path == kCatalogKey) {
+      directory_.catalog_text = text_of(id, limits::kManifestBytes);
+      if (directory_.catalog_text) return std::nullopt;
+    }
+    auto described = describe_data_set(
+        id, file_bytes_, fmt::format("{}: {}", file_name_, unishard::quote("/" + path)));
+    if (const auto* reason = std::get_if<std::string>(&described)) {
+      note(path, *reason);
+      return std::nullopt;
+    }
+    note_attributes(id, path);
+    directory_.tensors.push_back({path, name_of_link(path), {}, std::get<StoredTensor>(described)});
+    main_names_.push_back(text_attribute(id, kNameAttribute).value_or(""));
+    return directory_.tensors.size() - 1;
+  }
+
+  struct Seen {
+    std::optional<std::size_t> tensor;
+    std::optional<std::string> group;
+  };
+
+  void second_name(const Seen& seen, const std::string& path) {
+    if (seen.tensor) {
+      directory_.tensors[*seen.tensor].other_names.push_back(name_of_link(path));
+    } else if (seen.group) {
+      note(path, fmt::format("a second name of the group {}, which is not read again",
+                             unishard::quote("/" + *seen.group)));
+    } else {
+      note(path, "a second name of what is not read");
+    }
+  }
+
+  /// The attribute `fqn` says which of several names is the tensor's own.
+  void choose_name(ListedTensor& tensor) const {
+    const auto number = static_cast<std::size_t>(&tensor - directory_.tensors.data());
+    const auto found = std::ranges::find(tensor.other_names, main_names_[number]);
+    if (found != tensor.other_names.end()) std::swap(tensor.name, *found);
+  }
+
+  void note_attributes(hid_t object, const std::string& path) {
+    std::vector<std::string> names;
+    H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, add_attribute, &names);
+    std::erase_if(names, [](const std::string& name) {
+      return name == kNameAttribute || name == kDTypeAttribute;
+    });
+    if (names.empty()) return;
+    const bool is_all = names.size() <= kNamedAttributes;
+    if (!is_all) names.back() = "...";
+    for (std::string& name : names) name = unishard::quote(name);
+    note(path, fmt::format("attributes are not read: {}", fmt::join(names, ", ")));
+  }
+
+  const std::uint64_t file_bytes_;
+  const std::string& file_name_;
+  Directory directory_;
+  std::vector<std::string> main_names_;  ///< one per tensor; empty: none
+  std::unordered_map<haddr_t, Seen> objects_;
+  std::size_t links_ = 0;
+};
+
+}  // namespace
+
+Directory list_file(hid_t file, std::uint64_t file_bytes, const std::string& file_name) {
+  const Hdf5Handle root(H5Gopen2(file, "/", H5P_DEFAULT), H5Gclose);
+  if (root < 0) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: its root group cannot be opened: {}", file_name, hdf5_reasons()));
+  }
+  Walk walk(file_bytes, file_name);
+  walk.root(root);
+  return walk.take();
+}
+
+}  // namespace unishard::converters::hdf5

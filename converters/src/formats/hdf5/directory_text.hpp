@@ -1,0 +1,14 @@
+#pragma once
+// A Directory on its way from the process that read it. Pure functions; any thread.
+#include "formats/hdf5/directory.hpp"
+
+#include <string>
+#include <string_view>
+
+namespace unishard::converters::hdf5 {
+
+std::string encode_directory(const Directory& directory);
+/// Throws Corrupt naming `where` for what encode_directory() does not write.
+Directory decode_directory(std::string_view text, const std::string& where);
+
+}  // namespace unishard::converters::hdf5

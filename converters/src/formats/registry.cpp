@@ -1,0 +1,243 @@
+// The one list of formats. A path is tried in this order; recognising must be cheap and must not
+// throw for a path of another format.
+#include "unishard/converters/registry.hpp"
+
+#include "unishard/format/checkpoint_folder.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/manifest.hpp"
+#include "unishard/format/staging_names.hpp"
+
+#include "formats/dcp/reader.hpp"
+#include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/reader.hpp"
+#include "formats/format_detection.hpp"
+#include "formats/hdf5/reader.hpp"
+#include "formats/native/reader.hpp"
+#include "formats/safetensors/model_folder.hpp"
+#include "formats/safetensors/reader.hpp"
+#include "formats/torch/reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace unishard::converters {
+namespace {
+
+using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&,
+                                           const std::optional<std::string>&);
+using Maker = std::unique_ptr<Sink> (*)(Storage&, const Output&, Catalog);
+
+struct Row {
+  FormatEntry entry;
+  bool (*recognises)(Storage&, const Path&);
+  Opener open;
+  Maker make;
+  /// Of one checkpoint, not of a folder of them. Null: recognises() says it.
+  bool (*is_one)(Storage&, const Path&) = nullptr;
+  std::string_view tagless = {};  ///< "an HDF5 file": what a checkpoint without tags is called
+};
+
+bool is_native(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  if (storage.kind(path / kManifestFile) == EntryKind::File) return true;
+  // A writer may remove the tags of one list before they are looked at; then others are there.
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    for (const Entry& entry : storage.list(path)) {
+      if (entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
+          storage.kind(path / entry.name / kManifestFile) == EntryKind::File)
+        return true;
+    }
+    if (storage.kind(path / kLatestFile) == EntryKind::Missing) break;
+  }
+  return false;
+}
+
+/// Also without its manifest: shards that nothing completes.
+bool is_native_tag(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  if (storage.kind(path / kManifestFile) != EntryKind::Missing) return true;
+  const std::vector<Entry> entries = storage.list(path);
+  return std::ranges::any_of(entries, [](const Entry& entry) {
+    return entry.name.starts_with("shard-") && entry.name.ends_with(".h5");
+  });
+}
+
+bool is_safetensors(Storage& storage, const Path& path) {
+  const EntryKind kind = storage.kind(path);
+  if (kind == EntryKind::File) return path.extension() == ".safetensors";
+  return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
+}
+
+/// For formats without tags, which open_source() refuses.
+template <auto Open>
+std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
+                                   const std::optional<std::string>&) {
+  return Open(storage, path);
+}
+
+std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
+  return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share);
+}
+std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
+  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share);
+}
+std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog catalog) {
+  return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog), to.share);
+}
+std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
+  return make_dcp_sink(storage, to.path, std::move(catalog), to.share);
+}
+std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
+  return make_safetensors_sink(
+      storage, to.path, std::move(catalog),
+      {.max_shard_bytes = to.max_shard_bytes, .metadata = to.metadata, .side_files = to.side_files},
+      to.share);
+}
+std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
+  return make_torch_sink(storage, to.path, std::move(catalog),
+                         {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files},
+                         to.share);
+}
+std::unique_ptr<Sink> make_hdf5(Storage& storage, const Output& to, Catalog catalog) {
+  return make_hdf5_sink(storage, to.path, std::move(catalog), to.share);
+}
+
+constexpr std::array<Row, 7> kFormats = {{
+    {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
+     is_native,
+     open_native,
+     make_native,
+     is_native_tag},
+    {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", OutputShape::Tags},
+     is_deepspeed,
+     open_deepspeed,
+     make_deepspeed,
+     deepspeed::is_regular_tag},
+    {{"deepspeed-universal", "DeepSpeed universal checkpoints", OutputShape::Tags},
+     is_deepspeed_universal,
+     open_deepspeed_universal,
+     make_universal,
+     deepspeed::is_universal_tag},
+    {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
+     is_dcp,
+     open_whole<open_dcp>,
+     make_dcp,
+     nullptr,
+     "a PyTorch distributed checkpoint"},
+    {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
+      OutputShape::FileOrFolder},
+     is_safetensors,
+     open_whole<open_safetensors>,
+     make_safetensors,
+     nullptr,
+     "a safetensors model"},
+    {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
+      OutputShape::FileOrFolder},
+     is_torch,
+     open_whole<open_torch>,
+     make_torch,
+     nullptr,
+     "a torch.save file"},
+    {{"hdf5", "one HDF5 file with a data set per tensor, as h5py reads and writes them",
+      OutputShape::File},
+     is_hdf5,
+     open_whole<open_hdf5>,
+     make_hdf5,
+     nullptr,
+     "an HDF5 file"},
+}};
+
+const Row& row_of(std::string_view name) {
+  const auto* row = std::ranges::find(kFormats, name, [](const Row& r) { return r.entry.name; });
+  if (row != kFormats.end()) return *row;
+  std::string known;
+  for (const Row& other : kFormats)
+    known += (known.empty() ? "" : ", ") + std::string(other.entry.name);
+  raise(ErrorCode::Unsupported, "there is no format " + quote(name), "known: " + known);
+}
+
+const Row* find_row(Storage& storage, const Path& path) {
+  for (const Row& row : kFormats) {
+    if (row.recognises(storage, path)) return &row;
+  }
+  return nullptr;
+}
+
+/// The format of which `folder` is one checkpoint; empty when it is none.
+std::string format_of_one(Storage& storage, const Path& folder) {
+  const auto* row = std::ranges::find_if(kFormats, [&](const Row& each) {
+    return (each.is_one != nullptr ? each.is_one : each.recognises)(storage, folder);
+  });
+  return row == kFormats.end() ? std::string() : std::string(row->entry.name);
+}
+
+std::vector<TagFolder> sub_folders(Storage& storage, const Path& path) {
+  std::vector<TagFolder> folders;
+  for (const Entry& entry : storage.list(path)) {
+    const bool is_folder = entry.kind == EntryKind::Directory ||
+                           storage.kind(path / entry.name) == EntryKind::Directory;  // by a link
+    if (is_folder && !is_leftover(entry.name))
+      folders.push_back({entry.name, format_of_one(storage, path / entry.name)});
+  }
+  std::ranges::sort(folders, {}, &TagFolder::tag);
+  return folders;
+}
+
+}  // namespace
+
+std::vector<FormatEntry> known_formats() {
+  std::vector<FormatEntry> entries;
+  entries.reserve(std::size(kFormats));
+  for (const Row& row : kFormats) entries.push_back(row.entry);
+  return entries;
+}
+
+FormatEntry format_entry(std::string_view name) { return row_of(name).entry; }
+
+std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory || !format_of_one(storage, path).empty())
+    return {};
+  return sub_folders(storage, path);
+}
+
+std::vector<TagFolder> list_nested_checkpoints(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return {};
+  std::vector<TagFolder> folders = sub_folders(storage, path);
+  std::erase_if(folders, [](const TagFolder& each) { return each.format.empty(); });
+  return folders;
+}
+
+std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {
+  return row_of(output.format).make(storage, output, std::move(catalog));
+}
+
+Probe probe(Storage& storage, const Path& path) {
+  if (const Row* row = find_row(storage, path)) return {std::string(row->entry.name), {}};
+  if (const auto foreign = recognise_foreign(storage, path)) {
+    return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
+  }
+  return {{}, explain_unknown(storage, path)};
+}
+
+std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
+                                       const Path& path) {
+  return row_of(format).open(storage, path, std::nullopt);
+}
+
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
+                                    const std::optional<std::string>& tag) {
+  if (const Row* row = find_row(storage, path)) {
+    if (tag && !row->tagless.empty()) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("{} is {}: it has no tags to choose from", path.string(), row->tagless));
+    }
+    return row->open(storage, path, tag);
+  }
+  const bool is_foreign = recognise_foreign(storage, path).has_value();
+  raise(is_foreign ? ErrorCode::Unsupported : ErrorCode::NotFound, probe(storage, path).problem);
+}
+
+}  // namespace unishard::converters

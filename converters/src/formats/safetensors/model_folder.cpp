@@ -1,0 +1,116 @@
+#include "formats/safetensors/model_folder.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace unishard::converters::safetensors {
+namespace {
+
+constexpr std::string_view kSingleFile = "model.safetensors";
+constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::uint64_t kIndexBytesMax = std::uint64_t{256} << 20;
+
+struct Names {
+  std::vector<std::string> files;
+  std::vector<std::string> indices;
+};
+
+Names safetensors_names(Storage& storage, const Path& folder) {
+  Names names;
+  for (const Entry& entry : storage.list(folder)) {
+    const bool is_tensors = entry.name.ends_with(".safetensors");
+    // "model.safetensors.index.json", and "model.safetensors.index.fp16.json" of a variant
+    const bool is_index = entry.name.find(".safetensors.index.") != std::string::npos &&
+                          entry.name.ends_with(".json");
+    if (!is_tensors && !is_index) continue;
+    // In the Hugging Face cache the files are links.
+    const bool is_file =
+        entry.kind == EntryKind::File ||
+        (entry.kind == EntryKind::Other && storage.kind(folder / entry.name) == EntryKind::File);
+    if (is_file) (is_tensors ? names.files : names.indices).push_back(entry.name);
+  }
+  return names;
+}
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+ModelFolder read_index(Storage& storage, const Path& folder, const std::string& name) {
+  const Path path = folder / name;
+  const auto fail = [&](const std::string& problem) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: {}", path.string(), problem));
+  };
+  const SortedJson json =
+      parse_sorted_json(read_text(storage, path, kIndexBytesMax), path.string());
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object()) fail("there is no weight_map");
+  ModelFolder model;
+  model.index = name;
+  std::set<std::string> files;
+  for (const auto& [tensor, value] : map->items()) {
+    if (!value.is_string()) {
+      fail(fmt::format("weight_map {}: the value is not a string", unishard::quote(tensor)));
+    }
+    const auto& file = value.get_ref<const std::string&>();
+    if (file.find('/') != std::string::npos || file.find('\0') != std::string::npos) {
+      fail(fmt::format("weight_map {}: {} is not a file name in this folder",
+                       unishard::quote(tensor), unishard::quote(file)));
+    }
+    if (!file.ends_with(".safetensors")) {
+      fail(fmt::format("weight_map {}: {} is not a .safetensors file", unishard::quote(tensor),
+                       unishard::quote(file)));
+    }
+    files.insert(file);
+    model.weight_map.emplace(tensor, file);
+  }
+  model.files.assign(files.begin(), files.end());
+  for (const std::string& file : model.files) {
+    if (storage.kind(folder / file) != EntryKind::File) {
+      fail(fmt::format("the file {} that it names is not there", unishard::quote(file)));
+    }
+  }
+  return model;
+}
+
+}  // namespace
+
+bool is_model_folder(Storage& storage, const Path& folder) {
+  const Names names = safetensors_names(storage, folder);
+  return !names.files.empty() || !names.indices.empty();
+}
+
+ModelFolder read_model_folder(Storage& storage, const Path& folder) {
+  const Names names = safetensors_names(storage, folder);
+  if (contains(names.files, kSingleFile)) {
+    ModelFolder model;
+    model.files.emplace_back(kSingleFile);
+    if (names.files.size() > 1 || !names.indices.empty()) {
+      model.notes.push_back(fmt::format(
+          "{} was read, as from_pretrained does; {} other safetensors files in the folder were not",
+          kSingleFile, names.files.size() - 1));
+    }
+    return model;
+  }
+  if (contains(names.indices, kIndexFile)) {
+    return read_index(storage, folder, std::string(kIndexFile));
+  }
+  if (names.indices.size() == 1) return read_index(storage, folder, names.indices.front());
+  if (names.indices.empty() && names.files.size() == 1) {
+    ModelFolder model;
+    model.files = names.files;
+    return model;
+  }
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} holds {} safetensors files and {} indices, and none is called {} or {}",
+                    folder.string(), names.files.size(), names.indices.size(), kSingleFile,
+                    kIndexFile),
+        "name one of the files instead");
+}
+
+}  // namespace unishard::converters::safetensors

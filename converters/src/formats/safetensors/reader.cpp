@@ -1,0 +1,137 @@
+#include "formats/safetensors/reader.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/safetensors_header.hpp"
+#include "core/embedded_catalog.hpp"
+#include "core/read_counts.hpp"
+#include "formats/safetensors/model_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <unordered_map>
+
+namespace unishard::converters {
+namespace {
+
+using safetensors::Header;
+using safetensors::ModelFolder;
+
+class SafetensorsSource final : public Source {
+ public:
+  SafetensorsSource(Storage& storage, const Path& path) {
+    Json notes = Json::array();
+    if (storage.kind(path) == EntryKind::Directory) {
+      const ModelFolder model = safetensors::read_model_folder(storage, path);
+      for (const std::string& name : model.files) add_file(storage, path / name, notes);
+      if (model.index) check_index(storage, path, model);
+      for (const std::string& note : model.notes) notes.push_back(note);
+    } else {
+      add_file(storage, path, notes);
+    }
+    if (const auto text = metadata_.extract(std::string(kCatalogKey)); !text.empty()) {
+      restore_catalog(text.mapped(), catalog_, path.string() + ": " + std::string(kCatalogKey));
+      return;
+    }
+    take_aliases();
+    catalog_.producer = Json::object();
+    if (!metadata_.empty()) catalog_.producer["metadata"] = metadata_;
+    if (!notes.empty()) catalog_.producer["notes"] = std::move(notes);
+  }
+
+  std::string format() const override { return "safetensors"; }
+  const Catalog& catalog() const override { return catalog_; }
+
+  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    const Place& place = places_.at(tensor);
+    const std::uint64_t element_bytes = size_of(catalog_.tensors[tensor].dtype);
+    files_[place.file]->read_at(place.offset + range.begin * element_bytes, out);
+    counts_.add(false, out.size());
+  }
+  using Source::verify_reads;
+  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+    return counts_.result();
+  }
+
+ private:
+  struct Place {
+    std::size_t file = 0;
+    std::uint64_t offset = 0;
+  };
+
+  void add_file(Storage& storage, const Path& path, Json& notes) {
+    files_.push_back(storage.open(path));
+    Header header = safetensors::read_header(*files_.back());
+    for (safetensors::HeaderEntry& entry : header.entries) {
+      const auto [earlier, is_new] = by_name_.emplace(entry.name, places_.size());
+      if (!is_new) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("tensor {} is in both {} and {}", unishard::quote(entry.name),
+                          files_[places_[earlier->second].file]->path().string(), path.string()));
+      }
+      places_.push_back({files_.size() - 1, header.data_offset + entry.begin});
+      TensorInfo tensor;
+      tensor.fqn = std::move(entry.name);
+      tensor.state = state::kWeights;
+      tensor.dtype = entry.dtype;
+      tensor.shape = std::move(entry.shape);
+      catalog_.tensors.push_back(std::move(tensor));
+    }
+    for (const auto& [key, value] : header.metadata) metadata_[key] = value;
+    for (const std::string& note : header.notes) {
+      notes.push_back(fmt::format("{}: {}", path.filename().string(), note));
+    }
+  }
+
+  /// The index and the files must say the same.
+  void check_index(Storage& storage, const Path& folder, const ModelFolder& model) const {
+    const auto fail = [&](const std::string& problem) {
+      raise(ErrorCode::Corrupt, fmt::format("{}: {}", (folder / *model.index).string(), problem));
+    };
+    for (const auto& [tensor, file] : model.weight_map) {
+      const auto found = by_name_.find(tensor);
+      if (found == by_name_.end() ||
+          files_[places_[found->second].file]->path().filename() != file) {
+        fail(fmt::format("tensor {} is not in {}", unishard::quote(tensor), unishard::quote(file)));
+      }
+    }
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      if (!model.weight_map.contains(tensor.fqn)) {
+        fail(fmt::format(
+            "tensor {} is in {}, and the index does not list it", unishard::quote(tensor.fqn),
+            files_[places_[by_name_.at(tensor.fqn)].file]->path().filename().string()));
+      }
+    }
+    if (!catalog_.tensors.empty()) return;
+    for (const Entry& entry : storage.list(folder)) {
+      if (entry.name.ends_with(".safetensors")) {
+        fail(fmt::format("it lists no tensor, though there is {}", unishard::quote(entry.name)));
+      }
+    }
+  }
+
+  /// `save_model` of safetensors notes a tied name as metadata {removed: kept}.
+  void take_aliases() {
+    std::erase_if(metadata_, [this](const auto& entry) {
+      const bool is_alias = by_name_.contains(entry.second) && !by_name_.contains(entry.first);
+      if (is_alias) catalog_.aliases.push_back({entry.first, entry.second});
+      return is_alias;
+    });
+  }
+
+  Catalog catalog_;
+  mutable ReadCounts counts_;
+  std::vector<std::unique_ptr<File>> files_;
+  std::vector<Place> places_;  ///< one per tensor
+  std::unordered_map<std::string, std::size_t> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_safetensors(Storage& storage, const Path& path) {
+  return std::make_unique<SafetensorsSource>(storage, path);
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,178 @@
+// Tied tensors (the same view of the same storage) become aliases. What is not a tensor is kept as
+// JSON in client_state["object"], except in a plain state dict, which holds nothing else.
+#include "formats/torch/reader.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/object_tree.hpp"
+#include "containers/pieced_source.hpp"
+#include "containers/torch_file.hpp"
+#include "core/embedded_catalog.hpp"
+#include "formats/torch/training_layout.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace unishard::converters {
+namespace {
+
+using torch::TensorView;
+using torch::TorchFile;
+
+constexpr std::string_view kSingle = "pytorch_model.bin";
+constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
+
+/// Two views with equal keys are the same elements of the same file.
+using ViewKey = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
+
+class Collector {
+ public:
+  void add_file(Storage& storage, const Path& path, const std::set<std::string>* wanted) {
+    const TorchFile file(torch::whole_file(storage, path));
+    torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
+    for (const torch::NamedTensor& tensor : tree.tensors) {
+      if (wanted != nullptr && !wanted->contains(tensor.name)) {
+        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in the index", path.string(),
+                                              unishard::quote(tensor.name)));
+      }
+      add_tensor(file, path, tensor);
+    }
+    if (wanted != nullptr && tree.tensors.size() != wanted->size()) {
+      raise(ErrorCode::Corrupt, fmt::format("{}: {} tensors, the index lists {}", path.string(),
+                                            tree.tensors.size(), wanted->size()));
+    }
+    if (!is_state_dict(tree.content))
+      parts.catalog.client_state["object"] = std::move(tree.content);
+    if (const std::uint64_t rest = file.trailing_bytes(); rest > 0) {
+      parts.notes.push_back(
+          fmt::format("{}: {} bytes behind the pickle's end were not read", path.string(), rest));
+    }
+    for (const std::string& line : tree.opaque)
+      parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
+    for (const std::string& line : tree.renamed)
+      parts.notes.push_back(fmt::format("renamed: {}", line));
+  }
+
+  /// Undoes the layout of our own sink: paths become fqn and state, steps a number.
+  void restore_training_state(const std::string& where) {
+    Catalog& catalog = parts.catalog;
+    if (!catalog.client_state.is_object()) return;
+    const std::string* text = torch::training_text(catalog.client_state["object"]);
+    if (text == nullptr) return;
+    const std::vector<bool> known =
+        restore_catalog(std::string(*text), catalog, where + ": unishard.catalog");
+    for (std::size_t i = known.size(); i-- > 0;) {
+      if (known[i]) continue;
+      catalog.tensors.erase(catalog.tensors.begin() + static_cast<std::ptrdiff_t>(i));
+      parts.pieces.erase(parts.pieces.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
+  PiecedCatalog parts;
+
+ private:
+  static bool is_state_dict(const Json& content) {
+    if (!content.is_object() || content.contains("$tensor")) return false;
+    const auto is_tensor = [](const Json& value) {
+      return value.is_object() && value.contains("$tensor");
+    };
+    if (!content.contains("$type")) return std::ranges::all_of(content, is_tensor);
+    if (content["$type"] != "collections.OrderedDict") return false;
+    return std::ranges::all_of(content["pairs"], [&](const Json& pair) {
+      return pair[0].is_string() && is_tensor(pair[1]);
+    });
+  }
+
+  void add_tensor(const TorchFile& file, const Path& path, const torch::NamedTensor& tensor) {
+    TensorView view;
+    try {
+      view = file.tensor(tensor.value);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Unsupported)
+        throw error.with_context(fmt::format("{}: {}: ", path.string(), tensor.name));
+      parts.notes.push_back(fmt::format("left out: {} ({})", tensor.name, error.what()));
+      return;
+    }
+    if (!view.storage) {
+      parts.notes.push_back(
+          fmt::format("left out: {} (a tensor on the meta device has no data)", tensor.name));
+      return;
+    }
+    if (!names_.insert(tensor.name).second) {
+      raise(ErrorCode::Unsupported, fmt::format("{}: two tensors have the path {}", path.string(),
+                                                unishard::quote(tensor.name)));
+    }
+    const ViewKey key{fmt::format("{}\n{}", path.string(), view.storage_key), view.offset,
+                      view.shape, view.strides, view.dtype};
+    if (view.elements() > 0) {
+      const auto [known, is_new] = seen_.emplace(key, tensor.name);
+      if (!is_new) {
+        parts.catalog.aliases.push_back({tensor.name, known->second});
+        return;
+      }
+    }
+    TensorInfo info;
+    info.fqn = tensor.name;
+    info.state = state::kWeights;
+    info.dtype = view.dtype;
+    info.shape = view.shape;
+    parts.pieces.push_back({{{0, view.elements()}, std::move(view), 0}});
+    parts.catalog.tensors.push_back(std::move(info));
+  }
+
+  std::set<std::string> names_;
+  std::map<ViewKey, std::string> seen_;
+};
+
+/// weight_map of an index file: shard -> names. Shards are plain file names beside the index.
+std::map<std::string, std::set<std::string>> read_index(Storage& storage, const Path& path) {
+  constexpr std::uint64_t kIndexBytes = std::uint64_t{256} << 20;
+  const SortedJson index = parse_sorted_json(read_text(storage, path, kIndexBytes), path.string());
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: no object weight_map", path.string()));
+  }
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& [name, shard] : index["weight_map"].items()) {
+    if (!shard.is_string())
+      raise(ErrorCode::Corrupt, fmt::format("{}: weight_map of {} is not a file name",
+                                            path.string(), unishard::quote(name)));
+    const auto file = shard.get<std::string>();
+    if (file.empty() || file.starts_with('.') || file.find_first_of("/\\") != std::string::npos) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: {} is not a plain file name", path.string(), unishard::quote(file)));
+    }
+    shards[file].insert(name);
+  }
+  return shards;
+}
+
+}  // namespace
+
+bool is_torch(Storage& storage, const Path& path) {
+  const EntryKind kind = storage.kind(path);
+  if (kind == EntryKind::File) return torch::is_torch_file(torch::whole_file(storage, path));
+  if (kind != EntryKind::Directory) return false;
+  return storage.kind(path / kSingle) == EntryKind::File ||
+         storage.kind(path / kIndex) == EntryKind::File;
+}
+
+std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
+  Collector collector;
+  collector.parts.format = "torch";
+  if (storage.kind(path) == EntryKind::File) {
+    collector.add_file(storage, path, nullptr);
+  } else if (storage.kind(path / kSingle) == EntryKind::File) {
+    collector.add_file(storage, path / kSingle, nullptr);
+  } else {
+    for (const auto& [file, names] : read_index(storage, path / kIndex))
+      collector.add_file(storage, path / file, &names);
+  }
+  collector.restore_training_state(path.string());
+  return make_pieced_source(std::move(collector.parts), path.string());
+}
+
+}  // namespace unishard::converters

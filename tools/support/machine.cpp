@@ -1,0 +1,75 @@
+#include "support/machine.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "support/size_text.hpp"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+namespace unishard::tools {
+
+unsigned hardware_threads() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<unsigned>(std::max(CPU_COUNT(&set), 1));
+}
+
+std::uint64_t mappable_bytes() {
+  std::uint64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;  // in pages
+  std::ifstream("/proc/self/statm") >> all >> resident >> shared >> text >> unused >> data;
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto left = [](auto resource, std::uint64_t used) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+      return std::numeric_limits<std::uint64_t>::max();
+    return limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used);
+  };
+  return std::min(left(RLIMIT_AS, all * page), left(RLIMIT_DATA, data * page));
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::string hdf5_version() {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+std::uint64_t free_bytes(const Path& path) {
+  Path existing = std::filesystem::absolute(path);
+  std::error_code code;
+  while (!std::filesystem::exists(existing, code) && existing.has_relative_path()) {
+    existing = existing.parent_path();
+  }
+  const auto space = std::filesystem::space(existing, code);
+  if (code) raise_errno("looking at the free space of", existing.native(), code.value());
+  return space.available;
+}
+
+void require_space(const Path& path, std::uint64_t needed_bytes) {
+  const std::uint64_t available = free_bytes(path);
+  if (available >= needed_bytes) return;
+  raise(ErrorCode::NoSpace,
+        fmt::format("{}: {} are needed and {} are free", path.string(), format_bytes(needed_bytes),
+                    format_bytes(available)),
+        "free space or choose another file system; nothing was written");
+}
+
+}  // namespace unishard::tools

@@ -1,0 +1,14 @@
+#pragma once
+// The report of `unishard diff` as text or JSON. Pure. tools/README.md has the JSON schema.
+#include "unishard/format/json.hpp"
+
+#include "workflows/diff.hpp"
+
+#include <string>
+
+namespace unishard::cli {
+
+std::string diff_text(const tools::DiffReport& report);
+Json diff_json(const tools::DiffReport& report);
+
+}  // namespace unishard::cli

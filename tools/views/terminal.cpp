@@ -1,0 +1,51 @@
+#include "views/terminal.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+namespace unishard::cli {
+namespace {
+
+bool write_to(std::FILE* stream, std::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), stream) == text.size() &&
+         std::fflush(stream) == 0;
+}
+
+void write_to_output(std::string_view text) {
+  if (!write_to(stdout, text)) raise_errno("writing", "standard output", errno);
+}
+
+}  // namespace
+
+void print(std::string_view text) { write_to_output(printable_lines(text)); }
+
+void print_json(const Json& json) {
+  write_to_output(printable_json(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n");
+}
+
+void say(std::string_view line) {
+  if (!write_to(stderr, printable(line) + "\n")) raise_errno("writing", "standard error", errno);
+}
+
+void say_error(std::string_view verb, std::string_view message, std::string_view hint) {
+  std::string text = fmt::format("unishard{}{}: error: {}\n", verb.empty() ? "" : " ",
+                                 printable(verb), printable(message));
+  if (!hint.empty()) text += fmt::format("  hint: {}\n", printable(hint));
+  if (!write_to(stderr, text)) write_to(stdout, text);
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 100;
+  return std::clamp<std::size_t>(size.ws_col, 60, 200);
+}
+
+}  // namespace unishard::cli

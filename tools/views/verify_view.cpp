@@ -1,0 +1,126 @@
+#include "views/verify_view.hpp"
+
+#include "unishard/format/text.hpp"
+
+#include "support/size_text.hpp"
+#include "views/table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::cli {
+namespace {
+
+constexpr std::size_t kLostListed = 20;
+
+std::string finding_text(const tools::Finding& finding) {
+  std::string out = fmt::format("DAMAGE {}: {}\n", finding.code, printable(finding.path.string()));
+  out += fmt::format("  {}\n", printable(finding.message));
+  if (finding.bytes) {
+    out += fmt::format("  bytes {} to {} of the file\n", finding.bytes->begin, finding.bytes->end);
+  }
+  for (std::size_t i = 0; i < std::min(finding.lost.size(), kLostListed); ++i) {
+    const tools::LostRange& lost = finding.lost[i];
+    out += fmt::format("  lost: {} elements {} to {}\n", printable(lost.tensor), lost.range.begin,
+                       lost.range.end);
+  }
+  if (finding.lost.size() > kLostListed) {
+    out += fmt::format("  lost: {} more ranges (--json lists all)\n",
+                       finding.lost.size() - kLostListed);
+  }
+  if (!finding.hint.empty()) out += fmt::format("  hint: {}\n", printable(finding.hint));
+  return out;
+}
+
+/// What was looked at in a checkpoint, for scripts.
+std::string_view looked_at(const tools::VerifyReport& report, const tools::CheckedTag& checked) {
+  if (!report.deep) return "tables";
+  return checked.bytes_without_checksum == 0 ? "checksums" : "data";
+}
+
+std::string looked_at_text(const tools::VerifyReport& report, const tools::CheckedTag& checked) {
+  if (!report.deep) return "  looked at names, sizes and tables\n";
+  return fmt::format("  {} chunks and {} checked{}\n", tools::format_count(checked.chunks_checked),
+                     tools::format_bytes(checked.bytes_checked),
+                     checked.bytes_without_checksum == 0
+                         ? ""
+                         : fmt::format(", {} of them without a checksum",
+                                       tools::format_bytes(checked.bytes_without_checksum)));
+}
+
+}  // namespace
+
+std::string verify_text(const tools::VerifyReport& report) {
+  std::string out;
+  for (const tools::CheckedTag& checked : report.checked) {
+    out += fmt::format("{} ({}): step {}, {} shards, {} tensors, {}, identity {}\n",
+                       printable(checked.folder.string()), checked.format, checked.step,
+                       checked.shards, checked.tensors, tools::format_bytes(checked.payload_bytes),
+                       checked.identity.value_or("unknown"));
+    out += looked_at_text(report, checked);
+  }
+  for (const tools::Finding& finding : report.findings) out += finding_text(finding);
+  for (const std::string& note : report.notes) out += fmt::format("note: {}\n", printable(note));
+  if (!report.is_clean()) {
+    return out + fmt::format("{} finding{}\n", report.findings.size(),
+                             report.findings.size() == 1 ? "" : "s");
+  }
+  if (!report.deep)
+    return out + "sound as far as names, sizes and tables tell (--deep reads the data)\n";
+  const bool has_digests = std::ranges::all_of(
+      report.checked, [](const auto& tag) { return tag.bytes_without_checksum == 0; });
+  const bool has_some = std::ranges::any_of(report.checked, [](const auto& tag) {
+    return tag.bytes_without_checksum < tag.bytes_checked;
+  });
+  const bool is_native =
+      std::ranges::all_of(report.checked, [](const auto& tag) { return tag.format == "native"; });
+  if (has_digests && is_native) return out + "sound: every byte and every digest was checked\n";
+  if (has_digests)
+    return out +
+           "sound: every checksum of the format was compared; what describes the data may have "
+           "none\n";
+  return out + (has_some ? "readable: every byte could be read, and not all have a checksum\n"
+                         : "readable: every byte could be read, and has no checksum\n");
+}
+
+Json verify_json(const tools::VerifyReport& report) {
+  Json json = {{"ok", report.is_clean()}, {"deep", report.deep}};
+  Json checked = Json::array();
+  for (const tools::CheckedTag& tag : report.checked) {
+    checked.push_back({{"tag", tag.tag},
+                       {"folder", tag.folder.string()},
+                       {"format", tag.format},
+                       {"looked_at", looked_at(report, tag)},
+                       {"step", tag.step},
+                       {"identity", tag.identity ? Json(*tag.identity) : Json(nullptr)},
+                       {"shards", tag.shards},
+                       {"tensors", tag.tensors},
+                       {"payload_bytes", tag.payload_bytes},
+                       {"chunks_checked", tag.chunks_checked},
+                       {"bytes_checked", tag.bytes_checked},
+                       {"bytes_without_checksum", tag.bytes_without_checksum}});
+  }
+  Json findings = Json::array();
+  for (const tools::Finding& finding : report.findings) {
+    Json lost = Json::array();
+    for (const tools::LostRange& range : finding.lost) {
+      lost.push_back(
+          {{"tensor", range.tensor}, {"begin", range.range.begin}, {"end", range.range.end}});
+    }
+    Json bytes = nullptr;
+    if (finding.bytes) bytes = {{"begin", finding.bytes->begin}, {"end", finding.bytes->end}};
+    findings.push_back({{"code", finding.code},
+                        {"path", finding.path.string()},
+                        {"message", finding.message},
+                        {"hint", finding.hint},
+                        {"bytes", std::move(bytes)},
+                        {"lost", std::move(lost)}});
+  }
+  json["checked"] = std::move(checked);
+  json["findings"] = std::move(findings);
+  json["notes"] = report.notes;
+  return json;
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,14 @@
+#pragma once
+// The report of `unishard verify` as text or JSON. Pure. tools/README.md has the JSON schema.
+#include "unishard/format/json.hpp"
+
+#include "workflows/verify/verify.hpp"
+
+#include <string>
+
+namespace unishard::cli {
+
+std::string verify_text(const tools::VerifyReport& report);
+Json verify_json(const tools::VerifyReport& report);
+
+}  // namespace unishard::cli

@@ -1,0 +1,127 @@
+#include "workflows/inspect.hpp"
+
+#include "unishard/converters/registry.hpp"
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/version.hpp"
+
+#include "team/read_blocks.hpp"
+#include "workflows/convert.hpp"
+#include "workflows/native_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::tools {
+namespace {
+
+/// A shard that only shares has its data sets in chunks, too.
+bool has_encoded_chunk(const ShardReader& shard) {
+  const auto& sets = shard.entry().data_sets;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const auto is_encoded = [](const ChunkRow& row) { return row.filter_mask == 0; };
+    if (sets[i].compressed && std::ranges::any_of(shard.chunks(i), is_encoded)) return true;
+  }
+  return false;
+}
+
+Description::Shard describe_shard(const ShardReader& shard) {
+  const ShardEntry& entry = shard.entry();
+  Description::Shard out{entry.file, entry.rank, entry.bytes, shard.shared_payload_bytes(), {}};
+  for (const BaseFile& base : entry.bases) out.shared_with.push_back(base.file);
+  return out;
+}
+
+void read_tags(Storage& storage, const Path& folder, Description& out) {
+  out.tags = list_tags(storage, folder);
+  try {
+    out.latest = read_latest(storage, folder);
+  } catch (const Error&) {
+    // `verify` reports a damaged `latest`; it says nothing about the checkpoints.
+  }
+}
+
+Description describe_native(Storage& storage, const Path& path,
+                            const std::optional<std::string>& tag, bool layout) {
+  const auto opened = open_native_checkpoint(storage, path, tag);
+  const CheckpointReader& reader = *opened;
+  Description out;
+  out.path = reader.folder();
+  out.tag = reader.manifest().tag;
+  out.saved_unix_seconds = reader.manifest().saved_unix_seconds;
+  out.catalog = reader.catalog();
+  read_tags(storage, absolute_folder(reader.folder()).parent_path(), out);
+  for (const auto& shard : reader.shards()) {
+    out.shards.push_back(describe_shard(*shard));
+    if (has_encoded_chunk(*shard)) out.compression = kZstdFeature;
+  }
+  for (std::size_t i = 0; layout && i < out.catalog.tensors.size(); ++i) {
+    auto& owners = out.owners.emplace_back();
+    for (const CheckpointReader::StoredFragment& fragment : reader.fragments(i)) {
+      owners.push_back({reader.shards()[fragment.shard]->entry().rank, fragment.range});
+    }
+  }
+  return out;
+}
+
+/// One tensor per thread at a time, from its first to its last element.
+void measure_missing(const converters::Source& source, const TransferOptions& options,
+                     Catalog& catalog) {
+  run_bounded(catalog.tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
+    TensorInfo& tensor = catalog.tensors[index];
+    if (tensor.stats) return std::uint64_t{0};
+    Stats stats;
+    const std::uint64_t bytes = read_blocks(
+        {0, tensor.elements()}, size_of(tensor.dtype), buffer,
+        [&](ElementRange range, std::span<std::byte> out) { source.read(index, range, out); },
+        [&](std::span<const std::byte> block) { stats.append(measure(tensor.dtype, block)); });
+    tensor.stats = stats;
+    return bytes;
+  });
+}
+
+}  // namespace
+
+bool Description::is_run() const {
+  return !shards.empty() || catalog.groups.is_array() || format.starts_with("deepspeed") ||
+         format == "dcp";
+}
+
+Description describe_tags(Storage& storage, const Path& path) {
+  Path folder = absolute_folder(path);
+  if (storage.kind(folder / kManifestFile) == EntryKind::File) folder = folder.parent_path();
+  if (storage.kind(folder) != EntryKind::Directory) {
+    raise(ErrorCode::NotFound, fmt::format("{} is no folder of checkpoints", path.string()),
+          "name a folder that holds checkpoints, or one of them");
+  }
+  Description out;
+  read_tags(storage, folder, out);
+  for (const auto& [tag, format] : converters::list_nested_checkpoints(storage, folder)) {
+    if (format != "native")
+      out.tags.push_back({tag, 0, 0, fmt::format("in the format {}", format)});
+  }
+  return out;
+}
+
+Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+                     const DescribeOptions& options) {
+  Description out;
+  if (converters::probe(storage, path).format == "native") {
+    out = describe_native(storage, path, tag, options.layout);
+    out.format = "native";
+  } else {
+    const auto source = converters::open_source(storage, path, tag);
+    out.format = source->format();
+    out.path = path;
+    out.tag = tag_of(storage, path, tag).value_or("");
+    out.catalog = source->catalog();
+    out.notes = source->notes();
+    if (options.identity) out.catalog = with_digests(*source, options.transfer);
+    if (options.stats) measure_missing(*source, options.transfer, out.catalog);
+  }
+  out.identity = identity(out.catalog);
+  return out;
+}
+
+}  // namespace unishard::tools

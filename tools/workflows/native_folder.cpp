@@ -1,0 +1,78 @@
+#include "workflows/native_folder.hpp"
+
+#include "unishard/converters/source.hpp"
+#include "unishard/format/checkpoint_reader.hpp"
+#include "unishard/format/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace unishard::tools {
+
+Path without_trailing_slash(const Path& path) {
+  return path.has_filename() || !path.has_relative_path() ? path : path.parent_path();
+}
+
+Path absolute_folder(const Path& path) {
+  return without_trailing_slash(std::filesystem::absolute(path).lexically_normal());
+}
+
+void require_native(Storage& storage, const Path& path) {
+  const converters::Probe found = converters::probe(storage, path);
+  if (found.format == "native") return;
+  if (!found.format.empty()) {
+    raise(ErrorCode::Unsupported, fmt::format("{} is in the format {}; this verb works on native "
+                                              "checkpoints",
+                                              path.string(), found.format));
+  }
+  raise(storage.kind(path) == EntryKind::Missing ? ErrorCode::NotFound : ErrorCode::Unsupported,
+        found.problem);
+}
+
+std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const Path& path,
+                                                         const std::optional<std::string>& tag) {
+  require_native(storage, path);
+  return open_checkpoint(storage, without_trailing_slash(path), tag);
+}
+
+void require_outside_checkpoints(Storage& storage, const Path& output, bool is_folder_of_tags) {
+  const auto holds_checkpoint = [&](const Path& folder) {
+    constexpr std::array<std::string_view, 4> kNames = {
+        kManifestFile, ".metadata", "mp_rank_00_model_states.pt",
+        "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    return std::ranges::any_of(
+        kNames, [&](auto name) { return storage.kind(folder / name) == EntryKind::File; });
+  };
+  std::error_code code;
+  Path folder = std::filesystem::weakly_canonical(without_trailing_slash(output), code);
+  if (code) folder = absolute_folder(output);
+  if (!is_folder_of_tags) folder = folder.parent_path();
+  for (; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (!holds_checkpoint(folder)) continue;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("the output {} lies inside the checkpoint {}", output.string(),
+                      folder.string()),
+          "choose an output beside it; nothing was written");
+  }
+}
+
+std::optional<std::string> tag_of(Storage& storage, const Path& path,
+                                  const std::optional<std::string>& tag) {
+  if (tag) return tag;
+  constexpr std::uint64_t kLatestBytes = 4096;
+  for (const std::string_view name : {"latest", "latest_universal"}) {
+    if (storage.kind(path / name) == EntryKind::File) {
+      std::string text = read_text(storage, path / name, kLatestBytes);
+      text.erase(text.find_last_not_of(" \r\n") + 1);
+      return text;
+    }
+    const Path folder = absolute_folder(path);
+    if (storage.kind(folder.parent_path() / name) == EntryKind::File)
+      return folder.filename().string();
+  }
+  return std::nullopt;
+}
+
+}  // namespace unishard::tools

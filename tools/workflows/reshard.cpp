@@ -1,0 +1,69 @@
+#include "workflows/reshard.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/version.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace unishard::tools {
+namespace {
+
+/// Of a shard, apart from payload: container, padding of data sets, one row per fragment and per
+/// chunk.
+constexpr std::uint64_t kShardOverheadBytes = 64 << 10;
+constexpr std::uint64_t kFragmentOverheadBytes = 512;
+
+void add_source_shards(const CheckpointReader& source, const Fragment& fragment,
+                       std::set<std::uint32_t>& shards) {
+  const auto fragments = source.fragments(fragment.tensor);
+  auto found = std::partition_point(fragments.begin(), fragments.end(), [&](const auto& candidate) {
+    return candidate.range.end <= fragment.range.begin;
+  });
+  for (; found != fragments.end() && found->range.begin < fragment.range.end; ++found) {
+    shards.insert(source.shards()[found->shard]->entry().rank);
+  }
+}
+
+}  // namespace
+
+ReshardPlan plan_reshard(const CheckpointReader& source, const ReshardTarget& target) {
+  if (target.world_size == 0 || target.world_size > limits::kWorldSize) {
+    raise(ErrorCode::InvalidArgument, fmt::format("--world-size {} is not from 1 to {}",
+                                                  target.world_size, limits::kWorldSize));
+  }
+  if (target.stage.value_or(0) > 3) {
+    raise(ErrorCode::InvalidArgument, fmt::format("--stage {} is not from 0 to 3", *target.stage));
+  }
+  ReshardPlan plan;
+  plan.target = source.catalog();
+  Json origin = {{"version", kLibraryVersion},
+                 {"world_size", plan.target.world_size},
+                 {"stage", plan.target.stage}};
+  if (plan.target.producer.is_null()) plan.target.producer = Json::object();
+  if (plan.target.producer.is_object()) plan.target.producer["resharded_from"] = std::move(origin);
+  plan.target.world_size = target.world_size;
+  plan.target.stage = target.stage.value_or(plan.target.stage);
+  const ShardPlans plans(plan.target);
+  for (std::uint32_t rank = 0; rank < target.world_size; ++rank) {
+    ReshardPlan::Shard shard{.rank = rank, .payload_bytes = 0, .source_shards = {}};
+    std::set<std::uint32_t> touched;
+    const std::vector<Fragment> fragments = plans.shard(rank);
+    for (const Fragment& fragment : fragments) {
+      const TensorInfo& tensor = plan.target.tensors[fragment.tensor];
+      if (!tensor.derived) shard.payload_bytes += fragment.range.size() * size_of(tensor.dtype);
+      add_source_shards(source, fragment, touched);
+    }
+    shard.source_shards.assign(touched.begin(), touched.end());
+    plan.payload_bytes += shard.payload_bytes;
+    plan.disk_bytes += shard.payload_bytes + shard.payload_bytes / 4096 + kShardOverheadBytes +
+                       fragments.size() * kFragmentOverheadBytes;
+    plan.shards.push_back(std::move(shard));
+  }
+  return plan;
+}
+
+}  // namespace unishard::tools

@@ -1,0 +1,147 @@
+#include "workflows/side_files.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+#include "unishard/format/memory.hpp"
+
+#include "support/descriptor.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <system_error>
+
+namespace unishard::tools {
+namespace {
+
+constexpr std::uint64_t kBytesPerFile = std::uint64_t{64} << 20;
+constexpr std::array<std::string_view, 14> kNames = {"config.json",
+                                                     "generation_config.json",
+                                                     "tokenizer.json",
+                                                     "tokenizer_config.json",
+                                                     "tokenizer.model",
+                                                     "special_tokens_map.json",
+                                                     "added_tokens.json",
+                                                     "vocab.json",
+                                                     "vocab.txt",
+                                                     "merges.txt",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json",
+                                                     "preprocessor_config.json",
+                                                     "processor_config.json"};
+
+/// Where the file lies that is open: no link is left in it, and nobody can exchange it any more.
+Path real_path(const Descriptor& file) {
+  std::error_code code;
+  return std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file.get()), code);
+}
+
+bool is_below(const Path& path, const Path& folder) {
+  const auto [rest, end] = std::ranges::mismatch(folder, path);
+  return rest == folder.end() && !folder.empty();
+}
+
+/// "models--ORG--NAME/blobs" when `folder` is "models--ORG--NAME/snapshots/REVISION".
+std::optional<Path> blobs_of(const Path& folder) {
+  const Path snapshots = folder.parent_path(), repository = snapshots.parent_path();
+  if (snapshots.filename() != "snapshots" ||
+      !repository.filename().string().starts_with("models--"))
+    return std::nullopt;
+  return repository / "blobs";
+}
+
+/// Takes files one by one; `left_out` gets what is not taken, and why.
+class Collector {
+ public:
+  Collector(const Descriptor& folder, std::vector<std::string>& left_out)
+      : folder_(folder), real_folder_(real_path(folder)), left_out_(left_out) {}
+
+  void take(const std::string& name) {
+    // O_NONBLOCK: opening a FIFO must not wait.
+    const Descriptor file(
+        ::openat(folder_.get(), name.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (file.get() < 0) {
+      const int error = errno;
+      struct stat status {};
+      const bool is_there =
+          ::fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+      if (is_there) leave_out(name, std::generic_category().message(error));
+      return;
+    }
+    if (const std::string problem = problem_of(file); !problem.empty())
+      return leave_out(name, problem);
+    std::string text = read(file, name);
+    if (name.ends_with(".json") && !SortedJson::accept(text))
+      return leave_out(name, "it is not valid JSON");
+    bytes_ += text.size();
+    files.emplace_back(name, std::move(text));
+  }
+
+  converters::SideFiles files;
+
+ private:
+  void leave_out(const std::string& name, std::string_view why) {
+    left_out_.push_back(fmt::format("{}: {}", name, why));
+  }
+
+  /// Why the open file is not taken; empty: it is.
+  std::string problem_of(const Descriptor& file) const {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return std::generic_category().message(errno);
+    if (!S_ISREG(status.st_mode)) return "it is not a regular file";
+    const Path place = real_path(file);
+    const auto blobs = blobs_of(real_folder_);
+    if (!is_below(place, real_folder_) && !(blobs && is_below(place, *blobs)))
+      return "a link that leaves the folder";
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    // All of them are in memory until they are written.
+    const std::uint64_t all = description_limit() / 2;
+    const std::uint64_t most = std::min(kBytesPerFile, all - std::min(all, bytes_));
+    if (size > most) return fmt::format("{} bytes, and at most {} are copied", size, most);
+    return {};
+  }
+
+  static std::string read(const Descriptor& file, const std::string& name) {
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) raise_errno("reading", name, errno);
+    std::string text(static_cast<std::size_t>(status.st_size), '\0');
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t count = ::read(file.get(), text.data() + at, text.size() - at);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) raise_errno("reading", name, errno);
+      if (count == 0)
+        raise(ErrorCode::Corrupt, fmt::format("{}: truncated while it was read", name));
+      at += static_cast<std::size_t>(count);
+    }
+    return text;
+  }
+
+  const Descriptor& folder_;
+  const Path real_folder_;
+  std::vector<std::string>& left_out_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+converters::SideFiles find_side_files(const Path& model, std::vector<std::string>& notes) {
+  const Descriptor folder(::open(model.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return {};
+  Collector collector(folder, notes);
+  for (const std::string_view name : kNames) collector.take(std::string(name));
+  return std::move(collector.files);
+}
+
+std::vector<std::string> names_of(const converters::SideFiles& files) {
+  std::vector<std::string> names;
+  for (const auto& [name, content] : files) names.push_back(name);
+  return names;
+}
+
+}  // namespace unishard::tools

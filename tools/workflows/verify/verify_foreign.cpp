@@ -1,0 +1,114 @@
+#include "workflows/verify/verify_foreign.hpp"
+
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+
+#include "support/number_text.hpp"
+#include "team/shared_digests.hpp"
+#include "workflows/native_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::tools {
+namespace {
+
+/// Every element of every tensor, of this process's share: what a conversion would read.
+void read_share(const converters::Source& source, const Team& team,
+                const TransferOptions& options) {
+  DigestJob job{
+      .catalog = &source.catalog(),
+      .tensors = {},
+      .read = [&](std::size_t tensor, ElementRange range,
+                  std::span<std::byte> out) { source.read(tensor, range, out); },
+      .boundary = [&](std::size_t tensor,
+                      std::uint64_t element) { return source.read_boundary(tensor, element); }};
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) job.tensors.push_back(i);
+  digest_share(job, team, options);
+}
+
+/// Reads this process's share; the first one then compares what checksums there are, which cannot
+/// be split. The bytes without one are those of this process.
+void check_deep(const converters::Source& source, const VerifyOptions& options, const Team& team,
+                CheckedTag& checked) {
+  read_share(source, team, options.transfer);
+  // Without the others' parts: of what was read, how much a checksum covers.
+  checked.bytes_without_checksum =
+      source
+          .verify_reads(
+              options.transfer,
+              {.share = {.rank = team.rank(), .size = team.size(), .id = {}}, .parts = {}})
+          .uncovered_bytes;
+  if (!team.is_first()) return;
+  for (const TensorInfo& tensor : source.catalog().tensors) checked.bytes_checked += tensor.bytes();
+  checked.chunks_checked = source.check(options.transfer);
+}
+
+/// `own`: the bytes without a checksum that this process read.
+void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& report) {
+  std::uint64_t bytes = 0;
+  for (const std::string& text : team.gather(std::to_string(own)))
+    bytes += parse_number(text, "the team's bytes");
+  CheckedTag& checked = report.checked.front();
+  checked.bytes_without_checksum = bytes;
+  if (bytes == 0) return;
+  report.notes.push_back(
+      bytes == checked.bytes_checked
+          ? fmt::format("the format {} has no checksums here: everything could be read, which does "
+                        "not prove that it is what was written",
+                        checked.format)
+          : fmt::format("no checksum covers {} of its bytes: they could be read, which does not "
+                        "prove that they are what was written",
+                        bytes));
+}
+
+void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
+           VerifyReport& report) {
+  const auto source = converters::open_source(storage, path, options.tag);
+  CheckedTag checked;
+  checked.tag = tag_of(storage, path, options.tag).value_or("");
+  checked.folder = path;
+  checked.format = source->format();
+  checked.step = source->catalog().step;
+  checked.tensors = source->catalog().tensors.size();
+  checked.payload_bytes = source->catalog().stored_bytes();
+  if (options.deep) check_deep(*source, options, team, checked);
+  for (std::string& note : source->notes()) report.notes.push_back(std::move(note));
+  report.checked.push_back(std::move(checked));
+}
+
+}  // namespace
+
+VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOptions& options,
+                            Team& team) {
+  VerifyReport report;
+  report.deep = options.deep;
+  Finding found{
+      .code = "unreadable", .path = path, .message = {}, .hint = {}, .bytes = {}, .lost = {}};
+  try {
+    check(storage, path, options, team, report);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::Cancelled || error.code() == ErrorCode::PeerFailed ||
+        error.code() == ErrorCode::Io || error.code() == ErrorCode::MemoryLimit)
+      throw;
+    found.message = error.what();
+    found.hint = error.hint();
+  }
+  const std::vector<std::string> messages = team.gather(found.message);
+  const std::vector<std::string> hints = team.gather(found.hint);
+  const auto first = std::ranges::find_if(messages, [](const auto& text) { return !text.empty(); });
+  if (first == messages.end()) {
+    if (options.deep)
+      note_bytes_without_checksum(team, report.checked.front().bytes_without_checksum, report);
+    return report;
+  }
+  found.message = *first;
+  found.hint = hints[static_cast<std::size_t>(first - messages.begin())];
+  report.findings.push_back(std::move(found));
+  report.checked.clear();
+  report.notes.clear();
+  return report;
+}
+
+}  // namespace unishard::tools

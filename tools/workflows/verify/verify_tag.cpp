@@ -1,0 +1,214 @@
+#include "workflows/verify/verify_tag.hpp"
+
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+
+#include "workflows/native_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+namespace unishard::tools {
+namespace {
+
+/// JSON has no infinity: a sum that left double's range is in the manifest as the largest double.
+bool describes(const Stats& manifest, const Stats& shards) {
+  const double most = std::numeric_limits<double>::max();
+  return manifest.count == shards.count && manifest.nan_count == shards.nan_count &&
+         manifest.inf_count == shards.inf_count && manifest.min == shards.min &&
+         manifest.max == shards.max && manifest.sum_squares == std::min(shards.sum_squares, most);
+}
+
+class TagCheck {
+ public:
+  TagCheck(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
+           VerifyReport& report)
+      : storage_(storage), folder_(folder), options_(options), team_(team), report_(report) {}
+
+  void run() {
+    checked_.folder = folder_;
+    checked_.format = "native";
+    checked_.tag = absolute_folder(folder_).filename().string();
+    if (read_manifest()) {
+      open_shards();
+      check_stray_entries();
+      check_coverage();
+      if (options_.deep) check_payload();
+    }
+    report_.checked.push_back(std::move(checked_));
+  }
+
+ private:
+  Finding& add(std::string code, Path path, std::string message, std::string hint = {}) {
+    return report_.findings.emplace_back(Finding{.code = std::move(code),
+                                                 .path = std::move(path),
+                                                 .message = std::move(message),
+                                                 .hint = std::move(hint),
+                                                 .bytes = {},
+                                                 .lost = {}});
+  }
+
+  bool read_manifest() {
+    const Path path = folder_ / kManifestFile;
+    try {
+      if (storage_.kind(path) == EntryKind::Missing) {
+        add("manifest-missing", path,
+            "there are shards and no manifest: the save was never completed, or the file was lost",
+            "restore the file, or use another checkpoint");
+        return false;
+      }
+      manifest_ = unishard::read_manifest(storage_, folder_);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::MemoryLimit) throw;
+      add("manifest-unreadable", path, error.what(), error.hint());
+      return false;
+    }
+    if (manifest_.tag != checked_.tag) {
+      report_.notes.push_back(fmt::format("{}: saved under the tag {}; the folder was renamed",
+                                          folder_.string(), quote(manifest_.tag)));
+    }
+    checked_.step = manifest_.catalog.step;
+    checked_.identity = identity(manifest_.catalog);
+    checked_.shards = manifest_.shards.size();
+    checked_.tensors = manifest_.catalog.tensors.size();
+    return true;
+  }
+
+  void open_shards() {
+    for (const ShardEntry& entry : manifest_.shards) {
+      const Path path = folder_ / entry.file;
+      for (const DataSetEntry& set : entry.data_sets) checked_.payload_bytes += set.padded_bytes();
+      auto& shard = shards_.emplace_back();
+      try {
+        shard = std::make_unique<ShardReader>(storage_, path, entry, manifest_.save_id,
+                                              manifest_.catalog, manifest_.chunk_bytes);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::MemoryLimit) throw;
+        const bool is_missing = storage_.kind(path) == EntryKind::Missing;
+        add(is_missing ? "shard-missing" : "shard-damaged", path, error.what(), error.hint());
+        bad_shards_.push_back(report_.findings.size() - 1);
+      }
+    }
+  }
+
+  void check_stray_entries() {
+    std::unordered_set<std::string> known = {std::string(kManifestFile)};
+    for (const ShardEntry& entry : manifest_.shards) {
+      known.insert(entry.file);
+      for (const BaseFile& base : entry.bases) known.insert(base.file);
+    }
+    if (storage_.kind(folder_) == EntryKind::Missing) return;  // its shards are findings
+    for (const Entry& entry : storage_.list(folder_)) {
+      if (known.contains(entry.name)) continue;
+      add("stray-file", folder_ / entry.name, "it is not a part of the checkpoint",
+          "move it out of the folder");
+    }
+  }
+
+  /// A row of the index of shards_[shard], which owns it.
+  struct Row {
+    const IndexRow* index;
+    std::size_t shard;
+  };
+
+  /// Every element of every tensor in exactly one readable shard, and digests that combine to the
+  /// manifest's. What is in none is lost.
+  void check_coverage() {
+    std::vector<std::vector<Row>> rows(manifest_.catalog.tensors.size());
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (!shards_[i]) continue;
+      for (const IndexRow& row : shards_[i]->rows()) {
+        rows[row.tensor].push_back({&row, i});
+      }
+    }
+    std::vector<LostRange> lost;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::sort(rows[i].begin(), rows[i].end(),
+                [](const Row& a, const Row& b) { return a.index->range < b.index->range; });
+      check_tensor(manifest_.catalog.tensors[i], rows[i], lost);
+    }
+    report_lost(std::move(lost));
+  }
+
+  void check_tensor(const TensorInfo& tensor, const std::vector<Row>& rows,
+                    std::vector<LostRange>& lost) {
+    std::uint64_t next = 0;
+    std::uint64_t digest = 0;
+    Stats stats;
+    bool is_whole = true;
+    for (const auto& [row, shard] : rows) {
+      if (row->range.begin > next) {
+        lost.push_back({tensor.label(), {next, row->range.begin}});
+        is_whole = false;
+      } else if (row->range.begin < next) {
+        add("stored-twice", shards_[shard]->path(),
+            fmt::format("{}: elements {} to {} are also in another shard", tensor.label(),
+                        row->range.begin, std::min(next, row->range.end)));
+        is_whole = false;
+      }
+      next = std::max(next, row->range.end);
+      digest = crc64_combine(digest, row->crc64, row->range.size() * size_of(tensor.dtype));
+      stats.append(row->stats);
+    }
+    if (next < tensor.elements()) {
+      lost.push_back({tensor.label(), {next, tensor.elements()}});
+      is_whole = false;
+    }
+    if (is_whole && tensor.crc64 != digest) {
+      add("digest-differs", folder_ / kManifestFile,
+          fmt::format("{}: the shards' digests combine to {}, the manifest says {}", tensor.label(),
+                      hex64(digest), tensor.crc64 ? hex64(*tensor.crc64) : "nothing"));
+    }
+    if (is_whole && tensor.stats && !describes(*tensor.stats, stats)) {
+      add("statistics-differ", folder_ / kManifestFile,
+          fmt::format("{}: the manifest's NaN and Inf counts, minimum, maximum or sum of squares "
+                      "are not those of the shards",
+                      tensor.label()),
+          "the elements are sound; the manifest was written or changed by something else");
+    }
+  }
+
+  void report_lost(std::vector<LostRange> lost) {
+    if (lost.empty()) return;
+    if (bad_shards_.size() == 1) {
+      report_.findings[bad_shards_.front()].lost = std::move(lost);
+      return;
+    }
+    const std::string why =
+        bad_shards_.empty()
+            ? "no shard holds them, though all shards are readable"
+            : fmt::format("they were in the {} shards that cannot be read", bad_shards_.size());
+    add("elements-lost", folder_, fmt::format("parts of tensors are lost: {}", why)).lost =
+        std::move(lost);
+  }
+
+  void check_payload() {
+    verify_payload(manifest_, shards_, options_.transfer, team_, checked_, report_);
+    const auto& tensors = manifest_.catalog.tensors;
+    const bool has_derived = std::any_of(tensors.begin(), tensors.end(),
+                                         [](const TensorInfo& tensor) { return tensor.derived; });
+    if (has_derived) verify_derived(storage_, folder_, options_.transfer, team_, checked_, report_);
+  }
+
+  Storage& storage_;
+  const Path& folder_;
+  const VerifyOptions& options_;
+  Team& team_;
+  VerifyReport& report_;
+  CheckedTag checked_;
+  Manifest manifest_;
+  std::vector<std::unique_ptr<ShardReader>> shards_;
+  std::vector<std::size_t> bad_shards_;  ///< indices of their findings
+};
+
+}  // namespace
+
+void verify_tag(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
+                VerifyReport& report) {
+  TagCheck(storage, folder, options, team, report).run();
+}
+
+}  // namespace unishard::tools
