@@ -172,11 +172,19 @@ class Training {
     if (latest && starts_fresh()) return;
     const bool is_path = !latest && (options_.save_folder.empty() ||
                                      options_.resume->find('/') != std::string::npos ||
-                                     posix_storage().kind(*options_.resume) == EntryKind::File);
+                                     names_checkpoint(*options_.resume));
     const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
     const auto tag = latest || is_path ? std::nullopt : options_.resume;
     const LoadReport report = engine_.load_checkpoint(folder, tag);
     if (is_first()) print_load(report);
+  }
+
+  /// True for a file, and for a folder when --save has no tag of that name.
+  bool names_checkpoint(const std::string& name) const {
+    const EntryKind kind = posix_storage().kind(name);
+    const bool is_tag =
+        posix_storage().kind(Path(options_.save_folder) / name) == EntryKind::Directory;
+    return kind == EntryKind::File || (kind == EntryKind::Directory && !is_tag);
   }
 
   bool starts_fresh() {
