@@ -15,12 +15,13 @@
 //  5. Rank 0 writes the manifest under another name and syncs it: a crash leaves no half manifest
 //     under the real name.
 //  6. Rank 0 renames it to manifest.json and syncs the staging folder.
-//  7. Rank 0 renames the staging folder to `<tag>`, which must be free. This is the commit. Where
-//     `<tag>` is a UniShard checkpoint the two folders are exchanged in one atomic step; the old
-//     one then has the staging name and goes in step 10.
+//  7. Rank 0 locks `latest` and writes its new text beside it: what cannot name the tag does not
+//     publish it. Then it renames the staging folder to `<tag>`, which must be free. This is the
+//     commit. Where `<tag>` is a UniShard checkpoint the two folders are exchanged in one atomic
+//     step; the old one then has the staging name and goes in step 10.
 //  8. Rank 0 syncs the parent folder: the commit is durable.
-//  9. `latest` is replaced (write beside, sync, rename, sync). A crash before leaves it on the older
-//     checkpoint, which is complete.
+//  9. The new text gets the name `latest`, and the folder is synced. A crash before leaves `latest`
+//     on the older checkpoint, which is complete.
 // 10. Retention: hide (rename), then delete, so that a crash never leaves half a checkpoint under a
 //     tag. Nothing that fails here fails the save.
 // clang-format on

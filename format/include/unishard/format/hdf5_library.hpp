@@ -1,7 +1,7 @@
 #pragma once
 // What every user of libhdf5 in UniShard shares: the one lock, owned identifiers, the reasons of a
 // failure, and how element types are stored. HDF5 is called by one thread at a time in the whole
-// process, whatever the library was built for.
+// process, whatever the library was built for. Not installed: it needs libhdf5's own headers.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/error.hpp"
 
