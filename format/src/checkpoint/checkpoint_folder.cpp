@@ -113,11 +113,12 @@ Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<
   // A writer may remove the tag at any moment, and has moved `latest` before.
   std::optional<std::string> latest = read_latest(storage, path);
   while (latest) {
-    if (has_manifest(storage, path / *latest)) return path / *latest;
+    const std::string name = latest.value_or("");
+    if (has_manifest(storage, path / name)) return path / name;
     auto now = read_latest(storage, path);
     if (now == latest || !now) {
       not_found(path / kLatestFile,
-                fmt::format("names {}, which is not a complete checkpoint here", quote(*latest)),
+                fmt::format("names {}, which is not a complete checkpoint here", quote(name)),
                 list_tags(storage, path));
     }
     latest = std::move(now);
