@@ -23,16 +23,22 @@ unsigned hardware_threads() {
 }
 
 std::uint64_t mappable_bytes() {
+  constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+  const auto limit_of = [](auto resource) {
+    rlimit limit{};
+    const bool is_set = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return is_set ? std::uint64_t{limit.rlim_cur} : kUnlimited;
+  };
+  const std::uint64_t address_space = limit_of(RLIMIT_AS), data_bytes = limit_of(RLIMIT_DATA);
+  if (address_space == kUnlimited && data_bytes == kUnlimited) return kUnlimited;
+
   std::uint64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;  // in pages
   std::ifstream("/proc/self/statm") >> all >> resident >> shared >> text >> unused >> data;
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  const auto left = [](auto resource, std::uint64_t used) {
-    rlimit limit{};
-    if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-      return std::numeric_limits<std::uint64_t>::max();
-    return limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used);
+  const auto left = [](std::uint64_t limit, std::uint64_t used) {
+    return limit == kUnlimited ? kUnlimited : limit - std::min(limit, used);
   };
-  return std::min(left(RLIMIT_AS, all * page), left(RLIMIT_DATA, data * page));
+  return std::min(left(address_space, all * page), left(data_bytes, data * page));
 }
 
 std::string cpu_name() {

@@ -155,6 +155,7 @@ class UniversalReader {
   void check_states() const {
     std::map<std::int32_t, std::set<std::string>> of_group;
     for (const Parameter& parameter : parameters_.all()) {
+      if (parameter.group < 0) continue;  // it is not known which states to expect
       const std::vector<std::string>& files = folders_.at(parameter.fqn);
       of_group[parameter.group].insert(files.begin(), files.end());
     }
