@@ -4,7 +4,8 @@
 
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
-#include "workflows/convert.hpp"
+#include "workflows/catalog_digests.hpp"
+#include "workflows/conversion_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -38,7 +39,7 @@ converters::Output output(std::string_view format, const Path& folder) {
 std::unique_ptr<converters::Source> convert(const converters::Source& source,
                                             const ConvertOptions& options,
                                             const converters::Output& to) {
-  const ConvertPlan plan = plan_convert(source, options);
+  const ConversionPlan plan = plan_convert(source, options);
   const auto sink = converters::make_sink(posix_storage(), to, plan.target);
   std::vector<converters::PartDigest> parts;
   converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},

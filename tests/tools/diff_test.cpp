@@ -5,7 +5,7 @@
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "views/diff_view.hpp"
-#include "workflows/consolidate.hpp"
+#include "workflows/conversion_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ TEST_F(Diff, StatesRestrictTheComparison) {
 
 TEST_F(Diff, ComparesWithSafetensors) {
   const auto a = write("a", {.bf16 = true});
-  const ConsolidatePlan plan = plan_consolidate(*a, {});
+  const ConversionPlan plan = plan_consolidate(*a, {});
   const Path path = folder_.path() / "m.safetensors";
   const auto sink = converters::make_safetensors_sink(posix_storage(), path, plan.target, {});
   converters::copy({.source = a.get(), .target = &plan.target, .tensor_map = plan.tensor_map},

@@ -5,7 +5,7 @@
 #include "temp_dir.hpp"
 #include "views/inspect_view.hpp"
 #include "views/reshard_view.hpp"
-#include "workflows/consolidate.hpp"
+#include "workflows/conversion_plan.hpp"
 #include "workflows/inspect.hpp"
 #include "workflows/reshard.hpp"
 
@@ -24,13 +24,13 @@ class Plans : public testing::Test {
   Path tag_;
 };
 
-DType dtype_of(const ConsolidatePlan& plan, std::string_view fqn) {
+DType dtype_of(const ConversionPlan& plan, std::string_view fqn) {
   return plan.target.tensors.at(plan.target.find(fqn, state::kWeights).value()).dtype;
 }
 
 TEST_F(Plans, ConsolidateFollowsDeepSpeed) {
   const auto source = converters::open_source(posix_storage(), folder_.path());
-  const ConsolidatePlan plan = plan_consolidate(*source, {});
+  const ConversionPlan plan = plan_consolidate(*source, {});
   EXPECT_EQ(dtype_of(plan, "wte.weight"), DType::Float32);
   EXPECT_EQ(dtype_of(plan, "adapter.frozen"), DType::BFloat16);
   EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Int64);
@@ -47,7 +47,7 @@ TEST_F(Plans, ConsolidateFollowsDeepSpeed) {
 
 TEST_F(Plans, ConsolidateToAnotherTypeAndWithoutFrozen) {
   const auto source = converters::open_source(posix_storage(), folder_.path());
-  const ConsolidatePlan plan =
+  const ConversionPlan plan =
       plan_consolidate(*source, {.dtype = DType::Float16, .exclude_frozen = true});
   EXPECT_EQ(dtype_of(plan, "wte.weight"), DType::Float16);
   EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Int64)

@@ -1,17 +1,7 @@
-#include "unishard/converters/sink.hpp"
-#include "unishard/format/error.hpp"
-
-#include "commands/convert_run.hpp"
-#include "support/machine.hpp"
-#include "support/size_text.hpp"
+#include "commands/command.hpp"
 #include "team/team_observer.hpp"
+#include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
-#include "workflows/consolidate.hpp"
-#include "workflows/input_check.hpp"
-#include "workflows/model_config.hpp"
-#include "workflows/native_folder.hpp"
-#include "workflows/shared_output.hpp"
-#include "workflows/side_files.hpp"
 
 #include <fmt/format.h>
 
@@ -33,7 +23,7 @@ struct ZeroToFp32Request {
   Resources resources;
 };
 
-void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
+void say_tensors(const tools::ConversionPlan& plan, const Catalog& source) {
   for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
     const TensorInfo& from = source.tensors[plan.tensor_map[i]];
     say(fmt::format("{} {} -> {}", from.label(), name_of(from.dtype),
@@ -41,87 +31,36 @@ void print_tensors(const tools::ConsolidatePlan& plan, const Catalog& source) {
   }
 }
 
-/// The output's name chooses the format.
-std::unique_ptr<converters::Sink> make_model_sink(Storage& storage, const Path& output,
-                                                  const tools::ConsolidatePlan& plan,
-                                                  converters::SafetensorsOptions model,
-                                                  const converters::WorkSplit& share) {
-  const Path kind = is_model_file(output) ? output.extension() : "";
-  if (kind == ".h5" || kind == ".hdf5")
-    return converters::make_hdf5_sink(storage, output, plan.target, share);
-  if (kind == "" || kind == ".safetensors")
-    return converters::make_safetensors_sink(storage, output, plan.target, std::move(model), share);
-  return converters::make_torch_sink(storage, output, plan.target, {}, share);
-}
-
-/// HDF5 links them and torch.save shares their storage; safetensors has one name per tensor.
-bool keeps_aliases(const Path& output) {
-  return is_model_file(output) && output.extension() != ".safetensors";
-}
-
 int run_in(tools::Team& team, const ZeroToFp32Request& options) {
-  Storage& storage = posix_storage();
-  const Path output = options.output;
-  const bool is_file = is_model_file(output);
-  const std::uint64_t max_shard_bytes =
-      is_file ? 0 : tools::parse_bytes(options.max_shard_size, "--max_shard_size");
   const bool speaks = team.is_first();
   Progress progress(options.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto source = converters::open_source(storage, options.checkpoint, options.tag);
+  const auto source = converters::open_source(posix_storage(), options.checkpoint, options.tag);
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
-  const tools::InputChecking checking(*source, options.check_input);
-  tools::ConsolidatePlan plan = tools::plan_consolidate(
+  tools::ConversionPlan plan = tools::plan_consolidate(
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
-  if (checking.is_ignored()) {
-    plan.metadata.emplace_back(tools::kUncheckedMetadata, "true");
-    if (output.extension() == ".h5" || output.extension() == ".hdf5")
-      plan.target.producer[tools::kUncheckedInput] = true;
-  }
-  if (options.debug && speaks) print_tensors(plan, source->catalog());
-  const std::uint64_t bytes = plan.target.stored_bytes();
-  tools::require_outside_checkpoints(storage, output, false);
-  tools::require_space(output, bytes);
+  if (options.debug && speaks) say_tensors(plan, source->catalog());
+  converters::Output output = tools::model_output(tools::model_format(options.output),
+                                                  options.output, options.max_shard_size);
+  output.metadata = plan.metadata;
   catch_interrupts();  // before anything is created
-  converters::SideFiles side_files;
-  std::vector<std::string> notes;
-  if (!is_file) {
-    side_files = tools::model_side_files(options.checkpoint, source->catalog(), plan.target, notes);
-    for (std::string& note : notes) note = "left out: " + note;
+  tools::Conversion conversion(team, *source, std::move(plan),
+                               {.verb = "zero_to_fp32",
+                                .input = options.checkpoint,
+                                .output = std::move(output),
+                                .check_input = options.check_input,
+                                .read_back = tools::ReadBack::None});
+  const bool reports = speaks && !options.json && !options.resources.quiet;
+  if (reports) {
+    say_notes(consolidation_notes(conversion));
+    say_side_files(conversion.options().output.side_files);
   }
-  const auto shared =
-      tools::make_shared_sink(team, plan.target, [&](const converters::WorkSplit& share) {
-        return make_model_sink(storage, output, plan, {max_shard_bytes, plan.metadata, side_files},
-                               share);
-      });
-  if (!checking.note().empty()) notes.push_back(checking.note());
-  if (shared.is_one_process_work()) notes.emplace_back(kOneProcessNote);
-  if (speaks && !options.json && !options.resources.quiet) {
-    for (const std::string& note : notes) say("note: " + note);
-    print_side_files(side_files);
-  }
-  progress.begin("zero_to_fp32", shared.bytes[team.rank()]);
-  const tools::WrittenOutput written = tools::write_together(
-      team, {.source = source.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
-      *shared.sink, transfer);
-  tools::publish_together(team, *shared.sink);
-  progress.end();
-  if (!speaks) return 0;
-  if (options.json) {
-    Json report = {{"output", output.string()},
-                   {"tensors", plan.target.tensors.size()},
-                   {"bytes", bytes},
-                   {"side_files", tools::names_of(side_files)},
-                   {"notes", notes},
-                   {"aliases_left_out", keeps_aliases(output) ? 0 : plan.target.aliases.size()},
-                   {"frozen_left_out", plan.frozen_left_out}};
-    checking.report(written.input, report);
-    print_json(report);
-  } else if (!options.resources.quiet) {
-    say(fmt::format("{}: {} tensors, {}", output.string(), plan.target.tensors.size(),
-                    progress.summary(shared.total_bytes())));
-  }
+  const tools::ConversionResult result = conversion.run(transfer);
+  if (speaks && options.json) print_json(consolidation_json(conversion, result));
+  if (reports)
+    say(fmt::format("{}: {} tensors, {}", options.output, conversion.plan().target.tensors.size(),
+                    progress.summary(conversion.shared().total_bytes())));
   return 0;
 }
 

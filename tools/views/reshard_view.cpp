@@ -1,5 +1,7 @@
 #include "views/reshard_view.hpp"
 
+#include "unishard/format/text.hpp"
+
 #include "support/size_text.hpp"
 #include "views/table.hpp"
 
@@ -50,6 +52,20 @@ Json reshard_json(const tools::ReshardPlan& plan, const ReshardSurroundings& aro
           {"payload_bytes", plan.payload_bytes},  {"disk_bytes", plan.disk_bytes},
           {"free_bytes", around.free_bytes},      {"memory_bytes", around.memory_bytes},
           {"shards", std::move(shards)}};
+}
+
+std::string resharded_text(const Resharded& done) {
+  return fmt::format("identity {}  {}\nidentity {}  {}\n{}\n", done.identity_in,
+                     printable(done.input.string()), done.identity_out,
+                     printable(done.output.string()),
+                     done.is_equal ? "equal: every tensor has the same digest" : "DIFFERENT");
+}
+
+Json resharded_json(const Resharded& done) {
+  return {{"output", done.output.string()},     {"identity_in", done.identity_in},
+          {"identity_out", done.identity_out},  {"equal", done.is_equal},
+          {"world_size", done.world_size},      {"stage", done.stage},
+          {"payload_bytes", done.payload_bytes}};
 }
 
 }  // namespace unishard::cli

@@ -1,5 +1,6 @@
 #pragma once
-// The plan of `unishard reshard` as text or JSON. Pure. tools/README.md has the JSON schema.
+// The plan and the result of `unishard reshard` as text and JSON. Pure. tools/README.md has the
+// JSON schemas.
 #include "unishard/format/json.hpp"
 
 #include "workflows/reshard.hpp"
@@ -16,5 +17,16 @@ struct ReshardSurroundings {
 
 std::string reshard_text(const tools::ReshardPlan& plan, const ReshardSurroundings& around);
 Json reshard_json(const tools::ReshardPlan& plan, const ReshardSurroundings& around);
+
+struct Resharded {
+  Path input, output;  ///< folders of one checkpoint
+  std::string identity_in, identity_out;
+  bool is_equal = false;
+  std::uint32_t world_size = 0, stage = 0;
+  std::uint64_t payload_bytes = 0;  ///< of all shards
+};
+
+std::string resharded_text(const Resharded& done);
+Json resharded_json(const Resharded& done);
 
 }  // namespace unishard::cli

@@ -6,7 +6,7 @@
 #include "unishard/format/version.hpp"
 
 #include "team/read_blocks.hpp"
-#include "workflows/convert.hpp"
+#include "workflows/catalog_digests.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>

@@ -1,76 +1,33 @@
-#include "workflows/convert.hpp"
+#include "workflows/conversion_plan.hpp"
 
 #include "unishard/format/error.hpp"
-
-#include "team/shared_digests.hpp"
-#include "workflows/consolidate.hpp"
+#include "unishard/format/version.hpp"
 
 #include <fmt/format.h>
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <numeric>
-#include <regex>
 #include <set>
-#include <sstream>
+#include <unordered_map>
 
 namespace unishard::tools {
 namespace {
 
-RenameRule parse_rename(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("--rename {}: not FROM=TO", unishard::quote(text)));
-  }
-  RenameRule rule{text.substr(0, equals), text.substr(equals + 1)};
-  try {
-    const std::regex check(rule.from);
-  } catch (const std::regex_error&) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("--rename: {} is not a regular expression", unishard::quote(rule.from)));
-  }
-  return rule;
+/// Smaller is preferred; nullopt for optimizer states.
+std::optional<int> preference(const TensorInfo& tensor) {
+  if (tensor.state == state::kFp32) return 0;
+  if (tensor.state == state::kWeights) return 1;
+  if (tensor.state == state::kBuffer) return 2;
+  return std::nullopt;
 }
 
-/// The file of `--rename @file`: a regular file, or what a shell makes of <(...).
-std::string rules_text(const Path& path) {
-  constexpr std::size_t kBytes = std::size_t{16} << 20;
-  std::error_code code;
-  const bool is_folder = std::filesystem::is_directory(path, code);
-  std::ifstream file(path);
-  std::string text;
-  if (file && !is_folder) {
-    text.resize(kBytes);
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(file.gcount()));
-  }
-  if (is_folder || file.bad() || !(file || file.eof())) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("--rename: cannot read {}{}", path.string(),
-                      is_folder ? ", which is a folder" : ""),
-          "@ is followed by the name of a file with one FROM=TO a line");
-  }
-  if (!file.eof())
-    raise(ErrorCode::InvalidArgument, fmt::format("--rename: {} is too large", path.string()));
-  return text;
+DType consolidated_dtype(const TensorInfo& tensor, const std::optional<DType>& wanted) {
+  const Kind kind = info(tensor.dtype).kind;
+  if (kind != Kind::Float) return tensor.dtype;
+  if (wanted) return *wanted;
+  return tensor.frozen ? tensor.dtype : DType::Float32;
 }
-
-class Renamer {
- public:
-  explicit Renamer(const std::vector<RenameRule>& rules) {
-    for (const RenameRule& rule : rules) rules_.emplace_back(std::regex(rule.from), rule.to);
-  }
-  std::string operator()(std::string fqn) const {
-    for (const auto& [from, to] : rules_) fqn = std::regex_replace(fqn, from, to);
-    return fqn;
-  }
-
- private:
-  std::vector<std::pair<std::regex, std::string>> rules_;
-};
 
 bool is_wanted(const std::string& fqn, const std::vector<std::string>& patterns) {
   if (patterns.empty()) return true;
@@ -116,7 +73,7 @@ void rename_groups(Json& groups, const Renamer& rename, const std::set<std::stri
 
 /// Aliases, units and groups of the tensors that are left, under their new names.
 void take_surroundings(const Catalog& from, const Renamer& rename, const ConvertOptions& options,
-                       ConvertPlan& plan) {
+                       ConversionPlan& plan) {
   Catalog& to = plan.target;
   std::set<std::string> kept;
   for (const TensorInfo& tensor : to.tensors) kept.insert(tensor.fqn);
@@ -170,25 +127,27 @@ TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const Convert
 
 }  // namespace
 
-std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts) {
-  std::vector<RenameRule> rules;
-  for (const std::string& text : texts) {
-    if (!text.starts_with('@')) {
-      rules.push_back(parse_rename(text));
-      continue;
-    }
-    std::istringstream lines(rules_text(text.substr(1)));
-    for (std::string line; std::getline(lines, line);) {
-      if (!line.empty() && line[0] != '#') rules.push_back(parse_rename(line));
+std::vector<std::size_t> model_tensors(const Catalog& catalog) {
+  std::vector<std::size_t> chosen;
+  std::unordered_map<std::string_view, std::size_t> place;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    const std::optional<int> rank = preference(tensor);
+    if (!rank) continue;
+    const auto [found, is_new] = place.emplace(tensor.fqn, chosen.size());
+    if (is_new) {
+      chosen.push_back(i);
+    } else if (*rank < *preference(catalog.tensors[chosen[found->second]])) {
+      chosen[found->second] = i;
     }
   }
-  return rules;
+  return chosen;
 }
 
-ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions& options) {
+ConversionPlan plan_convert(const converters::Source& source, const ConvertOptions& options) {
   const Catalog& from = source.catalog();
   const Renamer rename(options.renames);
-  ConvertPlan plan;
+  ConversionPlan plan;
   plan.tensor_map = choose(from, options, plan.notes);
   if (plan.tensor_map.empty())
     raise(ErrorCode::InvalidArgument, "no tensor is left to convert",
@@ -213,48 +172,37 @@ ConvertPlan plan_convert(const converters::Source& source, const ConvertOptions&
   return plan;
 }
 
-void add_digests(const converters::Source& source, const std::vector<std::size_t>& tensor_map,
-                 const TransferOptions& options, Team& team, Catalog& catalog) {
-  DigestJob job{
-      .catalog = &catalog,
-      .tensors = {},
-      .read = [&](std::size_t tensor, ElementRange range,
-                  std::span<std::byte> out) { source.read(tensor_map[tensor], range, out); },
-      .boundary =
-          [&](std::size_t tensor, std::uint64_t element) {
-            return source.read_boundary(tensor_map[tensor], element);
-          }};
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    if (!catalog.tensors[i].crc64) job.tensors.push_back(i);
+ConversionPlan plan_consolidate(const converters::Source& source,
+                                const ConsolidateOptions& options) {
+  const Catalog& catalog = source.catalog();
+  ConversionPlan plan;
+  plan.target.step = catalog.step;
+  for (const std::size_t index : model_tensors(catalog)) {
+    const TensorInfo& from = catalog.tensors[index];
+    if (from.frozen && options.exclude_frozen) {
+      ++plan.frozen_left_out;
+      continue;
+    }
+    TensorInfo to;
+    to.fqn = from.fqn;
+    to.state = state::kWeights;
+    to.dtype = consolidated_dtype(from, options.dtype);
+    to.shape = from.shape;
+    plan.target.tensors.push_back(std::move(to));
+    plan.tensor_map.push_back(index);
   }
-  const auto digests = gather_digests(team, catalog, digest_share(job, team, options));
-  for (const std::size_t i : job.tensors) catalog.tensors[i].crc64 = digests[i];
-}
-
-Catalog with_digests(const converters::Source& source, const TransferOptions& options, Team& team) {
-  Catalog catalog = source.catalog();
-  std::vector<std::size_t> itself(catalog.tensors.size());
-  std::iota(itself.begin(), itself.end(), std::size_t{0});
-  add_digests(source, itself, options, team, catalog);
-  return catalog;
-}
-
-Catalog with_digests(const converters::Source& source, const TransferOptions& options) {
-  Team alone;
-  return with_digests(source, options, alone);
-}
-
-std::vector<std::string> differing(const Catalog& expected, const Catalog& written) {
-  std::map<std::pair<std::string_view, std::string_view>, const TensorInfo*> there;
-  for (const TensorInfo& tensor : written.tensors) there[{tensor.fqn, tensor.state}] = &tensor;
-  std::vector<std::string> labels;
-  for (const TensorInfo& tensor : expected.tensors) {
-    const auto found = there.find({tensor.fqn, tensor.state});
-    const bool equal = found != there.end() && found->second->dtype == tensor.dtype &&
-                       found->second->shape == tensor.shape && found->second->crc64 == tensor.crc64;
-    if (!equal) labels.push_back(tensor.label());
+  if (plan.target.tensors.empty()) {
+    raise(ErrorCode::Mismatch, "there is no parameter to write");
   }
-  return labels;
+  plan.target.aliases = catalog.aliases;
+  plan.metadata = {{"unishard.version", std::string(kLibraryVersion)},
+                   {"unishard.source.format", source.format()},
+                   {"unishard.source.step", std::to_string(catalog.step)}};
+  if (const auto digest = identity(catalog)) {
+    plan.metadata.emplace_back("unishard.source.identity", *digest);
+  }
+  for (const Alias& alias : catalog.aliases) plan.metadata.emplace_back(alias.fqn, alias.target);
+  return plan;
 }
 
 }  // namespace unishard::tools

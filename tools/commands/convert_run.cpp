@@ -1,0 +1,138 @@
+#include "commands/convert_run.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "support/size_text.hpp"
+#include "team/team_observer.hpp"
+#include "views/conversion_view.hpp"
+#include "views/terminal.hpp"
+#include "workflows/native_folder.hpp"
+
+#include <fmt/format.h>
+
+namespace unishard::cli {
+namespace {
+
+using converters::OutputShape;
+
+/// Opens the input and finds its tag, both of one checkpoint though a writer may move `latest`
+/// meanwhile. Formats without tags leave `tag` empty.
+std::unique_ptr<converters::Source> open_input(const ConvertRun& job, std::string& tag) {
+  constexpr int kTries = 20;
+  Storage& storage = posix_storage();
+  for (int i = 1;; ++i) {
+    tag = tools::tag_of(storage, job.input, job.tag).value_or("");
+    auto source = converters::open_source(storage, job.input, job.tag);
+    if (i == kTries || tools::tag_of(storage, job.input, job.tag).value_or("") == tag)
+      return source;
+  }
+}
+
+/// What the job writes, with everything that the input decides.
+converters::Output decide_output(const ConvertRun& job, const converters::Source& source,
+                                 const std::string& input_tag) {
+  converters::Output output = job.output;
+  if (output.format.empty()) output.format = source.format();
+  if (output.compression != Compression{} && output.format != "native")
+    raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
+          "add --to native, or leave --compress out; nothing was written");
+  if (output.tag.empty()) output.tag = input_tag;
+  if (output.tag.empty()) output.tag = fmt::format("global_step{}", source.catalog().step);
+  return output;
+}
+
+void require_everything_arrives(const ConvertRun& job, const tools::Conversion& conversion) {
+  const std::size_t count = conversion.notes().lines().size();
+  if (count == 0) return;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} of what {} holds would not arrive in the format {}", count,
+                    job.input.string(), conversion.options().output.format),
+        "leave out --strict to convert the rest; nothing was written");
+}
+
+void say_before(const ConvertRun& job, const tools::Conversion& conversion) {
+  if (!job.json) say_notes(conversion.notes().lines());
+  if (!job.json && !job.resources.quiet) say_side_files(conversion.options().output.side_files);
+  if (!conversion.checking().note().empty()) say_notes({conversion.checking().note()});
+  if (!job.resources.quiet && !conversion.one_process_note().empty())
+    say_notes({std::string(conversion.one_process_note())});
+}
+
+void report(const ConvertRun& job, const tools::Conversion& conversion,
+            const tools::ConversionResult& result, Json json) {
+  if (job.json) {
+    conversion.checking().report(result.input, json);
+    if (job.check) {
+      json["checked"] = true;
+      json["different"] = result.different;
+    }
+    print_json(json);
+  } else if (!job.resources.quiet) {
+    const Catalog& target = conversion.plan().target;
+    const bool is_proven = job.check && result.different.empty();
+    say(fmt::format("{}: {} tensors, {}{}", job.output.path.string(), target.tensors.size(),
+                    tools::format_bytes(target.stored_bytes()),
+                    is_proven ? ", " + conversion.checking().describe_equal(result.input) : ""));
+  }
+  say_different(result.different);
+}
+
+}  // namespace
+
+void ConvertRun::add_to(CLI::App& command) {
+  command.add_flag("--dry-run,--dry_run", dry_run,
+                   "Print what would be written and what would not arrive");
+  command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
+  command.add_flag("!--no-check,!--no_check", check, "Do not read the result back and compare it");
+  add_no_check_input(command, check_input);
+  command.add_flag("--json", json, "Report as JSON");
+  resources.add_to(command);
+}
+
+int ConvertRun::run(tools::Team& team) const {
+  const bool speaks = team.is_first();
+  Progress progress(resources.quiet || !speaks);
+  tools::TeamObserver observer(team, progress);
+  std::string input_tag;
+  const auto source = open_input(*this, input_tag);
+  input_tag = team.gather(input_tag).front();
+  const TransferOptions transfer =
+      resources.transfer(observer, source->catalog().tensors.size(), output.compression);
+  catch_interrupts();  // before anything is created
+  tools::Conversion conversion(
+      team, *source, tools::plan_convert(*source, convert),
+      {.verb = "convert",
+       .input = input,
+       .output = decide_output(*this, *source, input_tag),
+       .check_input = check_input,
+       .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None});
+  if (strict) {
+    if (speaks) say_notes(conversion.notes().lines());
+    require_everything_arrives(*this, conversion);
+  }
+  const Json json_report = conversion_json(conversion, *source);
+  if (dry_run) {
+    if (json) {
+      print_json(json_report);
+    } else {
+      print(conversion_text(conversion, *source));
+    }
+    return 0;
+  }
+  if (speaks) say_before(*this, conversion);
+  const tools::ConversionResult result = conversion.run(transfer);
+  if (speaks) report(*this, conversion, result, json_report);
+  return result.different.empty() ? 0 : 1;
+}
+
+CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string& help,
+                           bool sharded_only) {
+  std::vector<std::string> names;
+  for (const converters::FormatEntry& entry : converters::known_formats()) {
+    const bool is_sharded = entry.shape == OutputShape::Tags || entry.shape == OutputShape::Folder;
+    if (is_sharded || !sharded_only) names.emplace_back(entry.name);
+  }
+  return command.add_option("--to", to, help)->check(CLI::IsMember(names));
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,83 @@
+#include "views/conversion_view.hpp"
+
+#include "unishard/format/text.hpp"
+
+#include "support/size_text.hpp"
+#include "views/terminal.hpp"
+#include "workflows/side_files.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace unishard::cli {
+
+Json conversion_json(const tools::Conversion& conversion, const converters::Source& source) {
+  const auto& [verb, input, output, check_input, read_back] = conversion.options();
+  const Catalog& target = conversion.plan().target;
+  return {{"input", input.string()},
+          {"from", source.format()},
+          {"output", output.path.string()},
+          {"to", output.format},
+          {"tag", output.tag},
+          {"world_size", target.world_size},
+          {"stage", target.stage},
+          {"tensors", target.tensors.size()},
+          {"bytes", target.stored_bytes()},
+          {"side_files", tools::names_of(output.side_files)},
+          {"left_out", conversion.notes().lines()}};
+}
+
+std::string conversion_text(const tools::Conversion& conversion, const converters::Source& source) {
+  const converters::Output& output = conversion.options().output;
+  const Catalog& target = conversion.plan().target;
+  std::string text = printable(
+      fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}", source.format(),
+                  conversion.options().input.string(), output.format, output.path.string(),
+                  target.tensors.size(), tools::format_bytes(target.stored_bytes()),
+                  target.world_size, target.stage));
+  text += '\n';
+  for (const std::string& line : conversion.notes().lines()) text += printable(line) + "\n";
+  return text;
+}
+
+std::vector<std::string> consolidation_notes(const tools::Conversion& conversion) {
+  std::vector<std::string> notes = conversion.notes().left_out;
+  for (std::string& note : notes) note = "left out: " + note;
+  for (const std::string_view note :
+       {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
+    if (!note.empty()) notes.emplace_back(note);
+  }
+  return notes;
+}
+
+Json consolidation_json(const tools::Conversion& conversion,
+                        const tools::ConversionResult& result) {
+  const auto& [target, tensor_map, none, metadata, frozen_left_out, disk_bytes] = conversion.plan();
+  const converters::Output& output = conversion.options().output;
+  // HDF5 links aliases and torch.save shares their storage; safetensors has one name per tensor.
+  const bool keeps_aliases = output.format != "safetensors";
+  Json report = {{"output", output.path.string()},
+                 {"tensors", target.tensors.size()},
+                 {"bytes", target.stored_bytes()},
+                 {"side_files", tools::names_of(output.side_files)},
+                 {"notes", consolidation_notes(conversion)},
+                 {"aliases_left_out", keeps_aliases ? 0 : target.aliases.size()},
+                 {"frozen_left_out", frozen_left_out}};
+  conversion.checking().report(result.input, report);
+  return report;
+}
+
+void say_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) say("note: " + note);
+}
+
+void say_side_files(const converters::SideFiles& files) {
+  if (!files.empty()) say(fmt::format("side files: {}", fmt::join(tools::names_of(files), ", ")));
+}
+
+void say_different(const std::vector<std::string>& labels) {
+  for (const std::string& label : labels) say("DIFFERENT: " + label);
+  if (!labels.empty()) say("nothing was published; suspect the memory or the disk of this machine");
+}
+
+}  // namespace unishard::cli

@@ -1,0 +1,96 @@
+#pragma once
+// The one path on which a checkpoint becomes another one: `convert`, `reshard` and `zero_to_fp32`
+// plan differently and report differently; everything between is here.
+#include "unishard/converters/registry.hpp"
+
+#include "workflows/conversion_plan.hpp"
+#include "workflows/input_check.hpp"
+#include "workflows/shared_output.hpp"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unishard::tools {
+
+/// How a result is compared with its source before it is published.
+enum class ReadBack : std::uint8_t {
+  None,
+  Recorded,  ///< by the digests that the result records, without reading its tensors
+  Payload,   ///< by reading every tensor
+};
+
+struct ConversionOptions {
+  std::string_view verb;  ///< label of the progress; outlives the conversion
+  Path input;             ///< where the side files of a model lie
+  converters::Output output;
+  bool check_input = true;  ///< compare the input with its checksums
+  ReadBack read_back = ReadBack::Payload;
+};
+
+/// What does not arrive in the result, one line each.
+struct ConversionNotes {
+  std::vector<std::string> not_read;           ///< by the source's reader
+  std::vector<std::string> left_out;           ///< by the plan and the options
+  std::vector<std::string> cannot_be_written;  ///< in the result's format
+
+  /// All of them, each with its reason in front.
+  std::vector<std::string> lines() const;
+};
+
+struct ConversionResult {
+  converters::InputCheck input;
+  std::vector<std::string> different = {};   ///< tensors that are not as they were in the source
+  std::optional<std::string> identity = {};  ///< of the result; with ReadBack::Recorded only
+};
+
+/// One result that all processes of a team write.
+/// Lifetime: the team and the source outlive it. An object whose run() has not published removes
+/// what it wrote.
+/// Thread safety: not thread-safe.
+class Conversion {
+ public:
+  /// Collective. Opens the output under a name that nobody takes for a result.
+  /// Pre: nothing was read from `source` yet.
+  /// Throws: InvalidArgument and AlreadyExists for an output that cannot be written there,
+  /// NoSpace, Mismatch when the processes want different results.
+  Conversion(Team& team, converters::Source& source, ConversionPlan plan,
+             ConversionOptions options);
+
+  const ConversionPlan& plan() const { return plan_; }
+  const ConversionOptions& options() const { return options_; }
+  const ConversionNotes& notes() const { return notes_; }
+  const InputChecking& checking() const { return checking_; }
+  const SharedSink& shared() const { return shared_; }
+  /// Says that one of several processes does all the work, where it is so; else empty.
+  std::string_view one_process_note() const;
+
+  /// Collective. Writes, compares and publishes; a result that differs is not published.
+  /// `transfer.observer` sees the progress of this process.
+  /// Throws: Corrupt when the input's checksums do not fit its bytes.
+  ConversionResult run(const TransferOptions& transfer);
+
+ private:
+  void compare(const WrittenOutput& written, const TransferOptions& transfer,
+               ConversionResult& result);
+
+  Team& team_;
+  converters::Source& source_;
+  ConversionPlan plan_;
+  ConversionOptions options_;
+  InputChecking checking_;
+  ConversionNotes notes_;
+  SharedSink shared_;
+};
+
+/// Returns whether the suffix is that of one model file; any other name means a folder.
+bool is_model_file(const Path& path);
+/// Returns the format of a model that its name chooses: "hdf5", "torch" or "safetensors".
+std::string model_format(const Path& path);
+/// The output of a model: for a folder, `max_shard_size` ("5GB") is its largest file.
+/// Throws: InvalidArgument for a size that is none.
+converters::Output model_output(std::string format, const Path& path,
+                                const std::string& max_shard_size);
+
+}  // namespace unishard::tools

@@ -1,0 +1,55 @@
+#pragma once
+// Which tensors of a source become which tensors of a result. Plans are pure values; conversion.hpp
+// carries them out.
+#include "unishard/converters/source.hpp"
+
+#include "workflows/rename_rules.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unishard::tools {
+
+struct ConversionPlan {
+  Catalog target = {};
+  std::vector<std::size_t> tensor_map = {};  ///< target tensor -> source tensor
+  std::vector<std::string> notes = {};       ///< what the options leave out, one line each
+  /// Key-value pairs for formats that have a place for them: where the result comes from, alias ->
+  /// target.
+  std::vector<std::pair<std::string, std::string>> metadata = {};
+  std::size_t frozen_left_out = 0;  ///< frozen parameters that the options leave out
+  std::uint64_t disk_bytes = 0;     ///< size of the result; 0: that of its tensors
+};
+
+/// For each fqn, in order of first appearance, the tensor that stands for it: fp32, else weights,
+/// else buffer. Fqns with other states only have none.
+std::vector<std::size_t> model_tensors(const Catalog& catalog);
+
+struct ConvertOptions {
+  std::optional<std::uint32_t> world_size = {}, stage = {};  ///< nullopt keeps the source's
+  std::optional<DType> dtype = {};     ///< of the tensors in state "weights" that float
+  std::vector<std::string> only = {};  ///< shell patterns of fqns; empty takes all
+  std::vector<RenameRule> renames = {};
+  bool weights_only = false;  ///< one tensor per parameter and buffer, and nothing else
+};
+
+/// Plans `convert`: the same state in another format, for other ranks, or a part of it.
+/// Throws: InvalidArgument when nothing is left, or two tensors get one name.
+ConversionPlan plan_convert(const converters::Source& source, const ConvertOptions& options);
+
+struct ConsolidateOptions {
+  std::optional<DType> dtype = {};  ///< of trained parameters, frozen ones and floating buffers
+  bool exclude_frozen = false;
+};
+
+/// Plans `zero_to_fp32`: one model out of a training state. A parameter is its fp32 master, or else
+/// its weights. Without a dtype the rules of DeepSpeed's zero_to_fp32 hold: trained parameters and
+/// buffers become float32 where they float, frozen parameters keep their type. With a dtype every
+/// floating tensor takes it.
+/// Throws: Mismatch when there is nothing to write.
+ConversionPlan plan_consolidate(const converters::Source& source,
+                                const ConsolidateOptions& options);
+
+}  // namespace unishard::tools

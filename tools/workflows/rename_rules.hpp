@@ -1,0 +1,30 @@
+#pragma once
+// New names for parameters: the rules of `--rename`.
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace unishard::tools {
+
+/// Every match of the regular expression `from` (ECMAScript) in an fqn becomes `to`, where $1 is
+/// its first group.
+struct RenameRule {
+  std::string from;
+  std::string to;
+};
+
+/// Reads "FROM=TO", or "@file" with one such rule a line (blank lines and # comments are skipped).
+/// Throws: InvalidArgument naming the rule.
+std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts);
+
+/// Applies rules in their order.
+class Renamer {
+ public:
+  explicit Renamer(const std::vector<RenameRule>& rules);
+  std::string operator()(std::string fqn) const;
+
+ private:
+  std::vector<std::pair<std::regex, std::string>> rules_;
+};
+
+}  // namespace unishard::tools
