@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -249,6 +250,30 @@ const Damage kDamages[] = {
        forge_tables(f, 0, [](std::string& t, const ShardEntry& e) { t[e.names_offset] = 'X'; });
      },
      {kShard0, "the shard calls it"}},
+    {"NameTableTooLong",
+     [](const fs::path& f) {
+       edit_manifest(f, [](Manifest& m) { m.shards[0].names_bytes += 16; });
+     },
+     {kShard0, "name table", "272"}},
+    {"NameTableTooShort",
+     [](const fs::path& f) { edit_manifest(f, [](Manifest& m) { --m.shards[0].names_bytes; }); },
+     {kShard0, "name ends beyond"}},
+    {"NameTableWithAHole",
+     [](const fs::path& f) {
+       // The table begins earlier, so that every name moves on by the bytes that no row names.
+       forge_tables(f, 0, [](std::string& t, const ShardEntry& e) {
+         for (std::uint64_t row = 0; row < e.index_rows; ++row) {
+           std::uint64_t at = 0;
+           std::memcpy(&at, t.data() + e.index_offset + row * 96 + 40, sizeof(at));
+           put<std::uint64_t>(t, e.index_offset + row * 96 + 40, at + 16);
+         }
+       });
+       edit_manifest(f, [](Manifest& m) {
+         m.shards[0].names_offset -= 16;
+         m.shards[0].names_bytes += 16;
+       });
+     },
+     {kShard0, "index row 0", "hole"}},
     {"RowDigestDiffers",
      [](const fs::path& f) {
        forge_tables(f, 0, [](std::string& t, const ShardEntry& e) {

@@ -190,14 +190,24 @@ struct ShardReader::Impl {
         table("index", entry.index_offset, entry.index_rows, detail::kIndexRowBytes);
     rows.reserve(entry.index_rows);
     rows_in_set.resize(entry.data_sets.size());
+    std::uint64_t names_end = 0;  // of the rows so far
     for (std::uint32_t i = 0; i < entry.index_rows; ++i) {
       IndexRow row = detail::decode_index_row(
           std::span(index).subspan(i * detail::kIndexRowBytes, detail::kIndexRowBytes));
       check_row(i, row, names);
+      if (row.name_offset > names_end)
+        corrupt(fmt::format("index row {}: there is a hole before its name", i));
+      names_end = std::max<std::uint64_t>(names_end, row.name_offset + row.name_bytes);
       if (info(catalog.tensors[row.tensor].dtype).kind == Kind::Float)
         row.stats.count = row.range.size();
       if (row.data_set != kDerivedDataSet) rows_in_set[row.data_set].push_back(i);
       rows.push_back(row);
+    }
+    if (names_end != names.size()) {
+      corrupt(
+          fmt::format("the names of the rows fill {} bytes of the name table, the manifest says {}",
+                      names_end, names.size()),
+          "the manifest is wrong, although its checksum is right: use another checkpoint");
     }
   }
 

@@ -1,5 +1,6 @@
 #include "formats/hdf5/directory.hpp"
 
+#include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/utf8.hpp"
@@ -21,6 +22,11 @@ namespace {
 constexpr std::size_t kLinks = 1'000'000;
 constexpr std::size_t kLinkNameBytes = 65536;
 constexpr std::size_t kNamedAttributes = 20;  // in one note
+/// A file may hold this many bytes of elements, or kExpansion times its own size if that is more.
+/// HDF5 makes up elements that were never written, so a tiny file may claim any number of them;
+/// deflate shrinks zeros by 1032 at most.
+constexpr std::uint64_t kElementBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kExpansion = 2048;
 
 struct Link {
   std::string name;
@@ -147,10 +153,24 @@ class Walk {
       note(path, *reason);
       return std::nullopt;
     }
+    count_elements(std::get<StoredTensor>(described), path);
     note_attributes(id, path);
     directory_.tensors.push_back({path, name_of_link(path), {}, std::get<StoredTensor>(described)});
     main_names_.push_back(text_attribute(id, kNameAttribute).value_or(""));
     return directory_.tensors.size() - 1;
+  }
+
+  void count_elements(const StoredTensor& tensor, const std::string& path) {
+    const std::uint64_t bytes = element_count(tensor.shape) * size_of(tensor.dtype);
+    element_bytes_ = checked_add(element_bytes_, bytes, "the bytes of all data sets");
+    if (element_bytes_ <= kElementBytes || element_bytes_ / kExpansion <= file_bytes_) return;
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} has {} bytes; the data sets up to it claim {}, which is more than {} "
+                      "times the file's {} bytes",
+                      file_name_, unishard::quote("/" + path), bytes, element_bytes_, kExpansion,
+                      file_bytes_),
+          "most elements were never written, and HDF5 would make them up: write the data set in "
+          "full, or leave it out of the file");
   }
 
   struct Seen {
@@ -195,6 +215,7 @@ class Walk {
   std::vector<std::string> main_names_;  ///< one per tensor; empty: none
   std::unordered_map<haddr_t, Seen> objects_;
   std::size_t links_ = 0;
+  std::uint64_t element_bytes_ = 0;  ///< of all tensors so far
 };
 
 }  // namespace
