@@ -30,8 +30,7 @@ constexpr std::array<std::uint64_t, 64> make_powers() {
 }
 constexpr auto kPowers = make_powers();
 
-// x^(8 * bytes): what appending `bytes` zero bytes multiplies a remainder by. Exact below 2^61
-// bytes.
+// x^(8 * bytes): appending `bytes` zero bytes multiplies a remainder by it. Exact below 2^61 bytes.
 std::uint64_t shift_by(std::uint64_t bytes) {
   std::uint64_t result = std::uint64_t{1} << 63;
   std::size_t k = 3;

@@ -18,7 +18,8 @@ HugeBuffer::HugeBuffer(std::size_t bytes) : size_(bytes) {
   if (rounded < bytes) throw std::bad_alloc();
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(align, rounded == 0 ? align : rounded)));
   if (!memory_) throw std::bad_alloc();
-  if (align == kHugePage) ::madvise(memory_.get(), rounded, MADV_HUGEPAGE);  // a wish
+  if (align == kHugePage)
+    ::madvise(memory_.get(), rounded, MADV_HUGEPAGE);  // advisory: failure is harmless
 }
 
 void HugeBuffer::Free::operator()(std::byte* memory) const { std::free(memory); }

@@ -16,9 +16,10 @@
 namespace unishard {
 namespace {
 
-// A first pass over the text that keeps nothing but the keys of open objects, and throws on what
-// the grammar allows and we do not, and on a tree that would take too much memory. It is apart from
-// building the tree because the parser's own callbacks look at all siblings after every object.
+// Checks the text in a first pass that keeps only the keys of open objects. It throws on what
+// JSON's grammar allows and UniShard does not, and on a tree that would take too much memory.
+// Building the tree is a second pass because the parser's own callbacks look at all siblings after
+// every object.
 class Strictness final : public SortedJson::json_sax_t {
  public:
   Strictness(std::string_view what, const JsonLimits& limits)
@@ -59,7 +60,7 @@ class Strictness final : public SortedJson::json_sax_t {
   }
 
  private:
-  // What the tree will take: a vector that grows holds up to twice its values.
+  // Charges the memory that the tree will take. A growing vector holds up to twice its values.
   bool value(std::uint64_t heap_bytes = 0) {
     memory_.charge(2 * sizeof(Json) + heap_bytes);
     return true;
@@ -87,7 +88,7 @@ void check(std::string_view text, std::string_view what, const JsonLimits& limit
     raise(ErrorCode::Corrupt, fmt::format("{}: {} bytes of JSON exceed the limit of {}", what,
                                           text.size(), limits.bytes));
   }
-  // The parser would take a NUL for the end of the text.
+  // The parser takes a NUL for the end of the text.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     raise(ErrorCode::Corrupt, fmt::format("{}: not valid JSON: NUL at byte {}", what, nul));
   }
@@ -95,19 +96,19 @@ void check(std::string_view text, std::string_view what, const JsonLimits& limit
   SortedJson::sax_parse(text, &strictness);
 }
 
-// Finds its way through a text that is known to be JSON.
+// Walks over a text that is known to be valid JSON.
 class Walk {
  public:
   explicit Walk(std::string_view text, std::size_t at = 0) : text_(text), at_(at) { skip_space(); }
 
   std::size_t at() const { return at_; }
   char here() const { return text_[at_]; }
-  /// Over a character of structure, and what follows without meaning.
+  /// Skips one structural character and the white space after it.
   void skip() {
     ++at_;
     skip_space();
   }
-  /// Over a value; returns its text.
+  /// Skips a value and the white space after it; returns the value's text.
   std::string_view value() {
     const std::size_t begin = at_;
     std::size_t depth = 0;
@@ -143,7 +144,7 @@ class Walk {
   std::size_t at_;
 };
 
-/// Where the array `key` of the outermost object begins; npos where it has none.
+/// Returns the offset of the array `key` of the outermost object; npos when it has none.
 std::size_t find_array(std::string_view text, std::string_view key) {
   Walk walk(text);
   if (walk.here() != '{') return std::string_view::npos;

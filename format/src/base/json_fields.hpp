@@ -1,6 +1,5 @@
 #pragma once
-// Typed access to the members of a JSON object, with errors that name the field's path. Private to
-// format.
+// Typed access to the members of a JSON object. Private to format.
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/staging_names.hpp"
@@ -15,7 +14,10 @@
 
 namespace unishard::detail {
 
-/// A JSON object with the path that led to it. Does not own the JSON.
+/// A JSON object together with its path from the root of the document, which messages name.
+/// Lifetime: the JSON must outlive this object.
+/// Throws: every function throws Corrupt, naming the field's path, when the field is missing, has
+/// another type or exceeds the limit given.
 class Fields {
  public:
   Fields(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {
@@ -87,7 +89,7 @@ class Fields {
     return value;
   }
 
-  /// Applies to the items of an array, wherever they are.
+  /// Throws Corrupt, naming `key`, when an array with `items` items exceeds `max_items`.
   void check_count(std::string_view key, std::uint64_t items, std::uint64_t max_items) const {
     if (items > max_items)
       fail(key, fmt::format("has {} items, above the limit of {}", items, max_items));

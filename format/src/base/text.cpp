@@ -13,7 +13,7 @@ bool is_safe(std::uint32_t code) {
          !(code >= 0x2066 && code <= 0x2069);
 }
 
-/// Copies what is safe, and hands what is not to `escape` (a code point, or a byte and nullopt).
+/// Copies safe code points and replaces each unsafe one, or invalid byte, by escape(code point).
 template <class Escape>
 std::string filter(std::string_view text, const Escape& escape) {
   std::string out;

@@ -1,12 +1,14 @@
 #pragma once
-// HDF5's shuffle: byte k of all elements, for k = 0, 1, ... An exponent's bytes then lie together
-// and compress, apart from the mantissas, which do not.
+// Byte planes, laid out as by HDF5's shuffle filter: byte 0 of all elements, then byte 1 of all
+// elements, and so on. The bytes of exponents then lie together and compress, while the bytes of
+// mantissas do not.
+// Thread safety: pure functions.
 #include <cstddef>
 #include <span>
 
 namespace unishard::detail {
 
-// The width as a constant lets the compiler unroll and vectorise.
+// A constant width lets the compiler unroll and vectorise the loop.
 template <std::size_t Width>
 void split_planes_of(const std::byte* in, std::size_t count, std::size_t stride, std::byte* out) {
   for (std::size_t i = 0; i < count; ++i)
@@ -19,7 +21,8 @@ void join_planes_of(const std::byte* in, std::size_t count, std::size_t stride, 
     for (std::size_t k = 0; k < Width; ++k) out[i * Width + k] = in[k * stride + i];
 }
 
-/// All of `elements` into planes of `planes`, which is as large.
+/// Splits `elements`, each of `width` bytes, into planes.
+/// Pre: planes.size() >= elements.size(), a multiple of `width`.
 inline void split_planes(std::span<const std::byte> elements, std::size_t width,
                          std::span<std::byte> planes) {
   const std::size_t count = elements.size() / width;
@@ -36,7 +39,8 @@ inline void split_planes(std::span<const std::byte> elements, std::size_t width,
   }
 }
 
-/// The first elements of `planes`, as many as fill `elements`.
+/// Joins the first elements of `planes`, as many as fit into `elements`.
+/// Pre: both sizes are multiples of `width`, and planes.size() >= elements.size().
 inline void join_planes(std::span<const std::byte> planes, std::size_t width,
                         std::span<std::byte> elements) {
   const std::size_t stride = planes.size() / width, count = elements.size() / width;

@@ -38,8 +38,8 @@ std::size_t checked(std::size_t result) {
   return result;
 }
 
-/// A huge page even for less: whether scattered small ones happen to lie together would make the
-/// difference between half and all of a fast disk's speed.
+/// Takes a huge page even for fewer bytes. With small pages a fast disk runs at half to full speed,
+/// depending on whether they happen to be adjacent.
 std::span<std::byte> at_least(HugeBuffer& memory, std::size_t bytes) {
   if (memory.bytes().size() < bytes) memory = HugeBuffer(std::max(bytes, HugeBuffer::kHugePage));
   return memory.bytes().first(bytes);

@@ -1,6 +1,7 @@
 #pragma once
-// Arithmetic on numbers that come from files. Every overflow is an Error(Corrupt) that names the
-// quantity; nothing wraps. Pure functions, safe from any thread.
+// Checked arithmetic on numbers that come from files. On overflow every function throws Corrupt and
+// names the quantity `what`.
+// Thread safety: pure functions.
 #include "unishard/format/error.hpp"
 
 #include <concepts>
@@ -11,6 +12,7 @@
 
 namespace unishard {
 
+/// Throws Corrupt: "<what> is out of range".
 [[noreturn]] void raise_overflow(std::string_view what);
 
 inline std::uint64_t checked_add(std::uint64_t a, std::uint64_t b, std::string_view what) {
@@ -31,7 +33,8 @@ To checked_cast(From value, std::string_view what) {
   return static_cast<To>(value);
 }
 
-/// Smallest multiple of `unit` that is not below `value`. Pre: unit > 0.
+/// Returns the smallest multiple of `unit` that is at least `value`.
+/// Pre: unit > 0.
 inline std::uint64_t round_up(std::uint64_t value, std::uint64_t unit, std::string_view what) {
   return checked_add(value, unit - 1, what) / unit * unit;
 }

@@ -1,8 +1,10 @@
 #pragma once
-// CRC-64/XZ (ECMA-182 polynomial, reflected, inverted in and out; check value of "123456789" is
-// 0x995dc9bbdf1939fa), computed by ISA-L. It is used because it combines: the checksum of a+b
-// follows from those of a and b and the length of b, so chunk, fragment and tensor digests share
-// one pass over the bytes. It detects damage, not malice. Pure functions; any thread.
+// CRC-64/XZ, computed by ISA-L: ECMA-182 polynomial, reflected, inverted in and out; the check
+// value of "123456789" is 0x995dc9bbdf1939fa.
+// The checksum of a+b follows from the checksums of a and b and the length of b. One pass over the
+// bytes therefore gives the digests of chunks, fragments and tensors. A CRC detects damage, not
+// malice.
+// Thread safety: pure functions.
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,18 +13,20 @@
 
 namespace unishard {
 
-/// Continues `crc` (0 to start) over `bytes`.
+/// Returns the checksum of the bytes that gave `crc` followed by `bytes`. A `crc` of 0 starts anew.
 std::uint64_t crc64(std::span<const std::byte> bytes, std::uint64_t crc = 0);
 std::uint64_t crc64(std::string_view text, std::uint64_t crc = 0);
 
-/// The checksum of a+b. O(log second_bytes).
+/// Returns the checksum of a+b from `first` (of a) and `second` (of b).
+/// Complexity: O(log second_bytes). Exact for second_bytes below 2^61.
 std::uint64_t crc64_combine(std::uint64_t first, std::uint64_t second, std::uint64_t second_bytes);
 
-/// The checksum of `bytes` zero bytes, without reading any.
+/// Returns the checksum of `bytes` bytes that are all zero, without reading memory.
 std::uint64_t crc64_zeros(std::uint64_t bytes);
 
-/// 16 lower-case hexadecimal digits, and back (nullopt for anything else, upper case included).
+/// Returns `value` as 16 lower-case hexadecimal digits.
 std::string hex64(std::uint64_t value);
+/// Reads what hex64() returns; nullopt for anything else, upper case included.
 std::optional<std::uint64_t> parse_hex64(std::string_view text);
 
 }  // namespace unishard

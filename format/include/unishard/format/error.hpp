@@ -1,7 +1,7 @@
 #pragma once
-// The one exception type of UniShard. A code says what the caller can do next, the message says
-// what failed and where (file, tensor, byte), the hint says what to try. Values are immutable and
-// may cross threads inside a std::exception_ptr.
+// The exception type that all of UniShard throws. The code tells the caller what to do next, the
+// message names what failed and where (file, tensor, byte), and the hint suggests a remedy.
+// Thread safety: an Error is immutable and may cross threads inside a std::exception_ptr.
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -19,9 +19,9 @@ enum class ErrorCode : std::uint8_t {
   Io,               ///< the environment failed; a retry may help
   NoSpace,          ///< free disk space and retry
   Cancelled,        ///< stopped on request
-  PeerFailed,       ///< another rank failed; its message is the one to read
+  PeerFailed,       ///< another rank failed; the message of that rank gives the cause
   Internal,         ///< a bug in UniShard
-  Busy,             ///< another process is writing this output: wait for it, or choose another
+  Busy,             ///< another process is writing this output: wait for it, or choose another name
   MemoryLimit,      ///< the input needs more memory than is allowed: allow more
 };
 
@@ -30,9 +30,9 @@ class Error : public std::runtime_error {
   Error(ErrorCode code, std::string message, std::string hint = {});
 
   ErrorCode code() const noexcept { return code_; }
-  /// What to try next; may be empty.
+  /// Returns the remedy to suggest to the user; may be empty.
   const std::string& hint() const noexcept { return hint_; }
-  /// The same failure with `context` ("reading /ckpt/x.h5: ") put before the message.
+  /// Returns a copy whose message begins with `context`, for example "reading /ckpt/x.h5: ".
   Error with_context(std::string_view context) const;
 
  private:
@@ -40,19 +40,22 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
+/// Throws Error(code, message, hint).
 [[noreturn]] void raise(ErrorCode code, std::string message, std::string hint = {});
 
-/// Throws NoSpace for ENOSPC and EDQUOT, NotFound for ENOENT, AlreadyExists for EEXIST and
-/// ENOTEMPTY, else Io. The message reads "<action> <path>: <text of errno>".
+/// Throws an Error for a failed system call, with the message "<action> <path>: <text of errno>".
+/// The code is NoSpace for ENOSPC and EDQUOT, NotFound for ENOENT, AlreadyExists for EEXIST and
+/// ENOTEMPTY, else Io.
 [[noreturn]] void raise_errno(std::string_view action, std::string_view path, int error_number);
 
 std::string_view to_string(ErrorCode code);
 
-/// Exit status of the tools: 3 environment, 4 corrupt or unsupported, 2 usage, 5 internal.
+/// Returns the exit status of the tools for `code`: 2 usage, 3 environment, 4 corrupt or
+/// unsupported, 5 internal.
 int exit_status(ErrorCode code);
 
-/// `text` in double quotes, escaped as in JSON (and, beyond that, printable()): for names and bytes
-/// from files in messages.
+/// Returns `text` in double quotes, escaped as in JSON and by printable(), and cut after about 200
+/// bytes. Messages quote names and bytes from files with it.
 std::string quote(std::string_view text);
 
 }  // namespace unishard

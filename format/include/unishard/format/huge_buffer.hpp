@@ -6,14 +6,15 @@
 
 namespace unishard {
 
-/// Uninitialised memory for I/O past the page cache: page-aligned, and on huge pages from 2 MiB on
-/// (a request to the disk takes a limited number of pages, so their size decides its speed).
+/// Owns uninitialised memory for I/O that bypasses the page cache. The memory is page-aligned; from
+/// 2 MiB on it is aligned to huge pages and the kernel is asked for them, because a disk request
+/// covers a limited number of pages.
 class HugeBuffer {
  public:
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
   HugeBuffer() = default;
-  /// Throws std::bad_alloc.
+  /// Throws: std::bad_alloc.
   explicit HugeBuffer(std::size_t bytes);
 
   std::span<std::byte> bytes() const { return {memory_.get(), size_}; }

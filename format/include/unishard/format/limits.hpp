@@ -1,5 +1,6 @@
 #pragma once
-// Caps on what a file may claim, checked before memory is taken. Exceeding one is Corrupt.
+// Limits on what a file may claim. Readers check them before they allocate memory and throw Corrupt
+// when one is exceeded.
 #include <cstdint>
 
 namespace unishard::limits {
@@ -16,16 +17,19 @@ inline constexpr std::uint64_t kBasesPerShard = 255;
 inline constexpr std::uint64_t kIndexRows = 100'000'000;
 inline constexpr std::uint64_t kChunkBytesMin = 4096;
 inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{1} << 30;
-/// Chunks of compressed data sets are smaller: few stored bytes may stand for a whole chunk.
+/// Largest chunk of a compressed data set. It is smaller than kChunkBytesMax because a few stored
+/// bytes may stand for a whole chunk.
 inline constexpr std::uint64_t kEncodedChunkBytesMax = std::uint64_t{64} << 20;
-inline constexpr std::uint64_t kMetadataBytes = std::uint64_t{8}
-                                                << 30;  ///< of one shard, payload excluded
+inline constexpr std::uint64_t kMetadataBytes =
+    std::uint64_t{8}  /// Bytes of one shard outside its payload.
+    << 30;
 
 }  // namespace unishard::limits
 
 namespace unishard {
 
-/// Payload begins at multiples of this in its file, and takes a multiple of it, in bytes.
+/// The payload of a data set begins at a multiple of this many bytes in its file and occupies a
+/// multiple of it.
 inline constexpr std::uint64_t kPayloadAlign = 4096;
 
 }  // namespace unishard

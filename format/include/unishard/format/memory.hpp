@@ -1,25 +1,27 @@
 #pragma once
-// Bounds the memory that a file's content may ask for: manifests, tables, pickles, JSON. Payload
-// goes through buffers of a known size and does not count. A reader charges what it is about to
-// take, so that a small hostile file is refused before memory is taken, not after.
+// Limits the memory that the description in a file (manifest, tables, pickle, JSON) may take.
+// Payload passes through buffers of known size and does not count. A reader charges memory before
+// it allocates, so a small hostile file is refused in time.
 #include <cstdint>
 #include <string>
 
 namespace unishard {
 
-/// Upper bound on the memory for the description of one file. No bound of its own, beside those in
-/// limits.hpp, until a program sets one. Thread-safe.
+/// Returns the process-wide upper bound on the memory for the description of one file, in bytes. It
+/// is unlimited until set_description_limit() is called. Thread-safe.
 std::uint64_t description_limit();
+/// Sets that bound for every MemoryBudget that is constructed afterwards. Thread-safe.
 void set_description_limit(std::uint64_t bytes);
 
 /// Counts the memory that the description of one file takes. Not thread-safe.
 class MemoryBudget {
  public:
-  /// `what` names the file or field in messages.
+  /// `what` is the file or field that messages name.
   explicit MemoryBudget(std::string what, std::uint64_t limit_bytes = description_limit())
       : what_(std::move(what)), limit_bytes_(limit_bytes) {}
 
-  /// Throws MemoryLimit naming the file and the limit when the sum of all charges is above it.
+  /// Adds `bytes` to the charges so far.
+  /// Throws: MemoryLimit, naming the file and the limit, when the sum exceeds the limit.
   void charge(std::uint64_t bytes) {
     if (bytes > limit_bytes_ - used_bytes_) refuse(bytes);
     used_bytes_ += bytes;

@@ -1,21 +1,25 @@
 #pragma once
-// How long work reports progress and can be stopped. Libraries never print: tools decide what
-// becomes text. Called from worker threads, so implementations must be thread-safe and quick.
+// Progress reports and cancellation of long work. The libraries never print: a program turns the
+// reports into text.
 #include <cstdint>
 #include <string_view>
 
 namespace unishard {
 
+/// Receives progress reports. advance() is called from worker threads: implementations must be
+/// thread-safe and fast.
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// `bytes` more are done, of the total that begin() announced.
+  /// Reports that `bytes` more bytes of the total are done. An exception thrown here stops the
+  /// work.
   virtual void advance(std::uint64_t bytes) = 0;
+  /// Announces work of `total_bytes` bytes, described by `what`.
   virtual void begin(std::string_view what, std::uint64_t total_bytes) = 0;
   virtual void end() = 0;
 };
 
-/// An observer that ignores everything.
+/// Returns an observer that ignores every report. It lives until the program ends.
 Observer& no_observer();
 
 }  // namespace unishard
