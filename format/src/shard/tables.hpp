@@ -34,11 +34,6 @@ std::size_t chunk_row_bytes(bool shared);
 std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows, bool shared);
 std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table, bool shared);
 
-/// Number of chunks of a data set, and the bytes of chunk `index`, not encoded and of the padded
-/// data set.
-std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes);
-std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index);
-
 /// Upper bound on the memory that the tables of a shard take while it is open.
 std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes);
 

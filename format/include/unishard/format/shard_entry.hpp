@@ -38,9 +38,6 @@ struct DataSetEntry {
   /// "fp32.float32": its name below /data and /chunks.
   std::string name() const;
   std::uint64_t padded_bytes() const;  ///< padding included; fewer are stored if compressed
-  /// Bytes of every chunk of a compressed data set, when decoded. A data set of less than one chunk
-  /// has one as large as itself.
-  std::uint64_t encoded_chunk_bytes(std::uint64_t chunk_bytes) const;
   bool operator==(const DataSetEntry&) const = default;
 };
 
