@@ -417,6 +417,41 @@ TEST_F(Retention, ADamagedCheckpointIsKeptWithANote) {
   EXPECT_THAT(result.kept[0].reason, HasSubstr("it is damaged"));
 }
 
+/// Says when a checkpoint was committed.
+void set_commit_time(const Path& tag, std::int64_t unix_seconds) {
+  Manifest manifest = read_manifest(posix_storage(), tag);
+  manifest.saved_unix_seconds = unix_seconds;
+  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
+}
+
+TEST_F(Retention, ARunThatWentBackKeepsWhatItSavedLast) {
+  for (const std::int64_t step : {10, 20, 30, 40}) {
+    test::write_example(root(), at_step(step), storage);
+    set_commit_time(root() / ("global_step" + std::to_string(step)), 1'000'000 + step);
+  }
+  // Resumed from step 10: steps 12 and 14 are on the branch that goes on.
+  CommitOptions options;
+  options.keep_last = 2;
+  test::write_example(root(), at_step(12), storage, options);
+  EXPECT_EQ(names_in(root()),
+            (std::vector<std::string>{"global_step12", "global_step40", "latest"}));
+  test::write_example(root(), at_step(14), storage, options);
+  EXPECT_EQ(names_in(root()),
+            (std::vector<std::string>{"global_step12", "global_step14", "latest"}));
+}
+
+TEST_F(Retention, WhatWasJustSavedStaysWhateverTheClockSays) {
+  for (const std::int64_t step : {1, 2}) {
+    test::write_example(root(), at_step(step), storage);
+    set_commit_time(root() / ("global_step" + std::to_string(step)), 9'000'000'000);
+  }
+  CommitOptions options;
+  options.keep_last = 1;
+  options.move_latest = false;
+  test::write_example(root(), at_step(3), storage, options);
+  EXPECT_NO_THROW(identity_of(root() / "global_step3"));
+}
+
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
   std::atomic<bool> stop = false;
   std::vector<std::string> failures;
