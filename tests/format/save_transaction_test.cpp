@@ -417,6 +417,18 @@ TEST_F(Retention, ADamagedCheckpointIsKeptWithANote) {
   EXPECT_THAT(result.kept[0].reason, HasSubstr("it is damaged"));
 }
 
+TEST_F(Retention, ShardsWithoutAManifestAreKeptWithANote) {
+  for (const std::int64_t step : {1, 2}) test::write_example(root(), at_step(step), storage);
+  fs::create_directory(root() / "mine");
+  fs::remove(root() / "global_step1" / kManifestFile);
+  for (const PruneResult& result : {plan_prune(storage, root(), 1), prune(storage, root(), 1)}) {
+    ASSERT_EQ(result.kept.size(), 1u);
+    EXPECT_EQ(result.kept[0].tag, "global_step1");
+    EXPECT_THAT(result.kept[0].reason, HasSubstr("manifest.json is missing"));
+    EXPECT_TRUE(result.removed.empty());
+  }
+}
+
 /// Says when a checkpoint was committed.
 void set_commit_time(const Path& tag, std::int64_t unix_seconds) {
   Manifest manifest = read_manifest(posix_storage(), tag);

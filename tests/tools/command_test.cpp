@@ -103,6 +103,22 @@ TEST_F(Command, InspectListsTagsWhereLatestNamesNone) {
   const ProcessResult listed = unishard({"inspect", run, "--tags"});
   EXPECT_EQ(listed.status, 0) << listed.err;
   EXPECT_TRUE(holds(listed.out, "global_step7")) << listed.out;
+  EXPECT_TRUE(holds(listed.err, "names \"global_step9\", and there is no checkpoint"))
+      << listed.err;
+  const auto json = [&](int status) {
+    const ProcessResult result = unishard({"inspect", run, "--tags", "--json"});
+    EXPECT_EQ(result.status, status) << result.err;
+    return nlohmann::json::parse(result.out);
+  };
+  EXPECT_EQ(json(0).at("tags").at(0).at("tag"), "global_step7");
+  EXPECT_EQ(json(0).at("latest"), "global_step9");
+  EXPECT_TRUE(holds(json(0).at("latest_problem"), "no checkpoint of that name"));
+  std::ofstream(temp.path() / "run/latest") << "../x";
+  EXPECT_TRUE(json(0).at("latest").is_null());
+  EXPECT_TRUE(holds(json(0).at("latest_problem"), "run/latest"));
+  std::ofstream(temp.path() / "run/latest") << "global_step7";
+  EXPECT_TRUE(json(0).at("latest_problem").is_null());
+  EXPECT_EQ(json(0).at("tag"), "global_step7");
 }
 
 TEST_F(Command, InspectReadsNoPayload) {

@@ -54,12 +54,26 @@ std::vector<TagEntry> tags_by_commit(Storage& storage, const Path& folder) {
   return tags;
 }
 
+/// Folders with files of UniShard's and no manifest: what is left of a checkpoint.
+void note_lost_manifests(Storage& storage, const Path& folder, PruneResult& plan) {
+  for (const Entry& entry : storage.list(folder)) {
+    const Path path = folder / entry.name;
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name) || !is_gone(storage, path) ||
+        !detail::holds_own_file(storage, path)) {
+      continue;
+    }
+    plan.kept.push_back(
+        {entry.name, "its manifest.json is missing, so nothing says whether it is needed"});
+  }
+}
+
 }  // namespace
 
 PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
                        std::string_view just_saved) {
   PruneResult plan;
   if (keep_last == 0) return plan;
+  note_lost_manifests(storage, folder, plan);
   const std::vector<TagEntry> tags = tags_by_commit(storage, folder);
   if (tags.size() <= keep_last) return plan;
   const std::optional<std::string> latest = read_latest(storage, folder);
