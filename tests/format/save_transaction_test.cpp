@@ -5,6 +5,7 @@
 #include "failure.hpp"
 #include "fault_storage.hpp"
 #include "make_checkpoint.hpp"
+#include "storage/posix_lock.hpp"
 #include "temp_dir.hpp"
 
 #include <gmock/gmock.h>
@@ -12,8 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -314,6 +317,42 @@ TEST_F(Locks, AnOwnerOnAnotherHostThatIsLongDeadIsReplaced) {
   ASSERT_NE(attempt.lock, nullptr);
   EXPECT_TRUE(attempt.lock->still_held());
   EXPECT_EQ(storage.try_lock(file, "another").holder, "me");
+}
+
+TEST_F(Locks, AnOwnerThatDiedWithThisHostIsKnownFromTheBoot) {
+  const Kernel here{.boot = "b", .host = "node3", .booted_unix_seconds = 1000};
+  const auto died = [&](const std::string& boot, const std::string& host, std::int64_t renewed) {
+    return died_with_host({"token", boot, "process 7", host}, renewed, here);
+  };
+  EXPECT_TRUE(died("a", "node3", 999));
+  EXPECT_FALSE(died("a", "node3", 1000)) << "another host of this name shows life";
+  EXPECT_FALSE(died("a", "node4", 999));
+  EXPECT_FALSE(died("b", "node3", 999)) << "flock() decides";
+  EXPECT_FALSE(died("a", "", 999)) << "an older version's file";
+  EXPECT_FALSE(died_with_host({"token", "a", "process 7", "node3"}, 1,
+                              {.boot = "b", .host = "node3", .booted_unix_seconds = 0}));
+}
+
+TEST_F(Locks, TheFileNamesTheHost) {
+  const Path file = root() / ".out.lock";
+  const LockAttempt attempt = storage.try_lock(file, "me");
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  EXPECT_THAT(read_text(posix_storage(), file, 4096),
+              testing::EndsWith(std::string("\nme\n") + host.data() + "\n"));
+}
+
+/// The whole way, where the last boot is less than the hours ago after which every lock is dead.
+TEST_F(Locks, ALockThatIsOlderThanThisBootIsTakenOver) {
+  timespec up{};
+  ASSERT_EQ(::clock_gettime(CLOCK_BOOTTIME, &up), 0);
+  const Path file = root() / ".out.lock";
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  put(file, std::string(32, 'a') + "\nanother boot\nprocess 7 (train)\n" + host.data() + "\n");
+  fs::last_write_time(file,
+                      fs::file_time_type::clock::now() - std::chrono::seconds(up.tv_sec + 60));
+  EXPECT_NE(storage.try_lock(file, "me").lock, nullptr);
 }
 
 TEST_F(Locks, TheFileGoesWithTheLockAndALostLockLeavesTheNewOwnersFile) {
