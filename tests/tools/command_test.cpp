@@ -5,6 +5,7 @@
 #include "program.hpp"
 #include "temp_dir.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -285,6 +286,25 @@ TEST_F(Command, DiffFindsAnotherSeed) {
   EXPECT_EQ(result.status, 1);
   EXPECT_FALSE(nlohmann::json::parse(result.out).at("differences").empty());
   EXPECT_EQ(unishard({"diff", in_, out_, "--tolerance", "1e30"}).status, 0);
+}
+
+TEST_F(Command, DiffCountsTensorsThatOneSideAloneHas) {
+  const std::string model = out_ + ".safetensors";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, model}).status, 0);
+  const ProcessResult made = unishard(
+      {"convert", model, out_ + "2.safetensors", "--to", "safetensors", "--rename", "^=other."});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const ProcessResult result = unishard({"diff", model, out_ + "2.safetensors"});
+  std::size_t only_a = 0;
+  for (std::size_t at = 0; (at = result.out.find(": only in A\n", at)) != std::string::npos; ++at)
+    ++only_a;
+  EXPECT_GT(only_a, 5u);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_TRUE(
+      holds(result.out, fmt::format("different: {0} of {0} tensors ({1} only in A, {1} only "
+                                    "in B, 0 in both)",
+                                    2 * only_a, only_a)))
+      << result.out;
 }
 
 TEST_F(Command, PruneKeepsTheNewest) {
