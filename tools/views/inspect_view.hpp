@@ -21,6 +21,8 @@ struct InspectView {
 std::string inspect_text(const tools::Description& description, const InspectView& view);
 std::string layout_text(const tools::Description& description, const InspectView& view);
 std::string tags_text(const tools::Description& description);
+/// The part of inspect_json() that describe_tags() knows.
+Json tags_json(const tools::Description& description);
 
 /// The schema is in tools/README.md; keys are only ever added.
 Json inspect_json(const tools::Description& description, const InspectView& view);

@@ -31,6 +31,7 @@ struct Description {
   Path path;                          ///< the tag's folder, or the file or folder of another format
   std::string tag;                    ///< empty where the format has none
   std::optional<std::string> latest;  ///< what the folder around it says
+  std::string latest_problem;         ///< why `latest` names no checkpoint; empty when it does
   std::vector<TagEntry> tags;         ///< of the folder around it
   std::int64_t saved_unix_seconds = 0;
   Catalog catalog;
@@ -44,9 +45,9 @@ struct Description {
   bool is_run() const;
 };
 
-/// The checkpoints in the folder `path`, or beside the checkpoint `path`: only `tags` and `latest`
-/// are set. Opens none of them, so it works where `latest` or a checkpoint is damaged. A checkpoint
-/// of another format says so in TagEntry::problem.
+/// The checkpoints in the folder `path`, or beside the checkpoint `path`: only `tags`, `latest` and
+/// `latest_problem` are set. Opens none of them, so it works where `latest` or a checkpoint is
+/// damaged. A checkpoint of another format says so in TagEntry::problem.
 Description describe_tags(Storage& storage, const Path& path);
 
 Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,

@@ -136,14 +136,18 @@ struct PruneResult {
   std::vector<KeptTag> kept;
 };
 
-/// Hides (renames) and then deletes all but the newest `keep_last` whole checkpoints. A checkpoint
-/// is whole when CheckpointReader opens it. Kept in any case: the one that `latest` names, those
-/// whose manifest cannot be read, and those that hold files that UniShard did not write.
+/// Hides (renames) and then deletes all but the newest `keep_last` whole checkpoints. The newest is
+/// the one that was committed last, whatever its step: a run that went back to an older step saves
+/// lower ones than the branch that it left. A checkpoint is whole when CheckpointReader opens it.
+/// Kept in any case: the one that `latest` names, `just_saved`, those whose manifest is missing or
+/// cannot be read, and those that hold files that UniShard did not write.
 /// `keep_last` 0 removes none. Also clears what dead writers and interrupted removals left.
 /// What another process removes at the same time counts as done; what cannot be removed is in
 /// `kept`. Throws only when `folder` cannot be listed or `latest` cannot be read.
-PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last);
+PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
+                  std::string_view just_saved = {});
 /// What prune() would do, without doing it.
-PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last);
+PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
+                       std::string_view just_saved = {});
 
 }  // namespace unishard

@@ -44,7 +44,11 @@ struct ResumeDecision {
 /// checkpoint, or interrupted saves alone. Where something was that cannot be loaded, throws
 /// NotFound, Corrupt or AlreadyExists saying what is there and which command shows more.
 /// `fresh_beside`: such a folder is a fresh start too, unless it has a whole checkpoint.
-/// Does not check shards unless `fresh_beside`.
+/// Does not check the newest checkpoint's shards unless `fresh_beside`.
 ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_beside);
+
+/// Returns a hint that says how to resume from the newest whole checkpoints beside `damaged`, a
+/// checkpoint's folder; empty where there is none. Whole are those whose manifest and tables are.
+std::string other_checkpoints(Storage& storage, const Path& damaged);
 
 }  // namespace unishard::trainer
