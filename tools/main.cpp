@@ -51,7 +51,7 @@ void raise_file_limit() {
 }
 
 /// Opens a stand-in for each closed standard stream, so that no file that is opened later becomes
-/// standard output or error. The stand-in can only be read: a write to a closed stream still fails.
+/// standard output or error. The stand-in has the wrong direction, so using a closed stream fails.
 void occupy_standard_descriptors() {
   for (int wanted = STDIN_FILENO; wanted <= STDERR_FILENO; ++wanted) {
     if (::fcntl(wanted, F_GETFD) >= 0) continue;
