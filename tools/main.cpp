@@ -1,7 +1,7 @@
-// The program `unishard`: a tree of verbs. This file parses, runs the chosen verb, and turns what
-// it threw into a message and an exit status:
-//   0 done   1 differences or damage found   2 usage   3 environment   4 corrupt or unsupported   5
-//   internal
+// The program `unishard`: a tree of verbs. This file parses the command line, runs the chosen verb,
+// and turns an exception into a message and an exit status:
+//   0 done   1 differences or damage found   2 usage   3 environment   4 corrupt or unsupported
+//   5 internal
 #include "unishard/format/error.hpp"
 #include "unishard/format/version.hpp"
 
@@ -32,8 +32,8 @@ using unishard::cli::Action;
 constexpr int kUsage = 2;
 constexpr int kInternal = 5;
 
-/// --memory-limit is about resident memory: few arenas, and freed buffers go back to the system.
-/// A second arena maps 64 MiB at once, which a limit on address space cannot spare.
+/// --memory-limit limits resident memory, so there are few arenas, and freed buffers return to the
+/// system. A second arena maps 64 MiB at once, which a limit on address space cannot spare.
 void bound_allocator() {
   const bool is_limited =
       unishard::tools::mappable_bytes() != std::numeric_limits<std::uint64_t>::max();
@@ -42,7 +42,7 @@ void bound_allocator() {
   ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
 
-/// A checkpoint of many ranks has as many open files.
+/// Raises the limit of open files, because a checkpoint of many ranks has as many.
 void raise_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -50,8 +50,8 @@ void raise_file_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// A file that is opened must never become standard output or error. What was closed stays so for
-/// who writes to it: reading is all that the stand-in allows.
+/// Opens a stand-in for each closed standard stream, so that no file that is opened later becomes
+/// standard output or error. The stand-in has the wrong direction, so using a closed stream fails.
 void occupy_standard_descriptors() {
   for (int wanted = STDIN_FILENO; wanted <= STDERR_FILENO; ++wanted) {
     if (::fcntl(wanted, F_GETFD) >= 0) continue;
@@ -60,12 +60,12 @@ void occupy_standard_descriptors() {
   }
 }
 
-/// What goes wrong while writing is an error with a sentence (EPIPE, EFBIG), not a silent end.
+/// Turns failed writes (EPIPE, EFBIG) into errors with a message instead of signals.
 void turn_signals_into_errors() {
   for (const int number : {SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
 }
 
-/// A destructor that runs out of memory ends here: in a sentence, not in a backtrace.
+/// Ends the program with a message instead of a backtrace when a destructor runs out of memory.
 [[noreturn]] void on_terminate() {
   const bool is_exceeded = unishard::cli::exceeded_heap_limit() != 0;
   const std::string_view text =
@@ -97,8 +97,8 @@ void build(CLI::App& app, Action& action) {
   }
 }
 
-/// Removes the `--` that may stand before the program of `launch`: CLI11 would take what follows
-/// for its own.
+/// Removes the `--` that may precede the program of `launch`, because CLI11 would consume it and
+/// the arguments after it.
 void drop_separator(std::vector<std::string>& words) {
   if (words.empty() || words.front() != "launch") return;
   for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {

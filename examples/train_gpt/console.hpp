@@ -1,5 +1,5 @@
 #pragma once
-// What train_gpt prints. Rank 0 only, save where noted.
+// The output of train_gpt. Only rank 0 prints, unless noted otherwise.
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/engine.hpp"
 
@@ -12,22 +12,22 @@
 
 namespace train_gpt {
 
-/// Any rank. Writes on standard output at once. The first failure is a warning on standard error,
-/// and std::ferror(stdout) holds from then on: what is printed is no reason to stop a training.
+/// Writes to standard output at once. Any rank. The first failure is a warning on standard error,
+/// and std::ferror(stdout) stays set: failing output is no reason to stop a training.
 void say(const std::string& text);
-/// Any rank. One write per message, since several ranks may share one terminal.
+/// One write per message, because several ranks may share a terminal. Any rank.
 void say_error(std::uint32_t rank, std::string_view kind, std::string_view message,
                std::string_view hint = {});
 
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
                   const unishard::trainer::RankEnvironment& environment);
-/// Steps as they are done: on a terminal one line that is written over and over, with rate and time
-/// left; elsewhere, and every `interval` steps, a line that stays.
+/// Reports steps. On a terminal, one line is overwritten, with rate and remaining time. Elsewhere,
+/// and every `interval` steps, a permanent line is printed.
 class StepPrinter {
  public:
   StepPrinter(std::int64_t steps, std::int64_t interval, std::int64_t tokens_per_step);
   void begin();
-  /// Prints; returns the tokens per second of the step.
+  /// Prints, and returns the tokens per second of the step.
   double end(const unishard::trainer::StepStats& stats);
 
  private:
@@ -40,7 +40,7 @@ class StepPrinter {
 };
 void print_save(const unishard::trainer::SaveReport& report);
 void print_load(const unishard::trainer::LoadReport& report);
-/// Collective: a line for every rank.
+/// Prints a line for every rank. Collective.
 void print_memory(const unishard::trainer::Engine& engine,
                   unishard::trainer::Communicator& communicator);
 

@@ -22,21 +22,22 @@ struct Options {
   std::int64_t save_interval = 0;  ///< 0: at the end only
   std::uint32_t keep_last = 0;
   std::string tag_prefix = "global_step";
-  std::optional<bool> async_save;  ///< nullopt: where there is memory for it
+  std::optional<bool> async_save;  ///< nullopt: asynchronous if there is memory for it
   unishard::Compression compression;
   bool incremental_save = false;
   std::optional<std::string> resume;  ///< "latest", a path or a tag
-  bool fresh = false;                 ///< --resume starts beside what it cannot load
-  std::string losses;                 ///< file for a JSON line per step; empty: none
+  /// --resume starts a new run beside checkpoints that it cannot load.
+  bool fresh = false;
+  std::string losses;  ///< file for a JSON line per step; empty: none
   bool report_memory = false;
   int threads = 1;
   std::uint32_t timeout_seconds = 600;
   unishard::trainer::Backend backend = unishard::trainer::Backend::Gloo;
 };
 
-/// Reads the command line and the configuration file. Returns nullopt after --help was printed
-/// (status 0) or after a usage error was (status 2); `status` says which. Throws unishard::Error
-/// for what is wrong with the configuration.
+/// Reads the command line and the configuration file. Returns nullopt after printing --help
+/// (`status` 0) or a usage error (`status` 2).
+/// Throws: unishard::Error for an invalid configuration.
 std::optional<Options> parse_options(int argc, char** argv, int& status);
 
 }  // namespace train_gpt

@@ -1,19 +1,19 @@
 #pragma once
-// What the process is before its first line of work, and how it ends when something was thrown.
+// Prepares the process before its first line of work, and ends it after an exception.
 #include <cstdint>
 
 namespace train_gpt {
 
-/// Once, at the start of main(): no file that is opened becomes standard output or error, what
-/// cannot be written is an error and not a signal, a checkpoint of many ranks may have as many open
-/// files, and no exception ends in a backtrace.
+/// Call it once, at the start of main(). Afterwards no opened file becomes standard output or
+/// error, a failed write is an error and no signal, a checkpoint of many ranks may have as many
+/// open files, and no exception ends in a backtrace.
 void prepare_process();
 
-/// Throws Io when the system refuses as many threads as a rank with `threads` threads starts, which
-/// libraries below answer by ending the process.
+/// Throws Io when the system refuses as many threads as a rank with `threads` threads starts.
+/// Libraries would otherwise end the process at that point.
 void require_threads(int threads);
 
-/// Inside of a catch block: prints the sentence of what was thrown; returns the exit status.
+/// Prints the current exception's message, and returns the exit status. Call it in a catch block.
 int report_exception(std::uint32_t rank);
 
 }  // namespace train_gpt

@@ -1,6 +1,6 @@
 #pragma once
-// The saves of a run: asynchronous where there is memory for it, reported when they are durable.
-// All members are collective and throw what failed on all ranks.
+// The saves of a run: asynchronous if there is memory for it, reported once they are durable. All
+// members are collective and throw on all ranks when one fails.
 #include "unishard/trainer/engine.hpp"
 
 #include "options.hpp"
@@ -11,21 +11,22 @@ namespace train_gpt {
 
 class Saves {
  public:
-  /// All three must outlive this.
+  /// Lifetime: all arguments must outlive this object.
   Saves(const Options& options, unishard::trainer::Engine& engine,
         unishard::trainer::Communicator& communicator)
       : options_(options), engine_(engine), communicator_(communicator) {}
 
-  /// Once, before anything else: makes the folder this run's, if the run saves at all.
+  /// Locks the folder for this run if the run saves at all. Call it once, before everything else.
   void claim();
-  /// Once, before training: the names that the run is going to save under must be free, those of
-  /// UniShard checkpoints too unless `may_replace`.
+  /// Checks that the names of the run's saves are free; with `may_replace`, names of UniShard
+  /// checkpoints count as free. Call it once, before training.
   void require_free_names(bool may_replace);
-  /// Once, before training: decides whether saves are asynchronous and takes their memory.
+  /// Decides whether saves are asynchronous, and allocates their memory. Call it once, before
+  /// training.
   void prepare();
   /// Saves the current step, if the run saves at all.
   void start();
-  /// Between steps: prints the last save when it has become durable on all ranks.
+  /// Prints the last save once it is durable on all ranks. Call it between steps.
   void notice();
   /// Waits for the last save and prints it.
   void finish();

@@ -7,12 +7,12 @@
 
 namespace train_gpt {
 
-/// Called on each rank before each of its steps of a save: the how manyth save of this run (from
-/// 1), and the step.
+/// Called on each rank before each of its steps of a save, with the number of the save in this run
+/// (from 1) and the step.
 using SaveProbe = std::function<void(int save, unishard::CommitStep step)>;
 
-/// Collective. Returns when all steps are done, or early after a save when any rank got SIGTERM or
-/// SIGINT.
+/// Runs the training. Returns when all steps are done, or after a save when any rank got SIGTERM or
+/// SIGINT. Collective.
 void train(const Options& options, const unishard::trainer::RankEnvironment& environment,
            unishard::trainer::Communicator& communicator, const SaveProbe& probe);
 

@@ -1,6 +1,6 @@
 #pragma once
-// A DeepSpeed fixture's expected state (expected.safetensors and case.json) as a Source: what the
-// checkpoint beside it holds, without reading that checkpoint.
+// The expected state of a DeepSpeed fixture (expected.safetensors and case.json) as a Source. It
+// does not read the checkpoint itself.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/storage.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-// The shared fixtures, which lie outside of the repository and may be absent.
+// The shared fixtures, which are outside the repository and may be missing.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of all formats read.
+// Reads whole tensors, for the tests of all formats.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/json.hpp"
 
@@ -8,7 +8,7 @@
 
 namespace unishard::converters {
 
-/// All bytes of a tensor.
+/// Returns all bytes of a tensor.
 inline std::vector<std::byte> read_all(const Source& source, std::size_t tensor) {
   const TensorInfo& info = source.catalog().tensors[tensor];
   std::vector<std::byte> bytes(info.bytes());

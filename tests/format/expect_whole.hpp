@@ -1,5 +1,5 @@
 #pragma once
-// That a checkpoint holds just what write_example() was told to save.
+// Expects that a checkpoint holds exactly what write_example() saved.
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
@@ -26,7 +26,7 @@ inline void expect_whole(const Path& tag, const CheckpointSpec& spec) {
   expect_whole(CheckpointReader(posix_storage(), tag), spec);
 }
 
-/// What is said of a damaged checkpoint.
+/// Returns the message for a damaged checkpoint.
 inline std::string refusal(const Path& tag) {
   try {
     expect_whole(tag, {});

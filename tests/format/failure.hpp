@@ -6,7 +6,7 @@
 
 namespace unishard {
 
-/// What `action` threw.
+/// Returns the Error that `action` throws, or an Internal one with "no failure".
 inline Error error_of(const std::function<void()>& action) {
   try {
     action();

@@ -1,6 +1,6 @@
 #pragma once
-// Changes the bytes of a checkpoint's first shard and lets its checksums and the manifest vouch for
-// the change: what only somebody who means harm would write.
+// Changes bytes of a checkpoint's first shard and updates its checksums and the manifest to match,
+// as an attacker would.
 #include "unishard/format/manifest.hpp"
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace unishard::test {
 
 void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit);
 
-/// `edit` gets the file's bytes and its entry in the manifest.
+/// `edit` receives the file's bytes and its entry in the manifest.
 void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit);
 
 ChunkRow chunk_row(const std::string& shard, const DataSetEntry& set, std::uint64_t chunk);

@@ -1,7 +1,6 @@
 #pragma once
-// Folders of several files: the first input byte chooses the file that the rest of the input
-// replaces; the other files are those of a sound checkpoint, which the target writes when it
-// starts.
+// Fuzzes folders of several files: the first input byte selects the file that the rest of the input
+// replaces. The other files are those of a sound checkpoint, which the target writes at its start.
 #include "unishard/converters/sink.hpp"
 
 #include "fuzz.hpp"

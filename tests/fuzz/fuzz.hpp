@@ -1,6 +1,7 @@
 #pragma once
-// What all fuzz targets share. A target fails by crashing, by a sanitizer's report, by a foreign
-// exception, by libFuzzer's time or memory limit; an unishard::Error is the expected outcome.
+// Shared parts of all fuzz targets. A target fails by a crash, a sanitizer's report, an exception
+// other than unishard::Error, or libFuzzer's time or memory limit. An unishard::Error is an
+// expected outcome.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
@@ -11,7 +12,7 @@
 
 namespace unishard::fuzz {
 
-/// Reads the first and the last elements of every tensor: what a tool would do first.
+/// Reads the first and the last elements of every tensor.
 inline void read_ends(const converters::Source& source) {
   constexpr std::uint64_t kElements = 64;
   for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
@@ -23,7 +24,7 @@ inline void read_ends(const converters::Source& source) {
   }
 }
 
-/// Calls `body` and takes an Error for an answer.
+/// Calls `body` and accepts an Error.
 template <class Body>
 int expect_error_or_success(Body&& body) {
   try {

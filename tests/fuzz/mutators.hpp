@@ -1,6 +1,6 @@
 #pragma once
-// Mutators that know what they change, so that more inputs reach what lies behind the first checks.
-// All are deterministic in `seed`.
+// Mutators that understand the structure of their input, so that more inputs pass the first checks
+// of a reader. All are deterministic in `seed`.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,28 +9,29 @@
 #include <utility>
 #include <vector>
 
-/// libFuzzer's own.
+/// libFuzzer's own mutator.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
 
 namespace unishard::fuzz {
 
-/// Opcodes and their arguments: some are removed, repeated, moved or replaced by others; what
-/// cannot be parsed stays as it is.
+/// Removes, repeats, moves or replaces opcodes with their arguments. Parts that cannot be parsed
+/// are unchanged.
 std::string mutate_pickle(std::string_view program, std::uint64_t seed);
 
-/// A JSON text in which values are replaced by odd ones, and members removed, repeated or moved.
-/// Empty when `text` is no JSON.
+/// Returns a JSON text with unusual values, and members removed, repeated or moved; empty when
+/// `text` is no JSON.
 std::string mutate_json(std::string_view text, std::uint64_t seed);
 
 /// Names and contents of a zip archive's entries.
 using ZipFiles = std::vector<std::pair<std::string, std::string>>;
-/// A zip archive with right sizes, offsets and CRC-32s, stored, contents at multiples of 64.
+/// Returns a zip archive with correct sizes, offsets and CRC-32s, stored, contents at multiples of
+/// 64.
 std::string zip_of(const ZipFiles& files);
-/// The entries of an archive; empty when it is none, or is large.
+/// Returns the entries of an archive; empty when it is none or is large.
 ZipFiles files_of(std::string_view zip);
 
-/// What LLVMFuzzerCustomMutator() returns: every second time what `mutate` makes of the input,
-/// where that is something that fits; else libFuzzer's own mutation.
+/// Implements LLVMFuzzerCustomMutator(): every second time `mutate`, if its result fits, else
+/// libFuzzer's own mutation.
 template <class Mutate>
 std::size_t mutate_half(std::uint8_t* data, std::size_t size, std::size_t max_size, unsigned seed,
                         const Mutate& mutate) {

@@ -1,5 +1,6 @@
 #pragma once
-// What the programs of the reliability record share: their options, and the row that each prints.
+// Shared parts of the programs of the reliability record: their options, and the row that each
+// prints.
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -10,16 +11,16 @@ namespace unishard::test {
 struct Campaign {
   bool is_long = false;
   std::uint64_t seed = 1;
-  std::uint64_t count = 0;  ///< 0: as many as the form has
+  std::uint64_t count = 0;  ///< 0: the default of the program's short or long form
   std::vector<std::string> only = {};
 
-  /// --long, --seed N, --count N, and names of parts. Exits with status 2 on anything else that
-  /// begins with "-".
+  /// Parses --long, --seed N, --count N, and names of parts. Exits with status 2 for any other
+  /// argument that begins with "-".
   static Campaign from_arguments(int argc, char** argv);
   bool wants(const std::string& part) const;
 };
 
-/// Findings so far, of which the first few are printed.
+/// Counts findings and prints the first few.
 class Findings {
  public:
   void add(const std::string& text);
@@ -37,7 +38,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// One row of the table: `part | count what | findings | seconds | seed`.
+/// Prints one row of the table: `part | count what | findings | seconds | seed`.
 void print_row(const std::string& part, std::uint64_t count, const std::string& what,
                std::uint64_t findings, double seconds, std::uint64_t seed);
 

@@ -1,18 +1,18 @@
 #pragma once
-// The states in which a crash of the machine may leave a disk, made from a journal of calls. The
+// The states in which a crash of the machine may leave a disk, derived from a journal of calls. The
 // rules are those of ALICE (Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014):
 //
 //  - The machine stops between any two calls.
-//  - What was synced before is there. Of a file's later writes and changes of size all, none, or a
-//    part is there: some of them, a beginning, single blocks of 4 KiB or 512 bytes, or the size
-//    without the bytes, which are then zeros.
-//  - A call that changes names is there whole or not at all. Of those that were not synced:
-//     Ordered  the first ones are there and the others are not, as behind a journal. Syncing a
-//              file makes its name durable, and with it all that was done to names before.
-//     Weak     any of them are there, as long as each finds the names that it works on. Syncing a
-//              file says nothing of its name; syncing a folder says nothing of other folders.
+//  - Everything that was synced before is present. Of a file's later writes and size changes, all,
+//    none or a part are present: some of them, a prefix, single blocks of 4 KiB or 512 bytes, or
+//    the size without the bytes, which are then zeros.
+//  - A call that changes names is present completely or not at all. Of those that were not synced:
+//     Ordered  the first ones are present and the others are not, as with a journal. Syncing a file
+//              makes its name durable, and with it all earlier changes of names.
+//     Weak     any of them are present, as long as the names that each needs exist. Syncing a file
+//              does not make its name durable; syncing a folder does not affect other folders.
 //
-// Where there are too many combinations a random choice is made.
+// When there are too many combinations, they are chosen at random.
 #include "recording_storage.hpp"
 
 #include <cstdint>
@@ -30,30 +30,31 @@ namespace unishard::test {
 enum class Durability : std::uint8_t { Ordered, Weak };
 
 struct CrashState {
-  InodePtr root;          ///< has inodes of its own
-  bool returned = false;  ///< the caller had been told that all is durable
+  /// Has inodes of its own.
+  InodePtr root;
+  bool returned = false;  ///< the caller had been told that everything is durable
   std::string text;       ///< when the machine stopped, and what was lost
 };
 
 struct CrashOptions {
   Durability durability = Durability::Ordered;
   std::uint64_t seed = 1;
-  std::size_t states = 2000;  ///< to make, about; a few per call in any case
+  std::size_t states = 2000;  ///< approximate number of states; at least a few per call
 };
 
 class CrashStates {
  public:
-  /// `before` is what is durable when the first call of the journal is made. Lifetime: both must
-  /// outlive this.
+  /// `before` is the durable state when the first call of the journal is made.
+  /// Lifetime: `before` and `journal` must outlive this object.
   CrashStates(const InodePtr& before, const std::vector<Operation>& journal, CrashOptions options);
-  /// Hands each state to `visit`, some of them more than once, until it returns false.
+  /// Calls `visit` with each state, with some of them more than once, until it returns false.
   void each(const std::function<bool(const CrashState&)>& visit);
 
  private:
   struct Name {
     const Operation* operation = nullptr;
     bool durable = false;
-    std::set<std::size_t> needs = {};  ///< earlier calls that made the names it works on
+    std::set<std::size_t> needs = {};  ///< earlier calls that made the names that this call needs
   };
   struct File {
     std::shared_ptr<Content> durable;
@@ -63,7 +64,7 @@ class CrashStates {
     std::shared_ptr<Content> content;
     std::string text;
   };
-  using NameSet = std::vector<bool>;                        ///< one per Name: it is there
+  using NameSet = std::vector<bool>;                        ///< one flag per Name: it is present
   using DataSet = std::map<std::uint64_t, const Variant*>;  ///< by inode
 
   void take(const Operation& operation);

@@ -1,7 +1,6 @@
 #pragma once
-// Lets the n-th system call of this process that changes a file or a folder go wrong. The functions
-// of the C library are replaced in the program that links this: everything below Storage runs as
-// it is.
+// Makes the n-th system call of this process that changes a file or a folder fail. A program that
+// links this file replaces functions of the C library, so everything below Storage runs unchanged.
 #include <cstdint>
 #include <string>
 
@@ -9,16 +8,16 @@ namespace unishard::test {
 
 struct FailingCall {
   std::uint64_t at = 0;  ///< number of the call, from 0
-  int error = 0;         ///< errno; 0: the call works, but a write does only half of its bytes
+  int error = 0;         ///< errno; 0: the call works, but a write stores only half of its bytes
 };
 
-/// Counts from 0 again and lets `call` go wrong, until stop_failing().
+/// Counts calls from 0 and makes `call` fail, until stop_failing().
 void start_failing(FailingCall call);
-/// Counts only.
+/// Only counts calls.
 void start_counting();
-/// Returns how many calls there were.
+/// Returns the number of calls.
 std::uint64_t stop_failing();
-/// Name of the call that went wrong; empty when none did.
+/// Returns the name of the call that failed; empty when none did.
 std::string failed_call();
 
 }  // namespace unishard::test

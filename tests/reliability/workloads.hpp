@@ -1,5 +1,5 @@
 #pragma once
-// What is done while the machine may stop, and what must be found afterwards.
+// The work during which the machine may stop, and the check of what is found afterwards.
 #include "recording_storage.hpp"
 
 #include <functional>
@@ -10,20 +10,20 @@ namespace unishard::test {
 
 struct Workload {
   std::string name;
-  /// What is there, durable, before the work begins.
+  /// Creates what is durable before the work begins.
   std::function<void(Storage&)> prepare;
-  /// The work. It returns when its result is durable.
+  /// Returns when its result is durable.
   std::function<void(Storage&)> work;
-  /// Looks at what a crash left; returns what is wrong, or an empty text.
+  /// Checks the state after a crash; returns what is wrong, or an empty text.
   std::function<std::string(Storage&, bool returned)> check;
-  /// Does the work again on what a crash left; returns what is wrong, or an empty text.
+  /// Does the work again on the state after a crash; returns what is wrong, or an empty text.
   std::function<std::string(Storage&)> again;
-  /// Syncs that this work could do without, though others could not, in words; and why.
+  /// Syncs that this work does not need although others do, and the reason.
   std::string unneeded = {}, because = {};
 };
 
-/// Saves of the trainer, retention, pruning, and the output of every sink, in `folder`, which
-/// nobody else uses.
+/// Returns saves of the trainer, retention, pruning, and the output of every sink, in `folder`,
+/// which no other program uses.
 std::vector<Workload> all_workloads(const Path& folder);
 
 }  // namespace unishard::test

@@ -1,5 +1,5 @@
 #pragma once
-// The real storage with failures injected at the n-th call that changes anything (create, write,
+// The real storage, with failures injected at the n-th call that changes anything (create, write,
 // sync, rename, ...).
 #include "unishard/format/storage.hpp"
 
@@ -10,9 +10,9 @@ namespace unishard::test {
 
 enum class Fault : std::uint8_t {
   None,
-  FailOnce,   ///< the n-th call throws, the later ones work: an I/O error that the program survives
+  FailOnce,   ///< the n-th call throws, later ones work: an I/O error that the program survives
   FailOn,     ///< the n-th and all later calls throw: a full or broken disk
-  TornWrite,  ///< as FailOn, and a failing write leaves its first half
+  TornWrite,  ///< as FailOn, and a failing write stores its first half
 };
 
 class FaultStorage final : public Storage {
@@ -21,7 +21,7 @@ class FaultStorage final : public Storage {
                         int error_number = 5 /* EIO */)
       : fault_(fault), at_(at), error_number_(error_number) {}
 
-  /// Changing calls so far.
+  /// Returns the number of changing calls so far.
   std::uint64_t calls() const { return calls_; }
 
   std::unique_ptr<File> open(const Path& path) override { return posix_storage().open(path); }
@@ -43,7 +43,7 @@ class FaultStorage final : public Storage {
   void sync_directory(const Path& path) override;
   LockAttempt try_lock(const Path& path, const std::string& description) override;
 
-  /// Counts a call; true when it must fail.
+  /// Counts a call; returns true when it must fail.
   bool strikes();
   [[noreturn]] void fail(const Path& path) const;
   bool tears() const { return fault_ == Fault::TornWrite; }

@@ -1,8 +1,8 @@
 #pragma once
-// A small, real checkpoint of a transformer-like model with everything that the format knows:
-// units, groups, a tied and a frozen parameter, buffers of odd types, a scalar, an empty tensor.
-// Its bytes are a function of names and seed alone, so that checkpoints of any world size and stage
-// hold the same state.
+// Writes a small, real checkpoint of a transformer-like model with every feature of the format:
+// units, groups, a tied and a frozen parameter, buffers of unusual types, a scalar, an empty
+// tensor. Its bytes depend only on names and seed, so checkpoints of any world size and stage hold
+// the same state.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/storage.hpp"
@@ -25,8 +25,8 @@ struct CheckpointSpec {
   std::uint64_t scale = 1;  ///< multiplies the sizes: 1 gives about 130 KiB, 8000 about 1 GiB
   std::uint32_t layers = 2;
   Compression compression = {};
-  std::optional<std::uint64_t> chunk_bytes = {};  ///< as a trainer chooses unless given
-  Path base = {};            ///< a tag's folder to share chunks with; empty: none
+  std::optional<std::uint64_t> chunk_bytes = {};  ///< nullopt: as a trainer chooses
+  Path base = {};            ///< folder of the tag to share chunks with; empty: none
   std::string changed = {};  ///< fqn of a parameter whose bytes are those of the next seed
 
   std::uint64_t seed_of(const std::string& fqn) const { return fqn == changed ? seed + 1 : seed; }
@@ -34,13 +34,13 @@ struct CheckpointSpec {
 
 Catalog example_catalog(const CheckpointSpec& spec);
 
-/// Elements `range` of a tensor of the catalog, in row-major order.
+/// Return the bytes of a tensor, all or elements `range`, in row-major order.
 std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor, std::uint64_t seed,
                                      ElementRange range);
 std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
                                      std::uint64_t seed);
 
-/// Saves it through SaveTransaction and ShardWriter; returns the tag's folder.
+/// Saves the checkpoint with SaveTransaction and ShardWriter; returns the tag's folder.
 Path write_example(const Path& folder, const CheckpointSpec& spec = {},
                    Storage& storage = posix_storage(), CommitOptions options = {});
 

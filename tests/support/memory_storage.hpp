@@ -1,6 +1,6 @@
 #pragma once
-// Files in memory, for tests that must not touch the disk (fuzzing: thousands of files a second).
-// Reading and writing; names are paths as given. Not thread-safe.
+// Files in memory, for tests that must not use the disk (fuzzing makes thousands of files a
+// second). Names are paths as given. Not thread-safe.
 #include "unishard/format/storage.hpp"
 
 #include <map>
@@ -14,7 +14,7 @@ class MemoryStorage final : public Storage {
   std::map<std::string, std::shared_ptr<std::string>> files;
 
   void put(const Path& path, std::string bytes);
-  /// Every file below `folder` of the real file system, under the same names.
+  /// Copies every file below `folder` of the real file system, under the same names.
   void copy_from_disk(const Path& folder);
 
   std::unique_ptr<File> open(const Path& path) override;

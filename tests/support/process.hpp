@@ -1,5 +1,5 @@
 #pragma once
-// Real child processes for tests.
+// Runs real child processes for tests.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -15,12 +15,13 @@ struct ProcessResult {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-/// A started process whose output goes to temporary files. wait() must be called.
+/// A started process whose output goes to temporary files. Call wait().
 class Process {
  public:
   Process(std::vector<std::string> argv, Environment env = {},
           std::uint64_t address_space_limit = 0);
-  ~Process();  ///< kills what still runs
+  /// Kills the process if it is still running.
+  ~Process();
   Process(Process&& other) noexcept;
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -29,7 +30,7 @@ class Process {
   int pid() const { return pid_; }
   void signal(int number) const;
   bool running();
-  /// What it printed on standard output so far.
+  /// Returns what the process has written to standard output so far.
   std::string output_so_far() const;
   ProcessResult wait();
 
@@ -42,14 +43,15 @@ class Process {
   std::uint64_t peak_rss_bytes_ = 0;
 };
 
-/// Starts and waits. `address_space_limit` (bytes, 0: none) is set with setrlimit(RLIMIT_AS).
+/// Starts a process and waits for it. `address_space_limit` (bytes, 0: none) is set with
+/// setrlimit(RLIMIT_AS).
 ProcessResult run(std::vector<std::string> argv, Environment env = {},
                   std::uint64_t address_space_limit = 0);
 
-/// A TCP port that was free a moment ago.
+/// Returns a TCP port that is free at the time of the call.
 int free_port();
 
-/// A port of the loopback at which connections succeed and nobody ever answers.
+/// A port of the loopback that accepts connections and never answers.
 class SilentServer {
  public:
   SilentServer();

@@ -1,6 +1,6 @@
 #pragma once
-// A file system in memory that keeps a journal of every call that changes it. The journal speaks of
-// inodes and of entries of folders, as a disk does, so that a test can replay any part of it: see
+// A file system in memory with a journal of every call that changes it. The journal refers to
+// inodes and entries of folders, as a disk does, so that a test can replay any part of it: see
 // tests/reliability/crash_states.hpp.
 #include "unishard/format/storage.hpp"
 
@@ -14,10 +14,10 @@
 
 namespace unishard::test {
 
-/// The bytes of a file. Several trees may hold the same; they are not changed once shared.
+/// The bytes of a file. Several trees may share them; shared bytes are not changed.
 struct Content {
   std::string bytes;
-  std::optional<std::uint64_t> digest = {};  ///< CRC-64, where somebody asked for it
+  std::optional<std::uint64_t> digest = {};  ///< CRC-64, once computed
 
   std::uint64_t crc64();
 };
@@ -31,18 +31,18 @@ struct Inode {
 };
 using InodePtr = std::shared_ptr<Inode>;
 
-/// A call that changes the file system, or that makes earlier ones durable.
+/// A call that changes the file system or makes earlier changes durable.
 struct Operation {
   enum class Kind : std::uint8_t {
     Write,       ///< `data` at `offset` of file `inode`
-    Resize,      ///< file `inode` has `offset` bytes; bytes that are new are zeros
+    Resize,      ///< file `inode` gets `offset` bytes; new bytes are zeros
     SyncFile,    ///< of file `inode`
-    Link,        ///< `name` in folder `inode` is `other`: a new file or folder, or a hard link
-    Unlink,      ///< `name` in folder `inode` is gone
+    Link,        ///< `name` in folder `inode` becomes `other`: a new file or folder, or a hard link
+    Unlink,      ///< `name` in folder `inode` is removed
     Rename,      ///< `name` in folder `inode` becomes `other_name` in folder `other`
-    Exchange,    ///< the same two entries change places
+    Exchange,    ///< the same two entries are swapped
     SyncFolder,  ///< of folder `inode`
-    Returned,    ///< the caller has been told that its result is durable
+    Returned,    ///< the caller was told that its result is durable
   };
   Kind kind = Kind::Returned;
   std::uint64_t inode = 0;
@@ -52,7 +52,7 @@ struct Operation {
   bool is_folder = false;  ///< of Link
   std::uint64_t offset = 0;
   std::shared_ptr<const std::string> data = {};
-  std::string text = {};  ///< the call in words
+  std::string text = {};  ///< description of the call
 
   bool changes_names() const {
     return kind == Kind::Link || kind == Kind::Unlink || kind == Kind::Rename ||
@@ -69,17 +69,16 @@ void apply_data(const Operation& operation, std::string& bytes);
 class RecordingStorage final : public Storage {
  public:
   RecordingStorage();
-  /// Works on `root` itself, and puts new inodes behind `last_inode`.
+  /// Works on `root` itself, and numbers new inodes after `last_inode`.
   RecordingStorage(InodePtr root, std::uint64_t last_inode);
 
-  /// From now on calls are noted. The `dropped_sync`-th sync (counted from 0) is said to have
-  /// worked and is not noted.
+  /// Starts to record calls. Sync number `dropped_sync` (from 0) reports success, but is not
+  /// recorded.
   void start_journal(std::optional<std::size_t> dropped_sync = {});
-  /// Notes that the caller has been told that all is durable.
+  /// Records that the caller was told that everything is durable.
   void note_returned();
   const std::vector<Operation>& journal() const { return journal_; }
-  /// The sync that was dropped, and how many calls of the journal came before it; none where there
-  /// were fewer.
+  /// The sync that was dropped, and the number of calls recorded before it.
   struct Dropped {
     Operation operation;
     std::size_t at = 0;
@@ -87,7 +86,8 @@ class RecordingStorage final : public Storage {
   const std::optional<Dropped>& dropped() const { return dropped_; }
 
   const InodePtr& root() const { return root_; }
-  /// The file or folder of that name; must exist.
+  /// Returns the file or folder of that name.
+  /// Pre: it exists.
   InodePtr at(const Path& path) const;
   std::uint64_t last_inode() const { return last_inode_; }
 
@@ -106,7 +106,8 @@ class RecordingStorage final : public Storage {
   void remove_directory(const Path& path) override;
   void remove_file(const Path& path) override;
   void sync_directory(const Path& path) override;
-  /// A lock file without a lock is that of a dead process: locks do not outlive their storage.
+  /// A lock file without a lock belongs to a dead process, because locks do not outlive their
+  /// storage.
   LockAttempt try_lock(const Path& path, const std::string& description) override;
 
  private:
@@ -135,10 +136,10 @@ class RecordingStorage final : public Storage {
   mutable std::mutex mutex_;
 };
 
-/// The same tree in inodes of its own; contents are shared.
+/// Returns the same tree with inodes of its own; contents are shared.
 InodePtr copy_tree(const InodePtr& root);
 
-/// A number that depends on all names and bytes below `inode`.
+/// Returns a number that depends on all names and bytes below `inode`.
 std::uint64_t digest_of(const Inode& inode);
 
 }  // namespace unishard::test

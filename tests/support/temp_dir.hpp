@@ -3,7 +3,7 @@
 
 namespace unishard::test {
 
-/// A fresh folder below `parent`, removed at the end unless the current test has failed.
+/// A new folder below `parent`, which the destructor removes unless the current test has failed.
 class TempDir {
  public:
   explicit TempDir(

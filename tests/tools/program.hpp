@@ -1,5 +1,5 @@
 #pragma once
-// The real program, as a user starts it.
+// Runs the real program as a user starts it.
 #include "process.hpp"
 
 namespace unishard::test {

@@ -1,5 +1,5 @@
 #pragma once
-// Starts the ranks of a program as a launcher would, and collects what they said.
+// Starts the ranks of a program as a launcher does, and collects their output.
 #include "process.hpp"
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace unishard::test {
 
 class Ranks {
  public:
-  /// `environment` is added to every rank's.
+  /// `environment` is added to every rank's environment.
   Ranks(const std::vector<std::string>& argv, int world_size, const Environment& environment = {});
 
   Process& operator[](std::size_t rank) { return processes_[rank]; }
@@ -20,7 +20,7 @@ class Ranks {
   std::vector<Process> processes_;
 };
 
-/// Runs to the end; fails the current test, with all output, when a rank's status is not 0.
+/// Waits for all ranks. When a rank's status is not 0, fails the current test with all output.
 std::vector<ProcessResult> run_ranks(const std::vector<std::string>& argv, int world_size,
                                      const Environment& environment = {});
 

@@ -1,5 +1,5 @@
 #pragma once
-// A model with everything the engine must cope with: units, a nested unit, a tied and a frozen
+// A model with everything that the engine must handle: units, a nested unit, a tied and a frozen
 // parameter, buffers, and a parameter that the loss does not use.
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
@@ -84,7 +84,7 @@ inline trainer::Config small_config(std::uint32_t stage, DType compute = DType::
   return config;
 }
 
-/// A run on `world` thread ranks: `body` gets engine and model.
+/// Runs `world` ranks as threads: calls `body` with engine and model.
 inline void with_engine(
     std::uint32_t world, const trainer::Config& config, const trainer::EngineOptions& options,
     const std::function<void(trainer::Engine&, SmallModel&, trainer::Communicator&)>& body) {

@@ -18,21 +18,22 @@ namespace {
 /// The program, its libraries, tables of ordinary checkpoints and the cache of chunks.
 constexpr std::uint64_t kMemoryMin = std::uint64_t{48} << 20;
 
-/// Tables, at most: of what is read, of the plan and of what is written.
+/// Upper bound on metadata bytes per tensor: of the source, of the plan and of the result.
 constexpr std::uint64_t kBytesPerTensor = 2560;
-/// For which there must be memory, however many tensors there are.
+/// Number of tensors whose tables must always fit.
 constexpr std::uint64_t kBuffersMin = std::uint64_t{14} << 20;
 
-/// Some wait for the disk while others work.
+/// At least this many threads: some wait for the disk while others work.
 constexpr unsigned kThreadsMin = 4;
-/// What a thread may need beside the buffers that are shared out: threads are given up, not memory.
+/// Bytes that a thread needs beside the shared buffers. When memory is short, the number of threads
+/// is reduced.
 constexpr std::uint64_t kBytesPerThread = std::uint64_t{16} << 20;
-/// One that compresses holds chunks that are not complete as well.
+/// A thread that compresses also holds incomplete chunks.
 constexpr std::uint64_t kBytesPerCompressingThread = 2 * kBytesPerThread;
 
 /// Address space of a thread's stack, by default.
 constexpr std::uint64_t kStackBytes = std::uint64_t{8} << 20;
-/// What libraries take beside our own memory: libhdf5's tables and lists of freed blocks.
+/// Memory of libraries: libhdf5's tables and lists of freed blocks.
 constexpr std::uint64_t kLibraryBytes = std::uint64_t{24} << 20;
 
 }  // namespace
@@ -66,8 +67,8 @@ std::uint64_t Resources::memory_bytes() const {
           fmt::format("--memory-limit {} is below the {} that the program itself may need",
                       memory_limit, tools::format_bytes(kMemoryMin)));
   }
-  // libhdf5 crashes where memory ends, so what we take ourselves ends before: stacks are address
-  // space of which little is used.
+  // libhdf5 crashes when memory is exhausted, so the program's own limit is lower. Stacks take
+  // address space of which little is used.
   static const std::uint64_t mappable = tools::mappable_bytes();
   const std::uint64_t kept = kLibraryBytes + (wanted_threads() + 1) * kStackBytes;
   if (mappable < kept + kMemoryMin) {
@@ -85,7 +86,7 @@ std::uint64_t Resources::memory_bytes() const {
 void Resources::apply() const {
   const std::uint64_t bytes = memory_bytes();
   set_io(bytes);
-  set_description_limit(bytes / 2);  // what is made of it takes as much again
+  set_description_limit(bytes / 2);  // the objects made from a description take as much again
   set_heap_limit(bytes);
 }
 

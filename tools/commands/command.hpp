@@ -1,6 +1,6 @@
 #pragma once
-// How a verb joins the program: add_<verb>() adds its options, and parsing sets the action that
-// main then runs.
+// Connects a verb to the program: add_<verb>() adds its options, and parsing sets the action that
+// main runs.
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/compression.hpp"
 
@@ -15,14 +15,15 @@
 
 namespace unishard::cli {
 
-/// What was asked for. The function returns the exit status: 0, or 1 for differences or damage.
+/// The verb that was requested. `run` returns the exit status: 0, or 1 for differences or damage.
 struct Action {
   std::string verb;
   std::function<int()> run;
   std::vector<std::string> words = {};  ///< the program's arguments, verb first
 };
 
-/// Adds a verb whose options live as long as the program's parser. `run` gets them after parsing.
+/// Adds a verb. `run` receives `options` after parsing.
+/// Lifetime: `action` must outlive `app`.
 template <class Options>
 CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
                    const std::string& description, const std::shared_ptr<Options>& options,
@@ -47,13 +48,14 @@ struct Resources {
   bool quiet = false;
 
   void add_to(CLI::App& command);
-  /// What --memory-limit says, or less where `ulimit -v` or `ulimit -d` leaves less. Throws
-  /// InvalidArgument for too little, Io when it is `ulimit` that leaves too little.
+  /// Returns the value of --memory-limit, or less when `ulimit -v` or `ulimit -d` allows less.
+  /// Throws: InvalidArgument when the value is too small; Io when `ulimit` allows too little.
   std::uint64_t memory_bytes() const;
-  /// Sets how this process accesses files. Before the verb opens any.
+  /// Sets how this process accesses files. Call it before the verb opens a file.
   void apply() const;
-  /// Buffers and threads that stay within the limit beside the tables of `tensors` tensors; files
-  /// that are opened from now on are accessed so as well. Reports to `progress`.
+  /// Returns buffers and threads that stay within the limit together with the tables of `tensors`
+  /// tensors. Also limits the buffers of files that are opened afterwards. The transfer reports to
+  /// `progress`.
   TransferOptions transfer(Observer& progress, std::uint64_t tensors = 0,
                            const Compression& compression = {}) const;
 
@@ -62,10 +64,10 @@ struct Resources {
   void set_io(std::uint64_t bytes) const;
 };
 
-/// The value of a --dtype option: "fp32", "bf16" or "fp16"; empty is nullopt.
+/// Parses the value of a --dtype option: "fp32", "bf16" or "fp16"; nullopt for an empty text.
 std::optional<DType> parse_dtype(const std::string& text);
 
-/// Adds `--compress`, for what writes UniShard checkpoints.
+/// Adds `--compress`, for verbs that write UniShard checkpoints.
 void add_compress(CLI::App& command, Compression& compression);
 
 /// Adds `--no-check-input`.

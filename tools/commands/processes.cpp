@@ -21,7 +21,7 @@
 namespace unishard::cli {
 namespace {
 
-/// Where the processes of `--procs` meet: set for them by the one that starts them.
+/// Environment variable with the folder in which the processes of `--procs` meet.
 constexpr const char* kTeamVariable = "UNISHARD_TEAM";
 
 std::optional<std::string> environment(const std::string& name) {
@@ -39,7 +39,7 @@ Path temporary_folder() {
   return path;
 }
 
-/// Where a folder can be made without making others.
+/// Returns the nearest existing folder, in which a new folder can be created.
 Path nearest_existing(Path folder) {
   std::error_code code;
   while (!std::filesystem::is_directory(folder, code) && folder.has_relative_path())
@@ -65,7 +65,8 @@ class PrivateFolder {
   std::string path_;
 };
 
-/// The same for all processes of a launch, and different for any two that may be there at once.
+/// A name that all processes of a launch share, and that differs for any two launches at the same
+/// time.
 Path meeting_place(const LaunchEnvironment& job, const Processes::Work& work,
                    const std::string& verb) {
   const Path target = tools::absolute_folder(work.path);
@@ -127,7 +128,7 @@ int Processes::run_in_team(tools::TeamOptions options,
     return status;
   } catch (const std::exception& error) {
     if (is_first || !has_met || cause_of(error) == ErrorCode::PeerFailed) throw;
-    return status_of(error);  // rank 0 knows, and says it for all
+    return status_of(error);  // rank 0 reports the error for all
   }
 }
 

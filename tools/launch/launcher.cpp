@@ -1,6 +1,5 @@
-// One loop over one poll(): a signalfd for everything that happens to processes, and the ranks'
-// pipes when their output gets a prefix. No threads, because PR_SET_PDEATHSIG looks at the thread
-// that forked.
+// One loop over one poll(): a signalfd for all signals, and the ranks' pipes when their output gets
+// a prefix. There are no threads, because PR_SET_PDEATHSIG refers to the thread that forked.
 #include "launch/launcher.hpp"
 
 #include "unishard/format/error.hpp"
@@ -51,7 +50,7 @@ sigset_t handled_signals() {
   return set;
 }
 
-/// Blocks the signals that the loop reads, and gives the old mask back.
+/// Blocks the signals that the loop reads; the destructor restores the old mask.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -66,7 +65,7 @@ class BlockedSignals {
   sigset_t old_{};
 };
 
-/// What the child does between fork and exec: only calls that are safe there.
+/// Runs in the child between fork and exec; makes only calls that are safe there.
 [[noreturn]] void become_rank(pid_t parent, char* const* argv, char* const* environment, int out,
                               int err) {
   ::setpgid(0, 0);
@@ -182,7 +181,8 @@ class Launcher {
     }
   }
 
-  /// Until a signal, output, or the end of the grace. The time limit covers a missed wake-up.
+  /// Waits for a signal, output or the end of the grace period. The time limit covers a missed
+  /// wake-up.
   void wait_for_event() {
     std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
     std::vector<Stream*> streams;
@@ -209,7 +209,7 @@ class Launcher {
     }
   }
 
-  /// Passes on what is in the pipe; does not wait for more.
+  /// Passes on the bytes in the pipe; does not wait for more.
   void drain(Stream& stream) {
     std::array<char, 65536> buffer;
     while (stream.pipe.get() >= 0) {
@@ -226,7 +226,7 @@ class Launcher {
     if (stream.lines.failure() != 0) warn_of_lost_output(stream.lines);
   }
 
-  /// Says once, on the other stream, that output is lost from now on.
+  /// Reports once, on the other stream, that output is lost from now on.
   void warn_of_lost_output(const LinePrefixer& lines) {
     if (lost_output_ != 0) return;
     lost_output_ = lines.failure();
@@ -234,11 +234,11 @@ class Launcher {
         fmt::format("unishard launch: warning: output of the ranks cannot be written: {}\n",
                     ::strerror(lost_output_));
     const int other = lines.descriptor() == STDOUT_FILENO ? STDERR_FILENO : STDOUT_FILENO;
-    if (::write(other, text.data(), text.size()) < 0) return;  // the status will say it
+    if (::write(other, text.data(), text.size()) < 0) return;  // the exit status reports it
   }
 
-  /// Buries one rank that has ended; false when there is none. While it is not yet reaped its
-  /// process group cannot be anyone else's, so this is the moment to kill what it left there.
+  /// Reaps one rank that has ended; returns false when there is none. Until it is reaped, its
+  /// process group cannot be reused, so processes that it left there are killed first.
   bool reap(int flags) {
     siginfo_t ended{};
     int result = 0;

@@ -1,21 +1,21 @@
 #pragma once
-// Puts a prefix before every line of a stream that comes in arbitrary pieces.
 #include <string>
 #include <string_view>
 
 namespace unishard::tools {
 
-/// Writes whole lines to a descriptor, so that lines of several ranks do not mix. Bounded memory: a
-/// line longer than 64 KiB is passed on in parts. Not thread-safe.
+/// Writes a prefix before every line of a stream that arrives in arbitrary pieces. Writes whole
+/// lines to the descriptor, so that lines of several ranks do not mix; a line longer than 64 KiB is
+/// written in parts, which bounds the memory. Not thread-safe.
 class LinePrefixer {
  public:
   LinePrefixer(std::string prefix, int descriptor)
       : prefix_(std::move(prefix)), descriptor_(descriptor) {}
 
   void write(std::string_view text);
-  /// Passes on a last line that has no newline, and adds one.
+  /// Writes a last line that has no newline, and adds one.
   void finish();
-  /// The error number of a write that failed, after which output is lost; 0 before.
+  /// Returns the error number of the first failed write, after which output is lost; 0 before.
   int failure() const { return failure_; }
   int descriptor() const { return descriptor_; }
 

@@ -6,7 +6,7 @@
 namespace unishard::tools {
 namespace {
 
-/// For text inside single quotes.
+/// Escapes text inside single quotes.
 std::string quoted_for_shell(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);

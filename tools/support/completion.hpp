@@ -1,5 +1,6 @@
 #pragma once
-// Shell completion scripts from the list of verbs and their options. Pure.
+// Shell completion scripts from the list of verbs and their options.
+// Thread safety: pure functions.
 #include <string>
 #include <vector>
 

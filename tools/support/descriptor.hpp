@@ -5,7 +5,7 @@
 
 namespace unishard::tools {
 
-/// A file descriptor that is closed at the end; -1: none.
+/// Owns a file descriptor, or none (-1); the destructor closes it.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}

@@ -13,12 +13,12 @@ namespace {
 std::atomic<std::uint64_t> limit{~std::uint64_t{0}};
 std::atomic<bool> is_exceeded{false};
 
-// The sanitizers bring operators of their own, which are not to be mixed with these.
+// The sanitizers have operators of their own, which must not be mixed with these.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 std::atomic<std::uint64_t> used{0};
 
-// While an exception unwinds nothing is refused: destructors of JSON trees need memory, and must
-// not throw.
+// Nothing is refused while an exception unwinds: destructors of JSON trees need memory and must not
+// throw.
 bool takes(std::uint64_t bytes) {
   if (used.load(std::memory_order_relaxed) + bytes <= limit || std::uncaught_exceptions() > 0)
     return true;

@@ -1,14 +1,14 @@
 #pragma once
-// The last line of --memory-limit. Readers refuse what a file asks for too much of, with the file's
-// name (unishard/format/memory.hpp); whatever they do not count ends here, as std::bad_alloc.
+// Enforces --memory-limit as a last resort. Readers refuse files that need too much memory and name
+// the file (unishard/format/memory.hpp); memory that they do not count is refused here with
+// std::bad_alloc.
 #include <cstdint>
 
 namespace unishard::cli {
 
-/// From now on `operator new` of this program throws when all that it has given out would be above
-/// `bytes`.
+/// Makes `operator new` of this program throw when all allocated memory would exceed `bytes`.
 void set_heap_limit(std::uint64_t bytes);
-/// The limit, once it was met; 0 before.
+/// Returns the limit once an allocation was refused; 0 before.
 std::uint64_t exceeded_heap_limit();
 
 }  // namespace unishard::cli

@@ -1,5 +1,5 @@
 #pragma once
-// Whole numbers as processes of a team tell them to each other.
+// Whole numbers in the texts that the processes of a team exchange.
 #include "unishard/format/error.hpp"
 
 #include <charconv>
@@ -9,7 +9,8 @@
 
 namespace unishard::tools {
 
-/// Throws Corrupt naming `where` for anything but decimal digits of 64 bits.
+/// Parses a decimal number of at most 64 bits.
+/// Throws: Corrupt, naming `where`.
 inline std::uint64_t parse_number(std::string_view text, std::string_view where) {
   std::uint64_t value = 0;
   const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -9,7 +9,7 @@
 
 namespace unishard::tools {
 
-// Each: its length in decimal digits, a newline, its bytes.
+// Each text is its length in decimal digits, a newline and its bytes.
 std::string pack(const std::vector<std::string>& texts) {
   std::string out;
   for (const std::string& text : texts)

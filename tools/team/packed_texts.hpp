@@ -1,5 +1,5 @@
 #pragma once
-// Several texts of any bytes as one.
+// Packs several texts of any bytes into one.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -8,7 +8,8 @@
 namespace unishard::tools {
 
 std::string pack(const std::vector<std::string>& texts);
-/// Throws Corrupt naming `where` when `text` is not `count` packed texts.
+/// Returns the texts that pack() was given.
+/// Throws: Corrupt, naming `where`, when `text` is not `count` packed texts.
 std::vector<std::string> unpack(std::string_view text, std::size_t count, std::string_view where);
 
 }  // namespace unishard::tools

@@ -1,5 +1,4 @@
 #pragma once
-// Waiting for what other processes do to files: looking again, soon at first and then less often.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -7,11 +6,14 @@
 
 namespace unishard::tools {
 
+/// Polls for changes that other processes make to files: waits 1 ms at first, then longer each
+/// time, at most 100 ms. Not thread-safe.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `check` is called before each wait and may throw; it may be empty.
+  /// `check` is called before each wait and may throw to stop waiting; it may be empty.
+  /// Lifetime: `check` must outlive this object.
   explicit Patience(const std::function<void()>& check) : check_(check) {}
 
   Clock::duration waited() const { return Clock::now() - begin_; }

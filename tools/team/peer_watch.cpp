@@ -16,7 +16,7 @@ constexpr std::uint64_t kAliveBytes = 1024;
 
 std::string alive_of(std::uint32_t rank) { return fmt::format("alive-{}", rank); }
 
-/// Equal in two processes exactly when kill() of the one can see the other.
+/// Returns a text that is equal in two processes exactly when kill() in one can reach the other.
 std::string machine_of_this_process() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);

@@ -1,5 +1,4 @@
 #pragma once
-// Whether the other processes of a team still live.
 #include "team/team_folder.hpp"
 
 #include <sys/types.h>
@@ -13,15 +12,16 @@
 
 namespace unishard::tools {
 
-/// Thread-safe.
+/// Detects whether the other processes of a team are alive. Thread-safe.
 class PeerWatch {
  public:
+  /// Lifetime: `folder` must outlive this object.
   PeerWatch(const TeamFolder& folder, std::uint32_t rank, std::chrono::milliseconds silence_limit);
 
-  /// Tells the others that this process lives.
+  /// Renews this process's heartbeat.
   void beat();
-  /// Why `rank` must be taken for dead: its process is gone from this machine, or has not been
-  /// heard of for the limit, counted from the first look. Else nullopt.
+  /// Returns why `rank` must be considered dead: its process no longer exists on this machine, or
+  /// its heartbeat has not changed for the limit since the first look. Otherwise nullopt.
   std::optional<std::string> look(std::uint32_t rank);
 
  private:
@@ -34,8 +34,9 @@ class PeerWatch {
   const TeamFolder& folder_;
   const std::uint32_t rank_;
   const std::chrono::milliseconds silence_limit_;
-  const std::string machine_;  ///< and its space of process numbers
-  std::mutex mutex_;           ///< guards the rest
+  /// This machine and its namespace of process ids.
+  const std::string machine_;
+  std::mutex mutex_;  ///< guards the members below
   std::uint64_t beats_ = 0;
   std::map<std::uint32_t, Peer> peers_;
 };

@@ -1,5 +1,4 @@
 #pragma once
-// A run of a tensor through one buffer, from its first element to its last.
 #include "unishard/format/catalog.hpp"
 
 #include <algorithm>
@@ -8,8 +7,9 @@
 
 namespace unishard::tools {
 
-/// Calls read(range, bytes) and then use(bytes) for consecutive parts of `range`, as many elements
-/// of `width` bytes as `buffer` holds at a time. Returns the bytes read.
+/// Reads `range` of a tensor through one buffer: calls read(range, bytes) and then use(bytes) for
+/// consecutive parts, each with as many elements of `width` bytes as fit into `buffer`. Returns the
+/// bytes read.
 template <class Read, class Use>
 std::uint64_t read_blocks(ElementRange range, std::uint64_t width, std::span<std::byte> buffer,
                           const Read& read, const Use& use) {

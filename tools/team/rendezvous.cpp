@@ -1,14 +1,16 @@
-// Files of an earlier job must not be mistaken for this one's, and nobody may delete them: they
-// could as well be of a process that came first. So everything hangs on fresh random numbers:
+// Files of an earlier job must not be mistaken for files of this one, and no process may delete
+// them, because they might belong to a process of this job that arrived first. The protocol
+// therefore relies on fresh random numbers:
 //
-//  1. Every other process writes `hello-<rank>` with a nonce of its own.
-//  2. Rank 0 reads all hellos, makes a session folder with a random name, and writes `reply`: that
+//  1. Every process but rank 0 writes `hello-<rank>` with a nonce of its own.
+//  2. Rank 0 reads all hellos, creates a session folder with a random name, and writes `reply`:
+//  that
 //     name and the nonces that it read.
-//  3. A process believes a reply only if it holds its own nonce, and then puts `here-<rank>` into
-//     the session folder. Old replies, and a reply to an old hello, are passed over.
+//  3. A process accepts a reply only if it contains its own nonce, and then writes `here-<rank>` to
+//     the session folder. It ignores old replies and a reply to an old hello.
 //  4. When a hello changes (the old one was of a crashed job), rank 0 begins a new session. When
 //  all
-//     are `here`, it puts `go`: all are alive and have seen each other.
+//     are `here`, it writes `go`: all processes are alive and have seen each other.
 #include "team/rendezvous.hpp"
 
 #include "unishard/format/commit.hpp"
@@ -57,7 +59,7 @@ class Meeting {
   }
 
  private:
-  /// Looks around once. True when everybody is here.
+  /// Checks once; returns true when all processes have arrived.
   bool look() {
     try {
       return options_.rank == 0 ? is_complete() : has_begun();
@@ -94,11 +96,12 @@ class Meeting {
     folder_.put(kReply, Json{{"session", session_}, {"nonces", nonces_}}.dump());
   }
 
-  /// Everybody but rank 0.
+  /// The part of every process but rank 0.
   bool has_begun() {
     if (!session_.empty() && folder_.below(session_).names().contains(kGo)) return true;
     const auto names = folder_.names();
-    // One that is there at first is of another process; an earlier job may remove ours on leaving.
+    // A reply that exists at the start is for another process. An earlier job may remove this
+    // process's hello when it leaves.
     if (!said_hello_ || !names.contains(hello_of(options_.rank))) {
       folder_.make();
       folder_.put(hello_of(options_.rank), nonce_);
@@ -116,7 +119,7 @@ class Meeting {
     if (!field("session") || !field("nonces") || !reply["session"].is_string() ||
         !reply["nonces"].is_array() || reply["nonces"].size() != options_.size ||
         reply["nonces"][options_.rank] != nonce_) {
-      return;  // to somebody else
+      return;  // a reply to another process
     }
     const auto session = reply["session"].get<std::string>();
     if (session == session_ || !is_session(session)) return;
@@ -140,7 +143,7 @@ class Meeting {
           "pass --procs 1");
   }
 
-  /// The last one to give up removes the folder.
+  /// The last process to give up removes the folder.
   void withdraw() const noexcept {
     std::error_code ignored;
     if (options_.rank == 0) {

@@ -1,14 +1,15 @@
 #pragma once
-// How the processes of a job find each other in a folder that may hold what a crashed job of the
-// same name left.
+// Rendezvous: the processes of a job find each other in a folder, which may still hold files of a
+// crashed job with the same name.
 #include "team/team.hpp"
 #include "team/team_folder.hpp"
 
 namespace unishard::tools {
 
-/// Waits up to options.meet_limit for everybody. Returns the folder that only these processes use;
-/// it lies in options.folder. Throws PeerFailed naming who did not come, after removing what this
-/// process put there.
+/// Waits for all processes, at most options.meet_limit. Returns a folder in options.folder that
+/// only these processes use.
+/// Throws: PeerFailed, naming the processes that did not arrive, after removing the files of this
+/// process.
 TeamFolder meet(Storage& storage, const TeamOptions& options);
 
 }  // namespace unishard::tools

@@ -13,7 +13,7 @@
 namespace unishard::tools {
 namespace {
 
-/// The tensors lie one after the other; a process has a run of their bytes.
+/// The tensors are treated as one sequence of bytes, of which each process has a range.
 std::vector<Fragment> fragments_of(const DigestJob& job, const converters::WorkSplit& share) {
   std::uint64_t total = 0;
   for (const std::size_t tensor : job.tensors) total += job.catalog->tensors[tensor].bytes();
@@ -30,7 +30,7 @@ std::vector<Fragment> fragments_of(const DigestJob& job, const converters::WorkS
   return fragments;
 }
 
-/// One line per part: tensor, first and last element, digest.
+/// One line per part: tensor, first and end element, digest.
 std::string encode(const std::vector<converters::PartDigest>& parts) {
   std::string text;
   for (const auto& [part, crc] : parts) {

@@ -10,19 +10,21 @@
 
 namespace unishard::tools {
 
+/// Lifetime: `catalog` must outlive the job.
 struct DigestJob {
-  const Catalog* catalog = nullptr;  ///< whose tensors are read
-  std::vector<std::size_t> tensors;  ///< which of them
+  const Catalog* catalog = nullptr;  ///< describes the tensors
+  std::vector<std::size_t> tensors;  ///< indices of the tensors to read
   std::function<void(std::size_t tensor, ElementRange range, std::span<std::byte> out)> read;
-  /// The last element up to `element` at which a read may best begin.
+  /// Returns the best element to begin a read at, at most `element`.
   std::function<std::uint64_t(std::size_t tensor, std::uint64_t element)> boundary;
 };
 
-/// Reads this process's part: about as many bytes as every other's.
+/// Reads this process's part, which has about as many bytes as every other's, and returns its
+/// digests.
 std::vector<converters::PartDigest> digest_share(const DigestJob& job, const Team& team,
                                                  const TransferOptions& options);
 
-/// Everybody's parts put together.
+/// Combines the parts of all processes. Collective.
 converters::Digests gather_digests(Team& team, const Catalog& catalog,
                                    const std::vector<converters::PartDigest>& parts);
 

@@ -1,8 +1,8 @@
-// In the session's folder (team_meeting.cpp):
-//   round-<n>-<rank>   what a process gave to its n-th gather(), until all have
-//   round-<n>          what rank 0 made of all of them: the one truth about the round
-//   failed-<rank>      why a process failed; whoever sees it fails too
-//   left-<rank>        the process touches nothing any more
+// Files in the session's folder (see rendezvous.cpp):
+//   round-<n>-<rank>   the text that a process gave to its n-th gather(), until all have given
+//   theirs round-<n>          the texts of all processes, collected by rank 0; decides the round
+//   failed-<rank>      why a process failed; a process that reads it fails too
+//   left-<rank>        the process no longer uses the folder
 //   alive-<rank>       see peer_watch.cpp
 #include "team/team.hpp"
 
@@ -73,7 +73,7 @@ class Team::Link {
   void stop_pulse() { pulse_ = {}; }
   std::string next_round() { return fmt::format("round-{}", round_++); }
 
-  /// Rank 0: everybody's text of a round. Nobody may have failed by then.
+  /// Rank 0 collects the texts of all processes. Throws when a process has failed by then.
   std::vector<std::string> collect(const std::string& round) {
     std::vector<std::string> texts;
     for (Patience patience(options_.check);; patience.wait()) {
@@ -90,7 +90,8 @@ class Team::Link {
     return texts;
   }
 
-  /// The others: what rank 0 collected. Once it has, the round is over, whatever happens next.
+  /// The other processes read what rank 0 collected. Once it exists, the round is over, whatever
+  /// happens next.
   std::vector<std::string> receive(const std::string& round) {
     for (Patience patience(options_.check);; patience.wait()) {
       const Names names = names_now();
@@ -101,7 +102,7 @@ class Team::Link {
     return unpack(text_of(round), options_.size, (folder_.path() / round).string());
   }
 
-  /// Until the others have left, or are dead, or it takes too long.
+  /// Waits until the others have left or are dead, or a time limit.
   void wait_until_left() {
     const std::function<void()> nothing;
     for (Patience patience(nothing); patience.waited() < kLeaveLimit; patience.wait()) {
@@ -113,7 +114,7 @@ class Team::Link {
     }
   }
 
-  /// Looks now. The first failure of another process that is known.
+  /// Returns the first known failure of another process.
   std::optional<PeerError> look() {
     try {
       look_for_failures(folder_.names());
@@ -146,7 +147,8 @@ class Team::Link {
     }
   }
 
-  /// Never empty: while a process waits, its own files are there.
+  /// Returns the names in the folder. They are never empty, because the process's own files are
+  /// there while it waits.
   Names names_now() const {
     Names names = folder_.names();
     if (names.empty()) raise_gone(folder_.path());
@@ -171,14 +173,14 @@ class Team::Link {
     for (std::uint32_t rank = 0; rank < options_.size; ++rank) {
       if (names.contains(part_of(round, rank))) continue;
       all = false;
-      // A list may miss a file that appears meanwhile, so it is looked up a second time.
+      // A list may miss a file that appears meanwhile, so it is read a second time.
       if (names.contains(left_of(rank)) && !folder_.names().contains(part_of(round, rank)))
         throw PeerError(ErrorCode::Internal, fmt::format("rank {} has left too early", rank), {});
     }
     return all;
   }
 
-  /// Its own too: others may have taken this process for dead.
+  /// Looks for a failure of this process too, because others may have declared it dead.
   void look_for_failures(const Names& names) {
     for (std::uint32_t rank = 0; rank < options_.size; ++rank) {
       if (!names.contains(failed_of(rank))) continue;
@@ -187,7 +189,8 @@ class Team::Link {
     }
   }
 
-  /// Rank 0 watches the others, and they watch rank 0. Whoever finds a process dead says so for it.
+  /// Rank 0 watches the others, and they watch rank 0. A process that finds another one dead
+  /// records the failure for it.
   void look_for_dead(const Names& names) {
     const bool is_first = options_.rank == 0;
     const std::uint32_t end = is_first ? options_.size : 1;
@@ -229,7 +232,7 @@ Team::Team(TeamOptions options) : options_(std::move(options)) {
 Team::~Team() {
   if (!link_) return;
   try {
-    if (!is_first()) link_->stop_pulse();  // who has left writes nothing more
+    if (!is_first()) link_->stop_pulse();  // stop the heartbeat before writing `left-<rank>`
     link_->folder().put(left_of(rank()), "");
     if (is_first()) link_->wait_until_left();
     link_.reset();
@@ -267,9 +270,10 @@ void Team::check() const {
   if (link_) link_->check();
 }
 
-/// In a handler. Throws what is being handled, or the failure of another process that led to it.
+/// Rethrows the exception being handled, or the failure of another process that caused it. Call it
+/// in a handler.
 void Team::fail(std::string_view action, const Error& error) {
-  // SIGTERM is often the launcher's answer to a process that has failed.
+  // A launcher often sends SIGTERM because another process has failed.
   if (link_ && error.code() == ErrorCode::Cancelled) {
     if (const std::optional<PeerError> reason = link_->look()) {
       tell(action, *reason);
@@ -280,7 +284,7 @@ void Team::fail(std::string_view action, const Error& error) {
   throw;
 }
 
-/// Lets the others fail too. Rank 0 waits until they have.
+/// Makes the other processes fail. Rank 0 waits until they have.
 void Team::tell(std::string_view action, const Error& error) {
   if (!link_ || std::exchange(failed_, true)) return;
   try {

@@ -1,6 +1,6 @@
 #pragma once
-// The processes that do one job together: of `--procs`, torchrun, mpirun or srun. They talk through
-// small files in a folder that all of them see. When one fails, or dies, all fail.
+// The processes that do one job together, started by `--procs`, torchrun, mpirun or srun. They
+// exchange small files in a folder that all of them see. When one fails or dies, all fail.
 #include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -16,13 +16,15 @@ namespace unishard::tools {
 
 struct TeamOptions {
   std::uint32_t rank = 0, size = 1;
-  Path folder = {};  ///< the same for all and no other job's; made, and in the end removed
+  /// The same for all processes, and not used by another job. Created, and removed at the end.
+  Path folder = {};
   std::chrono::milliseconds meet_limit = std::chrono::seconds(60);
-  std::chrono::milliseconds silence_limit = std::chrono::seconds(60);  ///< then a peer is dead
-  std::function<void()> check = {};  ///< called while waiting; may throw, to stop
+  /// After this time without a heartbeat a process is dead.
+  std::chrono::milliseconds silence_limit = std::chrono::seconds(60);
+  std::function<void()> check = {};  ///< called while waiting; may throw to stop
 };
 
-/// PeerFailed: another process failed, for the reason `cause`.
+/// PeerFailed because another process failed with the code `cause`.
 class PeerError : public Error {
  public:
   PeerError(ErrorCode cause, std::string message, std::string hint)
@@ -33,13 +35,15 @@ class PeerError : public Error {
   ErrorCode cause_;
 };
 
-/// gather() and agree() are called by all processes in the same order, each from one thread.
+/// All processes call gather() and agree() in the same order, each from one thread.
 class Team {
  public:
-  Team();  ///< of this process alone
-  /// Waits for everybody. Throws PeerFailed naming who did not come.
+  /// A team of this process alone.
+  Team();
+  /// Waits for all processes.
+  /// Throws: PeerFailed, naming the processes that did not arrive.
   explicit Team(TeamOptions options);
-  /// Rank 0 waits for the others to come here, and removes the folder.
+  /// Rank 0 waits for the others to reach their destructors, and removes the folder.
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -48,20 +52,22 @@ class Team {
   std::uint32_t size() const { return options_.size; }
   bool is_first() const { return rank() == 0; }
 
-  /// Everybody's text, by rank. Returns when all have called it. Throws PeerError when one never
-  /// will, as agree() does.
+  /// Returns the texts of all processes, by rank, once all have called it.
+  /// Throws: PeerError, as agree() does, when a process will never call it.
   std::vector<std::string> gather(std::string_view text);
 
-  /// Runs `body` here; returns when it is done everywhere. Throws what `body` threw, or a PeerError
-  /// with what it threw elsewhere. Rank 0 throws after the others have thrown and destroyed what
-  /// they held (or have died): it may clear up. May be nested.
+  /// Runs `body` here, and returns when it has finished in all processes. May be nested.
+  /// Throws: what `body` threw, or a PeerError with what it threw in another process. Rank 0 throws
+  /// last, after the others have thrown and destroyed their objects (or have died), so it may clean
+  /// up.
   void agree(std::string_view action, const std::function<void()>& body);
 
-  /// Throws PeerError when another process is known to have failed. Cheap; any thread.
+  /// Throws PeerError when another process is known to have failed. Cheap. Thread-safe.
   void check() const;
 
  private:
-  class Link;  ///< to the others
+  /// The connection to the other processes.
+  class Link;
   void tell(std::string_view action, const Error& error);
   [[noreturn]] void fail(std::string_view action, const Error& error);
 

@@ -1,6 +1,6 @@
 #pragma once
-// The small files by which processes talk: each appears whole, under a name that only one process
-// writes. Not durable, and need not be.
+// The small files that processes exchange. Each file appears whole, under a name that only one
+// process writes. They are not durable.
 #include "unishard/format/storage.hpp"
 
 #include <optional>
@@ -10,25 +10,28 @@
 
 namespace unishard::tools {
 
+/// Thread-safe when threads use different names.
 class TeamFolder {
  public:
-  /// `writer` is different in every process that uses the folder.
+  /// `writer` differs in every process that uses the folder.
+  /// Lifetime: `storage` must outlive this object.
   TeamFolder(Storage& storage, Path path, std::string writer)
       : storage_(storage), path_(std::move(path)), writer_(std::move(writer)) {}
 
   const Path& path() const { return path_; }
   TeamFolder below(const std::string& name) const { return {storage_, path_ / name, writer_}; }
-  /// Makes the folder, for this user alone, in one that is there. Throws InvalidArgument when it is
-  /// another user's.
+  /// Creates the folder, accessible to this user only, in an existing folder.
+  /// Throws: InvalidArgument when it exists and belongs to another user.
   void make() const;
-  /// Written beside and renamed. Threads must use different names.
+  /// Writes a file atomically, by a rename.
   void put(const std::string& name, std::string_view text) const;
-  /// nullopt when it is not there. Throws Corrupt when it is larger than `limit_bytes`.
+  /// Returns the content of a file, or nullopt when it does not exist.
+  /// Throws: Corrupt when it is larger than `limit_bytes`.
   std::optional<std::string> get(const std::string& name, std::uint64_t limit_bytes) const;
   void remove(const std::string& name) const { storage_.remove_file(path_ / name); }
-  /// What is there now, from the file system itself: opening a folder makes a network file system
-  /// look, where asking for a name may be answered from a cache. Empty when the folder is not
-  /// there.
+  /// Returns the names in the folder as the file system knows them; empty when the folder does not
+  /// exist. Listing a folder makes a network file system ask its server, while the look-up of a
+  /// name may be answered from a cache.
   std::set<std::string, std::less<>> names() const;
 
  private:

@@ -1,14 +1,15 @@
 #pragma once
-// Long work that ends soon after another process of the team has failed.
 #include "unishard/format/observer.hpp"
 
 #include "team/team.hpp"
 
 namespace unishard::tools {
 
+/// Stops long work soon after another process of the team has failed: advance() calls
+/// Team::check().
 class TeamObserver final : public Observer {
  public:
-  /// Both must outlive this.
+  /// Lifetime: both arguments must outlive this object.
   TeamObserver(const Team& team, Observer& inner) : team_(team), inner_(inner) {}
 
   void begin(std::string_view what, std::uint64_t total_bytes) override {

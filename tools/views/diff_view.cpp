@@ -52,7 +52,7 @@ std::string difference_text(const TensorDiff& found) {
   return {};
 }
 
-/// JSON has no infinities and NaN: as text.
+/// JSON has no infinity and no NaN, so they become texts.
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
 }

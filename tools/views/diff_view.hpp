@@ -1,5 +1,6 @@
 #pragma once
-// The report of `unishard diff` as text or JSON. Pure. tools/README.md has the JSON schema.
+// The report of `unishard diff` as text or JSON. tools/README.md has the JSON schema.
+// Thread safety: pure functions.
 #include "unishard/format/json.hpp"
 
 #include "workflows/diff.hpp"

@@ -1,20 +1,21 @@
 #pragma once
-// Which tensors `inspect` shows, and in which order. Pure.
+// Selects and sorts the tensors that `inspect` shows.
+// Thread safety: pure functions.
 #include "views/inspect_view.hpp"
 
 #include <vector>
 
 namespace unishard::cli {
 
-/// Indices into catalog.tensors. Largest first by bytes, elements and norm.
+/// Returns indices into catalog.tensors. Sorting by bytes, elements or norm puts the largest first.
 std::vector<std::size_t> shown_tensors(const Catalog& catalog, const InspectView& view);
 
 double norm_of(const TensorInfo& tensor);
 
-/// "[768, 2304]"
+/// Returns, for example, "[768, 2304]".
 std::string shape_text(const Shape& shape);
 
-/// "2026-11-21 14:30:00 UTC", or empty for 0.
+/// Returns, for example, "2026-11-21 14:30:00 UTC"; empty for 0.
 std::string time_text(std::int64_t unix_seconds);
 
 }  // namespace unishard::cli

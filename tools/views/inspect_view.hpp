@@ -1,5 +1,6 @@
 #pragma once
-// A Description as text or JSON. Pure.
+// A Description as text or JSON.
+// Thread safety: pure functions.
 #include "unishard/format/json.hpp"
 
 #include "workflows/inspect.hpp"
@@ -24,10 +25,11 @@ std::string tags_text(const tools::Description& description);
 /// The part of inspect_json() that describe_tags() knows.
 Json tags_json(const tools::Description& description);
 
-/// The schema is in tools/README.md; keys are only ever added.
+/// Returns JSON by the schema in tools/README.md. Versions may add keys, but never remove or change
+/// them.
 Json inspect_json(const tools::Description& description, const InspectView& view);
 
-/// null for tensors that are not measured; NaN and infinities never occur in it.
+/// Returns null for a tensor without statistics. NaN and infinity never occur in the result.
 Json stats_json(const Stats& stats);
 
 }  // namespace unishard::cli

@@ -78,7 +78,7 @@ void Progress::draw(Clock::time_point now) {
       fmt::format("\r{} [{}{}] {:3.0f}%  {}/s  {} left\033[K", what_, std::string(filled, '#'),
                   std::string(kBar - filled, ' '), 100 * fraction,
                   tools::format_bytes(static_cast<std::uint64_t>(rate)), left);
-  std::fputs(line.c_str(), stderr);  // a terminal that is gone is no error of the work
+  std::fputs(line.c_str(), stderr);  // failing output is no reason to stop the work
   std::fflush(stderr);
   drawn_ = now;
   is_drawn_ = true;

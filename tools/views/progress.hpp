@@ -1,5 +1,5 @@
 #pragma once
-// Progress of long work as one line on standard error, and the place where Ctrl-C takes effect.
+// Progress of long work as one line on standard error, and the point at which Ctrl-C takes effect.
 #include "unishard/format/observer.hpp"
 
 #include <atomic>
@@ -10,18 +10,18 @@
 
 namespace unishard::cli {
 
-/// What a second signal does.
+/// Effect of a second signal.
 enum class SecondInterrupt : std::uint8_t { Ends, Ignored };
-/// After this, SIGINT, SIGTERM and SIGHUP make the next Progress::advance() throw Cancelled, so
-/// that what was begun is cleaned up; a second one ends the program at once, or is ignored from now
-/// on.
+/// Makes SIGINT, SIGTERM and SIGHUP set a flag, on which the next Progress::advance() throws
+/// Cancelled, so that unfinished work is cleaned up. A second signal ends the program at once or is
+/// ignored.
 void catch_interrupts(SecondInterrupt second = SecondInterrupt::Ends);
-/// The signal that came; SIGTERM when it came to another process of the job.
+/// Returns the signal that arrived; SIGTERM when another process of the job received it.
 int interrupting_signal();
-/// Throws Cancelled when a signal has come.
+/// Throws Cancelled when a signal has arrived.
 void throw_if_interrupted();
 
-/// Draws when standard error is a terminal and `quiet` is false; counts in any case. Thread-safe.
+/// Draws when standard error is a terminal and `quiet` is false; always counts. Thread-safe.
 class Progress final : public Observer {
  public:
   explicit Progress(bool quiet);
@@ -32,7 +32,7 @@ class Progress final : public Observer {
   void end() override;
 
   double seconds() const;
-  /// "1.20 GiB in 0.5 s (2.40 GiB/s)", of what all processes did together.
+  /// Returns, for example, "1.20 GiB in 0.5 s (2.40 GiB/s)" for the work of all processes together.
   std::string summary(std::uint64_t bytes) const;
 
  private:
@@ -41,7 +41,7 @@ class Progress final : public Observer {
 
   const bool visible_;
   std::atomic<std::uint64_t> done_bytes_{0};
-  std::mutex mutex_;  ///< guards the rest
+  std::mutex mutex_;  ///< guards the members below
   std::string what_;
   std::uint64_t total_bytes_ = 0;
   Clock::time_point begin_ = Clock::now();

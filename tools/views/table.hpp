@@ -1,5 +1,4 @@
 #pragma once
-// Columns of text, aligned. Pure.
 #include <string>
 #include <vector>
 
@@ -7,6 +6,7 @@ namespace unishard::cli {
 
 enum class Align : unsigned char { Left, Right };
 
+/// Text in aligned columns. Not thread-safe.
 class Table {
  public:
   struct Column {
@@ -18,7 +18,8 @@ class Table {
   /// Pre: one cell per column.
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
   bool empty() const { return rows_.empty(); }
-  /// Two blanks between columns, none at the end of a line; the last line ends with a newline.
+  /// Returns the table with two blanks between columns and none at the end of a line; the last line
+  /// ends with a newline.
   std::string text() const;
 
  private:
@@ -26,7 +27,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Characters as a terminal shows them: UTF-8 continuation bytes do not count.
+/// Returns the number of characters that a terminal shows: UTF-8 continuation bytes do not count.
 std::size_t display_width(const std::string& text);
 
 }  // namespace unishard::cli

@@ -1,6 +1,6 @@
 #pragma once
-// Output of the tools, and what the terminal is. Everything that is printed goes through here, so
-// that no byte of a file reaches the terminal unescaped (unishard/format/text.hpp).
+// Output of the tools, and properties of the terminal. All output passes through these functions,
+// so that no byte of a file reaches the terminal unescaped (unishard/format/text.hpp).
 #include "unishard/format/json.hpp"
 
 #include <string>
@@ -8,19 +8,20 @@
 
 namespace unishard::cli {
 
-/// Lines to standard output. Throws Io when it cannot be written (a full disk behind a
-/// redirection). A newline inside of a name must be escaped before: printable().
+/// Writes lines to standard output. A newline inside a name must be escaped before, by printable().
+/// Throws: Io when writing fails, for example on a full disk behind a redirection.
 void print(std::string_view text);
-/// Indented, with a final newline.
+/// Writes indented JSON with a final newline, as print() does.
 void print_json(const Json& json);
 
-/// One line, without its newline, to standard error. Throws Io when it cannot be written.
+/// Writes one line, given without its newline, to standard error.
+/// Throws: Io when writing fails.
 void say(std::string_view line);
-/// "unishard VERB: error: MESSAGE" and the hint to standard error, or to standard output where that
-/// cannot be written.
+/// Writes "unishard VERB: error: MESSAGE" and the hint to standard error, or to standard output
+/// when that fails.
 void say_error(std::string_view verb, std::string_view message, std::string_view hint);
 
-/// Columns of standard output's terminal; 100 when it is none.
+/// Returns the columns of the terminal on standard output; 100 when it is no terminal.
 std::size_t terminal_width();
 
 }  // namespace unishard::cli

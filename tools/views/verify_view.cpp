@@ -33,7 +33,7 @@ std::string finding_text(const tools::Finding& finding) {
   return out;
 }
 
-/// What was looked at in a checkpoint, for scripts.
+/// What was examined in a checkpoint, for scripts.
 std::string_view looked_at(const tools::VerifyReport& report, const tools::CheckedTag& checked) {
   if (!report.deep) return "tables";
   return checked.bytes_without_checksum == 0 ? "checksums" : "data";

@@ -1,5 +1,6 @@
 #pragma once
-// Two runs of elements against each other. Pure.
+// Compares two sequences of elements.
+// Thread safety: pure functions.
 #include "unishard/format/dtype.hpp"
 
 #include <cstdint>
@@ -8,23 +9,27 @@
 
 namespace unishard::tools {
 
-/// What differs between two runs of the same length and type. Indices count elements of the whole
-/// tensor.
+/// Differences between two sequences of the same length and type. Indices count elements of the
+/// whole tensor.
 struct ElementDiff {
-  std::uint64_t elements = 0;   ///< compared
-  std::uint64_t differing = 0;  ///< with other bits
-  std::uint64_t beyond =
-      0;               ///< of these, further apart than the tolerance; without one, all of them
-  double max_abs = 0;  ///< largest |a - b| of the differing; infinite where NaN meets a number
-  std::uint64_t max_index = 0;  ///< where
-  double a = 0, b = 0;          ///< the values there
+  std::uint64_t elements = 0;   ///< elements compared
+  std::uint64_t differing = 0;  ///< elements with different bits
+  /// Differing elements that are further apart than the tolerance; without a tolerance, all of
+  /// them.
+  std::uint64_t beyond = 0;
+  /// Largest |a - b| of the differing elements; infinite when NaN meets a number.
+  double max_abs = 0;
+  std::uint64_t max_index = 0;  ///< index of that element
+  double a = 0, b = 0;          ///< its values
 
-  /// Folds `next`, a later run of the same tensor.
+  /// Adds the differences of a later sequence of the same tensor.
   void append(const ElementDiff& next);
 };
 
-/// `first_index` is the index of the first element. Without a tolerance every other bit counts, the
-/// sign of zero and the payload of NaN too; with one, values count and two NaN are equal.
+/// Compares elements; `first_index` is the index of the first one. Without a tolerance every bit
+/// counts, including the sign of zero and the payload of NaN. With a tolerance values count, and
+/// NaN equals NaN.
+/// Pre: both spans have the same size.
 ElementDiff compare_elements(DType dtype, std::span<const std::byte> a,
                              std::span<const std::byte> b, std::uint64_t first_index,
                              const std::optional<double>& tolerance);

@@ -24,7 +24,7 @@ struct Reading {
   ElementDiff result;
 };
 
-/// A run of elements of one reading.
+/// Consecutive elements that are read together.
 struct Run {
   std::size_t reading = 0;
   ElementRange range;
@@ -119,7 +119,7 @@ class Comparison {
     const Catalog& a = a_.catalog();
     const Catalog& b = b_.catalog();
     inform("format", a_.format(), b_.format());
-    if (a_.format() != b_.format()) return;  // the rest is not in every format
+    if (a_.format() != b_.format()) return;  // not every format has the rest
     inform("step", std::to_string(a.step), std::to_string(b.step));
     inform("world size", std::to_string(a.world_size), std::to_string(b.world_size));
     inform("stage", std::to_string(a.stage), std::to_string(b.stage));

@@ -1,7 +1,7 @@
 #pragma once
-// Do two checkpoints, of whatever world size, stage or format, hold the same state? Decided by
-// digests where both sides have them; the bytes are read only of tensors whose digests differ or
-// are not stored.
+// Decides whether two checkpoints, of any world size, stage or format, hold the same state. Digests
+// decide when both sides have them; bytes are read only for tensors whose digests differ or are not
+// stored.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/bounded_executor.hpp"
 
@@ -16,35 +16,36 @@ namespace unishard::tools {
 
 struct DiffOptions {
   std::optional<double> tolerance;  ///< nullopt: every bit counts
-  std::vector<std::string> states;  ///< only these; empty: all
+  std::vector<std::string> states;  ///< compare only these; empty: all
   TransferOptions transfer = {};
 };
 
 enum class DiffKind : std::uint8_t { OnlyInA, OnlyInB, Shape, DType, Values };
 
 struct TensorDiff {
-  std::string tensor;  ///< label on the side that has it
+  std::string tensor;  ///< label on a side that has it
   DiffKind kind = DiffKind::Values;
-  std::string a, b;      ///< shape or dtype of the sides, for Shape and DType
+  std::string a, b;      ///< shape or dtype on both sides, for Shape and DType
   ElementDiff elements;  ///< for Values
 };
 
 struct DiffReport {
   std::optional<std::string> identity_a, identity_b;
   std::uint64_t compared = 0;   ///< tensors that both sides have
-  std::uint64_t by_digest = 0;  ///< of these, decided without reading
+  std::uint64_t by_digest = 0;  ///< tensors among these that were decided without reading
   std::uint64_t bytes_read = 0;
   std::vector<TensorDiff> differences;
-  std::vector<TensorDiff> within_tolerance;  ///< differ in bits, and not beyond the tolerance
-  std::vector<std::string>
-      information;  ///< step, world size, groups, ...: no difference of the state
+  /// Tensors whose bits differ within the tolerance.
+  std::vector<TensorDiff> within_tolerance;
+  /// Differences of step, world size, groups and so on, which are no differences of the state.
+  std::vector<std::string> information;
 
   bool same_state() const { return differences.empty(); }
 };
 
-/// A format that knows one state per parameter (safetensors) is compared with the state that it
-/// came from: fp32, weights or buffer, whichever has its type and shape; the other side's optimizer
-/// states are then left out.
+/// Compares two checkpoints. A format with one state per parameter (safetensors) is compared with
+/// the state from which it was made: fp32, weights or buffer, whichever has its type and shape. The
+/// other side's optimizer states are then left out.
 DiffReport diff(const converters::Source& a, const converters::Source& b,
                 const DiffOptions& options);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a result may claim of its input: compared with the input's checksums, not compared
+// States what a result may claim about its input: compared with the input's checksums, not compared
 // (--no-check-input), or without checksums.
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/source.hpp"
@@ -8,21 +8,21 @@
 
 namespace unishard::tools {
 
-/// How the verbs that copy treat the checksums of their input.
+/// How the verbs that copy use the checksums of their input.
 class InputChecking {
  public:
   /// Pre: nothing was read from `source` yet.
   InputChecking(converters::Source& source, bool is_wanted);
 
-  /// A line that says so when no check was asked for; empty otherwise.
+  /// Returns a line that warns when no check was requested; empty otherwise.
   const std::string& note() const { return note_; }
   bool is_ignored() const { return is_ignored_; }
-  /// Marks a result that is not proven, where its format has a place for that.
+  /// Marks a result whose input was not checked, if its format can record that.
   void mark(Catalog& target, converters::Output& output) const;
-  /// `input_checked`: true, false (not compared), or null where the input has no checksums for all
-  /// of it; and the bytes that have none.
+  /// Sets `input_checked` to true, to false (not compared) or to null (not all of the input has
+  /// checksums), and reports the bytes without checksums.
   void report(const converters::InputCheck& input, Json& json) const;
-  /// "read back and equal", and what is to be said of the input.
+  /// Returns "read back and equal" with a remark about the input.
   std::string describe_equal(const converters::InputCheck& input) const;
 
  private:
@@ -31,7 +31,7 @@ class InputChecking {
 };
 
 inline constexpr const char* kUncheckedInput = "unchecked_input";
-/// In the metadata of safetensors.
+/// Key in the metadata of safetensors.
 inline constexpr const char* kUncheckedMetadata = "unishard.unchecked_input";
 
 }  // namespace unishard::tools

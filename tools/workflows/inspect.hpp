@@ -1,6 +1,6 @@
 #pragma once
-// What `inspect` shows of a checkpoint of any format, as a value. From tables only, unless
-// statistics are asked for that the format does not store.
+// The content of a checkpoint of any format, as `inspect` shows it. Only tables are read, unless
+// the options request statistics or digests that the format does not store.
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/checkpoint_folder.hpp"
 
@@ -24,32 +24,37 @@ struct Description {
     std::string file;
     std::uint32_t rank = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t shared_bytes = 0;        ///< of its payload, in files of earlier saves
-    std::vector<std::string> shared_with;  ///< those files, in the tag's folder
+    /// Bytes of its payload in files of earlier saves.
+    std::uint64_t shared_bytes = 0;
+    /// Those files, in the tag's folder.
+    std::vector<std::string> shared_with;
   };
   std::string format;
   Path path;                          ///< the tag's folder, or the file or folder of another format
-  std::string tag;                    ///< empty where the format has none
-  std::optional<std::string> latest;  ///< what the folder around it says
+  std::string tag;                    ///< empty when the format has no tags
+  std::optional<std::string> latest;  ///< tag that `latest` in the parent folder names
   std::string latest_problem;         ///< why `latest` names no checkpoint; empty when it does
-  std::vector<TagEntry> tags;         ///< of the folder around it
+  std::vector<TagEntry> tags;         ///< tags in the parent folder
   std::int64_t saved_unix_seconds = 0;
   Catalog catalog;
   std::optional<std::string> identity;
   std::vector<Shard> shards;
-  std::string compression;                      ///< of the shards; empty: none
+  /// Compression of the shards; empty: none.
+  std::string compression;
   std::vector<std::vector<OwnedRange>> owners;  ///< per tensor
   std::vector<std::string> notes;               ///< Source::notes()
 
-  /// The state of a run, with a step and ranks; otherwise a model or other tensors.
+  /// Returns true for the state of a run, with a step and ranks; false for a model or other
+  /// tensors.
   bool is_run() const;
 };
 
-/// The checkpoints in the folder `path`, or beside the checkpoint `path`: only `tags`, `latest` and
-/// `latest_problem` are set. Opens none of them, so it works where `latest` or a checkpoint is
-/// damaged. A checkpoint of another format says so in TagEntry::problem.
+/// Returns `tags`, `latest` and `latest_problem` of the folder `path`, or of the folder that
+/// contains the checkpoint `path`. Opens no checkpoint, so it works when `latest` or a checkpoint
+/// is damaged. TagEntry::problem names a checkpoint of another format.
 Description describe_tags(Storage& storage, const Path& path);
 
+/// Throws: what open_source() throws.
 Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
                      const DescribeOptions& options);
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kConfigFile = "config.json";
 constexpr std::size_t kConfigBytes = std::size_t{1} << 20;
 
-/// The dtype of all floating tensors, nullopt when they have several.
+/// Returns the dtype of all floating-point tensors; nullopt when they have several.
 std::optional<DType> floating_dtype(const Catalog& catalog) {
   std::optional<DType> common;
   for (const TensorInfo& tensor : catalog.tensors) {

@@ -12,8 +12,8 @@
 namespace unishard::tools {
 namespace {
 
-/// Of a shard, apart from payload: container, padding of data sets, one row per fragment and per
-/// chunk.
+/// Bytes of a shard beside its payload: container, padding of data sets, one row per fragment and
+/// per chunk.
 constexpr std::uint64_t kShardOverheadBytes = 64 << 10;
 constexpr std::uint64_t kFragmentOverheadBytes = 512;
 

@@ -1,6 +1,6 @@
 #pragma once
-// The same state for another world size or stage. The plan is a value; `reshard` prints or carries
-// it out.
+// Plans the same state for another world size or stage. `reshard` prints the plan or carries it
+// out.
 #include "unishard/format/checkpoint_reader.hpp"
 
 #include <cstdint>
@@ -12,23 +12,24 @@ namespace unishard::tools {
 
 struct ReshardTarget {
   std::uint32_t world_size = 1;
-  std::optional<std::uint32_t> stage;  ///< nullopt keeps the source's
+  std::optional<std::uint32_t> stage;  ///< nullopt keeps the source's stage
 };
 
 struct ReshardPlan {
   struct Shard {
     std::uint32_t rank = 0;
     std::uint64_t payload_bytes = 0;
-    std::vector<std::uint32_t>
-        source_shards;  ///< ranks of the source that hold its elements, ascending
+    /// Ranks of the source that hold its elements, ascending.
+    std::vector<std::uint32_t> source_shards;
   };
-  Catalog target;  ///< the source's, digests included, with the new world size and stage
+  Catalog target;  ///< the source's catalog with its digests, the new world size and the new stage
   std::vector<Shard> shards;
   std::uint64_t payload_bytes = 0;
-  std::uint64_t disk_bytes = 0;  ///< upper estimate with tables and padding
+  std::uint64_t disk_bytes = 0;  ///< upper estimate, including tables and padding
 };
 
-/// Reads tables only. Throws InvalidArgument for a world size or stage out of range.
+/// Plans from tables only.
+/// Throws: InvalidArgument for a world size or stage out of range.
 ReshardPlan plan_reshard(const CheckpointReader& source, const ReshardTarget& target);
 
 }  // namespace unishard::tools

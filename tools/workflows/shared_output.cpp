@@ -37,7 +37,7 @@ void require_same(Team& team, const Catalog& target) {
   }
 }
 
-/// For names of files: it must be one.
+/// Agrees on one save id, because all processes use it in names of files.
 std::string common_id(Team& team) {
   std::string id = team.gather(team.is_first() ? new_save_id() : "").front();
   if (!is_save_id(id))

@@ -1,5 +1,5 @@
 #pragma once
-// One result written by all processes of a team.
+// Writes one result with all processes of a team.
 #include "unishard/converters/sink.hpp"
 
 #include "team/team.hpp"
@@ -10,38 +10,40 @@
 
 namespace unishard::tools {
 
-/// A sink in each process, of its own share.
+/// The sink of this process for its own part.
 struct SharedSink {
   std::unique_ptr<converters::Sink> sink;
-  std::vector<std::uint64_t> bytes;  ///< that each process will give to its sink
+  std::vector<std::uint64_t> bytes;  ///< bytes that each process will write
 
   std::uint64_t total_bytes() const;
-  /// Several processes, and all the work is one's.
+  /// Returns true when one of several processes has all the work.
   bool is_one_process_work() const;
 };
 
-/// Calls `make` in the first process, then in the others. Throws Mismatch when they do not want the
-/// same `target`.
+/// Calls `make` in process 0, then in the others. Collective.
+/// Throws: Mismatch when the processes have different `target` catalogs.
 SharedSink make_shared_sink(
     Team& team, const Catalog& target,
     const std::function<std::unique_ptr<converters::Sink>(const converters::WorkSplit&)>& make);
 
-/// A result that is whole and durable, and not published yet.
+/// A result that is complete and durable, but not published.
 struct WrittenOutput {
-  Path staged;                   ///< what Sink::complete() returned
-  converters::Digests digests;   ///< of what all sinks were given, where they were wanted
-  converters::InputCheck input;  ///< of what all processes read
+  Path staged;  ///< result of Sink::complete()
+  /// Digests of what all sinks were given, if requested.
+  converters::Digests digests;
+  /// Counts of what all processes read.
+  converters::InputCheck input;
 };
 enum class WantDigests : std::uint8_t { No, Yes };
-/// Collective: copy(), verify_reads(), seal() and complete(). What the checksums of the source
-/// prove to be damaged is never completed.
+/// Calls copy(), verify_reads(), seal() and complete(). A result is never completed when checksums
+/// prove that its input is damaged. Collective.
 WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
                              const TransferOptions& options,
                              WantDigests wants_digests = WantDigests::No);
-/// Collective, after write_together(): gives the result its name.
+/// Publishes the result of write_together(). Collective.
 void publish_together(Team& team, converters::Sink& sink);
 
-/// Collective: Source::verify_reads() of processes that have read a part each.
+/// Calls Source::verify_reads() in processes that have read one part each. Collective.
 converters::InputCheck verify_reads_together(Team& team, const converters::Source& source,
                                              const TransferOptions& options);
 

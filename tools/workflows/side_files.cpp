@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 14> kNames = {"config.json",
                                                      "preprocessor_config.json",
                                                      "processor_config.json"};
 
-/// Where the file lies that is open: no link is left in it, and nobody can exchange it any more.
+/// Returns the real path of the open file: without links, and safe against being replaced.
 Path real_path(const Descriptor& file) {
   std::error_code code;
   return std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", file.get()), code);
@@ -47,7 +47,7 @@ bool is_below(const Path& path, const Path& folder) {
   return rest == folder.end() && !folder.empty();
 }
 
-/// "models--ORG--NAME/blobs" when `folder` is "models--ORG--NAME/snapshots/REVISION".
+/// Returns "models--ORG--NAME/blobs" when `folder` is "models--ORG--NAME/snapshots/REVISION".
 std::optional<Path> blobs_of(const Path& folder) {
   const Path snapshots = folder.parent_path(), repository = snapshots.parent_path();
   if (snapshots.filename() != "snapshots" ||
@@ -56,7 +56,7 @@ std::optional<Path> blobs_of(const Path& folder) {
   return repository / "blobs";
 }
 
-/// Takes files one by one; `left_out` gets what is not taken, and why.
+/// Reads files one by one; `left_out` receives the ones that are not taken, and why.
 class Collector {
  public:
   Collector(const Descriptor& folder, std::vector<std::string>& left_out)
@@ -90,7 +90,7 @@ class Collector {
     left_out_.push_back(fmt::format("{}: {}", name, why));
   }
 
-  /// Why the open file is not taken; empty: it is.
+  /// Returns why the open file is not taken; empty when it is.
   std::string problem_of(const Descriptor& file) const {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) return std::generic_category().message(errno);

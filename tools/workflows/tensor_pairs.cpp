@@ -16,7 +16,7 @@ using converters::Source;
 constexpr std::array<std::string_view, 3> kModelStates = {state::kFp32, state::kWeights,
                                                           state::kBuffer};
 
-/// A model file says of every tensor that it is a weight; a checkpoint knows more.
+/// A model file declares every tensor a weight; a checkpoint has more precise states.
 bool has_states(const Source& source) {
   constexpr std::array<std::string_view, 3> kModelFormats = {"safetensors", "torch", "hdf5"};
   if (std::ranges::count(kModelFormats, source.format()) == 0) return true;
@@ -62,8 +62,8 @@ Pairing pair_by_name(const Catalog& a, const Catalog& b, const std::vector<std::
   return out;
 }
 
-/// The tensor of `full` that `flat` was made from: the first model state of its type and shape,
-/// else the first at all.
+/// Returns the tensor of `full` from which `flat` was made: the first model state of its type and
+/// shape, else the first tensor.
 std::optional<std::size_t> counterpart(const Catalog& full, const Index& index,
                                        const TensorInfo& flat,
                                        const std::vector<std::string>& states) {
@@ -79,7 +79,8 @@ std::optional<std::size_t> counterpart(const Catalog& full, const Index& index,
   return first;
 }
 
-/// `full` has states, `flat` one tensor per name. Pairs are (full, flat).
+/// Pairs `full`, which has states, with `flat`, which has one tensor per name. Pairs are (full,
+/// flat).
 Pairing pair_with_flat(const Catalog& full, const Catalog& flat,
                        const std::vector<std::string>& states) {
   Pairing out;

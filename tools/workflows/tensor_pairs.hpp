@@ -1,5 +1,6 @@
 #pragma once
-// Which tensor of one checkpoint is which of another. Pure.
+// Pairs the tensors of two checkpoints.
+// Thread safety: pure functions.
 #include "unishard/converters/source.hpp"
 
 #include <string>
@@ -18,7 +19,7 @@ struct Pairing {
   std::vector<std::string> notes;  ///< what was left out and why
 };
 
-/// `states` restricts the comparison; empty takes all. See diff() for formats without states.
+/// Pairs the tensors of `states`; an empty list takes all. For formats without states see diff().
 Pairing pair_tensors(const converters::Source& a, const converters::Source& b,
                      const std::vector<std::string>& states);
 

@@ -8,7 +8,7 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// Parts that an entry of so many bytes may have.
+/// Upper bound on the parts of an entry of `bytes` bytes.
 std::size_t most_parts(std::uint64_t bytes) {
   constexpr std::uint64_t kFewest = 16, kMost = 4096, kBytesPerPart = 4096;
   return std::min(kMost, kFewest + bytes / kBytesPerPart);
@@ -35,7 +35,7 @@ EntryChecksum::Verdict EntryChecksum::add(std::uint64_t offset, std::span<const 
   is_touched_ = true;
   const ByteRange range{offset, offset + bytes.size()};
   std::unique_lock lock(mutex_);
-  // Again where another thread noted a part of the same bytes meanwhile.
+  // Repeats when another thread has added a part of the same bytes meanwhile.
   for (auto gaps = unknown(range); !gaps.empty(); gaps = unknown(range)) {
     lock.unlock();
     std::vector<CrcPart> found;
@@ -68,7 +68,7 @@ std::vector<ByteRange> EntryChecksum::missing() {
   return unknown({0, bytes_});
 }
 
-/// The bytes of `range` that are in no part, and are wanted.
+/// Returns the bytes of `range` that are in no part; none when no verdict is wanted.
 std::vector<ByteRange> EntryChecksum::unknown(ByteRange range) const {
   if (has_given_up_ || verdict_ != Verdict::Open) return {};
   std::vector<ByteRange> gaps;
@@ -81,7 +81,7 @@ std::vector<ByteRange> EntryChecksum::unknown(ByteRange range) const {
   return gaps;
 }
 
-/// Leaves out a part that overlaps with another.
+/// Ignores a part that overlaps another.
 void EntryChecksum::insert(const CrcPart& part) {
   if (has_given_up_ || verdict_ != Verdict::Open) return;
   auto next = std::ranges::lower_bound(parts_, part.begin, {}, &CrcPart::begin);

@@ -1,6 +1,6 @@
 #pragma once
-// The CRC-32 of one zip entry, put together from what is read of it: parts of any size, in any
-// order, by several threads or processes. CRC-32 combines, so that no byte is read again for it.
+// The CRC-32 of one zip entry, combined from the parts that are read anyway: of any size, in any
+// order, by several threads or processes. No byte is read a second time for it.
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -20,31 +20,33 @@ struct ByteRange {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// Thread-safe. Memory: one CrcPart for each run of bytes that touches no other, up to a limit that
-/// grows with the entry; beyond it what was noted is dropped, and missing() is the whole entry.
+/// Collects the checksums of parts of an entry and compares them with the expected one.
+/// Thread-safe.
+/// Memory: one CrcPart for each contiguous range of known bytes, up to a limit that grows with the
+/// entry. Beyond it all parts are dropped, and missing() returns the whole entry.
 class EntryChecksum {
  public:
   enum class Verdict : std::uint8_t { Open, Right, Wrong, Ignored };
 
   EntryChecksum(std::uint64_t bytes, std::uint32_t expected);
 
-  /// `bytes` were read from `offset` on. What was noted before is not noted twice, whatever the
-  /// ranges are. Returns Open until all bytes of the entry are known.
+  /// Adds `bytes`, which were read at `offset`. Bytes that are already known are not digested
+  /// again. Returns Open until all bytes of the entry are known.
   Verdict add(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// The same for a part that another process read. A part that overlaps with what is known is left
-  /// out. Pre: it lies in the entry.
+  /// Adds a part that another process read; ignores it when it overlaps known bytes.
+  /// Pre: the part lies in the entry.
   Verdict adopt(const CrcPart& part);
-  /// From now on nothing is noted or compared.
+  /// Stops recording and comparing.
   void ignore() { verdict_ = Verdict::Ignored; }
 
   Verdict verdict() const { return verdict_; }
   std::uint64_t bytes() const { return bytes_; }
-  /// True after the first add() of at least a byte.
+  /// Returns true once add() got at least one byte, or adopt() was called.
   bool is_touched() const { return is_touched_; }
-  /// What is known: one part when that is everything.
+  /// Returns what is known: a single part when that is everything.
   std::vector<CrcPart> parts() const;
-  /// What must still be read to tell; empty when the verdict is known. Call it when nothing else is
-  /// being read.
+  /// Returns the ranges that must still be read for a verdict; empty when there is a verdict.
+  /// Pre: no other thread reads the entry.
   std::vector<ByteRange> missing();
 
  private:
@@ -55,9 +57,10 @@ class EntryChecksum {
   const std::uint32_t expected_;
   std::atomic<Verdict> verdict_ = Verdict::Open;
   std::atomic<bool> is_touched_ = false;
-  mutable std::mutex mutex_;    ///< guards the rest
+  /// Guards the members below.
+  mutable std::mutex mutex_;
   std::vector<CrcPart> parts_;  ///< ascending; no two touch
-  bool has_given_up_ = false;   ///< there were too many
+  bool has_given_up_ = false;   ///< there were too many parts
 };
 
 }  // namespace unishard::converters::torch

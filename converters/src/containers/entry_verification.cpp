@@ -14,7 +14,7 @@ namespace {
 
 using PartsByEntry = std::map<std::uint64_t, std::vector<CrcPart>>;
 
-/// Takes the entries of `text` that are this process's to complete.
+/// Adds the parts in `text` of entries that are assigned to this process.
 void decode_parts(const std::string& text, const EntryVerification& job, PartsByEntry& entries) {
   std::istringstream lines(text);
   std::uint64_t number = 0;
@@ -61,7 +61,7 @@ void cut(std::shared_ptr<const StorageBytes> storage, ByteRange gap, std::uint64
 std::string encode_parts(const TouchedEntries& entries) {
   std::string text;
   for (const auto& [number, checksum] : entries) {
-    // An empty part says that the entry was read from, and nothing is known of what.
+    // An empty part records that the entry was read from, even when no part is known.
     text += fmt::format("{} 0 0 0\n", number);
     for (const CrcPart& part : checksum->parts())
       text += fmt::format("{} {} {} {}\n", number, part.begin, part.end, part.crc);
@@ -83,7 +83,7 @@ std::uint64_t verify_entries(const EntryVerification& job, const TransferOptions
     const auto& [storage, range] = rests[index];
     storage->read(range.begin, buffer.first(range.end - range.begin));
     bytes += range.end - range.begin;
-    return std::uint64_t{0};  // of the work that was announced
+    return std::uint64_t{0};  // not part of the announced bytes
   });
   return bytes;
 }

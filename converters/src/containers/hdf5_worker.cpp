@@ -25,13 +25,13 @@
 namespace unishard::converters::hdf5 {
 namespace {
 
-// What the child answers: kDone and the result, or kFailed, the error's code, message, NUL and
-// hint. Every message has its length before it.
+// The child answers kDone and the result, or kFailed and the error's code, message, NUL and hint.
+// Each message is preceded by its length.
 constexpr char kDone = 'd';
 constexpr char kFailed = 'f';
 
-/// The parent's ends of all sockets: a child that kept another's would keep that one alive. Under
-/// Hdf5Lock.
+/// The parent's ends of all sockets. A child closes them, because an open copy would keep another
+/// child alive. Guarded by the Hdf5Lock.
 std::set<int>& open_sockets() {
   static std::set<int> sockets;
   return sockets;
@@ -66,8 +66,8 @@ bool send_message(int socket, const std::string& text) {
   return send_all(socket, head.data(), head.size()) && send_all(socket, text.data(), text.size());
 }
 
-/// nullopt when the other side is gone. A child that libhdf5 has ruined may send anything, so the
-/// text grows with what really comes.
+/// Returns the next message, or nullopt when the other process has ended. The buffer grows only
+/// with bytes that arrive, because a child that libhdf5 has damaged may send any length.
 std::optional<std::string> receive_message(int socket) {
   constexpr std::uint64_t kStep = std::uint64_t{64} << 20;
   std::uint64_t bytes = 0;
@@ -103,7 +103,7 @@ std::string answer(const Hdf5Worker::Work& work, const std::string& request) {
   }
 }
 
-/// The process is killed when the next request takes longer.
+/// Kills the process when the next request takes longer than kSeconds of processor time.
 void limit_processor_time() {
   constexpr rlim_t kSeconds = 300;
   rusage used{};
@@ -114,8 +114,8 @@ void limit_processor_time() {
   setrlimit(RLIMIT_CPU, &limit);
 }
 
-/// libhdf5 takes what a file asks for: from here on at most description_limit() more than the
-/// process has.
+/// Limits the memory that libhdf5 can allocate for a file: description_limit() beyond what the
+/// process has now.
 void limit_memory() {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -137,7 +137,7 @@ void limit_memory() {
   if (quiet >= 0) dup2(quiet, STDERR_FILENO);
   while (const auto request = receive_message(socket)) {
     limit_processor_time();
-    if (!send_message(socket, answer(work, *request))) break;  // nobody listens any more
+    if (!send_message(socket, answer(work, *request))) break;  // the parent has closed its end
   }
   _exit(0);
 }
@@ -151,7 +151,7 @@ void limit_memory() {
 }  // namespace
 
 Hdf5Worker::Hdf5Worker(std::string what, const Work& work) : what_(std::move(what)) {
-  // The child must inherit no library that is at work.
+  // No other thread may be inside HDF5 during the fork.
   const Hdf5Lock lock;
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
@@ -177,7 +177,7 @@ Hdf5Worker::~Hdf5Worker() {
     open_sockets().erase(socket_);
     close(socket_);
   }
-  kill(child_, SIGKILL);  // it has nothing to put in order
+  kill(child_, SIGKILL);  // it has nothing to clean up
   while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

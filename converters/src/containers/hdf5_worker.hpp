@@ -1,6 +1,6 @@
 #pragma once
-// libhdf5 crashes on forged files and on some damaged ones. What it does with a file of anybody's
-// it therefore does in a process of its own, which can die without harm.
+// Runs libhdf5 on foreign files in a child process, because libhdf5 crashes on forged and on some
+// damaged files. The child can die without harm.
 #include <sys/types.h>
 
 #include <cstddef>
@@ -10,22 +10,24 @@
 
 namespace unishard::converters::hdf5 {
 
-/// A forked process that answers one request after another, and ends with this object. It is
-/// started once per file, so that a program forks before its threads are at work (an allocator that
-/// is locked by a thread at that moment would stay locked in the child).
+/// A forked process that answers one request after another and is killed by the destructor.
+/// Construct it before other threads run: an allocator that another thread has locked during the
+/// fork stays locked in the child.
 class Hdf5Worker {
  public:
+  /// Answers a request; runs in the child only.
   using Work = std::function<std::string(const std::string& request)>;
 
-  /// `work` is called in the child only, and must not take Hdf5Lock. `what` names the file.
+  /// `what` is the file that messages name.
+  /// Pre: `work` does not take the Hdf5Lock, which the child already holds.
   Hdf5Worker(std::string what, const Work& work);
   ~Hdf5Worker();
   Hdf5Worker(const Hdf5Worker&) = delete;
   Hdf5Worker& operator=(const Hdf5Worker&) = delete;
 
-  /// What `work` returned. Throws the Error that it threw, and Corrupt naming the file when the
-  /// process died or used 5 minutes of processor time for one request; then for every later
-  /// request, too. Thread-safe.
+  /// Returns what `work` returns for `request`. Thread-safe.
+  /// Throws: the Error that `work` threw; Corrupt, naming the file, when the child died or used 5
+  /// minutes of processor time for one request, and from then on for every request.
   std::string ask(const std::string& request);
 
  private:

@@ -18,8 +18,7 @@ namespace unishard::converters::torch {
 namespace {
 
 constexpr unsigned kDepth = 200;
-/// A pickle may use one node many times: what is written out may be this much more than what is
-/// there.
+/// A pickle may use one node many times. The output may exceed its input by this much.
 constexpr std::uint64_t kExpansion = 16, kSmallTree = 1u << 17;
 
 std::string hex(std::string_view bytes) {
@@ -33,7 +32,8 @@ std::string hex(std::string_view bytes) {
   return out;
 }
 
-/// Decimal digits of a two's complement, little-endian integer; quadratic, so for short ones only.
+/// Returns the decimal digits of a two's complement, little-endian integer. Quadratic, so for short
+/// ones only.
 std::string decimal(std::string_view bytes) {
   std::vector<std::uint32_t> digits;  // base 256, most significant first, magnitude
   const bool negative = !bytes.empty() && (static_cast<unsigned char>(bytes.back()) & 0x80) != 0;
@@ -63,7 +63,8 @@ std::string decimal(std::string_view bytes) {
   return out;
 }
 
-/// As Python prints it: the shortest text that reads back, with a point or an exponent.
+/// Returns the number as Python prints it: the shortest text that reads back, with a point or an
+/// exponent.
 std::string float_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
@@ -75,7 +76,7 @@ std::string float_text(double value) {
   return fmt::format("{}", value);
 }
 
-/// True for a str that JSON cannot hold: with a lone surrogate.
+/// Returns true for a str that JSON cannot hold because it has a lone surrogate.
 bool has_surrogate(std::string_view text) {
   for (std::size_t at = text.find('\xed'); at != std::string_view::npos && at + 1 < text.size();
        at = text.find('\xed', at + 1)) {
@@ -84,8 +85,8 @@ bool has_surrogate(std::string_view text) {
   return false;
 }
 
-/// A text that is used a thousand times is one in the pickle and a thousand in JSON: every copy is
-/// charged before it is made.
+/// Every copy of a text is charged before it is made: a pickle may refer to one text a thousand
+/// times, and JSON holds a thousand copies.
 class Describer {
  public:
   Describer(Value root, std::uint64_t budget) : budget_(budget), memory_(root.where()) {}
@@ -136,7 +137,7 @@ class Describer {
   std::vector<std::string> renamed;
 
  private:
-  /// Keys that hold "." can give two tensors one path: the later ones get a number.
+  /// Keys that contain "." can give two tensors the same path; later ones get a number.
   std::string unique(const std::string& path) {
     if (names_.insert(path).second) return path;
     std::uint64_t& number = numbers_[path];
@@ -155,14 +156,14 @@ class Describer {
     if (path.size() > kShown) return fmt::format("{}...", std::string_view(path).substr(0, kShown));
     return path.empty() ? "the object" : path;
   }
-  /// A path that is too long for a tensor's name is cut: it grows no further with each level.
+  /// Cuts a path that is too long for a tensor's name, so that it does not grow with each level.
   static std::string join(const std::string& path, std::string_view part) {
     if (path.size() > limits::kNameBytes) return path;
     const std::string_view begin = part.substr(0, limits::kNameBytes + 1);
     return path.empty() ? std::string(begin) : fmt::format("{}.{}", path, begin);
   }
 
-  /// {"$type": type, key: value}, of which an initializer list would make copies.
+  /// Builds {"$type": type, key: value} without the copies that an initializer list makes.
   Json typed(std::string_view type, const char* key, Json value) {
     memory_.charge(sizeof(Json::object_t) + 4 * sizeof(Json::object_t::value_type));
     Json out = Json::object();
@@ -209,7 +210,7 @@ class Describer {
     return out;
   }
 
-  /// path_part(), of which no more is made than a path can hold.
+  /// Returns path_part(), at most as long as a path may be.
   static std::string part_of(Value key) {
     return key.is(NodeKind::Str) ? std::string(key.text().substr(0, limits::kNameBytes + 1))
                                  : path_part(key);
@@ -223,7 +224,7 @@ class Describer {
     return out;
   }
 
-  /// A JSON object when all keys are distinct texts that mean nothing to us.
+  /// Returns a JSON object when all keys are distinct texts without a special meaning.
   Json dict(Value value, const std::string& path, unsigned depth) {
     std::vector<std::string_view> keys;
     for (std::size_t i = 0; i < value.pair_count(); ++i) {
@@ -286,7 +287,7 @@ class Describer {
     return out;
   }
 
-  /// bytes of protocol 2: the code points of a text are its bytes.
+  /// Decodes bytes of protocol 2, which are stored as the code points of a text.
   Json encoded(Value value, const std::string& call, const std::string& path, unsigned depth) {
     const std::string_view type = call == "builtins.bytearray" ? "bytearray" : "bytes";
     const Value args = value.args();
@@ -310,7 +311,8 @@ class Describer {
     return typed(type, "hex", hexadecimal(bytes));
   }
 
-  /// OrderedDict and its kin: pairs set one by one, and (Python 2, Counter) those of the argument.
+  /// Describes OrderedDict and similar types: pairs that were set one by one, and pairs in the
+  /// argument (Python 2, Counter).
   Json dict_class(Value value, const std::string& call, const std::string& path, unsigned depth) {
     Json out = typed(call, "pairs", pairs(value.raw_pairs(), value, path, depth));
     const Value args = value.args();
@@ -329,7 +331,7 @@ class Describer {
     return out;
   }
 
-  /// A pickled torch.nn.Module: its tensors under the names of its state dict.
+  /// Describes a pickled torch.nn.Module: its tensors get the names that its state dict gives them.
   Json module(Value value, const std::string& call, const std::string& path, unsigned depth) {
     Json out = {{"$type", "torch.nn.Module"}, {"name", call}, {"members", Json::object()}};
     for (const std::string_view part : {"_parameters", "_buffers", "_modules"}) {
@@ -351,7 +353,7 @@ class Describer {
     return true;
   }
 
-  /// Kept as its parts; never called.
+  /// Keeps the parts of an object; never calls it.
   Json unknown(Value value, const std::string& call, const std::string& path, unsigned depth) {
     opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
     memory_.charge(2 * opaque.back().size() + call.size() + 8 * sizeof(Json::object_t::value_type));
@@ -367,8 +369,9 @@ class Describer {
   const std::uint64_t budget_;
   std::uint64_t used_ = 0;
   MemoryBudget memory_;
-  std::unordered_set<std::string> names_;                   ///< of tensors
-  std::unordered_map<std::string, std::uint64_t> numbers_;  ///< given last, of paths that repeat
+  std::unordered_set<std::string> names_;  ///< names of tensors
+  // Last number given to each repeated path.
+  std::unordered_map<std::string, std::uint64_t> numbers_;
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
 #pragma once
-// The object of a torch.save file as names and JSON. Every tensor is named by its path, parts
-// joined with "." and, where that names two, "#2" (positions and keys that are not strings as
-// Python prints them); a tensor at top level is called "tensor". The rest is JSON: what JSON lacks
-// is {"$type": ...}, a tensor
-// {"$tensor": name}.
+// The object of a torch.save file as named tensors and JSON. A tensor's name is its path, with
+// parts joined by "."; keys that are not strings appear as Python prints them, a repeated path gets
+// "#2", and a tensor at top level is called "tensor". Everything else becomes JSON: {"$type": ...}
+// for what JSON lacks, {"$tensor": name} for a tensor.
+// Thread safety: pure functions.
 #include "unishard/format/json.hpp"
 
 #include "containers/pickle.hpp"
@@ -19,21 +19,23 @@ struct NamedTensor {
 };
 
 struct ObjectTree {
-  std::vector<NamedTensor> tensors;  ///< in order of appearance; no name twice
+  std::vector<NamedTensor> tensors;  ///< in order of appearance; names are unique
   Json content;
-  std::vector<std::string>
-      opaque;  ///< "path: module.Class" of objects that are kept as their parts only
-  std::vector<std::string> renamed;  ///< a line for each name that is not the path alone
+  /// "path: module.Class" of each object of which only the parts are kept.
+  std::vector<std::string> opaque;
+  std::vector<std::string> renamed;  ///< one line for each name that differs from its path
 };
 
-/// `pickle_bytes` bounds the work. Throws Corrupt for objects nested deeper than 200 levels, with
-/// cycles, or that expand beyond measure through sharing.
+/// Describes `root`. `pickle_bytes` is the size of the pickle and limits the work.
+/// Lifetime: the tensors' values are valid as long as the Pickle of `root`.
+/// Throws: Corrupt for objects that are nested deeper than 200 levels, contain cycles, or expand
+/// excessively because they share parts.
 ObjectTree describe(Value root, std::uint64_t pickle_bytes);
 
-/// One value as JSON; tensors inside become {"$tensor": path} below `path`.
+/// Returns one value as JSON; a tensor inside becomes {"$tensor": name} with a name below `path`.
 Json to_json(Value value, const std::string& path = {});
 
-/// A dict key as it stands in a path: strings as they are, the rest as Python's repr.
+/// Returns a dict key as a part of a path: a string unchanged, any other key as Python's repr.
 std::string path_part(Value key);
 
 }  // namespace unishard::converters::torch

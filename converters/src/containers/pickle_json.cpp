@@ -32,8 +32,8 @@ std::string from_hex(const std::string& hex, const std::string& type) {
   return bytes;
 }
 
-/// Decimal digits as a two's complement, little-endian integer. Quadratic: object_tree.cpp writes
-/// decimals of up to 128 bytes only.
+/// Returns decimal digits as a two's complement, little-endian integer. Quadratic; object_tree.cpp
+/// writes decimals of up to 128 bytes only.
 std::string from_decimal(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative) text.remove_prefix(1);
@@ -202,7 +202,7 @@ class JsonPickler {
     pickle_.end_dict();
   }
 
-  /// An attribute of the dict, as nn.Module.state_dict() leaves it.
+  /// Writes an attribute of the dict, as nn.Module.state_dict() returns it.
   void metadata(const Json& json) {
     pickle_.begin_dict();
     pickle_.str("_metadata");
@@ -211,7 +211,7 @@ class JsonPickler {
     pickle_.build();
   }
 
-  /// As protocol 2 does it: the bytes are the code points of a text.
+  /// Writes bytes as protocol 2 does: as the code points of a text.
   void bytearray(const std::string& bytes) {
     pickle_.global("__builtin__", "bytearray");
     pickle_.begin_tuple();
@@ -259,7 +259,7 @@ void refuse_tensor(PickleWriter&, const std::string& name) {
 
 namespace {
 
-/// Why write_json() refuses `value`; empty when it does not.
+/// Returns why write_json() refuses `value`; empty when it does not.
 std::string refusal(const Json& value, const WriteTensor& tensor) {
   PickleWriter scratch;
   try {

@@ -12,7 +12,7 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// Modules that pickles of protocol 2 and other Python versions call by another name.
+/// Present names of modules that pickles of protocol 2 and other Python versions name differently.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kModuleNames = {{
     {"__builtin__", "builtins"},
     {"copy_reg", "copyreg"},

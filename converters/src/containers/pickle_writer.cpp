@@ -13,7 +13,7 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// Storage class of a type in module torch; empty: the type lives in an UntypedStorage.
+/// Returns the storage class of a type in module torch; empty when the type uses an UntypedStorage.
 std::string_view storage_class(DType dtype) {
   switch (dtype) {
     case DType::Float64:
@@ -91,7 +91,7 @@ void PickleWriter::put_text(std::string_view text) {
   out_ += text;
 }
 
-/// Every text is written once and recalled from the memo after that: names repeat a lot.
+/// Writes each text once and recalls it from the memo afterwards, because names repeat.
 void PickleWriter::str(std::string_view utf8) {
   const std::string key = fmt::format("s{}", utf8);
   if (const auto found = memo_.find(key); found != memo_.end()) {
@@ -121,7 +121,7 @@ void PickleWriter::latin1_text(std::string_view bytes) {
   put_text(utf8);
 }
 
-/// As protocol 2 does it: each byte is a code point of Latin-1.
+/// Writes each byte as a code point of Latin-1, as protocol 2 does.
 void PickleWriter::bytes(std::string_view bytes) {
   global("_codecs", "encode");
   begin_tuple();

@@ -1,7 +1,6 @@
 #pragma once
-// Writes pickles of protocol 2 with the opcodes that torch.load(weights_only=True) accepts. One
-// value after another is appended; containers are opened and closed by begin_/end_ pairs. Not
-// thread-safe.
+// Writes pickles of protocol 2 with the opcodes that torch.load(weights_only=True) accepts. Values
+// are appended one after another; begin_ and end_ functions enclose the values of a container.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -15,6 +14,7 @@
 
 namespace unishard::converters::torch {
 
+/// Not thread-safe.
 class PickleWriter {
  public:
   PickleWriter();
@@ -25,12 +25,13 @@ class PickleWriter {
   void real(double value);
   void str(std::string_view utf8);
   void bytes(std::string_view bytes);
-  /// An int of any size, two's complement and little-endian. Throws Unsupported from 256 bytes on.
+  /// Appends an int in two's complement, little-endian.
+  /// Throws: Unsupported from 256 bytes on.
   void long_integer(std::string_view bytes);
-  /// A str with a code point of Latin-1 for each byte.
+  /// Appends a str with one Latin-1 code point for each byte.
   void latin1_text(std::string_view bytes);
 
-  void begin_dict();          ///< then key, value, key, value, ...
+  void begin_dict();          ///< followed by key, value, key, value, ...
   void begin_ordered_dict();  ///< collections.OrderedDict
   void end_dict();
   void begin_list();
@@ -39,20 +40,21 @@ class PickleWriter {
   void end_tuple();
 
   void global(std::string_view module, std::string_view name);
-  /// Call of the global and the tuple before it: GLOBAL, args tuple, then reduce().
+  /// Calls the global that was appended before the last tuple, with that tuple as arguments.
   void reduce();
-  /// An instance: GLOBAL, then new_object(), then its state, then build().
+  /// Creates an instance: append a global, call new_object(), append the state, call build().
   void new_object();
   void build();
-  void size(const Shape& shape);  ///< torch.Size
-  void dtype(DType dtype);        ///< the name torch.float32, ...
+  /// Appends a torch.Size.
+  void size(const Shape& shape);
+  void dtype(DType dtype);  ///< for example the global torch.float32
 
-  /// A contiguous tensor at element `offset` of storage `key`, which holds `storage_elements` of
-  /// its type.
+  /// Appends a contiguous tensor that begins at element `offset` of storage `key`, which holds
+  /// `storage_elements` elements.
   void tensor(DType dtype, const Shape& shape, std::string_view key, std::uint64_t storage_elements,
               std::uint64_t offset = 0);
 
-  /// The pickle; at most once.
+  /// Returns the pickle. Call it at most once.
   std::string finish();
 
  private:

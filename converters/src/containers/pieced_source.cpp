@@ -117,7 +117,7 @@ class PiecedSource final : public Source {
   }
 
  private:
-  /// The storages with a checksum, in the order in which the catalog comes to them.
+  /// Collects the storages that have a checksum, in the order of the catalog's tensors.
   void find_entries() {
     std::unordered_set<const torch::StorageBytes*> known;
     for (const auto& pieces : parts_.pieces) {
@@ -137,7 +137,7 @@ class PiecedSource final : public Source {
     return touched;
   }
 
-  /// "a (fp32), b (fp32) and 3 more".
+  /// Returns, for example, "a (fp32), b (fp32) and 3 more".
   std::string tensors_in(const torch::EntryChecksum* entry) const {
     constexpr std::size_t kNamed = 3;
     std::vector<std::string> names;
@@ -152,7 +152,7 @@ class PiecedSource final : public Source {
     return count > names.size() ? fmt::format("{} and {} more", text, count - names.size()) : text;
   }
 
-  /// Runs `body`; of a damaged entry says which tensors are in it.
+  /// Runs `body`. Adds the names of the affected tensors to the error of a damaged entry.
   template <class Body>
   void naming(const Body& body) const {
     try {

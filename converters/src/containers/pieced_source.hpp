@@ -1,6 +1,6 @@
 #pragma once
-// A source whose tensors are put together from pieces of torch storages: what DeepSpeed's flat
-// partitions and plain torch.save files have in common.
+// A source whose tensors are assembled from pieces of torch storages, for DeepSpeed's flat
+// partitions and plain torch.save files.
 #include "unishard/converters/source.hpp"
 
 #include "containers/tensor_view.hpp"
@@ -10,7 +10,7 @@
 
 namespace unishard::converters {
 
-/// Elements `range` of a tensor are the elements of `view` from `first` on.
+/// Elements `range` of a tensor are the elements of `view` from number `first` on.
 struct ViewPiece {
   ElementRange range;
   torch::TensorView view;
@@ -20,13 +20,15 @@ struct ViewPiece {
 struct PiecedCatalog {
   std::string format;
   Catalog catalog;
-  /// One entry per catalog tensor. Empty for a derived tensor: it is rounded from its fqn's fp32.
+  /// The pieces of each catalog tensor. A derived tensor has none: it is rounded from its fqn's
+  /// fp32.
   std::vector<std::vector<ViewPiece>> pieces;
-  std::vector<std::string> notes;  ///< what the files hold and the catalog cannot say
+  std::vector<std::string> notes;  ///< what the files hold and the catalog cannot express
 };
 
-/// Sorts the pieces; throws Corrupt naming the tensor and the range when an element is in no piece
-/// or in two, or a piece leaves its view. `where` names the checkpoint.
+/// Returns a thread-safe source. `where` is the checkpoint that messages name.
+/// Throws: Corrupt, naming tensor and range, when an element is in no piece or in two, or when a
+/// piece exceeds its view.
 std::unique_ptr<Source> make_pieced_source(PiecedCatalog parts, const std::string& where);
 
 }  // namespace unishard::converters

@@ -9,7 +9,8 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// What lies in the process's files, in their order: they are then written from front to back.
+/// Returns the part of the plan that lies in this process's files, in file order, so that files are
+/// written front to back.
 OutputPlan our_part(OutputPlan plan, const TorchOutput& output) {
   const auto is_others = [&](const auto& place) { return !output.owns(place.archive); };
   std::erase_if(plan.placements, is_others);

@@ -1,6 +1,6 @@
 #pragma once
-// A sink whose every fragment has a place in a storage of a TorchOutput. What the formats of torch
-// and DeepSpeed have in common; they differ in the plan.
+// A sink that has a placement in a storage of a TorchOutput for each of its fragments. The torch
+// and DeepSpeed formats share it and differ only in the plan.
 #include "unishard/converters/sink.hpp"
 
 #include "containers/torch_output.hpp"
@@ -14,7 +14,8 @@
 
 namespace unishard::converters::torch {
 
-/// Elements `range` of catalog tensor `tensor` go to byte `offset` of a storage, as `dtype`.
+/// Elements `range` of catalog tensor `tensor` are written to byte `offset` of a storage, as
+/// `dtype`.
 struct Placement {
   std::uint32_t tensor = 0;
   ElementRange range;
@@ -23,15 +24,15 @@ struct Placement {
   DType dtype = DType::Float32;
 };
 
-/// Everything that a sink needs to know before the first byte.
+/// Everything that a sink decides before the first byte is written.
 struct OutputPlan {
   std::vector<Placement> placements;  ///< an element may be placed several times
-  /// Bytes that are no tensor's: written by seal() before the headers.
+  /// Bytes that belong to no tensor. seal() writes them before the headers.
   struct Constant {
     std::size_t archive = 0, storage = 0;
     std::uint64_t offset = 0;
     std::vector<std::byte> bytes;
-    std::uint64_t zeros = 0;  ///< that many zero bytes follow `bytes`
+    std::uint64_t zeros = 0;  ///< number of zero bytes that follow `bytes`
   };
   std::vector<Constant> constants;
   std::vector<std::string> notes;  ///< what the format cannot express
@@ -44,17 +45,17 @@ struct LatestFile {
   std::string text;
 };
 
-/// How a PlacedSink's result becomes whole and visible.
+/// How the result of a PlacedSink is completed and published.
 struct Ending {
   std::shared_ptr<PartialOutput> partial;
-  std::function<void()> complete = {};    ///< writes what lies beside the archives; may be empty
-  std::optional<LatestFile> latest = {};  ///< is replaced once the result has its name
+  std::function<void()> complete = {};    ///< writes the files beside the archives; may be empty
+  std::optional<LatestFile> latest = {};  ///< replaced once the result has its name
 };
 
 class PlacedSink final : public Sink {
  public:
-  /// Destroyed without publish(), the sink drops `output` first, then `ending`, whose PartialOutput
-  /// removes the files. Of several processes each writes whole files.
+  /// Work is split by whole files. A sink that is destroyed without publish() destroys `output`
+  /// first, then `ending`, whose PartialOutput removes the files.
   PlacedSink(Catalog catalog, OutputPlan plan, Ending ending, std::unique_ptr<TorchOutput> output,
              const WorkSplit& share);
 
@@ -70,7 +71,8 @@ class PlacedSink final : public Sink {
   OutputPlan plan_;
   std::vector<Fragment> fragments_;
   Ending ending_;
-  std::unique_ptr<TorchOutput> output_;  ///< of the files that are this process's
+  /// The files of this process.
+  std::unique_ptr<TorchOutput> output_;
 };
 
 }  // namespace unishard::converters::torch

@@ -18,10 +18,11 @@ namespace {
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-/// In the reference implementation, and not in DType.
+/// Types of the reference implementation that DType lacks.
 constexpr std::array<std::string_view, 3> kForeignTypes = {"F4", "F6_E2M3", "F6_E3M2"};
 
-/// Highest first: tensors of wide types come first, so that all are aligned.
+/// Rank of a type; higher ones are stored first. Wide types come first, so that all tensors are
+/// aligned.
 constexpr std::array<DType, 19> kWriteOrder = {
     DType::UInt64,     DType::Int64,          DType::Float64,
     DType::Complex64,  DType::Float32,        DType::UInt32,
@@ -83,7 +84,7 @@ class Decoder {
     MemoryBudget(file_.path().string()).charge(length);
     std::string text(length, '\0');
     file_.read_at(kLengthBytes, std::as_writable_bytes(std::span(text)));
-    // The JSON parser would skip a byte order mark.
+    // The JSON parser skips a byte order mark.
     const std::size_t first = text.find_first_not_of(" \t\r\n");
     if (first == std::string::npos || text[first] != '{')
       fail("the header does not start with '{'");

@@ -1,8 +1,8 @@
 #pragma once
-// The header of one .safetensors file: values, their strict decoding and their encoding. The layout
-// is
-//   u64 length (little-endian) | JSON object, padded with blanks to a multiple of 8 | tensor bytes
-// Everything is checked before memory is taken for it; nothing of a file may be unaccounted for.
+// The header of one .safetensors file: values, strict decoding and encoding. The layout is
+//    u64 length (little-endian) | JSON object, padded with blanks to a multiple of 8 | tensor bytes
+// Everything is checked before memory is allocated for it, and every byte of the file must be
+// accounted for.
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -13,7 +13,8 @@
 
 namespace unishard::converters::safetensors {
 
-inline constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  ///< as the reference implementation
+/// Limit of the reference implementation.
+inline constexpr std::uint64_t kHeaderBytesMax = 100'000'000;
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
@@ -26,19 +27,20 @@ struct HeaderEntry {
 };
 
 struct Header {
-  std::uint64_t data_offset = 0;     ///< of the first tensor byte in the file
-  std::vector<HeaderEntry> entries;  ///< by (begin, end, name)
+  std::uint64_t data_offset = 0;     ///< offset of the first tensor byte in the file
+  std::vector<HeaderEntry> entries;  ///< sorted by (begin, end, name)
   Metadata metadata;
-  std::vector<std::string> notes;  ///< unusual but readable
+  std::vector<std::string> notes;  ///< unusual but readable things
 };
 
-/// Throws Corrupt naming the file and what is wrong, Unsupported for a dtype that UniShard cannot
+/// Reads and checks the header of `file`.
+/// Throws: Corrupt, naming the file and the defect; Unsupported for a dtype that UniShard cannot
 /// hold.
 Header read_header(const File& file);
 
-/// Gives `entries` their offsets in the order that the reference implementation writes (wide types
-/// first, then by name), sorts them so, and returns the bytes before the first tensor.
-/// Throws Unsupported for a dtype that safetensors cannot hold.
+/// Assigns offsets to `entries` in the order of the reference implementation (wide types first,
+/// then by name), sorts them in that order, and returns the bytes before the first tensor.
+/// Throws: Unsupported for a dtype that safetensors cannot hold.
 std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& metadata);
 
 }  // namespace unishard::converters::safetensors

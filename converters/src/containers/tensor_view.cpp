@@ -11,14 +11,14 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// A view with strides of 0 has more elements than its storage: a few bytes may claim exabytes,
-/// which would be read for ever. Not larger than this.
+/// Upper bound on the elements of a view with strides of 0. Such a view has more elements than its
+/// storage: a few bytes may claim exabytes.
 constexpr std::uint64_t kRepeatedBytesMax = std::uint64_t{64} << 30;
 
-/// A strided read fetches at most this much of the storage at once.
+/// Upper bound on the bytes of the storage that a strided read fetches at once.
 constexpr std::uint64_t kGatherBytes = std::uint64_t{4} << 20;
 
-/// Element numbers of the storage along a run of the last dimension.
+/// Consecutive elements of the last dimension, as element numbers of the storage.
 struct Run {
   std::uint64_t first = 0, stride = 1, count = 0;
 };

@@ -1,4 +1,4 @@
-// Containers by torch/serialization.py, tensors by torch/_utils.py of PyTorch 2.x.
+// Containers follow torch/serialization.py, tensors follow torch/_utils.py of PyTorch 2.x.
 #include "containers/torch_file.hpp"
 
 #include "unishard/format/checked.hpp"
@@ -16,10 +16,11 @@
 namespace unishard::converters::torch {
 namespace {
 
-/// The number 0x1950a86a20f9469cfc6c and STOP; before it come the protocol and, from 4 on, a frame.
+/// The number 0x1950a86a20f9469cfc6c and STOP. Before it come the protocol and, from protocol 4 on,
+/// a frame.
 constexpr std::string_view kLegacyMagic("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 13);
 constexpr std::size_t kLegacyHead = 2 + 9 + 13;
-/// A deflated storage is inflated into memory: not larger than this.
+/// Upper bound on a deflated storage, which is inflated into memory.
 constexpr std::uint64_t kInflateBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kSmallEntryBytes = 64;
 constexpr std::size_t kHeadBytes = 512;
@@ -53,7 +54,7 @@ constexpr std::array<TypeName, 20> kTypeNames = {{
     {"ComplexDoubleStorage", "complex128", DType::Complex128},
 }};
 
-/// Calls that rebuild tensors which are not one dense array, and what a person calls them.
+/// Calls that rebuild tensors which are not one dense array, and their names in messages.
 struct OtherTensor {
   std::string_view call, what;
 };
@@ -99,7 +100,7 @@ std::string small_entry(const ZipReader& zip, std::string_view name) {
   return text;
 }
 
-/// The persistent id of a storage, taken apart.
+/// The parts of the persistent id of a storage.
 struct StorageId {
   std::string key;
   std::string location;
@@ -235,7 +236,8 @@ class PickleStream {
   PickleStream(const Window& window, const PickleLimits& limits)
       : window_(window), limits_(limits) {}
 
-  /// The next pickle. Its length is not known before: reads ahead in growing steps.
+  /// Returns the next pickle. Its length is not known in advance, so it reads ahead in growing
+  /// steps.
   std::unique_ptr<Pickle> next(std::string_view what) {
     const std::uint64_t left = window_.size - at_;
     for (std::uint64_t ahead = 1 << 16;; ahead *= 8) {
@@ -329,7 +331,8 @@ std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
     auto made = std::make_shared<StorageBytes>();
     made->big_endian = big_endian_;
     made->window = {window_.file, window_.begin + zip_->data_offset(*entry), entry->stored_bytes};
-    // Zero: torch left the data out (skip_data), and nobody knows what was filled in since.
+    // Zero: torch did not write the data (skip_data), so a checksum cannot cover what was filled in
+    // later.
     if (entry->crc32 != 0)
       made->checksum = std::make_shared<EntryChecksum>(entry->bytes, entry->crc32);
     if (entry->deflated) {

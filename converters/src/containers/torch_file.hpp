@@ -1,6 +1,6 @@
 #pragma once
-// A file that torch.save wrote: the zip container (torch 1.6 and later), or the older stream of
-// pickles. The object is a Pickle; tensors are views into the file. Thread-safe after construction.
+// A file written by torch.save: the zip container (torch 1.6 and later), or the older sequence of
+// pickles. The object is a Pickle; tensors are views into the file.
 #include "containers/tensor_view.hpp"
 
 #include <map>
@@ -10,24 +10,29 @@
 
 namespace unishard::converters::torch {
 
+/// Immutable and thread-safe after construction.
 class TorchFile {
  public:
-  /// Opens what lies in `window`. Throws Corrupt or Unsupported (TorchScript, tar, other files).
+  /// Opens the file in `window`.
+  /// Throws: Corrupt; Unsupported for TorchScript, tar and other files.
   explicit TorchFile(Window window, const PickleLimits& limits = {});
 
   Value root() const { return pickle_->root(); }
   const Pickle& pickle() const { return *pickle_; }
   std::string name() const { return window_.name(); }
-  /// Bytes of the zip entry data.pkl behind its pickle: nothing that torch writes has any.
+  /// Returns the number of bytes after the pickle in the zip entry data.pkl. Files that torch wrote
+  /// have none.
   std::uint64_t trailing_bytes() const;
 
-  /// True when `value` rebuilds a tensor of any sort: plain, parameter, sparse, quantized, DTensor.
+  /// Returns true when `value` rebuilds a tensor of any kind: plain, parameter, sparse, quantized,
+  /// DTensor.
   static bool is_tensor(Value value);
-  /// The view of a dense tensor (parameters and tensors with attributes are unwrapped). Throws
-  /// Unsupported naming the sort for sparse, quantized, nested, DTensor and ShardedTensor values
-  /// and for element types that UniShard has not, Corrupt for geometry outside the storage.
+  /// Returns the view of a dense tensor. Parameters and tensors with attributes are unwrapped.
+  /// Throws: Unsupported, naming the kind, for sparse, quantized, nested, DTensor and ShardedTensor
+  /// values and for element types that UniShard does not have; Corrupt when elements lie outside
+  /// the storage.
   TensorView tensor(Value value) const;
-  /// The Python attributes of a tensor that has some (torch._tensor._rebuild_from_type_v2).
+  /// Returns the Python attributes of a tensor (torch._tensor._rebuild_from_type_v2), or nullopt.
   static std::optional<Value> attributes(Value tensor);
 
  private:
@@ -47,13 +52,13 @@ class TorchFile {
   std::shared_ptr<Cache> cache_;  // storages of the zip container, by key
 };
 
-/// Is this how a file of torch.save begins? 32 bytes are enough.
+/// Returns true when `head`, the first 32 bytes of a file, may begin a file of torch.save.
 bool is_torch_head(std::string_view head);
 
-/// Is this a file of torch.save? It may have other bytes before it, where a zip archive may.
+/// Returns true for a file of torch.save. A zip archive may have other bytes before it.
 bool is_torch_file(const Window& window);
 
-/// The element type of a typed storage class ("torch.FloatStorage") or of a dtype
+/// Returns the element type of a typed storage class ("torch.FloatStorage") or of a dtype
 /// ("torch.float32").
 std::optional<DType> dtype_of_global(std::string_view global_name);
 

@@ -19,7 +19,7 @@ TorchOutput::TorchOutput(Storage& storage, Path folder)
       folder_(std::move(folder)) {}
 TorchOutput::~TorchOutput() = default;
 
-// Creates it the first time, with its folder.
+// Creates the file, and its folder, at the first call.
 std::unique_ptr<File> TorchOutput::open_file(Storage& storage, const Path& path) {
   OutputFile& output =
       files_.at(path == folder_ ? std::string() : path.lexically_relative(folder_).string());

@@ -1,7 +1,7 @@
 #pragma once
-// The torch.save archives of one result, planned first and filled later: all places are known
-// before the first byte, so storages may be written in any order. A file may hold several archives
-// one after the other (DCP's .distcp).
+// The torch.save archives of one result. All archives are planned before the first byte, so
+// storages may be written in any order. A file may hold several archives one after the other (DCP's
+// .distcp).
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -16,39 +16,47 @@
 
 namespace unishard::converters::torch {
 
+/// One archive.
 struct ArchivePlan {
-  std::string file;    ///< path below the output's folder; "" when the folder is the file itself
-  std::string root;    ///< the archive's root folder: torch uses the file's name up to its last dot
-  std::string pickle;  ///< data.pkl; storage i is called "<i>"
-  std::vector<std::uint64_t> storage_bytes;  ///< of each storage
+  std::string file;    ///< path below the output's folder; "" when the output is a file
+  std::string root;    ///< the archive's root folder; torch uses the file's name up to its last dot
+  std::string pickle;  ///< content of data.pkl; storage i is called "<i>"
+  std::vector<std::uint64_t> storage_bytes;  ///< size of each storage
 };
 
+/// Thread safety: write() is thread-safe, the other functions are not.
 class TorchOutput {
  public:
-  /// `folder` must exist. Nothing is created before the first write() or finish().
+  /// Creates no file before the first write() or finish().
+  /// Pre: `folder` exists by then.
+  /// Lifetime: `storage` must outlive this object.
   TorchOutput(Storage& storage, Path folder);
   ~TorchOutput();
 
-  /// Appends an archive to its file and returns its number. Not after the first write().
+  /// Appends an archive to its file and returns its number.
+  /// Pre: called before the first write().
   std::size_t add(ArchivePlan plan);
   struct Extent {
     std::uint64_t offset = 0, bytes = 0;  ///< in the file
   };
   Extent extent(std::size_t archive) const;
-  /// After all archives were added: keeps the files that are this process's. write() takes their
-  /// archives, and finish() is about them.
+  /// Keeps only the files that belong to process share.rank. write() and finish() are then limited
+  /// to them.
+  /// Pre: all archives were added.
   void keep(const WorkSplit& share);
   bool owns(std::size_t archive) const { return archives_.at(archive).output->is_ours; }
-  /// Bytes of a storage at `offset` in it. Thread-safe; each byte exactly once.
+  /// Writes bytes of a storage from byte `offset` on. Each byte must be written exactly once.
+  /// Thread-safe.
   void write(std::size_t archive, std::size_t storage, std::uint64_t offset,
              std::span<const std::byte> bytes);
-  /// Writes all headers and syncs every file (not the folder). Once.
+  /// Writes all headers and syncs every file, but not the folder. Call it once.
+  /// Throws: Internal, naming an entry of which bytes were not written.
   void finish();
 
  private:
   struct OutputFile {
     std::unique_ptr<File> file;
-    std::uint64_t end = 0;  // of the archives planned so far
+    std::uint64_t end = 0;  // end of the archives planned so far
     bool created = false;
     bool is_ours = true;
   };

@@ -1,5 +1,5 @@
-// Layout by PKWARE's APPNOTE 6.3.9, sections 4.3 (records) and 4.5.3 (zip64); what torch writes is
-// in caffe2/serialize/inline_container.cc of PyTorch.
+// The layout follows PKWARE's APPNOTE 6.3.9, sections 4.3 (records) and 4.5.3 (zip64), and what
+// caffe2/serialize/inline_container.cc of PyTorch writes.
 #include "containers/zip_reader.hpp"
 
 #include "unishard/format/checked.hpp"
@@ -70,7 +70,7 @@ Directory read_end64(const Window& window, std::uint64_t locator_offset) {
   return parse_end64(end);
 }
 
-/// Looks for the end record from the back, as torch's reader does.
+/// Searches the end record from the end of the file, as torch's reader does.
 std::optional<std::uint64_t> find_end(const Window& window) {
   if (window.size < kEndBytes) return std::nullopt;
   const std::uint64_t tail_bytes = std::min(window.size, kTailBytes);
@@ -84,7 +84,7 @@ std::optional<std::uint64_t> find_end(const Window& window) {
   return std::nullopt;
 }
 
-/// Where the zip64 locator before the end record lies.
+/// Returns the offset of the zip64 locator before the end record.
 std::optional<std::uint64_t> find_locator64(const Window& window, std::uint64_t end_offset) {
   if (end_offset < kLocatorBytes) return std::nullopt;
   const std::string locator = read_string(window, end_offset - kLocatorBytes, kLocatorBytes);
@@ -107,7 +107,7 @@ Directory find_directory(const Window& window) {
   return locator ? read_end64(window, *locator) : parse_end(end);
 }
 
-/// Takes the 64-bit values of the zip64 extra field for the fields that are saturated.
+/// Replaces saturated fields by the 64-bit values of the zip64 extra field.
 void apply_zip64(const Window& window, std::uint64_t offset, std::string_view extra,
                  ZipEntry& entry) {
   while (extra.size() >= 4) {
@@ -167,7 +167,8 @@ Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path) {
 }
 
 std::optional<std::uint64_t> find_archive(const Window& window) {
-  // The directory ends where the end records begin, and says how far before that the archive began.
+  // The directory ends where the end records begin. Their directory offset gives the archive's
+  // begin.
   const auto end = find_end(window);
   if (!end) return std::nullopt;
   const auto locator = find_locator64(window, *end);
@@ -203,7 +204,7 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
   }
   if (count > size / kDirectoryEntryBytes)
     damaged(window_, offset, "more entries than its directory has room for");
-  // The directory, and for each entry its row, its place in the index and its range
+  // Memory: the directory and, for each entry, its row, its place in the index and its range
   // (check_disjoint).
   MemoryBudget(fmt::format("{}: zip directory", window_.name()))
       .charge(2 * size + count * (sizeof(ZipEntry) + 8 * sizeof(std::uint64_t)));

@@ -1,7 +1,7 @@
 #pragma once
-// The directory of a zip archive that lies in a window of a file, as torch.save and DCP write them.
-// Sizes and offsets come from the central directory only; every range is checked against the window
-// before use. Immutable after construction; any thread.
+// The directory of a zip archive in a window of a file, as torch.save and DCP write it. Sizes and
+// offsets come from the central directory only, and every range is checked against the window
+// before use.
 #include "unishard/format/storage.hpp"
 
 #include "core/file_pool.hpp"
@@ -16,51 +16,58 @@
 
 namespace unishard::converters::torch {
 
-/// A part of a file. `file` is shared by all that read it.
+/// A range of bytes of a file, which all its readers share.
 struct Window {
   std::shared_ptr<const File> file;
   std::uint64_t begin = 0;
   std::uint64_t size = 0;
 
   std::string name() const { return file->path().string(); }
-  /// Fills `out` from `offset` of the window; Corrupt when that leaves the window.
+  /// Fills `out` from byte `offset` of the window.
+  /// Throws: Corrupt when that exceeds the window.
   void read(std::uint64_t offset, std::span<std::byte> out) const;
 };
 Window whole_file(Storage& storage, const Path& path);
-/// The same, open only while it is in use. Throws when it cannot be opened.
+/// Returns the whole file, which is open only while it is in use.
+/// Throws: Error when the file cannot be opened.
 Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path);
 
-/// Where a zip archive that has other bytes before it begins; nullopt where there is none, and 0
-/// where there is nothing before it.
+/// Returns the offset at which the zip archive in `window` begins, which is not 0 when other bytes
+/// precede it; nullopt when there is no archive.
 std::optional<std::uint64_t> find_archive(const Window& window);
 
 struct ZipEntry {
   std::string name;                 ///< without the archive's root folder
-  std::uint64_t header_offset = 0;  ///< of the local header, in the window
+  std::uint64_t header_offset = 0;  ///< offset of the local header in the window
   std::uint64_t stored_bytes = 0;
   std::uint64_t bytes = 0;
   std::uint32_t crc32 = 0;
   bool deflated = false;
 };
 
+/// Immutable and thread-safe after construction.
 class ZipReader {
  public:
-  /// Throws Corrupt or Unsupported (encrypted, several disks, other methods than stored and
-  /// deflate).
+  /// Reads and checks the directory.
+  /// Throws: Corrupt; Unsupported for encryption, several disks and methods other than stored and
+  /// deflate; MemoryLimit.
   explicit ZipReader(Window window);
 
   const Window& window() const { return window_; }
   const std::string& root() const { return root_; }
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  /// False when every CRC-32 is zero: the archive was written without them.
+  /// Returns false when every CRC-32 is zero, because the archive was written without checksums.
   bool has_checksums() const { return has_checksums_; }
+  /// Returns the entry `name`, or nullptr.
+  /// Lifetime: valid as long as this object.
   const ZipEntry* find(std::string_view name) const;
-  /// Where the entry's stored bytes begin in the window: reads and checks its local header.
+  /// Returns the offset of the entry's stored bytes in the window. Reads and checks the local
+  /// header.
   std::uint64_t data_offset(const ZipEntry& entry) const;
-  /// The whole content, inflated, checked against its CRC-32 (unless no entry has one). Corrupt
-  /// when longer than `limit_bytes`.
+  /// Returns the content, inflated and compared with its CRC-32 unless no entry has one.
+  /// Throws: Corrupt when the content is damaged or longer than `limit_bytes`.
   std::string content(const ZipEntry& entry, std::uint64_t limit_bytes) const;
-  /// The same, not compared with the CRC-32: the caller does that later.
+  /// Does the same without comparing the CRC-32, which the caller must do later.
   std::string unchecked(const ZipEntry& entry, std::uint64_t limit_bytes) const;
 
  private:

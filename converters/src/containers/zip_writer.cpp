@@ -30,7 +30,7 @@ std::uint32_t saturate(std::uint64_t value) {
   return is_big(value) ? kSaturated : static_cast<std::uint32_t>(value);
 }
 
-/// Bytes of the local header without its padding field's content.
+/// Returns the bytes of the local header without the content of its padding field.
 std::uint64_t header_bytes(std::uint64_t name_bytes, std::uint64_t data_bytes) {
   return kLocalBytes + name_bytes + (is_big(data_bytes) ? kZip64LocalBytes : 0) + 4;
 }

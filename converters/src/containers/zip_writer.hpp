@@ -1,7 +1,8 @@
 #pragma once
-// A zip archive whose entries and their sizes are known before their bytes: everything has its
-// place from the start, so pieces may be written in any order by several threads. Stored entries,
-// data at multiples of 64 bytes, zip64 where needed: what torch.load(mmap=True) maps.
+// Writes a zip archive whose entries and their sizes are known in advance. Every byte has its
+// offset from the start, so several threads may write pieces in any order. Entries are stored, data
+// begins at multiples of 64 bytes, and zip64 is used where needed, so torch.load(mmap=True) can map
+// the archive.
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -12,27 +13,30 @@
 
 namespace unishard::converters::torch {
 
+/// Thread safety: write() is thread-safe, finish() is not.
 class ZipWriter {
  public:
   struct Item {
     std::string name;  ///< without the root folder
     std::uint64_t bytes = 0;
   };
-  /// `begin` is where the archive starts in `file`; nothing is written yet. `file` must outlive
-  /// this.
+  /// Plans an archive that begins at byte `begin` of `file`. Writes nothing.
+  /// Lifetime: `file` must outlive this object.
+  /// Throws: Unsupported when a name is longer than 65535 bytes.
   ZipWriter(File& file, std::uint64_t begin, std::string root, std::vector<Item> items);
 
   std::size_t size() const { return entries_.size(); }
-  /// Absolute offset in the file of the item's first byte.
+  /// Returns the offset in the file of the item's first byte.
   std::uint64_t data_offset(std::size_t item) const { return entries_[item].data_offset; }
-  /// Absolute end of the archive, directory included.
+  /// Returns the end of the archive in the file, including the directory.
   std::uint64_t end_offset() const { return end_; }
 
-  /// Writes bytes of an item at `offset` in it. Thread-safe; each byte exactly once, any order.
+  /// Writes bytes of an item from byte `offset` on. Each byte must be written exactly once, in any
+  /// order. Thread-safe.
   void write(std::size_t item, std::uint64_t offset, std::span<const std::byte> bytes);
   void write(std::size_t item, std::string_view whole);
-  /// Writes headers and the directory. Once, after all bytes. Throws Internal naming an item that
-  /// misses bytes. Does not sync.
+  /// Writes headers and directory. Does not sync. Call it once, after all bytes.
+  /// Throws: Internal, naming an item of which bytes were not written.
   void finish();
 
  private:

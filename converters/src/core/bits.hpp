@@ -1,5 +1,6 @@
 #pragma once
-// Float conversions on bit patterns, written without branches so that loops over them vectorise.
+// Float conversions on bit patterns, without branches so that loops over them vectorise. Round to
+// nearest, ties to even.
 #include <bit>
 #include <cstdint>
 

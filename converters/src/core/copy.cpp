@@ -11,13 +11,13 @@
 namespace unishard::converters {
 namespace {
 
-/// A piece that fits a buffer, and the sink's fragment that it is a part of.
+/// A range that fits a buffer, and the sink's fragment that it is a part of.
 struct Piece {
   std::size_t fragment = 0;
   ElementRange range;
 };
 
-/// Refuses a plan that copy() cannot carry out, before any byte is written; returns whether any
+/// Refuses a plan that copy() cannot carry out, before any byte is written. Returns true when a
 /// tensor changes its type.
 bool check_plan(const CopyPlan& plan) {
   const auto& from = plan.source->catalog().tensors;
@@ -41,13 +41,14 @@ bool check_plan(const CopyPlan& plan) {
   return converts;
 }
 
-/// Cuts at boundaries of the source, so that neighbours share no chunk of it.
+/// Cuts at boundaries of the source, so that no two pieces share a chunk of the source.
 std::vector<Piece> cut(const CopyPlan& plan, const std::vector<Fragment>& fragments,
                        std::uint64_t piece_bytes) {
   const Boundary boundary = [&plan](std::uint32_t tensor, std::uint64_t element) {
     return plan.source->read_boundary(plan.tensor_map[tensor], element);
   };
-  // One by one: neighbours may be equal, when a sink wants the same elements in several places.
+  // Fragments are cut one by one, because a sink may request the same elements in several
+  // fragments.
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < fragments.size(); ++i) {
     for (const Fragment& part :
@@ -58,7 +59,7 @@ std::vector<Piece> cut(const CopyPlan& plan, const std::vector<Fragment>& fragme
   return pieces;
 }
 
-/// Of each fragment, whose pieces lie in order.
+/// Returns the digest of each fragment. Its pieces lie in order.
 std::vector<PartDigest> combine(const Catalog& target, const std::vector<Fragment>& fragments,
                                 const std::vector<Piece>& pieces,
                                 const std::vector<std::uint64_t>& crcs) {

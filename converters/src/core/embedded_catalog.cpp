@@ -15,7 +15,7 @@ namespace {
 constexpr int kVersion = 1;
 constexpr std::string_view kMaster = "fp32_master";
 
-/// Which state stands for a parameter: the lowest. 3 never does.
+/// Rank of a state as representative of its parameter: the lowest represents it, 3 never does.
 int model_rank(const TensorInfo& tensor) {
   if (tensor.state == state::kWeights) return 0;
   if (tensor.state == state::kFp32) return 1;

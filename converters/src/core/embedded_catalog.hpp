@@ -1,6 +1,8 @@
 #pragma once
-// A catalog in a format that only knows named tensors (safetensors, HDF5, a torch.save file): every
-// tensor gets a path, and what paths cannot say goes along as one JSON text.
+// Stores a catalog in a format that knows only named tensors (safetensors, HDF5, torch.save): each
+// tensor gets a path, and one JSON text, the embedded catalog, holds everything that paths cannot
+// express.
+// Thread safety: pure functions.
 #include "unishard/format/catalog.hpp"
 
 #include <string>
@@ -9,27 +11,29 @@
 
 namespace unishard::converters {
 
-/// One path per tensor: `model_prefix` + fqn for the tensor that stands for its parameter (16-bit
-/// weights, else fp32, else buffer), "optimizer.state.<fqn>.<state>" for the others, where fp32
-/// beside 16-bit weights is called fp32_master.
+/// Returns one path per tensor: `model_prefix` + fqn for the tensor that represents its parameter
+/// (16-bit weights, else fp32, else buffer), and "optimizer.state.<fqn>.<state>" for the others.
+/// fp32 beside 16-bit weights is called fp32_master.
 std::vector<std::string> flat_paths(const Catalog& catalog, std::string_view model_prefix);
 
-/// Where safetensors and HDF5 files keep the text.
+/// Metadata key of the embedded catalog in safetensors and HDF5 files.
 inline constexpr std::string_view kCatalogKey = "unishard.catalog";
 
-/// True when paths do not say it all: states other than weights, groups, client state, ... A
-/// catalog of plain weights needs no text; its step alone is no reason.
+/// Returns true when paths do not express the whole catalog: states other than weights, groups,
+/// client state and so on. A catalog of plain weights needs no text; its step alone is no reason
+/// for one.
 bool needs_text(const Catalog& catalog);
 
-/// Drops the parts of sections that no manifest can hold; each becomes a note.
+/// Removes the unreadable_parts() of the catalog and appends a line to `notes` for each.
 void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes);
 
-/// `paths`: one per tensor.
+/// Returns the embedded catalog. `paths` has one entry per tensor.
 std::string catalog_text(const Catalog& catalog, const std::vector<std::string>& paths);
 
-/// The way back: gives the tensors of `catalog`, whose fqns are paths, their fqn, state and group,
-/// and takes the other sections from `text`. Returns which tensors the text knows. Throws Corrupt
-/// naming `where` for a text that catalog_text() does not write.
+/// Restores a catalog from `text`: gives the tensors of `catalog`, whose fqns are paths, their fqn,
+/// state and group, and takes the other sections from the text. Returns for each tensor whether the
+/// text knows it.
+/// Throws: Corrupt or Unsupported, naming `where`, for a text that catalog_text() does not write.
 std::vector<bool> restore_catalog(std::string_view text, Catalog& catalog,
                                   const std::string& where);
 

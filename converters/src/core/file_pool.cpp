@@ -20,7 +20,8 @@ std::shared_ptr<File> FilePool::get(const Path& path) {
   return slot.file;
 }
 
-// False when all are in use. Nobody can begin to use one meanwhile: get() needs the mutex.
+// Returns false when all files are in use. No thread can begin to use one meanwhile, because get()
+// needs the mutex.
 bool FilePool::close_oldest() {
   Slot* oldest = nullptr;
   for (auto& [path, slot] : slots_) {

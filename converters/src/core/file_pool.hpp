@@ -1,6 +1,6 @@
 #pragma once
-// Files that are open only while they are in use: a checkpoint of many ranks has more files than a
-// process may open.
+// Files that are open only while they are in use, because a checkpoint of many ranks has more files
+// than a process may open.
 #include "unishard/format/storage.hpp"
 
 #include <cstddef>
@@ -13,14 +13,15 @@
 
 namespace unishard::converters {
 
-/// Hands out open files, and closes those that were not used for long and that nobody holds.
-/// Thread-safe. Errors of closing are those of the call that made it necessary.
+/// Returns open files, and closes the least recently used ones that no caller holds. Thread-safe.
+/// Throws: get() also throws the error of closing another file.
 class FilePool {
  public:
   using Open = std::function<std::unique_ptr<File>(const Path&)>;
-  /// `open` is called for a path each time it is needed and not open; never twice at once.
+  /// `open` is called for a path whenever the file is needed and not open, and never concurrently.
   explicit FilePool(Open open, std::size_t open_files = 128);
 
+  /// Returns the open file `path`. The pool does not close it while the result is held.
   std::shared_ptr<File> get(const Path& path);
 
  private:
@@ -38,10 +39,11 @@ class FilePool {
   std::uint64_t clock_ = 0;
 };
 
-/// A pool of files for reading.
+/// Returns a pool of files for reading.
+/// Lifetime: `storage` must outlive the pool.
 std::shared_ptr<FilePool> reading_pool(Storage& storage);
 
-/// A file of a pool, which it keeps alive.
+/// A file of a pool; keeps the pool alive. close() does nothing.
 class PooledFile final : public File {
  public:
   PooledFile(std::shared_ptr<FilePool> pool, Path path);

@@ -9,8 +9,8 @@
 namespace unishard::converters {
 namespace {
 
-/// Without a trailing slash, and with links to folders resolved, so that the result replaces no
-/// link.
+/// Returns the path without a trailing slash and with links to folders resolved, so that the result
+/// replaces no link.
 Path real_output(Storage& storage, const Path& output) {
   Path plain = output.has_filename() ? output : output.parent_path();
   if (storage.kind(plain) != EntryKind::Directory) return plain;
@@ -63,7 +63,7 @@ PartialOutput::~PartialOutput() {
   try {
     storage_.remove_tree(partial_);
   } catch (...) {
-    // Its name carries ".partial-": nothing takes it for a result.
+    // Readers skip names with ".partial-".
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// One result, a file or a folder, that appears by a single rename: `<output>.partial-<32
-// hexadecimal digits>` is written, then renamed. The destructor removes what was not published.
+// A result, one file or one folder, that appears by a single rename: it is written as
+// `<output>.partial-<32 hexadecimal digits>`, then renamed. The destructor removes what was not
+// published.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/output_lock.hpp"
 #include "unishard/format/storage.hpp"
@@ -10,12 +11,14 @@
 
 namespace unishard::converters {
 
+/// Not thread-safe.
 class PartialOutput {
  public:
   enum class Shape : std::uint8_t { File, Folder };
-  /// Makes the parent folder, locks `output` for its life, removes what dead writers of the same
-  /// output left, and makes the partial folder for Folder. A link to a folder stands for that
-  /// folder. In all processes but the first it only knows the names.
+  /// Creates the parent folder, locks `output` for the life of this object, removes what dead
+  /// writers of the same output left, and creates the partial folder for Shape::Folder. A link to a
+  /// folder stands for that folder. Processes other than share.rank 0 only learn the names.
+  /// Lifetime: `storage` must outlive this object.
   /// Throws: AlreadyExists for an existing file, a folder that is not empty or a dangling link;
   /// Busy, naming the other writer, when another process is writing the same output.
   PartialOutput(Storage& storage, const Path& output, Shape shape, const WorkSplit& share = {});
@@ -24,11 +27,14 @@ class PartialOutput {
   PartialOutput& operator=(const PartialOutput&) = delete;
 
   const Path& path() const { return partial_; }   ///< write here
-  const Path& output() const { return output_; }  ///< what it will be called
-  /// Makes the names in a partial folder and below it durable. Pre: all files are synced.
+  const Path& output() const { return output_; }  ///< the final name
+  /// Makes the names in and below a partial folder durable.
+  /// Pre: all files are synced.
   void sync();
-  /// Renames, syncs the parent. Pre: everything below path() is durable. Throws AlreadyExists when
-  /// something has the name by now, which then stays as it is; Busy when the lock was lost.
+  /// Renames the result and syncs the parent folder.
+  /// Pre: everything below path() is durable.
+  /// Throws: AlreadyExists when the name exists by now, which then stays unchanged; Busy when the
+  /// lock was lost.
   void publish();
 
  private:

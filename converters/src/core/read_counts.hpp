@@ -1,5 +1,4 @@
 #pragma once
-// Bytes that a source gave, by whether a checksum covers them.
 #include "unishard/converters/source.hpp"
 
 #include <atomic>
@@ -7,7 +6,7 @@
 
 namespace unishard::converters {
 
-/// Thread-safe.
+/// Counts the bytes that a source returned, by whether a checksum covers them. Thread-safe.
 class ReadCounts {
  public:
   void add(bool is_covered, std::uint64_t bytes) { (is_covered ? covered_ : uncovered_) += bytes; }

@@ -6,7 +6,7 @@
 
 namespace unishard::converters {
 
-// The largest first, each to the process that has the least so far.
+// Assigns the largest output first, always to the process with the fewest bytes so far.
 std::vector<bool> owned(std::span<const std::uint64_t> bytes, const WorkSplit& share) {
   std::vector<std::size_t> order(bytes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -13,7 +13,7 @@
 namespace unishard::converters {
 namespace {
 
-/// A name that gives a format away. `prefix` and `suffix` must both match.
+/// A file name that identifies a format. `prefix` and `suffix` must both match.
 struct Sign {
   std::string_view prefix, suffix, format, text;
 };

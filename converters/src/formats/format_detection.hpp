@@ -1,6 +1,6 @@
 #pragma once
-// What can be told of a path from names and first bytes alone, for messages that say what a thing
-// is instead of what it is not.
+// Recognises paths by names and first bytes alone, so that messages can say what a path is instead
+// of only what it is not.
 #include "unishard/format/storage.hpp"
 
 #include <optional>
@@ -8,18 +8,19 @@
 
 namespace unishard::converters {
 
-/// A format that UniShard recognises and does not read.
+/// A format that UniShard recognises but does not read.
 struct ForeignFormat {
-  std::string name;  ///< "deepspeed"
-  std::string text;  ///< "a DeepSpeed checkpoint (ZeRO, files like zero_pp_rank_0_...)"
+  std::string name;  ///< for example "deepspeed"
+  /// For example "a DeepSpeed checkpoint (ZeRO, files like zero_pp_rank_0_...)".
+  std::string text;
 };
 
-/// Looks at a folder, at the tag that its `latest` names, and at its sub-folders; or at a file's
+/// Looks at a folder, at the tag that its `latest` names and at its sub-folders, or at a file's
 /// first bytes.
 std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& path);
 
-/// Why a path that nothing recognised cannot be read: missing, empty, only interrupted saves, a
-/// part of a native checkpoint, or plainly unknown.
+/// Returns why an unrecognised path cannot be read: it is missing, empty, holds only interrupted
+/// saves, is a part of a native checkpoint, or is unknown.
 std::string explain_unknown(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters

@@ -1,5 +1,5 @@
-// The one list of formats. A path is tried in this order; recognising must be cheap and must not
-// throw for a path of another format.
+// The list of formats. A path is tried in this order. Recognition must be cheap and must not throw
+// for a path of another format.
 #include "unishard/converters/registry.hpp"
 
 #include "unishard/format/checkpoint_folder.hpp"
@@ -34,7 +34,7 @@ struct Row {
   bool (*recognises)(Storage&, const Path&);
   Opener open;
   Maker make;
-  /// Of one checkpoint, not of a folder of them. Null: recognises() says it.
+  /// Recognises one checkpoint, not a folder of them. Null: recognises() decides.
   bool (*is_one)(Storage&, const Path&) = nullptr;
   std::string_view tagless = {};  ///< "an HDF5 file": what a checkpoint without tags is called
 };
@@ -42,7 +42,7 @@ struct Row {
 bool is_native(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return false;
   if (storage.kind(path / kManifestFile) == EntryKind::File) return true;
-  // A writer may remove the tags of one list before they are looked at; then others are there.
+  // A writer may remove the tags of one list before they are examined; a new list then has others.
   constexpr int kTries = 3;
   for (int i = 0; i < kTries; ++i) {
     for (const Entry& entry : storage.list(path)) {
@@ -55,7 +55,7 @@ bool is_native(Storage& storage, const Path& path) {
   return false;
 }
 
-/// Also without its manifest: shards that nothing completes.
+/// Also true without a manifest, for the shards of an incomplete checkpoint.
 bool is_native_tag(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return false;
   if (storage.kind(path / kManifestFile) != EntryKind::Missing) return true;
@@ -71,7 +71,7 @@ bool is_safetensors(Storage& storage, const Path& path) {
   return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
 }
 
-/// For formats without tags, which open_source() refuses.
+/// For formats without tags: open_source() refuses a tag for them.
 template <auto Open>
 std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
                                    const std::optional<std::string>&) {
@@ -166,7 +166,7 @@ const Row* find_row(Storage& storage, const Path& path) {
   return nullptr;
 }
 
-/// The format of which `folder` is one checkpoint; empty when it is none.
+/// Returns the format of the checkpoint `folder`; empty when it is none.
 std::string format_of_one(Storage& storage, const Path& folder) {
   const auto* row = std::ranges::find_if(kFormats, [&](const Row& each) {
     return (each.is_one != nullptr ? each.is_one : each.recognises)(storage, folder);

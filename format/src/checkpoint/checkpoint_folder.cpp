@@ -110,7 +110,7 @@ Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<
     not_found(path, fmt::format("no complete checkpoint with tag {}", quote(*tag)),
               list_tags(storage, path));
   }
-  // A writer may remove the tag at any moment, and has moved `latest` before.
+  // A writer that removes the tag has moved `latest` before.
   std::optional<std::string> latest = read_latest(storage, path);
   while (latest) {
     const std::string name = latest.value_or("");

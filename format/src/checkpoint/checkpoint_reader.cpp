@@ -21,8 +21,9 @@ struct CheckpointReader::Impl {
   Manifest manifest;
   std::vector<std::unique_ptr<ShardReader>> shards;
   std::vector<StoredFragment> fragments;  // by (tensor, begin)
-  std::vector<std::size_t> first;    // tensor -> its first fragment; one past the last at the end
-  std::vector<std::size_t> masters;  // derived tensor -> its fp32 state
+  // Index of each tensor's first fragment; one more entry at the end.
+  std::vector<std::size_t> first;
+  std::vector<std::size_t> masters;  // index of each derived tensor's fp32 state
 
   void open(Storage& storage) {
     if (storage.kind(folder / kManifestFile) == EntryKind::Missing) {
@@ -40,8 +41,8 @@ struct CheckpointReader::Impl {
     }
   }
 
-  // A shard with holes claims large tables at no cost: what all of them take is known before the
-  // first is read.
+  // Checks the memory of all tables before the first is read: a sparse file claims large tables at
+  // no cost.
   void check_table_memory() const {
     MemoryBudget memory(
         fmt::format("{}: the tables of {} shards", folder.native(), manifest.shards.size()));
@@ -94,7 +95,7 @@ struct CheckpointReader::Impl {
     return shards[fragment.shard]->rows()[fragment.row];
   }
 
-  // Every element exactly once, and the digest that the manifest promises.
+  // Checks that the fragments hold every element exactly once, and have the digest in the manifest.
   void check_coverage(std::size_t number) const {
     const TensorInfo& tensor = manifest.catalog.tensors[number];
     const auto fail = [&](const std::string& problem) {
@@ -143,7 +144,7 @@ struct CheckpointReader::Impl {
     }
   }
 
-  // The fragment that holds `element` and those behind it.
+  // Returns the fragment that holds `element` and those after it.
   std::span<const StoredFragment> fragments_from(std::size_t tensor, std::uint64_t element) const {
     const auto all = of(tensor);
     return {std::ranges::upper_bound(all, element, {},

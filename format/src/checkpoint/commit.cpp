@@ -49,8 +49,8 @@ bool has_committed_tag(Storage& storage, const Path& folder) {
   });
 }
 
-/// The tag that the file `latest` names, if any. What the file holds otherwise is replaced; what is
-/// no file cannot be.
+/// Returns the tag that the file `latest` names, if it names one. A file with other content will be
+/// replaced; something that is not a file cannot be.
 std::optional<std::string> readable_latest(Storage& storage, const Path& folder) {
   try {
     return read_latest(storage, folder);
@@ -60,8 +60,8 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
   }
 }
 
-// Tensor digests and statistics from the shards' tables as they are on disk. Opening each shard
-// checks it.
+// Combines tensor digests and statistics from the shards' tables as they are on disk. Opening a
+// shard checks it.
 void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) {
   struct Part {
     ElementRange range;
@@ -97,10 +97,12 @@ void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) 
   }
 }
 
-/// Damage is not what a reader of this file should hear of when someone has moved the folder.
+/// Reports a moved staging folder as such, before readers report the missing files as damage.
 void require_staging(Storage& storage, const Path& staging) {
   if (storage.kind(staging) == EntryKind::Directory) return;
-  raise(ErrorCode::Io, fmt::format("{} is gone while a checkpoint is written", staging.native()),
+  raise(ErrorCode::Io,
+        fmt::format("{} was moved or removed while a checkpoint was being written to it",
+                    staging.native()),
         "do not move or remove the folder of a running save; nothing was published");
 }
 
@@ -157,7 +159,7 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
   }
 }
 
-/// Other writers hold the lock of `latest` while they publish.
+/// How long to wait for `latest`: other writers hold its lock while they publish.
 constexpr std::chrono::seconds kLatestPatience{60};
 
 LatestMove::LatestMove(Storage& storage, Path file, std::string_view text)
@@ -231,7 +233,7 @@ const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntr
   return manifest_;
 }
 
-/// Other processes may remove or create the name between a look and the move: then again.
+/// Tries again when another process creates or removes the name between the check and the move.
 void SaveTransaction::move_into_place() {
   constexpr int kTries = 10;
   const Path published = folder_ / tag_;

@@ -17,7 +17,7 @@
 namespace unishard {
 namespace {
 
-/// "process 4711 (train_gpt) on node3 since 2026-01-31 12:00:00 UTC"
+/// Returns, for example, "process 4711 (train_gpt) on node3 since 2026-01-31 12:00:00 UTC".
 std::string describe_this_process() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"an unknown host"};

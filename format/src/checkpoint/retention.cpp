@@ -11,7 +11,7 @@
 namespace unishard {
 namespace {
 
-/// Why the checkpoint does not count as a whole one; empty when it is whole.
+/// Returns why the checkpoint is not whole; empty when it is.
 std::string damage_of(Storage& storage, const Path& tag_folder) {
   try {
     const CheckpointReader opened(storage, tag_folder);
@@ -21,7 +21,8 @@ std::string damage_of(Storage& storage, const Path& tag_folder) {
   }
 }
 
-/// Why a checkpoint that need not be kept is not removed; empty when it may be.
+/// Returns why a checkpoint that is not among the newest must be kept; empty when it may be
+/// removed.
 std::string reason_to_stay(Storage& storage, const Path& tag_folder) {
   const auto foreign = detail::find_foreign_entry(storage, tag_folder);
   if (foreign) return fmt::format("it holds {}, which UniShard did not write", quote(*foreign));
@@ -32,8 +33,8 @@ bool is_gone(Storage& storage, const Path& tag_folder) {
   return storage.kind(tag_folder / kManifestFile) == EntryKind::Missing;
 }
 
-/// Hides one checkpoint unless `latest` has come to name it. Returns its new name, or nothing when
-/// another process was first.
+/// Hides a checkpoint unless `latest` names it by now. Returns its new name, or nullopt when
+/// another process removed it first.
 std::optional<std::string> hide(Storage& storage, const Path& folder, const std::string& tag) {
   const OutputLock lock = OutputLock::beside(storage, folder / tag);
   if (read_latest(storage, folder) == tag) return std::nullopt;

@@ -23,7 +23,7 @@ bool is_own_file(std::string_view name) {
          (is_container && (name.starts_with("shard-") || name.starts_with("base-")));
 }
 
-/// Runs `remove`; what is missing is done, any other failure is reported.
+/// Runs `remove`. A missing entry is no failure; any other failure is reported.
 template <class Remove>
 void try_to(const std::string& name, const ReportKept& report, const Remove& remove) {
   try {
@@ -42,13 +42,13 @@ void ignore_missing(const Call& call) {
   }
 }
 
-/// Pre: the lock of the name that `entry` was made from is held.
+/// Pre: the caller holds the lock of the name from which `entry` was made.
 void remove_staging(Storage& storage, const Path& folder, const Entry& entry,
                     const ReportKept& report) {
   try_to(entry.name, report, [&] {
     const Path path = folder / entry.name;
     if (entry.kind != EntryKind::Directory) return storage.remove_file(path);
-    // A new name first: a writer that is wrongly taken for dead then fails, and publishes nothing.
+    // Renames first: a writer that was wrongly taken for dead then fails, and publishes nothing.
     const std::string name(unmarked_name(entry.name, kPartialMark));
     const bool is_whole = storage.kind(path / kManifestFile) == EntryKind::File;
     const Path hidden =

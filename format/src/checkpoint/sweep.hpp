@@ -1,6 +1,6 @@
 #pragma once
-// Removing checkpoints and what dead writers left, without touching what UniShard did not write.
-// Other processes may remove the same things at the same time: what is gone is done.
+// Removes checkpoints and what dead writers left, but nothing that UniShard did not write. A file
+// that another process removes at the same time counts as removed.
 #include "unishard/format/storage.hpp"
 
 #include <functional>
@@ -10,27 +10,29 @@
 
 namespace unishard::detail {
 
-/// The name of the first entry of a checkpoint's folder that UniShard did not write; nothing when
-/// all are its own. Files that NFS keeps for programs that have them open (".nfs...") do not count.
+/// Returns the name of the first entry in a checkpoint's folder that UniShard did not write, or
+/// nullopt. Files that NFS keeps for programs that have them open (".nfs...") do not count.
 std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_folder);
 
-/// True when at least one file in the folder has a name that UniShard gives.
+/// Returns true when at least one file in the folder has a name that UniShard gives.
 bool holds_own_file(Storage& storage, const Path& tag_folder);
 
-/// Removes the files that UniShard writes into a checkpoint's folder, then the folder if it is
-/// empty; otherwise throws AlreadyExists naming what is left. Missing is fine.
+/// Removes the files in `folder` that have names of UniShard's, then the folder if it is empty. A
+/// missing folder is no error.
+/// Throws: AlreadyExists, naming an entry that is left.
 void remove_checkpoint(Storage& storage, const Path& folder);
 
-/// Receives the name of what could not be removed and why.
+/// Receives the name of an entry that could not be removed, and the reason.
 using ReportKept = std::function<void(const std::string& name, const std::string& reason)>;
 
-/// Removes `<name>.partial-<id>` of every dead writer of `name`. Pre: the caller has the lock of
-/// `name`, so that no living writer has one, or has just renamed its own.
+/// Removes the staging folders `<name>.partial-<id>` of dead writers.
+/// Pre: the caller holds the lock of `name`. No other writer of `name` is then alive.
 void remove_dead_staging(Storage& storage, const Path& folder, std::string_view name,
                          const ReportKept& report);
 
-/// Removes what interrupted removals left, staging of any name that is older than a day and whose
-/// lock is free, and lock files that old. Throws only when the folder cannot be listed.
+/// Removes what interrupted removals left, and staging folders and lock files that are older than a
+/// day and whose lock is free.
+/// Throws: Error when the folder cannot be listed.
 void sweep(Storage& storage, const Path& folder, const ReportKept& report);
 
 }  // namespace unishard::detail

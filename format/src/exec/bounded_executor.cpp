@@ -82,7 +82,7 @@ void run_bounded(std::size_t count, const TransferOptions& options,
       for (unsigned i = 1; i < std::min<std::size_t>(options.threads, count); ++i)
         threads.emplace_back(run);
     } catch (const std::system_error&) {
-      // A limit on processes (ulimit -u): those that are there do the work.
+      // The limit on processes (ulimit -u) is reached: the threads that started do the work.
     }
     run();
   }

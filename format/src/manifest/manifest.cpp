@@ -27,7 +27,7 @@ constexpr std::string_view kHead = "{\"crc64\":\"";
 constexpr std::string_view kHeadEnd = "\",\n";
 constexpr std::size_t kHeadBytes = kHead.size() + 16 + kHeadEnd.size();
 
-// JSON has no infinity: a sum that left double's range is written as the largest double.
+// JSON has no infinity: a sum that exceeds the range of double is written as the largest double.
 double finite(double value) {
   return std::clamp(value, -std::numeric_limits<double>::max(), std::numeric_limits<double>::max());
 }
@@ -107,7 +107,7 @@ std::vector<std::string> names_from_json(const Fields& fields, std::string_view 
   return names;
 }
 
-/// One item per line; none of them is JSON for longer than that.
+/// Appends one item per line. Each item is a JSON tree only until its line is written.
 template <class Item>
 void append_lines(std::string& out, std::string_view key, const std::vector<Item>& items) {
   out += fmt::format("\"{}\":[", key);
@@ -124,7 +124,7 @@ Json optional_section(const Fields& fields, std::string_view key) {
   return fields.has(key) ? fields.at(key) : Json();
 }
 
-// `items` are the tensors; each is a tree only while it is read.
+// `items` are the texts of the tensors. Each is a JSON tree only while it is read.
 void read_tensors(const Fields& fields, std::span<const std::string_view> items, Catalog& catalog) {
   fields.array("tensors", limits::kTensors);
   fields.check_count("tensors", items.size(), limits::kTensors);
@@ -177,7 +177,7 @@ void read_shards(const Fields& fields, Manifest& manifest) {
   }
 }
 
-// The version comes first: a newer file may mean something else by every other field.
+// The version is checked first, because a newer version may change the meaning of any other field.
 void check_version(const Fields& fields) {
   if (fields.text("format") != kFormatName)
     fields.fail("format", fmt::format("{} is not {}", quote(fields.text("format")), kFormatName));

@@ -65,7 +65,7 @@ Json to_json(const ShardEntry& entry) {
 
 namespace {
 
-// A plain name inside the folder: nothing that could lead outside of it.
+// Refuses a name that could lead outside the checkpoint's folder.
 void check_file_name(const detail::Fields& fields, const std::string& name) {
   if (name.empty() || name.size() > 255 || name.front() == '.' ||
       name.find('/') != std::string::npos || name.find('\0') != std::string::npos) {

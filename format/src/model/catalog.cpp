@@ -146,7 +146,7 @@ std::uint64_t Catalog::stored_bytes() const {
 
 std::vector<UnreadablePart> unreadable_parts(const Catalog& catalog) {
   JsonLimits inside;
-  --inside.depth;  // the manifest is around a section
+  --inside.depth;  // the manifest object encloses the section
   std::vector<UnreadablePart> parts;
   for (const auto& [name, member] : Catalog::sections()) {
     const Json& section = catalog.*member;

@@ -73,8 +73,8 @@ double widen(std::uint32_t bits, int exponent_bits, int mantissa_bits, bool has_
   return negative ? -value : value;
 }
 
-/// An 8-bit float of the "fnuz" kind: no infinity, no negative zero, whose pattern is the one NaN,
-/// and a bias that is one higher.
+/// Widens an 8-bit "fnuz" float: no infinity, NaN only in place of negative zero, and a bias one
+/// higher.
 double widen_fnuz(std::uint8_t bits, int exponent_bits, int mantissa_bits) {
   if (bits == 0x80) return std::numeric_limits<double>::quiet_NaN();
   const int mantissa = bits & ((1 << mantissa_bits) - 1);

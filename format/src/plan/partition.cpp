@@ -13,12 +13,12 @@ struct Place {
   std::size_t slot = 0;
 };
 
-// A unit with the tensors of each of its parameters that are cut as its flat vector is.
+// A unit with, for each parameter, the tensors that are partitioned like its flat vector.
 struct FlatUnit {
   FlatLayout layout;
   std::vector<std::vector<std::uint32_t>> tensors;  // [slot]
 
-  // Slots lie in order and apart: those of a rank are a run.
+  // Slots are sorted and disjoint, so those of a rank are consecutive.
   void append_owned(std::uint32_t rank, std::uint32_t world_size,
                     std::vector<Fragment>& out) const {
     const std::uint64_t shard = layout.shard_length(world_size);
@@ -49,7 +49,7 @@ struct Cut {
   std::uint64_t element = 0;
 };
 
-// The concatenation of replicated tensors, cut into byte-balanced runs.
+// The concatenation of the replicated tensors, cut into ranges of about equal bytes.
 class Spread {
  public:
   explicit Spread(const Catalog& catalog) : catalog_(catalog) {}
@@ -85,7 +85,7 @@ class Spread {
 
   const Catalog& catalog_;
   std::vector<std::uint32_t> tensors_;
-  std::vector<std::uint64_t> ends_;  // byte where each tensor ends in the concatenation
+  std::vector<std::uint64_t> ends_;  // byte offset in the concatenation where each tensor ends
   std::uint64_t total_ = 0;
 };
 

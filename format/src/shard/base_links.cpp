@@ -29,7 +29,7 @@ BaseLinks::~BaseLinks() {
   if (kept_) return;
   try {
     remove_unless({});
-  } catch (const std::exception&) {  // they lie in a staging folder, which goes as a whole
+  } catch (const std::exception&) {  // the staging folder is removed with them
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// The files of earlier saves beside a shard that is being written: linked before anything is
-// compared, so that nobody's deletion takes them away, and removed again where no chunk is shared.
+// Hard links to the files of earlier saves, in the folder of a shard that is being written. They
+// are made before any chunk is compared, so that another process cannot delete the files meanwhile;
+// links of which no chunk is used are removed.
 #include "unishard/format/shard_base.hpp"
 
 #include <algorithm>
@@ -10,24 +11,29 @@
 
 namespace unishard::detail {
 
-/// find() is thread-safe, the rest is not.
+/// Thread safety: find() is thread-safe, the other functions are not.
 class BaseLinks {
  public:
-  /// Links the base's files into `folder`. A file that cannot be linked (no hard links here, or it
-  /// is gone) is not shared with.
+  /// Links the files of `base` into `folder`. Ignores a file that is missing or that the file
+  /// system does not link.
+  /// Lifetime: `storage` must outlive this object.
+  /// Throws: what Storage::hard_link() throws, except Unsupported and NotFound.
   BaseLinks(Storage& storage, Path folder, std::shared_ptr<const ShardBase> base);
-  /// Removes what keep() has not kept.
+  /// Removes all links unless keep() was called.
   ~BaseLinks();
   BaseLinks(const BaseLinks&) = delete;
   BaseLinks& operator=(const BaseLinks&) = delete;
 
   bool is_empty() const { return std::ranges::find(linked_, true) == linked_.end(); }
+  /// Do the same as ShardBase::find(); the first returns nullptr when the chunk's file is not
+  /// linked.
   const ChunkRow* find(const DataSetEntry& set, std::uint64_t chunk) const;
   const ShardBase::Known* find(const TensorInfo& tensor, ElementRange range) const {
     return base_->find(tensor, range);
   }
-  /// Keeps the links that `tables` (chunk tables with rows that find() gave) point to and removes
-  /// the others; the rows then point into the files that are returned.
+  /// Keeps the links that `tables` use and removes the others. Renumbers ChunkRow::file in `tables`
+  /// for the files that it returns.
+  /// Pre: the rows that point into a base come from find().
   std::vector<BaseFile> keep(std::vector<std::vector<ChunkRow>>& tables);
 
  private:
@@ -36,7 +42,7 @@ class BaseLinks {
   Storage& storage_;
   const Path folder_;
   const std::shared_ptr<const ShardBase> base_;
-  std::vector<bool> linked_;  ///< as base_->holders()
+  std::vector<bool> linked_;  ///< parallel to base_->holders()
   bool kept_ = false;
 };
 

@@ -11,12 +11,11 @@ namespace unishard {
 
 class ChunkCache {
  public:
-  using Bytes = std::shared_ptr<std::vector<std::byte>>;  ///< not changed while it is held
+  using Bytes = std::shared_ptr<std::vector<std::byte>>;  ///< not changed while shared
 
   explicit ChunkCache(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  /// `owner` tells the shards apart, `chunk` is the chunk's number there. nullptr when it is not
-  /// held.
+  /// Returns chunk `chunk` of the shard that `owner` identifies; nullptr when it is not cached.
   Bytes find(const void* owner, std::uint64_t chunk) {
     const std::scoped_lock lock(mutex_);
     for (auto item = items_.begin(); item != items_.end(); ++item) {
@@ -27,7 +26,7 @@ class ChunkCache {
     return nullptr;
   }
 
-  /// Memory for a chunk's bytes: that of a chunk which is no longer held, where there is one.
+  /// Returns memory for a chunk; reuses that of an evicted chunk when no reader still holds it.
   std::shared_ptr<std::vector<std::byte>> memory(std::size_t bytes) {
     const std::scoped_lock lock(mutex_);
     if (!spare_ || spare_.use_count() > 1) return std::make_shared<std::vector<std::byte>>(bytes);
@@ -36,6 +35,7 @@ class ChunkCache {
     return taken;
   }
 
+  /// Caches a chunk and evicts the least recently used ones beyond the capacity.
   void keep(const void* owner, std::uint64_t chunk, Bytes bytes) {
     const std::scoped_lock lock(mutex_);
     held_bytes_ += bytes->size();
@@ -55,7 +55,7 @@ class ChunkCache {
   };
   std::uint64_t capacity_bytes_;
   std::mutex mutex_;
-  std::list<Item> items_;  // most recently used first; a handful
+  std::list<Item> items_;  // most recently used first
   std::uint64_t held_bytes_ = 0;
   Bytes spare_;
 };

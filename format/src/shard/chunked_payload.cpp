@@ -11,15 +11,15 @@
 namespace unishard::detail {
 namespace {
 
-/// Whether a row of the base is of just these bytes, as they are. Behind what a contiguous data set
-/// of the base stores of its last chunk is padding, zero here as there.
+/// Returns true when the base stores just these bytes, uncompressed. A contiguous data set of the
+/// base may store fewer bytes of its last chunk; what follows them is zero padding here.
 bool is_plain(const ChunkRow& row, std::span<const std::byte> bytes, std::uint64_t crc) {
   if (row.filter_mask != kNoFilter || row.stored_bytes > bytes.size()) return false;
   if (row.stored_bytes < bytes.size()) crc = crc64(bytes.first(row.stored_bytes));
   return crc == row.crc64;
 }
 
-/// Whether two chunks store the same.
+/// Returns true when both chunks store the same bytes.
 bool is_same(const ChunkRow& a, const ChunkRow& b) {
   return a.filter_mask == b.filter_mask && a.stored_bytes == b.stored_bytes && a.crc64 == b.crc64;
 }
@@ -87,7 +87,7 @@ std::uint64_t ChunkedPayload::Open::digest() {
   return crc64_combine(crc, crc64_zeros(padding), padding);
 }
 
-// Empty when the chunk is to be stored as it is.
+// Returns the encoded chunk; empty when it is to be stored uncompressed.
 std::span<const std::byte> ChunkedPayload::encode(ChunkCodec& codec, std::size_t set,
                                                   std::span<const std::byte> bytes) {
   std::span<const std::byte> encoded;
@@ -97,7 +97,7 @@ std::span<const std::byte> ChunkedPayload::encode(ChunkCodec& codec, std::size_t
   return encoded;
 }
 
-/// Returns whether the chunk was written: the base does not hold it.
+/// Returns true when the chunk was written, false when the base holds it.
 bool ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const std::byte> bytes,
                            std::uint64_t crc) {
   const ChunkRow* const known = base_ != nullptr ? base_->find(sets_[set], chunk) : nullptr;
@@ -116,7 +116,7 @@ bool ChunkedPayload::store(std::size_t set, std::uint64_t chunk, std::span<const
   if (is_encoded) crc = crc64(encoded);
   row = {0, static_cast<std::uint32_t>(stored.size()), is_encoded ? kBothFilters : kNoFilter, crc,
          0};
-  // Equal bytes have equal codes, from one version of zstd at least.
+  // One version of zstd encodes equal bytes equally.
   if (known != nullptr && is_same(*known, row)) {
     row = *known;
     return false;

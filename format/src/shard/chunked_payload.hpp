@@ -1,7 +1,7 @@
 #pragma once
-// The payload of a shard whose data sets are in chunks: pieces in any order become whole chunks,
-// and the thread that completes one finds it in an earlier save, or encodes it and writes it where
-// HDF5 says.
+// Collects the payload of a shard that is stored in chunks. Bytes arrive in any order; the thread
+// that completes a chunk looks for it in the base, or else encodes it and writes it where HDF5
+// places it.
 #include "unishard/format/compression.hpp"
 #include "unishard/format/shard_entry.hpp"
 
@@ -20,19 +20,22 @@
 
 namespace unishard::detail {
 
-/// Thread-safe. Memory: a chunk for each that was begun and not completed, a few when pieces come
-/// about in order; and borrowed codecs.
+/// Thread-safe. Memory: one chunk for each that is begun and not complete (few when bytes arrive
+/// roughly in order), and borrowed codecs.
 class ChunkedPayload {
  public:
-  /// All refer to things that outlive it; `sets` are the container's, `base` may be null.
+  /// `sets` are the container's data sets; `base` may be null.
+  /// Lifetime: everything passed by reference, span or pointer must outlive this object.
   ChunkedPayload(File& file, Container& container, std::span<const DataSetEntry> sets,
                  std::uint64_t chunk_bytes, Compression how, const BaseLinks* base);
 
-  /// Bytes from `offset` of data set `set` on, within one chunk, and their CRC-64; each once.
-  /// Returns whether a chunk was completed that the base does not hold.
+  /// Adds the bytes from `offset` of data set `set` on, which lie in one chunk; `crc` is their
+  /// CRC-64. Returns true when this completed a chunk that the base does not hold.
+  /// Pre: each byte is added once.
   bool write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes,
              std::uint64_t crc);
-  /// After all were written; rows of chunks that were found are the base's.
+  /// Returns the chunk table of `set`. Rows of chunks found in the base are the base's.
+  /// Pre: all bytes were added.
   const std::vector<ChunkRow>& rows(std::size_t set) const { return rows_.at(set); }
 
  private:
@@ -40,11 +43,11 @@ class ChunkedPayload {
     std::uint64_t begin = 0, bytes = 0, crc64 = 0;
   };
   struct Open {
-    std::vector<std::byte> bytes;  ///< of the whole chunk; what is padding is zero
+    std::vector<std::byte> bytes;  ///< the whole chunk; padding is zero
     std::uint64_t missing = 0;
-    std::vector<Part> parts;  ///< those that came
+    std::vector<Part> parts;  ///< those that have arrived
 
-    std::uint64_t digest();  ///< of all bytes, once nothing is missing
+    std::uint64_t digest();  ///< CRC-64 of the chunk once nothing is missing
   };
 
   Open begin_chunk(std::size_t set, std::uint64_t chunk);
@@ -60,10 +63,11 @@ class ChunkedPayload {
   const Compression how_;
   const BaseLinks* const base_;
   std::vector<std::vector<ChunkRow>> rows_;
-  std::vector<CompressionGauge> gauges_;  ///< one per data set: they shrink differently
+  /// One per data set, because their compression ratios differ.
+  std::vector<CompressionGauge> gauges_;
   std::mutex mutex_;
   std::map<std::pair<std::size_t, std::uint64_t>, Open> open_;
-  std::vector<std::vector<std::byte>> spare_;  ///< memory of chunks that are complete
+  std::vector<std::vector<std::byte>> spare_;  ///< memory of completed chunks, for reuse
 };
 
 }  // namespace unishard::detail

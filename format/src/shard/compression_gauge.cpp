@@ -11,15 +11,15 @@
 namespace unishard::detail {
 namespace {
 
-/// Chunks that are always encoded, to learn what it costs; later one in kRetry is.
+/// The first kTrial chunks are always encoded, to measure the cost; afterwards one in kRetry is.
 constexpr std::uint64_t kTrial = 2, kRetry = 128;
-/// Bytes after which what was learned earlier counts half.
+/// After this many bytes, earlier measurements count half.
 constexpr double kMemory = 256.0 * (1 << 20);
 
-/// What compression_may_pay() writes: two blocks of those that File writes at once.
+/// Bytes that compression_may_pay() writes: two blocks of direct I/O.
 constexpr std::uint64_t kProbeBytes = std::uint64_t{4} << 20;
 
-/// Of the size that File writes directly, and of the kind that is saved.
+/// Returns one block of random float32 numbers, which compress like weights.
 HugeBuffer like_weights() {
   HugeBuffer buffer(std::size_t{2} << 20);
   std::minstd_rand random(1);

@@ -101,7 +101,8 @@ struct Container::Impl {
         ok(H5Gcreate2(file, name, H5P_DEFAULT, creation, H5P_DEFAULT), "create a group"), H5Gclose);
   }
 
-  // A 1-D data set, unwritten; returns it open. Contiguous and allocated, or in filtered chunks.
+  // Creates a 1-D data set without writing it and returns it open: contiguous and allocated, or in
+  // filtered chunks.
   Handle data_set(const std::string& name, hid_t type, std::uint64_t elements,
                   std::uint64_t chunk_elements = 0) const {
     const hsize_t dimension = elements;
@@ -113,10 +114,10 @@ struct Container::Impl {
       ok(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), "switch off filling");
     } else {
       const hsize_t chunk = chunk_elements;
-      const unsigned level = 1;  // the plug-in's, for those who write again; readers ignore it
+      const unsigned level = 1;  // for programs that rewrite the data set; readers ignore it
       ok(H5Pset_chunk(creation, 1, &chunk), "set the chunks");
       ok(H5Pset_shuffle(creation), "set the shuffle filter");
-      // Optional, so that HDF5 does not look for the plug-in: we encode.
+      // Optional, because HDF5 would otherwise look for the plug-in, although this code encodes.
       ok(H5Pset_filter(creation, kZstdFilter, H5Z_FLAG_OPTIONAL, 1, &level), "set the zstd filter");
     }
     ok(H5Pset_obj_track_times(creation, false), "switch off times");
@@ -166,7 +167,7 @@ struct Container::Impl {
     attribute(data, "elements", item.elements);
   }
 
-  // A virtual data set; relative names of files are looked for beside the container.
+  // Creates a virtual data set. HDF5 looks for relative file names in the container's folder.
   void create_virtual(const ContainerDataSet& item, const std::vector<ChunkRun>& runs) const {
     const hsize_t dimension = item.padded_elements;
     const Handle space(ok(H5Screate_simple(1, &dimension, nullptr), "create a space"), H5Sclose);
@@ -229,7 +230,7 @@ std::uint64_t Container::place_chunk(std::size_t data_set, std::uint64_t chunk, 
   const hsize_t first = chunk * self.sets.at(data_set).chunk_elements;
   self.target->raw_data_at.reset();
   self.target->places_raw_data = true;
-  // The driver looks at the place and not at the bytes.
+  // The driver uses the place and not the bytes.
   const herr_t placed =
       H5Dwrite_chunk(self.open_sets.at(data_set), H5P_DEFAULT, filter_mask, &first, bytes, &self);
   self.target->places_raw_data = false;

@@ -64,10 +64,10 @@ herr_t set_end_of_allocation(H5FD_t* file, H5FD_mem_t, haddr_t end) {
   return 0;
 }
 
-// The file itself may be longer: space is reserved in it.
+// The file itself may be longer, because space is reserved in it.
 haddr_t end_of_file(const H5FD_t* file, H5FD_mem_t) { return target_of(file).end; }
 
-// Allocated and not written yet reads as zeros.
+// Allocated bytes that are not written yet read as zeros.
 herr_t read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t at, std::size_t bytes, void* out) {
   std::memset(out, 0, bytes);
   return keep_failure(file, [&](File& target) {
@@ -94,7 +94,7 @@ hid_t registered_driver() {
     std::memset(&callbacks, 0, sizeof(callbacks));
 #if H5_VERSION_GE(1, 13, 0)
     callbacks.version = H5FD_CLASS_VERSION;
-    callbacks.value = static_cast<H5FD_class_value_t>(5748);  // any that no other driver has
+    callbacks.value = static_cast<H5FD_class_value_t>(5748);  // a number that no other driver has
 #endif
     callbacks.name = "unishard";
     callbacks.maxaddr = (haddr_t{1} << 62) - 1;

@@ -1,7 +1,7 @@
 #pragma once
-// A driver for libhdf5 that reads and writes through our File, so that what HDF5 writes fails,
-// syncs and goes past the page cache as everything else does. Raw data can be placed without being
-// written: the caller, who has the bytes, is told where they belong.
+// A driver for libhdf5 that reads and writes through File, so that HDF5's own writes report
+// failures, sync and bypass the page cache like all others. It can also place raw data without
+// writing it: the caller, which has the bytes, learns where they go.
 #include "unishard/format/storage.hpp"
 
 #include <hdf5.h>
@@ -13,19 +13,21 @@
 
 namespace unishard::detail {
 
-/// What the driver works on and what it tells. To HDF5 every access succeeds, because it crashes
-/// when it closes a file that cannot be written: look at `failure` after every HDF5 call. Shared
-/// with the driver: HDF5 may keep a file that it could not close until the program ends.
+/// State shared with the driver. To HDF5 every access succeeds, because HDF5 crashes when it closes
+/// a file that cannot be written. Check `failure` after every HDF5 call.
+/// Lifetime: shared, because HDF5 may keep a file that it could not close until the program ends.
 struct Hdf5Target {
-  File* file = nullptr;          ///< null, after a failure too: what HDF5 still writes goes nowhere
-  std::uint64_t end = 0;         ///< of what HDF5 has allocated
-  bool places_raw_data = false;  ///< do not write it (HDF5 counts its global heap as raw data too)
-  std::optional<std::uint64_t> raw_data_at = {};  ///< where it was last to be written
-  std::exception_ptr failure = nullptr;           ///< what `file` threw
+  File* file = nullptr;   ///< null after a failure too: HDF5's further writes are dropped
+  std::uint64_t end = 0;  ///< bytes that HDF5 has allocated
+  /// Place raw data without writing it. HDF5 counts its global heap as raw data too.
+  bool places_raw_data = false;
+  std::optional<std::uint64_t> raw_data_at = {};  ///< offset of the last raw data placed
+  std::exception_ptr failure = nullptr;           ///< what `file` threw first
 };
 
-/// Files that are created with the property list `access` use `target`. Hold the Hdf5Lock. Returns
-/// a negative value on failure, as HDF5 does.
+/// Makes files that are created with the property list `access` use `target`. Returns a negative
+/// value on failure, as HDF5 does.
+/// Pre: the caller holds the Hdf5Lock.
 herr_t set_driver(hid_t access, const std::shared_ptr<Hdf5Target>& target);
 
 }  // namespace unishard::detail

@@ -31,8 +31,8 @@ Hdf5Handle complex_type(hid_t part, std::size_t part_bytes) {
 }  // namespace
 
 Hdf5Lock::Hdf5Lock() : lock_(hdf5_mutex()) {
-  // At the program's end HDF5 would close what it could not close before (on a full disk), and
-  // crash.
+  // Otherwise HDF5 would close, at the program's end, what it could not close before (on a full
+  // disk), and crash.
   static const herr_t first = H5dont_atexit();
   static_cast<void>(first);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // reasons go into our messages, not to stderr

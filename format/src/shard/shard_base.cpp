@@ -14,9 +14,9 @@
 namespace unishard {
 namespace {
 
-/// Of one shard; each is one more name to make and one more file to open.
+/// Upper bound on the holders of one shard. Each costs one hard link to make and one file to open.
 constexpr std::size_t kHoldersMax = 15;
-/// Small files are worth keeping in any case.
+/// Files up to this total size are kept regardless of the shard's size.
 constexpr std::uint64_t kSlackBytes = std::uint64_t{16} << 20;
 
 }  // namespace
@@ -65,7 +65,7 @@ void ShardBase::choose_holders(std::uint64_t stored_bytes) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater(), [&](std::size_t i) { return used[i]; });
 
-  std::vector<std::uint32_t> number(holders_.size());  // the new one; 0: not kept
+  std::vector<std::uint32_t> number(holders_.size());  // new number; 0: not kept
   std::vector<Holder> kept;
   std::uint64_t room = 2 * stored_bytes + kSlackBytes;
   for (const std::size_t i : order) {

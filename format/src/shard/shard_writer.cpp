@@ -1,15 +1,15 @@
+// clang-format off
 // Writing a shard:
-//  1. All sizes follow from the fragments, so HDF5 creates the container with every data set
-//  allocated and is done; when the payload is compressed or shares chunks with an earlier save, it
-//  places the chunks that are written as they come.
-//  2. write() cuts its run at chunk boundaries. Each piece lies in one fragment and one chunk; it
-//  is digested and measured once and remembered as a small record. The bytes go to their place by a
-//  positioned write.
-//  3. finish() sorts the records, which proves that every element came exactly once, and folds them
-//  twice: along
-//     fragments into the index, along chunks into the chunk tables (CRC-64 combines).
-//  4. Tables and user block are written; the digest of all non-payload bytes is taken from the file
-//  as it is on disk.
+//  1. The sizes of all data sets follow from the fragments. HDF5 creates the container with every
+//     data set allocated. Compressed or shared chunks are placed one by one as they are written.
+//  2. write() cuts its range at the ends of chunks. Each piece lies in one fragment and one chunk.
+//     It is digested and measured once, and its result is kept as a record. The bytes are written
+//     to their offset.
+//  3. finish() sorts the records, which proves that every element was written once, and combines
+//     their digests (CRC-64 combines): by fragment for the index, by chunk for the chunk tables.
+//  4. finish() writes the tables and the user block. The digest of all bytes outside the payload is
+//     computed from the file as read back.
+// clang-format on
 #include "unishard/format/shard_writer.hpp"
 
 #include "unishard/format/checked.hpp"
@@ -34,7 +34,7 @@ namespace unishard {
 
 namespace {
 
-// A run of elements that was written: in one fragment and, if stored, in one chunk.
+// Elements that were written: within one fragment and, if stored, within one chunk.
 struct Record {
   std::uint32_t fragment = 0;
   ElementRange range;  // of the tensor
@@ -42,7 +42,7 @@ struct Record {
   Stats stats;
 };
 
-/// A smaller shard is not compressed by `auto`: what can be gained is less than a look costs.
+/// `auto` does not compress a smaller shard: measuring would cost more than compression can save.
 constexpr std::uint64_t kAutoBytesMin = std::uint64_t{64} << 20;
 
 struct Placement {
@@ -70,8 +70,8 @@ struct ShardWriter::Impl {
   ShardEntry entry;
   std::unique_ptr<File> file;
   std::unique_ptr<detail::Container> container;
-  std::unique_ptr<detail::BaseLinks> base;          // null: nothing to share with
-  std::unique_ptr<detail::ChunkedPayload> chunked;  // null: payload is contiguous
+  std::unique_ptr<detail::BaseLinks> base;          // null when nothing is shared
+  std::unique_ptr<detail::ChunkedPayload> chunked;  // null when payload is contiguous
   std::mutex mutex;
   std::vector<Record> records;
   bool created = false;
@@ -90,8 +90,8 @@ struct ShardWriter::Impl {
     entry.rank = rank;
   }
 
-  // Abandons: an unfinished shard is removed. A leftover that cannot be removed lies in a staging
-  // folder.
+  // Removes an unfinished shard. A file that cannot be removed stays in its staging folder, which
+  // is removed later.
   ~Impl() {
     if (finished || !created) return;
     try {
@@ -157,7 +157,7 @@ struct ShardWriter::Impl {
     }
   }
 
-  // A base of which no file can be linked is none.
+  // A base of which no file can be linked is ignored.
   void link(std::shared_ptr<const ShardBase> from) {
     if (!from || from->holders().empty()) return;
     if (from->chunk_bytes() != chunk_bytes) {
@@ -169,7 +169,7 @@ struct ShardWriter::Impl {
     if (base->is_empty()) base.reset();
   }
 
-  // Also decides whether to compress: `auto` looks at the disk first.
+  // Creates the file and decides whether to compress: `auto` measures the disk first.
   void create_file() {
     file = storage.create(path);
     created = true;
@@ -220,8 +220,9 @@ struct ShardWriter::Impl {
     }
   }
 
-  // As if no chunk shrank or were shared; finish() gives back what is left. HDF5's index has some
-  // 20 bytes a chunk. A shard that may share does without where that much is not free.
+  // Reserves the space that is needed if no chunk shrinks or is shared; finish() truncates the
+  // file. HDF5's index takes about 20 bytes per chunk. A shard with a base goes on without the
+  // reservation when there is too little free space.
   void reserve_for_chunks(const detail::ContainerSpec& spec) {
     std::uint64_t bytes = container->end() + (std::uint64_t{1} << 20);
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
@@ -237,7 +238,7 @@ struct ShardWriter::Impl {
     }
   }
 
-  /// Cuts a run of a fragment where chunks end: visit(elements of the tensor, their bytes).
+  /// Cuts a written range at the ends of chunks: visit(elements of the tensor, their bytes).
   template <class Visit>
   void each_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
                   const Visit& visit) const {
@@ -252,7 +253,8 @@ struct ShardWriter::Impl {
     }
   }
 
-  // A piece lies in one chunk. Returns whether it completed a chunk that the base does not hold.
+  // Stores bytes that lie in one chunk. Returns true when they completed a chunk that the base does
+  // not hold.
   bool store_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
                    std::uint64_t crc) {
     const Placement& placement = placements[fragment];
@@ -265,8 +267,9 @@ struct ShardWriter::Impl {
     return true;
   }
 
-  // Each piece is digested and measured while it is in the processor's cache; but a whole fragment
-  // that the base holds as well needs no measuring, and shows so only at its end.
+  // Digests and measures each piece while it is in the processor's cache. The statistics of a
+  // fragment that the base holds unchanged are copied from the base; that it is unchanged is known
+  // only after its last byte.
   void write_run(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
     const TensorInfo& tensor = tensor_of(fragment);
     const ShardBase::Known* const known =
@@ -299,7 +302,7 @@ struct ShardWriter::Impl {
     records.insert(records.end(), run.begin(), run.end());
   }
 
-  // Sorts the records and checks that together they are each fragment exactly once.
+  // Sorts the records and checks that they cover each fragment exactly once.
   void check_complete() {
     std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
       return a.fragment != b.fragment ? a.fragment < b.fragment : a.range < b.range;
@@ -379,7 +382,7 @@ struct ShardWriter::Impl {
     return tables;
   }
 
-  // Tells HDF5 where the chunks lie that are in no place of this file.
+  // Maps the chunks that lie in other files into HDF5's virtual data sets.
   void map_chunks(const std::vector<std::vector<ChunkRow>>& tables) {
     for (std::size_t set = 0; set < tables.size(); ++set) {
       std::vector<detail::ChunkRun> runs;
@@ -397,7 +400,7 @@ struct ShardWriter::Impl {
     }
   }
 
-  // Payload and HDF5's structures are complete; the file gets its size.
+  // Closes the container and truncates the file to its final size.
   void close_container() {
     if (chunked) {
       container->close();

@@ -11,10 +11,12 @@
 
 namespace unishard {
 
-/// The process's blocks. Memory is touched once and used again and again. Thread-safe.
+/// Pool of the process's I/O blocks of kBlockBytes. Blocks are reused, so their pages are touched
+/// only once. Thread-safe.
 class BlockPool {
  public:
-  /// Returns its memory to the pool when it goes.
+  /// Owns one block; the destructor returns it to the pool.
+  /// Lifetime: the pool must outlive the block.
   class Block {
    public:
     Block() = default;
@@ -29,13 +31,15 @@ class BlockPool {
         : pool_(pool), memory_(std::move(memory)), count_(count) {}
     BlockPool* pool_ = nullptr;
     HugeBuffer memory_;
-    std::size_t* count_ = nullptr;  ///< of its kind in the pool
+    std::size_t* count_ = nullptr;  ///< the pool's counter of blocks of this kind
   };
 
-  /// For the time of one transfer. Waits while others have `limit_bytes` of such blocks, so the
-  /// caller must not have one already. One can always be had.
+  /// Takes a block for one transfer. Waits while transfers use `limit_bytes` of blocks, but always
+  /// grants one.
+  /// Pre: the calling thread holds no block from take(); otherwise threads may deadlock.
   Block take(std::uint64_t limit_bytes);
-  /// To collect bytes in; nullopt when `limit_bytes` of such blocks are out already.
+  /// Takes a block in which writes are collected; nullopt when such blocks already use
+  /// `limit_bytes`.
   std::optional<Block> try_take(std::uint64_t limit_bytes);
 
  private:
@@ -48,6 +52,7 @@ class BlockPool {
   std::size_t transferring_ = 0, collecting_ = 0;
 };
 
+/// Returns the pool of the process. It is never destroyed.
 BlockPool& block_pool();
 
 }  // namespace unishard

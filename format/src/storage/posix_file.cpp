@@ -34,13 +34,14 @@ namespace unishard {
 namespace {
 
 constexpr std::uint64_t kDirectBytes = std::uint64_t{128} << 10;  ///< smallest direct read
-constexpr std::uint64_t kAlignment = 4096;  ///< of direct access; every device's is a divisor of it
+// Alignment of direct access; the alignment of every device divides it.
+constexpr std::uint64_t kAlignment = 4096;
 
 std::uint64_t round_down(std::uint64_t value) { return value / kAlignment * kAlignment; }
 std::uint64_t round_up(std::uint64_t value) { return round_down(value + kAlignment - 1); }
 
-// Whether half of [offset, offset + bytes) is in the page cache; false where the kernel
-// (before 6.5) cannot say.
+// Returns true when half of [offset, offset + bytes) is in the page cache; false when the kernel
+// (before 6.5) cannot tell.
 bool is_half_cached(int descriptor, std::uint64_t offset, std::uint64_t bytes) {
 #ifdef SYS_cachestat
   constexpr long call = SYS_cachestat;
@@ -57,8 +58,8 @@ bool is_half_cached(int descriptor, std::uint64_t offset, std::uint64_t bytes) {
   return pages.cached * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) >= bytes / 2;
 }
 
-// What O_DIRECT asks of addresses and offsets in this file; 0 when it does not work, or the kernel
-// (before 6.1) does not tell.
+// Returns the alignment of addresses and offsets that O_DIRECT requires for this file; 0 when
+// O_DIRECT does not work, or the kernel (before 6.1) cannot tell.
 std::uint32_t direct_alignment(int descriptor) {
   struct statx status {};
   if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0) return 0;
@@ -66,7 +67,7 @@ std::uint32_t direct_alignment(int descriptor) {
   return std::max(status.stx_dio_mem_align, status.stx_dio_offset_align);
 }
 
-// The same file opened again with O_DIRECT; -1 when that is not possible.
+// Opens the same file again with O_DIRECT; returns -1 when that is not possible.
 int open_direct(int descriptor, bool writable) {
   const std::uint32_t align = direct_alignment(descriptor);
   if (align == 0 || kAlignment % align != 0) return -1;
@@ -74,7 +75,7 @@ int open_direct(int descriptor, bool writable) {
   return ::open(fmt::format("/proc/self/fd/{}", descriptor).c_str(), flags);
 }
 
-// Closes on destruction; close() reports what the destructor would swallow.
+// The destructor closes the file; close() also reports failures, which the destructor ignores.
 class PosixFile final : public File {
  public:
   PosixFile(Path path, int descriptor, bool writable)
@@ -166,8 +167,8 @@ class PosixFile final : public File {
         });
   }
 
-  // False when the file system says itself that it has too little: asking it for all that is left
-  // would take that from everybody for a while.
+  // Returns false when the file system reports too little free space. Without this check,
+  // fallocate() would take all that is left from other programs until it fails.
   bool has_space(std::uint64_t bytes) const {
     struct stat file {};
     struct statvfs system {};
@@ -192,7 +193,7 @@ class PosixFile final : public File {
     if (pending_) pending_->flush(0, std::numeric_limits<std::uint64_t>::max());
   }
 
-  // Opened when first wanted: a checkpoint may have thousands of files.
+  // Opens the second descriptor at first use, because a checkpoint may have thousands of files.
   bool has_direct() const {
     std::call_once(direct_once_, [this] {
       direct_ = open_direct(descriptor_, writable_);
@@ -207,15 +208,16 @@ class PosixFile final : public File {
     return !is_cached(offset, bytes);
   }
 
-  // By half at least, and so is the whole file: a part of it may be there only because the kernel
-  // read ahead of the small reads, and would go on doing so before whoever reads it from the cache.
+  // Returns true when at least half of the range and half of the whole file are cached. A few
+  // cached pages may come from the kernel's read-ahead alone; reading them through the cache would
+  // make the kernel read ahead further.
   bool is_cached(std::uint64_t offset, std::uint64_t bytes) const {
     std::call_once(cached_once_,
                    [this] { is_file_cached_ = is_half_cached(descriptor_, 0, size()); });
     return is_file_cached_ && is_half_cached(descriptor_, offset, bytes);
   }
 
-  // One request to a direct descriptor; false (and never direct again) when it is refused.
+  // Makes one direct read. Returns false when the kernel refuses it; direct reads then stay off.
   bool read_window(std::uint64_t offset, std::span<std::byte> window, std::size_t& count) const {
     ssize_t result = 0;
     do {
@@ -231,7 +233,7 @@ class PosixFile final : public File {
   }
 
   void read_direct(std::uint64_t offset, std::span<std::byte> out) const {
-    BlockPool::Block block;  // not taken where `out` may be one itself
+    BlockPool::Block block;  // not taken when `out` is aligned: it may be a block itself
     while (!out.empty()) {
       const std::uint64_t begin = round_down(offset);
       const bool in_place = offset == begin && out.size() >= kAlignment &&
@@ -249,7 +251,7 @@ class PosixFile final : public File {
       if (!in_place) std::memcpy(out.data(), window.data() + skip, got);
       offset += got;
       out = out.subspan(got);
-      // A short count is the end of the file, or leaves an offset that is not aligned.
+      // A short read is the end of the file, or leaves an unaligned offset.
       if (count < window.size() && !out.empty()) return read_buffered(offset, out);
     }
   }
@@ -297,7 +299,7 @@ class PosixFile final : public File {
   mutable std::atomic<bool> direct_works_{false};
   mutable bool is_file_cached_ = false;
   std::unique_ptr<WriteBehind> pending_;
-  std::uint64_t collected_bytes_ = 0;  ///< the part of the file whose writes `pending_` collects
+  std::uint64_t collected_bytes_ = 0;  // `pending_` collects writes up to this offset
 };
 
 std::mutex process_mutex;

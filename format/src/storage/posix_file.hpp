@@ -5,7 +5,8 @@
 
 namespace unishard {
 
-/// Takes over an open descriptor of a regular file or folder.
+/// Returns a File that owns `descriptor`, an open descriptor of a regular file or folder. The File
+/// uses the io_options() at the time of the call.
 std::unique_ptr<File> make_posix_file(Path path, int descriptor, bool writable);
 
 }  // namespace unishard

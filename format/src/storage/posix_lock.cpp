@@ -1,15 +1,16 @@
-// A lock file is owned by the process that holds flock() on it. The file holds four lines: a token
-// that no other owner has, the boot of the kernel that the owner runs under, a description for
-// people, and the name of the host. The owner removes the file before it gives the lock up.
+// A process owns a lock file while it holds flock() on it. The file has four lines: a token that no
+// other owner has, the boot id of the owner's kernel, a description for people, and the name of the
+// host. The owner removes the file before it releases the lock.
 //
-// Some network file systems keep flock() within one host, or do not know it. The owner therefore
-// renews the file's time every few seconds. A process that gets the flock() of a file with another
-// owner's token concludes:
-//  - same boot: flock() would have excluded a living owner, so the owner is dead;
-//  - another boot of this host, and no renewal since this one: the owner died with the last boot;
-//  - else another boot, or no flock() at all: the owner is alive if the time changes while we
-//  watch, and
-//    dead when it has not changed for kStale.
+// Some network file systems apply flock() within one host only, or do not support it. The owner
+// therefore renews the file's modification time every few seconds. A process that obtains flock()
+// on a file with another owner's token concludes:
+// clang-format off
+//  - same boot id: flock() would have excluded a living owner, so the owner is dead;
+//  - another boot id of this host, and no renewal since this boot: the owner died with the last boot;
+//  - another boot id otherwise, or no flock() at all: the owner is alive if the time changes while
+//    the process watches, and dead if it has not changed for kStale.
+// clang-format on
 #include "storage/posix_lock.hpp"
 
 #include "unishard/format/error.hpp"
@@ -142,8 +143,9 @@ Flock flock_of(int descriptor, const Path& path) {
   return Flock::Held;
 }
 
-/// Watches a file whose owner flock() says nothing about; true when the owner is dead or gone.
-/// A time that is hours behind this host's clock needs no watching: clocks differ by less.
+/// Watches a file whose owner flock() does not reveal; returns true when the owner is dead or the
+/// file is gone. A time several hours behind this host's clock needs no watching, because clocks
+/// differ by less.
 bool is_stale(const Path& path, const FileTime& first) {
   if (std::time(nullptr) - first.modified.tv_sec > kLongAgoSeconds) return true;
   for (const auto until = Clock::now() + kStale; Clock::now() < until;) {
@@ -195,7 +197,7 @@ class PosixLock final : public NameLock {
   std::jthread heart_;  // last: it uses the others
 };
 
-/// Makes the file ours. Pre: its owner, if any, is dead.
+/// Takes ownership of the file. Pre: its owner, if any, is dead.
 LockAttempt take(const Path& path, Descriptor file, const std::string& description) {
   const Kernel here = this_kernel();
   LockOwner owner{new_save_id(), here.boot, description, here.host};
@@ -217,8 +219,8 @@ LockAttempt take(const Path& path, Descriptor file, const std::string& descripti
   return {std::make_unique<PosixLock>(path, std::move(file), std::move(owner)), {}};
 }
 
-/// A file that somebody else keeps under this name must not be overwritten. What a crash left of a
-/// token is a beginning of it, or zeros.
+/// Refuses to overwrite a file of this name that is not a lock file. After a crash, a lock file may
+/// hold the beginning of a token, or zeros.
 void require_lock_file(int descriptor, const Path& path, const LockOwner& owner) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) raise_errno("looking at", path.native(), errno);

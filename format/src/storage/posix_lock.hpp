@@ -1,5 +1,5 @@
 #pragma once
-// Storage::try_lock() on POSIX systems; see posix_lock.cpp.
+// Implements Storage::try_lock() on POSIX systems; posix_lock.cpp describes the protocol.
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace unishard {
 
-/// What a lock file says of its owner.
+/// The contents of a lock file.
 struct LockOwner {
   std::string token;        ///< no other owner has it
   std::string boot;         ///< id of the boot of its kernel
@@ -27,7 +27,8 @@ struct Kernel {
 /// boot. The time makes two hosts of one name safe: a living owner renews it.
 bool died_with_host(const LockOwner& owner, std::int64_t renewed_unix_seconds, const Kernel& here);
 
-/// Pre: the folder of `path` exists. Throws what raise_errno() does.
+/// Pre: the folder of `path` exists.
+/// Throws: what raise_errno() throws.
 LockAttempt try_posix_lock(const Path& path, const std::string& description);
 
 }  // namespace unishard

@@ -8,7 +8,8 @@ namespace {
 
 using Interval = std::pair<std::size_t, std::size_t>;
 
-/// Open at a time per file: streams that are written side by side, and threads.
+/// Upper bound on the incomplete blocks of a file: several streams side by side, and several
+/// threads.
 constexpr std::size_t kBlocksPerFile = 12;
 
 void add_interval(std::vector<Interval>& filled, Interval fresh) {
@@ -60,7 +61,7 @@ void WriteBehind::put(std::uint64_t index, std::size_t at, std::span<const std::
   if (pending_.size() > kBlocksPerFile) make_room(lock);
 }
 
-// The block to collect in; nullptr when there is no memory for one.
+// Returns the block to collect in; nullptr when there is no memory for one.
 WriteBehind::Pending* WriteBehind::block_for(std::uint64_t index, Lock& lock) {
   for (;;) {
     const auto found = pending_.find(index);
@@ -78,7 +79,7 @@ WriteBehind::Pending* WriteBehind::block_for(std::uint64_t index, Lock& lock) {
   }
 }
 
-// Writes out the block that was touched longest ago. False when there is none to write.
+// Writes the least recently used block. Returns false when there is none to write.
 bool WriteBehind::make_room(Lock& lock) {
   auto oldest = pending_.end();
   for (auto item = pending_.begin(); item != pending_.end(); ++item) {
@@ -90,12 +91,12 @@ bool WriteBehind::make_room(Lock& lock) {
   return true;
 }
 
-// From now on the block may hold other bytes than zeros on the disk.
+// Records that the block may hold bytes other than zero on the disk.
 void WriteBehind::mark_written(std::uint64_t index) {
   if (index < written_.size()) written_[index] = true;
 }
 
-// Whether the block can be written whole: what was never written is zero.
+// Returns true when the block can be written whole. Fills gaps that were never written with zeros.
 bool WriteBehind::fill_gaps(std::uint64_t index, Pending& pending) const {
   const auto bytes = pending.block.bytes();
   if (pending.is_whole(bytes.size())) return true;
@@ -109,7 +110,8 @@ bool WriteBehind::fill_gaps(std::uint64_t index, Pending& pending) const {
   return true;
 }
 
-// Pre: nobody uses it. Writes it without the lock and forgets it, also when writing fails.
+// Pre: no thread uses the block. Writes it with the mutex released, and forgets it even when
+// writing fails.
 void WriteBehind::leave(Map::iterator item, Lock& lock) {
   Pending& pending = item->second;
   const std::uint64_t index = item->first;

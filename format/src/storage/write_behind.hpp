@@ -13,36 +13,39 @@
 
 namespace unishard {
 
-/// Turns writes of any size and alignment into writes of whole, aligned blocks: bytes are collected
-/// per block of the file, and the call that completes a block writes it. Thread-safe; at most
-/// IoOptions::write_buffer_bytes are held in the process and a few blocks per file, so that places
-/// which are filled late (headers) hold nothing up: the block that was touched longest ago leaves
-/// as it is. Bytes of one place that are written twice at the same time have either value, as with
-/// pwrite.
+/// Turns writes of any size and alignment into writes of whole, aligned blocks. Bytes are collected
+/// per block of the file, and the call that completes a block writes it.
+/// At most IoOptions::write_buffer_bytes are held back in the process, and a few blocks per file.
+/// When there are too many, the least recently used block is written as it is; a block that is
+/// filled late (a header) therefore delays nothing.
+/// Thread-safe. When two threads write the same place at the same time, it gets either value, as
+/// with pwrite().
 class WriteBehind {
  public:
   using Write = std::function<void(std::uint64_t offset, std::span<const std::byte> bytes)>;
   struct Limits {
-    std::uint64_t file_bytes = 0;  ///< size that the file will have
-    std::uint64_t held_bytes = 0;  ///< in the process
-    bool is_zero = false;  ///< the file holds zeros only: blocks may be written with their gaps
+    std::uint64_t file_bytes = 0;  ///< final size of the file
+    std::uint64_t held_bytes = 0;  ///< limit for the process
+    bool is_zero = false;  ///< the file holds only zeros, so incomplete blocks may be written whole
   };
-  /// `direct` gets whole blocks in aligned memory, `buffered` everything else; both may be called
-  /// from several threads.
+  /// `direct` receives whole blocks in aligned memory, `buffered` everything else. Both may be
+  /// called from several threads.
   WriteBehind(Limits limits, Write direct, Write buffered);
 
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Afterwards no byte of [begin, end) is held. Rethrows what writing threw, and from then on
-  /// always: bytes are lost, whoever was told first.
+  /// Writes all held-back bytes of [begin, end).
+  /// Throws: what `direct` or `buffered` threw. After a failure every later flush() throws it too,
+  /// because bytes were lost.
   void flush(std::uint64_t begin, std::uint64_t end);
 
  private:
   struct Pending {
     BlockPool::Block block;
-    std::vector<std::pair<std::size_t, std::size_t>> filled;  ///< sorted, apart, half-open
+    std::vector<std::pair<std::size_t, std::size_t>>
+        filled;  ///< sorted, disjoint, half-open intervals
     std::uint64_t last_use = 0;
     unsigned users = 0;    ///< threads that copy into it now
-    bool leaving = false;  ///< being written; nobody may touch it
+    bool leaving = false;  ///< being written; no thread may touch it
     bool is_whole(std::size_t length) const {
       return filled.front() == std::pair(std::size_t{0}, length);
     }
@@ -63,9 +66,9 @@ class WriteBehind {
   std::mutex mutex_;
   std::condition_variable changed_;
   Map pending_;
-  std::vector<bool> written_;  ///< blocks of which something was written to the file
+  std::vector<bool> written_;  ///< blocks of which some bytes were written to the file
   std::uint64_t clock_ = 0;
-  std::exception_ptr failure_;  ///< the first
+  std::exception_ptr failure_;  ///< the first failure
 };
 
 }  // namespace unishard

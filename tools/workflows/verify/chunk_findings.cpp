@@ -131,7 +131,7 @@ void ChunkFindings::report(const ShardReader& shard, const Catalog& catalog,
   condense(shard, catalog);
   for (const Part& part : parts) {
     const IndexRow& row = shard.rows()[part.row];
-    if (part.range != row.range) continue;  // the rest is damaged: said already
+    if (part.range != row.range) continue;  // the rest is damaged, which is reported already
     const std::string label = catalog.tensors[row.tensor].label();
     out.push_back({.code = "fragment-digest-differs",
                    .path = shard.path(),

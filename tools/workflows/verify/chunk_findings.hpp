@@ -1,5 +1,5 @@
 #pragma once
-// What reading the chunks of one shard showed, as the processes of a team tell it to each other.
+// Results of reading the chunks of one shard, in the form that the processes of a team exchange.
 #include "unishard/format/json.hpp"
 #include "unishard/format/shard_reader.hpp"
 
@@ -11,26 +11,27 @@
 namespace unishard::tools {
 
 struct ChunkFindings {
-  /// A part of a stored fragment that lay in sound chunks.
+  /// A part of a stored fragment in sound chunks.
   struct Part {
     std::uint32_t row = 0;
-    ElementRange range;  ///< of the tensor
+    ElementRange range;  ///< elements of the tensor
     std::uint64_t crc64 = 0;
   };
   std::vector<ShardReader::Damage> damages;
   std::vector<Part> parts;
 
-  /// Joins parts that follow each other, and drops those that are a whole row with the digest that
-  /// the index says: about sound bytes there is nothing to tell.
+  /// Joins consecutive parts, and removes parts that are a whole row whose digest equals the
+  /// index's: sound bytes need no report.
   void condense(const ShardReader& shard, const Catalog& catalog);
-  /// Appends what another process found.
+  /// Appends the findings of another process.
   void append(ChunkFindings other);
-  /// Findings of all processes together, in the order of the file's bytes.
+  /// Appends findings to `out`, in the order of the file's bytes.
+  /// Pre: the findings of all processes were appended.
   void report(const ShardReader& shard, const Catalog& catalog, std::vector<Finding>& out);
 };
 
 Json to_json(const ChunkFindings& findings);
-/// Throws Corrupt naming `where` for what cannot be of this shard.
+/// Throws: Corrupt, naming `where`, for values that cannot belong to this shard.
 ChunkFindings chunk_findings_from_json(const Json& json, const ShardReader& shard,
                                        const Catalog& catalog, std::string_view where);
 

@@ -28,7 +28,7 @@ bool looks_like_tag(Storage& storage, const Path& folder) {
   });
 }
 
-/// The tag that `latest` names, when it names one that is there; anything else is a finding.
+/// Returns the tag that `latest` names, if it exists; anything else is a finding.
 std::optional<std::string> check_latest(Storage& storage, const Path& folder,
                                         VerifyReport& report) {
   const Path path = folder / kLatestFile;
@@ -74,13 +74,13 @@ void note_leftovers(Storage& storage, const Path& folder, VerifyReport& report) 
   }
 }
 
-/// A checkpoint to look at.
+/// A checkpoint to verify.
 struct Chosen {
   std::string tag;
   std::string format;
 };
 
-/// The file `latest_file` of checkpoints that others wrote names one of `folders`.
+/// Checks that the file `latest_file` of other programs' checkpoints names one of `folders`.
 void check_foreign_latest(Storage& storage, const Path& folder, std::string_view latest_file,
                           const std::vector<converters::TagFolder>& folders, VerifyReport& report) {
   constexpr std::uint64_t kLatestBytes = 4096;
@@ -100,7 +100,7 @@ void check_foreign_latest(Storage& storage, const Path& folder, std::string_view
        .lost = {}});
 }
 
-/// A checkpoint, or a folder of checkpoints.
+/// Returns whether `folder` is a checkpoint or a folder of checkpoints.
 bool holds_checkpoints(Storage& storage, const Path& folder) {
   return !converters::probe(storage, folder).format.empty() ||
          storage.kind(folder / kLatestFile) == EntryKind::File ||
@@ -108,7 +108,7 @@ bool holds_checkpoints(Storage& storage, const Path& folder) {
                              [](const auto& each) { return !each.format.empty(); });
 }
 
-/// Every checkpoint of the folder: our own by their steps, then the others by name.
+/// Returns every checkpoint of the folder: UniShard's by step, then the others by name.
 std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyReport& report) {
   const std::vector<converters::TagFolder> folders = converters::list_tag_folders(storage, folder);
   const bool has_foreign = std::ranges::any_of(folders, [](const converters::TagFolder& each) {
@@ -148,7 +148,8 @@ std::vector<Chosen> choose_tags(Storage& storage, const Path& folder, const Veri
   return tags.empty() ? std::vector<Chosen>() : native(tags.back().tag);
 }
 
-/// Rank 0's choice, for all: another process may see another state of a folder that is written to.
+/// Uses rank 0's list in all processes, because another process may see another state of a folder
+/// that is being written to.
 std::vector<Chosen> agree_on_tags(Storage& storage, const Path& folder,
                                   const VerifyOptions& options, Team& team, VerifyReport& report) {
   std::string text;  // names end with NUL, which none of them has
@@ -170,8 +171,8 @@ void append(VerifyReport&& from, VerifyReport& to) {
   std::ranges::move(from.notes, std::back_inserter(to.notes));
 }
 
-/// Verifies one tag, again when a writer has replaced it meanwhile. Returns false, and reports
-/// nothing, when a writer has removed it.
+/// Verifies one tag, and starts again when a writer has replaced it meanwhile. Returns false, and
+/// reports nothing, when a writer has removed it.
 bool verify_stable(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
                    VerifyReport& report) {
   constexpr int kTries = 20;
@@ -229,7 +230,7 @@ void verify_tags(Storage& storage, const Path& folder, const VerifyOptions& opti
   }
 }
 
-/// The checkpoints beside a final model.
+/// Verifies the checkpoints beside a final model.
 void verify_nested(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
                    VerifyReport& report) {
   for (const auto& [name, format] : converters::list_nested_checkpoints(storage, folder)) {

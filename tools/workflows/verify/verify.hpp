@@ -1,6 +1,6 @@
 #pragma once
-// Is this checkpoint sound, and if not, what exactly is lost? verify() collects everything it can
-// find and does not stop at the first problem. It changes nothing.
+// Checks a checkpoint and reports exactly what is lost. verify() collects every finding instead of
+// stopping at the first one, and changes nothing.
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
@@ -15,9 +15,12 @@
 namespace unishard::tools {
 
 struct VerifyOptions {
-  std::optional<std::string> tag = {};  ///< nullopt: what `latest` names, else the newest
-  bool all_tags = false;  ///< every checkpoint of the folder, whatever formats they are in
-  bool deep = false;      ///< read every byte; otherwise names, sizes, tables and digests of tables
+  /// nullopt: the tag that `latest` names, else the newest.
+  std::optional<std::string> tag = {};
+  /// Every checkpoint of the folder, in any format.
+  bool all_tags = false;
+  /// Read every byte; otherwise only names, sizes, tables and digests of tables.
+  bool deep = false;
   TransferOptions transfer = {};
 };
 
@@ -28,7 +31,7 @@ struct LostRange {
 };
 
 struct Finding {
-  std::string code;  ///< stable, for scripts; the list is in tools/README.md
+  std::string code;  ///< stable, for scripts; tools/README.md lists the codes
   Path path;
   std::string message;
   std::string hint;
@@ -36,11 +39,12 @@ struct Finding {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
-  std::optional<Bytes> bytes;  ///< of the file, when a part of it is meant
+  /// Byte range in the file, if the finding concerns a part of it.
+  std::optional<Bytes> bytes;
   std::vector<LostRange> lost;
 };
 
-/// What was looked at in one checkpoint.
+/// What was examined in one checkpoint.
 struct CheckedTag {
   std::string tag;
   std::string format;
@@ -49,24 +53,27 @@ struct CheckedTag {
   std::optional<std::string> identity;
   std::uint64_t shards = 0;
   std::uint64_t tensors = 0;
-  std::uint64_t payload_bytes = 0;  ///< of all shards, padding included, before compression
+  /// Payload of all shards, including padding, before compression.
+  std::uint64_t payload_bytes = 0;
   std::uint64_t chunks_checked = 0;
   std::uint64_t bytes_checked = 0;
-  std::uint64_t bytes_without_checksum = 0;  ///< of these
+  /// Bytes among `bytes_checked` that have no checksum.
+  std::uint64_t bytes_without_checksum = 0;
 };
 
 struct VerifyReport {
   bool deep = false;
   std::vector<CheckedTag> checked;
   std::vector<Finding> findings;
-  std::vector<std::string> notes;  ///< worth knowing, and no damage
+  /// Remarks that are no damage.
+  std::vector<std::string> notes;
 
   bool is_clean() const { return findings.empty(); }
 };
 
-/// `path` is a checkpoint, or a folder of them. Throws NotFound or Unsupported when there is
-/// nothing that could be verified: no such path, no checkpoint. The processes of a team read a part
-/// of the payload each; the report of rank 0 is of all.
+/// Verifies `path`, a checkpoint or a folder of them. Each process of a team reads a part of the
+/// payload; the report of rank 0 covers all parts.
+/// Throws: NotFound or Unsupported when there is nothing to verify: no such path, or no checkpoint.
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options, Team& team);
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options);
 

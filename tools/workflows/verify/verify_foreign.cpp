@@ -28,12 +28,12 @@ void read_share(const converters::Source& source, const Team& team,
   digest_share(job, team, options);
 }
 
-/// Reads this process's share; the first one then compares what checksums there are, which cannot
-/// be split. The bytes without one are those of this process.
+/// Reads this process's part. Process 0 then compares all checksums, which cannot be split. Bytes
+/// without a checksum are counted by the process that read them.
 void check_deep(const converters::Source& source, const VerifyOptions& options, const Team& team,
                 CheckedTag& checked) {
   read_share(source, team, options.transfer);
-  // Without the others' parts: of what was read, how much a checksum covers.
+  // Without the parts of other processes, this returns how much of what was read a checksum covers.
   checked.bytes_without_checksum =
       source
           .verify_reads(
@@ -45,7 +45,7 @@ void check_deep(const converters::Source& source, const VerifyOptions& options, 
   checked.chunks_checked = source.check(options.transfer);
 }
 
-/// `own`: the bytes without a checksum that this process read.
+/// `own` is the number of bytes without a checksum that this process read.
 void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& report) {
   std::uint64_t bytes = 0;
   for (const std::string& text : team.gather(std::to_string(own)))

@@ -1,10 +1,10 @@
 #pragma once
-// verify() for checkpoints of other formats: they open (structure, names, sizes, coverage), and
-// with --deep every element can be read and every checksum that the format has is right.
 #include "workflows/verify/verify.hpp"
 
 namespace unishard::tools {
 
+/// Verifies a checkpoint of another format: it opens (structure, names, sizes, coverage) and, with
+/// --deep, every element can be read and every checksum of the format is correct.
 VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOptions& options,
                             Team& team);
 

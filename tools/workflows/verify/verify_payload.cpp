@@ -1,7 +1,7 @@
-// One pass over the bytes. A chunk is read and checked against its own checksum; then the parts of
-// fragments that lie in it are digested too, because fragments and chunks are cut differently.
-// CRC-64 combines, so the parts of a fragment give its digest when all chunks were seen, in
-// whatever order and by whatever process.
+// One pass over the bytes. Each chunk is read and checked against its own checksum. The parts of
+// fragments in it are then digested too, because fragments and chunks have different borders.
+// CRC-64 combines, so the parts of a fragment give its digest once all chunks were read, in any
+// order and by any process.
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
@@ -48,7 +48,8 @@ class ShardCheck {
   struct Run {
     std::size_t first = 0, count = 0;
   };
-  /// Of the chunks that begin in `ours`, where the shard's first one is at byte `begin`.
+  /// Returns the runs of the chunks that begin in `ours`, when the shard's first one is at byte
+  /// `begin`.
   std::vector<Run> runs(std::size_t chunks, std::uint64_t begin, converters::ByteRun ours) const {
     std::vector<Run> runs;
     for (std::size_t i = 0; i < chunks_.size(); begin += chunks_[i++].bytes) {
@@ -84,7 +85,7 @@ class ShardCheck {
     return bytes;
   }
 
-  /// After all runs.
+  /// Call it after all runs.
   ChunkFindings take_findings() {
     findings_.condense(shard_, catalog_);
     return std::move(findings_);
@@ -128,8 +129,8 @@ class ShardCheck {
   ChunkFindings findings_;
 };
 
-/// Buffers must hold a chunk, and are best some; threads are given up rather than memory. As
-/// nothing is written, they may be twice what a copy's are.
+/// A buffer must hold a chunk and should hold several. When memory is short, the number of threads
+/// is reduced. Buffers may be twice as large as for a copy, because nothing is written.
 TransferOptions with_buffers(TransferOptions options, std::uint64_t chunk_bytes) {
   constexpr std::uint64_t kBest = std::uint64_t{4} << 20;
   const std::uint64_t total = 2 * options.buffer_bytes * options.threads;
@@ -140,7 +141,7 @@ TransferOptions with_buffers(TransferOptions options, std::uint64_t chunk_bytes)
   return options;
 }
 
-/// What one process found in all shards, by their number.
+/// Findings of one process in all shards, by shard number.
 struct PayloadFindings {
   std::string readable;      ///< one digit per shard: whether it could be opened
   std::uint64_t chunks = 0;  ///< that it read
@@ -159,8 +160,8 @@ std::string readable(const Shards& shards) {
   return digits;
 }
 
-/// Reads this process's chunks: the payloads of the shards lie one after the other, and each
-/// process has a run of their bytes.
+/// Reads this process's chunks: the payloads of the shards are one sequence of bytes, of which each
+/// process has a range.
 PayloadFindings check_share(const Manifest& manifest, const Shards& shards,
                             const TransferOptions& options, const Team& team) {
   const TransferOptions transfer = with_buffers(options, manifest.chunk_bytes);

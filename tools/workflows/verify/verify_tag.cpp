@@ -14,7 +14,8 @@
 namespace unishard::tools {
 namespace {
 
-/// JSON has no infinity: a sum that left double's range is in the manifest as the largest double.
+/// JSON has no infinity: the manifest stores a sum beyond the range of double as the largest
+/// double.
 bool describes(const Stats& manifest, const Stats& shards) {
   const double most = std::numeric_limits<double>::max();
   return manifest.count == shards.count && manifest.nan_count == shards.nan_count &&
@@ -114,8 +115,8 @@ class TagCheck {
     std::size_t shard;
   };
 
-  /// Every element of every tensor in exactly one readable shard, and digests that combine to the
-  /// manifest's. What is in none is lost.
+  /// Checks that exactly one readable shard holds each element of each tensor, and that the digests
+  /// combine to the manifest's. Elements in no shard are lost.
   void check_coverage() {
     std::vector<std::vector<Row>> rows(manifest_.catalog.tensors.size());
     for (std::size_t i = 0; i < shards_.size(); ++i) {

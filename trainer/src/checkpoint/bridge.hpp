@@ -1,5 +1,5 @@
 #pragma once
-// Where the trainer and the checkpoint format meet: the engine's state as a catalog, its memory as
+// Connects the trainer to the checkpoint format: the engine's state as a catalog, its memory as
 // fragments.
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/trainer/engine.hpp"
@@ -8,18 +8,18 @@
 
 namespace unishard::trainer::detail {
 
-/// Collective; Engine::load_checkpoint() up to publishing the parameters.
+/// Does everything in Engine::load_checkpoint() up to publishing the parameters. Collective.
 LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
                 const Path& folder, const std::optional<std::string>& tag);
 
-/// Throws Mismatch listing every difference between what a checkpoint holds and what the engine
-/// needs.
+/// Throws Mismatch, listing every difference between the tensors in a checkpoint and those that the
+/// engine needs.
 void require_match(const Catalog& saved, const Catalog& wanted, const std::string& where);
 
-/// {"library", "torch", "threads", "cpu"}: what the bits of a run depend on.
+/// Returns {"library", "torch", "threads", "cpu"}, on which the bits of a run depend.
 Json producer();
-/// A line for each entry of `saved` that differs here, so that a resumed run may differ in its last
-/// bits.
+/// Returns one line for each entry of `saved` that differs in this process, because the last bits
+/// of a resumed run may then differ.
 std::vector<std::string> compare_producer(const Json& saved);
 
 }  // namespace unishard::trainer::detail

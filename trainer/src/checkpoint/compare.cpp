@@ -34,7 +34,7 @@ std::string optimizer_of(const Catalog& catalog) {
   return catalog.groups[0].value("optimizer", "");
 }
 
-/// 16-bit weights of a parameter whose fp32 state is there say nothing new.
+/// 16-bit weights of a parameter carry no information when its fp32 state is present.
 bool is_redundant(const Catalog& catalog, const TensorInfo& tensor) {
   return tensor.state == state::kWeights && catalog.find(tensor.fqn, state::kFp32).has_value();
 }

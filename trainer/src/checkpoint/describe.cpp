@@ -51,8 +51,8 @@ void mark_derived(const LocalState& local, Communicator& communicator, Catalog& 
   for (std::size_t t = 0; t < mine.size(); ++t) catalog.tensors[t].derived = mine[t] == '1';
 }
 
-/// "AVX2" of the line "CPU capability usage: AVX2"; the query itself is not in every version of
-/// LibTorch.
+/// Returns "AVX2" from the line "CPU capability usage: AVX2". Not every version of LibTorch has the
+/// query itself.
 std::string cpu_capability() {
   const std::string text = at::show_config();
   const std::string label = "CPU capability usage: ";

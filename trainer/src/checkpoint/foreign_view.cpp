@@ -28,7 +28,7 @@ std::string text_of(const Shape& shape) {
   return "[" + text + "]";
 }
 
-/// "a, b, c and 9 more".
+/// Returns, for example, "a, b, c and 9 more".
 std::string listing(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kListedNames); ++i)
@@ -38,7 +38,7 @@ std::string listing(const std::vector<std::string>& names) {
   return text;
 }
 
-/// From a file's name to the engine's.
+/// Maps a file's names to the engine's.
 class Translation {
  public:
   Translation(const Catalog& wanted, const ForeignNames& names) : names_(names) {
@@ -46,7 +46,7 @@ class Translation {
     for (const Alias& alias : wanted.aliases) canonical_[alias.fqn] = alias.target;
   }
 
-  /// nullopt: no state of the model. A name that means nothing here stays.
+  /// Returns nullopt for a tensor that is no state of the model; an unknown name is unchanged.
   std::optional<std::string> operator()(const std::string& name) const {
     const auto found = search(name);
     return found ? *found : std::optional(name);
@@ -126,7 +126,7 @@ class Viewer {
     if (name && target && *name != *target) view_.catalog.aliases.push_back({*name, *target});
   }
 
-  /// Which way round the file's matrices lie is the same for all of them.
+  /// Decides whether the file's matrices are transposed; it is the same for all of them.
   void turn_matrices() {
     std::vector<std::size_t> matrices;
     std::string straight, turned;
@@ -155,15 +155,14 @@ class Viewer {
     note(std::to_string(matrices.size()) + " matrices are stored as their transpose, as " + turned);
   }
 
-  /// The shape that the model has for a matrix that may be transposed; null for other tensors.
+  /// Returns the model's shape of a matrix that may be transposed; null for other tensors.
   const Shape* shape_here(const std::string& fqn) const {
     const auto found = shapes_.find(fqn);
     const bool may_turn = found != shapes_.end() && matches(fqn, names_.transposable);
     return may_turn ? found->second : nullptr;
   }
 
-  /// Only square matrices fit. Where the model has others too, what became of them is a difference
-  /// that the comparison lists.
+  /// Only square matrices fit. If the model has others, the comparison lists their differences.
   void require_no_other_layout(const std::vector<std::size_t>& matrices) const {
     for (const auto& [fqn, shape] : shapes_) {
       if (shape->size() == 2 && (*shape)[0] != (*shape)[1] && shape_here(fqn)) return;

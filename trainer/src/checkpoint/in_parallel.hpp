@@ -1,6 +1,6 @@
 #pragma once
-// A few threads for what saves and loads do. LibTorch's pool is not meant: it has as
-// many threads as the user gave to one rank's arithmetic, often one.
+// A few threads for saves and loads. They are not LibTorch's pool, which has as many threads as the
+// user assigned to one rank's arithmetic, often one.
 #include "unishard/format/bounded_executor.hpp"
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace unishard::trainer::detail {
 
-/// Calls work(index) for every index below `count`, from `threads` threads: as many as move memory
-/// fastest, where nothing is said. Throws what the first failing call threw, after all have
-/// stopped.
+/// Calls work(index) for every index below `count` from `threads` threads. The default is the
+/// number that copies memory fastest.
+/// Throws: the exception of the call that failed first, after all threads have stopped.
 inline void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work,
                         unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2u,
                                                       4u)) {

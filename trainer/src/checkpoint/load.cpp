@@ -1,7 +1,7 @@
-// A load: rank 0 says which checkpoint, each rank compares and then reads the element ranges that
-// it holds, and no others; only a matrix that the file has as its transpose is read whole.
-// Checkpoints of every format that the converters read will do; files with weights and nothing else
-// start a new run from these weights.
+// A load: rank 0 resolves which checkpoint is meant; each rank compares it with the engine and
+// reads only the element ranges that it holds. Only a matrix that the file stores transposed is
+// read whole. Every format that the converters read is accepted; a file that holds only weights
+// starts a new run from them.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/agree.hpp"
@@ -32,7 +32,8 @@ std::optional<T> number_at(const Json& section, const char* key) {
   return section[key].get<T>();
 }
 
-/// Index into the saved tensors for each wanted one; aliases resolved. Pre: require_match() passed.
+/// Returns the index of the saved tensor for each wanted one, with aliases resolved. Pre:
+/// require_match() passed.
 class Lookup {
  public:
   explicit Lookup(const Catalog& saved) {
@@ -51,7 +52,7 @@ class Lookup {
   std::map<std::pair<std::string, std::string>, std::size_t> index_;
 };
 
-/// What a file has that is a model and not a training state.
+/// Properties of a file that holds a model and no training state.
 bool is_model_state(const TensorInfo& tensor) {
   return tensor.state == state::kWeights || tensor.state == state::kBuffer;
 }
@@ -60,7 +61,8 @@ bool holds_weights_only(const Catalog& saved) {
   return std::ranges::all_of(saved.tensors, is_model_state);
 }
 
-/// Weights under the states that this engine has for them: fp32 masters, or buffers. Indices stay.
+/// Renames weights to the states that this engine uses: fp32 masters, or buffers. Indices do not
+/// change.
 Catalog as_training_state(Catalog saved, const Catalog& wanted) {
   for (TensorInfo& tensor : saved.tensors) {
     if (!is_model_state(tensor)) continue;
@@ -75,7 +77,7 @@ Catalog as_training_state(Catalog saved, const Catalog& wanted) {
   return saved;
 }
 
-/// The parts of `wanted` that a model file can have.
+/// Returns the parts of `wanted` that a model file can have.
 Catalog model_part(Catalog wanted) {
   std::erase_if(wanted.tensors, [](const TensorInfo& tensor) {
     return tensor.state != state::kFp32 && !is_model_state(tensor);
@@ -83,7 +85,7 @@ Catalog model_part(Catalog wanted) {
   return wanted;
 }
 
-/// What is read: the file under the engine's names, and the states that are wanted of it.
+/// The input: the file under the engine's names, and the wanted states in it.
 struct Contents {
   ForeignView view;
   Catalog saved;  ///< the view's, model files under training states
@@ -100,7 +102,7 @@ Contents view_contents(const Source& reader, const Catalog& wanted, const Foreig
   return contents;
 }
 
-/// Calls visit(index in contents.saved, index in local.tensors()) for all that is to be read.
+/// Calls visit(index in contents.saved, index in local.tensors()) for every tensor to be read.
 template <class Visit>
 void visit_wanted(const Contents& contents, const LocalState& local, const Visit& visit) {
   const Lookup saved_index(contents.saved);
@@ -121,14 +123,14 @@ void check_copies(const Source& reader, const Contents& contents, const LocalSta
   });
 }
 
-/// Of one tensor, and where it goes.
+/// A range of one tensor, and its destination.
 struct Part {
   const ForeignView::Place* place;
   DType dtype;
   LocalTensor to;
 };
 
-/// At boundaries of the source, so that neighbours share no chunk of it.
+/// Splits at boundaries of the source, so that no two parts share a chunk.
 void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
   const Fragment held{static_cast<std::uint32_t>(whole.place->tensor), whole.to.held};
   const Boundary boundary = [&](std::uint32_t tensor, std::uint64_t element) {
@@ -140,7 +142,7 @@ void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
   }
 }
 
-/// Side by side: one part is checked while another comes from the disk.
+/// Reads in parallel: one part is checked while another is read from disk.
 void read_tensors(const Source& reader, const Contents& contents, const LocalState& local) {
   std::vector<Part> parts;
   visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
@@ -159,7 +161,7 @@ void read_tensors(const Source& reader, const Contents& contents, const LocalSta
       kReaders);
 }
 
-/// The configuration's numbers win over the checkpoint's, but not in silence.
+/// The configuration's values replace the checkpoint's; each difference becomes a note.
 void note_other_numbers(const Json& saved, const Json& here, std::vector<std::string>& notes) {
   if (!saved.is_array() || saved.size() != here.size()) return;
   for (std::size_t group = 0; group < here.size(); ++group) {
@@ -190,18 +192,19 @@ void read_counters(const Catalog& saved, TrainingState& state, std::vector<std::
   state.shuffle_seed = shuffle;
 }
 
-/// "b" of "a/b" and of "a/b/".
+/// Returns "b" for "a/b" and for "a/b/".
 std::string name_of_folder(const Path& path) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// "x.pt/" is a file that was typed as a folder.
+/// Accepts "x.pt/", a file that was typed like a folder.
 Path without_slash_of_file(Storage& storage, const Path& path) {
   if (path.has_filename() || !path.has_parent_path()) return path;
   return storage.kind(path.parent_path()) == EntryKind::File ? path.parent_path() : path;
 }
 
-/// Rank 0's answer to what `folder` and `tag` mean: a path, and a tag where the path holds several.
+/// Returns rank 0's interpretation of `folder` and `tag`: a path, and a tag if the path holds
+/// several.
 std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Storage& storage,
                                                  const Path& folder,
                                                  const std::optional<std::string>& tag) {

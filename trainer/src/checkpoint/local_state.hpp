@@ -1,6 +1,5 @@
 #pragma once
-// Which memory of this rank holds which tensor of the catalog. The catalog is the same on every
-// rank.
+// Maps the tensors of the catalog, which is the same on every rank, to this rank's memory.
 #include "unishard/format/catalog.hpp"
 
 #include "engine/training_state.hpp"
@@ -10,39 +9,45 @@
 
 namespace unishard::trainer::detail {
 
-/// The elements of one tensor that this rank has, in one piece of memory.
+/// The elements of one tensor that this rank holds, in one piece of memory.
 struct LocalTensor {
   ElementRange held;
   std::span<std::byte> bytes;  ///< in host memory
-  at::Tensor keep = {};        ///< owns `bytes` where they are a copy
-  at::Tensor on_device = {};  ///< flat; defined where they are in a device's memory, not in `bytes`
+  /// Owns `bytes` when they are a copy.
+  at::Tensor keep = {};
+  /// Flat tensor of the elements when they are in a device's memory; `bytes` is then empty.
+  at::Tensor on_device = {};
 
-  /// Elements `range` of the tensor, which this has.
+  /// Returns elements `range` of the tensor.
+  /// Pre: held.contains(range).
   LocalTensor part(ElementRange range) const;
-  /// The same, or a copy in host memory.
+  /// Returns the same elements in host memory; copies them if they are on a device.
   LocalTensor on_host() const;
 };
 
+/// Thread safety: const functions are thread-safe.
 class LocalState {
  public:
-  /// Lists the tensors; `derived` marks are all false. The state must outlive this.
+  /// Lists the tensors; all `derived` marks are false.
+  /// Lifetime: `state` must outlive this object.
   explicit LocalState(const TrainingState& state);
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   LocalTensor local(std::size_t tensor) const;
-  /// Whether loading writes here: not the 16-bit weights, which follow from the fp32 ones.
+  /// Returns true when loading writes to this tensor: not for 16-bit weights, which follow from the
+  /// fp32 ones.
   bool is_loaded(std::size_t tensor) const { return origins_[tensor].kind != Kind::Weights; }
-  /// Whether tensor is 16-bit weights and this rank's share is exactly the rounding of its fp32
-  /// master. Several threads may ask at once.
+  /// Returns true when the tensor is 16-bit weights and this rank's part is exactly the rounding of
+  /// its fp32 master.
   bool is_rounded_master(std::size_t tensor) const;
-  /// Of 16-bit weights: the tensor of their fp32 master.
+  /// Returns the fp32 master of 16-bit weights.
   std::optional<std::size_t> master_of(std::size_t tensor) const;
 
  private:
   enum class Kind : std::uint8_t { Master, State, Weights, Replica };
   struct Origin {
     Kind kind;
-    std::size_t source;  ///< parameter or, for replicas, index into replicas_
+    std::size_t source;  ///< index of the parameter or, for replicas, in replicas_
     std::size_t state;
   };
   void add(const ParameterRecord& parameter, std::string_view state_name, DType dtype,
@@ -53,7 +58,8 @@ class LocalState {
   std::vector<TensorInfo> tensors_;
   std::vector<Origin> origins_;
   std::vector<at::Tensor> replicas_;
-  mutable const FlatUnit* rounded_unit_ = nullptr;  ///< the unit that rounded_ was made of
+  /// The unit whose rounded master `rounded_` is.
+  mutable const FlatUnit* rounded_unit_ = nullptr;
   mutable at::Tensor rounded_;
 };
 

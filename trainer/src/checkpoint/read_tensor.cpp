@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 
-/// Elements `held` of the transpose of a matrix of the file.
+/// Reads elements `held` of the transpose of a matrix in the file.
 at::Tensor read_transposed(const converters::Source& reader, std::size_t saved, ElementRange held) {
   const TensorInfo& tensor = reader.catalog().tensors[saved];
   const at::Tensor whole = at::empty(

@@ -1,5 +1,5 @@
 #pragma once
-// From a checkpoint's tensor to this rank's part of it, whatever its type and layout in the file.
+// Reads this rank's part of a checkpoint's tensor, whatever its type and layout in the file.
 #include "unishard/converters/source.hpp"
 
 #include "checkpoint/foreign_view.hpp"
@@ -7,11 +7,12 @@
 
 namespace unishard::trainer::detail {
 
-/// Reads no more than `into.held`; of a matrix that the file has as its transpose, all of it.
+/// Reads `into.held` into `into`, converted to `wanted`. Reads no other elements, except that a
+/// matrix that the file stores transposed is read whole.
 void read_tensor(const converters::Source& reader, const ForeignView::Place& place, DType wanted,
                  const LocalTensor& into);
 
-/// Throws Mismatch when two tensors of the file that are one here differ in `held`.
+/// Throws Mismatch when two tensors of the file that are one in the model differ in `held`.
 void require_equal(const converters::Source& reader, const ForeignView::Copy& copy,
                    ElementRange held);
 

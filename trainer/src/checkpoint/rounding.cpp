@@ -1,4 +1,4 @@
-// Both loops run over blocks without a branch in them, so that the compiler makes them vector code.
+// Both loops process blocks without branches, so that the compiler vectorises them.
 #include "checkpoint/rounding.hpp"
 
 #include "unishard/format/dtype.hpp"
@@ -20,7 +20,8 @@ std::uint16_t load16(const std::byte* at) {
   return value;
 }
 
-/// The finite case of round_to_bfloat16() inline; false as well for what needs a closer look.
+/// The finite case of round_to_bfloat16() inline. Returns false also for values that need a closer
+/// check.
 bool is_finite_rounding(std::span<const float> master, const std::byte* stored) {
   std::uint32_t differences = 0;
   for (std::size_t i = 0; i < master.size(); ++i) {

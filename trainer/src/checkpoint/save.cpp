@@ -1,4 +1,4 @@
-// A save, step by step (commit.cpp of unishard::format holds the protocol and its reasons).
+// A save, step by step; commit.cpp of unishard::format describes the protocol.
 #include "checkpoint/save.hpp"
 
 #include "unishard/format/error.hpp"
@@ -9,7 +9,7 @@
 namespace unishard::trainer::detail {
 namespace {
 
-/// Of one rank: one digests while another waits for the disk.
+/// Threads of one rank: one digests while another waits for the disk.
 constexpr unsigned kWriters = 4;
 
 std::string latest_tag(Storage& storage, const Path& folder) {
@@ -72,8 +72,8 @@ SaveReport Save::finish(Communicator& communicator, const GiveFragment& give) {
 
 void Save::abandon() noexcept { transaction_.reset(); }
 
-/// Null where there is nothing to share with. A checkpoint that cannot be read is no reason to
-/// fail: what it would have held is written.
+/// Returns null when there is no checkpoint to share chunks with. A checkpoint that cannot be read
+/// is no reason to fail: its chunks are written again.
 std::shared_ptr<const ShardBase> Save::open_base() const {
   if (base_tag_.empty()) return nullptr;
   try {

@@ -1,8 +1,8 @@
 #pragma once
-// What every save does, wherever its bytes come from and whichever thread runs it: begin() at the
-// step, finish() then or later. Every phase ends in an agreement, so that no rank goes on, or
-// leaves by an exception, without the others. One thread at a time. Owns all that it needs but the
-// storage, so that training may go on between the phases.
+// The part that synchronous and asynchronous saves share: begin() during the step, finish() at once
+// or later. Every phase ends with agree(), so that no rank continues, or throws, without the
+// others. A Save owns everything it needs except the storage, so training may continue between the
+// phases. Not thread-safe.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/partition.hpp"
@@ -18,25 +18,27 @@
 
 namespace unishard::trainer::detail {
 
-/// Gives all of fragments()[index] to the writer. Called from several threads.
+/// Writes all of fragments()[index] to `writer`. Called from several threads.
 using GiveFragment = std::function<void(ShardWriter& writer, std::size_t index)>;
 
 class Save {
  public:
-  /// `rank` of the catalog's world size.
+  /// Plans the save of rank `rank` of the catalog's world size.
+  /// Lifetime: the storage in `options` must outlive this object.
   Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
        const EngineOptions& options);
 
   const Catalog& catalog() const { return catalog_; }
-  /// What this rank writes.
+  /// Returns what this rank writes.
   const std::vector<Fragment>& fragments() const { return fragments_; }
 
-  /// Collective: agrees on a save id and on what to share with, and rank 0 makes the folder that
-  /// the shards go to.
+  /// Agrees on a save id and on the checkpoint to share chunks with; rank 0 creates the staging
+  /// folder. Collective.
   void begin(Communicator& communicator);
-  /// Collective, after begin(): writes this rank's shard and commits. The report has no times yet.
+  /// Writes this rank's shard and commits. The report has no times. Collective.
+  /// Pre: begin() has returned.
   SaveReport finish(Communicator& communicator, const GiveFragment& give);
-  /// Instead of finish(): rank 0 removes what begin() made. Not a collective; does not throw.
+  /// Ends the save without finish(): rank 0 removes what begin() created. Not collective.
   void abandon() noexcept;
 
  private:
@@ -55,9 +57,9 @@ class Save {
   CommitOptions commit_;
   Compression compression_;
   bool incremental_;
-  std::string base_tag_;  ///< empty: nothing to share with
+  std::string base_tag_;  ///< empty: no checkpoint to share chunks with
   std::string save_id_, entry_, identity_;
-  std::optional<SaveTransaction> transaction_;  ///< of rank 0, from begin() on
+  std::optional<SaveTransaction> transaction_;  ///< on rank 0, from begin() on
   std::vector<std::string> warnings_;
   std::uint64_t written_bytes_ = 0;  ///< by all ranks
 };

@@ -24,16 +24,17 @@ bool holds_shards(Storage& storage, const Path& folder) {
   return std::ranges::any_of(storage.list(folder), is_shard);
 }
 
-/// True for a dangling link as well.
+/// Returns true for a dangling link as well.
 bool has_entry(Storage& storage, const Path& folder, std::string_view name) {
   const std::vector<Entry> entries = storage.list(folder);
   return std::ranges::find(entries, name, &Entry::name) != entries.end();
 }
 
-/// A part of a DCP checkpoint, which need not be whole.
+/// Returns true for a part of a DCP checkpoint, which need not be whole.
 bool is_dcp_part(const Entry& entry) { return entry.name.ends_with(".distcp"); }
 
-/// ` (deepspeed, "global_step4")`: the format, and what `latest` says where it can be read.
+/// Returns, for example, `(deepspeed, "global_step4")`: the format, and the content of `latest` if
+/// it can be read.
 std::string describe_foreign(Storage& storage, const Path& folder, const std::string& format) {
   try {
     if (const auto tag = read_latest(storage, folder))
@@ -43,7 +44,7 @@ std::string describe_foreign(Storage& storage, const Path& folder, const std::st
   return fmt::format("({})", format);
 }
 
-/// The format of another program's checkpoint at `path`; empty when there is none.
+/// Returns the format of another program's checkpoint at `path`; empty when there is none.
 std::string foreign_format(Storage& storage, const Path& path) {
   const std::string format = converters::probe(storage, path).format;
   return format == "native" ? "" : format;
@@ -54,7 +55,7 @@ std::string where_to_look(const Path& folder) {
                      folder.native());
 }
 
-/// What stands in the way of a fresh start, although no tag has a manifest; empty when nothing.
+/// Returns what prevents a fresh start although no tag has a manifest; empty when nothing does.
 std::string trace_of_checkpoints(Storage& storage, const Path& folder) {
   for (const Entry& entry : storage.list(folder)) {
     const Path path = folder / entry.name;
@@ -90,7 +91,7 @@ ResumeDecision start_fresh(Storage& storage, const Path& folder) {
                       folder.native(), partial)};
 }
 
-/// nullopt when the newest checkpoint can be loaded; else why not.
+/// Returns nullopt when the newest checkpoint can be loaded, else the reason why not.
 std::optional<Error> try_newest(Storage& storage, const Path& folder, bool checks_shards) {
   try {
     const Path tag = resolve_checkpoint(storage, folder, std::nullopt);
@@ -112,7 +113,8 @@ bool is_whole(Storage& storage, const Path& tag_folder) {
   }
 }
 
-/// How to go on from one of the newest whole checkpoints but `damaged`; empty where there is none.
+/// Returns a hint that names the newest whole checkpoints except `damaged`; empty when there is
+/// none.
 std::string others_to_resume(Storage& storage, const Path& folder, const std::string& damaged) {
   constexpr int kNamed = 3;
   std::vector<TagEntry> tags = list_tags(storage, folder);
@@ -130,7 +132,7 @@ std::string others_to_resume(Storage& storage, const Path& folder, const std::st
   return hint;
 }
 
-/// Refuses, or with `fresh_beside` starts, where `problem` stands in the way of a load.
+/// Throws or, with `fresh_beside`, decides for a fresh start when `problem` prevents a load.
 ResumeDecision beside(Storage& storage, const Path& folder, bool fresh_beside,
                       const Error& problem) {
   const std::string others = others_to_resume(storage, folder, "");
@@ -148,7 +150,7 @@ ResumeDecision beside(Storage& storage, const Path& folder, bool fresh_beside,
           fmt::format("{}: starting fresh beside it (--fresh)", problem.what())};
 }
 
-/// The step of a planned tag's name; nullopt for any other name.
+/// Returns the step in a planned tag's name; nullopt for any other name.
 std::optional<std::int64_t> step_of(std::string_view name, const PlannedTags& planned) {
   if (!name.starts_with(planned.prefix)) return std::nullopt;
   const std::string_view digits = name.substr(planned.prefix.size());

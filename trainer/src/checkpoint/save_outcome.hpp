@@ -1,6 +1,6 @@
 #pragma once
-// How a save ended: written once by the thread that ran it, read by handles and by the next save.
-// Thread-safe.
+// The outcome of a save: written once by the thread that ran it, read by handles and by the next
+// save.
 #include "unishard/trainer/save_handle.hpp"
 
 #include <atomic>
@@ -9,6 +9,7 @@
 
 namespace unishard::trainer::detail {
 
+/// Thread-safe; succeed() or fail() is called once.
 class SaveOutcome {
  public:
   void succeed(SaveReport report) { promise_.set_value(std::move(report)); }
@@ -21,15 +22,15 @@ class SaveOutcome {
     return report_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
   bool durable() const { return finished() && !failed_; }
-  /// Throws what failed.
+  /// Throws: what failed.
   const SaveReport& wait() {
     report_.wait();
     waited_ = true;
     return report_.get();
   }
-  /// Whether the save is over and has failed.
+  /// Returns true when the save is over and has failed.
   bool failed() const { return finished() && failed_; }
-  /// Whether somebody knows how it ended.
+  /// Returns true when wait() has reported the outcome to a caller.
   bool waited() const { return waited_; }
 
  private:

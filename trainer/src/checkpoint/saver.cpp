@@ -70,7 +70,7 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
     throw;
   }
   const auto outcome = std::make_shared<SaveOutcome>();
-  std::promise<bool> go;  // no thread begins before every rank has one
+  std::promise<bool> go;  // a thread begins when every rank has started one
   const auto work = [this, outcome, started, stall = seconds_since(started)](
                         Save& one, std::future<bool>& may_go) {
     if (!may_go.get()) return;
@@ -109,13 +109,13 @@ void Saver::finish() {
   if (thread_.joinable()) thread_.join();
 }
 
-/// Ends the last asynchronous save for all ranks alike: how it ended, and whether anybody knows,
-/// must not differ between them.
+/// Ends the last asynchronous save for all ranks alike, because its outcome and whether a caller
+/// knows it must not differ between them.
 void Saver::settle() {
   finish();
   const auto last = std::exchange(last_, nullptr);
   if (!last || agree_max(communicator_, last->failed()) == 0) return;
-  group_.reset();  // it may have been left in the middle of an operation
+  group_.reset();  // a failure may have interrupted one of its operations
   if (agree_max(communicator_, last->waited()) != 0) return;
   last->wait();
   raise(ErrorCode::PeerFailed, "the save before this one failed on another rank");

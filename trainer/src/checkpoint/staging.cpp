@@ -22,7 +22,7 @@ std::uint64_t round_up_to(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Index of the fragment of `tensor` that has all of `range`.
+/// Returns the index of the fragment of `tensor` that contains `range`.
 std::optional<std::size_t> find_holder(std::span<const Fragment> fragments, std::size_t tensor,
                                        ElementRange range) {
   const auto begin = std::ranges::lower_bound(fragments, tensor, {}, &Fragment::tensor);
@@ -32,7 +32,7 @@ std::optional<std::size_t> find_holder(std::span<const Fragment> fragments, std:
   return std::nullopt;
 }
 
-/// The staged fp32 elements that a derived fragment follows from.
+/// Returns the staged fp32 elements from which a derived fragment is rounded.
 std::optional<StagingPlan::Place> find_master(const LocalState& local, const Catalog& catalog,
                                               std::span<const Fragment> fragments,
                                               const StagingPlan& plan, const Fragment& fragment) {
@@ -46,7 +46,7 @@ std::optional<StagingPlan::Place> find_master(const LocalState& local, const Cat
                             .is_master = true};
 }
 
-/// What a thread copies at a time.
+/// The bytes that a thread copies at a time.
 struct Piece {
   std::byte* to;
   std::span<const std::byte> from;
@@ -87,7 +87,7 @@ LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragme
 StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
                          std::span<const Fragment> fragments) {
   StagingPlan plan;
-  // A master comes before the weights that are rounded from it: the order of tensors.
+  // In the order of tensors, a master precedes the weights that are rounded from it.
   for (const Fragment& fragment : fragments) {
     if (const auto master = find_master(local, catalog, fragments, plan, fragment)) {
       plan.places.push_back(*master);
@@ -104,7 +104,7 @@ StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
 void Staging::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_bytes()) return;
   pinned_.reset();
-  memory_ = {};  // before the larger one
+  memory_ = {};  // frees the old memory before the larger is allocated
   memory_ = HugeBuffer(round_up_to(bytes, kHugePage));
   in_parallel(capacity_bytes() / kHugePage, [&](std::size_t index) {
     volatile std::byte* const begin = memory_.bytes().data() + index * kHugePage;

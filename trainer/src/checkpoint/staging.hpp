@@ -1,6 +1,6 @@
 #pragma once
-// A copy of what this rank writes, so that training may change the tensors while they are written.
-// The memory is allocated once and used again by every later save. One thread at a time.
+// A copy of what this rank writes, so that training may change the tensors meanwhile. The memory is
+// allocated once and reused by later saves. Not thread-safe.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/huge_buffer.hpp"
 #include "unishard/format/partition.hpp"
@@ -16,8 +16,8 @@
 
 namespace unishard::trainer::detail {
 
-/// Where the fragments lie in the memory. Derived 16-bit weights have no bytes of their own where
-/// their fp32 master is staged too: they are rounded from it when they are written.
+/// The location of the fragments in the memory. A derived 16-bit fragment whose fp32 master is
+/// staged too has no bytes of its own: it is rounded from the master when it is written.
 struct StagingPlan {
   struct Place {
     std::uint64_t offset = 0;
@@ -28,31 +28,34 @@ struct StagingPlan {
   std::uint64_t bytes = 0;
 };
 
-/// Pure. `fragments` as plan_shard() returns them.
+/// Pure function. `fragments` come from plan_shard().
 StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
                          std::span<const Fragment> fragments);
 
 class Staging {
  public:
-  /// Makes sure of `bytes` bytes, and touches them, so that a copy meets no page faults. What was
-  /// staged is lost when the memory must grow. Throws std::bad_alloc.
+  /// Allocates at least `bytes` bytes and touches them, so that capture() causes no page faults.
+  /// Staged data is lost when the memory must grow.
+  /// Throws: std::bad_alloc.
   void reserve(std::uint64_t bytes);
   std::uint64_t capacity_bytes() const { return memory_.bytes().size(); }
 
-  /// Copies the fragments, with several threads, and what is on a device on a stream of its own.
-  /// Throws Internal when this rank does not hold one.
+  /// Copies the fragments with several threads; data on a device is copied on a separate stream.
+  /// Throws: Internal when this rank does not hold a fragment.
   void capture(const LocalState& local, const Catalog& catalog,
                const std::vector<Fragment>& fragments);
-  /// Gives fragment `index` of the last capture() to the writer.
+  /// Writes fragment `index` of the last capture() to `writer`.
   void give(ShardWriter& writer, std::size_t index) const;
 
  private:
   HugeBuffer memory_;
-  std::optional<PinnedMemory> pinned_;  ///< of all of it, once a tensor came from a device
-  StagingPlan plan_;                    ///< of the last capture()
+  /// Pins all of the memory once a tensor came from a device.
+  std::optional<PinnedMemory> pinned_;
+  StagingPlan plan_;  ///< of the last capture()
 };
 
-/// The bytes of a fragment in this rank's own tensors. Throws Internal when it does not hold them.
+/// Returns the bytes of a fragment in this rank's own tensors.
+/// Throws: Internal when the rank does not hold them.
 LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment);
 
 }  // namespace unishard::trainer::detail

@@ -19,7 +19,7 @@ void stream_copy(std::byte* to, std::span<const std::byte> from) {
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.data() + part)));
     }
   }
-  _mm_sfence();  // other threads must see it when this one says that it is done
+  _mm_sfence();  // makes the bytes visible to other threads before this one reports completion
   std::memcpy(to + whole, from.data() + whole, from.size() - whole);
 }
 

@@ -1,4 +1,4 @@
-// What follows from the primitive collectives.
+// Operations built on the primitive collectives.
 #include "unishard/trainer/communicator.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #pragma once
-// The Work of every communicator that finishes on the caller's thread.
+// The Work of communicators that finish an operation on the caller's thread.
 #include "unishard/trainer/communicator.hpp"
 
 #include <exception>
@@ -8,15 +8,15 @@
 
 namespace unishard::trainer::detail {
 
-/// Runs `finish` once, in wait() or at the end of its life; empty: there is nothing to finish. What
-/// `finish` holds (buffers, handles) lives until then.
+/// Runs `finish` once, in wait() or in the destructor; an empty `finish` does nothing. Objects that
+/// `finish` captured (buffers, handles) live until then.
 class DeferredWork final : public Work {
  public:
   explicit DeferredWork(std::function<void()> finish) : finish_(std::move(finish)) {}
   ~DeferredWork() override {
     try {
       wait();
-    } catch (const std::exception&) {  // nobody is left to tell; the group's next operation fails
+    } catch (const std::exception&) {  // the next operation of the group reports the failure
     }
   }
   DeferredWork(const DeferredWork&) = delete;

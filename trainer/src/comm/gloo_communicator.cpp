@@ -1,7 +1,7 @@
-// c10d's Gloo, used for bytes only: old versions cannot move bf16 and have no reduce-scatter, so
-// the reduction is alltoall_base plus our own fold, and an all-gather is one broadcast per rank
-// (half the time of Gloo's ring). No type of c10d leaves this folder: their base classes move
-// between versions.
+// Uses c10d's Gloo for bytes only. Old versions cannot move bf16 and have no reduce-scatter, so the
+// reduction is alltoall_base plus the fold of fold.hpp, and an all-gather is one broadcast per rank
+// (half the time of Gloo's ring). No c10d type leaves this folder, because their base classes
+// differ between versions.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/fold.hpp"
@@ -23,7 +23,7 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// Runs `body`; what Gloo and the store throw becomes PeerFailed.
+/// Runs `body`. Errors of Gloo and the store become PeerFailed.
 template <class Body>
 auto translated(const char* what, Body&& body) {
   try {
@@ -44,7 +44,7 @@ at::Tensor byte_tensor(std::span<const std::byte> bytes) {
                        at::TensorOptions().dtype(at::kByte));
 }
 
-/// `finish` under translated().
+/// Runs `finish` under translated().
 WorkPtr pending(const char* what, std::function<void()> finish) {
   return std::make_unique<detail::DeferredWork>(
       [what, finish = std::move(finish)] { translated(what, finish); });
@@ -58,7 +58,7 @@ class GlooCommunicator final : public Communicator {
         store_(detail::join_store(environment, options)) {
     join();
   }
-  /// `store` is for this group alone.
+  /// Pre: no other group uses `store`.
   GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options,
                    StorePtr store)
       : environment_(environment), options_(options), store_(std::move(store)) {

@@ -1,7 +1,7 @@
-// Two versions of LibTorch may speak different protocols with their TCPStore: torchrun of one and a
-// program built with the other. Neither side notices. The client's reads have no timeout, so it
-// hangs, or the server closes the connection. Hence the two measures here: the first thing asked of
-// the store is an answer that can be checked, and it is awaited on another thread.
+// Two versions of LibTorch may use different protocols for their TCPStore, for example torchrun of
+// one and a program built with the other. Neither side notices: the client's reads have no timeout,
+// so it hangs, or the server closes the connection. Therefore the first request to the store is one
+// whose answer can be checked, and another thread waits for that answer.
 #include "comm/join_store.hpp"
 
 #include "unishard/format/error.hpp"
@@ -24,12 +24,12 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using std::chrono::seconds;
 
-/// A launcher's store runs before its ranks do: it answers at once, or never.
+/// A launcher's store runs before its ranks do, so it answers at once or never.
 constexpr seconds kHostedStoreTimeout{45};
-/// LibTorch's own time-out, where it has one, comes first: its message says more.
+/// LibTorch's own time-out, if it has one, expires first, because its message is more precise.
 constexpr seconds kGrace{2};
 
-/// LibTorch 2.x defaults to a store on libuv, which distributions leave out.
+/// LibTorch 2.x defaults to a store on libuv, which distributions omit.
 template <class Options>
 void without_libuv(Options& options) {
   if constexpr (requires { options.useLibUV; }) options.useLibUV = false;
@@ -55,8 +55,8 @@ void check_answer(c10d::Store& store, std::uint32_t rank) {
   if (store.get(key) != value) throw std::runtime_error("it does not return what was stored");
 }
 
-/// The result of `body`, or nullopt when it takes longer. Nothing interrupts LibTorch's reads, so
-/// its thread is then left behind: the process is expected to end.
+/// Returns the result of `body`, or nullopt when it takes longer. Nothing can interrupt LibTorch's
+/// reads, so the thread is then abandoned: the process is expected to end.
 std::optional<StorePtr> within(seconds limit, std::function<StorePtr()> body) {
   std::packaged_task<StorePtr()> task(std::move(body));
   std::future<StorePtr> result = task.get_future();

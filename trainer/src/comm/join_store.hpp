@@ -7,9 +7,10 @@
 
 namespace unishard::trainer::detail {
 
-/// Serves the store (rank 0, unless the launcher does) or connects to it, and makes sure that it
-/// answers. Throws PeerFailed, with what to do about it, when it does not: a launcher's store
-/// within 45 s, rank 0's within the group's timeout.
+/// Serves the store (on rank 0, unless the launcher serves it) or connects to it, and checks that
+/// it answers.
+/// Throws: PeerFailed, with a remedy, when it does not answer: after 45 s for a launcher's store,
+/// after the group's timeout for rank 0's.
 c10::intrusive_ptr<c10d::Store> join_store(const RankEnvironment& environment,
                                            const CommunicatorOptions& options);
 

@@ -1,10 +1,10 @@
 // Collectives over NCCL alone, without c10d's ProcessGroupNCCL, which a CPU build of LibTorch
 // lacks. The engine's memory is host memory, so each operation stages it through the device: copy
 // in, NCCL, copy out, on one stream. The fold is grouped ncclSend/ncclRecv (the traffic of a
-// reduce-scatter) and then the same additions on the host as Gloo's, so that both give the same
-// bits. The unique id travels through the Gloo group, whose store the launcher named.
+// reduce-scatter) and then the same additions on the host as in Gloo's fold, so that both give the
+// same bits. The unique id is exchanged through the Gloo group.
 //
-// Compiled and linked on machines without a device; never yet run on one.
+// The project compiles and links this file on machines without a device; it has never run on one.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/fold.hpp"
@@ -30,8 +30,8 @@ void check(ncclResult_t result, const char* what) {
         std::string(what) + ": NCCL: " + ncclGetErrorString(result));
 }
 
-// Device memory in the order of its stream. NCCL and CUDA refuse empty buffers, so at least one
-// byte.
+// Device memory, allocated in the order of its stream. At least one byte, because NCCL and CUDA
+// refuse empty buffers.
 class DeviceBuffer {
  public:
   DeviceBuffer(std::size_t bytes, cudaStream_t stream) : stream_(stream) {

@@ -1,4 +1,4 @@
-// Stands in where NCCL or the CUDA toolkit was not found at configure time.
+// Replaces nccl_communicator.cpp when configure found no NCCL or no CUDA toolkit.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/communicator.hpp"
 

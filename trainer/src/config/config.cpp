@@ -115,7 +115,7 @@ void read_precision(const ObjectReader& top, Config& config) {
     const ObjectReader reader(*section, "fp16", detail::kFp16Keys, config.notes);
     if (reader.boolean("enabled").value_or(false)) {
       raise(ErrorCode::InvalidArgument,
-            "configuration: fp16.enabled is not built: LibTorch has no fp16 kernels on CPU",
+            "configuration: fp16.enabled is not supported: LibTorch has no fp16 kernels on CPU",
             "use bf16");
     }
   }

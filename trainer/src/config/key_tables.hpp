@@ -1,5 +1,5 @@
 #pragma once
-// The keys of DeepSpeed's configuration, and what each means here. Tables only.
+// Keys of DeepSpeed's configuration and their use in UniShard.
 #include "config/object_reader.hpp"
 
 namespace unishard::trainer::detail {

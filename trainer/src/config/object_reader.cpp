@@ -26,7 +26,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// Whether a value says "off": null, false, 0, "none", an empty object, or one that is disabled.
+/// Returns true for a value that switches a key off: null, false, 0, "none", an empty object, or an
+/// object that is disabled.
 bool is_off(const Json& value) {
   if (value.is_null() || value == "none" || value == "auto" || value == "None") return true;
   if (value.is_boolean()) return !value.get<bool>();
@@ -66,7 +67,7 @@ ObjectReader::ObjectReader(const Json& object, std::string path, std::span<const
             near.empty() ? "remove it" : "did you mean " + near + "?");
     }
     if (known->use == KeyUse::NotBuilt && !is_off(value)) {
-      raise(ErrorCode::InvalidArgument, "configuration: " + this->path(name) + " is not built",
+      raise(ErrorCode::InvalidArgument, "configuration: " + this->path(name) + " is not supported",
             "remove it or switch it off");
     }
     if (known->use == KeyUse::Harmless)

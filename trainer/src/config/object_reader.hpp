@@ -1,6 +1,6 @@
 #pragma once
-// Reads one JSON object of a configuration by a table of its keys, and refuses what the table does
-// not know.
+// Reads one JSON object of a configuration by a table of its keys, and refuses keys that the table
+// does not have.
 #include "unishard/format/json.hpp"
 
 #include <optional>
@@ -12,9 +12,9 @@
 namespace unishard::trainer::detail {
 
 enum class KeyUse {
-  Read,      ///< means something here
-  Harmless,  ///< DeepSpeed knows it, it cannot change results here: accepted with a note
-  NotBuilt,  ///< DeepSpeed knows it: accepted only when it is switched off
+  Read,      ///< used
+  Harmless,  ///< known to DeepSpeed, cannot change results: accepted with a note
+  NotBuilt,  ///< known to DeepSpeed, not supported: accepted only when it is switched off
 };
 
 struct Key {
@@ -22,20 +22,22 @@ struct Key {
   KeyUse use = KeyUse::Read;
 };
 
-/// The known name with the smallest edit distance, or empty when none is near.
+/// Returns the known name with the smallest edit distance, or an empty text when none is near.
 std::string nearest_key(std::string_view name, std::span<const Key> keys);
 
 class ObjectReader {
  public:
-  /// Throws InvalidArgument for a value that is no object, an unknown key or one that is not built.
-  /// `notes` gets a line for each harmless key. All references must outlive the reader.
+  /// Adds a line to `notes` for each harmless key.
+  /// Lifetime: `object` must outlive this object.
+  /// Throws: InvalidArgument when `object` is no object, or has an unknown or unsupported key.
   ObjectReader(const Json& object, std::string path, std::span<const Key> keys,
                std::vector<std::string>& notes);
 
-  /// The member; nullptr when it is missing, null or "auto".
+  /// Returns the member; nullptr when it is missing, null or "auto".
   const Json* find(std::string_view key) const;
-  /// Typed members; nullopt as for find(). Throw InvalidArgument naming the path. Whole numbers may
-  /// be written 5e8.
+  /// Return a typed member; nullopt when find() returns nullptr. Whole numbers may be written like
+  /// 5e8.
+  /// Throws: InvalidArgument, naming the path, for another type.
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;

@@ -1,6 +1,6 @@
-// A Feistel network permutes the smallest power of four that is not below the sample count; indices
-// that land outside are permuted again until they land inside (cycle walking), which keeps it a
-// bijection.
+// A Feistel network permutes the smallest power of four that is at least the sample count. An index
+// that falls outside the samples is permuted again until it falls inside (cycle walking), which
+// keeps the map a bijection.
 #include "unishard/trainer/sample_order.hpp"
 
 #include "unishard/trainer/seeds.hpp"

@@ -1,4 +1,4 @@
-// Compiled and linked on machines without a device; never yet run on one.
+// The project compiles and links this file on machines without a device; it has never run on one.
 #include "device/cuda_check.hpp"
 #include "device/device_copies.hpp"
 #include "engine/tensor_bytes.hpp"
@@ -6,7 +6,7 @@
 namespace unishard::trainer::detail {
 namespace {
 
-/// Makes `device` the thread's current one, and the one before again.
+/// Makes `device` the thread's current device, and restores the previous one.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -27,7 +27,7 @@ PinnedMemory::PinnedMemory(std::span<std::byte> memory) {
   if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault) == cudaSuccess) {
     pinned_ = memory.data();
   } else {
-    cudaGetLastError();  // or the next call would report it
+    cudaGetLastError();  // clears the error, which the next call would report
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// What of the state is in a device's memory (frozen parameters, buffers) on its way to host memory:
-// on a stream of its own, beside what the device computes, into memory that is pinned, to which the
-// device writes by itself. cuda_copies.cpp with the CUDA toolkit, no_cuda_copies.cpp without.
+// Copies tensors in a device's memory (frozen parameters, buffers) to host memory on a separate
+// stream, in parallel with computation, into pinned memory that the device can write to directly.
+// cuda_copies.cpp implements it with the CUDA toolkit, no_cuda_copies.cpp without.
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace unishard::trainer::detail {
 
-/// Host memory that is pinned as long as this lives. Where it cannot be, copies into it are slower.
+/// Pins host memory as long as it lives. If pinning fails, copies into the memory are slower.
+/// Lifetime: the memory must outlive this object.
 class PinnedMemory {
  public:
   explicit PinnedMemory(std::span<std::byte> memory);
@@ -22,7 +23,7 @@ class PinnedMemory {
   void* pinned_ = nullptr;
 };
 
-/// Copies that are under way; the destructor waits for them. One thread at a time.
+/// Copies in progress; the destructor waits for them. Not thread-safe.
 class DeviceCopies {
  public:
   DeviceCopies() = default;
@@ -30,14 +31,17 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  /// Copies a contiguous tensor of as many bytes, as it is when all that its device was given
-  /// before is done. Both must live until wait(). Throws Io.
+  /// Starts to copy a contiguous tensor of to.size() bytes, in its state after all work that its
+  /// device has been given so far.
+  /// Lifetime: `to` and `from` must live until wait() returns.
+  /// Throws: Io.
   void start(std::span<std::byte> to, const at::Tensor& from);
-  /// Until everything is there. Throws Io.
+  /// Waits for all copies.
+  /// Throws: Io.
   void wait();
 
  private:
-  std::map<int, void*> streams_;  ///< by device: cudaStream_t
+  std::map<int, void*> streams_;  ///< cudaStream_t by device
 };
 
 }  // namespace unishard::trainer::detail

@@ -1,4 +1,4 @@
-// Stands in where the CUDA toolkit was not found at configure time: LibTorch copies.
+// Replaces cuda_copies.cpp when configure found no CUDA toolkit: LibTorch copies.
 #include "device/device_copies.hpp"
 #include "engine/tensor_bytes.hpp"
 

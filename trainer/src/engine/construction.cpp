@@ -10,7 +10,7 @@
 namespace unishard::trainer {
 namespace {
 
-/// A module's constructor has no parameter through which the scope could be passed.
+/// Thread-local, because the constructor of a module has no parameter for the scope.
 thread_local ConstructionScope* current_scope = nullptr;
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace unishard::trainer {
 namespace {
 
-/// A layer's forward has no parameter through which its unit's generator could be passed.
+/// Thread-local, because the forward of a layer has no parameter for its unit's generator.
 thread_local at::Generator* current_generator = nullptr;
 
 }  // namespace

@@ -69,9 +69,9 @@ Engine::Impl::~Impl() {
   for (UnitBase* module : state.model.modules) detail::UnitAccess::attach(*module, nullptr, 0);
 }
 
-/// This rank's share of micro-batches 0 to count - 1: rank r takes r, r + W, ... Every rank runs
-/// equally many, since all take part in the collectives; the surplus repeats micro-batch 0 and
-/// counts as nothing. Returns the losses.
+/// Runs this rank's part of micro-batches 0 to count - 1: rank r takes r, r + W, ... Every rank
+/// runs the same number, because all take part in the collectives; surplus ones repeat micro-batch
+/// 0 and do not count. Returns the losses.
 std::vector<double> Engine::Impl::run_micro_batches(const LossFunction& loss, Mode mode,
                                                     std::int64_t count) {
   const std::int64_t ranks = communicator.size();

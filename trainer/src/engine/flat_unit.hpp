@@ -1,9 +1,9 @@
 #pragma once
-// The parameters of one unit as one flat tensor: what is gathered, reduced, updated and stored
-// together.
+// The parameters of one unit as one flat tensor, which is gathered, reduced, updated and stored as
+// a whole.
 //
-// The parameters are views of `full`, installed once. At stage 3 only the memory behind `full`
-// comes and goes: the storage's pointer is swapped, so views, tensors saved for backward and
+// The parameters are views of `full`. At stage 3 only the memory behind `full` is allocated and
+// freed: the pointer of its storage is swapped, so views, tensors saved for backward and
 // AccumulateGrad nodes stay valid.
 //   stage 0    full and master hold everything on every rank
 //   stage 1,2  full holds everything, master this rank's shard
@@ -25,15 +25,17 @@
 
 namespace unishard::trainer::detail {
 
-/// What becomes of a micro-batch's gradients.
+/// When the gradients of a micro-batch are reduced.
 enum class Reduction {
   FoldEach,  ///< added over the ranks at once, in micro-batch order
-  FoldOnce,  ///< added up locally, over the ranks at the end of the step
+  FoldOnce,  ///< added up locally, and over the ranks at the end of the step
 };
 
+/// Not thread-safe.
 class FlatUnit {
  public:
-  /// Takes the parameters' values and memory over. All require a gradient.
+  /// Takes over the values and memory of the parameters.
+  /// Pre: all parameters require a gradient.
   FlatUnit(std::vector<at::Tensor> parameters, const Placement& placement,
            std::shared_ptr<MemoryMeter> meter);
   FlatUnit(const FlatUnit&) = delete;
@@ -45,38 +47,41 @@ class FlatUnit {
   const Placement& placement() const { return placement_; }
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
 
-  /// Once, before training: gradient hooks, accumulators, `states` zeroed optimizer states.
+  /// Prepares training: installs gradient hooks and allocates accumulators and `states` zeroed
+  /// optimizer states. Call it once.
+  /// Lifetime: `communicator` must outlive this object.
   void attach(Communicator& communicator, Reduction reduction, std::size_t states);
 
   void gather();
-  void release();  ///< no effect below stage 3
+  /// Frees what gather() allocated. No effect below stage 3.
+  void release();
 
-  // A step: begin_step(), then per micro-batch a backward and finish_backward(), then
+  // A step is: begin_step(); for each micro-batch a backward pass and finish_backward();
   // finish_step().
   void begin_step();
-  /// Whether the next backward's gradients count; they are zeros otherwise.
+  /// Sets whether the gradients of the next backward pass count; otherwise they are zeros.
   void set_counts(bool counts) { counts_ = counts; }
-  /// Reduces what the hooks have not: units with parameters that the loss did not use.
+  /// Reduces units that the hooks have not reduced because the loss did not use all parameters.
   void finish_backward();
   void finish_step();
 
-  /// The sum of gradients as the optimizer needs it: everything at stage 0, else the shard. Valid
-  /// after finish_step().
+  /// Returns the sum of gradients for the optimizer: everything at stage 0, else the shard.
+  /// Pre: finish_step() has returned.
   std::span<const float> gradients() const;
   std::span<float> master() const;
   std::span<float> state(std::size_t index) const;
-  /// Where parameter `index` lies in master(), states and gradients(): elements of the parameter
-  /// that are held ...
+  /// Returns the elements of parameter `index` that are held in master(), states and gradients().
   ElementRange held(std::size_t index) const;
-  /// ... and the position of the first of them.
+  /// Returns the position of the first of these elements in master(), states and gradients().
   std::size_t held_offset(std::size_t index) const;
 
-  /// After master() has changed: makes the parameters follow.
+  /// Copies a changed master() to the parameters.
   void publish();
-  /// The compute-dtype values that gather() would give this rank's share, or all at stage 0. Not
-  /// for fp32.
+  /// Returns, in the compute dtype, the values that publish() gives this rank's part, or all at
+  /// stage 0.
+  /// Pre: the compute dtype is not fp32.
   at::Tensor rounded_master() const;
-  /// The held elements of `full`; undefined at stage 3.
+  /// Returns the held elements of `full`; undefined at stage 3.
   at::Tensor resident_shard() const;
 
   std::int64_t master_bytes() const;
@@ -109,8 +114,8 @@ class FlatUnit {
   at::Tensor full_gradient_;   ///< fp32 [padded_]: local sums (FoldOnce), and the result at stage 0
   Communicator* communicator_ = nullptr;
   Reduction reduction_ = Reduction::FoldEach;
-  std::vector<AccumulateNode>
-      nodes_;  ///< a tensor holds its node only weakly, and the hook dies with it
+  /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
+  std::vector<AccumulateNode> nodes_;
   std::size_t gradients_seen_ = 0;
   bool reduced_ = false;
   bool counts_ = true;

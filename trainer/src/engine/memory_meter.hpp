@@ -1,10 +1,10 @@
 #pragma once
-// Counts the bytes of flat parameters that have memory, and the most there ever were.
 #include <algorithm>
 #include <cstdint>
 
 namespace unishard::trainer::detail {
 
+/// Counts the allocated bytes of flat parameters and their peak. Not thread-safe.
 class MemoryMeter {
  public:
   void add(std::int64_t bytes) {

@@ -1,5 +1,5 @@
 #pragma once
-// A model as the engine sees it: every parameter once, in model order, with the unit that holds it.
+// A model in the engine's form: every parameter once, in model order, with the unit that holds it.
 #include "unishard/format/catalog.hpp"
 
 #include "engine/step_context.hpp"
@@ -14,21 +14,21 @@ namespace unishard::trainer::detail {
 
 struct ParameterRecord {
   std::string fqn;
-  at::Tensor tensor;         ///< no memory at stage 3 outside of gather()
+  at::Tensor tensor;         ///< not allocated at stage 3 outside gather()
   FlatUnit* unit = nullptr;  ///< null: frozen, an ordinary tensor on every rank
   std::size_t slot = 0;      ///< in the unit
-  bool decays = true;        ///< weight decay applies: not biases and other vectors
+  bool decays = true;        ///< weight decay applies; false for biases and other vectors
 };
 
 struct UnitRecord {
-  std::string name;  ///< "" is the root: parameters outside of any Sharded<M>
+  std::string name;  ///< "" is the root: parameters outside any Sharded<M>
   std::vector<std::string> fqns;
   FlatUnit* flat = nullptr;
 };
 
 struct ModelState {
   std::unique_ptr<FlatUnit> root;  ///< the other units belong to their modules
-  std::vector<UnitRecord> units;   ///< the root first; those without parameters are left out
+  std::vector<UnitRecord> units;   ///< the root first; units without parameters are left out
   std::vector<UnitBase*> modules;  ///< every Sharded<M>, in model order
   std::vector<ParameterRecord> parameters;
   std::vector<NamedTensor> buffers;
@@ -36,7 +36,8 @@ struct ModelState {
   std::shared_ptr<MemoryMeter> meter;
 };
 
-/// Shards what no ConstructionScope has. Throws InvalidArgument as Engine's constructor says.
+/// Shards the units that no ConstructionScope has sharded.
+/// Throws: InvalidArgument as Engine's constructor does.
 ModelState take_over(torch::nn::Module& model, const Placement& placement);
 
 }  // namespace unishard::trainer::detail

@@ -1,5 +1,5 @@
 #pragma once
-// What a unit needs to know of the step that runs, and how the engine reaches into a unit.
+// The context of the current step that units need, and the engine's access to units.
 #include "unishard/trainer/sharded.hpp"
 
 #include "engine/flat_unit.hpp"
@@ -17,7 +17,8 @@ struct StepContext {
   std::int64_t micro_batch = 0;
 };
 
-/// The generator that dropout() draws from while this lives, on this thread. Nests.
+/// Sets the generator from which dropout() draws on this thread, until it is destroyed. Scopes
+/// nest.
 class DropoutScope {
  public:
   DropoutScope(const StepContext& context, std::uint64_t unit);
@@ -38,7 +39,7 @@ struct UnitAccess {
   }
 };
 
-/// A parameter or buffer by its name below the module where the walk began.
+/// A parameter or buffer with its name relative to the module at which the search began.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
@@ -46,13 +47,13 @@ struct NamedTensor {
 
 std::string join_names(const std::string& prefix, const std::string& name);
 
-/// Makes the flat tensor of a unit: its trainable parameters in order of registration, those of its
-/// children included, nested units left out. Frozen parameters and buffers only get the compute
-/// dtype.
+/// Returns the flat tensor of a unit: its trainable parameters in order of registration, including
+/// those of its children but not of nested units. Frozen parameters and buffers are only converted
+/// to the compute dtype.
 std::unique_ptr<FlatUnit> shard_unit(torch::nn::Module& module, const Placement& placement,
                                      const std::shared_ptr<MemoryMeter>& meter);
 
-/// What shard_unit() would take, named.
+/// Returns the parameters that shard_unit() takes, with names.
 std::vector<NamedTensor> unit_parameters(torch::nn::Module& module, const std::string& prefix);
 
 }  // namespace unishard::trainer::detail

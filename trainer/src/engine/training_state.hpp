@@ -1,5 +1,5 @@
 #pragma once
-// All that a training run carries from step to step: what a checkpoint must hold.
+// Everything that a training run carries from step to step, and that a checkpoint must hold.
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
@@ -23,8 +23,8 @@ struct TrainingState {
   std::unique_ptr<Optimizer> optimizer;
   std::array<ParameterGroup, 2> groups;  ///< with weight decay, without
   std::int64_t step = 0;                 ///< optimizer steps done
-  std::int64_t last_iteration = -1;      ///< of the scheduler
-  std::uint64_t samples = 0;             ///< seen
+  std::int64_t last_iteration = -1;      ///< of the scheduler; see learning_rate()
+  std::uint64_t samples = 0;             ///< samples seen so far
   std::uint64_t seed = 0;
   std::uint64_t shuffle_seed = 0;
   std::uint64_t samples_per_epoch = 0;

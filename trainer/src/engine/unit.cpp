@@ -18,7 +18,7 @@ void visit_modules(torch::nn::Module& module, const std::string& prefix, const V
   }
 }
 
-/// As DeepSpeed does with a module that trains in 16 bits.
+/// Converts as DeepSpeed does with a module that trains in 16 bits.
 void cast_untrained(torch::nn::Module& module, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
   const auto cast = [dtype](at::Tensor& tensor) {

@@ -21,7 +21,8 @@ namespace {
 
 constexpr double kDeviation = 0.02;  ///< of initial weights, as GPT-2
 
-/// Layers that add to the residual stream start smaller, by their number.
+/// The initial values of layers that add to the residual stream are scaled down by the number of
+/// such layers.
 double residual_deviation(const GptConfig& config) {
   return kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
 }
@@ -30,8 +31,8 @@ torch::nn::LayerNorm layer_norm(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
-/// The output layer, [vocabulary, width]: a weight of its own, or the embedding's under a second
-/// name.
+/// Returns the output layer, [vocabulary, width]: a weight of its own, or the embedding's under a
+/// second name.
 class HeadImpl : public torch::nn::Module {
  public:
   explicit HeadImpl(const at::Tensor& weight) { register_parameter("weight", weight); }

@@ -27,8 +27,8 @@ constexpr double kLayerNormEpsilon = 1e-5;
 constexpr double kHuggingFaceDropout = 0.1;  ///< of GPT2Config, where the file says nothing
 constexpr std::array<std::string_view, 3> kDropouts = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
 
-/// Options of GPT2Config that change the arithmetic, with the only value that this model has, which
-/// is also the one that holds when the key is missing.
+/// Options of GPT2Config that change the arithmetic, each with the only value that this model
+/// supports, which is also the default when the key is missing.
 struct Fixed {
   std::string_view key;
   bool value;
@@ -110,7 +110,7 @@ class HuggingFaceReader {
     if (find("quantization_config")) refuse("quantization_config", "null");
   }
 
-  /// n_ctx is the name that n_positions had in old files; some have both.
+  /// Old files call n_positions n_ctx; some have both.
   std::int64_t context() const {
     if (!find("n_positions") && find("n_ctx")) return size("n_ctx");
     const std::int64_t positions = size("n_positions");

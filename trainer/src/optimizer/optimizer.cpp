@@ -32,7 +32,7 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hy
   std::string known;
   for (const std::string_view each : kNames)
     known += (known.empty() ? "" : ", ") + std::string(each);
-  raise(ErrorCode::InvalidArgument, "optimizer " + quote(name) + " is not built",
+  raise(ErrorCode::InvalidArgument, "optimizer " + quote(name) + " is not supported",
         "known: " + known);
 }
 

@@ -7,7 +7,7 @@
 namespace unishard::trainer {
 namespace {
 
-/// Share of the warm-up that is done, 0 to 1. Pre: n >= 0.
+/// Returns the completed part of the warm-up, 0 to 1. Pre: n >= 0.
 double warmup_share(const Schedule& schedule, std::int64_t n) {
   const std::int64_t steps = std::max<std::int64_t>(2, schedule.warmup_num_steps);
   if (n >= steps) return 1;

@@ -1,6 +1,6 @@
 #pragma once
-// Element types into each other, with the roundings that torch's `.to()` does. Pure functions; any
-// thread.
+// Converts element types into each other, with the same rounding as torch's `.to()`.
+// Thread safety: pure functions.
 #include "unishard/format/dtype.hpp"
 
 #include <cstddef>
@@ -8,13 +8,14 @@
 
 namespace unishard::converters {
 
-/// True when convert_elements() can do it: from any type but the complex ones to float64, float32,
-/// float16 or bfloat16, and from every type to itself.
+/// Returns true when convert_elements() supports the pair: from any type but the complex ones to
+/// float64, float32, float16 or bfloat16, and from every type to itself.
 bool convertible(DType from, DType to);
 
-/// Writes the elements of `in` (of type `from`) to `out` (of type `to`): round to nearest, ties to
-/// even, NaN stays NaN. As in torch, everything but float64 goes by way of float32. Pre: both spans
-/// hold the same number of elements and do not overlap. Throws: Unsupported when not convertible().
+/// Converts the elements of `in` (of type `from`) to `out` (of type `to`): rounds to nearest, ties
+/// to even; NaN stays NaN. As in torch, everything but float64 is converted through float32.
+/// Pre: both spans hold the same number of elements and do not overlap.
+/// Throws: Unsupported when not convertible().
 void convert_elements(DType from, std::span<const std::byte> in, DType to,
                       std::span<std::byte> out);
 

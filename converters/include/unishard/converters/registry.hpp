@@ -1,6 +1,7 @@
 #pragma once
-// The formats that this build knows, all of them read and written: one explicit table, in the order
-// in which a path is tried.
+// The formats that this build reads and writes: one explicit table, in the order in which a path is
+// tried.
+// Thread safety: all functions are thread-safe.
 #include "unishard/converters/sink.hpp"
 
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace unishard::converters {
 
-/// What a checkpoint of a format is on disk.
+/// How a checkpoint of a format is stored on disk.
 enum class OutputShape : std::uint8_t {
   Tags,          ///< a folder of checkpoints, one per tag
   Folder,        ///< a folder is one checkpoint
@@ -19,28 +20,30 @@ enum class OutputShape : std::uint8_t {
 };
 
 struct FormatEntry {
-  std::string_view name;         ///< what Source::format() and Probe::format say
+  std::string_view name;         ///< the text of Source::format() and Probe::format
   std::string_view description;  ///< one line
   OutputShape shape = OutputShape::Folder;
 };
 std::vector<FormatEntry> known_formats();
-/// Throws Unsupported naming the formats that there are.
+/// Returns the entry of the format `name`.
+/// Throws: Unsupported, listing the known formats.
 FormatEntry format_entry(std::string_view name);
 
-/// A sub-folder of a folder of checkpoints.
+/// A sub-folder in a folder of checkpoints.
 struct TagFolder {
   std::string tag;
-  std::string format;  ///< empty: it is no checkpoint of a known format
+  std::string format;  ///< empty when it is no checkpoint of a known format
 };
-/// The sub-folders of `path`, by name, without what interrupted saves left; each may be of another
-/// format. Links to folders count. Empty when `path` is no folder, and when it is a checkpoint
-/// itself. Names decide: nothing is read.
+/// Returns the sub-folders of `path` by name, except those that interrupted saves left. Links to
+/// folders count. The result is empty when `path` is no folder or is a checkpoint itself. Decides
+/// by names and reads no file.
 std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path);
-/// The checkpoints of known formats in the sub-folders of `path`, which may be one itself: a
-/// training run's output folder holds the final model and `checkpoint-500` beside it.
+/// Returns the checkpoints of known formats in the sub-folders of `path`, also when `path` is a
+/// checkpoint itself: the output folder of a training run holds the final model beside
+/// `checkpoint-500`.
 std::vector<TagFolder> list_nested_checkpoints(Storage& storage, const Path& path);
 
-/// Where a checkpoint is written.
+/// Describes a checkpoint to be written.
 struct Output {
   std::string format;  ///< a name of known_formats()
   Path path;
@@ -51,7 +54,9 @@ struct Output {
   Compression compression = {};                                    ///< for "native"
   WorkSplit share = {};
 };
-/// The sink of output.format, as sink.hpp describes it.
+/// Returns the sink of output.format; sink.hpp describes the sinks.
+/// Lifetime: `storage` must outlive the sink.
+/// Throws: what the format's make function in sink.hpp throws.
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog);
 
 }  // namespace unishard::converters

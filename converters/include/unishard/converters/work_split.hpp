@@ -1,5 +1,6 @@
 #pragma once
-// Who of several processes does which part of a job. Pure: all of them come to the same answer.
+// Deterministic split of work among processes: all processes compute the same split.
+// Thread safety: pure functions.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -8,26 +9,30 @@
 
 namespace unishard::converters {
 
+/// One process of several.
 struct WorkSplit {
   std::uint32_t rank = 0, size = 1;
-  std::string id = {};  ///< new_save_id() of one of them, for names; may be empty when alone
+  /// The new_save_id() of one process, used in names; may be empty for a single process.
+  std::string id = {};
 };
 
-/// Which of the outputs of so many bytes are share.rank's: each belongs to one process, and all
-/// processes have about as many bytes. A single output is process 0's.
+/// Returns for each output whether it belongs to process share.rank. `bytes` are the outputs'
+/// sizes; all processes get about the same number of bytes. A single output belongs to process 0.
 std::vector<bool> owned(std::span<const std::uint64_t> bytes, const WorkSplit& share);
 
-/// Bytes [begin, end) of `total_bytes` that are share.rank's, cut at multiples of `unit_bytes`.
+/// The bytes [begin, end).
 struct ByteRun {
   std::uint64_t begin = 0, end = 0;
 
   bool contains(std::uint64_t byte) const { return begin <= byte && byte < end; }
-  /// The elements, of `elements` that lie one after the other from `first_byte` on, that begin in
-  /// the run: numbers [first, second).
+  /// Returns the numbers [first, second) of the elements that begin in the range, out of `elements`
+  /// consecutive elements from `first_byte` on.
   std::pair<std::uint64_t, std::uint64_t> elements_in(std::uint64_t first_byte,
                                                       std::uint64_t element_bytes,
                                                       std::uint64_t elements) const;
 };
+/// Returns the bytes, out of `total_bytes`, that belong to process share.rank, split at multiples
+/// of `unit_bytes`.
 ByteRun owned_run(std::uint64_t total_bytes, std::uint64_t unit_bytes, const WorkSplit& share);
 
 }  // namespace unishard::converters

@@ -12,7 +12,8 @@
 namespace unishard::converters::dcp {
 namespace {
 
-/// Corners kept at a time by check_cover(): four million are 2^22 cuts of a matrix by rows.
+/// Upper bound on the corners that check_cover() keeps: four million are 2^22 cuts of a matrix by
+/// rows.
 constexpr std::uint64_t kCorners = std::uint64_t{1} << 22;
 
 void check_inside(const Shape& shape, const Box& box, const std::string& what) {
@@ -30,7 +31,7 @@ void check_inside(const Shape& shape, const Box& box, const std::string& what) {
   }
 }
 
-/// The dimensions that some box does not span: the only ones in which boxes can miss each other.
+/// Returns the dimensions that at least one box does not span: only in these can boxes be disjoint.
 std::vector<std::size_t> cut_dimensions(const Shape& shape, const std::vector<const Box*>& boxes) {
   std::vector<std::size_t> cut;
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -42,7 +43,7 @@ std::vector<std::size_t> cut_dimensions(const Shape& shape, const std::vector<co
 
 using Corners = std::map<Shape, std::int64_t>;
 
-/// Adds the box's corners, those with an odd number of upper ends negated.
+/// Adds the box's corners; those with an odd number of upper ends are negated.
 void add_corners(const std::vector<std::size_t>& dimensions, const Box& box, std::int64_t sign,
                  Corners& corners) {
   for (std::uint64_t upper = 0; upper < std::uint64_t{1} << dimensions.size(); ++upper) {
@@ -62,10 +63,10 @@ void add_corners(const std::vector<std::size_t>& dimensions, const Box& box, std
 
 }  // namespace
 
-// A box is the sum over its corners of plus or minus the region "not below this corner", and those
-// regions are linearly independent. So the boxes cover the tensor once exactly when all corners
-// cancel against the tensor's own; and the lowest corner that is left is where the cover is wrong:
-// too often when its weight is positive, too rarely when it is negative.
+// A box is the sum, over its corners, of plus or minus the region "not below this corner". These
+// regions are linearly independent, so the boxes cover the tensor exactly once if and only if all
+// corners cancel against the tensor's own. Otherwise the lowest remaining corner is where the cover
+// is wrong: covered too often when its weight is positive, too rarely when it is negative.
 void check_cover(const Shape& shape, const std::vector<const Box*>& boxes,
                  const std::string& what) {
   for (const Box* box : boxes) check_inside(shape, *box, what);
@@ -135,7 +136,7 @@ std::vector<Box> boxes_of(const Shape& shape, ElementRange range) {
 }
 
 BoxRuns::BoxRuns(const Shape& shape, const Box& box) {
-  // Trailing dimensions that the box spans are one run with the dimension before them.
+  // Trailing dimensions that the box spans are consecutive with the dimension before them.
   std::uint64_t stride = 1;
   std::size_t first = shape.size();
   while (first > 0 && box.sizes[first - 1] == shape[first - 1]) stride *= shape[--first];

@@ -1,6 +1,7 @@
 #pragma once
-// Boxes of a row-major tensor: how a chunk that was cut on any dimension lies in the tensor's own
-// element numbers. Pure functions.
+// Boxes of a row-major tensor: maps a chunk that was cut on any dimension to the tensor's element
+// numbers.
+// Thread safety: values and pure functions.
 #include "unishard/format/tensor_info.hpp"
 
 #include <algorithm>
@@ -16,15 +17,18 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// Throws Corrupt (`what`: ...) unless the boxes, none of them empty, cover a tensor of `shape`
-/// exactly: inside, no element twice, none left out. Linearithmic in their number.
+/// Checks that the boxes, none of them empty, cover a tensor of `shape` exactly: inside it, no
+/// element twice, none left out.
+/// Throws: Corrupt, with a message that begins with `what`.
+/// Complexity: O(n log n) for n boxes.
 void check_cover(const Shape& shape, const std::vector<const Box*>& boxes, const std::string& what);
 
-/// Number of elements of the box that come before element `index` of the tensor, row-major.
+/// Returns the number of elements of the box that come before element `index` of the tensor,
+/// row-major.
 std::uint64_t count_before(const Shape& shape, const Box& box, std::uint64_t index);
 
-/// Elements `range` of a row-major tensor as boxes, in order: at most two per dimension and one
-/// more.
+/// Returns elements `range` of a row-major tensor as boxes, in order: at most two per dimension
+/// plus one.
 std::vector<Box> boxes_of(const Shape& shape, ElementRange range);
 
 /// Elements of the box that are consecutive in the tensor.
@@ -32,7 +36,7 @@ struct Run {
   std::uint64_t tensor_first = 0, box_first = 0, count = 0;
 };
 
-/// Calls `use(Run)` for the box's elements `range` (counted in the box), in order.
+/// Calls `use(Run)` for the elements `range` of the box (numbered within the box), in order.
 class BoxRuns {
  public:
   BoxRuns(const Shape& shape, const Box& box);
@@ -50,7 +54,7 @@ class BoxRuns {
  private:
   Run at_element(std::uint64_t box_element) const;
 
-  Shape offsets_, sizes_, strides_;  // sizes_.back(): elements of a run
+  Shape offsets_, sizes_, strides_;  // sizes_.back() is the number of elements of a run
 };
 
 }  // namespace unishard::converters::dcp

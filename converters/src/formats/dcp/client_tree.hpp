@@ -1,6 +1,5 @@
 #pragma once
-// Values with paths put together into one JSON value, as the state dict had them before it was
-// flattened.
+// Restores one JSON value from values with paths, as the state dict had it before it was flattened.
 #include "unishard/format/json.hpp"
 
 #include "formats/dcp/metadata.hpp"
@@ -13,12 +12,13 @@
 
 namespace unishard::converters::dcp {
 
+/// Not thread-safe.
 class ClientTree {
  public:
-  /// False when the place is taken already.
+  /// Returns false when the place is already taken.
   bool insert(const KeyPath& path, Json value);
   bool empty() const { return children_.empty(); }
-  /// Positions 0, 1, 2, ... become an array, everything else an object.
+  /// Returns the value. Children at positions 0, 1, 2, ... become an array, all others an object.
   Json json() const;
 
  private:

@@ -37,7 +37,7 @@ Value need(std::optional<Value> value, std::string_view name) {
   raise(ErrorCode::Corrupt, fmt::format("a distributed tensor without {}", name));
 }
 
-/// A field of a state that is a dict, or a (dict, slots) pair of them.
+/// Returns a field of a state that is a dict, or a (dict, slots) pair of them.
 Value member(Value state, std::string_view name) {
   if (state.is_dict()) return need(state.find(name), name);
   for (std::size_t i = 0; i < state.size(); ++i) {
@@ -51,7 +51,7 @@ struct Mesh {
   Shape shape, coordinate;
 };
 
-/// The mesh of torch 2.10 and later: axes of a layout, and the rank's own place among them.
+/// Reads the mesh of torch 2.10 and later: axes of a layout, and the rank's own coordinates.
 std::optional<Mesh> mesh_by_layout(Value mesh) {
   const auto layout = mesh.field("_layout"), coordinate = mesh.field("_coordinate_on_dim");
   if (!layout || !coordinate || !coordinate->is_sequence()) return std::nullopt;
@@ -68,7 +68,7 @@ std::optional<Mesh> mesh_by_layout(Value mesh) {
   return out;
 }
 
-/// Earlier: a tensor of ranks, in which the file's rank is looked up.
+/// Reads the mesh of earlier versions: a tensor of ranks, in which the file's rank is looked up.
 Mesh mesh_by_ranks(const TorchFile& file, Value mesh, std::uint64_t rank) {
   auto ranks = mesh.field("mesh");
   if (!ranks) ranks = need(mesh.field("_mesh"), "a mesh");
@@ -87,7 +87,8 @@ Mesh mesh_by_ranks(const TorchFile& file, Value mesh, std::uint64_t rank) {
   raise(ErrorCode::Corrupt, fmt::format("rank {} is not in the tensor's mesh", rank));
 }
 
-/// The box that the placements give this rank: each mesh dimension cuts what the ones before left.
+/// Returns the box that the placements assign to this rank: each mesh dimension splits what the
+/// earlier ones left.
 Box placed_box(const Shape& shape, const Mesh& mesh, Value placements) {
   Box box{Shape(shape.size(), 0), shape};
   if (placements.size() != mesh.shape.size() || mesh.coordinate.size() != mesh.shape.size()) {

@@ -1,6 +1,6 @@
 #pragma once
-// DTensor and ShardedTensor objects in torch.save files that each rank wrote for itself: a part of
-// a tensor, and where in the whole it belongs.
+// DTensor and ShardedTensor objects in torch.save files of a single rank: a part of a tensor and
+// its position in the whole.
 #include "containers/torch_file.hpp"
 #include "formats/dcp/boxes.hpp"
 
@@ -19,8 +19,9 @@ struct RankTensor {
 };
 
 bool is_distributed_tensor(torch::Value value);
-/// What the file of rank `rank` has of a tensor. Throws Corrupt for numbers that do not fit
-/// together, Unsupported naming the placement for what cannot be put together.
+/// Returns the parts of a tensor that the file of rank `rank` holds.
+/// Throws: Corrupt for inconsistent numbers; Unsupported, naming the placement, when it cannot be
+/// assembled.
 RankTensor read_distributed_tensor(const torch::TorchFile& file, torch::Value value,
                                    std::uint64_t rank);
 

@@ -12,7 +12,7 @@
 namespace unishard::converters::dcp {
 namespace {
 
-/// Tensors in the order of their parameters; of one: fp32, optimizer states, weights.
+/// Sorts tensors by parameter; within one parameter: fp32, optimizer states, weights.
 void sort_tensors(Arrangement& arrangement) {
   auto& tensors = arrangement.catalog.tensors;
   std::unordered_map<std::string, std::size_t> place;
@@ -46,8 +46,8 @@ bool is_addition(const std::string& key, const Catalog& catalog) {
 
 }  // namespace
 
-// FSDP2 trains 16-bit runs on fp32 parameters, which it casts on the way: so the master weights are
-// the model's, and an optimizer made for them has fp32 states.
+// FSDP2 trains 16-bit runs on fp32 parameters, which it casts during the step. The master weights
+// are therefore the model's, and an optimizer for them has fp32 states.
 std::vector<std::string> own_keys(const Catalog& catalog) {
   constexpr std::string_view kPlain = "optimizer.", kOurs = "optim.";
   std::vector<std::string> keys = flat_paths(catalog, "model.");

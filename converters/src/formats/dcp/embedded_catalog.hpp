@@ -1,6 +1,6 @@
 #pragma once
-// What our own sink keeps in a folder beside the keys that PyTorch knows: the catalog as text, one
-// object under kTextKey.
+// What UniShard's own sink stores in a DCP folder beside the keys that PyTorch knows: the embedded
+// catalog, as one object under kTextKey.
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
 #include <optional>
@@ -11,14 +11,16 @@
 namespace unishard::converters::dcp {
 
 inline constexpr std::string_view kTextKey = "unishard.catalog";
-/// The 16-bit weights of a parameter that the model has in fp32, among its optimizer states.
+/// Optimizer state under which the sink stores the 16-bit weights of a parameter whose model
+/// weights are fp32.
 inline constexpr std::string_view kHalfState = "weights_16bit";
-/// Tensors beside model and optimizer.
+/// Key of tensors that belong neither to the model nor to the optimizer.
 inline constexpr std::string_view kExtraState = "extra";
 
-/// The key of each tensor of a catalog in a folder of ours.
+/// Returns the key that UniShard's sink gives each tensor of a catalog.
 std::vector<std::string> own_keys(const Catalog& catalog);
-/// The catalog that was written; nullopt for a folder of another writer.
+/// Returns the embedded catalog; nullopt for a folder of another writer.
+/// Throws: Corrupt or Unsupported, naming `where`, as restore_catalog() does.
 std::optional<Arrangement> arrange_own(const StateDict& state, const std::string& where);
 
 }  // namespace unishard::converters::dcp

@@ -20,14 +20,14 @@ struct Parameter {
   Shape shape;
 };
 
-/// "blocks.0." of "model.blocks.0._flat_param".
+/// Returns "blocks.0." for "model.blocks.0._flat_param".
 std::string unit_of(const TensorEntry& tensor) {
   std::string unit = tensor.key.substr(0, tensor.key.size() - kFlat.size());
   if (unit.starts_with(kModel)) unit.erase(0, kModel.size());
   return without_wrappers(std::move(unit));
 }
 
-/// Parameters that have an optimizer state of their own shape, in the order of the states.
+/// Returns the parameters with an optimizer state of their own shape, in the order of the states.
 std::vector<Parameter> known_parameters(const StateDict& state) {
   const std::vector<std::string> prefixes = optimizer_prefixes(state);
   std::vector<Parameter> out;
@@ -40,7 +40,7 @@ std::vector<Parameter> known_parameters(const StateDict& state) {
   return out;
 }
 
-/// Part `range` of a vector, as a tensor of `shape`.
+/// Returns elements `range` of a vector as a tensor of `shape`.
 torch::TensorView slice(const torch::TensorView& vector, ElementRange range, const Shape& shape) {
   torch::TensorView view = vector;
   view.offset += range.begin;
@@ -50,7 +50,7 @@ torch::TensorView slice(const torch::TensorView& vector, ElementRange range, con
   return view;
 }
 
-/// The parameter that is elements `place` of the flat one.
+/// Returns the parameter that consists of elements `place` of the flat one.
 TensorEntry part_of(const TensorEntry& flat, const Parameter& parameter, ElementRange place,
                     Items& items) {
   TensorEntry out{std::string(kModel) + parameter.fqn,
@@ -100,7 +100,7 @@ void take_apart_flat_parameters(StateDict& state, const std::string& where) {
   }
   if (units.empty()) return;
   for (Parameter& parameter : known_parameters(state)) {
-    // The innermost unit around it.
+    // The innermost unit that contains it.
     auto best = units.end();
     for (auto unit = units.begin(); unit != units.end(); ++unit) {
       if (parameter.fqn.starts_with(unit->first) &&

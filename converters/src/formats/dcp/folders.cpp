@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kMetadataFile = ".metadata";
 constexpr std::string_view kModelFolder = "pytorch_model_fsdp_", kOptimizerFolder = "optimizer_";
 
-/// `__<rank>.metadata`: the rank.
+/// Returns the rank of `__<rank>.metadata`.
 std::optional<std::uint64_t> metadata_rank(std::string_view name) {
   constexpr std::string_view kStart = "__", kEnd = ".metadata";
   if (!name.starts_with(kStart) || !name.ends_with(kEnd) ||
@@ -41,7 +41,8 @@ std::vector<Path> files_ending(Storage& storage, const Path& folder, std::string
   return found;
 }
 
-/// True when the first safetensors file of the folder says which part of a tensor it holds.
+/// Returns true when the first safetensors file of the folder records which part of a tensor it
+/// holds.
 bool has_sharded_safetensors(Storage& storage, const Path& folder) {
   const std::vector<Path> files = files_ending(storage, folder, ".safetensors");
   if (files.empty() || !files[0].filename().string().starts_with("shard-")) return false;
@@ -49,11 +50,11 @@ bool has_sharded_safetensors(Storage& storage, const Path& folder) {
     const std::shared_ptr<const File> file = storage.open(files[0]);
     return looks_like_safetensors(*file) && read_pieces(file).says_where;
   } catch (const Error&) {
-    return false;  // then it is some other reader's to complain
+    return false;  // another reader reports the failure
   }
 }
 
-/// Folder of the model or optimizer that accelerate numbered, the first there is.
+/// Returns the first folder of the model or optimizer that accelerate numbered.
 std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::string_view start) {
   for (const Entry& entry : storage.list(path)) {
     if (entry.kind == EntryKind::Directory && entry.name.starts_with(start) &&
@@ -87,7 +88,7 @@ void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& bui
       "each rank saved for itself: of what all ranks have, the copy of the first is read");
 }
 
-/// What accelerate saves beside model and optimizer (`read`): scheduler.bin, and files of each
+/// Reads what accelerate saves beside model and optimizer: scheduler.bin, and files of each
 /// process.
 void read_beside(Storage& storage, const Path& path, const std::vector<Path>& read,
                  StateDictBuilder& builder) {
@@ -115,7 +116,7 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
   read_beside(storage, path, read, builder);
 }
 
-/// `shard-<rank + 1>-...`, as torch names the files of a rank.
+/// Returns true for `shard-<rank + 1>-...`, as torch names the files of a rank.
 std::uint32_t shard_ranks(const std::string& name) {
   constexpr std::string_view kStart = "shard-";
   const std::size_t end = name.find('-', kStart.size());
@@ -127,7 +128,8 @@ std::uint32_t shard_ranks(const std::string& name) {
 
 void read_all_rank_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
   std::vector<Path> read = read_rank_files(storage, path, builder);
-  // accelerate's LOCAL_STATE_DICT keeps the model in files of the ranks, the optimizer in a folder.
+  // accelerate's LOCAL_STATE_DICT stores the model in files of the ranks, the optimizer in a
+  // folder.
   if (const auto optimizer = numbered_folder(storage, path, kOptimizerFolder)) {
     read_folder(storage, *optimizer, builder);
     read.push_back(*optimizer);
@@ -135,7 +137,7 @@ void read_all_rank_files(Storage& storage, const Path& path, StateDictBuilder& b
   read_beside(storage, path, read, builder);
 }
 
-/// The whole model in one torch.save file, and perhaps its optimizer in another.
+/// Reads the whole model from one torch.save file, and its optimizer, if any, from another.
 std::optional<Path> whole_model_file(Storage& storage, const Path& path) {
   const bool has_optimizer = storage.kind(path / "optimizer.bin") == EntryKind::File;
   if (storage.kind(path / "pytorch_model_fsdp.bin") == EntryKind::File)
@@ -172,7 +174,7 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
   builder.ranks_repeat = true;
   for (const std::string& key : order) {
     std::vector<SafetensorsPiece>& pieces = tensors[key];
-    Shape shape(pieces[0].box.sizes.size(), 0);  // nothing says the size of the whole
+    Shape shape(pieces[0].box.sizes.size(), 0);  // the files do not record the size of the whole
     for (const SafetensorsPiece& piece : pieces) {
       for (std::size_t d = 0; d < std::min(shape.size(), piece.box.sizes.size()); ++d) {
         shape[d] = std::max(shape[d], checked_add(piece.box.offsets[d], piece.box.sizes[d], key));

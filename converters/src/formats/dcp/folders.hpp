@@ -1,5 +1,5 @@
 #pragma once
-// Which files a PyTorch trainer left, and reading each arrangement of them into a StateDict.
+// Recognises the files that PyTorch trainers write, and reads each layout of them into a StateDict.
 #include "formats/dcp/state_dict.hpp"
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace unishard::converters::dcp {
 enum class Layout : std::uint8_t {
   None,
   Folder,       ///< .metadata
-  RankLocal,    ///< __<rank>.metadata, each with its rank's chunks
+  RankLocal,    ///< __<rank>.metadata, each with the chunks of its rank
   Unfinished,   ///< data files without metadata
   Accelerate,   ///< pytorch_model_fsdp_0/ and optimizer_0/
   WholeFiles,   ///< pytorch_model_fsdp.bin and optimizer.bin
@@ -18,8 +18,11 @@ enum class Layout : std::uint8_t {
   Safetensors,  ///< files with DCP_SHARDING_INFO, here or in sharded/
 };
 
-/// Cheap. Throws only when the path itself cannot be looked at.
+/// Returns the layout of `path`, from names and a few first bytes.
+/// Throws: Error when `path` itself cannot be examined.
 Layout find_layout(Storage& storage, const Path& path);
+/// Reads the state dict in any layout but None and Unfinished.
+/// Throws: Corrupt, NotFound or Unsupported, naming the file.
 StateDict read_state_dict(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters::dcp

@@ -31,7 +31,7 @@ std::vector<Json> GroupCollector::groups(std::size_t index) const {
   const Optimizer& optimizer = optimizers_[index];
   std::vector<Json> out = optimizer.whole;
   for (const auto& [number, settings] : optimizer.nested) out.push_back(settings);
-  // Flattened groups lose their borders: parameters with equal settings are a group.
+  // Flattened groups lose their borders, so parameters with equal settings form a group.
   std::map<std::string, std::size_t> known;
   for (const auto& [fqn, settings] : optimizer.by_parameter) {
     const auto [place, is_new] = known.emplace(settings.dump(), out.size());

@@ -1,6 +1,6 @@
 #pragma once
-// Parameter groups of the optimizers of a state dict: nested, flattened by parameter, or as one
-// object.
+// Collects the parameter groups of a state dict's optimizers: nested, flattened by parameter, or as
+// one object.
 #include "unishard/format/json.hpp"
 
 #include "formats/dcp/keys.hpp"
@@ -11,12 +11,13 @@
 
 namespace unishard::converters::dcp {
 
+/// Not thread-safe.
 class GroupCollector {
  public:
   explicit GroupCollector(std::size_t optimizers) : optimizers_(optimizers) {}
 
   void add(const GroupKey& key, const Json& value);
-  /// The groups of one optimizer, each with `params`.
+  /// Returns the groups of one optimizer, each with `params`.
   std::vector<Json> groups(std::size_t optimizer) const;
 
  private:
@@ -29,7 +30,7 @@ class GroupCollector {
   std::vector<Optimizer> optimizers_;
 };
 
-/// {"$type": "tuple"} as plain arrays, at any depth.
+/// Returns `value` with {"$type": "tuple"} replaced by plain arrays, at any depth.
 Json without_tuples(Json value);
 
 }  // namespace unishard::converters::dcp

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kState = "state", kGroups = "param_groups";
 
-/// Where part `wanted` begins among the parts of `key` that dots separate.
+/// Returns the position of part `wanted` among the parts of `key` that dots separate.
 std::optional<std::size_t> find_part(std::string_view key, std::string_view wanted) {
   for (std::size_t at = 0;;) {
     const std::size_t end = std::min(key.find('.', at), key.size());
@@ -56,7 +56,7 @@ std::vector<std::string> optimizer_prefixes(const StateDict& state) {
   for (const TensorEntry& tensor : state.tensors) look(tensor.key);
   for (const ObjectEntry& object : state.objects) {
     look(object.key);
-    // A whole optimizer in one object.
+    // The key is a whole optimizer in one object.
     if (object.value.is_object() && object.value.contains(kGroups))
       found.insert(object.key.empty() ? "" : object.key + ".");
   }
@@ -69,7 +69,7 @@ std::optional<OptimizerKey> parse_state_key(const std::string& key, const KeyPat
     const std::string start = prefixes[i] + std::string(kState) + ".";
     if (!key.starts_with(start)) continue;
     const std::string rest = key.substr(start.size());
-    // In the nested form the name is one part of the path and may hold any dots.
+    // In the nested form the name is one part of the path and may contain dots.
     const bool is_nested = path.size() >= 3 && path[path.size() - 3].text == kState &&
                            rest == path[path.size() - 2].text + "." + path.back().text;
     const std::size_t dot = is_nested ? path[path.size() - 2].text.size() : rest.rfind('.');
@@ -91,8 +91,8 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
     const std::size_t dot = rest.rfind('.');
     if (dot == std::string::npos) return std::nullopt;
     const std::string owner = rest.substr(0, dot), setting = rest.substr(dot + 1);
-    // "param_groups.0.lr": group 0, unless the whole text is one part of the path: then parameter
-    // "0".
+    // "param_groups.0.lr" means group 0, unless "0" is the name of a parameter, that is, unless the
+    // whole text is one part of the path.
     const bool is_flat = !path.empty() && std::ranges::none_of(path, &PathPart::is_position);
     if (is_number(owner) && !is_flat) return GroupKey{i, to_number(owner), {}, setting};
     return GroupKey{i, std::nullopt, owner, setting};
@@ -102,7 +102,8 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
 
 namespace {
 
-/// The prefix below which most of the optimizer's parameters are found; nullopt without any.
+/// Returns the prefix below which most of the optimizer's parameters are found; nullopt without
+/// any.
 std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEntry*>& tensors,
                                                 const std::vector<std::string>& fqns) {
   const std::unordered_set<std::string_view> wanted(fqns.begin(), fqns.end());
@@ -121,7 +122,7 @@ std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEn
   return best->first;
 }
 
-/// The first part that all tensors have before their own names, if there is one.
+/// Returns the first part that all tensors have before their own names, if there is one.
 std::optional<std::string> common_part(const std::vector<const TensorEntry*>& tensors) {
   for (const TensorEntry* tensor : tensors) {
     if (tensor->path.size() < 2 || tensor->path[0] != tensors[0]->path[0]) return std::nullopt;

@@ -1,6 +1,7 @@
 #pragma once
-// The keys of a state dict, told apart. The application chooses the outer keys ("model", "optim",
-// "optimizers.0", none), so they are found by what stands below them.
+// Classifies the keys of a state dict. The application chooses the outer keys ("model", "optim",
+// "optimizers.0", none), so they are recognised by the keys below them.
+// Thread safety: pure functions.
 #include "formats/dcp/state_dict.hpp"
 
 #include <optional>
@@ -10,14 +11,14 @@
 
 namespace unishard::converters::dcp {
 
-/// What comes before "state." and "param_groups" of an optimizer: "optim.", or "".
+/// Returns what precedes "state." and "param_groups" of each optimizer: "optim.", or "".
 std::vector<std::string> optimizer_prefixes(const StateDict& state);
 
 struct OptimizerKey {
   std::size_t optimizer = 0;  ///< index into the prefixes
   std::string fqn, state;
 };
-/// `<prefix>state.<fqn>.<state>`, nested or flattened.
+/// Parses `<prefix>state.<fqn>.<state>`, nested or flattened.
 std::optional<OptimizerKey> parse_state_key(const std::string& key, const KeyPath& path,
                                             const std::vector<std::string>& prefixes);
 
@@ -30,14 +31,15 @@ struct GroupKey {
 std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& path,
                                         const std::vector<std::string>& prefixes);
 
-/// What comes before the names of the model's parameters. `fqns` are those that the optimizer
-/// knows.
+/// Returns what precedes the names of the model's parameters. `fqns` are the names that the
+/// optimizer knows.
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns);
-/// The name below `prefix`, or nullopt for what is not the model's.
+/// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 
-/// The name without the parts that wrappers put in: "_orig_mod.", "_fsdp_wrapped_module.", ...
+/// Returns the name without the parts that wrappers insert: "_orig_mod.", "_fsdp_wrapped_module.",
+/// ...
 std::string without_wrappers(std::string name);
 
 bool is_number(std::string_view text);

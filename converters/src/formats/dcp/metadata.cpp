@@ -23,11 +23,11 @@ constexpr std::uint64_t kMetadataBytes = std::uint64_t{2} << 30;
 constexpr std::size_t kPathParts = 64;
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{12} << 30;
 
-/// Where the classes live: torch 1.12 and 1.13, and later.
+/// Packages of the classes: of torch 1.12 and 1.13, and later.
 constexpr std::array<std::string_view, 2> kPackages = {"torch.distributed.checkpoint.",
                                                        "torch.distributed._shard.checkpoint."};
 
-/// True for an instance of `module`.`name` of one of the packages.
+/// Returns true for an instance of `module`.`name` of one of the packages.
 bool is_instance(Value value, std::string_view module_and_name) {
   if (!value.is(NodeKind::Object)) return false;
   const std::string name = value.callable_name();
@@ -57,7 +57,7 @@ Shape extents_of(Value sequence) {
   return out;
 }
 
-/// MetadataIndex as torch compares it: the name and where the chunk begins.
+/// MetadataIndex as torch compares it: the name and the offsets of the chunk.
 std::string index_key(std::string_view key, const Shape& offsets) {
   return fmt::format("{}\n{}", key, fmt::join(offsets, ","));
 }
@@ -100,7 +100,7 @@ class Decoder {
           "the file is damaged: use a copy or another checkpoint");
   }
 
-  /// Runs `read` and puts the file and the key before its complaint.
+  /// Runs `read`. Adds the file and the key to the message of an error.
   template <class Read>
   void about(std::string_view what, std::string_view key, Read&& read) {
     try {
@@ -124,7 +124,7 @@ class Decoder {
                           describe_value(index)));
       const std::string key(field(index, "fqn").string());
       about("item", key, [&] {
-        // Objects that are no tensors have no offset: None, or not even the field.
+        // Objects that are no tensors have no offset: None, or no such field.
         const auto offset = index.field("offset");
         const Shape offsets = offset && !offset->is_none() ? extents_of(*offset) : Shape();
         if (!items_.emplace(index_key(key, offsets), FoundItem{read_item(storage.value(i))}).second)
@@ -234,8 +234,8 @@ class Decoder {
     return tensor;
   }
 
-  /// (dtype, layout, requires_grad, memory format, pin_memory); a dict in between was never
-  /// released.
+  /// Reads (dtype, layout, requires_grad, memory format, pin_memory). An intermediate dict form was
+  /// never released.
   static void read_dtype(Value properties, StoredTensor& tensor) {
     const auto state = properties.state();
     const bool is_tuple = state && state->is(NodeKind::Tuple);

@@ -1,6 +1,6 @@
 #pragma once
 // `.metadata` as values: the pickled Metadata object of torch 1.12 to 2.15, whose classes have
-// changed their modules. Every number is checked; nothing of it is trusted before.
+// moved between modules. Every number is checked.
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -14,7 +14,7 @@
 
 namespace unishard::converters::dcp {
 
-/// Where an item lies: bytes of a file of the folder.
+/// The location of an item: a range of bytes in a file of the folder.
 struct StoredItem {
   std::uint32_t file = 0;  ///< index into Metadata::files
   std::uint64_t offset = 0, length = 0;
@@ -28,10 +28,10 @@ struct StoredChunk {
 
 struct StoredTensor {
   std::string key;
-  std::optional<DType> dtype;  ///< nullopt: a type that UniShard has not
+  std::optional<DType> dtype;  ///< nullopt: a type that UniShard does not have
   std::string dtype_name;
   Shape shape;
-  std::vector<StoredChunk> chunks;  ///< without the empty ones; nothing says yet that they fit
+  std::vector<StoredChunk> chunks;  ///< without empty ones; not yet checked against the shape
 };
 
 struct StoredObject {
@@ -39,7 +39,7 @@ struct StoredObject {
   StoredItem item;
 };
 
-/// A part of a key's true path: a mapping's key, or a position in a list.
+/// A part of a key's unflattened path: a key of a mapping, or a position in a list.
 struct PathPart {
   std::string text;
   bool is_position = false;
@@ -50,14 +50,14 @@ using KeyPath = std::vector<PathPart>;
 struct Metadata {
   std::vector<StoredTensor> tensors;
   std::vector<StoredObject> objects;
-  std::vector<std::string> files;                  ///< relative paths, checked to lead nowhere else
-  std::unordered_map<std::string, KeyPath> paths;  ///< planner_data
+  std::vector<std::string> files;  ///< relative paths, checked to stay inside the folder
+  std::unordered_map<std::string, KeyPath> paths;      ///< planner_data
   std::unordered_map<std::string, std::size_t> order;  ///< position of a key in planner_data
-  std::string version;                                 ///< empty: the writer gave none
+  std::string version;                                 ///< empty when the writer recorded none
   std::vector<std::string> notes;
 };
 
-/// Throws Corrupt naming the file, the tensor or key, and what is wrong.
+/// Throws: Corrupt, naming the file, the tensor or key, and the defect.
 Metadata read_metadata(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters::dcp

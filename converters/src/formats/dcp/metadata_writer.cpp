@@ -11,10 +11,10 @@ using torch::PickleWriter;
 
 constexpr std::string_view kClasses = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFileClasses = "torch.distributed.checkpoint.filesystem";
-/// The class of 2.3 and later is unknown to older versions; this one is known to all.
+/// The class of torch 2.3 and later is unknown to older versions; all versions know this one.
 constexpr std::string_view kPropertyClasses = "torch.distributed._shard.sharded_tensor.metadata";
 
-/// An instance: the state is what `write_fields` adds to a dict.
+/// Writes an instance whose state is a dict that `write_fields` fills.
 template <class WriteFields>
 void instance(PickleWriter& p, std::string_view module, std::string_view name,
               WriteFields&& write_fields) {
@@ -81,7 +81,7 @@ void write_path(PickleWriter& p, const KeyPath& path) {
   p.end_tuple();
 }
 
-/// One pair of storage_data. `box` is null for an object.
+/// Writes one pair of storage_data. `box` is null for an object.
 void write_place(PickleWriter& p, const std::string& key, const Box* box, std::int64_t index,
                  const WrittenItem& item) {
   instance(p, kClasses, "MetadataIndex", [&] {

@@ -1,5 +1,5 @@
 #pragma once
-// `.metadata` of a folder that is being written, in the classes that every torch from 2.0 on reads.
+// Writes `.metadata` with classes that torch 2.0 and later can read.
 #include "unishard/format/tensor_info.hpp"
 
 #include "formats/dcp/boxes.hpp"
@@ -29,7 +29,7 @@ struct WrittenObject {
   WrittenItem item;
 };
 
-/// The pickle.
+/// Returns the pickle.
 std::string encode_metadata(const std::vector<WrittenTensor>& tensors,
                             const std::vector<WrittenObject>& objects);
 

@@ -19,7 +19,7 @@ struct RankFileName {
   std::uint64_t rank = 0, world_size = 0;
 };
 
-/// The number behind the last `mark` of a name.
+/// Returns the number after the last `mark` of a name.
 std::optional<std::uint64_t> number_after(std::string_view name, std::string_view mark) {
   const std::size_t at = name.rfind(mark);
   if (at == std::string_view::npos) return std::nullopt;
@@ -66,8 +66,8 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
     try {
       builder.add_object(key, {{key, false}}, torch::TorchFile({file, 0, file->size()}), rank);
     } catch (const Error&) {
-      // FSDP1 with use_orig_params puts each rank's pieces of the parameters beside the flat ones,
-      // under the parameters' names and in any size.
+      // FSDP1 with use_orig_params stores each rank's pieces of the parameters beside the flat
+      // ones, under the parameters' names and in any size.
       const auto flat = std::ranges::find_if(builder.out.tensors, is_flat_parameter);
       if (flat == builder.out.tensors.end()) throw;
       refuse_flat_parameter(*flat, path.string(),

@@ -1,6 +1,6 @@
 #pragma once
-// Files that every rank wrote with torch.save for itself: `model_world_size_<N>_rank_<r>.pt` as
-// verl calls them, `pytorch_model_fsdp_0_rank<r>.bin` as accelerate does.
+// Files that each rank wrote by itself with torch.save: `model_world_size_<N>_rank_<r>.pt` of verl,
+// `pytorch_model_fsdp_0_rank<r>.bin` of accelerate.
 #include "formats/dcp/state_dict.hpp"
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace unishard::converters::dcp {
 
-/// Files that differ in their rank only, by rank.
+/// Files whose names differ only in the rank.
 struct RankFileGroup {
-  std::uint64_t world_size = 0;  ///< 0: the names do not say
+  std::uint64_t world_size = 0;  ///< 0 when the names do not contain it
   std::map<std::uint64_t, Path> files;
 };
 
-/// By what comes before the rank: "model_world_size_2_rank_".
+/// Returns the groups by the part of the name before the rank, for example
+/// "model_world_size_2_rank_".
 std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Path& folder);
-/// True when there is a model among them.
+/// Returns true when one of the groups is a model.
 bool has_rank_files(Storage& storage, const Path& folder);
-/// Returns the files that were read or noted. Throws NotFound naming the rank whose file is
-/// missing.
+/// Adds the tensors of all rank files to `builder`. Returns the files that were read or noted.
+/// Throws: NotFound, naming the rank whose file is missing; Corrupt or Unsupported.
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder);
 
 }  // namespace unishard::converters::dcp

@@ -2,7 +2,7 @@
 
 namespace unishard::converters::dcp {
 
-// There is one way only when the earliest way and the latest way are the same.
+// The choice is unique if and only if the earliest and the latest fit are the same.
 std::optional<std::vector<std::string>> only_fit(const std::vector<NamedShape>& model,
                                                  const std::vector<Shape>& parameters) {
   std::vector<std::size_t> earliest;

@@ -1,5 +1,6 @@
 #pragma once
-// Optimizers saved without names: their states are numbered in the order of the parameters.
+// Names of optimizer states that were saved without names: they are numbered in the order of the
+// parameters.
 #include "formats/dcp/state_dict.hpp"
 
 #include <optional>
@@ -13,8 +14,8 @@ struct NamedShape {
   Shape shape;
 };
 
-/// The names of parameters of which only shapes and order are known. nullopt unless exactly one
-/// choice from `model`, in its order, fits.
+/// Returns the names of parameters of which only shapes and order are known; nullopt unless exactly
+/// one subsequence of `model` fits.
 std::optional<std::vector<std::string>> only_fit(const std::vector<NamedShape>& model,
                                                  const std::vector<Shape>& parameters);
 

@@ -87,7 +87,7 @@ class DcpSource final : public Source {
     const dcp::TensorEntry* tensor = nullptr;
   };
 
-  /// One for each storage: parts of a flat parameter lie in the same.
+  /// One entry for each storage: parts of a flat parameter lie in the same one.
   std::vector<StoredItem> stored_items() const {
     std::vector<StoredItem> items;
     std::set<const torch::StorageBytes*> known;
@@ -101,7 +101,7 @@ class DcpSource final : public Source {
     return items;
   }
 
-  /// Runs `body`; of a damaged entry says which tensor is in it.
+  /// Runs `body`. Adds the name of the tensor to the error of a damaged entry.
   template <class Body>
   void naming(const Body& body) const {
     try {

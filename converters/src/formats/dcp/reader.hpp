@@ -4,8 +4,9 @@
 
 namespace unishard::converters {
 
-/// A folder with `.metadata`, or `__<rank>.metadata`, or DCP's sharded safetensors; or the parent
-/// of accelerate's `pytorch_model_fsdp_0`. Cheap; never throws for a path of another format.
+/// Returns true for a folder with `.metadata` or `__<rank>.metadata`, for DCP's sharded
+/// safetensors, and for the parent of accelerate's `pytorch_model_fsdp_0`. Cheap; does not throw
+/// for a path of another format.
 bool is_dcp(Storage& storage, const Path& path);
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path);
 

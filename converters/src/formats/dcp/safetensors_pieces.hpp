@@ -1,6 +1,6 @@
 #pragma once
-// Safetensors files that DCP wrote: each holds pieces of tensors, and says in `__metadata__` under
-// DCP_SHARDING_INFO where in the whole tensor they begin.
+// Safetensors files that DCP wrote: each holds pieces of tensors, and records under
+// DCP_SHARDING_INFO in `__metadata__` where each piece begins in its tensor.
 #include "unishard/format/storage.hpp"
 
 #include "containers/tensor_view.hpp"
@@ -20,12 +20,12 @@ struct SafetensorsPiece {
 
 struct SafetensorsPieces {
   std::vector<SafetensorsPiece> pieces;
-  bool says_where = false;  ///< false: an ordinary file, whose tensors are whole
+  bool says_where = false;  ///< false: an ordinary file with whole tensors
 };
 
-/// By the first bytes.
+/// Decides by the first bytes.
 bool looks_like_safetensors(const File& file);
-/// Throws Corrupt naming the file and the tensor.
+/// Throws: Corrupt, naming the file and the tensor.
 SafetensorsPieces read_pieces(const std::shared_ptr<const File>& file);
 
 }  // namespace unishard::converters::dcp

@@ -20,7 +20,7 @@
 namespace unishard::converters::dcp {
 namespace {
 
-/// A bytes item that is no torch.save archive is kept as bytes up to here.
+/// Upper bound on a bytes item that is no torch.save archive and is kept as bytes.
 constexpr std::uint64_t kRawBytes = 64 << 10;
 
 /// The data files that one `.metadata` names.
@@ -31,7 +31,8 @@ class FolderFiles {
     for (const std::string& name : names) {
       files_.push_back(torch::open_window(pool, checked_path(storage, folder, name)));
       if (!looks_like_safetensors(*files_.back().file)) continue;
-      // Then the offsets of the metadata mean nothing: the file has a table of its own.
+      // The offsets in the metadata have no meaning for such a file, because it has a table of its
+      // own.
       for (SafetensorsPiece& piece : read_pieces(files_.back().file).pieces) {
         pieces_[static_cast<std::uint32_t>(files_.size() - 1)].emplace(piece.key, std::move(piece));
       }
@@ -63,7 +64,7 @@ class FolderFiles {
   }
 
  private:
-  /// A link could lead out of the folder, and is not followed.
+  /// A link could lead out of the folder, so links are not followed.
   Path checked_path(Storage& storage, const Path& folder, const std::string& relative) {
     Path at = folder;
     for (const Path& part : Path(relative)) {
@@ -109,7 +110,7 @@ class FolderFiles {
   std::map<std::string, std::map<std::string, EntryKind>> listings_;
 };
 
-/// `__<rank>_<number>.distcp`: the rank, in all names that torch gives.
+/// Returns the rank of `__<rank>_<number>.distcp`, in all forms that torch writes.
 std::uint32_t rank_of_file(const std::string& relative) {
   const std::string name = Path(relative).filename().string();
   std::uint32_t rank = 0;
@@ -118,7 +119,7 @@ std::uint32_t rank_of_file(const std::string& relative) {
   return error == std::errc() && *end == '_' && rank < limits::kWorldSize ? rank : 0;
 }
 
-/// Element of the tensor that a box begins with, and the one after its last.
+/// Return the first element of a box in the tensor, and the one after its last.
 ElementRange span_of(const Shape& shape, const Box& box) {
   ElementRange span;
   std::uint64_t last = 0;
@@ -130,14 +131,14 @@ ElementRange span_of(const Shape& shape, const Box& box) {
   return span;
 }
 
-/// Of equal boxes (replicas) the first stays.
+/// Keeps the first of equal boxes (replicas).
 void drop_copies(std::vector<Chunk>& chunks) {
   const auto copies =
       std::ranges::unique(chunks, {}, [](const Chunk& chunk) -> const Box& { return chunk.box; });
   chunks.erase(copies.begin(), copies.end());
 }
 
-/// Puts the chunks in order and checks that they are the tensor.
+/// Sorts the chunks and checks that they cover the tensor.
 void complete(TensorEntry& tensor, bool has_copies, const std::string& what) {
   std::ranges::stable_sort(
       tensor.chunks, [](const Chunk& a, const Chunk& b) { return a.box.offsets < b.box.offsets; });
@@ -163,7 +164,7 @@ std::string hex(std::string_view bytes) {
   return out;
 }
 
-/// A plain state dict: nothing but tensors, whose names say it all.
+/// Returns true for a plain state dict: only tensors, fully described by their names.
 bool holds_only_tensors(const Json& content) {
   if (!content.is_object()) return false;
   if (content.contains("$tensor")) return true;
@@ -174,7 +175,7 @@ bool holds_only_tensors(const Json& content) {
                              [](const Json& pair) { return holds_only_tensors(pair[1]); });
 }
 
-/// Tensors inside an object are named below the object; as entries they are named from the top.
+/// Tensors inside an object are named relative to the object; entries are named from the top.
 void name_tensors_fully(Json& content, const std::string& key) {
   if (!content.is_structured()) return;
   if (content.is_object() && content.contains("$tensor")) {
@@ -216,7 +217,7 @@ KeyPath path_of(const Metadata& metadata, const std::string& key) {
 
 namespace {
 
-/// Runs shorter than this are read together and then put in their places.
+/// Runs shorter than this are read together and then copied to their places.
 constexpr std::uint64_t kLongRunBytes = 64 << 10;
 constexpr std::uint64_t kScatterBytes = std::uint64_t{4} << 20;
 
@@ -232,8 +233,8 @@ std::shared_ptr<const torch::TensorView> open_chunk(const TensorEntry& tensor, c
   return view;
 }
 
-/// The chunk's elements `part` (counted in its box) to their places in `out`, which begins with the
-/// tensor's element `first`.
+/// Copies the chunk's elements `part` (numbered within its box) to their places in `out`, which
+/// begins with the tensor's element `first`.
 void read_part(const TensorEntry& tensor, const Chunk& chunk, const torch::TensorView& view,
                ElementRange part, std::uint64_t first, std::span<std::byte> out,
                torch::Reading reading) {
@@ -377,7 +378,7 @@ void StateDictBuilder::add_object(const std::string& key, const KeyPath& path,
     add_named_tensor(is_tensor ? key : fmt::format("{}.{}", key, tensor.name), parts, file,
                      tensor.value, rank);
   }
-  // Of ranks that saved the same object, the first counts.
+  // When several ranks saved the same object, the first counts.
   if (is_tensor || holds_only_tensors(tree.content) ||
       !objects_.emplace(key, out.objects.size()).second)
     return;

@@ -1,6 +1,6 @@
 #pragma once
-// What a checkpoint of PyTorch's trainers holds, whatever its files look like: a state dict,
-// flattened. Tensors are made of boxes that lie in items; everything else is JSON.
+// The content of a checkpoint of any PyTorch trainer: a flattened state dict. Tensors consist of
+// boxes that lie in items; everything else is JSON.
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -23,11 +23,12 @@ struct Chunk {
 
 struct TensorEntry {
   std::string key;  ///< parts of the path joined with "."
-  KeyPath path;     ///< empty: the files do not say
+  KeyPath path;     ///< empty when the files do not record it
   DType dtype = DType::Float32;
   Shape shape;
-  std::vector<Chunk> chunks;         ///< by their first elements
-  std::vector<std::uint64_t> reach;  ///< per chunk: the end of what it and those before it hold
+  std::vector<Chunk> chunks;  ///< sorted by first element
+  /// For each chunk, the end of the elements that it and those before it hold.
+  std::vector<std::uint64_t> reach;
 };
 
 struct ObjectEntry {
@@ -40,42 +41,47 @@ struct StateDict {
   std::vector<TensorEntry> tensors;
   std::vector<ObjectEntry> objects;
   std::unique_ptr<Items> items;
-  std::uint32_t world_size = 1;  ///< of the run that saved, as far as file names tell
-  Json scheduler;                ///< where a file of its own holds it
+  std::uint32_t world_size = 1;  ///< of the run that saved, as far as file names reveal it
+  Json scheduler;                ///< content of a separate scheduler file, if any
   Json producer;
   std::vector<std::string> notes;
 };
 
-/// Elements `range` of a tensor. Returns how many of their bytes a checksum covers. Throws
-/// Corrupt when an item is not what the entry says. Thread-safe.
+/// Reads elements `range` of a tensor. Returns how many of their bytes a checksum covers.
+/// Thread-safe.
+/// Throws: Corrupt when an item differs from what the entry describes.
 std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, ElementRange range,
                             std::span<std::byte> out,
                             torch::Reading reading = torch::Reading::Data);
 
-/// Puts a StateDict together from the files of one or several folders.
+/// Builds a StateDict from the files of one or several folders. Not thread-safe.
 class StateDictBuilder {
  public:
+  /// Lifetime: `storage` must outlive the builder and the result.
   explicit StateDictBuilder(Storage& storage);
 
-  /// Tensors and objects of a `.metadata`, with their items in `folder`. Several ranks may each
-  /// give their part: then the first copy of a box or object counts.
+  /// Adds the tensors and objects of a `.metadata` whose items are in `folder`. When several ranks
+  /// add the same box or object, the first counts.
   void add_folder(const Path& folder, const Metadata& metadata);
-  /// A piece of a tensor that is at hand already. `shape` is the whole tensor's.
+  /// Adds a piece of a tensor as a view. `shape` is the shape of the whole tensor.
   void add_piece(const std::string& key, KeyPath path, const Shape& shape, Box box,
                  torch::TensorView view);
-  /// The object of a torch.save file: its tensors become entries below `path`. `rank` wrote it.
+  /// Adds the object of a torch.save file that `rank` wrote. Its tensors become entries below
+  /// `path`.
   void add_object(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                   std::uint64_t rank = 0);
-  /// A data file, opened.
+  /// Opens a data file.
   std::shared_ptr<const File> open(const Path& path) {
     return torch::open_window(pool_, path).file;
   }
 
-  /// Drops copies of boxes; throws Corrupt unless the boxes of every tensor cover it exactly.
+  /// Removes copies of boxes, and returns the state dict. `where` is the checkpoint that messages
+  /// name.
+  /// Throws: Corrupt unless the boxes of every tensor cover it exactly.
   StateDict finish(const std::string& where);
 
   StateDict out;
-  bool ranks_repeat = false;  ///< several ranks may give the same box; then the first counts
+  bool ranks_repeat = false;  ///< several ranks may add the same box; the first then counts
 
  private:
   TensorEntry& entry(const std::string& key, KeyPath path, DType dtype, const Shape& shape,
@@ -87,7 +93,7 @@ class StateDictBuilder {
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   std::unordered_map<std::string, std::size_t> tensors_, objects_;  // by key
-  std::unordered_map<std::string, std::size_t> order_;              // of keys, where it is known
+  std::unordered_map<std::string, std::size_t> order_;              // position of keys, if known
 };
 
 }  // namespace unishard::converters::dcp

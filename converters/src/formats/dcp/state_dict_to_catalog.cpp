@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kStep = "step";
 
-/// Steps up to here are whole numbers in a float64.
+/// Upper bound on steps: float64 holds whole numbers exactly up to here.
 constexpr double kLargestStep = 9007199254740992.0;
 /// Tensors of two names are compared in pieces of this size.
 constexpr std::uint64_t kCompareBytes = std::uint64_t{4} << 20;
@@ -51,12 +51,12 @@ std::optional<double> scalar(const TensorEntry& tensor, const Items& items) {
   return std::nullopt;
 }
 
-/// Bytes of both tensors, which have one shape and type.
+/// Compares the bytes of both tensors, which have the same shape and type.
 bool equal_bytes(const TensorEntry& a, const TensorEntry& b, const Items& items) {
   const std::uint64_t width = size_of(a.dtype), total = element_count(a.shape);
   std::vector<std::byte> left, right;
   for (std::uint64_t at = 0, count = 0; at < total; at += count) {
-    // A short look first: most tensors of one shape differ at once.
+    // Compares a few bytes first, because most tensors of the same shape differ at once.
     count = std::min(total - at, (at == 0 ? 4096 : kCompareBytes) / width);
     left.resize(count * width);
     right.resize(count * width);
@@ -174,7 +174,8 @@ class Arranger {
     }
   }
 
-  /// States "0", "1", ... get the parameters' names where only one choice fits, else "state.0", ...
+  /// Gives the states "0", "1", ... the parameters' names when only one choice fits, else
+  /// "state.0", ...
   void name_raw_states() {
     for (std::size_t o = 0; o < prefixes_.size(); ++o) {
       std::unordered_map<std::string, Shape> shapes;
@@ -296,7 +297,7 @@ class Arranger {
     out_.entries.push_back(index);
   }
 
-  /// `halves`: the 16-bit weights that our sink keeps among the states, or all but them.
+  /// `halves`: add the 16-bit weights that UniShard's sink stores among the states, or all others.
   void add_states(const std::string& fqn, bool halves) {
     const auto found = states_of_.find(fqn);
     if (found == states_of_.end()) return;
@@ -333,7 +334,7 @@ class Arranger {
     }
   }
 
-  /// States of parameters that the model lacks: an optimizer saved alone.
+  /// Adds states of parameters that the model lacks: an optimizer that was saved alone.
   void add_lonely_states() {
     for (std::size_t i = 0; i < states_.size(); ++i) {
       if (states_[i].is_used) continue;
@@ -374,7 +375,7 @@ class Arranger {
                       low, high));
   }
 
-  /// FSDP shards parameters as ZeRO stage 3 does; what is whole was not sharded.
+  /// FSDP shards parameters as ZeRO stage 3 does; a tensor in one piece was not sharded.
   void set_stage() {
     const auto is_cut = [&](std::size_t index) { return entry(index).chunks.size() > 1; };
     if (std::ranges::any_of(model_, [&](const Parameter& p) { return is_cut(p.entry); })) {

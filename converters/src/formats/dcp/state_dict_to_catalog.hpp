@@ -1,6 +1,6 @@
 #pragma once
-// From the keys of a state dict to a catalog: what is the model, what the optimizer, what neither.
-// MAPPING.md says what a catalog means.
+// Builds a catalog from the keys of a state dict: decides which tensors belong to the model, to the
+// optimizer, or to neither. MAPPING.md defines the meaning of a catalog.
 #include "unishard/format/catalog.hpp"
 
 #include "formats/dcp/state_dict.hpp"
@@ -12,11 +12,13 @@ namespace unishard::converters::dcp {
 
 struct Arrangement {
   Catalog catalog;
-  std::vector<std::size_t> entries;  ///< per catalog tensor: its StateDict::tensors entry
-  std::vector<std::string> notes;    ///< those of the state dict, and what was guessed or left out
+  std::vector<std::size_t> entries;  ///< for each catalog tensor, its index in StateDict::tensors
+  /// The notes of the state dict, and what was guessed or left out.
+  std::vector<std::string> notes;
 };
 
-/// Reads step counters, and tensors that may be one and the same under two names.
+/// Builds the catalog. Reads step counters, and tensors that may be one tensor under two names.
+/// Throws: Corrupt or Unsupported, naming `where`.
 Arrangement arrange(const StateDict& state, const std::string& where);
 
 }  // namespace unishard::converters::dcp

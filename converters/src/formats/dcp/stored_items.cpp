@@ -15,18 +15,18 @@
 namespace unishard::converters::dcp {
 namespace {
 
-/// An item up to this size is read at once instead of piece by piece.
+/// An item up to this size is read at once.
 constexpr std::uint64_t kSmallItemBytes = 16 << 10;
-/// Of an item in memory, compared at a time.
+/// Bytes of an item in memory that are compared at a time.
 constexpr std::uint64_t kCheckedBytes = std::uint64_t{1} << 20;
-/// What the cache holds: unpacked bytes, and descriptions at a flat rate.
+/// Capacity of the cache: unpacked bytes, and descriptions at a flat rate.
 constexpr std::uint64_t kCacheBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kDescriptionBytes = 4096;
-/// An archive has its pickle, its directory and padding beside the tensor.
+/// Bytes of an archive beside its tensor: pickle, directory and padding.
 constexpr std::uint64_t kArchiveBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kObjectBytes = std::uint64_t{256} << 20;
 
-/// Bytes of an item that were read or unpacked.
+/// The bytes of an item, read or unpacked.
 class MemoryFile final : public File {
  public:
   MemoryFile(Path path, std::string bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
@@ -59,8 +59,8 @@ torch::Window in_memory(const Path& path, std::string bytes) {
 
 }  // namespace
 
-/// The items that were used last. Each slot has its own lock: an item is unpacked once, and others
-/// are not held up.
+/// Cache of the most recently used items. Each slot has its own lock, so that an item is unpacked
+/// once and other items are not delayed.
 class Items::Cache {
  public:
   struct Slot {
@@ -147,7 +147,7 @@ std::shared_ptr<const torch::TensorView> Items::tensor(std::uint32_t index,
   return slot->view;
 }
 
-/// The storage with what is known of its checksum already. What is in memory is compared at once.
+/// Returns the storage with the checksum state known so far. Bytes in memory are compared at once.
 std::shared_ptr<const torch::StorageBytes> Items::checked(
     std::uint32_t item, bool is_in_memory,
     const std::shared_ptr<const torch::StorageBytes>& storage) const {
@@ -179,7 +179,7 @@ torch::TouchedEntries Items::touched() const {
     if (checksum->is_touched() && known.insert(checksum).second)
       touched.emplace_back(item, checksum);
   };
-  // First those that are at hand: parts of one flat parameter have its item's checksum.
+  // Views that are at hand come first: parts of one flat parameter share its item's checksum.
   for (std::uint32_t i = 0; i < items_.size(); ++i) {
     const auto& view = items_[i].view;
     if (view && view->storage && view->storage->checksum) add(i, view->storage->checksum.get());

@@ -1,7 +1,6 @@
 #pragma once
-// The pieces of a checkpoint's data files: a range of a file each, opened on first use. Only a
-// bounded number of files is open and of items is held, however many there are. Thread-safe once
-// filled.
+// The items of a checkpoint's data files: each a range of a file that is opened at first use. The
+// numbers of open files and of cached items are bounded, however many items there are.
 #include "unishard/format/storage.hpp"
 
 #include "containers/entry_verification.hpp"
@@ -16,33 +15,36 @@
 
 namespace unishard::converters::dcp {
 
-/// How an item's bytes became its part of the file.
+/// How an item's bytes were transformed before they were stored.
 enum class Packing : std::uint8_t { Plain, Zstd };
 
+/// Thread-safe once all items were added.
 class Items {
  public:
   Items();
   ~Items();
-  /// A torch.save archive in `window`.
+  /// Adds a torch.save archive in `window`.
   std::uint32_t add(torch::Window window, Packing packing);
-  /// A tensor whose place is known already.
+  /// Adds a tensor whose location is already known.
   std::uint32_t add(torch::TensorView view);
 
-  /// The tensor of an item; `tensor_bytes` of it are expected, which bounds what is unpacked.
+  /// Returns the tensor of an item. `tensor_bytes` is its expected size, which limits what is
+  /// unpacked.
+  /// Throws: Corrupt or Unsupported, naming the item's place.
   std::shared_ptr<const torch::TensorView> tensor(std::uint32_t item,
                                                   std::uint64_t tensor_bytes) const;
-  /// The same where it is known without its file; else null.
+  /// Returns the tensor if it is known without opening the file; else null.
   const torch::TensorView* at_hand(std::uint32_t item) const { return items_.at(item).view.get(); }
-  /// The bytes of an item that is no tensor, unpacked. Not kept.
+  /// Returns the unpacked bytes of an item that is no tensor. They are not cached.
   torch::Window unpacked(std::uint32_t item) const;
-  /// "<file> at byte 120".
+  /// Returns, for example, "<file> at byte 120".
   std::string place(std::uint32_t item) const;
 
-  /// Items whose tensors were read from and have a checksum that is not compared at once.
+  /// Returns the items whose tensors were read and whose checksum is not compared at once.
   torch::TouchedEntries touched() const;
-  /// How many items there are.
+  /// Returns the number of items.
   std::uint64_t count() const { return items_.size(); }
-  /// From now on checksums of tensors are not compared.
+  /// Stops comparing the checksums of tensors.
   void ignore_checksums();
 
  private:
@@ -59,8 +61,8 @@ class Items {
 
   std::vector<Item> items_;
   bool is_checked_ = true;
-  mutable std::mutex
-      mutex_;  ///< guards the checksums: a view is forgotten, what was read of it not
+  /// Guards the checksums. A view may be evicted from the cache; its checksum is kept.
+  mutable std::mutex mutex_;
   mutable std::unordered_map<std::uint32_t, std::shared_ptr<torch::EntryChecksum>> checksums_;
   std::unique_ptr<Cache> cache_;
 };

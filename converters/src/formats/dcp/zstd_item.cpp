@@ -12,7 +12,7 @@ namespace unishard::converters::dcp {
 namespace {
 
 constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 20;
-/// A packed item has to be unpacked as a whole: this much memory for one, not more.
+/// Upper bound on the unpacked size of an item, which must be unpacked as a whole.
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{8} << 30;
 
 [[noreturn]] void damaged(const torch::Window& window, std::string_view problem) {
@@ -20,7 +20,7 @@ constexpr std::uint64_t kMemoryBytes = std::uint64_t{8} << 30;
                                         window.name(), window.begin, problem));
 }
 
-/// The window's bytes from the start, some at a time.
+/// Reads the window's bytes from the start, block by block.
 class Input {
  public:
   explicit Input(const torch::Window& window) : window_(window) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Items that went through torch's stream.zstd transform: one zstd frame, or several in a row.
+// Items that torch's stream.zstd transform packed: one zstd frame, or several in a row.
 #include "containers/zip_reader.hpp"
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace unishard::converters::dcp {
 
-/// All of it. Throws Corrupt for damage and when it unpacks to more than `limit_bytes`, Unsupported
-/// when it unpacks to more than fits in memory.
+/// Returns all unpacked bytes.
+/// Throws: Corrupt for damage or more than `limit_bytes`; Unsupported when they exceed what is
+/// unpacked in memory.
 std::string unpack_zstd(const torch::Window& window, std::uint64_t limit_bytes);
 
 }  // namespace unishard::converters::dcp

@@ -1,6 +1,6 @@
 #pragma once
-// One torch.save archive while it is put together: the pickle, its storages, and which elements of
-// which tensors go where in them.
+// One torch.save archive while it is planned: the pickle, its storages, and which elements of which
+// tensors they hold.
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
 
@@ -24,25 +24,29 @@ struct OutputDraft {
   std::vector<torch::ArchivePlan> archives;
 };
 
+/// Not thread-safe. Only one draft of an OutputDraft may be unfinished.
 class ArchiveDraft {
  public:
-  /// Becomes archive draft.archives.size() of `draft` when finished; one at a time.
+  /// finish() adds the archive to `draft`.
+  /// Lifetime: `draft` and `catalog` must outlive this object.
   ArchiveDraft(OutputDraft& draft, const Catalog& catalog);
 
   torch::PickleWriter pickle;
 
-  /// Writes a whole tensor of the catalog. Its second mention is a view of the same storage.
+  /// Writes a whole tensor of the catalog. A second call for the same tensor writes a view of the
+  /// same storage.
   void tensor(std::uint32_t index, DType dtype);
-  /// Writes a vector of `length` elements. `pieces` are in order; what they leave is zero.
+  /// Writes a vector of `length` elements. `pieces` are in order; elements outside all pieces are
+  /// zero.
   void flat(DType dtype, std::uint64_t length, const std::vector<FlatPiece>& pieces);
-  /// As flat(), with a shape of `length` elements.
+  /// Does the same as flat(), with a shape of `length` elements.
   void shaped(DType dtype, const Shape& shape, const std::vector<FlatPiece>& pieces);
-  /// Writes a tensor of shape (0,): stage 3 puts it in the place of a parameter.
+  /// Writes a tensor of shape (0,), by which stage 3 replaces a parameter.
   void placeholder(DType dtype);
   /// Writes a float32 tensor without dimensions.
   void scalar(float value);
 
-  /// `file` is its path in the output folder.
+  /// Completes the archive as `file`, a path in the output folder.
   void finish(std::string file);
 
  private:

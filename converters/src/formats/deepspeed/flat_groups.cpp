@@ -56,7 +56,7 @@ void ConcatenatedGroups::add_state(std::size_t group, const FlatState& state, st
   const FlatVector& vector = vectors_[group];
   const ElementRange here{filled_[group], filled_[group] + visible};
   auto span = std::ranges::lower_bound(vector.spans, here.begin, {}, &FlatSpan::begin);
-  if (span != vector.spans.begin()) --span;  // the one that may reach into `here`
+  if (span != vector.spans.begin()) --span;  // the previous span may reach into `here`
   for (; span != vector.spans.end() && span->begin <= here.end; ++span) {
     const std::uint64_t elements = table_.all()[span->parameter].elements;
     const ElementRange part = intersect(here, {span->begin, span->begin + elements});
@@ -65,7 +65,7 @@ void ConcatenatedGroups::add_state(std::size_t group, const FlatState& state, st
                        {{part.begin - span->begin, part.end - span->begin},
                         state.view,
                         part.begin - here.begin});
-    } else if (elements == 0) {  // its state must be known all the same
+    } else if (elements == 0) {  // the parameter still needs an entry for the state
       table_.add_piece(span->parameter, state.name, {{0, 0}, state.view, 0});
     }
   }
@@ -75,7 +75,8 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
   check_group_count(file, vectors_.size());
   for (std::size_t g = 0; g < vectors_.size(); ++g) {
     const FlatGroup& group = file.groups[g];
-    // The moments are padded where the master may be cut at the group's end: it says what counts.
+    // The moments may be padded where the master copy ends with the group. The master's length
+    // counts.
     const std::uint64_t visible = group.master.view.elements();
     checked_add(filled_[g], visible, "elements of a group");
     add_state(g, group.master, visible, file.name);
@@ -122,8 +123,9 @@ Path SlicedGroups::swap_folder(std::uint32_t rank) const {
   return folder_ / "offloaded_tensors" / fmt::format("rank{:02}", rank);
 }
 
-/// Ids of the swapped sub-groups in their order, from file names alone: for files of torch versions
-/// that drop the attribute ds_id. Ids rise with the sub-groups as long as there is one group.
+/// Returns the ids of the swapped sub-groups in order, from file names alone, for files of torch
+/// versions that drop the attribute ds_id. Ids increase with the sub-groups as long as there is one
+/// group.
 std::vector<std::string> SlicedGroups::swap_ids(const OptimizerFile& file,
                                                 std::uint32_t rank) const {
   const Path folder = swap_folder(rank);
@@ -176,7 +178,7 @@ void SlicedGroups::add_state(std::size_t group, const std::string& state, const 
   for (const FlatSpan& span : vectors_[group].spans) {
     const ElementRange range =
         stage3_range(table_.all()[span.parameter].elements, rank, world_size_);
-    // Rank 0 always has its piece, also of a parameter without elements.
+    // Rank 0 always adds its piece, even of a parameter without elements.
     if (!range.empty() || rank == 0)
       table_.add_piece(span.parameter, state, {range, view, span.begin});
   }

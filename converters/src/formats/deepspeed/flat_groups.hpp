@@ -1,6 +1,7 @@
 #pragma once
-// From flat partitions to parameters. Stages 1 and 2 cut the concatenation of a group's parameters
-// over the ranks; stage 3 cuts every parameter by itself and concatenates each rank's parts.
+// Maps flat partitions to parameters. Stages 1 and 2 split the concatenation of a group's
+// parameters among the ranks; stage 3 splits every parameter by itself and concatenates each rank's
+// parts.
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/parameter_table.hpp"
 
@@ -10,10 +11,10 @@
 
 namespace unishard::converters::deepspeed {
 
-/// Where a parameter begins in the flat vector (stages 1, 2) or in every rank's part of it (stage
+/// The offset of a parameter in the flat vector (stages 1, 2) or in every rank's part of it (stage
 /// 3).
 struct FlatSpan {
-  std::size_t parameter = 0;  ///< in the ParameterTable
+  std::size_t parameter = 0;  ///< index in the ParameterTable
   std::uint64_t begin = 0;
 };
 struct FlatVector {
@@ -21,10 +22,11 @@ struct FlatVector {
   std::uint64_t elements = 0;   ///< without padding at the end
 };
 
-/// The vectors of stages 1 and 2, ranks in ascending order.
+/// The vectors of stages 1 and 2. Add ranks in ascending order.
 class ConcatenatedGroups {
  public:
-  /// `gaps`: unused elements after each parameter; empty when there are none.
+  /// `gaps` are the unused elements after each parameter; empty when there are none.
+  /// Lifetime: `table` must outlive this object.
   ConcatenatedGroups(const ShapeGroups& shapes, const std::vector<std::vector<std::uint64_t>>& gaps,
                      ParameterTable& table);
   void add_rank(const OptimizerFile& file);
@@ -37,13 +39,14 @@ class ConcatenatedGroups {
 
   ParameterTable& table_;
   std::vector<FlatVector> vectors_;
-  std::vector<std::uint64_t> filled_;  ///< elements of each group on the ranks so far
+  std::vector<std::uint64_t> filled_;  ///< elements of each group on the ranks added so far
 };
 
-/// The sub-groups of stage 3, any order of ranks.
+/// The sub-groups of stage 3. Add ranks in any order.
 class SlicedGroups {
  public:
-  /// `folder`: the tag's, where offloaded_tensors lie.
+  /// `folder` is the tag's folder, which contains offloaded_tensors.
+  /// Lifetime: `table` and `storage` must outlive this object.
   SlicedGroups(const ShapeGroups& shapes, std::uint64_t world_size, ParameterTable& table,
                Storage& storage, std::shared_ptr<FilePool> pool, Path folder);
   void add_rank(const OptimizerFile& file, std::uint32_t rank);
@@ -64,12 +67,12 @@ class SlicedGroups {
   Path folder_;
 };
 
-/// Names of round-robin files in their group's own order: param_shapes lists number 0, W, 2W, ...
-/// first, then 1, W + 1, ...
+/// Returns the names of a round-robin group in the group's own order. param_shapes lists numbers 0,
+/// W, 2W, ... first, then 1, W + 1, ...
 std::vector<NamedShape> undo_round_robin(const std::vector<NamedShape>& reordered,
                                          std::uint64_t world_size);
 
-/// Cuts the shapes of stage 3 anew so that they fit the flat groups' lengths: for files whose
+/// Regroups the shapes of stage 3 so that they fit the flat groups' lengths, for files whose
 /// param_shapes do not follow the sub-groups.
 ShapeGroups regroup(const ShapeGroups& shapes, const std::vector<FlatGroup>& groups,
                     std::uint64_t world_size, const std::string& where);

@@ -1,5 +1,6 @@
 #pragma once
-// Where frozen parameters lie: whole in one model file, or cut over those of all ranks (stage 3).
+// Locates frozen parameters: whole in one model file, or split among the files of all ranks (stage
+// 3).
 #include "formats/deepspeed/parameter_table.hpp"
 
 #include <cstdint>
@@ -8,13 +9,16 @@
 
 namespace unishard::converters::deepspeed {
 
+/// Returns the frozen parameters that `model` holds whole.
 FrozenTable whole_frozen(const ModelFile& model);
 
+/// Collects the parts of stage 3. Not thread-safe.
 class FrozenSlices {
  public:
-  /// `first`: the model file of rank 0. It must live as long.
+  /// `first` is the model file of rank 0.
+  /// Lifetime: `first` must outlive this object.
   FrozenSlices(const ModelFile& first, std::uint64_t world_size);
-  /// Adds what `file` holds of each; a buffer that is not that of rank 0 becomes a note.
+  /// Adds the parts in `file`. A buffer that differs from rank 0's becomes a note.
   void add_rank(const ModelFile& file, std::uint32_t rank, Notes& notes);
   FrozenTable take() { return std::move(table_); }
 
@@ -24,7 +28,8 @@ class FrozenSlices {
   FrozenTable table_;
 };
 
-/// For each flat group the parameter group that lists it. Throws Corrupt unless it is exactly one.
+/// Returns for each flat group the parameter group that lists it.
+/// Throws: Corrupt unless exactly one group lists it.
 std::vector<std::int32_t> owners(const std::vector<std::vector<std::uint64_t>>& members,
                                  std::size_t flat_groups, const std::string& where);
 

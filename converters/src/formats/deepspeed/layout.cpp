@@ -53,7 +53,7 @@ std::string list_tags(Storage& storage, const Path& path, const FolderKind& kind
   return fmt::format("the tags there are: {}", fmt::join(quoted, ", "));
 }
 
-/// The content of the latest file, as DeepSpeed reads it: without white space around.
+/// Returns the content of the latest file without surrounding white space, as DeepSpeed reads it.
 std::string latest_tag(Storage& storage, const Path& file) {
   constexpr std::uint64_t kNameBytes = 4096;
   constexpr std::string_view kSpace = " \t\r\n\v\f";
@@ -121,7 +121,7 @@ void refuse_parallel(const Path& folder, const std::string& name, const FileName
   }
 }
 
-/// "1, 2, 5 and 12 more".
+/// Returns, for example, "1, 2, 5 and 12 more".
 std::string some(const std::vector<std::uint64_t>& ranks) {
   constexpr std::size_t kShown = 16;
   const std::size_t shown = std::min(kShown, ranks.size());

@@ -19,7 +19,7 @@ namespace {
   raise(ErrorCode::Unsupported, fmt::format("{}: {}", file.name(), problem), std::string(hint));
 }
 
-/// More than zero of something, in a number or a list.
+/// Returns true when a number, or a number in a list, is greater than zero.
 bool any(std::optional<Value> value) {
   if (!value) return false;
   return value->is_sequence() ? value->size() > 0
@@ -46,7 +46,7 @@ void refuse_parallel(const TorchFile& file, Value root) {
   }
 }
 
-/// Second names by equal storage, offset and geometry: for files without shared_params.
+/// Finds second names by equal storage, offset and geometry, for files without shared_params.
 std::vector<std::pair<std::string, std::string>> ties_by_storage(const ModelFile& model) {
   using Place = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
   std::set<std::string> buffers;
@@ -116,7 +116,7 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
   return client;
 }
 
-/// The section of our own sink; its position and schedule say more than DeepSpeed's.
+/// Reads the section of UniShard's own sink. Its position and schedule hold more than DeepSpeed's.
 void read_own(const TorchFile& file, Value root, ModelFile& model, Notes& notes) {
   const auto section = present(root, kOwnSection);
   if (!section || !section->is_dict()) return;

@@ -1,5 +1,6 @@
 #pragma once
-// One *_model_states.pt file: the module, the shapes of what lies in the flat partitions, counters.
+// One *_model_states.pt file: the module, the shapes of the parameters in the flat partitions, and
+// counters.
 #include "formats/deepspeed/pickle_fields.hpp"
 
 #include <optional>
@@ -19,19 +20,20 @@ struct ModelFile {
   std::vector<std::pair<std::string, std::string>> aliases;  ///< second name, first name
   std::optional<std::uint64_t> world_size;
   std::int64_t global_steps = 0, skipped_steps = 0;
-  std::string version;  ///< of DeepSpeed; empty when not told
+  std::string version;  ///< DeepSpeed's version; empty when not recorded
   Json data_position, scheduler, config, client_state;
-  /// What our own sink keeps for us beside the client state: `rng`, `step` (when no state has one)
-  /// and, at stage 0, `parameters` (the fqns of every group). An object, empty in DeepSpeed's own
-  /// files.
+  /// What UniShard's own sink adds to the client state: `rng`, `step` (when no state has one) and,
+  /// at stage 0, `parameters` (the fqns of every group). An object; empty in files that DeepSpeed
+  /// wrote.
   Json own = Json::object();
 };
 
-/// Throws Unsupported for models that are cut in other ways than by ZeRO, and for quantised
-/// weights. `placeholders`: ZeRO stage 3, the module's parameters are empty.
+/// `placeholders` is true for ZeRO stage 3, whose module has empty parameters.
+/// Throws: Corrupt; Unsupported for models that are split in other ways than by ZeRO, and for
+/// quantised weights.
 ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes);
 
-/// config["zero_optimization"][key], null when there is none.
+/// Returns config["zero_optimization"][key]; null when there is none.
 Json zero_setting(const Json& config, const char* key);
 
 }  // namespace unishard::converters::deepspeed

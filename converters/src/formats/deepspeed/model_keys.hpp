@@ -1,5 +1,5 @@
 #pragma once
-// The keys of a model file that DeepSpeed itself writes; all others are the user's client state.
+// The keys of a model file that DeepSpeed itself writes. All others are the user's client state.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -32,8 +32,8 @@ inline constexpr std::array<std::string_view, 23> kDeepSpeedKeys = {
     "folding",
 };
 
-/// In Catalog::producer and in our own section of a model file: true where the checksums of the
-/// input were not compared.
+/// Key in Catalog::producer and in UniShard's section of a model file: true when the checksums of
+/// the input were not compared.
 inline constexpr const char* kUncheckedInput = "unchecked_input";
 
 inline bool is_deepspeed_key(std::string_view key) {

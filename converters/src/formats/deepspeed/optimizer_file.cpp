@@ -16,8 +16,8 @@ std::vector<std::uint64_t> counts(Value value) {
   return out;
 }
 
-/// The name under which DeepSpeed swapped this tensor to NVMe: the attribute ds_id, if torch kept
-/// it.
+/// Returns the name under which DeepSpeed swapped this tensor to NVMe: the attribute ds_id, if
+/// torch kept it.
 std::string swap_id_of(Value tensor) {
   const auto attributes = TorchFile::attributes(tensor);
   if (!attributes) return {};

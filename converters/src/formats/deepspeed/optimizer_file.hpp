@@ -1,5 +1,5 @@
 #pragma once
-// One *_optim_states.pt file: what one rank holds of each flat group.
+// One *_optim_states.pt file: one rank's part of each flat group.
 #include "formats/deepspeed/pickle_fields.hpp"
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace unishard::converters::deepspeed {
 
 /// One state of a flat group on one rank.
 struct FlatState {
-  std::string name;     ///< "fp32", "exp_avg", ...
+  std::string name;     ///< for example "fp32" or "exp_avg"
   TensorView view;      ///< 1-D
-  std::string swap_id;  ///< names the NVMe swap file of an empty view; may be empty
+  std::string swap_id;  ///< id of the NVMe swap file of an empty view; may be empty
 };
 
 /// One flat group (stages 1 and 2: a parameter group; stage 3: a sub-group) on one rank.
@@ -28,33 +28,36 @@ struct OptimizerFile {
   std::uint32_t stage = 0;
   std::vector<FlatGroup> groups;
   std::vector<std::uint64_t> partition_counts;  ///< one, or one per group
-  std::vector<std::vector<std::uint64_t>>
-      gaps;                                 ///< after each parameter of each group; may be empty
+  /// Unused elements after each parameter of each group; may be empty.
+  std::vector<std::vector<std::uint64_t>> gaps;
   std::optional<ShapeGroups> param_shapes;  ///< before 0.6.0
-  std::string version;                      ///< of DeepSpeed; empty when not told
-  Json settings;  ///< per parameter group; null when the file has none (elastic checkpoints)
+  std::string version;                      ///< DeepSpeed's version; empty when not recorded
+  /// One entry per parameter group; null when the file has none (elastic checkpoints).
+  Json settings;
   Json loss_scaler;
-  /// Per parameter group: which flat groups are its own. Empty when the file does not tell.
+  /// The flat groups of each parameter group. Empty when the file does not record them.
   std::vector<std::vector<std::uint64_t>> members;
 };
 
+/// Throws: Corrupt or Unsupported, naming the file.
 OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes);
 
-/// `param_groups` of an optimizer as JSON without "params". `members` receives "params" where they
-/// are numbers. Throws Unsupported for groups of experts.
+/// Returns `param_groups` of an optimizer as JSON without "params". `members` receives "params"
+/// when they are numbers.
+/// Throws: Unsupported for groups of experts.
 Json read_group_settings(const TorchFile& file, Value param_groups,
                          std::vector<std::vector<std::uint64_t>>& members, Notes& notes);
 
-/// LossScaler and DynamicLossScaler as their fields; null for none.
+/// Returns the fields of a LossScaler or DynamicLossScaler; null when there is none.
 Json read_loss_scaler(const TorchFile& file, std::optional<Value> scaler, Notes& notes);
 
-/// Entries of one parameter's or flat group's optimizer state. `dimensions`: of its tensors,
-/// nullopt for any. The step and other numbers are told apart from them; what is neither becomes a
-/// note.
+/// Reads the entries of one parameter's or flat group's optimizer state into `states`, and the step
+/// into `step`. `dimensions` is the number of dimensions of the tensors, nullopt for any. Other
+/// values become notes.
 void read_states(const TorchFile& file, Value entries, std::optional<std::size_t> dimensions,
                  std::vector<FlatState>& states, std::optional<std::int64_t>& step, Notes& notes);
 
-/// The state of parameter `index` in a torch optimizer's `state` dict.
+/// Returns the state of parameter `index` in a torch optimizer's `state` dict.
 std::optional<Value> state_of(Value state, std::uint64_t index);
 
 }  // namespace unishard::converters::deepspeed

@@ -14,7 +14,7 @@
 namespace unishard::converters::deepspeed {
 namespace {
 
-/// Gathers the catalog's tensors in the module's order.
+/// Collects the catalog's tensors in the module's order.
 class Assembler {
  public:
   Assembler(const Assembly& assembly, PiecedCatalog& out, Notes& notes)
@@ -69,7 +69,8 @@ class Assembler {
     if (weights != nullptr) add_weights(parameter, *weights);
   }
 
-  /// The module's own copy of a trainable parameter. Equal to the master in a run of one precision.
+  /// Adds the module's own copy of a trainable parameter. It equals the master copy in a run of one
+  /// precision.
   void add_weights(const Parameter& parameter, const TensorView& weights) {
     const auto has = [&](std::string_view name) {
       return std::ranges::find(parameter.states, name, &StatePieces::state);
@@ -147,7 +148,7 @@ class Assembler {
   std::unordered_map<std::string, std::string> aliases_;
 };
 
-/// The piece that begins with the parameter's first element; null when it has none.
+/// Returns the piece that begins with the parameter's first element; null when there is none.
 const ViewPiece* first_piece(const std::vector<ViewPiece>& pieces) {
   const auto found = std::ranges::find_if(pieces, [](const ViewPiece& piece) {
     return piece.range.begin == 0 && !piece.range.empty();

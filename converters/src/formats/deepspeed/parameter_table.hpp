@@ -1,6 +1,6 @@
 #pragma once
-// The trainable parameters of a checkpoint while their pieces are gathered, and the catalog that
-// they and the model file make together.
+// The trainable parameters of a checkpoint while their pieces are collected, and the catalog built
+// from them and the model file.
 #include "containers/pieced_source.hpp"
 #include "formats/deepspeed/model_file.hpp"
 
@@ -25,9 +25,11 @@ struct Parameter {
   std::vector<StatePieces> states;  ///< fp32 first
 };
 
+/// Not thread-safe.
 class ParameterTable {
  public:
-  /// Returns the new parameter's index. Throws Corrupt when the name is there already.
+  /// Returns the new parameter's index.
+  /// Throws: Corrupt when the name is already in the table.
   std::size_t add(const std::string& fqn, Shape shape, std::int32_t group);
   void add_piece(std::size_t parameter, const std::string& state, ViewPiece piece);
 
@@ -40,16 +42,18 @@ class ParameterTable {
   std::unordered_map<std::string, std::size_t> by_name_;
 };
 
-/// The frozen parameters' pieces, by name: stage 3 cuts each one over the ranks.
+/// The pieces of a frozen parameter; stage 3 splits it among the ranks.
 struct FrozenPieces {
   Shape shape;
   std::vector<ViewPiece> pieces;
 };
 using FrozenTable = std::unordered_map<std::string, FrozenPieces>;
 
-/// Elements of a parameter of `elements` that stage 3 gives to `rank`.
+/// Returns the elements, of a parameter of `elements`, that stage 3 assigns to `rank`.
 ElementRange stage3_range(std::uint64_t elements, std::uint64_t rank, std::uint64_t world_size);
 
+/// Input of assemble().
+/// Lifetime: everything it refers to must outlive the call.
 struct Assembly {
   const ModelFile* model = nullptr;
   const ParameterTable* parameters = nullptr;
@@ -57,22 +61,24 @@ struct Assembly {
   bool placeholders = false;  ///< stage 3: the module's parameters are empty
   bool has_optimizer = true;  ///< false: parameters without states are weights, not frozen
 };
-/// Tensors, aliases and pieces in the module's order. Everything else of the catalog is left as it
-/// is.
+/// Adds tensors, aliases and pieces to `out` in the module's order. Leaves the rest of the catalog
+/// unchanged.
 void assemble(const Assembly& assembly, PiecedCatalog& out, Notes& notes);
 
-/// groups[i]: settings[i] and the names, in the parameters' order, of those in group i.
+/// Returns a list whose item i is settings[i] with the names of the parameters in group i, in the
+/// parameters' order.
 Json describe_groups(const Json& settings, const ParameterTable& parameters);
 
-/// Takes what the model file says of the run: counters, scheduler, configuration, client state.
+/// Copies counters, scheduler, configuration and client state from the model file into the catalog.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
 
-/// The step to put into the catalog, from those that the files have. Notes what is odd about them.
+/// Returns the catalog's step, chosen from those in the files. Adds a note when they contradict
+/// each other.
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
                          Notes& notes);
 
-/// Fully stored 16-bit or fp32 weights of the module and the master copies are written by the same
-/// step. Compares the first elements of each parameter; returns the names of those that differ.
+/// Compares the first elements of each parameter's stored weights in the module with its master
+/// copy, which the same step wrote. Returns the names of the parameters that differ.
 std::vector<std::string> disagreeing_weights(const ModelFile& model,
                                              const ParameterTable& parameters);
 

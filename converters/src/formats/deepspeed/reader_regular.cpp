@@ -1,6 +1,6 @@
-// A regular checkpoint: one model file (stage 3: one per rank) and, from stage 1 on, one optimizer
-// file per rank. Rank files are read one after the other; of each only the places of its tensors
-// stay.
+// A regular checkpoint has one model file (stage 3: one per rank) and, from stage 1 on, one
+// optimizer file per rank. Rank files are read one after the other; only the locations of their
+// tensors are kept.
 #include "unishard/format/error.hpp"
 
 #include "formats/deepspeed/flat_groups.hpp"
@@ -261,7 +261,7 @@ bool is_deepspeed(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return false;
   if (deepspeed::is_regular_tag(storage, path)) return true;
   if (!deepspeed::tags_of(storage, path, deepspeed::kRegular).empty()) return true;
-  // A folder whose tags are gone: it can say so.
+  // A folder that has lost its tags gets its own message.
   return storage.kind(path / "latest") == EntryKind::File &&
          storage.kind(path / "zero_to_fp32.py") == EntryKind::File;
 }

@@ -1,8 +1,8 @@
-// A universal checkpoint: zero/<fqn>/<state>.pt holds each state whole; the model file beside it
-// has frozen parameters, buffers and counters. ds_to_universal writes payloads of stages 1 and 2 as
-// {"param": tensor}, of stage 3 as a flat tensor; for stages 1 and 2 it also writes a fp32.pt for
-// each frozen parameter, second name and buffer, cast to float32: those are taken from the model
-// file.
+// In a universal checkpoint, zero/<fqn>/<state>.pt holds one whole state; the model file beside it
+// holds frozen parameters, buffers and counters. ds_to_universal writes payloads of stages 1 and 2
+// as {"param": tensor}, of stage 3 as a flat tensor. For stages 1 and 2 it also writes a fp32.pt
+// for each frozen parameter, second name and buffer, cast to float32; these tensors are read from
+// the model file instead.
 #include "unishard/format/error.hpp"
 
 #include "formats/deepspeed/flat_groups.hpp"
@@ -27,7 +27,7 @@ constexpr std::string_view kMaster = "fp32.pt";
 /// Names of the parameters that have a folder below zero/, and the files in it.
 using ParameterFolders = std::map<std::string, std::vector<std::string>>;
 
-/// A parameter's name may hold "/": then its folder lies deeper.
+/// A parameter's name may contain "/"; its folder is then nested.
 void find_folders(Storage& storage, const Path& folder, const std::string& name, unsigned depth,
                   ParameterFolders& out) {
   constexpr unsigned kDepth = 16;
@@ -119,7 +119,7 @@ class UniversalReader {
     if (inner && !groups) groups = present(*inner, "param_groups");
     if (groups) settings_ = read_group_settings(file, *groups, members_, notes_);
     if (!inner) return;
-    // Stage 3 has no step.pt: the steps are those of the sub-groups.
+    // Stage 3 has no step.pt; the steps are those of the sub-groups.
     const auto states = present(*inner, "state");
     for (std::size_t i = 0; states && i < states->pair_count(); ++i) {
       if (const auto step = present(states->value(i), "step"))
@@ -150,8 +150,8 @@ class UniversalReader {
     note_unlisted();
   }
 
-  /// An optimizer keeps the same states of all parameters of a group, so a file that only some of
-  /// them have was lost. The states of different groups may differ.
+  /// An optimizer has the same states for all parameters of a group, so a file that only some of
+  /// them have was lost for the others. Different groups may have different states.
   void check_states() const {
     std::map<std::int32_t, std::set<std::string>> of_group;
     for (const Parameter& parameter : parameters_.all()) {
@@ -184,7 +184,7 @@ class UniversalReader {
     return std::ranges::any_of(files, [](const std::string& file) { return file != kMaster; });
   }
 
-  /// A folder that is neither a listed parameter nor a copy of something in the model file.
+  /// Reports a folder that is neither a listed parameter nor a copy of something in the model file.
   void note_unlisted() {
     std::set<std::string_view> in_model;
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
@@ -194,8 +194,8 @@ class UniversalReader {
     }
   }
 
-  /// Without param_shapes (folders made by other tools): the folders that have more than fp32.pt,
-  /// in the module's order as far as it names them.
+  /// Without param_shapes (folders made by other tools): the parameters are the folders that have
+  /// more than fp32.pt, in the module's order as far as it names them.
   void add_unlisted() {
     const std::size_t groups = settings_.is_array() ? settings_.size() : 0;
     const std::int32_t group = groups == 1 ? 0 : -1;
@@ -214,7 +214,7 @@ class UniversalReader {
     add_folders_without_model();
   }
 
-  /// fp32.pt alone, and nothing in the model file: all there is of a frozen parameter.
+  /// Adds a frozen parameter of which only fp32.pt exists and the model file has nothing.
   void add_folders_without_model() {
     std::set<std::string_view> in_model;
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
@@ -276,7 +276,7 @@ class UniversalReader {
     parameters_.add_piece(index, state, {{0, view.elements()}, view, 0});
   }
 
-  /// The converter takes the order of round-robin partitions for the plain one, without an error.
+  /// ds_to_universal mistakes round-robin partitions for plain ones without an error.
   void check_weights() {
     const std::vector<std::string> names = disagreeing_weights(model_, parameters_);
     if (names.empty()) return;

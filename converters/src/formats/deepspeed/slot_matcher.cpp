@@ -6,7 +6,7 @@
 namespace unishard::converters::deepspeed {
 namespace {
 
-/// More open possibilities than this are as good as none: real models have a handful.
+/// Upper bound on open possibilities. Real models have a handful.
 constexpr std::size_t kPossibilities = 4096;
 constexpr std::uint8_t kSeveral = 2;
 

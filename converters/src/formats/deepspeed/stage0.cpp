@@ -51,9 +51,9 @@ bool all_equal(const std::vector<double>& numbers) {
   return std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) == numbers.end();
 }
 
-/// Whether weights can be what the master copy (or, without one, the moments) says. The master
-/// rounds to the weights; and weights that are all alike, as initialised, were not moved by unlike
-/// moments.
+/// Returns true when the weights are consistent with the master copy, that is, the master rounds to
+/// them; or, without a master copy, with the moments: weights that are all equal, as initialised,
+/// were not changed by moments that differ.
 bool values_fit(const Slot& slot, const TensorView& weights) {
   constexpr std::uint64_t kCompared = 1024;
   const std::uint64_t count = std::min(kCompared, weights.elements());
@@ -95,7 +95,7 @@ class Stage0Reader {
           std::string(kNoNames));
   }
 
-  /// The fqns of every group, where our own sink wrote them.
+  /// The fqns of every group, when UniShard's sink wrote them.
   void read_names(const Json& groups) {
     std::map<std::string, std::size_t> index;
     for (std::size_t c = 0; c < candidates_.size(); ++c) index.emplace(candidates_[c]->name, c);
@@ -126,8 +126,8 @@ class Stage0Reader {
     if (step) out_.steps.push_back(*step);
   }
 
-  /// FP16_Optimizer: one flat vector per group. The module's 16-bit weights lie in such vectors,
-  /// too.
+  /// FP16_Optimizer has one flat vector per group, and the module's 16-bit weights lie in such
+  /// vectors too.
   void read_flat(Value state, Value masters) {
     OptimizerFile rank;
     rank.name = file_.name();
@@ -149,7 +149,8 @@ class Stage0Reader {
     groups.check_ends(1, file_.name());
   }
 
-  /// The parameters of flat group `g`: those in the storage that has its size and rounded values.
+  /// Returns the parameters of flat group `g`: those in the storage that has its size and rounded
+  /// values.
   std::vector<NamedShape> flat_order(std::size_t g, const TensorView& master, bool is_only_group) {
     if (named_ && g < named_->size()) {
       std::vector<const NamedView*> entries;
@@ -188,7 +189,8 @@ class Stage0Reader {
     return shapes;
   }
 
-  /// States in the parameters' own shapes, with (FP16_UnfusedOptimizer) or without master copies.
+  /// Reads states in the parameters' own shapes, with (FP16_UnfusedOptimizer) or without master
+  /// copies.
   void read_shaped(Value state, std::optional<Value> masters) {
     const Slots slots = read_slots(state, masters);
     const auto chosen = choose(slots);

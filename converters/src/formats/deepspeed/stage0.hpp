@@ -1,6 +1,7 @@
 #pragma once
-// Stage 0: the model file has the whole optimizer, whose states carry numbers and no names. Names
-// are found by the model's order, by shapes, and where these leave a choice by the values.
+// Reads stage 0: the model file has the whole optimizer, whose states have numbers instead of
+// names. Names are found from the model's order, from shapes and, when these leave a choice, from
+// values.
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/parameter_table.hpp"
 
@@ -16,7 +17,7 @@ struct Stage0Optimizer {
   bool is_there = false;  ///< false: a model without optimizer
 };
 
-/// Throws Unsupported, naming parameters, when several of them fit the same state.
+/// Throws: Unsupported, naming parameters, when several of them fit the same state.
 Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, Notes& notes);
 
 }  // namespace unishard::converters::deepspeed

@@ -61,7 +61,7 @@ void write_param_shapes(ArchiveDraft& file, const SavedRun& run, const ModelFile
   file.pickle.end_list();
 }
 
-/// A frozen parameter: the whole of it, or at stage 3 the rank's piece.
+/// Writes a frozen parameter: all of it, or at stage 3 the rank's piece.
 void write_fragment(ArchiveDraft& file, const SavedRun& run, const ModelFile& what,
                     const ModuleEntry& entry) {
   if (!what.partitioned) return file.tensor(entry.tensor, entry.dtype);
@@ -111,12 +111,12 @@ void write_shapes(ArchiveDraft& file, const SavedRun& run, const ModelFile& what
                [&](const ModuleEntry& entry) { write_fragment(file, run, what, entry); });
 }
 
-/// The tensor that holds a parameter's part of a state; none: the part is zero.
+/// Returns the tensor that holds a parameter's part of a state; nullopt when the part is zero.
 std::optional<TensorIndex> source_of(const SinkParameter& parameter, std::string_view name) {
   return name == state::kFp32 ? parameter.master : parameter.state(name);
 }
 
-/// One type for the whole group, so that every rank writes the same one.
+/// Returns one type for the whole group, so that every rank writes the same one.
 DType group_dtype(const SavedRun& run, std::size_t group, std::string_view name) {
   std::vector<TensorIndex> tensors;
   for (const std::size_t parameter : run.model.groups[group].parameters) {
@@ -140,7 +140,7 @@ std::vector<FlatPiece> pieces_of(const SavedRun& run, const FlatVector& vector,
   return pieces;
 }
 
-/// The states of a vector: all of its group's; of a single parameter those that it has.
+/// Returns the states of a vector: all states of its group; for a single parameter, its own.
 void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
   file.pickle.begin_dict();
   file.pickle.str("step");

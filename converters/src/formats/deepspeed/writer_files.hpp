@@ -1,6 +1,6 @@
 #pragma once
-// The contents of DeepSpeed's files, from the parts that the regular and the universal checkpoint
-// share: the model file and the state of the optimizer.
+// Contents of DeepSpeed's files that the regular and the universal checkpoint share: the model file
+// and the optimizer's state.
 #include "unishard/converters/sink.hpp"
 
 #include "formats/deepspeed/archive_draft.hpp"
@@ -17,6 +17,7 @@
 namespace unishard::converters::deepspeed_sink {
 
 /// Everything about the run that is saved.
+/// Lifetime: `catalog` must outlive this object.
 struct SavedRun {
   explicit SavedRun(const Catalog& saved);
 
@@ -26,39 +27,41 @@ struct SavedRun {
   std::vector<std::string> notes;
 
   bool is_16_bit() const { return model.precision != DType::Float32; }
-  /// At stage 0, whether the 16-bit wrapper of the optimizer has one vector a group.
+  /// Returns true when, at stage 0, the optimizer's 16-bit wrapper has one vector per group.
   bool is_fused() const { return is_16_bit() && model.groups.front().is_fused(); }
 };
 
-/// What differs between the model files of the stages.
+/// Differences between the model files of the stages.
 struct ModelFile {
   std::uint32_t rank = 0;
   bool partitioned = false;  ///< stage 3: the module's parameters are placeholders
-  bool has_shapes = false;   ///< param_shapes and what belongs to it; else None
-  std::vector<std::vector<std::size_t>> shapes;  ///< parameters of every flat vector, in order
-  std::function<void(ArchiveDraft&)> optimizer;  ///< writes the value; without: None
+  bool has_shapes = false;   ///< write param_shapes and related keys; else None
+  /// Parameters of every flat vector, in order.
+  std::vector<std::vector<std::size_t>> shapes;
+  std::function<void(ArchiveDraft&)> optimizer;  ///< writes the optimizer; empty: None
 };
 void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& what);
 
-/// The keys dp_world_size …, in an open dict.
+/// Writes the keys dp_world_size, ... into an open dict.
 void write_world(torch::PickleWriter& pickle, const SavedRun& run);
 
-/// Throws Unsupported naming the tensor when a state is not shaped as its parameter.
+/// Throws Unsupported, naming the tensor, when a state does not have its parameter's shape.
 void check_shape(const Catalog& catalog, const SinkParameter& parameter, TensorIndex tensor);
 
-/// {"state": {i: {step, exp_avg, …}}, "param_groups": […]} for these vectors.
+/// Writes {"state": {i: {step, exp_avg, …}}, "param_groups": […]} for these vectors.
 void write_optimizer_state(ArchiveDraft& file, const SavedRun& run,
                            const std::vector<FlatVector>& vectors);
-/// The masters of a vector, as a tensor of `shape` (its own, or its padding cut off).
+/// Writes the masters of a vector as a tensor of `shape`: its own shape, or one without the
+/// padding.
 void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector,
                   const Shape& shape);
 
-/// What the draft leaves out, and states that some parameters of a group lack: `fills` says that
-/// those are written as zeros.
+/// Returns notes about what the draft leaves out, and about states that some parameters of a group
+/// lack; with `fills`, these are written as zeros.
 std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft, bool fills);
 
-/// The sink of a finished draft: the archives in `<folder>/<tag>`, then `latest_file` naming the
-/// tag.
+/// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then `latest_file`,
+/// which names the tag.
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        const std::string& latest_file, Catalog catalog,
                                        OutputDraft draft, const WorkSplit& share);

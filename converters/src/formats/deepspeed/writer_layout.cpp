@@ -7,7 +7,8 @@
 namespace unishard::converters::deepspeed_sink {
 namespace {
 
-/// DeepSpeed's nccl_start_alignment_factor: every rank's piece has a multiple of so many elements.
+/// DeepSpeed's nccl_start_alignment_factor: the elements of every rank's piece are a multiple of
+/// it.
 constexpr std::uint64_t kPieceAlign = 2;
 /// With parameter_alignment, bytes of the module's type between the starts of parameters.
 constexpr std::uint64_t kParameterAlignBytes = 16;
@@ -17,7 +18,7 @@ std::uint64_t rounded_up(std::uint64_t value, std::uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// All parameters whose position is 0 modulo the world size, then those at 1, …
+/// Returns the parameters at positions 0 modulo the world size, then those at 1, ...
 std::vector<std::size_t> round_robin_order(const std::vector<std::size_t>& parameters,
                                            std::uint32_t world_size) {
   std::vector<std::size_t> order;
@@ -75,7 +76,7 @@ FlatVector piece_of(const SinkModel& model, std::size_t group, const Partitioned
   FlatVector out{.group = group, .shape = {partitioned.piece}, .slots = {}, .is_whole = false};
   const auto first = std::ranges::upper_bound(partitioned.offsets, window.begin);
   auto i = static_cast<std::size_t>(first - partitioned.offsets.begin());
-  if (i > 0) --i;  // it begins before the window and may reach into it
+  if (i > 0) --i;  // the previous one may reach into the window
   for (; i < partitioned.order.size() && partitioned.offsets[i] < window.end; ++i) {
     const std::size_t parameter = partitioned.order[i];
     const std::uint64_t offset = partitioned.offsets[i];

@@ -1,6 +1,6 @@
 #pragma once
-// Where DeepSpeed puts the elements of parameters: its flat vectors of every stage, as its
-// partition code lays them out. Pure arithmetic.
+// Layout of DeepSpeed's flat vectors at every stage, as its partition code defines it.
+// Thread safety: values and pure functions.
 #include "unishard/format/tensor_info.hpp"
 
 #include "formats/deepspeed/writer_model.hpp"
@@ -18,23 +18,24 @@ struct Slot {
   std::uint64_t at = 0;
 };
 
-/// One "parameter" of the optimizer: what it keeps states for. One rank's.
+/// One rank's part of one "parameter" of the optimizer, for which the optimizer keeps states.
 struct FlatVector {
   std::size_t group = 0;
   Shape shape;
-  std::vector<Slot> slots;  ///< in order of `at`; the rest is padding
+  std::vector<Slot> slots;  ///< in order of `at`; the remaining elements are padding
   bool is_whole = false;    ///< exactly one parameter, in its own shape
 };
 
-/// A group of stage 1 and 2: one vector, cut into equal pieces.
+/// A group of stages 1 and 2: one vector, split into equal pieces.
 struct PartitionedGroup {
-  std::vector<std::size_t> order;      ///< parameters, as they follow each other
-  std::vector<std::uint64_t> offsets;  ///< of each in the vector
-  std::vector<std::uint64_t> gaps;     ///< behind each, parameter_alignment
+  std::vector<std::size_t> order;      ///< parameters in the order of the vector
+  std::vector<std::uint64_t> offsets;  ///< offset of each in the vector
+  std::vector<std::uint64_t> gaps;     ///< unused elements after each (parameter_alignment)
   std::uint64_t used = 0;              ///< end of the last parameter
-  std::uint64_t piece = 0;             ///< elements of a rank
+  std::uint64_t piece = 0;             ///< elements of one rank
 
-  std::uint64_t padding(std::uint32_t rank) const;  ///< elements of the rank's piece behind `used`
+  /// Returns the elements of the rank's piece after `used`.
+  std::uint64_t padding(std::uint32_t rank) const;
 };
 
 struct PartitionRules {
@@ -49,7 +50,7 @@ PartitionedGroup partition(const SinkModel& model, std::size_t group, const Part
 FlatVector piece_of(const SinkModel& model, std::size_t group, const PartitionedGroup& partitioned,
                     std::uint32_t rank);
 
-/// A sub-group of stage 3: these parameters, each cut into `world_size` pieces by itself.
+/// A sub-group of stage 3: parameters that are split into `world_size` pieces one by one.
 struct SubGroup {
   std::size_t group = 0;
   std::vector<std::size_t> parameters;
@@ -57,11 +58,12 @@ struct SubGroup {
 std::vector<SubGroup> sub_groups(const SinkModel& model, const PartitionRules& rules);
 FlatVector piece_of(const SinkModel& model, const SubGroup& sub_group, std::uint32_t rank,
                     std::uint32_t world_size);
-/// Rank's elements of a tensor that is cut by itself; the piece is as long for every rank.
+/// Return a rank's elements of a tensor that is split by itself, and the length of a piece, which
+/// is the same for every rank.
 ElementRange own_range(std::uint64_t elements, std::uint32_t rank, std::uint32_t world_size);
 std::uint64_t own_length(std::uint64_t elements, std::uint32_t world_size);
 
-/// Stage 0: a group in one vector (fused optimizers), or every parameter by itself.
+/// Stage 0: one vector per group (fused optimizers), or one per parameter.
 std::vector<FlatVector> fused_groups(const SinkModel& model);
 std::vector<FlatVector> single_parameters(const SinkModel& model);
 

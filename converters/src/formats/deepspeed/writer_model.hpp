@@ -1,6 +1,7 @@
 #pragma once
-// A catalog as DeepSpeed sees a training run: trainable parameters with their masters and optimizer
-// states, parameter groups, frozen parameters, buffers. Values only.
+// A catalog as a DeepSpeed training run: trainable parameters with master copies and optimizer
+// states, parameter groups, frozen parameters, buffers.
+// Thread safety: values and pure functions.
 #include "unishard/format/catalog.hpp"
 
 #include <cstdint>
@@ -18,9 +19,9 @@ struct SinkParameter {
   std::string fqn;
   Shape shape;
   std::uint64_t elements = 0;
-  TensorIndex master = 0;  ///< where the fp32 values come from
-  std::optional<TensorIndex>
-      weights;  ///< the module's own tensor; without: rounded from the master
+  TensorIndex master = 0;  ///< source of the fp32 values
+  /// The module's own tensor; nullopt: rounded from the master.
+  std::optional<TensorIndex> weights;
   std::vector<std::pair<std::string, TensorIndex>> states;
 
   std::optional<TensorIndex> state(std::string_view name) const;
@@ -29,8 +30,8 @@ struct SinkParameter {
 struct SinkGroup {
   Json settings;                        ///< without `params`; complete for the optimizer
   std::vector<std::size_t> parameters;  ///< into SinkModel::parameters, in the group's own order
-  std::vector<std::string> states;      ///< of its parameters, "exp_avg" for example
-  /// DeepSpeed's FusedAdam or CPUAdam: `step` is an int to them.
+  std::vector<std::string> states;      ///< states of its parameters, for example "exp_avg"
+  /// Returns true for DeepSpeed's FusedAdam or CPUAdam, whose `step` is an int.
   bool counts_in_int() const { return settings.contains("bias_correction"); }
   bool is_fused() const { return counts_in_int() && !settings.contains("amsgrad"); }
 };
@@ -40,12 +41,12 @@ struct ModuleEntry {
   enum class Kind : std::uint8_t { Trainable, Frozen, Buffer };
   std::string fqn;
   Kind kind = Kind::Trainable;
-  TensorIndex tensor = 0;  ///< whose bytes it holds
+  TensorIndex tensor = 0;  ///< the tensor whose bytes it holds
   DType dtype = DType::Float32;
 };
 
 struct SinkModel {
-  DType precision = DType::Float32;  ///< of the run: bfloat16, float16 or float32
+  DType precision = DType::Float32;  ///< precision of the run: bfloat16, float16 or float32
   std::vector<SinkParameter> parameters;
   std::vector<SinkGroup> groups;                             ///< none is empty
   std::vector<ModuleEntry> module;                           ///< in model order
@@ -53,17 +54,18 @@ struct SinkModel {
   std::vector<std::string> notes;
 };
 
-/// Throws Unsupported or Mismatch naming the tensor when no training run can be made of it.
+/// Throws: Unsupported or Mismatch, naming the tensor, when the catalog is no training run.
 SinkModel describe_model(const Catalog& catalog);
 
-/// The tensors that a plan leaves out, counted by state, as notes. `placed` has one flag a tensor.
+/// Returns notes about the tensors that a plan leaves out, counted by state. `placed` has one flag
+/// per tensor.
 std::vector<std::string> note_left_out(const Catalog& catalog, const std::vector<bool>& placed);
 
-/// The type of a flat vector of these tensors: their own when they share one, else float32.
+/// Returns the type of a flat vector of these tensors: their common type, else float32.
 DType flat_dtype(const Catalog& catalog, const std::vector<TensorIndex>& tensors);
 
-/// A setting of DeepSpeed's configuration, or nullptr: setting(config, {"zero_optimization",
-/// "stage"}).
+/// Returns a setting of DeepSpeed's configuration, or nullptr. Example: setting(config,
+/// {"zero_optimization", "stage"}).
 const Json* setting(const Json& config, std::initializer_list<std::string_view> path);
 bool is_set(const Json& config, std::initializer_list<std::string_view> path);
 

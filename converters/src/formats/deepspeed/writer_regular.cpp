@@ -1,7 +1,7 @@
-// DeepSpeed's ordinary checkpoint, laid out as DeepSpeed itself would have written it for the
-// catalog's world size and stage: it loads without any conversion, and bit for bit. Stage 0: all in
-// the model file. Stage 1 and 2: a group is one vector, cut into equal pieces. Stage 3: every
-// parameter is cut by itself.
+// Writes DeepSpeed's ordinary checkpoint as DeepSpeed itself would have written it for the
+// catalog's world size and stage, so it loads bit for bit without conversion. Stage 0: everything
+// is in the model file. Stages 1 and 2: a group is one vector, split into equal pieces. Stage 3:
+// every parameter is split by itself.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -89,7 +89,7 @@ class RegularDraft {
     }
   }
 
-  /// Fused: one tensor a group. Else a list a group.
+  /// Fused: one tensor per group. Otherwise one list per group.
   void write_masters(ArchiveDraft& file, const std::vector<FlatVector>& vectors, bool fused) {
     file.pickle.begin_list();
     for (std::size_t i = 0; i < vectors.size(); ++i) {
@@ -178,7 +178,7 @@ class RegularDraft {
     write_plain(pickle, counts);
   }
 
-  /// Which part of the piece is which parameter's; ds_to_universal goes by it.
+  /// Maps parts of the piece to parameters; ds_to_universal uses it.
   void write_slice_mappings(torch::PickleWriter& pickle, const std::vector<FlatVector>& pieces) {
     pickle.str("param_slice_mappings");
     pickle.begin_list();

@@ -12,7 +12,8 @@
 namespace unishard::converters::deepspeed_sink {
 namespace {
 
-/// A client state may not overwrite what DeepSpeed writes or, in the last two, looks for.
+/// Keys that a client state may not overwrite: DeepSpeed writes them or, for the last two, looks
+/// for them.
 bool is_taken(std::string_view key) {
   return is_deepspeed_key(key) || key == "universal_checkpoint_info" || key == "autoep_layers";
 }
@@ -34,7 +35,7 @@ Json dtype_json(std::string_view name) {
   return {{"$type", "torch.dtype"}, {"value", fmt::format("torch.{}", name)}};
 }
 
-/// The state of a DynamicLossScaler that DeepSpeed makes from the same configuration.
+/// Returns the state of the DynamicLossScaler that DeepSpeed makes from the same configuration.
 Json fresh_dynamic_scaler(const Json& config) {
   const double power = number_or(config, {"fp16", "initial_scale_power"}, 16);
   const auto hysteresis = static_cast<std::int64_t>(number_or(config, {"fp16", "hysteresis"}, 2));
@@ -54,8 +55,8 @@ Json fresh_dynamic_scaler(const Json& config) {
       {"dtype", dtype_json("float16")}};
 }
 
-/// The catalog's scaler with every field that DeepSpeed's class has; a run without one gets what
-/// DeepSpeed would start with.
+/// Returns the catalog's scaler with every field of DeepSpeed's class; without one, DeepSpeed's
+/// initial state.
 Json complete_scaler(const Catalog& catalog, DType precision) {
   const Json& saved = catalog.loss_scaler;
   const double fixed = number_or(catalog.config, {"fp16", "loss_scale"}, 0);
@@ -77,15 +78,15 @@ Json complete_scaler(const Catalog& catalog, DType precision) {
   return scaler;
 }
 
-/// A schedule of UniShard's trainer names its type and parameters too; DeepSpeed's classes load the
-/// position alone.
+/// Schedules of UniShard's trainer also record type and parameters; DeepSpeed's classes load only
+/// the position.
 Json scheduler_state(const Json& scheduler) {
   const auto last = integer_at(scheduler, "last_batch_iteration");
   if (!last || !scheduler.contains("type")) return scheduler;
   return {{"last_batch_iteration", *last}};
 }
 
-/// The names of every group. At stage 0 the optimizer's states have numbers only.
+/// Returns the names of every group, because the optimizer's states at stage 0 have numbers only.
 Json parameter_names(const SinkModel& model) {
   Json groups = Json::array();
   for (const SinkGroup& group : model.groups) {
@@ -96,7 +97,7 @@ Json parameter_names(const SinkModel& model) {
   return groups;
 }
 
-/// What only UniShard can read: kept beside the user's client state.
+/// Values that only UniShard reads; they are stored beside the user's client state.
 Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   Json section = Json::object();
   if (catalog.data_position.is_object()) {

@@ -1,7 +1,6 @@
-// DeepSpeed's universal checkpoint: a folder a parameter with a file a state, each the whole
-// tensor. Written so that every ZeRO stage loads it: the payloads are dicts (stage 1 and 2 ask for
-// them, stage 3 takes them), and the model file is there under the names that either family of
-// stages looks for.
+// Writes DeepSpeed's universal checkpoint: one folder per parameter with one file per state, each a
+// whole tensor. Every ZeRO stage can load it: the payloads are dicts, which stages 1 and 2 require
+// and stage 3 accepts, and the model file has the names that either family of stages looks for.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -46,7 +45,7 @@ class UniversalDraft {
     }
   }
 
-  /// A parameter's name is a folder's name here.
+  /// A parameter's name becomes a folder's name.
   static void check_name(const std::string& name) {
     const bool is_path = name.find('/') != std::string::npos || name == "." || name == "..";
     if (!is_path && name.size() <= kLongestName) return;
@@ -65,7 +64,7 @@ class UniversalDraft {
     file.finish(name);
   }
 
-  /// Stage 3 looks for a file of this name, and takes nothing but counters from it.
+  /// Stage 3 requires a file of this name and reads only counters from it.
   void metadata_file(const std::string& name) {
     ArchiveDraft file(draft_, run_.catalog);
     file.pickle.begin_dict();
@@ -77,7 +76,8 @@ class UniversalDraft {
     file.finish(name);
   }
 
-  /// torch's optimizers want a tensor here, which nothing converts; DeepSpeed's own want a number.
+  /// torch's optimizers require a tensor here, which nothing converts; DeepSpeed's own require a
+  /// number.
   void step(ArchiveDraft& file, const SinkGroup& group) {
     if (group.counts_in_int()) return file.pickle.integer(run_.catalog.step);
     file.scalar(static_cast<float>(run_.catalog.step));
@@ -146,7 +146,7 @@ class UniversalDraft {
   OutputDraft draft_;
 };
 
-/// What DeepSpeed's loader does with such a folder that its ordinary checkpoint avoids.
+/// Notes what DeepSpeed's loader does with such a folder and not with its ordinary checkpoint.
 void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
   for (const auto& [kind, what] : {std::pair{ModuleEntry::Kind::Frozen, "frozen parameters"},
                                    std::pair{ModuleEntry::Kind::Buffer, "buffers"}}) {

@@ -18,8 +18,8 @@ constexpr std::uint64_t kCacheBytes = std::uint64_t{32} << 20;
   raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, problem));
 }
 
-/// Data that lies in other files, or needs code that is not in libhdf5 itself. Must come before
-/// the shape is asked for, because libhdf5 looks into other files for a virtual data set's.
+/// Returns why the data lies in other files or needs code outside libhdf5. Must be checked before
+/// the shape is read, because libhdf5 opens other files for the shape of a virtual data set.
 std::optional<std::string> outside_reason(hid_t creation) {
   if (H5Pget_layout(creation) == H5D_VIRTUAL) return "a view of data sets of other files";
   if (H5Pget_external_count(creation) > 0) return "its data lies in another file";
@@ -36,7 +36,7 @@ std::optional<std::string> outside_reason(hid_t creation) {
   return std::nullopt;
 }
 
-/// Other filters notice damage as well, but may be left out for a chunk.
+/// Other filters detect damage as well, but a writer may skip them for a chunk.
 bool has_fletcher32(hid_t creation) {
   unsigned flags = 0;
   std::size_t values = 0;
@@ -69,8 +69,8 @@ std::optional<std::uint64_t> contiguous_offset(hid_t data_set, std::uint64_t byt
   return offset;
 }
 
-/// Bytes of all chunks that the rows of one chunk touch: reading on from where one stopped then
-/// unpacks no chunk twice.
+/// Returns the bytes of all chunks that one row of chunks spans. With this cache, sequential reads
+/// unpack no chunk twice.
 std::uint64_t chunk_cache_bytes(hid_t creation, const StoredTensor& tensor,
                                 const std::string& where) {
   std::vector<hsize_t> chunk(tensor.shape.size());

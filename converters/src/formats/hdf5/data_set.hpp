@@ -1,6 +1,6 @@
 #pragma once
-// One data set of a file that anybody may have written: what it holds, and how it can be read.
-// Call under Hdf5Lock.
+// Describes one data set of a foreign file: its content and how it can be read.
+// Pre: the caller holds the Hdf5Lock.
 #include "unishard/format/hdf5_library.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -11,21 +11,23 @@
 
 namespace unishard::converters::hdf5 {
 
-/// Chunks are read and unpacked whole, so larger ones are refused.
+/// Upper bound on a chunk. Chunks are read and unpacked whole.
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{256} << 20;
 
 struct StoredTensor {
   DType dtype = DType::Float32;
   Shape shape;
-  /// Where its little-endian bytes lie back to back; nullopt where HDF5 has to convert, unpack or
-  /// fill.
+  /// File offset of the little-endian bytes; nullopt when HDF5 has to convert, unpack or fill them.
   std::optional<std::uint64_t> offset;
-  std::uint64_t cache_bytes = 0;  ///< chunks to keep while neighbouring elements are read
-  bool has_checksum = false;      ///< of every chunk: it passes the filter fletcher32
+  /// Bytes of chunks to cache while neighbouring elements are read.
+  std::uint64_t cache_bytes = 0;
+  /// Every chunk passes the filter fletcher32.
+  bool has_checksum = false;  ///< of every chunk: it passes the filter fletcher32
 };
 
-/// What the open data set is, or why it is no tensor ("strings"). Throws Corrupt or Unsupported
-/// naming `where`. Opens no other file and loads no plug-in.
+/// Returns the tensor in the open data set, or the reason why it is none ("strings"). Opens no
+/// other file and loads no plug-in.
+/// Throws: Corrupt or Unsupported, naming `where`.
 std::variant<StoredTensor, std::string> describe_data_set(hid_t data_set, std::uint64_t file_bytes,
                                                           const std::string& where);
 

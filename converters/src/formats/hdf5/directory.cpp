@@ -22,9 +22,9 @@ namespace {
 constexpr std::size_t kLinks = 1'000'000;
 constexpr std::size_t kLinkNameBytes = 65536;
 constexpr std::size_t kNamedAttributes = 20;  // in one note
-/// A file may hold this many bytes of elements, or kExpansion times its own size if that is more.
-/// HDF5 makes up elements that were never written, so a tiny file may claim any number of them;
-/// deflate shrinks zeros by 1032 at most.
+/// Upper bound on the bytes of elements of a file: this number, or kExpansion times the file's size
+/// if that is more. HDF5 invents elements that were never written, so a tiny file may claim any
+/// number of them; deflate shrinks zeros by a factor of at most 1032.
 constexpr std::uint64_t kElementBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kExpansion = 2048;
 
@@ -38,7 +38,7 @@ struct Links {
   std::size_t limit;
 };
 
-/// No exception may pass through libhdf5: a positive result ends the walk.
+/// No exception may pass through libhdf5, so a positive result ends the walk.
 herr_t add_link(hid_t, const char* name, const H5L_info_t* info, void* out) noexcept {
   auto& found = *static_cast<Links*>(out);
   if (found.links.size() >= found.limit) return 1;
@@ -141,7 +141,7 @@ class Walk {
     }
   }
 
-  /// Returns its number when it is a tensor.
+  /// Returns the tensor's number, or nullopt when it is no tensor.
   std::optional<std::size_t> data_set(hid_t id, const std::string& path) {
     if (path == kCatalogKey) {
       directory_.catalog_text = text_of(id, limits::kManifestBytes);
@@ -189,7 +189,7 @@ class Walk {
     }
   }
 
-  /// The attribute `fqn` says which of several names is the tensor's own.
+  /// The attribute `fqn` names which of several names is the tensor's own.
   void choose_name(ListedTensor& tensor) const {
     const auto number = static_cast<std::size_t>(&tensor - directory_.tensors.data());
     const auto found = std::ranges::find(tensor.other_names, main_names_[number]);

@@ -1,6 +1,7 @@
 #pragma once
-// Everything that an HDF5 file holds, found by walking its groups. Hard links only: soft and
-// external ones are noted and never followed. Call under Hdf5Lock.
+// The content of an HDF5 file, found by walking its groups. Only hard links are followed; soft and
+// external links become notes.
+// Pre: the caller holds the Hdf5Lock.
 #include "formats/hdf5/data_set.hpp"
 
 #include <cstdint>
@@ -10,10 +11,10 @@
 
 namespace unishard::converters::hdf5 {
 
-/// A data set with numbers in it.
+/// A data set of numbers.
 struct ListedTensor {
-  std::string path;                      ///< of the link that names it: how to open it
-  std::string name;                      ///< what that path stands for
+  std::string path;                      ///< path of a link by which it can be opened
+  std::string name;                      ///< tensor name that the path represents
   std::vector<std::string> other_names;  ///< hard links to the same data set
   StoredTensor stored;
 };
@@ -21,11 +22,13 @@ struct ListedTensor {
 struct Directory {
   std::vector<ListedTensor> tensors;
   std::optional<std::string> catalog_text;
-  std::vector<std::string> notes;  ///< what is there and is not read, one line each
+  /// One line for each thing that is present and not read.
+  std::vector<std::string> notes;
 };
 
-/// Groups that remember the order in which they were filled are walked in it, others by name.
-/// Throws Corrupt naming `file_name` and the object.
+/// Lists a file. Groups that record the order of their links are walked in that order, others by
+/// name.
+/// Throws: Corrupt, naming `file_name` and the object.
 Directory list_file(hid_t file, std::uint64_t file_bytes, const std::string& file_name);
 
 }  // namespace unishard::converters::hdf5

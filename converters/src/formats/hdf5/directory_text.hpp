@@ -1,5 +1,6 @@
 #pragma once
-// A Directory on its way from the process that read it. Pure functions; any thread.
+// A Directory as text, for the pipe from the process that read it.
+// Thread safety: pure functions.
 #include "formats/hdf5/directory.hpp"
 
 #include <string>
@@ -8,7 +9,7 @@
 namespace unishard::converters::hdf5 {
 
 std::string encode_directory(const Directory& directory);
-/// Throws Corrupt naming `where` for what encode_directory() does not write.
+/// Throws: Corrupt, naming `where`, for a text that encode_directory() does not write.
 Directory decode_directory(std::string_view text, const std::string& where);
 
 }  // namespace unishard::converters::hdf5

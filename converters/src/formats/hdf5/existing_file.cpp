@@ -34,7 +34,7 @@ void refuse_native(hid_t file, const Path& path) {
         "name the checkpoint's folder, which holds manifest.json");
 }
 
-/// One data set, open to read elements of it.
+/// One open data set.
 class Reader {
  public:
   Reader(const Path& path, hid_t file, const ListedTensor& tensor, bool is_checked)
@@ -99,13 +99,13 @@ struct ReadRequest {
   std::uint64_t is_checked = 1;
 };
 
-/// What the child keeps from one request to the next: a data set that is read on and on keeps its
+/// State that the child keeps between requests: a data set that is read sequentially keeps its
 /// unpacked chunks.
 class Server {
  public:
   Server(Path path, std::uint64_t file_bytes) : path_(std::move(path)), file_bytes_(file_bytes) {}
 
-  /// An empty request is list(), every other one a ReadRequest.
+  /// Answers a request: an empty one is list(), every other one is a ReadRequest.
   std::string answer(const std::string& request) {
     if (request.empty()) return list();
     ReadRequest wanted;

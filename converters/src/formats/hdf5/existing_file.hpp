@@ -1,6 +1,5 @@
 #pragma once
-// What libhdf5 says of a file that anybody may have written, in a process of its own
-// (hdf5_worker.hpp).
+// Reads a foreign HDF5 file through libhdf5 in a child process (hdf5_worker.hpp).
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -13,17 +12,20 @@
 
 namespace unishard::converters::hdf5 {
 
-/// Thread-safe; reads happen one at a time.
+/// Thread-safe. Only one read runs at a time.
 class ExistingFile {
  public:
+  /// Starts the child. Construct it before other threads run; see Hdf5Worker.
   ExistingFile(const Path& path, std::uint64_t file_bytes);
 
-  /// Call it first. Throws Corrupt when libhdf5 does not take the file, Unsupported when it is a
-  /// native shard.
+  /// Returns the content of the file.
+  /// Pre: called before the first read().
+  /// Throws: Corrupt when libhdf5 refuses the file; Unsupported for a native shard.
   Directory list();
-  /// Elements of tensor `index` of list(), converted to little-endian and unpacked.
+  /// Reads elements of tensor `index` of list(), unpacked and converted to little-endian.
   void read(std::size_t index, ElementRange range, std::span<std::byte> out);
-  /// From now on libhdf5 does not compare fletcher32. Before the first read().
+  /// Stops comparing fletcher32.
+  /// Pre: called before the first read().
   void ignore_checksums() { is_checked_ = false; }
 
  private:

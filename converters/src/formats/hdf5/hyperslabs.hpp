@@ -1,6 +1,6 @@
 #pragma once
-// A run of elements in row-major order as boxes of an n-dimensional array. Pure functions; any
-// thread.
+// Splits a range of row-major elements into boxes of an n-dimensional array.
+// Thread safety: pure functions.
 #include "unishard/format/tensor_info.hpp"
 
 #include <vector>
@@ -12,8 +12,9 @@ struct Hyperslab {
   Shape count;
 };
 
-/// Boxes whose elements, box after box in row-major order, are those of `range`: at most
-/// 2 * dimensions - 1. Pre: `range` lies within the shape; the shape has a dimension.
+/// Returns boxes whose elements, box after box in row-major order, are those of `range`; at most 2
+/// * dimensions - 1 boxes.
+/// Pre: `range` lies within `shape`, which has at least one dimension.
 std::vector<Hyperslab> split_range(const Shape& shape, ElementRange range);
 
 }  // namespace unishard::converters::hdf5

@@ -49,7 +49,7 @@ std::optional<std::string> unescape(std::string_view text) {
   return out;
 }
 
-/// Whether HDF5 takes the name as a path and gives it back as it was.
+/// Returns true when HDF5 accepts the name as a path and returns it unchanged.
 bool is_path(std::string_view name) {
   if (name.starts_with(kEscaped) || name.find('\0') != std::string_view::npos) return false;
   if (std::ranges::count(name, '/') >= kGroupDepth) return false;
@@ -63,7 +63,7 @@ bool is_path(std::string_view name) {
   return true;
 }
 
-/// "a" or "a/b" of "a/b/c" is a name too: it cannot be a group and a data set.
+/// "a" or "a/b" of "a/b/c" may be a tensor name too; it cannot be both a group and a data set.
 bool is_inside_another(std::string_view name, const std::unordered_set<std::string_view>& names) {
   for (std::size_t end = name.find('/'); end != std::string_view::npos;
        end = name.find('/', end + 1)) {

@@ -1,24 +1,26 @@
 #pragma once
-// Names of tensors as paths of links in an HDF5 file, and back. "/" makes groups. A name that HDF5
-// cannot hold so ("a//b", ".", "a" beside "a/b") is written in the root group as "unishard.fqn:"
-// and the name with %XX for every "%", "/" and control character. Pure functions; any thread.
+// Maps tensor names to paths of links in an HDF5 file, and back. "/" makes groups. A name that HDF5
+// cannot represent in that way ("a//b", ".", "a" beside "a/b") is written in the root group as
+// "unishard.fqn:" followed by the name with %XX for every "%", "/" and control character.
+// Thread safety: pure functions.
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace unishard::converters::hdf5 {
 
-/// One path per name, without a leading "/", all of them different. Pre: the names are.
+/// Returns one distinct path per name, without a leading "/".
+/// Pre: the names are distinct.
 std::vector<std::string> link_paths(const std::vector<std::string_view>& names);
 
-/// The name that a link path stands for.
+/// Returns the name that a link path represents.
 std::string name_of_link(std::string_view path);
 
-/// Attribute of a data set with its tensor's name: where that is not the path, and where several
-/// paths lead to it.
+/// Attribute of a data set that holds its tensor's name, if the path differs from it or several
+/// paths lead to the data set.
 inline constexpr const char* kNameAttribute = "fqn";
 
-/// Groups in groups: deeper ones are not written, and not read.
+/// Deepest nesting of groups that is written and read.
 inline constexpr int kGroupDepth = 64;
 
 }  // namespace unishard::converters::hdf5

@@ -1,5 +1,5 @@
-// Tensors whose bytes lie in the file as they are wanted (everything that make_hdf5_sink() writes)
-// are read by positioned reads; libhdf5 reads the others, and the list of what there is.
+// Tensors whose bytes are stored as they are needed (everything that make_hdf5_sink() writes) are
+// read by positioned reads. libhdf5 reads the other tensors, and lists the file.
 #include "formats/hdf5/reader.hpp"
 
 #include "unishard/format/error.hpp"
@@ -51,7 +51,7 @@ class Hdf5Source final : public Source {
     }
     if (is_checked_) counts_.add(listed.stored.has_checksum, out.size());
   }
-  /// libhdf5 compares each chunk before it gives any of it.
+  /// libhdf5 compares each chunk before it returns any of it.
   using Source::verify_reads;
   InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();

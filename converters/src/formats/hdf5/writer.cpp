@@ -1,5 +1,5 @@
-// The file is complete but for its payload when the sink is there: all sizes are known, so tensors
-// go to their places in any order and from any thread. It appears by one rename.
+// The constructor creates the file complete except for its payload. All sizes are known, so several
+// threads may write tensors in any order. The file appears by one rename.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -19,7 +19,7 @@ using hdf5::NewFile;
 
 constexpr std::size_t kDimensions = 32;  // HDF5's limit
 
-/// What the file will hold, and what it will not.
+/// What the file will hold, and what is left out.
 struct Draft {
   NewFile file;
   std::string text;
@@ -49,7 +49,8 @@ std::unordered_map<std::string_view, std::size_t> index_names(
   return index;
 }
 
-/// Tensors under their flat paths; the second names of tied ones are links to the same data set.
+/// Places tensors under their flat paths. The second names of tied tensors are links to the same
+/// data set.
 Draft make_draft(const Catalog& catalog) {
   check_dimensions(catalog);
   Draft draft;
@@ -127,7 +128,7 @@ class Hdf5Sink final : public Sink {
   const std::unique_ptr<File> file_;
 };
 
-/// Of the processes that have nothing to do.
+/// The sink of the processes that write nothing.
 class IdleSink final : public Sink {
  public:
   const std::vector<Fragment>& fragments() const override { return none_; }

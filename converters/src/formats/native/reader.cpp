@@ -18,7 +18,7 @@ class NativeSource final : public Source {
     reader_->read(tensor, range, out);
     counts_.add(true, out.size());
   }
-  /// read() compares each chunk before it gives it.
+  /// read() compares each chunk before it returns bytes of it.
   using Source::verify_reads;
   InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();

@@ -8,7 +8,7 @@
 
 namespace unishard::converters {
 
-/// `path` and `tag` as resolve_checkpoint() takes them.
+/// Opens the checkpoint that resolve_checkpoint() returns for `path` and `tag`.
 std::unique_ptr<Source> open_native(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag);
 

@@ -1,8 +1,8 @@
-// A native checkpoint is written shard by shard: a shard's file is created when its first bytes
-// come and finished by the call that brings its last ones, so that few files are open at a time
-// whatever the world size is. seal() writes the shards that hold nothing; complete() and publish()
-// go through the protocol of commit.hpp. Where the catalog came with digests, the new manifest must
-// arrive at the same identity before it is published.
+// A native checkpoint is written shard by shard. A shard's file is created when its first bytes
+// arrive and finished by the call that brings its last ones, so few files are open at a time.
+// seal() writes the empty shards; complete() and publish() follow the protocol of commit.hpp. If
+// the catalog came with digests, the new manifest must have the same identity before it is
+// published.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
@@ -64,7 +64,7 @@ class NativeSink final : public Sink {
       if (!rank.is_ours) continue;
       if (rank.entry.file.empty()) {
         writer(rank);
-        finish(rank);  // refuses when something was not written
+        finish(rank);  // throws when an element was not written
       }
       entries.push_back(to_json(rank.entry));
     }

@@ -84,7 +84,7 @@ class SafetensorsSource final : public Source {
     }
   }
 
-  /// The index and the files must say the same.
+  /// Checks that the index and the files agree.
   void check_index(Storage& storage, const Path& folder, const ModelFolder& model) const {
     const auto fail = [&](const std::string& problem) {
       raise(ErrorCode::Corrupt, fmt::format("{}: {}", (folder / *model.index).string(), problem));

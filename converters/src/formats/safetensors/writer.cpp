@@ -1,8 +1,8 @@
-// Everything is written beside its final name and appears by one rename. A file's header is
-// complete before its first tensor, since all sizes are known, so tensors go to their places in any
-// order and from any thread. Of several processes the first makes the files, with their headers;
-// each then opens those in which its run of bytes lies. Runs are cut at multiples of the storage's
-// blocks, so that no two processes hold parts of one block.
+// Files are written under a staging name and appear by one rename. All sizes are known, so a file's
+// header is complete before its first tensor, and several threads may write tensors in any order.
+// Process 0 creates the files with their headers; each process then opens the files that contain
+// its range of bytes. Ranges are split at multiples of the storage's blocks, so that no two
+// processes write to the same block.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/checked.hpp"
 #include "unishard/format/io.hpp"
@@ -124,8 +124,8 @@ class SafetensorsSink final : public Sink {
     files_.back().reset();
   }
 
-  /// Fills fragments_ and opens their files: the bytes of this process, of all files one after the
-  /// other, each beginning a new block.
+  /// Fills fragments_ and opens their files. This process's bytes are a range of all files one
+  /// after the other, each beginning a new block.
   void take_share() {
     std::vector<std::uint64_t> begins;
     std::uint64_t total = 0;

@@ -1,5 +1,5 @@
-// Tied tensors (the same view of the same storage) become aliases. What is not a tensor is kept as
-// JSON in client_state["object"], except in a plain state dict, which holds nothing else.
+// Tied tensors (the same view of the same storage) become aliases. Everything that is not a tensor
+// is kept as JSON in client_state["object"]; a plain state dict has nothing else.
 #include "formats/torch/reader.hpp"
 
 #include "unishard/format/error.hpp"
@@ -26,7 +26,7 @@ using torch::TorchFile;
 constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 
-/// Two views with equal keys are the same elements of the same file.
+/// Key of a view: two views with equal keys are the same elements of the same file.
 using ViewKey = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
 
 class Collector {
@@ -57,7 +57,7 @@ class Collector {
       parts.notes.push_back(fmt::format("renamed: {}", line));
   }
 
-  /// Undoes the layout of our own sink: paths become fqn and state, steps a number.
+  /// Reverses the layout of UniShard's own sink: paths become fqn and state, steps become a number.
   void restore_training_state(const std::string& where) {
     Catalog& catalog = parts.catalog;
     if (!catalog.client_state.is_object()) return;
@@ -128,7 +128,8 @@ class Collector {
   std::map<ViewKey, std::string> seen_;
 };
 
-/// weight_map of an index file: shard -> names. Shards are plain file names beside the index.
+/// Returns the weight_map of an index file: shard -> names. Shards are plain file names in the
+/// index's folder.
 std::map<std::string, std::set<std::string>> read_index(Storage& storage, const Path& path) {
   constexpr std::uint64_t kIndexBytes = std::uint64_t{256} << 20;
   const SortedJson index = parse_sorted_json(read_text(storage, path, kIndexBytes), path.string());

@@ -1,7 +1,7 @@
-// What is written depends on what is there. One state per parameter: a state dict, in one file or
-// in shards with an index as Hugging Face keeps them. The tensors of a torch.save object: that
-// object again. A training state: {"model": ..., "optimizer": {"state": {fqn: ...}, "param_groups":
-// ...}} with the rest as JSON under "unishard", from where our source takes it back.
+// The layout depends on the catalog. One state per parameter: a state dict, in one file or in
+// shards with an index as Hugging Face stores them. The tensors of a torch.save object: the same
+// object. A training state: {"model": ..., "optimizer": {"state": {fqn: ...}, "param_groups":
+// ...}}, with everything else as JSON under "unishard", from which UniShard's source restores it.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -28,12 +28,12 @@ using torch::OutputPlan;
 using torch::PickleWriter;
 using torch::Placement;
 
-/// A file's pickle and storages while they are put together.
+/// The pickle and storages of a file that is being assembled.
 class FilePlan {
  public:
   explicit FilePlan(const Catalog& catalog) : catalog_(catalog) {}
 
-  /// Writes the tensor into the pickle; its bytes get a storage of their own, once.
+  /// Writes the tensor into the pickle. Its bytes get a storage of their own, once.
   void tensor(std::size_t index) {
     const TensorInfo& info = catalog_.tensors[index];
     const auto [found, is_new] = storages_.emplace(index, bytes.size());
@@ -49,7 +49,7 @@ class FilePlan {
     bytes.push_back(sizeof value);
   }
 
-  /// Adds this file to the output; from here on its tensors have places.
+  /// Adds this file to the output. From then on its tensors have placements.
   void finish(std::string name, std::string root, torch::TorchOutput& output, OutputPlan& plan) {
     const std::size_t archive =
         output.add({std::move(name), std::move(root), pickle.finish(), bytes});
@@ -94,7 +94,7 @@ bool is_one_state_each(const Catalog& catalog) {
                              [&](const TensorInfo& tensor) { return ++counts[tensor.fqn] == 1; });
 }
 
-/// The tensor names inside a JSON tree; false when one of them is not in `names`.
+/// Collects the tensor names inside a JSON tree; returns false when one of them is not in `names`.
 bool all_known(const Json& tree, const NameMap& names) {
   if (tree.is_object() && tree.contains("$tensor"))
     return names.contains(tree["$tensor"].get<std::string>());
@@ -167,7 +167,7 @@ void write_training_state(const Catalog& catalog, FilePlan& file) {
   p.end_dict();
 }
 
-/// The path's stem is the archive's root folder, as torch names it.
+/// Returns the archive's root folder: the stem of the path, as torch names it.
 std::string root_of(const Path& file) { return file.stem().string(); }
 
 void plan_single_file(const Catalog& catalog, const Path& output, torch::TorchOutput& files,

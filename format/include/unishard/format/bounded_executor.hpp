@@ -1,7 +1,6 @@
 #pragma once
-// The bounded executor: runs a list of pieces of work on a few threads, each with one reusable
-// buffer. Memory is threads * buffer_bytes, whatever the total is. The first failure stops the rest
-// and is rethrown.
+// Runs a list of work items on a few threads, each with one reusable buffer. Memory is threads *
+// buffer_bytes, however many items there are.
 #include "unishard/format/observer.hpp"
 #include "unishard/format/partition.hpp"
 
@@ -14,25 +13,29 @@ namespace unishard {
 
 struct TransferOptions {
   unsigned threads = 2;
-  std::uint64_t buffer_bytes = std::uint64_t{4} << 20;  ///< per thread
-  Observer* observer = nullptr;  ///< may be null; told the bytes of each finished piece
+  std::uint64_t buffer_bytes = std::uint64_t{4} << 20;  ///< bytes per thread
+  /// Receives the bytes of each finished item; may be null.
+  /// Lifetime: must outlive the run.
+  Observer* observer = nullptr;
 
-  /// As many bytes per buffer as `memory_bytes` allows (an eighth of it over all threads), 64 KiB
-  /// to 8 MiB.
+  /// Returns options whose buffers together take an eighth of `memory_bytes`; each buffer has 64
+  /// KiB to 8 MiB.
   static TransferOptions within(std::uint64_t memory_bytes, unsigned threads);
 };
 
-/// The last element of `tensor` up to `element` where a piece is best cut.
+/// Returns the best element to split `tensor` at, at most `element`.
 using Boundary = std::function<std::uint64_t(std::uint32_t tensor, std::uint64_t element)>;
 
-/// Cuts fragments so that none needs more than `buffer_bytes`, keeping order; at boundaries, where
-/// pieces stay longer than half of a buffer.
+/// Cuts fragments into pieces that fit a buffer of `buffer_bytes`, in the same order. A piece ends
+/// at a boundary where that leaves it longer than half a buffer.
 std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Fragment> fragments,
                                     std::uint64_t buffer_bytes, const Boundary& boundary = {});
 
-/// Calls work(index, buffer) once for every index below `count`, in increasing order per thread.
-/// `work` returns the bytes it did. Throws what the first failing call threw, after all threads
-/// have stopped.
+/// Calls work(index, buffer) once for every index below `count`; each thread takes indices in
+/// increasing order. `work` returns the number of bytes it processed. With one thread, everything
+/// runs on the caller's thread.
+/// Throws: the exception of the call that failed first, after all threads have stopped. No further
+/// item is started after a failure.
 void run_bounded(
     std::size_t count, const TransferOptions& options,
     const std::function<std::uint64_t(std::size_t index, std::span<std::byte> buffer)>& work);

@@ -1,6 +1,7 @@
 #pragma once
-// The catalog: everything a checkpoint says except its bytes. Every Source produces one, every Sink
-// consumes one, the manifest stores one. A value; copyable; safe to read from any thread.
+// The catalog describes everything in a checkpoint except its bytes. Every Source produces one,
+// every Sink consumes one, and the manifest stores one.
+// Thread safety: a value; concurrent reads are safe.
 #include "unishard/format/json.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -13,15 +14,15 @@
 
 namespace unishard {
 
-/// A second name of a parameter (tied weights): `fqn` has no bytes of its own.
+/// A second name of a parameter (tied weights). It has no bytes of its own.
 struct Alias {
   std::string fqn;
-  std::string target;  ///< an fqn that is in Catalog::tensors
+  std::string target;  ///< an fqn in Catalog::tensors
   bool operator==(const Alias&) const = default;
 };
 
-/// One flat unit of the trainer: these parameters, in this order, lie in one flat vector that the
-/// ranks share out (see partition.hpp). All states of a parameter are partitioned alike.
+/// One flat unit of the trainer: its parameters lie in this order in one flat vector that is
+/// partitioned over the ranks (see partition.hpp). All states of a parameter are partitioned alike.
 struct UnitLayout {
   std::string name;
   std::vector<std::string> fqns;
@@ -35,40 +36,44 @@ struct Catalog {
   std::int64_t step = 0;          ///< optimizer steps done
   std::uint32_t world_size = 1;
   std::uint32_t stage = 0;  ///< ZeRO stage, 0 to 3
-  // Free-form sections, null where the writer had nothing to say. SPEC.md section "Manifest" names
-  // the keys that the trainer writes.
+  // Free-form sections; null when the writer stored nothing. SPEC.md, section "Manifest", lists the
+  // keys that the trainer writes.
   Json groups, scheduler, loss_scaler, data_position, rng, client_state, config, producer;
-  /// Their names and members.
+  /// Returns name and member of every free-form section.
   static const std::vector<std::pair<const char*, Json Catalog::*>>& sections();
 
-  /// Index into tensors, or nullopt. Linear: build your own map for many look-ups.
+  /// Returns the index in `tensors`, or nullopt.
+  /// Complexity: linear; build a map for many look-ups.
   std::optional<std::size_t> find(std::string_view fqn, std::string_view state) const;
-  /// Number of parameters: elements of distinct fqns, buffers not counted.
+  /// Returns the number of elements of all distinct parameters; buffers do not count.
+  /// Throws: Corrupt on overflow.
   std::uint64_t parameter_count() const;
-  /// Bytes of all tensors, derived ones not counted.
+  /// Returns the bytes of all tensors except derived ones.
+  /// Throws: Corrupt on overflow.
   std::uint64_t stored_bytes() const;
 };
 
-/// Throws Corrupt naming `where` and the tensor when a rule of SPEC.md is broken: empty or
-/// over-long or non-UTF-8 names, bad state names, duplicates, too many dimensions, overflow,
-/// aliases or units that name nothing, derived tensors without an fp32 state, stage or world size
-/// out of range.
+/// Checks the rules of SPEC.md on names, states, duplicates, dimensions, overflow, groups, aliases,
+/// units, derived tensors, ZeRO stage and world size. `where` begins every message.
+/// Throws: Corrupt, naming the tensor; InvalidArgument as validate_sections() does.
 void validate(const Catalog& catalog, std::string_view where);
 
-/// A part of a free-form section that a manifest cannot hold, because it would not be read back.
+/// A part of a free-form section that exceeds what a manifest reader accepts.
 struct UnreadablePart {
-  std::string section;  ///< "client_state"
-  std::string key;      ///< of the section; empty: the section as a whole
+  std::string section;  ///< for example "client_state"
+  std::string key;      ///< key in the section; empty: the whole section
   std::string reason;
 };
+/// Returns the parts of the sections that could not be read back from a manifest.
 std::vector<UnreadablePart> unreadable_parts(const Catalog& catalog);
-/// Throws InvalidArgument naming the first of unreadable_parts(). validate() does so, too; writers
-/// call this before they write anything.
+/// Throws InvalidArgument, naming the first of unreadable_parts(), if there is one. Writers call
+/// this before they write anything.
 void validate_sections(const Catalog& catalog, std::string_view where);
 
-/// The digest of the state, 16 hexadecimal digits: equal for two checkpoints of any world size,
-/// stage or format exactly when all tensors' names, states, dtypes, shapes and bytes agree (up to a
-/// CRC-64 collision). nullopt when a tensor has no crc64 yet.
+/// Returns the identity, 16 hexadecimal digits, or nullopt when a tensor has no crc64 yet. Two
+/// checkpoints of any world size, stage or format have equal identities exactly when names, states,
+/// dtypes, shapes and bytes of all tensors agree, except for CRC-64 collisions. SPEC.md, section
+/// "Identity", defines it.
 std::optional<std::string> identity(const Catalog& catalog);
 
 }  // namespace unishard

@@ -1,6 +1,7 @@
 #pragma once
-// A folder of checkpoints: its tags, the file `latest`, and what a path means. Reading only;
-// commit.hpp writes.
+// Reads a folder of checkpoints: its tags, the file `latest`, and the checkpoint that a path names.
+// commit.hpp writes such folders.
+// Thread safety: all functions are thread-safe.
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace unishard {
 
 inline constexpr std::string_view kLatestFile = "latest";
 
-/// A tag's folder that has a manifest. Cheap: only the head of the manifest's validity is checked.
+/// A tag: a folder that has a manifest.
 struct TagEntry {
   std::string tag;
   std::int64_t step = 0;
@@ -22,30 +23,35 @@ struct TagEntry {
   std::string problem;  ///< empty, or why the manifest cannot be read
 };
 
-/// True when `tag_folder` is a folder, not a link to one, whose manifest begins as UniShard's do.
-/// The rest of the manifest may be damaged.
+/// Returns true when `tag_folder` is a folder, not a link to one, whose manifest begins like
+/// UniShard's. The rest of the manifest may be damaged.
 bool is_unishard_checkpoint(Storage& storage, const Path& tag_folder);
 
-/// What changes whenever the checkpoint in `tag_folder` is replaced, and is empty when there is
-/// none: the first line of its manifest. Throws nothing but Io.
+/// Returns the first line of the manifest, which changes whenever the checkpoint in `tag_folder` is
+/// replaced; empty when there is no manifest.
+/// Throws: Io.
 std::string checkpoint_stamp(Storage& storage, const Path& tag_folder);
 
-/// Committed tags of `folder`, by (step, time, name), oldest first. Leftovers of interrupted saves
-/// are not listed.
+/// Returns the committed tags of `folder`, oldest first: by step, then time, then name. Reads every
+/// manifest.
+/// Throws: what Storage::list() throws. A manifest that cannot be read is a TagEntry::problem.
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder);
 
-/// What the file `latest` says. nullopt when there is none. Throws Corrupt for anything but one
-/// valid tag.
+/// Returns the tag that the file `latest` names, or nullopt when there is no such file.
+/// Throws: Corrupt when the file holds anything but one valid tag.
 std::optional<std::string> read_latest(Storage& storage, const Path& folder);
 
-/// The tag folder that a path means: the path itself when it holds a manifest, else `tag` inside
-/// it, else the tag that `latest` names, else (no `latest`) the newest readable tag. Throws
-/// NotFound listing what is there. Reads `latest` again when it changes meanwhile.
+/// Returns the tag folder that `path` names: `path` itself when it holds a manifest, else `tag`
+/// inside it, else the tag that `latest` names, else (without `latest`) the newest readable tag.
+/// Reads `latest` again when a writer moves it meanwhile.
+/// Throws: NotFound, listing the tags that exist; InvalidArgument when `path` is a checkpoint with
+/// another tag.
 Path resolve_checkpoint(Storage& storage, const Path& path, const std::optional<std::string>& tag);
 
-/// Calls `read(tag_folder)` with what resolve_checkpoint() returns, and again when it fails because
-/// a writer has replaced or removed that checkpoint meanwhile. After that `read` must be able to
-/// start anew.
+/// Calls `read` with the result of resolve_checkpoint(). When `read` throws an Error because a
+/// writer replaced or removed that checkpoint meanwhile, resolves and calls it again, up to 20
+/// times.
+/// Pre: `read` can start again after it has failed.
 void read_stable(Storage& storage, const Path& path, const std::optional<std::string>& tag,
                  const std::function<void(const Path& tag_folder)>& read);
 

@@ -1,5 +1,4 @@
 #pragma once
-// One committed checkpoint, open for reading.
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/shard_reader.hpp"
@@ -14,12 +13,15 @@
 
 namespace unishard {
 
-/// One committed checkpoint, open for reading. Thread-safe.
+/// One committed checkpoint, open for reading. It stays readable to its end although a writer
+/// removes it. Thread-safe.
 class CheckpointReader {
  public:
-  /// Reads the manifest and every shard's tables, and checks that every element of every tensor is
-  /// in exactly one fragment and that the fragments' digests combine to the tensors'. No payload is
-  /// read.
+  /// Opens the checkpoint. Reads the manifest and the tables of every shard, and checks that
+  /// exactly one fragment holds each element of each tensor and that the digests of the fragments
+  /// combine to the digests of the tensors. Reads no payload. Keeps every shard's file open.
+  /// Throws: NotFound without a manifest; Corrupt or Unsupported, naming file and field;
+  /// MemoryLimit as MemoryBudget does.
   CheckpointReader(Storage& storage, Path tag_folder);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
@@ -30,19 +32,23 @@ class CheckpointReader {
   const Catalog& catalog() const { return manifest().catalog; }
   const std::vector<std::unique_ptr<ShardReader>>& shards() const;
 
+  /// A fragment: row `row` of the index of shard `shard`.
   struct StoredFragment {
     std::uint32_t shard = 0;
     std::uint32_t row = 0;
     ElementRange range;
   };
-  /// The fragments of a tensor in element order.
+  /// Returns the fragments of a tensor in element order.
+  /// Lifetime: the result is valid as long as this object.
   std::span<const StoredFragment> fragments(std::size_t tensor) const;
 
-  /// Elements `range` of catalog().tensors[tensor] into `out`, checked; derived tensors are rounded
-  /// from fp32. Memory: at most a few chunks. Throws Corrupt naming file, tensor and byte.
+  /// Reads elements `range` of catalog().tensors[tensor] into `out`, checked against the chunks'
+  /// checksums. A derived tensor is rounded from its fp32 state. Takes the memory of a few chunks.
+  /// Throws: Corrupt, naming file, tensor and bytes; InvalidArgument when `range` or the size of
+  /// `out` is wrong.
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const;
-  /// The first element that lies in the same fragment and the same chunk as `element`: reads that
-  /// begin and end at such elements read no byte twice. The tensor's end is one too.
+  /// Returns the first element that lies in the same fragment and chunk as `element`. Reads that
+  /// begin and end at such elements, or at the tensor's end, read no chunk twice.
   std::uint64_t chunk_start(std::size_t tensor, std::uint64_t element) const;
 
  private:
@@ -50,8 +56,8 @@ class CheckpointReader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Opens the checkpoint that resolve_checkpoint() names, by read_stable(). An open checkpoint can
-/// be read to its end although a writer removes it.
+/// Opens the checkpoint that resolve_checkpoint() returns, by read_stable().
+/// Throws: what resolve_checkpoint() and CheckpointReader throw.
 std::unique_ptr<CheckpointReader> open_checkpoint(Storage& storage, const Path& path,
                                                   const std::optional<std::string>& tag);
 

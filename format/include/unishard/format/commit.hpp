@@ -1,7 +1,7 @@
 #pragma once
-// Saving, step by step, so that a crash at any point leaves the old checkpoints or the old ones and
-// the new one, never a mixture. commit.cpp opens with the protocol. The caller brings the
-// collectives: all ranks must agree between the steps, and rank 0 alone has the SaveTransaction.
+// Commits a checkpoint so that after a crash at any point a reader sees either only the older
+// checkpoints or also the complete new one. commit.cpp describes the protocol. The caller provides
+// the collectives: all ranks must agree between the steps, and only rank 0 has a SaveTransaction.
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/output_lock.hpp"
 #include "unishard/format/staging_names.hpp"
@@ -14,7 +14,7 @@
 
 namespace unishard {
 
-/// Numbered as in commit.cpp; reported just before the step is carried out.
+/// The steps, numbered as in commit.cpp. Each is reported just before it is carried out.
 enum class CommitStep : std::uint8_t {
   CreateStaging = 1,
   WriteShard,
@@ -30,27 +30,28 @@ enum class CommitStep : std::uint8_t {
 inline constexpr int kCommitStepCount = 10;
 
 struct CommitOptions {
-  std::uint64_t chunk_bytes = kChunkBytes;  ///< that the shards were written with
-  std::optional<std::string> identity{};    ///< that what was written must arrive at, where known
+  std::uint64_t chunk_bytes = kChunkBytes;  ///< chunk size with which the shards were written
+  std::optional<std::string> identity{};    ///< identity that the shards must combine to, if known
   bool move_latest = true;
-  bool replace = true;          ///< an existing UniShard checkpoint of the same tag
-  std::uint32_t keep_last = 0;  ///< complete checkpoints to keep; 0 keeps all
-  /// Called before each step; tests use it to fail or to kill the process there.
+  /// Whether an existing UniShard checkpoint of the same tag may be replaced.
+  bool replace = true;
+  std::uint32_t keep_last = 0;  ///< number of complete checkpoints to keep; 0 keeps all
+  /// Called before each step. Tests use it to fail, or to kill the process, at a step.
   std::function<void(CommitStep)> on_step{};
-  /// Receives a sentence for each thing that went wrong after the commit. Must not throw.
+  /// Receives one sentence for each failure after the commit. Must not throw.
   std::function<void(const std::string&)> warn{};
 };
 
-/// The staging folder of a save: `<folder>/<tag>.partial-<save_id>`.
+/// Returns the staging folder of a save: `<folder>/<tag>.partial-<save_id>`.
 Path staging_folder(const Path& folder, std::string_view tag, const std::string& save_id);
 
-/// Throws AlreadyExists when something is called `<folder>/<tag>` and a save may not replace it:
-/// anything but a folder with a UniShard manifest, and such a folder too unless `may_replace`.
+/// Throws AlreadyExists when `<folder>/<tag>` exists, unless it is a UniShard checkpoint and
+/// `may_replace` is true.
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
                          bool may_replace = true);
 
-/// Throws AlreadyExists when `latest` in `folder` names what is not UniShard's: another program
-/// resumes from it. A damaged checkpoint of UniShard's is still its own.
+/// Throws AlreadyExists when `latest` in `folder` names something that UniShard did not write,
+/// because another program resumes from it. A damaged UniShard checkpoint counts as UniShard's own.
 void require_own_latest(Storage& storage, const Path& folder);
 
 /// Moves the file `latest` (of another format: by whatever name) to a new text. The constructor
@@ -75,16 +76,18 @@ class LatestMove {
   Path staged_;  ///< empty once it has the name
 };
 
-/// Rank 0's part of one save. Owns the name `<folder>/<tag>` against other writers until it is
-/// destroyed, which removes the staging folder unless publish() has succeeded.
-/// Lifetime: `storage` outlives it. Not thread-safe.
+/// Rank 0's part of one save. It locks the name `<folder>/<tag>` against other writers until it is
+/// destroyed. The destructor removes the staging folder unless publish() has succeeded. Not
+/// thread-safe.
+/// Lifetime: `storage` must outlive this object.
 class SaveTransaction {
  public:
-  /// Creates `folder` and the staging folder. Staging folders of dead writers are removed, but
-  /// while no checkpoint was ever committed in `folder` they stay until publish().
-  /// `save_id`: from new_save_id().
-  /// Throws: InvalidArgument for a tag that validate_tag() refuses; AlreadyExists as
-  /// require_replaceable() does; Busy, naming the other writer, when the tag is being written.
+  /// Creates `folder` and the staging folder. `save_id` comes from new_save_id(). Removes staging
+  /// folders that dead writers of the tag left; while `folder` has no committed checkpoint they
+  /// stay until publish().
+  /// Throws: InvalidArgument when validate_tag() refuses the tag; AlreadyExists as
+  /// require_replaceable() and require_own_latest() do; Busy, naming the other writer, when another
+  /// process writes the tag.
   SaveTransaction(Storage& storage, Path folder, std::string tag, std::string save_id,
                   CommitOptions options = {});
   ~SaveTransaction();
@@ -93,17 +96,19 @@ class SaveTransaction {
 
   const Path& staging() const { return staging_; }
 
-  /// Steps 4 to 6, after all ranks have finished their shards (ShardWriter::finish()): reads every
-  /// shard's tables back, combines the digests into the catalog and writes the manifest. The
-  /// staging folder is then a whole checkpoint that CheckpointReader opens.
-  /// Throws Corrupt where the shards have another identity than the options ask for.
+  /// Carries out steps 4 to 6: reads the tables of every shard back, combines the digests into the
+  /// catalog and writes the manifest. Afterwards the staging folder is a complete checkpoint that
+  /// CheckpointReader opens.
+  /// Pre: all ranks have returned from ShardWriter::finish().
+  /// Throws: Corrupt when a shard is damaged or the shards have another identity than
+  /// CommitOptions::identity.
   const Manifest& complete(Catalog catalog, std::vector<ShardEntry> shards);
 
-  /// Steps 7 to 10: publishes the tag, replacing an older checkpoint of the tag atomically, moves
-  /// `latest` and applies `keep_last`. Once the tag is published, what fails in step 10 is
-  /// reported to CommitOptions::warn and fails nothing.
-  /// Throws AlreadyExists when something that must not be replaced has appeared under the name,
-  /// and Busy when another process took the lock over; then nothing was published.
+  /// Carries out steps 7 to 10: publishes the tag, atomically replacing an older checkpoint of the
+  /// tag, moves `latest` and applies `keep_last`. Failures of step 10 are reported to
+  /// CommitOptions::warn only.
+  /// Throws: AlreadyExists when something that must not be replaced has appeared under the name, or
+  /// Busy when another process took the lock over; nothing was published then.
   void publish();
 
  private:
@@ -122,31 +127,35 @@ class SaveTransaction {
   bool published_ = false;
 };
 
-/// Removes `<name>.partial-<id>` in `folder`, which dead writers of `name` left. What cannot be
-/// removed stays. Pre: the caller has OutputLock::beside(folder / name).
+/// Removes the staging folders `<name>.partial-<id>` in `folder` that dead writers of `name` left.
+/// Ignores failures.
+/// Pre: the caller holds OutputLock::beside(folder / name).
 void remove_dead_staging(Storage& storage, const Path& folder, std::string_view name);
 
-/// A checkpoint that prune() leaves although `keep_last` does not cover it.
+/// A checkpoint that prune() keeps although `keep_last` does not cover it.
 struct KeptTag {
   std::string tag;
-  std::string reason;  ///< "it holds notes.txt, which UniShard did not write"
+  std::string reason;  ///< for example "it holds notes.txt, which UniShard did not write"
 };
 struct PruneResult {
-  std::vector<std::string> removed;  ///< by plan_prune(): that would be removed
+  /// Tags that prune() removed, or that plan_prune() would remove.
+  std::vector<std::string> removed;
   std::vector<KeptTag> kept;
 };
 
-/// Hides (renames) and then deletes all but the newest `keep_last` whole checkpoints. The newest is
-/// the one that was committed last, whatever its step: a run that went back to an older step saves
-/// lower ones than the branch that it left. A checkpoint is whole when CheckpointReader opens it.
-/// Kept in any case: the one that `latest` names, `just_saved`, those whose manifest is missing or
-/// cannot be read, and those that hold files that UniShard did not write.
-/// `keep_last` 0 removes none. Also clears what dead writers and interrupted removals left.
-/// What another process removes at the same time counts as done; what cannot be removed is in
-/// `kept`. Throws only when `folder` cannot be listed or `latest` cannot be read.
+/// Removes all but the newest `keep_last` whole checkpoints: hides each by a rename, then deletes
+/// it. The newest is the one that was committed last, whatever its step: a run that went back to an
+/// older step saves lower steps than the branch that it left. A checkpoint is whole when
+/// CheckpointReader opens it. The following are always kept: the one that `latest` names,
+/// `just_saved`, those whose manifest is missing or whose manifest or tables are damaged, and those
+/// with files that UniShard did not write. `keep_last` 0 removes none. Also removes what dead
+/// writers and interrupted removals left.
+/// What another process removes at the same time counts as removed; what cannot be removed is in
+/// `kept`.
+/// Throws: Error when `folder` cannot be listed or `latest` cannot be read.
 PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
                   std::string_view just_saved = {});
-/// What prune() would do, without doing it.
+/// Returns what prune() would do.
 PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
                        std::string_view just_saved = {});
 

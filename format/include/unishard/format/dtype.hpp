@@ -1,6 +1,7 @@
 #pragma once
-// Element types. One table row per type: name as torch prints it, name in safetensors, bytes.
-// Values only; safe from any thread.
+// Element types. dtype_table() lists for each its name in torch, its name in safetensors and its
+// size.
+// Thread safety: values and pure functions.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -35,13 +36,13 @@ enum class Kind : std::uint8_t { Float, Signed, Unsigned, Bool, Complex };
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;              ///< "float32": used in manifests and messages
-  std::string_view safetensors_name;  ///< "F32"
-  std::uint8_t bytes;                 ///< per element
+  std::string_view name;  ///< for example "float32", as in torch, manifests and messages
+  std::string_view safetensors_name;  ///< for example "F32"
+  std::uint8_t bytes;                 ///< bytes per element
   Kind kind;
 };
 
-/// All types in enumerator order.
+/// Returns all types in enumerator order.
 const std::array<DTypeInfo, 20>& dtype_table();
 const DTypeInfo& info(DType dtype);
 
@@ -51,12 +52,13 @@ inline std::string_view name_of(DType dtype) { return info(dtype).name; }
 std::optional<DType> dtype_from_name(std::string_view name);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 
-/// Exact widening to double of one little-endian element of a Float kind at `bytes`
-/// (size_of(dtype) readable bytes).
+/// Widens one little-endian element to double, exactly; returns 0 for types of another kind than
+/// Float.
+/// Pre: size_of(dtype) bytes at `bytes` are readable.
 double float_at(DType dtype, const std::byte* bytes);
 
-/// IEEE 754 round-to-nearest-even of a float32 to the upper half (bfloat16) or to binary16; NaN
-/// stays a quiet NaN with its upper payload bits. The rounding that torch's `.to()` does.
+/// Round a float32 to the upper half (bfloat16) or to binary16 by IEEE 754 round-to-nearest-even,
+/// as torch's `.to()` does. NaN becomes a quiet NaN with its upper payload bits.
 std::uint16_t round_to_bfloat16(float value);
 std::uint16_t round_to_float16(float value);
 

@@ -1,7 +1,7 @@
 #pragma once
-// What every user of libhdf5 in UniShard shares: the one lock, owned identifiers, the reasons of a
-// failure, and how element types are stored. HDF5 is called by one thread at a time in the whole
-// process, whatever the library was built for. Not installed: it needs libhdf5's own headers.
+// Shared parts of all code that calls libhdf5: the process-wide lock, owned identifiers, error
+// texts and element types. Only one thread at a time may call HDF5, however the library was built.
+// Not installed, because it needs libhdf5's own headers.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/error.hpp"
 
@@ -15,12 +15,13 @@
 
 namespace unishard {
 
-/// Held around every HDF5 call, closing identifiers included. Not recursive.
+/// Excludes other threads from HDF5. Hold it around every HDF5 call, including the closing of
+/// identifiers. Not recursive.
 class Hdf5Lock {
  public:
   Hdf5Lock();
-  /// Forgets the reasons of failures that this thread has not asked for: HDF5 would count
-  /// references to them until the program ends, and then complain.
+  /// Clears this thread's HDF5 error stack. HDF5 would otherwise hold references until the program
+  /// ends, and then report them as leaks.
   ~Hdf5Lock();
   Hdf5Lock(const Hdf5Lock&) = delete;
   Hdf5Lock& operator=(const Hdf5Lock&) = delete;
@@ -29,7 +30,7 @@ class Hdf5Lock {
   std::scoped_lock<std::mutex> lock_;
 };
 
-/// Owns one HDF5 identifier, or none (negative).
+/// Owns one HDF5 identifier, or none (negative). Hold the Hdf5Lock when it is destroyed.
 class Hdf5Handle {
  public:
   using Close = herr_t (*)(hid_t);
@@ -43,7 +44,7 @@ class Hdf5Handle {
   Hdf5Handle& operator=(const Hdf5Handle&) = delete;
   Hdf5Handle& operator=(Hdf5Handle&&) = delete;
   operator hid_t() const { return id_; }
-  /// Gives the identifier away, to be closed where the result is looked at.
+  /// Gives up ownership, so that the caller can close the identifier and check the result.
   hid_t release() { return std::exchange(id_, -1); }
 
  private:
@@ -51,18 +52,20 @@ class Hdf5Handle {
   Close close_;
 };
 
-/// Why the last call of this thread failed, from HDF5's error stack.
+/// Returns the reasons why this thread's last HDF5 call failed, from HDF5's error stack; safe to
+/// print.
 std::string hdf5_reasons();
 
-/// What hdf5_reasons() mean: MemoryLimit where libhdf5 got no memory, else Corrupt.
+/// Returns the code for `reasons`: MemoryLimit when libhdf5 could not allocate memory, else
+/// Corrupt.
 ErrorCode hdf5_failure(std::string_view reasons);
 
-/// A little-endian IEEE-like float: sign, exponent, mantissa. 1 + exponent_bits + mantissa_bits is
-/// a multiple of 8.
+/// Returns the type of a little-endian IEEE-like float: sign, exponent, mantissa.
+/// Pre: 1 + exponent_bits + mantissa_bits is a multiple of 8.
 Hdf5Handle hdf5_float(std::size_t exponent_bits, std::size_t mantissa_bits, std::size_t bias);
 
-/// The file type of an element. The 8-bit floats have no HDF5 type that every reader converts, and
-/// bool is stored as 0 and 1: both are unsigned bytes.
+/// Returns the file type of an element. 8-bit floats and bool are stored as unsigned bytes: no HDF5
+/// type of 8-bit floats is converted by every reader, and bool is 0 or 1.
 Hdf5Handle hdf5_type(DType dtype);
 
 }  // namespace unishard

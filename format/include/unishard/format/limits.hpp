@@ -20,9 +20,8 @@ inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{1} << 30;
 /// Largest chunk of a compressed data set. It is smaller than kChunkBytesMax because a few stored
 /// bytes may stand for a whole chunk.
 inline constexpr std::uint64_t kEncodedChunkBytesMax = std::uint64_t{64} << 20;
-inline constexpr std::uint64_t kMetadataBytes =
-    std::uint64_t{8}  /// Bytes of one shard outside its payload.
-    << 30;
+/// Bytes of one shard outside its payload.
+inline constexpr std::uint64_t kMetadataBytes = std::uint64_t{8} << 30;
 
 }  // namespace unishard::limits
 

@@ -1,6 +1,7 @@
 #pragma once
-// manifest.json: names the shards of one committed checkpoint and holds its catalog. Its presence
-// is the commit. Implements SPEC.md section "Manifest". Values and pure functions; any thread.
+// manifest.json names the shards of one committed checkpoint and holds its catalog. A checkpoint is
+// committed exactly when this file exists. Implements SPEC.md, section "Manifest".
+// Thread safety: values and pure functions.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/shard_entry.hpp"
 #include "unishard/format/storage.hpp"
@@ -13,7 +14,7 @@
 namespace unishard {
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
-/// What the manifest is called until it is synced.
+/// Name of the manifest until it is synced.
 inline constexpr std::string_view kHiddenManifestFile = "manifest.writing";
 
 struct Manifest {
@@ -22,22 +23,25 @@ struct Manifest {
   std::int64_t saved_unix_seconds = 0;
   std::uint64_t chunk_bytes = kChunkBytes;
   Catalog catalog;
-  std::vector<ShardEntry> shards;  ///< by rank
+  std::vector<ShardEntry> shards;  ///< one per rank, in rank order
 };
 
-/// The file's text: a first line with the checksum of all that follows, then the JSON members.
+/// Returns the text of the file: a first line with the checksum of all that follows, then the JSON
+/// members.
 std::string encode_manifest(const Manifest& manifest);
 
-/// Checks the checksum, the version and required features, every field and the whole catalog.
-/// Throws Corrupt or Unsupported naming `where` and the field.
+/// Parses a manifest and checks its checksum, version, required features, every field and the whole
+/// catalog. `where` begins every message.
+/// Throws: Corrupt or Unsupported, naming the field; MemoryLimit as parse_json() does.
 Manifest decode_manifest(std::string_view text, std::string_view where);
 
-/// Reads the manifest of the checkpoint in `tag_folder`. Throws what read_text() and
-/// decode_manifest() do.
+/// Reads the manifest of the checkpoint in `tag_folder`.
+/// Throws: what read_text() and decode_manifest() throw.
 Manifest read_manifest(Storage& storage, const Path& tag_folder);
 
-/// Tags name folders: 1 to 200 bytes of UTF-8 without '/', control characters, a leading '.', or
-/// the suffixes that UniShard uses itself. Throws InvalidArgument saying which rule is broken.
+/// Checks that a tag is a valid folder name: 1 to 200 bytes of UTF-8 without '/', control
+/// characters or a leading '.', and no name that UniShard uses itself.
+/// Throws: InvalidArgument, naming the broken rule.
 void validate_tag(std::string_view tag);
 
 }  // namespace unishard

@@ -1,5 +1,5 @@
 #pragma once
-// The sole right to write one output, across the processes of all hosts that see its folder.
+// Exclusive right to write one output, among the processes of all hosts that share its folder.
 #include "unishard/format/storage.hpp"
 
 #include <chrono>
@@ -9,25 +9,27 @@
 
 namespace unishard {
 
-/// Held for the life of the object. Movable. Thread-safe.
+/// Holds the right until it is destroyed. Movable. Thread-safe.
 class OutputLock {
  public:
-  /// Removing a checkpoint takes its lock as well, for as long as renaming it takes.
+  /// Default time to wait for the lock. Removing a checkpoint takes its lock for the time of a
+  /// rename.
   static constexpr std::chrono::milliseconds kPatience{500};
 
-  /// Locks `what`, an output's path as messages show it, by the file `lock_file`. Throws Busy,
-  /// naming host, process and start of the writer that still has it after `patience`, and what
-  /// raise_errno() does.
+  /// Locks by the file `lock_file`. Messages name the output `what`.
+  /// Throws: Busy, naming host, process and start time of the writer that still holds the lock
+  /// after `patience`; what Storage::try_lock() throws.
   OutputLock(Storage& storage, const Path& lock_file, const Path& what,
              std::chrono::milliseconds patience = kPatience);
 
-  /// Locks the file or folder `output` by lock_name() beside it. Pre: its parent folder exists.
+  /// Locks the file or folder `output` by lock_name() in the same folder.
+  /// Pre: the parent folder of `output` exists.
   static OutputLock beside(Storage& storage, const Path& output,
                            std::chrono::milliseconds patience = kPatience);
-  /// The same, but returns nothing where another process has the lock or it cannot be taken.
+  /// Does the same, but returns nullopt when the lock cannot be taken.
   static std::optional<OutputLock> try_beside(Storage& storage, const Path& output);
 
-  /// Throws Busy when another process has taken the lock over because this one seemed dead.
+  /// Throws Busy when another process has taken the lock over because this process seemed dead.
   void require_held() const;
 
  private:
@@ -36,7 +38,7 @@ class OutputLock {
   Path what_;
 };
 
-/// The folder of `path`: "." for a plain name.
+/// Returns the folder of `path`; "." for a plain name.
 Path parent_folder(const Path& path);
 
 }  // namespace unishard

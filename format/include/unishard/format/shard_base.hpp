@@ -1,6 +1,6 @@
 #pragma once
-// What an earlier checkpoint holds already: a new shard of the same rank points to its chunks
-// instead of writing the same bytes again. Implements SPEC.md section "Shared chunks".
+// Describes a shard of an earlier checkpoint, so that a new shard of the same rank can point to its
+// chunks instead of writing the same bytes again. Implements SPEC.md, section "Shared chunks".
 #include "unishard/format/shard_reader.hpp"
 #include "unishard/format/shard_writer.hpp"
 
@@ -11,38 +11,43 @@
 
 namespace unishard {
 
-/// One shard of a committed checkpoint, to be given to a ShardWriter. Holds its tables (some 200
-/// bytes a fragment, 40 a chunk) and no open file. Immutable: thread-safe.
+/// One shard of a committed checkpoint, for ShardOptions::base. Immutable and thread-safe. Holds
+/// the shard's tables (about 200 bytes per fragment, 40 per chunk) and no open file.
 class ShardBase {
  public:
-  /// Shard `rank` of the checkpoint in `tag_folder`, which must have `world_size` shards in chunks
-  /// of `chunk_bytes`, as the new checkpoint will: throws Mismatch where it has not, before any
-  /// table is read, and what ShardReader throws where the shard is damaged.
+  /// Reads shard `rank` of the checkpoint in `tag_folder`.
+  /// Throws: Mismatch, before any table is read, unless the checkpoint has `world_size` shards and
+  /// chunks of `chunk_bytes` bytes; what ShardReader throws when the shard is damaged.
   ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t rank, std::uint32_t world_size,
             std::uint64_t chunk_bytes);
 
+  /// A file that holds chunks of the shard.
   struct Holder {
-    Path path;      ///< where it is now
-    BaseFile file;  ///< as the new checkpoint will name it
+    Path path;      ///< present path
+    BaseFile file;  ///< its entry in the new checkpoint
   };
-  /// The files in which the shard's chunks lie and which are worth keeping: those with the most
-  /// bytes of this shard, as long as together they are not larger than twice what the shard holds.
-  /// So a checkpoint never keeps more than three times its own size on the disk.
+  /// Returns the files that hold the shard's chunks and that a new checkpoint may keep: those with
+  /// the most bytes of this shard, as long as their total size is at most twice the shard's payload
+  /// (plus 16 MiB). A checkpoint therefore takes at most about three times its own size on disk.
   const std::vector<Holder>& holders() const { return holders_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
 
-  /// Where chunk `chunk` of data set `set` lies; `file` is an index into holders() plus one.
-  /// nullptr where the shard has no such chunk, or in a file that is not worth keeping.
+  /// Returns the row of chunk `chunk` of data set `set`, with `file` as an index into holders()
+  /// plus one; nullptr when the shard has no such chunk or its file is not among the holders.
+  /// Pre: `chunk` is a chunk of `set`.
+  /// Lifetime: the result is valid as long as this object.
   const ChunkRow* find(const DataSetEntry& set, std::uint64_t chunk) const;
 
+  /// Recorded facts about one fragment.
   struct Known {
     DType dtype = DType::Float32;
     ElementRange range;
     std::uint64_t crc64 = 0;
     Stats stats;
   };
-  /// What the shard says of the same elements of the tensor of the same name and type; nullptr
-  /// where it has no such fragment.
+  /// Returns the facts about the fragment with the same tensor name, dtype and range; nullptr when
+  /// there is none.
+  /// Lifetime: the result is valid as long as this object.
   const Known* find(const TensorInfo& tensor, ElementRange range) const;
 
  private:

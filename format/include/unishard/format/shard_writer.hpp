@@ -1,8 +1,8 @@
 #pragma once
-// Writes one rank's file. HDF5 creates the container and decides where bytes belong: all data sets
-// in advance, or chunk by chunk when they are compressed or shared with earlier saves. Payload and
-// tables then go to their offsets by positioned writes. Implements SPEC.md, sections "Shard file"
-// and "Checksums".
+// Writes one rank's file. HDF5 creates the container and decides where bytes go: for all data sets
+// in advance, or chunk by chunk when chunks are compressed or shared with earlier saves. Payload
+// and tables are then written to their offsets by positioned writes. Implements SPEC.md, sections
+// "Shard file" and "Checksums".
 #include "unishard/format/partition.hpp"
 #include "unishard/format/shard_entry.hpp"
 #include "unishard/format/storage.hpp"
@@ -18,25 +18,29 @@ namespace unishard {
 
 class ShardBase;
 
-/// How a shard's payload lies in its file. `chunk_bytes` is one for all shards of a checkpoint and
-/// in its manifest (CommitOptions).
+/// How a shard stores its payload. `chunk_bytes` must be the same for all shards of a checkpoint
+/// (CommitOptions::chunk_bytes).
 struct ShardOptions {
   std::uint64_t chunk_bytes = kChunkBytes;
   Compression compression = {};
-  std::shared_ptr<const ShardBase> base = nullptr;  ///< to share with; its chunks are as large
+  /// Earlier shard to share chunks with, of the same `chunk_bytes`; may be null.
+  std::shared_ptr<const ShardBase> base = nullptr;
 };
 
-/// Writes one shard. Every fragment must be given completely, each element once, in any order and
-/// from any number of threads; a run is digested and measured as it passes, so each byte is touched
-/// once. Bytes of a derived fragment are digested and not stored. The destructor abandons: without
-/// finish() the file is removed.
+/// Writes one shard. Each element of each fragment must be written once, in any order and from any
+/// number of threads. Digests and statistics are computed as the bytes pass. The bytes of a derived
+/// fragment are digested but not stored. Without finish(), the destructor removes the file.
 class ShardWriter {
  public:
-  /// `fragments` as plan_shard() returns them. `save_id` has 32 hexadecimal digits. Creates `path`.
-  /// Compressing takes the memory of the chunks that are begun and not complete, few when runs
-  /// come about in order, and three for each thread that encodes at the same time: as many as
-  /// IoOptions::write_buffer_bytes allow. With a base, chunks that it holds as well are not
-  /// written: the shard points to them, and their files get names beside `path`.
+  /// Creates `path`. `fragments` come from plan_shard(); `save_id` has 32 hexadecimal digits. With
+  /// a base, chunks that the base holds as well are not written: the shard points to them, and hard
+  /// links to their files are made in the folder of `path`.
+  /// Lifetime: `storage` and `catalog` must outlive this object.
+  /// Throws: InvalidArgument when a fragment is not within its tensor or the base has other chunks;
+  /// AlreadyExists, NoSpace or Io from the file system.
+  /// Memory: with compression or a base, one chunk for each chunk that is begun and not complete
+  /// (few when ranges are written roughly in order), and about three for each thread that encodes;
+  /// IoOptions::write_buffer_bytes limits those threads.
   ShardWriter(Storage& storage, Path path, std::string save_id, const Catalog& catalog,
               std::uint32_t rank, std::vector<Fragment> fragments, ShardOptions options = {});
   ~ShardWriter();
@@ -44,10 +48,14 @@ class ShardWriter {
   ShardWriter& operator=(const ShardWriter&) = delete;
 
   const std::vector<Fragment>& fragments() const;
-  /// Elements `range` of fragments()[fragment].tensor (a part of that fragment). Thread-safe.
+  /// Writes elements `range` of the tensor of fragments()[fragment]. Thread-safe.
+  /// Throws: InvalidArgument when `range` is not a part of the fragment or `bytes` has another
+  /// size.
   void write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes);
-  /// Checks that every element was given, writes the tables, syncs and closes. Throws
-  /// InvalidArgument naming the tensor and the range that is missing or given twice.
+  /// Checks that every element was written once, writes the tables, syncs and closes the file.
+  /// Returns the entry for the manifest.
+  /// Throws: InvalidArgument, naming the tensor and the elements that were not written or were
+  /// written twice.
   ShardEntry finish();
 
  private:

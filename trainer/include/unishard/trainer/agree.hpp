@@ -1,5 +1,6 @@
 #pragma once
-// A phase that can fail on one rank ends with all ranks knowing: either all go on, or all throw.
+// Agreement of all ranks on the outcome of a phase: afterwards either all ranks continue, or all
+// throw.
 #include "unishard/trainer/communicator.hpp"
 
 #include <functional>
@@ -7,9 +8,10 @@
 
 namespace unishard::trainer {
 
-/// Runs `body` here and exchanges the outcome. Throws what `body` threw, or PeerFailed naming the
-/// first rank whose body threw and its message. A PeerFailed from `body` is rethrown at once: the
-/// group is unusable then.
+/// Runs `body` on this rank and exchanges the outcome. Collective.
+/// Throws: what `body` threw; else PeerFailed, naming the first rank whose body threw and its
+/// message. A PeerFailed from `body` is rethrown without an exchange, because the group is then
+/// unusable.
 void agree(Communicator& communicator, const std::string& what, const std::function<void()>& body);
 
 }  // namespace unishard::trainer

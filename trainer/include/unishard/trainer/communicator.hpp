@@ -1,9 +1,11 @@
 #pragma once
 // The collectives that ZeRO needs, on raw memory. All ranks must call the same operations in the
-// same order. Memory that is passed in must stay alive and untouched until wait() returned. A rank
-// that died or stays silent longer than the timeout is Error(PeerFailed); after any exception the
-// group is unusable and the process should end. One thread at a time; a second thread needs a group
-// of its own, duplicate().
+// same order.
+// Lifetime: memory passed to an operation must stay alive and unchanged until wait() has returned.
+// Throws: PeerFailed when a rank died or was silent for longer than the timeout. After any
+// exception the group is unusable and the process should end.
+// Thread safety: a communicator is not thread-safe; a second thread needs its own group from
+// duplicate().
 #include "unishard/format/dtype.hpp"
 #include "unishard/trainer/rank_environment.hpp"
 
@@ -15,7 +17,7 @@
 
 namespace unishard::trainer {
 
-/// An operation under way. Destroying it without wait() waits and drops the error.
+/// An operation in progress. The destructor waits and ignores the error; call wait().
 class Work {
  public:
   virtual ~Work() = default;
@@ -29,39 +31,41 @@ class Communicator {
   virtual std::uint32_t rank() const = 0;
   virtual std::uint32_t size() const = 0;
 
-  /// Slice r of `out` becomes rank r's `in`. Pre: out.size() == size() * in.size(); `in` is outside
-  /// of `out` or exactly this rank's slice of it.
+  /// Copies the `in` of rank r to slice r of `out`.
+  /// Pre: out.size() == size() * in.size(); `in` is outside `out` or exactly this rank's slice of
+  /// it.
   virtual WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) = 0;
 
-  /// Cuts every rank's `in` into size() slices and adds this rank's slices of all ranks, rank 0's
-  /// first, one after the other onto `accumulator`: (((acc + g0) + g1) + ...). The chain does not
-  /// depend on how many ranks there are when micro-batches are dealt round-robin. Pre: `in` holds
-  /// size() * accumulator.size() elements of Float32 or BFloat16.
+  /// Splits every rank's `in` into size() slices and adds this rank's slices to `accumulator` one
+  /// after the other, rank 0's first: (((acc + g0) + g1) + ...). When micro-batches are assigned
+  /// round-robin, this order of additions does not depend on the number of ranks.
+  /// Pre: `in` holds size() * accumulator.size() elements of Float32 or BFloat16.
   virtual WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
                                       std::span<const std::byte> in) = 0;
 
   virtual WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) = 0;
   virtual void barrier() = 0;
 
-  /// The same ranks for small exchanges: *this, unless each operation costs a trip through a
-  /// device.
+  /// Returns a communicator of the same ranks for small exchanges: *this, unless each operation of
+  /// *this passes through a device.
   virtual Communicator& control() { return *this; }
 
-  /// Collective: the same ranks as a second group, which another thread may use while this one is
-  /// in use. For small exchanges, never through a device. Either may end before the other.
+  /// Creates a second group of the same ranks, which another thread may use at the same time. For
+  /// small exchanges; never uses a device. Either group may be destroyed first. Collective.
   virtual std::unique_ptr<Communicator> duplicate() = 0;
 };
 
-/// Every rank's `mine` (any length), by rank.
+/// Returns every rank's `mine`, of any length, by rank.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& mine);
-/// Every rank's `mine` (equal length on all ranks), by rank, back to back.
+/// Returns every rank's `mine`, by rank, back to back.
+/// Pre: all ranks pass the same number of values.
 std::vector<double> gather_doubles(Communicator& communicator, std::span<const double> mine);
-/// The largest value of all ranks.
+/// Returns the largest value of all ranks.
 std::int64_t agree_max(Communicator& communicator, std::int64_t mine);
 
 enum class Backend : std::uint8_t {
-  Gloo,  ///< TCP between hosts; alone, copies and adds
-  Nccl,  ///< Unsupported where this build has no NCCL or a rank has no CUDA device
+  Gloo,  ///< TCP between hosts; no network in a world of one
+  Nccl,  ///< Unsupported when this build has no NCCL or a rank has no CUDA device
   Auto,  ///< NCCL where this build has it and this rank has a device, else Gloo; all ranks must
          ///< agree
 };
@@ -72,19 +76,21 @@ struct CommunicatorOptions {
   std::string interface {};  ///< network interface for Gloo; empty: loopback, or the host name's
 };
 
-/// A group of one: copies and adds, no network.
+/// Returns a group of one rank: copies and adds without a network.
 std::unique_ptr<Communicator> make_single_communicator();
-/// Host memory over TCP. Blocks until all ranks are there. Throws PeerFailed when they do not come.
+/// Returns a group on host memory over TCP. Blocks until all ranks have joined.
+/// Throws: PeerFailed when they do not join in time.
 std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
                                                      const CommunicatorOptions& options);
-/// NCCL; operations are staged through device memory, small exchanges go over a Gloo group
-/// (control()). Compiled and linked by the project's builds, never yet run: treat it as untested.
+/// Returns a group over NCCL. Operations are staged through device memory; small exchanges use a
+/// Gloo group (control()). The project's builds compile and link it, but it has never run: treat it
+/// as untested.
 std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment& environment,
                                                      const CommunicatorOptions& options);
-/// Whether make_nccl_communicator() would find a device for this rank. False in builds without
-/// NCCL.
+/// Returns true when make_nccl_communicator() would find a device for this rank; false in builds
+/// without NCCL.
 bool has_nccl_device(const RankEnvironment& environment);
-/// By options.backend; Gloo in a world of one is make_single_communicator().
+/// Returns a group of options.backend. Gloo in a world of one gives make_single_communicator().
 std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,
                                                 const CommunicatorOptions& options = {});
 

@@ -1,7 +1,8 @@
 #pragma once
-// A training configuration, read from DeepSpeed's JSON. A key that is unknown, or known and not
-// built, is an error and never ignored; keys that cannot matter here are accepted with a note. A
-// value; any thread.
+// A training configuration in DeepSpeed's JSON. An unknown key, or a known key that is not
+// supported, is an error and never ignored. Keys that cannot change results are accepted with a
+// note.
+// Thread safety: a value and a pure function.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/trainer/batch_plan.hpp"
@@ -21,20 +22,20 @@ struct Config {
   Hyper hyper;
   Schedule schedule;
   std::uint32_t stage = 0;
-  DType compute = DType::Float32;     ///< or BFloat16, with fp32 master weights
+  DType compute = DType::Float32;     ///< Float32, or BFloat16 with fp32 master weights
   double gradient_clipping = 1.0;     ///< 0: off
   std::int64_t steps_per_print = 10;  ///< 0: never
-  /// Extension: sum gradients in global micro-batch order at stages 0 and 1 too, so that every
-  /// world size and stage gives the same bits. Stages 2 and 3 always do.
+  /// Extension: sum gradients in the order of global micro-batches at stages 0 and 1 too, so that
+  /// every world size and stage gives the same bits. Stages 2 and 3 always do.
   bool canonical_order = false;
-  std::uint64_t seed = 1234;       ///< extension: initial values, dropout
+  std::uint64_t seed = 1234;       ///< extension: seed of initial values and dropout
   Json source = Json::object();    ///< the JSON it was read from
   std::vector<std::string> notes;  ///< keys that were accepted and change nothing
 
   bool folds_every_micro_batch() const { return stage >= 2 || canonical_order; }
 };
 
-/// Throws InvalidArgument naming the JSON path, and the nearest known key for an unknown one.
+/// Throws: InvalidArgument, naming the JSON path and, for an unknown key, the nearest known one.
 Config parse_config(const Json& json);
 
 }  // namespace unishard::trainer

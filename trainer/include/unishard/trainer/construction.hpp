@@ -1,8 +1,8 @@
 #pragma once
-// Building a model that no rank could hold whole. While a ConstructionScope is alive on a thread,
-// every Sharded<M> that is constructed there keeps only this rank's part as soon as M's constructor
-// is done (stage 3), so the peak is one unit; and its initial values depend on (seed, unit number)
-// only, never on the world size or stage.
+// Constructs a model that no rank can hold whole. While a ConstructionScope exists on a thread,
+// every Sharded<M> constructed there keeps only this rank's part as soon as M's constructor returns
+// (stage 3), so the peak memory is one unit. Its initial values depend only on the seed and the
+// unit's number, never on the world size or stage.
 #include "unishard/format/dtype.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
@@ -16,7 +16,7 @@ namespace detail {
 class MemoryMeter;
 }
 
-/// Where the parameters of a model go. The engine and the scope must use the same.
+/// Assignment of a model's parameters to ranks. The engine and the scope must use the same one.
 struct Placement {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
@@ -28,16 +28,17 @@ struct Placement {
 
 Placement placement_for(const Config& config, const Communicator& communicator);
 
+/// Use it only on the thread that created it.
 class ConstructionScope {
  public:
-  /// Seeds LibTorch's default generator for what is constructed outside of any unit. Scopes do not
-  /// nest.
+  /// Seeds LibTorch's default generator for modules outside any unit.
+  /// Throws: InvalidArgument when the thread already has a scope.
   explicit ConstructionScope(const Placement& placement);
   ~ConstructionScope();
   ConstructionScope(const ConstructionScope&) = delete;
   ConstructionScope& operator=(const ConstructionScope&) = delete;
 
-  /// This thread's, or nullptr.
+  /// Returns this thread's scope, or nullptr.
   static ConstructionScope* current();
   const Placement& placement() const { return placement_; }
   /// Seeds the default generator for the next unit.

@@ -1,13 +1,15 @@
 #pragma once
-// Dropout whose masks are a function of (seed, step, global micro-batch, unit) and of nothing else:
-// no state to save, and the same masks on every world size.
+// Dropout whose masks depend only on (seed, step, global micro-batch, unit). There is no state to
+// save, and every world size has the same masks.
 #include <ATen/core/Tensor.h>
 
 namespace unishard::trainer {
 
-/// Zeroes elements with probability p and scales the others by 1 / (1 - p). Inside a unit or an
-/// engine's step the mask comes from the current unit's generator, elsewhere from LibTorch's
-/// default one. Call it only while training.
+/// Sets elements to zero with probability `p` and scales the others by 1 / (1 - p). Inside a unit
+/// or an engine's step the mask comes from the current unit's generator, elsewhere from LibTorch's
+/// default generator.
+/// Pre: the model is in training mode.
+/// Throws: InvalidArgument unless 0 <= p <= 1.
 at::Tensor dropout(const at::Tensor& input, double p);
 
 }  // namespace unishard::trainer

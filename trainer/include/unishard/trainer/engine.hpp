@@ -1,12 +1,14 @@
 #pragma once
-// The ZeRO engine: shares a model's training state out over the ranks, runs steps, saves and loads.
-// All members are collective (every rank calls them in the same order) unless noted, and belong to
-// one thread. The engine must outlive every autograd graph of its model.
+// The ZeRO engine: partitions a model's training state among the ranks, runs steps, saves and
+// loads.
+// Unless noted otherwise, all members are collective (every rank calls them in the same order) and
+// belong to one thread.
+// Lifetime: the engine must outlive every autograd graph of its model.
 //
-// Order of sums: global micro-batches are dealt round-robin and their gradients added in their
-// order, norms are summed over fixed blocks, the loss over micro-batches; so at stages 2 and 3 (and
-// below with "canonical_order") losses and weights have the same bits for every world size and
-// stage. Equal thread count, LibTorch and CPU type are assumed.
+// Order of sums: global micro-batches are assigned round-robin and their gradients are added in
+// their order, norms are summed over fixed blocks, and the loss over micro-batches. At stages 2 and
+// 3 (and below with "canonical_order"), losses and weights therefore have the same bits for every
+// world size and stage, given equal thread count, LibTorch version and CPU type.
 #include "unishard/format/commit.hpp"
 #include "unishard/format/compression.hpp"
 #include "unishard/trainer/communicator.hpp"
@@ -29,33 +31,34 @@ class Module;
 
 namespace unishard::trainer {
 
-/// One global micro-batch, the same on every world size.
+/// A global micro-batch; the same on every world size.
 struct MicroBatch {
-  std::int64_t step = 0;           ///< optimizer steps done
+  std::int64_t step = 0;           ///< optimizer steps done before this one
   std::int64_t id = 0;             ///< 0 to global_micro_batches - 1
   std::uint64_t first_sample = 0;  ///< global sample index; the run's first sample is 0
   std::int64_t samples = 0;
 };
 
-/// The mean loss of a micro-batch as a scalar tensor. It must depend on nothing but its argument
+/// Returns the mean loss of a micro-batch as a scalar tensor. It must depend only on its argument
 /// and the parameters.
 using LossFunction = std::function<at::Tensor(const MicroBatch&)>;
 
 struct StepStats {
-  std::int64_t step = 0;  ///< steps done, this one included
-  double loss = 0;        ///< before the update
+  std::int64_t step = 0;  ///< steps done, including this one
+  double loss = 0;        ///< mean loss before the update
   double gradient_norm = 0;
   double learning_rate = 0;
 };
 
-/// Bytes on this rank, as counted by the engine (activations and LibTorch's own buffers are not).
+/// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not
+/// counted.
 struct MemoryReport {
-  std::int64_t parameters = 0;       ///< flat parameters that have memory now
-  std::int64_t parameters_peak = 0;  ///< the most at any time, construction included
-  std::int64_t master = 0;           ///< fp32 weights, where they are not the parameters themselves
+  std::int64_t parameters = 0;       ///< flat parameters that are allocated now
+  std::int64_t parameters_peak = 0;  ///< peak of `parameters`, including construction
+  std::int64_t master = 0;           ///< fp32 weights, unless they are the parameters themselves
   std::int64_t optimizer = 0;
   std::int64_t gradients = 0;  ///< accumulators
-  std::int64_t staging = 0;    ///< copy of the state for asynchronous saves, kept for the next one
+  std::int64_t staging = 0;    ///< copy of the state for asynchronous saves, reused by later ones
 };
 
 struct SaveRequest {
@@ -64,13 +67,14 @@ struct SaveRequest {
   Json client_state = nullptr;
   std::uint32_t keep_last = 0;
   bool move_latest = true;
-  bool replace = true;  ///< a UniShard checkpoint that has this tag
-  /// save_checkpoint() returns when the state is copied; the copy is written in the background.
+  bool replace = true;  ///< whether a UniShard checkpoint with this tag may be replaced
+  /// Return from save_checkpoint() once the state is copied, and write the copy in the background.
   bool asynchronous = false;
   Compression compression{};
-  /// Chunks that the checkpoint which `latest` names holds as well are not written again: the new
-  /// one names their files too. Of the same world size; else, and where the file system has no hard
-  /// links, everything is written. One damaged byte on the disk then damages all that share it.
+  /// Do not write chunks again that the checkpoint named by `latest` already holds; the new
+  /// checkpoint links to its files. Everything is written when that checkpoint has another world
+  /// size or the file system has no hard links. A damaged byte on the disk then affects all
+  /// checkpoints that share it.
   bool incremental = false;
 };
 
@@ -80,28 +84,33 @@ struct LoadReport {
   std::uint32_t saved_world_size = 0;
   std::uint32_t saved_stage = 0;
   Json client_state;
-  std::vector<std::string> notes;  ///< e.g. reasons for which bits may differ from the saved run's
+  /// For example, reasons why bits may differ from the saved run's.
+  std::vector<std::string> notes;
 };
 
 struct EngineOptions {
   Storage* storage = nullptr;  ///< null: posix_storage()
-  /// Called on each rank before each of its steps of a save; tests fail or kill the process there.
-  /// The thread of an asynchronous save calls it, but for CreateStaging.
+  /// Called on each rank before each of its steps of a save; tests use it to fail or to kill the
+  /// process. In an asynchronous save, the background thread calls it for all steps but
+  /// CreateStaging.
   std::function<void(CommitStep)> on_save_step{};
-  /// Seed of the data order, recorded in checkpoints.
+  /// Seed of the data order; recorded in checkpoints.
   std::uint64_t shuffle_seed = 0;
   /// Samples per epoch, recorded in checkpoints; 0: not known.
   std::uint64_t samples_per_epoch = 0;
-  /// The model's names and layouts in files of other programs, for load_checkpoint().
+  /// Names and layouts of the model in files of other programs, for load_checkpoint().
   ForeignNames foreign_names = {};
 };
 
+/// Trains one model and saves and loads its state. Not thread-safe.
 class Engine {
  public:
-  /// Takes over the parameters of `model`: units that no ConstructionScope has sharded are sharded
-  /// here. What is trained is kept in host memory; frozen parameters and buffers stay where they
-  /// are, on a CUDA device as well. Throws InvalidArgument when a unit's parameter is shared with
-  /// another module or was placed for other ranks.
+  /// Takes over the parameters of `model`, and shards the units that no ConstructionScope has
+  /// sharded. Trained parameters are kept in host memory; frozen parameters and buffers stay on
+  /// their device.
+  /// Lifetime: `communicator` and the storage in `options` must outlive the engine.
+  /// Throws: InvalidArgument when a unit's parameter is shared with another module or was
+  /// constructed for another placement.
   Engine(std::shared_ptr<torch::nn::Module> model, Communicator& communicator, const Config& config,
          EngineOptions options = {});
   ~Engine();
@@ -110,42 +119,48 @@ class Engine {
 
   /// One optimizer step over a global batch.
   StepStats train_batch(const LossFunction& loss);
-  /// The mean loss of `micro_batches` micro-batches without gradients; ids count from 0.
+  /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
 
-  /// Makes `folder`, which is created, this engine's to save to until it is destroyed;
-  /// save_checkpoint() does the same. Throws on all ranks, before anything is written: Busy when
-  /// another run saves there, naming its host and process; AlreadyExists when another program has
-  /// its checkpoints there; Io and the like when the folder cannot be written to.
+  /// Creates `folder` and locks it for this engine's saves until the engine is destroyed.
+  /// save_checkpoint() does the same for its folder.
+  /// Throws: on all ranks and before anything is written, Busy when another run saves there, naming
+  /// its host and process; AlreadyExists when another program has its checkpoints there; Io and
+  /// similar when the folder cannot be written to.
   void claim_save_folder(const Path& folder);
-  /// Returns when the checkpoint is durable; an asynchronous save when the state is captured, that
-  /// is, copied to host memory that the engine keeps (bytes_to_stage()). All ranks return or all
-  /// throw: the one that failed its own error, the others PeerFailed naming it. What fails later
-  /// leaves the checkpoints that were there; SaveHandle::wait() throws it or, when no rank has
-  /// called that, the next save_checkpoint(), which then saves nothing. One save at a time: this
-  /// waits for the one before, and so do load_checkpoint() and the destructor, which drops errors.
+  /// Saves a checkpoint. Returns when it is durable; for an asynchronous save, when the state is
+  /// captured, that is, copied to host memory of the engine (bytes_to_stage()). Only one save runs
+  /// at a time: this function, load_checkpoint() and the destructor wait for the previous one; the
+  /// destructor ignores its error.
+  /// Throws: on all ranks or on none. The rank that failed throws its own error, the others
+  /// PeerFailed naming it. A later failure of an asynchronous save leaves the existing checkpoints
+  /// unchanged; SaveHandle::wait() throws it or, if no rank called that, the next
+  /// save_checkpoint(), which then saves nothing.
   SaveHandle save_checkpoint(const SaveRequest& request);
-  /// Makes now what the first asynchronous save would make: its memory and its group. Throws
-  /// std::bad_alloc on a rank that lacks the memory, PeerFailed on the others.
+  /// Allocates now what the first asynchronous save would allocate: its memory and its process
+  /// group.
+  /// Throws: std::bad_alloc on a rank that lacks the memory, PeerFailed on the others.
   void prepare_asynchronous_saves();
-  /// `folder` as in resolve_checkpoint(), or a checkpoint of any other format (of other programs
-  /// too: EngineOptions::foreign_names). Any saved world size and stage. Throws Mismatch listing
-  /// every difference before anything is changed; after another error the engine must not be used
-  /// further.
+  /// Loads a checkpoint of any format, world size and stage. `folder` and `tag` are those of
+  /// resolve_checkpoint(), or name a checkpoint of another format (for other programs' files see
+  /// EngineOptions::foreign_names).
+  /// Throws: Mismatch, listing every difference, before anything is changed. After any other error
+  /// the engine must not be used any more.
   LoadReport load_checkpoint(const Path& folder,
                              const std::optional<std::string>& tag = std::nullopt);
 
-  // Local queries.
+  // Local queries; not collective.
   std::int64_t step() const;
   std::uint64_t samples_seen() const;
-  /// The seed of the options, or of the checkpoint that was loaded last.
+  /// Returns the seed in the options, or in the checkpoint that was loaded last.
   std::uint64_t shuffle_seed() const;
-  double next_learning_rate() const;  ///< of the group with weight decay
+  double next_learning_rate() const;  ///< rate of the group with weight decay
   std::uint64_t parameter_count() const;
   const BatchPlan& batch() const;
   const Config& config() const;
   MemoryReport memory() const;
-  std::uint64_t bytes_to_stage() const;  ///< host memory that asynchronous saves take on this rank
+  /// Returns the host memory that an asynchronous save takes on this rank.
+  std::uint64_t bytes_to_stage() const;
   void reset_memory_peak();
 
  private:
@@ -154,8 +169,9 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-/// While it lives, all parameters can be read on every rank (stage 3 gathers them). Collective; not
-/// during train_batch().
+/// Makes all parameters readable on every rank as long as it lives (stage 3 gathers them).
+/// Collective. Do not use it during train_batch().
+/// Lifetime: the engine must outlive it.
 class GatheredScope {
  public:
   explicit GatheredScope(Engine& engine);

@@ -1,18 +1,20 @@
 #pragma once
-// How files of other programs name and store the weights of a model. The model declares it (see
-// gpt_foreign_names()); the engine applies it when it loads what UniShard did not save. A value.
+// Names and layouts of a model's weights in files of other programs. The model provides them (see
+// gpt_foreign_names()); the engine uses them when it loads a checkpoint that UniShard did not save.
 #include <string>
 #include <vector>
 
 namespace unishard::trainer {
 
 struct ForeignNames {
-  /// Taken off, repeatedly, from a name that the model does not have: "transformer.".
+  /// Prefixes such as "transformer." that are removed, repeatedly, from a name that the model does
+  /// not have.
   std::vector<std::string> prefixes = {};
-  /// Shell patterns, without prefixes, of tensors that are no state of the model: mask buffers.
+  /// Shell patterns, without prefixes, of tensors that are no state of the model, such as mask
+  /// buffers.
   std::vector<std::string> ignored = {};
-  /// Shell patterns of the model's matrices that some programs store as their transpose. A file is
-  /// taken to store all of them alike; those that are not square tell how.
+  /// Shell patterns of the matrices that some programs store transposed. A file is assumed to store
+  /// all of them in the same way, which the shapes of those that are not square reveal.
   std::vector<std::string> transposable = {};
 };
 

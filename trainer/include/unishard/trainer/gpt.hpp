@@ -1,7 +1,7 @@
 #pragma once
-// A GPT-2: names, shapes and arithmetic of Hugging Face's GPT2Model (Conv1D weights are [in, out],
-// the head is tied to the embedding unless the configuration says otherwise), so that its
-// checkpoints convert without renaming. Blocks are units.
+// GPT-2 with the names, shapes and arithmetic of Hugging Face's GPT2Model, so that its checkpoints
+// convert without renaming: Conv1D weights are [in, out], and the head is tied to the embedding
+// unless the configuration says otherwise. Each block is a unit.
 #include "unishard/trainer/gpt_config.hpp"
 #include "unishard/trainer/sharded.hpp"
 
@@ -14,7 +14,7 @@
 
 namespace unishard::trainer {
 
-/// GPT-2's linear layer, weight [in, out].
+/// GPT-2's linear layer; its weight is [in, out].
 class Conv1DImpl : public torch::nn::Module {
  public:
   Conv1DImpl(std::int64_t in, std::int64_t out, double deviation);
@@ -61,9 +61,9 @@ class GptBlockImpl : public torch::nn::Module {
 class GptImpl : public torch::nn::Module {
  public:
   explicit GptImpl(const GptConfig& config);
-  /// Tokens [batch, time] to logits [batch, time, vocabulary].
+  /// Maps tokens [batch, time] to logits [batch, time, vocabulary].
   at::Tensor forward(const at::Tensor& tokens);
-  /// Mean cross entropy, in fp32, of predicting windows[:, 1:] from windows[:, :-1].
+  /// Returns the mean cross entropy, in fp32, of predicting windows[:, 1:] from windows[:, :-1].
   at::Tensor loss(const at::Tensor& windows);
   const GptConfig& config() const { return config_; }
 

@@ -1,19 +1,21 @@
 #pragma once
-// Turns SIGTERM, SIGINT and SIGHUP (unless it is ignored, as nohup does) into a question that the
-// training loop asks between steps. A signal handler can reach only static memory: this is the one
-// exception to the rule against it. One instance per process.
+// Lets a training loop stop between steps on SIGTERM, SIGINT or SIGHUP. SIGHUP stays ignored when
+// it was ignored before, as under nohup.
 #include "unishard/trainer/communicator.hpp"
 
 namespace unishard::trainer {
 
+/// One instance per process, because a signal handler reaches only static memory.
 class Interrupt {
  public:
-  Interrupt();   ///< installs the handlers
-  ~Interrupt();  ///< restores the former ones
+  /// Installs the handlers.
+  Interrupt();
+  /// Restores the previous handlers.
+  ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  /// Collective: whether any rank was asked to stop.
+  /// Returns true when any rank received a signal. Collective.
   bool agreed(Communicator& communicator) const;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a run must know of the folder that it saves to and resumes from, before its first step. None
-// of these functions is collective: one rank calls them and tells the others.
+// Checks of the folder that a run saves to and resumes from, before its first step. No function is
+// collective: one rank calls them and informs the others.
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -9,42 +9,43 @@
 
 namespace unishard::trainer {
 
-/// The lock of the run that saves to a folder. No tag has this name for its own lock.
+/// Lock file of the run that saves to a folder. No tag's own lock has this name.
 inline constexpr std::string_view kTrainingLockFile = ".training-lock";
 
-/// Creates `folder` and writes a small file there, which it removes again. Throws what
-/// raise_errno() does when the folder cannot be written to.
+/// Creates `folder`, then writes and removes a small file in it.
+/// Throws: what raise_errno() throws when the folder cannot be written to.
 void require_writable(Storage& storage, const Path& folder);
 
-/// Throws AlreadyExists when `folder` is another program's checkpoint or holds that program's
-/// checkpoints: saves would mix with them. Throws InvalidArgument when `folder` is one checkpoint
-/// of UniShard's and not a folder of them.
+/// Throws AlreadyExists when `folder` is or contains another program's checkpoint, because saves
+/// would mix with it. Throws InvalidArgument when `folder` is a single UniShard checkpoint instead
+/// of a folder of checkpoints.
 void require_own_folder(Storage& storage, const Path& folder);
 
-/// The tags that a run is going to save: `prefix` and the steps after `first` up to `last` that
-/// are a multiple of `interval` (0: none is), and `last`.
+/// The tags that a run will save: `prefix` followed by a step, for `last` and for every multiple of
+/// `interval` (0: none) after `first` and up to `last`.
 struct PlannedTags {
   std::string prefix;
   std::int64_t first = 0, last = 0, interval = 0;
 };
 /// Throws AlreadyExists when something in `folder` has the name of a planned tag and is not a
-/// UniShard checkpoint, or is one and `may_replace` is false, and when `latest` names something
-/// that is not UniShard's.
+/// UniShard checkpoint, or is one and `may_replace` is false, or when `latest` names something that
+/// UniShard did not write.
 void require_free_names(Storage& storage, const Path& folder, const PlannedTags& planned,
                         bool may_replace);
 
-/// Whether a run that is asked to go on from the newest checkpoint of `folder` loads one.
+/// Whether a run that resumes from the newest checkpoint of `folder` loads one.
 struct ResumeDecision {
   enum class Action : std::uint8_t { Load, StartFresh };
   Action action = Action::Load;
-  bool beside = false;      ///< a fresh start next to something: none of it may be replaced
-  std::string explanation;  ///< of a fresh start: one line
+  /// Fresh start in a folder with other content, none of which may be replaced.
+  bool beside = false;
+  std::string explanation;  ///< one line that explains a fresh start
 };
-/// A fresh start is decided where nothing ever was: no folder, nothing in it that looks like a
-/// checkpoint, or interrupted saves alone. Where something was that cannot be loaded, throws
-/// NotFound, Corrupt or AlreadyExists saying what is there and which command shows more.
-/// `fresh_beside`: such a folder is a fresh start too, unless it has a whole checkpoint.
-/// Does not check the newest checkpoint's shards unless `fresh_beside`.
+/// Decides for a fresh start when the folder is missing, contains nothing that looks like a
+/// checkpoint, or contains only interrupted saves. With `fresh_beside`, a folder without a whole
+/// checkpoint is a fresh start too. Shards are checked only with `fresh_beside`.
+/// Throws: NotFound, Corrupt or AlreadyExists, naming what is there and the command that shows
+/// more, when something is there that cannot be loaded.
 ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_beside);
 
 /// Returns a hint that says how to resume from the newest whole checkpoints beside `damaged`, a

@@ -1,14 +1,14 @@
 #pragma once
-// Sharded<M> makes a module a unit: what is gathered, reduced, released and stored together. It is
-// an M, so names of parameters do not change, and without an engine it behaves like an M.
-// M::forward takes and returns one tensor.
+// Sharded<M> makes a module a unit, whose parameters are gathered, reduced, released and stored
+// together. It derives from M, so the names of parameters do not change, and without an engine it
+// behaves like M. M::forward takes and returns one tensor.
 //
 //   blocks.push_back(Sharded<BlockImpl>(config));
 //   register_module("h0", blocks.back());
 //
-// At stage 3 a unit's parameters have memory only inside its forward and backward: touching them
-// elsewhere needs a GatheredScope. A parameter of a unit must not be shared with other modules; tie
-// parameters outside of units.
+// At stage 3 the parameters of a unit are allocated only during its forward and backward; use a
+// GatheredScope to access them elsewhere. A parameter of a unit must not be shared with other
+// modules: tie only parameters outside units.
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
@@ -24,7 +24,7 @@ struct StepContext;
 struct UnitAccess;
 }  // namespace detail
 
-/// What the engine knows of a unit.
+/// The part of a unit that the engine uses.
 class UnitBase {
  public:
   UnitBase(const UnitBase&) = delete;
@@ -33,17 +33,18 @@ class UnitBase {
 
  protected:
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  /// Before M's constructor: seeds the default generator when a ConstructionScope is alive.
+  /// Seeds the default generator, before M's constructor, when a ConstructionScope exists.
   UnitBase();
-  /// After M's constructor: shards `self` when a ConstructionScope is alive.
+  /// Shards `self`, after M's constructor, when a ConstructionScope exists.
   void finish_construction(torch::nn::Module& self);
-  /// Gathers, runs `forward`, releases, and sees to it that backward gathers again.
+  /// Gathers the parameters, runs `forward`, releases them, and makes backward gather them again.
   at::Tensor run(const at::Tensor& input, const Forward& forward);
 
  private:
   friend struct detail::UnitAccess;
   std::unique_ptr<detail::FlatUnit> flat_;
-  const detail::StepContext* context_ = nullptr;  ///< the engine's, while one is attached
+  /// The context of the engine that the unit is attached to, or null.
+  const detail::StepContext* context_ = nullptr;
   std::uint64_t index_ = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 // A file of tokens: the bytes of a text, or little-endian 16-bit numbers as nanoGPT's prepare
-// scripts write them. Sample i is the window of context + 1 tokens at i * context. Reads by
-// position, so memory does not grow with the file. Safe from several threads.
+// scripts write them. Sample i is the window of context + 1 tokens that begins at token i *
+// context. Memory does not grow with the file.
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -14,20 +14,23 @@ inline constexpr std::int64_t kByteVocabulary = 256;
 
 enum class TokenType : std::uint8_t { Bytes, UInt16 };
 
-/// UInt16 for *.bin, else Bytes.
+/// Returns UInt16 for *.bin, else Bytes.
 TokenType token_type_of(const Path& path);
 
+/// Thread-safe.
 class TokenFile {
  public:
-  /// Throws InvalidArgument when the file is shorter than one sample, or is no whole number of
+  /// Throws: InvalidArgument when the file is shorter than one sample or is not a whole number of
   /// tokens.
   TokenFile(Storage& storage, const Path& path, std::uint64_t context,
             TokenType type = TokenType::Bytes);
 
   std::uint64_t samples() const { return samples_; }
   std::uint64_t context() const { return context_; }
-  /// Pre: sample < samples() and out.size() == context() + 1. Throws InvalidArgument naming the
-  /// file and the place of a token that is not below `vocabulary`.
+  /// Reads the tokens of `sample` into `out`.
+  /// Pre: sample < samples() and out.size() == context() + 1.
+  /// Throws: InvalidArgument, naming the file and the byte, for a token that is not below
+  /// `vocabulary`.
   void read(std::uint64_t sample, std::span<std::int64_t> out,
             std::int64_t vocabulary = std::int64_t{1} << 16) const;
 
