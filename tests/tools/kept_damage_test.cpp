@@ -163,6 +163,19 @@ TEST_P(KeptDamage, IsRefusedBySeveralProcesses) {
       {"convert", damaged, temp.path() / "out", "--to", "dcp", "-w", "3", "--procs", "3"});
 }
 
+TEST_P(KeptDamage, LeavesNoFolderThatItMade) {
+  const fs::path made = temp.path() / "made";
+  expect_refused({"convert", damaged, made / "run", "--to", "native"});
+  EXPECT_FALSE(fs::exists(made));
+  expect_refused({"convert", damaged, made / "run", "--to", "deepspeed"});
+  EXPECT_FALSE(fs::exists(made));
+  expect_refused({"zero_to_fp32", damaged, made / "model" / "out.safetensors"});
+  EXPECT_FALSE(fs::exists(made));
+  fs::create_directory(made);
+  expect_refused({"zero_to_fp32", damaged, made / "model" / "out.safetensors"});
+  EXPECT_TRUE(fs::is_empty(made)) << "a folder that was there stays";
+}
+
 TEST_P(KeptDamage, WholeInputsPassAndSaySo) {
   const ProcessResult result =
       unishard({"convert", whole, temp.path() / "out", "--to", "native", "--json"});

@@ -51,7 +51,7 @@ PartialOutput::PartialOutput(Storage& storage, const Path& output, Shape shape,
       is_owner_(share.rank == 0) {
   if (!is_owner_) return;
   check_free(storage, output_, shape == Shape::Folder);
-  make_durable_directory(storage, parent_folder(output_));
+  made_folders_ = make_durable_directory(storage, parent_folder(output_));
   lock_.emplace(OutputLock::beside(storage, output_));
   check_free(storage, output_, shape == Shape::Folder);  // another writer may just have published
   remove_dead_staging(storage, parent_folder(output_), output_.filename().string());
@@ -62,6 +62,8 @@ PartialOutput::~PartialOutput() {
   if (published_ || !is_owner_) return;
   try {
     storage_.remove_tree(partial_);
+    lock_.reset();
+    remove_if_empty(storage_, made_folders_);
   } catch (...) {
     // Readers skip names with ".partial-".
   }

@@ -15,10 +15,10 @@ namespace unishard::converters {
 class PartialOutput {
  public:
   enum class Shape : std::uint8_t { File, Folder };
-  /// Creates the parent folder, locks `output` for the life of this object, removes what dead
-  /// writers of the same output left, and creates the partial folder for Shape::Folder. A link to a
-  /// folder stands for that folder. Processes other than share.rank 0 only learn the names.
-  /// Lifetime: `storage` must outlive this object.
+  /// Creates the parent folder (and removes it again where nothing is published), locks `output`
+  /// for the life of this object, removes what dead writers of the same output left, and creates
+  /// the partial folder for Shape::Folder. A link to a folder stands for that folder. Processes
+  /// other than share.rank 0 only learn the names. Lifetime: `storage` must outlive this object.
   /// Throws: AlreadyExists for an existing file, a folder that is not empty or a dangling link;
   /// Busy, naming the other writer, when another process is writing the same output.
   PartialOutput(Storage& storage, const Path& output, Shape shape, const WorkSplit& share = {});
@@ -43,6 +43,7 @@ class PartialOutput {
   const Path partial_;
   const Shape shape_;
   const bool is_owner_;
+  std::vector<Path> made_folders_;  // by the constructor, deepest first
   std::optional<OutputLock> lock_;
   bool published_ = false;
 };

@@ -189,7 +189,7 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
       options_(std::move(options)),
       staging_(staging_folder(folder_, tag_, save_id_)) {
   validate_tag(tag_);
-  make_durable_directory(storage_, folder_);
+  made_folders_ = make_durable_directory(storage_, folder_);
   if (options_.move_latest) require_own_latest(storage_, folder_);
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
   require_replaceable(storage_, folder_, tag_, options_.replace);
@@ -202,6 +202,8 @@ SaveTransaction::~SaveTransaction() {
   if (published_) return;
   try {
     storage_.remove_tree(staging_);
+    lock_.reset();
+    remove_if_empty(storage_, made_folders_);
   } catch (const std::exception&) {  // the next save of this tag removes it
   }
 }

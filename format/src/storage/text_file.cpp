@@ -20,17 +20,26 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
   return text;
 }
 
-void make_durable_directory(Storage& storage, const Path& path) {
-  std::vector<Path> parents;  // of the folders that are missing, deepest first
+std::vector<Path> make_durable_directory(Storage& storage, const Path& path) {
+  std::vector<Path> missing, parents;  // deepest first
   for (Path folder = path.has_filename() ? path : path.parent_path();
        storage.kind(folder) == EntryKind::Missing;) {
     const Path parent = folder.has_parent_path() ? folder.parent_path() : Path(".");
     if (parent == folder) break;  // a root, or ".", that the storage has no entry for
+    missing.push_back(folder);
     parents.push_back(parent);
     folder = parent;
   }
   storage.make_directory(path);
   for (const Path& parent : parents) storage.sync_directory(parent);
+  return missing;
+}
+
+void remove_if_empty(Storage& storage, const std::vector<Path>& folders) noexcept {
+  try {
+    for (const Path& folder : folders) storage.remove_directory(folder);
+  } catch (const std::exception&) {  // not empty: somebody uses it
+  }
 }
 
 Path write_beside(Storage& storage, const Path& path, std::string_view text) {

@@ -122,6 +122,7 @@ class SaveTransaction {
   const std::string tag_, save_id_;
   const CommitOptions options_;
   const Path staging_;
+  std::vector<Path> made_folders_;  // by the constructor, deepest first
   std::optional<OutputLock> lock_;
   Manifest manifest_;
   bool published_ = false;

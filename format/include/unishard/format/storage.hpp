@@ -123,7 +123,12 @@ Storage& posix_storage();
 std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_bytes);
 
 /// Does the same as Storage::make_directory(), and makes the names of the created folders durable.
-void make_durable_directory(Storage& storage, const Path& path);
+/// Returns the created folders, deepest first, for remove_if_empty().
+std::vector<Path> make_durable_directory(Storage& storage, const Path& path);
+
+/// Removes folders that were created for a result that did not come about: each in turn, up to the
+/// first that cannot be removed because it is not empty.
+void remove_if_empty(Storage& storage, const std::vector<Path>& folders) noexcept;
 
 /// Writes `text` to a new file in the same folder as `path`, named by the rules of
 /// staging_names.hpp, and syncs it. Returns its path, for a rename to `path` or for discard().
