@@ -11,6 +11,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <thread>
 
 namespace unishard::test {
@@ -418,6 +419,38 @@ TEST_F(TeamDisturbed, ACrashedJobDoesNotDisturbTheNextOfTheSameName) {
     EXPECT_EQ(result.status, 0) << result.err;
   }
   EXPECT_EQ(unishard({"diff", in_, path("out")}).status, 0);
+  EXPECT_EQ(left_behind(), std::vector<std::string>{"out"});
+}
+
+TEST_F(TeamDisturbed, TheSignalThatStoppedOneIsTheStatusOfAll) {
+  std::vector<Process> processes;
+  for (int rank = 0; rank < 3; ++rank) processes.emplace_back(slow(), torchrun(rank, 3, "job"));
+  ASSERT_TRUE(wait_until_written(processes[0]));
+  processes[1].signal(SIGINT);
+  for (Process& process : processes) {
+    const ProcessResult result = process.wait();
+    EXPECT_EQ(result.status, 128 + SIGINT) << result.err;
+  }
+  EXPECT_TRUE(fs::is_empty(path("out")));
+}
+
+// Whenever a process dies: either nothing is there and the status says so, or the result is whole
+// and the status is 0. The kill comes as soon as the tag is there, while the others still wait.
+TEST_F(TeamDisturbed, ADeathAfterThePublicationLeavesASuccess) {
+  int published = 0;
+  for (int round = 0; round < 8; ++round) {
+    fs::remove_all(path("out"));
+    Process process({kProgram, "reshard", in_, path("out"), "-w", "3", "--procs", "3"});
+    pid_t victim = 0;
+    while (process.running() && victim == 0) victim = child_with_rank(process.pid(), 1);
+    while (process.running() && !fs::exists(path("out/global_step7"))) std::this_thread::yield();
+    ::kill(victim, round % 2 == 0 ? SIGKILL : SIGTERM);
+    const ProcessResult result = process.wait();
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(unishard({"verify", path("out"), "--deep"}).status, 0);
+    published += result.err.find("complete") != std::string::npos;
+  }
+  std::cout << published << " of 8 died before the job had ended\n";
   EXPECT_EQ(left_behind(), std::vector<std::string>{"out"});
 }
 

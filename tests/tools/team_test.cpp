@@ -1,18 +1,21 @@
 // Teams whose members are threads; processes that die are in team_command_test.cpp.
 #include "team/team.hpp"
 
+#include "unishard/converters/registry.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/launch_environment.hpp"
 
 #include "team/packed_texts.hpp"
 #include "team/peer_watch.hpp"
 #include "temp_dir.hpp"
+#include "workflows/shared_output.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <fstream>
 #include <map>
 #include <thread>
@@ -126,6 +129,61 @@ TEST_F(TeamTest, PeersLearnTheCauseAndTheHint) {
       EXPECT_EQ(rank, 0u);
     }
   });
+}
+
+TEST_F(TeamTest, PeersLearnTheSignal) {
+  together(2, [&](std::uint32_t rank) {
+    TeamOptions wanted = options(rank, 2);
+    wanted.stop_signal = [rank] { return rank == 0 ? SIGINT : SIGTERM; };
+    try {
+      Team team(wanted);
+      team.agree("reading", [&] {
+        if (rank == 0) raise(ErrorCode::Cancelled, "stopped on request");
+      });
+      ADD_FAILURE() << "nothing was thrown on rank " << rank;
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.cause(), ErrorCode::Cancelled);
+      EXPECT_EQ(error.signal(), SIGINT);
+    } catch (const Error&) {
+      EXPECT_EQ(rank, 0u);
+    }
+  });
+}
+
+/// A result of one tensor that is complete and not published.
+std::unique_ptr<converters::Sink> completed_sink(const Path& path) {
+  Catalog catalog;
+  TensorInfo& tensor = catalog.tensors.emplace_back();
+  tensor.fqn = "w";
+  tensor.state = state::kWeights;
+  tensor.shape = {2};
+  auto sink = converters::make_sink(posix_storage(),
+                                    {.format = "safetensors", .path = path, .tag = {}}, catalog);
+  const std::vector<std::byte> bytes(8);
+  sink->write(0, {0, 2}, bytes);
+  const std::string seal = sink->seal();
+  sink->complete({&seal, 1});
+  return sink;
+}
+
+TEST_F(TeamTest, APublishedResultOutlivesADeath) {
+  const Path result = temp_.path() / "model.safetensors";
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    Team team(options(1, 2));
+    team.gather("");
+    ::_exit(9);  // never comes to the publication
+  }
+  const std::jthread reaper([peer] { ::waitpid(peer, nullptr, 0); });
+  Team team(options(0, 2));
+  team.gather("");
+  const auto sink = completed_sink(result);
+  EXPECT_FALSE(std::filesystem::exists(result));
+  EXPECT_NO_THROW(publish_together(team, *sink));
+  EXPECT_TRUE(std::filesystem::exists(result));
+  const auto [code, message] = thrown_by([&] { team.gather(""); });
+  EXPECT_EQ(code, ErrorCode::PeerFailed);
+  EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
 }
 
 TEST_F(TeamTest, LongWorkLearnsOfAFailureMeanwhile) {

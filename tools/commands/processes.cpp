@@ -117,16 +117,21 @@ int Processes::run_in_team(tools::TeamOptions options,
     // The second signal is often the launcher's answer to the first process that stopped.
     catch_interrupts(SecondInterrupt::Ignored);
     options.check = throw_if_interrupted;
+    options.stop_signal = interrupting_signal;
   }
   const bool is_first = options.rank == 0;
   bool has_met = false;
+  std::optional<int> done;  // the status of the work, once it is done here
   try {
     tools::Team team(std::move(options));
     has_met = true;
-    int status = 0;
-    team.agree(command.front(), [&] { status = body(team); });
-    return status;
+    team.agree(command.front(), [&] { done = body(team); });
+    return *done;
   } catch (const std::exception& error) {
+    if (is_first && done) {
+      say(fmt::format("note: {}; the result was complete by then", error.what()));
+      return *done;
+    }
     if (is_first || !has_met || cause_of(error) == ErrorCode::PeerFailed) throw;
     return status_of(error);  // rank 0 reports the error for all
   }
@@ -141,6 +146,12 @@ int Processes::launch() const {
                          std::filesystem::read_symlink("/proc/self/exe").string());
   const auto failure = tools::launch(options);
   if (!failure) return 0;
+  constexpr int kFound = 1;  // differences or damage
+  if (failure->first_rank_exit && *failure->first_rank_exit <= kFound) {
+    if (failure->rank != 0)
+      say(fmt::format("note: {} after the result was complete", failure->text()));
+    return *failure->first_rank_exit;
+  }
   if (failure->signal != 0) {
     say_error(command.front(), failure->text() + "; the other processes were stopped", {});
   }
@@ -158,7 +169,9 @@ ErrorCode cause_of(const std::exception& error) {
 
 int status_of(const std::exception& error) {
   const ErrorCode cause = cause_of(error);
-  return cause == ErrorCode::Cancelled ? 128 + interrupting_signal() : exit_status(cause);
+  if (cause != ErrorCode::Cancelled) return exit_status(cause);
+  const auto* peer = dynamic_cast<const tools::PeerError*>(&error);
+  return 128 + (peer != nullptr && peer->signal() != 0 ? peer->signal() : interrupting_signal());
 }
 
 }  // namespace unishard::cli

@@ -134,6 +134,7 @@ class Launcher {
             fmt::format("output of the ranks could not be written: {}", ::strerror(lost_output_)),
             "the ranks ran to their end");
     }
+    if (failure_) failure_->first_rank_exit = first_rank_exit_;
     return failure_;
   }
 
@@ -256,7 +257,9 @@ class Launcher {
     const RankFailure outcome{.rank = static_cast<std::uint32_t>(rank - ranks_.begin()),
                               .pid = ended.si_pid,
                               .exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0,
-                              .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0};
+                              .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                              .first_rank_exit = {}};
+    if (outcome.rank == 0 && outcome.signal == 0) first_rank_exit_ = outcome.exit_code;
     if (outcome.status() != 0 && !failure_) {
       failure_ = outcome;
       send_all(SIGTERM);
@@ -270,6 +273,7 @@ class Launcher {
   Descriptor signals_;
   std::vector<Rank> ranks_;
   std::optional<RankFailure> failure_;
+  std::optional<int> first_rank_exit_;
   std::optional<Clock::time_point> kill_at_;
   int lost_output_ = 0;  ///< error number of the first write that failed
 };

@@ -25,6 +25,8 @@ struct RankFailure {
   pid_t pid = 0;
   int exit_code = 0;
   int signal = 0;  ///< 0: it exited with exit_code
+  std::optional<int> first_rank_exit =
+      {};  ///< what rank 0 exited with; nullopt: a signal killed it
 
   /// Returns the exit status as a shell reports it: exit_code, or 128 + signal.
   int status() const { return signal != 0 ? 128 + signal : exit_code; }

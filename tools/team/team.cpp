@@ -39,9 +39,11 @@ std::string part_of(const std::string& round, std::uint32_t rank) {
 }
 std::string left_of(std::uint32_t rank) { return fmt::format("left-{}", rank); }
 
-std::string encode(ErrorCode cause, const std::string& message, const std::string& hint) {
-  return Json{{"cause", static_cast<int>(cause)}, {"message", message}, {"hint", hint}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace);
+std::string encode(ErrorCode cause, const std::string& message, const std::string& hint,
+                   int signal = 0) {
+  return Json{
+      {"cause", static_cast<int>(cause)}, {"message", message}, {"hint", hint}, {"signal", signal}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 PeerError decode(const std::string& text, const Path& path) {
@@ -50,11 +52,15 @@ PeerError decode(const std::string& text, const Path& path) {
     const bool is_text = failure.is_object() && failure.contains(key) && failure[key].is_string();
     return is_text ? failure[key].get<std::string>() : std::string();
   };
-  constexpr int kLast = static_cast<int>(ErrorCode::MemoryLimit);
-  int cause = static_cast<int>(ErrorCode::Internal);
-  if (failure.is_object() && failure.contains("cause") && failure["cause"].is_number_integer())
-    cause = std::clamp(failure["cause"].get<int>(), 0, kLast);
-  return {static_cast<ErrorCode>(cause), text_at("message"), text_at("hint")};
+  const auto number_at = [&](const char* key, int last, int otherwise) {
+    const bool is_number =
+        failure.is_object() && failure.contains(key) && failure[key].is_number_integer();
+    return is_number ? std::clamp(failure[key].get<int>(), 0, last) : otherwise;
+  };
+  constexpr int kLast = static_cast<int>(ErrorCode::MemoryLimit), kLastSignal = 127;
+  const int cause = number_at("cause", kLast, static_cast<int>(ErrorCode::Internal));
+  return {static_cast<ErrorCode>(cause), text_at("message"), text_at("hint"),
+          number_at("signal", kLastSignal, 0)};
 }
 
 }  // namespace
@@ -291,7 +297,9 @@ void Team::tell(std::string_view action, const Error& error) {
     if (error.code() != ErrorCode::PeerFailed) {
       const std::string message =
           fmt::format("{} failed on rank {}: {}", action, rank(), error.what());
-      link_->folder().put(failed_of(rank()), encode(error.code(), message, error.hint()));
+      const bool is_stopped = error.code() == ErrorCode::Cancelled && options_.stop_signal;
+      link_->folder().put(failed_of(rank()), encode(error.code(), message, error.hint(),
+                                                    is_stopped ? options_.stop_signal() : 0));
     }
     if (is_first()) link_->wait_until_left();
   } catch (const std::exception&) {  // the others find out by this process's silence

@@ -21,18 +21,24 @@ struct TeamOptions {
   std::chrono::milliseconds meet_limit = std::chrono::seconds(60);
   /// After this time without a heartbeat a process is dead.
   std::chrono::milliseconds silence_limit = std::chrono::seconds(60);
-  std::function<void()> check = {};  ///< called while waiting; may throw to stop
+  std::function<void()> check = {};       ///< called while waiting; may throw to stop
+  std::function<int()> stop_signal = {};  ///< the signal that made `check` throw Cancelled
 };
 
 /// PeerFailed because another process failed with the code `cause`.
 class PeerError : public Error {
  public:
-  PeerError(ErrorCode cause, std::string message, std::string hint)
-      : Error(ErrorCode::PeerFailed, std::move(message), std::move(hint)), cause_(cause) {}
+  PeerError(ErrorCode cause, std::string message, std::string hint, int signal = 0)
+      : Error(ErrorCode::PeerFailed, std::move(message), std::move(hint)),
+        cause_(cause),
+        signal_(signal) {}
   ErrorCode cause() const noexcept { return cause_; }
+  /// The signal that stopped the other process, where `cause` is Cancelled. 0: unknown.
+  int signal() const noexcept { return signal_; }
 
  private:
   ErrorCode cause_;
+  int signal_;
 };
 
 /// All processes call gather() and agree() in the same order, each from one thread.

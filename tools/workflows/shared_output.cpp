@@ -113,9 +113,15 @@ WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, conve
 }
 
 void publish_together(Team& team, converters::Sink& sink) {
-  team.agree("publishing the output", [&] {
-    if (team.is_first()) sink.publish();
-  });
+  bool is_published = false;
+  try {
+    team.agree("publishing the output", [&] {
+      if (team.is_first()) sink.publish();
+      is_published = team.is_first();
+    });
+  } catch (const Error&) {
+    if (!is_published) throw;  // else the result is whole, whoever dies or is stopped now
+  }
 }
 
 }  // namespace unishard::tools

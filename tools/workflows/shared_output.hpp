@@ -40,7 +40,9 @@ enum class WantDigests : std::uint8_t { No, Yes };
 WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
                              const TransferOptions& options,
                              WantDigests wants_digests = WantDigests::No);
-/// Publishes the result of write_together(). Collective.
+/// Publishes the result of write_together(). Rank 0 returns once the result has its name, even
+/// where another process has died or the job was stopped meanwhile; the team's next collective call
+/// then throws. Collective.
 void publish_together(Team& team, converters::Sink& sink);
 
 /// Calls Source::verify_reads() in processes that have read one part each. Collective.

@@ -108,6 +108,15 @@ bool holds_checkpoints(Storage& storage, const Path& folder) {
                              [](const auto& each) { return !each.format.empty(); });
 }
 
+/// A sub-folder with checkpoints of its own. One that cannot be read is none.
+bool is_run(Storage& storage, const Path& folder) {
+  try {
+    return holds_checkpoints(storage, folder);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 /// Returns every checkpoint of the folder: UniShard's by step, then the others by name.
 std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyReport& report) {
   const std::vector<converters::TagFolder> folders = converters::list_tag_folders(storage, folder);
@@ -127,7 +136,7 @@ std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyRepor
     if (std::ranges::count(chosen, tag, &Chosen::tag) > 0) continue;
     if (!format.empty()) {
       chosen.push_back({tag, format});
-    } else if (!holds_checkpoints(storage, folder / tag)) {
+    } else if (!is_run(storage, folder / tag)) {
       report.notes.push_back(fmt::format(
           "{} is no checkpoint of a known format, and was not looked at", (folder / tag).string()));
     }
@@ -248,15 +257,16 @@ struct Runs {
   std::vector<std::string> names;  ///< sub-folders that are no checkpoint, and hold some
 };
 
-/// Rank 0's answer, for all.
-Runs agree_on_runs(Storage& storage, const Path& folder, Team& team) {
+/// Rank 0's answer, for all. A folder that is a run itself is searched only where `all` is asked
+/// for.
+Runs agree_on_runs(Storage& storage, const Path& folder, bool all, Team& team) {
   std::string text;  // names end with NUL, which none of them has
   team.agree("looking for runs", [&] {
     if (!team.is_first()) return;
     text = holds_checkpoints(storage, folder) ? "+" : "-";
+    if (text == "+" && !all) return;
     for (const auto& [name, format] : converters::list_tag_folders(storage, folder)) {
-      if (format.empty() && holds_checkpoints(storage, folder / name))
-        text.append(name).append(1, '\0');
+      if (format.empty() && is_run(storage, folder / name)) text.append(name).append(1, '\0');
     }
   });
   text = team.gather(text).front();
@@ -312,7 +322,7 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
   const Path path = without_trailing_slash(given);
   if (options.tag || storage.kind(path) != EntryKind::Directory || looks_like_tag(storage, path))
     return verify_one(storage, path, options, team);
-  const Runs runs = agree_on_runs(storage, path, team);
+  const Runs runs = agree_on_runs(storage, path, options.all_tags, team);
   if (!runs.is_run_itself && !runs.names.empty() && !options.all_tags) {
     raise(ErrorCode::Unsupported,
           fmt::format("{} holds no checkpoint, but folders that do: {}", path.string(),
