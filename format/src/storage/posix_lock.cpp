@@ -5,10 +5,11 @@
 // Some network file systems apply flock() within one host only, or do not support it. The owner
 // therefore renews the file's modification time every few seconds. A process that obtains flock()
 // on a file with another owner's token concludes:
+// clang-format off
 //  - same boot id: flock() would have excluded a living owner, so the owner is dead;
 //  - another boot id, or no flock() at all: the owner is alive if the time changes while the
-//  process
-//    watches, and dead if it has not changed for kStale.
+//    process watches, and dead if it has not changed for kStale.
+// clang-format on
 #include "storage/posix_lock.hpp"
 
 #include "unishard/format/error.hpp"
