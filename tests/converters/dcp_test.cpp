@@ -2,6 +2,7 @@
 // the live model held, hostile ones, and our own through the reader.
 #include "unishard/converters/sink.hpp"
 #include "unishard/converters/source.hpp"
+#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
@@ -447,6 +448,87 @@ TEST(Dcp, EveryCutOfTheMetadataIsRefused) {
        length -= std::min<std::uintmax_t>(length, 37)) {
     std::filesystem::resize_file(folder / ".metadata", length);
     EXPECT_NE(refusal(folder), "") << length;
+  }
+}
+
+TEST(Dcp, ATensorThatTheEmbeddedCatalogLacksIsRefused) {
+  const test::TempDir work;
+  const Path folder = work.path() / "out";
+  write_dcp(MadeSource(mixed_precision_catalog()), folder, 2);
+  const Path path = folder / ".metadata";
+  std::string bytes = file_text(path);
+  // All names of the second name, of one length.
+  for (const char* name : {"model.head.weight", "head.weight"}) {
+    const std::size_t at = bytes.find(std::string("\0\0\0", 3) + name);
+    ASSERT_NE(at, std::string::npos);
+    bytes[at + 3 + std::string(name).size() - 1] = 's';
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  EXPECT_THAT(refusal(folder), testing::HasSubstr("lacks the tensor \"model.head.weighs\""));
+}
+
+/// Everything that a conversion takes from a folder, as one text.
+std::string content_of(const Path& folder) {
+  const auto source = open_dcp(posix_storage(), folder);
+  source->check({});
+  const Catalog& catalog = source->catalog();
+  std::string out =
+      fmt::format("step {} world {} stage {}\n", catalog.step, catalog.world_size, catalog.stage);
+  for (const auto& [name, section] : Catalog::sections()) {
+    if (section != &Catalog::producer)  // a version, for people
+      out += fmt::format("{} {}\n", name, (catalog.*section).dump());
+  }
+  for (const Alias& alias : catalog.aliases)
+    out += fmt::format("{} = {}\n", alias.fqn, alias.target);
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    out += fmt::format("{} {} ({}) {} {} {:016x}\n", tensor.label(), name_of(tensor.dtype),
+                       fmt::join(tensor.shape, ","), tensor.frozen, tensor.group,
+                       crc64(read_all(*source, i)));
+  }
+  return out;
+}
+
+/// Flips each bit of every `step`th byte of the metadata. Returns how many flips were refused; the
+/// others must change nothing.
+int count_refused_flips(const Path& folder, std::size_t step) {
+  const Path path = folder / ".metadata";
+  const std::string whole = file_text(path), expected = content_of(folder);
+  int refused = 0;
+  for (std::size_t at = 0; at < whole.size(); at += step) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << bit));
+      std::ofstream(path, std::ios::binary | std::ios::trunc) << damaged;
+      try {
+        EXPECT_EQ(content_of(folder), expected)
+            << "bit " << bit << " of byte " << at << ": ..."
+            << unishard::quote(whole.substr(at < 40 ? 0 : at - 40, 80));
+      } catch (const Error& error) {
+        EXPECT_NE(error.code(), ErrorCode::Internal) << error.what();
+        ++refused;
+      }
+    }
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << whole;
+  return refused;
+}
+
+TEST(Dcp, AFlippedBitOfOurMetadataIsRefusedOrChangesNothing) {
+  const test::TempDir work;
+  Catalog catalog = mixed_precision_catalog();
+  // Nothing but this number says how long the rows are of which there are none.
+  std::erase_if(catalog.tensors, [](const TensorInfo& tensor) { return tensor.fqn == "empty"; });
+  write_dcp(MadeSource(catalog), work.path() / "out", 2);
+  EXPECT_GT(count_refused_flips(work.path() / "out", 3), 1000);
+}
+
+TEST(Dcp, AFlippedBitOfTheMetadataOfOthersIsRefusedOrChangesNothing) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  for (const char* name : {"dcp_fsdp2_w2", "dcp_tp_fsdp_2x2", "old_2.1.2_dcp_dtensor_w2"}) {
+    SCOPED_TRACE(name);
+    EXPECT_GT(count_refused_flips(copy_of(work, name), 97), 100);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "unishard/format/manifest.hpp"
 
+#include "shard/chunk_geometry.hpp"
 #include "shard/tables.hpp"
 
 #include <algorithm>
@@ -34,8 +35,8 @@ void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>
     std::vector<std::vector<ChunkRow>> rows;
     for (const DataSetEntry& set : entry.data_sets) {
       auto& table = rows.emplace_back();
-      for (std::uint64_t i = 0; i < detail::chunk_count(set.padded_bytes(), manifest.chunk_bytes);
-           ++i)
+      const detail::ChunkGeometry geometry(set, manifest.chunk_bytes);
+      for (std::uint64_t i = 0; i < geometry.count(); ++i)
         table.push_back(chunk_row(bytes, set, i));
     }
     auto payload = detail::payload_extents(entry.data_sets, rows);

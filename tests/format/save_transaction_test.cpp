@@ -5,6 +5,7 @@
 #include "failure.hpp"
 #include "fault_storage.hpp"
 #include "make_checkpoint.hpp"
+#include "storage/posix_lock.hpp"
 #include "temp_dir.hpp"
 
 #include <gmock/gmock.h>
@@ -12,8 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -316,6 +319,42 @@ TEST_F(Locks, AnOwnerOnAnotherHostThatIsLongDeadIsReplaced) {
   EXPECT_EQ(storage.try_lock(file, "another").holder, "me");
 }
 
+TEST_F(Locks, AnOwnerThatDiedWithThisHostIsKnownFromTheBoot) {
+  const Kernel here{.boot = "b", .host = "node3", .booted_unix_seconds = 1000};
+  const auto died = [&](const std::string& boot, const std::string& host, std::int64_t renewed) {
+    return died_with_host({"token", boot, "process 7", host}, renewed, here);
+  };
+  EXPECT_TRUE(died("a", "node3", 999));
+  EXPECT_FALSE(died("a", "node3", 1000)) << "another host of this name shows life";
+  EXPECT_FALSE(died("a", "node4", 999));
+  EXPECT_FALSE(died("b", "node3", 999)) << "flock() decides";
+  EXPECT_FALSE(died("a", "", 999)) << "an older version's file";
+  EXPECT_FALSE(died_with_host({"token", "a", "process 7", "node3"}, 1,
+                              {.boot = "b", .host = "node3", .booted_unix_seconds = 0}));
+}
+
+TEST_F(Locks, TheFileNamesTheHost) {
+  const Path file = root() / ".out.lock";
+  const LockAttempt attempt = storage.try_lock(file, "me");
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  EXPECT_THAT(read_text(posix_storage(), file, 4096),
+              testing::EndsWith(std::string("\nme\n") + host.data() + "\n"));
+}
+
+/// The whole way, where the last boot is less than the hours ago after which every lock is dead.
+TEST_F(Locks, ALockThatIsOlderThanThisBootIsTakenOver) {
+  timespec up{};
+  ASSERT_EQ(::clock_gettime(CLOCK_BOOTTIME, &up), 0);
+  const Path file = root() / ".out.lock";
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  put(file, std::string(32, 'a') + "\nanother boot\nprocess 7 (train)\n" + host.data() + "\n");
+  fs::last_write_time(file,
+                      fs::file_time_type::clock::now() - std::chrono::seconds(up.tv_sec + 60));
+  EXPECT_NE(storage.try_lock(file, "me").lock, nullptr);
+}
+
 TEST_F(Locks, TheFileGoesWithTheLockAndALostLockLeavesTheNewOwnersFile) {
   const Path file = root() / ".out.lock";
   LockAttempt first = storage.try_lock(file, "first");
@@ -415,6 +454,53 @@ TEST_F(Retention, ADamagedCheckpointIsKeptWithANote) {
   ASSERT_EQ(result.kept.size(), 1u);
   EXPECT_EQ(result.kept[0].tag, "global_step1");
   EXPECT_THAT(result.kept[0].reason, HasSubstr("it is damaged"));
+}
+
+TEST_F(Retention, ShardsWithoutAManifestAreKeptWithANote) {
+  for (const std::int64_t step : {1, 2}) test::write_example(root(), at_step(step), storage);
+  fs::create_directory(root() / "mine");
+  fs::remove(root() / "global_step1" / kManifestFile);
+  for (const PruneResult& result : {plan_prune(storage, root(), 1), prune(storage, root(), 1)}) {
+    ASSERT_EQ(result.kept.size(), 1u);
+    EXPECT_EQ(result.kept[0].tag, "global_step1");
+    EXPECT_THAT(result.kept[0].reason, HasSubstr("manifest.json is missing"));
+    EXPECT_TRUE(result.removed.empty());
+  }
+}
+
+/// Says when a checkpoint was committed.
+void set_commit_time(const Path& tag, std::int64_t unix_seconds) {
+  Manifest manifest = read_manifest(posix_storage(), tag);
+  manifest.saved_unix_seconds = unix_seconds;
+  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
+}
+
+TEST_F(Retention, ARunThatWentBackKeepsWhatItSavedLast) {
+  for (const std::int64_t step : {10, 20, 30, 40}) {
+    test::write_example(root(), at_step(step), storage);
+    set_commit_time(root() / ("global_step" + std::to_string(step)), 1'000'000 + step);
+  }
+  // Resumed from step 10: steps 12 and 14 are on the branch that goes on.
+  CommitOptions options;
+  options.keep_last = 2;
+  test::write_example(root(), at_step(12), storage, options);
+  EXPECT_EQ(names_in(root()),
+            (std::vector<std::string>{"global_step12", "global_step40", "latest"}));
+  test::write_example(root(), at_step(14), storage, options);
+  EXPECT_EQ(names_in(root()),
+            (std::vector<std::string>{"global_step12", "global_step14", "latest"}));
+}
+
+TEST_F(Retention, WhatWasJustSavedStaysWhateverTheClockSays) {
+  for (const std::int64_t step : {1, 2}) {
+    test::write_example(root(), at_step(step), storage);
+    set_commit_time(root() / ("global_step" + std::to_string(step)), 9'000'000'000);
+  }
+  CommitOptions options;
+  options.keep_last = 1;
+  options.move_latest = false;
+  test::write_example(root(), at_step(3), storage, options);
+  EXPECT_NO_THROW(identity_of(root() / "global_step3"));
 }
 
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {

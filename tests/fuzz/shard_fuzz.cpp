@@ -6,6 +6,7 @@
 #include "fuzz.hpp"
 #include "make_checkpoint.hpp"
 #include "memory_storage.hpp"
+#include "shard/chunk_geometry.hpp"
 #include "shard/tables.hpp"
 #include "temp_dir.hpp"
 
@@ -44,7 +45,7 @@ struct Sound {
     add(entry.index_offset, entry.index_rows * detail::kIndexRowBytes);
     add(entry.names_offset, entry.names_bytes);
     for (const DataSetEntry& set : entry.data_sets) {
-      const auto chunks = detail::chunk_count(set.padded_bytes(), manifest.chunk_bytes);
+      const auto chunks = detail::ChunkGeometry(set, manifest.chunk_bytes).count();
       add(set.chunks_offset, chunks * detail::chunk_row_bytes(set.shared));
     }
   }
@@ -91,7 +92,7 @@ std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEn
   const auto file = storage.open(path);
   std::vector<std::vector<ChunkRow>> rows;
   for (const DataSetEntry& set : entry.data_sets) {
-    const std::uint64_t count = detail::chunk_count(set.padded_bytes(), chunk_bytes);
+    const std::uint64_t count = detail::ChunkGeometry(set, chunk_bytes).count();
     const std::size_t row_bytes = detail::chunk_row_bytes(set.shared);
     if (count > entry.bytes / row_bytes || set.chunks_offset > entry.bytes - count * row_bytes)
       return 0;

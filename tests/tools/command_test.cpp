@@ -5,6 +5,7 @@
 #include "program.hpp"
 #include "temp_dir.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -103,6 +104,22 @@ TEST_F(Command, InspectListsTagsWhereLatestNamesNone) {
   const ProcessResult listed = unishard({"inspect", run, "--tags"});
   EXPECT_EQ(listed.status, 0) << listed.err;
   EXPECT_TRUE(holds(listed.out, "global_step7")) << listed.out;
+  EXPECT_TRUE(holds(listed.err, "names \"global_step9\", and there is no checkpoint"))
+      << listed.err;
+  const auto json = [&](int status) {
+    const ProcessResult result = unishard({"inspect", run, "--tags", "--json"});
+    EXPECT_EQ(result.status, status) << result.err;
+    return nlohmann::json::parse(result.out);
+  };
+  EXPECT_EQ(json(0).at("tags").at(0).at("tag"), "global_step7");
+  EXPECT_EQ(json(0).at("latest"), "global_step9");
+  EXPECT_TRUE(holds(json(0).at("latest_problem"), "no checkpoint of that name"));
+  std::ofstream(temp.path() / "run/latest") << "../x";
+  EXPECT_TRUE(json(0).at("latest").is_null());
+  EXPECT_TRUE(holds(json(0).at("latest_problem"), "run/latest"));
+  std::ofstream(temp.path() / "run/latest") << "global_step7";
+  EXPECT_TRUE(json(0).at("latest_problem").is_null());
+  EXPECT_EQ(json(0).at("tag"), "global_step7");
 }
 
 TEST_F(Command, InspectReadsNoPayload) {
@@ -269,6 +286,25 @@ TEST_F(Command, DiffFindsAnotherSeed) {
   EXPECT_EQ(result.status, 1);
   EXPECT_FALSE(nlohmann::json::parse(result.out).at("differences").empty());
   EXPECT_EQ(unishard({"diff", in_, out_, "--tolerance", "1e30"}).status, 0);
+}
+
+TEST_F(Command, DiffCountsTensorsThatOneSideAloneHas) {
+  const std::string model = out_ + ".safetensors";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, model}).status, 0);
+  const ProcessResult made = unishard(
+      {"convert", model, out_ + "2.safetensors", "--to", "safetensors", "--rename", "^=other."});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const ProcessResult result = unishard({"diff", model, out_ + "2.safetensors"});
+  std::size_t only_a = 0;
+  for (std::size_t at = 0; (at = result.out.find(": only in A\n", at)) != std::string::npos; ++at)
+    ++only_a;
+  EXPECT_GT(only_a, 5u);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_TRUE(
+      holds(result.out, fmt::format("different: {0} of {0} tensors ({1} only in A, {1} only "
+                                    "in B, 0 in both)",
+                                    2 * only_a, only_a)))
+      << result.out;
 }
 
 TEST_F(Command, PruneKeepsTheNewest) {

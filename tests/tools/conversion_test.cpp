@@ -128,6 +128,31 @@ TEST_F(Conversion, TwoTensorsOfOneNameAreRefused) {
   EXPECT_THROW(plan_convert(*example, {.renames = parse_renames({".+=x"})}), Error);
 }
 
+// Each of these takes a backtracking matcher longer than the universe is old.
+TEST(ParseRenames, RulesThatBacktrackForEverAreRefused) {
+  const std::string name = std::string(60, 'a') + ".weight";
+  for (const char* from : {"(a+)+$", "(a|a)*$", "(a*)*b", "^(\\w|a)+b", "(a|aa)+#"}) {
+    const Renamer rename(parse_renames({from + std::string("=b")}));
+    try {
+      rename(name);
+      ADD_FAILURE() << from << " ended";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(quote(from)), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(quote(name)), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(ParseRenames, OrdinaryRulesApplyToTheLongestNames) {
+  const std::string name = std::string(4000, 'x') + ".10.weight";
+  const auto renamed = [&](const char* rule) { return Renamer(parse_renames({rule}))(name); };
+  EXPECT_EQ(renamed(R"(^(.*)\.(\d+)\.=$2.$1.)").substr(0, 5), "10.xx");
+  EXPECT_EQ(renamed("(x+)=y"), "y.10.weight");
+  EXPECT_EQ(renamed("[a-z]+$=bias"), std::string(4000, 'x') + ".10.bias");
+  EXPECT_THROW(renamed(".=$&$&$&"), Error) << "no name is that long";
+}
+
 TEST(ParseRenames, RefusesWhatIsNoRule) {
   EXPECT_THROW(parse_renames({"nothing"}), Error);
   EXPECT_THROW(parse_renames({"(=x"}), Error);

@@ -219,6 +219,33 @@ TEST(KeptDamageBeside, IsRefusedWhereOnlyOneParameterIsTaken) {
   EXPECT_THAT(result.err + other.err, HasSubstr(file.filename().string()));
 }
 
+/// DCP's `.metadata` has no checksum, but says every name more than once.
+TEST(KeptDamageOfNames, OfDcpMetadataIsFoundAndNotCopied) {
+  const TempDir temp;
+  write_example(temp.path() / "example");
+  const fs::path folder = temp.path() / "in";
+  ASSERT_EQ(unishard({"convert", temp.path() / "example", folder, "--to", "dcp"}).status, 0);
+  for (const std::string_view name : {"unishard.catalog", "model.wte.weight", "wte.weight"}) {
+    const std::string whole = content_of(folder / ".metadata");
+    std::string damaged = whole;
+    damaged.at(damaged.find("X" + std::string(1, static_cast<char>(name.size())) +
+                            std::string(3, '\0') + std::string(name)) +
+               8) ^= 1;
+    std::ofstream(folder / ".metadata", std::ios::binary) << damaged;
+    const ProcessResult verified = unishard({"verify", folder});
+    EXPECT_EQ(verified.status, 1) << name << verified.out << verified.err;
+    EXPECT_THAT(verified.out, HasSubstr(".metadata"));
+    for (const std::string to : {"native", "safetensors"}) {
+      const ProcessResult copied =
+          unishard({"convert", folder, temp.path() / ("out-" + to), "--to", to});
+      EXPECT_EQ(copied.status, kCorrupt) << name << copied.err;
+    }
+    EXPECT_EQ(unishard({"zero_to_fp32", folder, temp.path() / "model"}).status, kCorrupt) << name;
+    std::ofstream(folder / ".metadata", std::ios::binary) << whole;
+  }
+  EXPECT_EQ(unishard({"verify", "--deep", folder}).status, 0);
+}
+
 /// A control: formats without checksums carry damage along, and nothing else is claimed.
 TEST(KeptDamageWithoutChecksums, IsNotCalledChecked) {
   const TempDir temp;

@@ -2,8 +2,8 @@
 #include "team/team.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/launch_environment.hpp"
 
-#include "team/job.hpp"
 #include "team/packed_texts.hpp"
 #include "team/peer_watch.hpp"
 #include "temp_dir.hpp"
@@ -315,29 +315,31 @@ TEST(PackedTexts, AreWhatTheyWere) {
   }
 }
 
-Job job_in(const std::map<std::string, std::string>& variables) {
-  return read_job([&](const std::string& name) -> std::optional<std::string> {
+LaunchEnvironment job_in(const std::map<std::string, std::string>& variables) {
+  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
-  });
+  };
+  return read_launch_environment(lookup, "");
 }
 
 TEST(JobTest, IsWhatTheLauncherSays) {
-  EXPECT_EQ(job_in({}).size, 1u);
-  EXPECT_EQ(job_in({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "5"}}).size, 1u) << "a batch script";
-  const Job torchrun = job_in({{"RANK", "2"},
-                               {"WORLD_SIZE", "4"},
-                               {"LOCAL_WORLD_SIZE", "4"},
-                               {"TORCHELASTIC_RUN_ID", "abc"},
-                               {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(job_in({}).world_size, 1u);
+  EXPECT_EQ(job_in({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "5"}}).world_size, 1u)
+      << "a batch script";
+  const LaunchEnvironment torchrun = job_in({{"RANK", "2"},
+                                             {"WORLD_SIZE", "4"},
+                                             {"LOCAL_WORLD_SIZE", "4"},
+                                             {"TORCHELASTIC_RUN_ID", "abc"},
+                                             {"MASTER_PORT", "29500"}});
   EXPECT_EQ(torchrun.rank, 2u);
-  EXPECT_EQ(torchrun.size, 4u);
+  EXPECT_EQ(torchrun.world_size, 4u);
   EXPECT_TRUE(torchrun.one_host);
-  const Job mpirun = job_in({{"OMPI_COMM_WORLD_RANK", "1"},
-                             {"OMPI_COMM_WORLD_SIZE", "2"},
-                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
-                             {"PMIX_NAMESPACE", "77"}});
-  EXPECT_EQ(mpirun.launcher, "mpirun");
+  const LaunchEnvironment mpirun = job_in({{"OMPI_COMM_WORLD_RANK", "1"},
+                                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                                           {"PMIX_NAMESPACE", "77"}});
+  EXPECT_EQ(mpirun.launcher, "openmpi");
   EXPECT_EQ(mpirun.rank, 1u);
   EXPECT_FALSE(mpirun.one_host);
   const std::map<std::string, std::string> srun = {{"SLURM_PROCID", "3"},
@@ -349,7 +351,7 @@ TEST(JobTest, IsWhatTheLauncherSays) {
   next_step["SLURM_STEP_ID"] = "1";
   EXPECT_EQ(job_in(srun).rank, 3u);
   EXPECT_TRUE(job_in(srun).one_host);
-  EXPECT_NE(job_in(srun).id, job_in(next_step).id);
+  EXPECT_NE(job_in(srun).id(), job_in(next_step).id());
 }
 
 TEST(JobTest, NonsenseIsRefusedWithTheVariable) {

@@ -56,6 +56,39 @@ class VerifyAll : public testing::Test {
   const fs::path folder = temp.path() / "run";
 };
 
+TEST_F(VerifyAll, AFolderOfRunsIsVerifiedRunByRun) {
+  add("global_step7", "native");
+  add("global_step8", "deepspeed");
+  const fs::path runs = temp.path() / "runs";
+  fs::create_directories(runs / "notes");
+  std::ofstream(runs / "notes/readme.txt") << "mine";
+  fs::create_directories(runs / "a");
+  fs::create_directories(runs / "b");
+  fs::rename(folder / "global_step7", runs / "a/global_step7");
+  fs::rename(folder / "global_step8", runs / "b/global_step8");
+  std::ofstream(runs / "a/latest") << "global_step7";
+  fs::create_directory_symlink(runs, runs / "self");
+  const auto check = [&](std::vector<std::string> more, int status) {
+    more.insert(more.begin(), {"verify", runs, "--json"});
+    const ProcessResult result = unishard(more);
+    EXPECT_EQ(result.status, status) << result.out << result.err;
+    return result;
+  };
+  EXPECT_THAT(check({}, 4).err, HasSubstr("folders that do: a, b"));
+  const auto checked = [&](const std::vector<std::string>& more, int status) {
+    return tags(parse_json(check(more, status).out, "report"));
+  };
+  const auto both = UnorderedElementsAre("global_step7 native", "global_step8 deepspeed");
+  EXPECT_THAT(checked({"--all"}, 0), both);
+  EXPECT_THAT(checked({"--all", "--procs", "2"}, 0), both);
+  // Beside a checkpoint, too.
+  fs::remove(runs / "self");
+  fs::copy(runs / "a/global_step7", runs / "global_step7");
+  EXPECT_EQ(checked({"--all"}, 0).size(), 3u);
+  fs::resize_file(runs / "a/global_step7/shard-00001-of-00002.h5", 100);
+  EXPECT_EQ(parse_json(check({"--all"}, 1).out, "report")["findings"].size(), 1u);
+}
+
 TEST_F(VerifyAll, ATagThatIsALinkIsLookedAt) {
   add("global_step7", "native");
   fs::rename(folder / "global_step7", temp.path() / "elsewhere");

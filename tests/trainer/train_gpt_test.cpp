@@ -442,6 +442,57 @@ TEST_F(TrainGptFolder, ALostManifestIsNoFreshStart) {
   EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
 }
 
+TEST_F(TrainGptFolder, ADamagedCheckpointNamesTheNewestWholeOne) {
+  run_ranks(saving("c", {"--steps", "8"}), 2);
+  const auto damage = [&](const std::string& file) {
+    std::fstream stream(path("c/" + file), std::ios::in | std::ios::out | std::ios::binary);
+    const Manifest manifest = read_manifest(posix_storage(), path("c/global_step8"));
+    stream.seekp(static_cast<std::streamoff>(manifest.shards[1].data_sets[0].offset));
+    stream.put('?');
+  };
+  std::filesystem::resize_file(path("c/global_step6/shard-00000-of-00002.h5"), 5000);
+  damage("global_step8/shard-00001-of-00002.h5");
+  const auto said = [&](const std::string& resume) {
+    std::string all;
+    for (const auto& result : Ranks(saving("c", {"--steps", "10", "--resume", resume}), 2).wait()) {
+      EXPECT_NE(result.status, 0) << result.out;
+      all += result.err;
+    }
+    return all;
+  };
+  for (const std::string& resume :
+       {std::string("latest"), std::string("global_step8"), path("c")}) {
+    const std::string error = said(resume);
+    expect_in("c/global_step8/shard-00001-of-00002.h5", error);
+    expect_in("--resume " + path("c/global_step4"), error);
+    expect_in("global_step2", error);
+    EXPECT_EQ(error.find("global_step6"), std::string::npos) << error;
+  }
+  std::ofstream(path("c/global_step8/manifest.json"), std::ios::app) << "x";
+  const std::string error = said("latest");
+  expect_in("c/global_step8/manifest.json", error);
+  expect_in("--resume " + path("c/global_step4"), error);
+  EXPECT_EQ(error.find("global_step6"), std::string::npos) << error;
+  const auto on = run_ranks(saving("c", {"--steps", "5", "--resume", path("c/global_step4")}), 2);
+  expect_in("resumed global_step4 at step 4", on[0].out);
+}
+
+TEST_F(TrainGptFolder, PathsMayHoldAnyCharacter) {
+  const std::string odd = "a\nb\tc\x01 \"d\"";
+  run_ranks(saving(odd, {"--steps", "2"}), 2);
+  for (const std::string& resume : {std::string("latest"), path(odd), path(odd + "/global_step2"),
+                                    std::string("global_step2")}) {
+    const auto on = run_ranks(saving(odd, {"--steps", "2", "--resume", resume}), 2);
+    expect_in("resumed global_step2 at step 2", on[0].out);
+  }
+  const auto made =
+      run({UNISHARD_BIN "/unishard", "convert", path(odd), path("ds\n"), "--to", "deepspeed"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  run_ranks(saving("new", {"--steps", "2", "--resume", path("ds\n")}), 2);
+  expect_in("gone\\x0ax does not exist",
+            refusal(saving("new", {"--steps", "2", "--resume", path("gone\nx")})));
+}
+
 TEST_F(TrainGptFolder, AFirstSaveThatNeverCommittedIsKeptUntilOneDoes) {
   const Environment kill{{"UNISHARD_KILL_AT", "save=1,step=7,rank=0"}};
   Ranks(saving("c", {"--steps", "2", "--stage", "2"}), 2, kill).wait();

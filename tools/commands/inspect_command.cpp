@@ -19,13 +19,23 @@ struct InspectRequest {
   Resources resources;
 };
 
+/// False where the checkpoint is to be described as well: JSON of a folder whose `latest` is right.
+bool list_tags(const InspectRequest& options) {
+  const tools::Description listed = tools::describe_tags(posix_storage(), options.checkpoint);
+  if (options.json && (options.tag || listed.latest_problem.empty())) return false;
+  if (options.json) {
+    print_json(tags_json(listed));
+  } else {
+    print(tags_text(listed));
+  }
+  if (!listed.latest_problem.empty()) say(fmt::format("note: {}", listed.latest_problem));
+  return true;
+}
+
 int run(const InspectRequest& options) {
   Progress progress(options.resources.quiet);
   catch_interrupts();
-  if (options.tags && !options.json) {
-    print(tags_text(tools::describe_tags(posix_storage(), options.checkpoint)));
-    return 0;
-  }
+  if (options.tags && list_tags(options)) return 0;
   const bool needs_norm = options.view.sort == SortBy::Norm;
   tools::DescribeOptions wanted{.layout = options.view.layout,
                                 .stats = options.view.stats || needs_norm,

@@ -1,9 +1,9 @@
 #include "commands/processes.hpp"
 
 #include "unishard/format/crc64.hpp"
+#include "unishard/format/launch_environment.hpp"
 
 #include "launch/launcher.hpp"
-#include "team/job.hpp"
 #include "views/progress.hpp"
 #include "views/terminal.hpp"
 #include "workflows/native_folder.hpp"
@@ -67,11 +67,12 @@ class PrivateFolder {
 
 /// A name that all processes of a launch share, and that differs for any two launches at the same
 /// time.
-Path meeting_place(const tools::Job& job, const Processes::Work& work, const std::string& verb) {
+Path meeting_place(const LaunchEnvironment& job, const Processes::Work& work,
+                   const std::string& verb) {
   const Path target = tools::absolute_folder(work.path);
   const bool in_temporary = work.kind == Processes::Work::Kind::Reads && job.one_host;
-  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", ::geteuid(), job.launcher, job.id,
-                                      job.size, verb, target.string());
+  const std::string key = fmt::format("{}\n{}\n{}\n{}\n{}\n{}", ::geteuid(), job.launcher, job.id(),
+                                      job.world_size, verb, target.string());
   return (in_temporary ? temporary_folder() : nearest_existing(target.parent_path())) /
          (".unishard-team-" + hex64(crc64(key)));
 }
@@ -92,11 +93,12 @@ int Processes::run(const Work& work, const std::function<int(tools::Team&)>& bod
   const auto parent = environment(kTeamVariable);
   const bool is_started = count > 1 && parent.has_value();
   if (count == 0 || is_started) {
-    const tools::Job job = tools::read_job(environment);
-    options = {.rank = job.rank, .size = job.size};
+    const LaunchEnvironment job = read_launch_environment(
+        environment, "pass --procs 1 if this process is not meant to be one of several");
+    options = {.rank = job.rank, .size = job.world_size};
     if (is_started) {
       options.folder = Path(*parent) / "team";
-    } else if (job.size > 1) {
+    } else if (job.world_size > 1) {
       options.folder = meeting_place(job, work, command.front());
     }
   }

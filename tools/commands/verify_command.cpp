@@ -52,7 +52,8 @@ void add_verify(CLI::App& app, Action& action) {
   add_tag(*command, options->verify.tag);
   command->add_flag("--deep", options->verify.deep,
                     "Read and check every byte, not only the tables");
-  command->add_flag("--all", options->verify.all_tags, "Every checkpoint of the folder");
+  command->add_flag("--all", options->verify.all_tags,
+                    "Every checkpoint of the folder, and of the runs in it");
   command->add_flag("--json", options->json, "Report as JSON");
   options->processes.add_to(*command);
   options->resources.add_to(*command);

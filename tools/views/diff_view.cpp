@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace unishard::cli {
@@ -74,6 +75,21 @@ Json difference_json(const TensorDiff& found) {
   return json;
 }
 
+/// Tensors that one side alone has are not among those that were compared.
+std::string count_differences(const tools::DiffReport& report) {
+  const auto count = [&](DiffKind kind) {
+    return static_cast<std::uint64_t>(
+        std::ranges::count(report.differences, kind, &TensorDiff::kind));
+  };
+  const std::uint64_t only_a = count(DiffKind::OnlyInA), only_b = count(DiffKind::OnlyInB);
+  std::string out = fmt::format("different: {} of {} tensors", report.differences.size(),
+                                report.compared + only_a + only_b);
+  if (only_a + only_b > 0)
+    out +=
+        fmt::format(" ({} only in A, {} only in B, {} in both)", only_a, only_b, report.compared);
+  return out + "\n";
+}
+
 }  // namespace
 
 std::string diff_text(const tools::DiffReport& report) {
@@ -87,10 +103,7 @@ std::string diff_text(const tools::DiffReport& report) {
   }
   for (const std::string& line : report.information)
     out += fmt::format("info: {}\n", printable(line));
-  if (!report.same_state()) {
-    return out +
-           fmt::format("different: {} of {} tensors\n", report.differences.size(), report.compared);
-  }
+  if (!report.same_state()) return out + count_differences(report);
   const std::string how = report.by_digest == report.compared
                               ? std::string("by digests, without reading data")
                               : fmt::format("{} by digests, {} read", report.by_digest,

@@ -48,6 +48,22 @@ Json stats_json(const Stats& stats) {
           {"max", number(stats.max)}, {"norm", number(std::sqrt(stats.sum_squares))}};
 }
 
+Json tags_json(const tools::Description& description) {
+  const auto problem_json = [](const std::string& problem) {
+    return problem.empty() ? Json(nullptr) : Json(problem);
+  };
+  Json tags = Json::array();
+  for (const TagEntry& entry : description.tags) {
+    tags.push_back({{"tag", entry.tag},
+                    {"step", entry.step},
+                    {"saved_unix_seconds", entry.saved_unix_seconds},
+                    {"problem", problem_json(entry.problem)}});
+  }
+  return {{"latest", optional_json(description.latest)},
+          {"latest_problem", problem_json(description.latest_problem)},
+          {"tags", std::move(tags)}};
+}
+
 Json inspect_json(const tools::Description& description, const InspectView& view) {
   const Catalog& catalog = description.catalog;
   const bool is_native = !description.shards.empty(), is_run = description.is_run();
@@ -61,16 +77,8 @@ Json inspect_json(const tools::Description& description, const InspectView& view
       {"identity", optional_json(description.identity)},
       {"saved_unix_seconds", is_native ? Json(description.saved_unix_seconds) : Json(nullptr)},
       {"parameters", catalog.parameter_count()},
-      {"bytes", catalog.stored_bytes()},
-      {"latest", optional_json(description.latest)}};
-  Json tags = Json::array();
-  for (const TagEntry& entry : description.tags) {
-    tags.push_back({{"tag", entry.tag},
-                    {"step", entry.step},
-                    {"saved_unix_seconds", entry.saved_unix_seconds},
-                    {"problem", entry.problem.empty() ? Json(nullptr) : Json(entry.problem)}});
-  }
-  json["tags"] = std::move(tags);
+      {"bytes", catalog.stored_bytes()}};
+  json.update(tags_json(description));
   Json shards = Json::array();
   for (const auto& shard : description.shards) {
     shards.push_back({{"file", shard.file},

@@ -22,6 +22,8 @@ struct InspectView {
 std::string inspect_text(const tools::Description& description, const InspectView& view);
 std::string layout_text(const tools::Description& description, const InspectView& view);
 std::string tags_text(const tools::Description& description);
+/// The part of inspect_json() that describe_tags() knows.
+Json tags_json(const tools::Description& description);
 
 /// Returns JSON by the schema in tools/README.md. Versions may add keys, but never remove or change
 /// them.

@@ -94,21 +94,32 @@ ConversionResult Conversion::run(const TransferOptions& transfer) {
   observer.end();
   ConversionResult result{.input = written.input};
   compare(written, transfer, result);
-  if (result.different.empty()) publish_together(team_, *shared_.sink);
+  if (is_equal(result)) publish_together(team_, *shared_.sink);
   return result;
+}
+
+/// The first process decides for all.
+bool Conversion::is_equal(const ConversionResult& result) {
+  return team_.gather(result.different.empty() ? "equal" : "different").front() == "equal";
 }
 
 void Conversion::compare(const WrittenOutput& written, const TransferOptions& transfer,
                          ConversionResult& result) {
   if (options_.read_back == ReadBack::None) return;
-  const auto staged =
-      converters::open_source_as(posix_storage(), options_.output.format, written.staged);
+  const auto open = [&] {
+    return converters::open_source_as(posix_storage(), options_.output.format, written.staged);
+  };
   if (options_.read_back == ReadBack::Recorded) {
-    result.identity = identity(staged->catalog());
-    if (result.identity != identity(plan_.target))
-      result.different = differing(plan_.target, staged->catalog());
+    team_.agree("comparing the output", [&] {
+      if (!team_.is_first()) return;
+      const auto staged = open();
+      result.identity = identity(staged->catalog());
+      if (result.identity != identity(plan_.target))
+        result.different = differing(plan_.target, staged->catalog());
+    });
     return;
   }
+  const auto staged = open();
   transfer.observer->begin("check", plan_.target.stored_bytes() / team_.size());
   auto [expected, source_tensors] = expected_digests(source_, plan_, written.digests);
   add_digests(source_, source_tensors, transfer, team_, expected);

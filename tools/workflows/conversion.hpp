@@ -39,10 +39,11 @@ struct ConversionNotes {
   std::vector<std::string> lines() const;
 };
 
+/// With ReadBack::Recorded only the first process of the team has `different` and `identity`.
 struct ConversionResult {
   converters::InputCheck input;
   std::vector<std::string> different = {};   ///< tensors that are not as they were in the source
-  std::optional<std::string> identity = {};  ///< of the result; with ReadBack::Recorded only
+  std::optional<std::string> identity = {};  ///< of the result, with ReadBack::Recorded
 };
 
 /// One result that all processes of a team write.
@@ -74,6 +75,7 @@ class Conversion {
  private:
   void compare(const WrittenOutput& written, const TransferOptions& transfer,
                ConversionResult& result);
+  bool is_equal(const ConversionResult& result);
 
   Team& team_;
   converters::Source& source_;

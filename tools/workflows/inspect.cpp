@@ -37,8 +37,8 @@ void read_tags(Storage& storage, const Path& folder, Description& out) {
   out.tags = list_tags(storage, folder);
   try {
     out.latest = read_latest(storage, folder);
-  } catch (const Error&) {
-    // `verify` reports a damaged `latest`; it says nothing about the checkpoints.
+  } catch (const Error& error) {
+    out.latest_problem = error.what();  // it says nothing about the checkpoints
   }
 }
 
@@ -100,6 +100,10 @@ Description describe_tags(Storage& storage, const Path& path) {
   for (const auto& [tag, format] : converters::list_nested_checkpoints(storage, folder)) {
     if (format != "native")
       out.tags.push_back({tag, 0, 0, fmt::format("in the format {}", format)});
+  }
+  if (out.latest && std::ranges::find(out.tags, *out.latest, &TagEntry::tag) == out.tags.end()) {
+    out.latest_problem = fmt::format("{} names {}, and there is no checkpoint of that name",
+                                     (folder / kLatestFile).string(), quote(*out.latest));
   }
   return out;
 }

@@ -33,6 +33,7 @@ struct Description {
   Path path;                          ///< the tag's folder, or the file or folder of another format
   std::string tag;                    ///< empty when the format has no tags
   std::optional<std::string> latest;  ///< tag that `latest` in the parent folder names
+  std::string latest_problem;         ///< why `latest` names no checkpoint; empty when it does
   std::vector<TagEntry> tags;         ///< tags in the parent folder
   std::int64_t saved_unix_seconds = 0;
   Catalog catalog;
@@ -48,9 +49,9 @@ struct Description {
   bool is_run() const;
 };
 
-/// Returns `tags` and `latest` of the folder `path`, or of the folder that contains the checkpoint
-/// `path`. Opens no checkpoint, so it works when `latest` or a checkpoint is damaged.
-/// TagEntry::problem names a checkpoint of another format.
+/// Returns `tags`, `latest` and `latest_problem` of the folder `path`, or of the folder that
+/// contains the checkpoint `path`. Opens no checkpoint, so it works when `latest` or a checkpoint
+/// is damaged. TagEntry::problem names a checkpoint of another format.
 Description describe_tags(Storage& storage, const Path& path);
 
 /// Throws: what open_source() throws.

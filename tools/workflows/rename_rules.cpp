@@ -1,12 +1,14 @@
 #include "workflows/rename_rules.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 namespace unishard::tools {
@@ -51,14 +53,89 @@ std::string rules_text(const Path& path) {
   return text;
 }
 
+/// How often an expression may look at the characters of one name. An ordinary one looks at all of
+/// them from each of them; one that tries the same characters over and over takes for ever.
+std::uint64_t allowed_steps(std::size_t name_bytes) {
+  constexpr std::uint64_t kLooks = 16, kSpare = 10'000'000;
+  return kSpare + kLooks * name_bytes * name_bytes;
+}
+
+struct TooManySteps {};
+
+/// An iterator over characters. All iterators over a text count down together, with each look.
+class CountedCharacter {
+ public:
+  using iterator_category = std::bidirectional_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountedCharacter() = default;
+  CountedCharacter(const char* at, std::uint64_t* left) : at_(at), left_(left) {}
+
+  reference operator*() const {
+    count();
+    return *at_;
+  }
+  CountedCharacter& operator++() {
+    ++at_;
+    return *this;
+  }
+  CountedCharacter operator++(int) { return {at_++, left_}; }
+  CountedCharacter& operator--() {
+    --at_;
+    return *this;
+  }
+  CountedCharacter operator--(int) { return {at_--, left_}; }
+  bool operator==(const CountedCharacter& other) const {
+    count();
+    return at_ == other.at_;
+  }
+
+ private:
+  void count() const {
+    if (left_ != nullptr && (*left_)-- == 0) throw TooManySteps();
+  }
+
+  const char* at_ = nullptr;
+  std::uint64_t* left_ = nullptr;
+};
+
+/// std::regex backtracks, and has no limit of its own.
+std::string replace_all(const std::string& fqn, const std::regex& from, const RenameRule& rule) {
+  std::uint64_t left = allowed_steps(fqn.size());
+  std::string out;
+  try {
+    std::regex_replace(std::back_inserter(out), CountedCharacter(fqn.data(), &left),
+                       CountedCharacter(fqn.data() + fqn.size(), &left), from, rule.to);
+  } catch (const TooManySteps&) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--rename: {} takes too long to match {}", unishard::quote(rule.from),
+                      unishard::quote(fqn)),
+          "the expression can match the same text in too many ways: write it without a repetition "
+          "inside a repetition, such as (a+)+");
+  }
+  return out;
+}
+
 }  // namespace
 
-Renamer::Renamer(const std::vector<RenameRule>& rules) {
-  for (const RenameRule& rule : rules) rules_.emplace_back(std::regex(rule.from), rule.to);
+Renamer::Renamer(const std::vector<RenameRule>& rules) : rules_(rules) {
+  for (const RenameRule& rule : rules) expressions_.emplace_back(rule.from);
 }
 
 std::string Renamer::operator()(std::string fqn) const {
-  for (const auto& [from, to] : rules_) fqn = std::regex_replace(fqn, from, to);
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    std::string renamed = replace_all(fqn, expressions_[i], rules_[i]);
+    if (renamed.size() > limits::kNameBytes && renamed.size() > fqn.size()) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("--rename: {} makes a name of {} bytes from {}; {} are possible",
+                        unishard::quote(rules_[i].from), renamed.size(), unishard::quote(fqn),
+                        limits::kNameBytes));
+    }
+    fqn = std::move(renamed);
+  }
   return fqn;
 }
 

@@ -21,10 +21,13 @@ std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts);
 class Renamer {
  public:
   explicit Renamer(const std::vector<RenameRule>& rules);
+  /// Throws: InvalidArgument naming rule and name where a rule backtracks without end, or makes a
+  /// name longer than any may be.
   std::string operator()(std::string fqn) const;
 
  private:
-  std::vector<std::pair<std::regex, std::string>> rules_;
+  std::vector<RenameRule> rules_;
+  std::vector<std::regex> expressions_;  ///< of the rules
 };
 
 }  // namespace unishard::tools

@@ -6,6 +6,9 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "containers/pickle_opcodes.hpp"
+#include "containers/pickle_text.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,110 +24,6 @@ constexpr std::uint64_t kMemoSlack = 65536;
 /// Longest decimal number that is parsed.
 constexpr std::size_t kDecimalDigits = 20;
 
-/// Length of the UTF-8 sequence at `text`, surrogates allowed (Python writes lone ones so); 0 when
-/// bad.
-std::size_t sequence_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  if (lead == 0xe0 && byte(1) < 0xa0) return 0;
-  if (lead == 0xf0 && byte(1) < 0x90) return 0;
-  if (lead == 0xf4 && byte(1) > 0x8f) return 0;
-  return length;
-}
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
-bool is_ascii(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  const auto put = [&](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xc0 | (code >> 6));
-  } else {
-    if (code < 0x10000) {
-      put(0xe0 | (code >> 12));
-    } else {
-      put(0xf0 | (code >> 18));
-      put(0x80 | ((code >> 12) & 0x3f));
-    }
-    put(0x80 | ((code >> 6) & 0x3f));
-  }
-  put(0x80 | (code & 0x3f));
-}
-
-/// The code that the `digits` hexadecimal digits at the start of `text` spell.
-std::optional<std::uint32_t> hex_code(std::string_view text, std::size_t digits) {
-  std::uint32_t code = 0;
-  if (text.size() < digits) return std::nullopt;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, code, 16);
-  if (error != std::errc() || end != text.data() + digits || code > 0x10ffff) return std::nullopt;
-  return code;
-}
-
-/// What a Python 2 string literal (opcode STRING) means; nullopt when it is not one.
-std::optional<std::string> unquote(std::string_view line) {
-  if (line.size() < 2 || line.front() != line.back() ||
-      (line.front() != '\'' && line.front() != '"')) {
-    return std::nullopt;
-  }
-  line = line.substr(1, line.size() - 2);
-  std::string out;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    if (line[i] != '\\') {
-      out.push_back(line[i]);
-      continue;
-    }
-    if (++i == line.size()) return std::nullopt;
-    constexpr std::string_view escapes = "nrtabfv0\\'\"";
-    constexpr std::string_view meanings("\n\r\t\a\b\f\v\0\\'\"", 11);
-    if (line[i] == 'x') {
-      const auto code = hex_code(line.substr(i + 1), 2);
-      if (!code) return std::nullopt;
-      out.push_back(static_cast<char>(*code));
-      i += 2;
-    } else if (const std::size_t known = escapes.find(line[i]); known != std::string_view::npos) {
-      out.push_back(meanings[known]);
-    } else {
-      return std::nullopt;
-    }
-  }
-  return out;
-}
-
-/// What opcode UNICODE's line means: raw, but for \uXXXX and \UXXXXXXXX; other bytes are Latin-1.
-std::optional<std::string> raw_unicode(std::string_view line) {
-  std::string out;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const char next = i + 1 < line.size() ? line[i + 1] : '\0';
-    if (line[i] != '\\' || (next != 'u' && next != 'U')) {
-      append_utf8(out, static_cast<unsigned char>(line[i]));
-      continue;
-    }
-    const std::size_t digits = next == 'u' ? 4 : 8;
-    const auto code = hex_code(line.substr(i + 2), digits);
-    if (!code) return std::nullopt;
-    append_utf8(out, *code);
-    i += 1 + digits;
-  }
-  return out;
-}
-
 }  // namespace
 
 class PickleMachine {
@@ -135,7 +34,7 @@ class PickleMachine {
   }
 
   void run() {
-    while (step(take_byte())) {
+    while (step(take_opcode())) {
     }
     p_.consumed_ = at_;
   }
@@ -155,9 +54,9 @@ class PickleMachine {
     at_ += count;
     return out;
   }
-  std::uint8_t take_byte() {
+  Opcode take_opcode() {
     op_at_ = at_;
-    return static_cast<std::uint8_t>(take(1)[0]);
+    return static_cast<Opcode>(take(1)[0]);
   }
   template <class T>
   T number() {
@@ -208,7 +107,7 @@ class PickleMachine {
     return make(kind, offset, static_cast<std::uint32_t>(text.size()));
   }
   NodeId make_str(std::string_view text) {
-    if (!is_utf8(text)) fail("a str that is not UTF-8");
+    if (!is_pickle_utf8(text)) fail("a str that is not UTF-8");
     return make_text(NodeKind::Str, text);
   }
   NodeId make_python2_str(std::string_view text) {
@@ -245,7 +144,7 @@ class PickleMachine {
   }
   NodeId make_global(std::string_view module, std::string_view name) {
     if (module.size() + name.size() > limits::kNameBytes) fail("a name that is too long");
-    if (!is_utf8(module) || !is_utf8(name)) fail("a name that is not UTF-8");
+    if (!is_pickle_utf8(module) || !is_pickle_utf8(name)) fail("a name that is not UTF-8");
     return make_decoded(NodeKind::Global, fmt::format("{}.{}", module, name));
   }
   NodeId make_object(NodeId callable, NodeId args) {
@@ -397,12 +296,12 @@ class PickleMachine {
     return index;
   }
 
-  bool step(std::uint8_t op);
-  bool step_value(std::uint8_t op);
-  bool step_text(std::uint8_t op);
-  bool step_container(std::uint8_t op);
-  bool step_object(std::uint8_t op);
-  bool step_memo(std::uint8_t op);
+  bool step(Opcode op);
+  bool step_value(Opcode op);
+  bool step_text(Opcode op);
+  bool step_container(Opcode op);
+  bool step_object(Opcode op);
+  bool step_memo(Opcode op);
   void pop_one();
 
   Pickle& p_;
@@ -413,177 +312,217 @@ class PickleMachine {
   std::vector<std::size_t> marks_;
 };
 
-bool PickleMachine::step(std::uint8_t op) {
-  if (op == '.') {
+bool PickleMachine::step(Opcode op) {
+  if (op == Opcode::Stop) {
     p_.root_ = pop();
     if (!stack_.empty() || !marks_.empty()) fail("values are left on the stack at STOP");
     return false;
   }
   if (step_value(op) || step_text(op) || step_container(op) || step_object(op) || step_memo(op))
     return true;
-  if (op >= 0x82 && op <= 0x84) {
+  if (op == Opcode::Ext1 || op == Opcode::Ext2 || op == Opcode::Ext4) {
     raise(ErrorCode::Unsupported,
           fmt::format("{}: byte {}: the pickle uses the extension registry", p_.what_, op_at_));
   }
-  if (op == 0x97 || op == 0x98) {
+  if (op == Opcode::NextBuffer || op == Opcode::ReadOnlyBuffer) {
     raise(ErrorCode::Unsupported,
           fmt::format("{}: byte {}: the pickle keeps buffers outside itself", p_.what_, op_at_));
   }
-  fail(fmt::format("unknown opcode 0x{:02x}", op));
+  fail(fmt::format("unknown opcode 0x{:02x}", static_cast<unsigned>(op)));
 }
 
-bool PickleMachine::step_value(std::uint8_t op) {
+bool PickleMachine::step_value(Opcode op) {
   switch (op) {
-    case 'N':
-      return push(make(NodeKind::None)), true;
-    case 0x88:
-    case 0x89:
-      return push(make(NodeKind::Bool, op == 0x88 ? 1u : 0u)), true;
-    case 'K':
-      return push(make_int(number<std::uint8_t>())), true;
-    case 'M':
-      return push(make_int(number<std::uint16_t>())), true;
-    case 'J':
-      return push(make_int(number<std::int32_t>())), true;
-    case 0x8a:
-      return push(make_long(take(number<std::uint8_t>()))), true;
-    case 0x8b:
-      return push(make_long(take(length32()))), true;
-    case 'I': {
+    case Opcode::None:
+      push(make(NodeKind::None));
+      break;
+    case Opcode::NewTrue:
+    case Opcode::NewFalse:
+      push(make(NodeKind::Bool, op == Opcode::NewTrue ? 1u : 0u));
+      break;
+    case Opcode::BinInt1:
+      push(make_int(number<std::uint8_t>()));
+      break;
+    case Opcode::BinInt2:
+      push(make_int(number<std::uint16_t>()));
+      break;
+    case Opcode::BinInt:
+      push(make_int(number<std::int32_t>()));
+      break;
+    case Opcode::Long1:
+      push(make_long(take(number<std::uint8_t>())));
+      break;
+    case Opcode::Long4:
+      push(make_long(take(length32())));
+      break;
+    case Opcode::Int: {
       const std::string_view text = line();
       const bool is_bool = text == "00" || text == "01";
-      return push(is_bool ? make(NodeKind::Bool, text == "01" ? 1u : 0u) : make_decimal(text)),
-             true;
+      push(is_bool ? make(NodeKind::Bool, text == "01" ? 1u : 0u) : make_decimal(text));
+      break;
     }
-    case 'L': {
+    case Opcode::Long: {
       std::string_view text = line();
       if (text.ends_with('L')) text.remove_suffix(1);
-      return push(make_decimal(text)), true;
+      push(make_decimal(text));
+      break;
     }
-    case 'G':
-      return push(make(NodeKind::Float, __builtin_bswap64(number<std::uint64_t>()))), true;
-    case 'F':
-      return push(make_float_line(line())), true;
+    case Opcode::BinFloat:
+      push(make(NodeKind::Float, __builtin_bswap64(number<std::uint64_t>())));
+      break;
+    case Opcode::Float:
+      push(make_float_line(line()));
+      break;
     default:
       return false;
   }
+  return true;
 }
 
-bool PickleMachine::step_text(std::uint8_t op) {
+bool PickleMachine::step_text(Opcode op) {
   const auto push_text = [&](NodeKind kind_of_text, std::uint64_t length) {
     const std::string_view text = take(length);
     push(kind_of_text == NodeKind::Str ? make_str(text) : make_text(kind_of_text, text));
     return true;
   };
   switch (op) {
-    case 'X':
+    case Opcode::BinUnicode:
       return push_text(NodeKind::Str, number<std::uint32_t>());
-    case 0x8c:
+    case Opcode::ShortBinUnicode:
       return push_text(NodeKind::Str, number<std::uint8_t>());
-    case 0x8d:
+    case Opcode::BinUnicode8:
       return push_text(NodeKind::Str, number<std::uint64_t>());
-    case 'B':
+    case Opcode::BinBytes:
       return push_text(NodeKind::Bytes, number<std::uint32_t>());
-    case 'C':
+    case Opcode::ShortBinBytes:
       return push_text(NodeKind::Bytes, number<std::uint8_t>());
-    case 0x8e:
-    case 0x96:
+    case Opcode::BinBytes8:
+    case Opcode::ByteArray8:
       return push_text(NodeKind::Bytes, number<std::uint64_t>());
-    case 'U':
-      return push(make_python2_str(take(number<std::uint8_t>()))), true;
-    case 'T':
-      return push(make_python2_str(take(length32()))), true;
-    case 'S': {
+    case Opcode::ShortBinString:
+      push(make_python2_str(take(number<std::uint8_t>())));
+      break;
+    case Opcode::BinString:
+      push(make_python2_str(take(length32())));
+      break;
+    case Opcode::String: {
       const auto text = unquote(line());
       if (!text) fail("a string literal that does not parse");
-      return push(make_decoded(is_ascii(*text) ? NodeKind::Str : NodeKind::Bytes, *text)), true;
+      push(make_decoded(is_ascii(*text) ? NodeKind::Str : NodeKind::Bytes, *text));
+      break;
     }
-    case 'V': {
+    case Opcode::Unicode: {
       const auto text = raw_unicode(line());
       if (!text) fail("a unicode literal that does not parse");
-      return push(make_decoded(NodeKind::Str, *text)), true;
+      push(make_decoded(NodeKind::Str, *text));
+      break;
     }
     default:
       return false;
   }
+  return true;
 }
 
-bool PickleMachine::step_container(std::uint8_t op) {
+bool PickleMachine::step_container(Opcode op) {
   switch (op) {
-    case '(':
+    case Opcode::Mark:
       charge(sizeof(std::size_t));
-      return marks_.push_back(stack_.size()), true;
-    case ')':
-      return push(make(NodeKind::Tuple)), true;
-    case 0x85:
-    case 0x86:
-    case 0x87:
-      return push_tuple(op - 0x84u), true;
-    case 't':
-      return push(make_tuple(pop_mark())), true;
-    case ']':
-      return push(make(NodeKind::List)), true;
-    case 'l':
-      return push(make_tuple(pop_mark(), NodeKind::List)), true;
-    case '}':
-      return push(make(NodeKind::Dict)), true;
-    case 'd': {
+      marks_.push_back(stack_.size());
+      break;
+    case Opcode::EmptyTuple:
+      push(make(NodeKind::Tuple));
+      break;
+    case Opcode::Tuple1:
+    case Opcode::Tuple2:
+    case Opcode::Tuple3:
+      push_tuple(static_cast<std::size_t>(op) - static_cast<std::size_t>(Opcode::Tuple1) + 1);
+      break;
+    case Opcode::Tuple:
+      push(make_tuple(pop_mark()));
+      break;
+    case Opcode::EmptyList:
+      push(make(NodeKind::List));
+      break;
+    case Opcode::List:
+      push(make_tuple(pop_mark(), NodeKind::List));
+      break;
+    case Opcode::EmptyDict:
+      push(make(NodeKind::Dict));
+      break;
+    case Opcode::Dict: {
       const std::vector<NodeId> pairs = pop_mark();
       push(make(NodeKind::Dict));
-      return set_items_of_top(pairs), true;
+      set_items_of_top(pairs);
+      break;
     }
-    case 0x8f:
-      return push(make(NodeKind::Set)), true;
-    case 0x91:
-      return push(make_tuple(pop_mark(), NodeKind::Set)), true;
-    case 'a': {
+    case Opcode::EmptySet:
+      push(make(NodeKind::Set));
+      break;
+    case Opcode::FrozenSet:
+      push(make_tuple(pop_mark(), NodeKind::Set));
+      break;
+    case Opcode::Append: {
       const NodeId item = pop();
-      return append_to_top(std::span(&item, 1), false), true;
+      append_to_top(std::span(&item, 1), false);
+      break;
     }
-    case 'e':
-    case 0x90: {
+    case Opcode::Appends:
+    case Opcode::AddItems: {
       const std::vector<NodeId> items = pop_mark();
-      return append_to_top(items, op == 0x90), true;
+      append_to_top(items, op == Opcode::AddItems);
+      break;
     }
-    case 's': {
+    case Opcode::SetItem: {
       const NodeId value = pop(), key = pop();
       const NodeId pair[2] = {key, value};
-      return set_items_of_top(pair), true;
+      set_items_of_top(pair);
+      break;
     }
-    case 'u': {
+    case Opcode::SetItems: {
       const std::vector<NodeId> pairs = pop_mark();
-      return set_items_of_top(pairs), true;
+      set_items_of_top(pairs);
+      break;
     }
     default:
       return false;
   }
+  return true;
 }
 
-bool PickleMachine::step_object(std::uint8_t op) {
+bool PickleMachine::step_object(Opcode op) {
   switch (op) {
-    case 'c': {
+    case Opcode::Global: {
       const std::string_view module = line();
-      return push(make_global(module, line())), true;
+      push(make_global(module, line()));
+      break;
     }
-    case 0x93:
-      return stack_global(), true;
-    case 'R':
-    case 0x81:
-      return call(), true;
-    case 0x92:
-      return call_with_keywords(), true;
-    case 'b':
-      return build(), true;
-    case 'i':
-    case 'o':
-      return instantiate(op == 'o'), true;
-    case 'Q':
-      return push_persistent(pop()), true;
-    case 'P':
-      return push_persistent(make_python2_str(line())), true;
+    case Opcode::StackGlobal:
+      stack_global();
+      break;
+    case Opcode::Reduce:
+    case Opcode::NewObj:
+      call();
+      break;
+    case Opcode::NewObjEx:
+      call_with_keywords();
+      break;
+    case Opcode::Build:
+      build();
+      break;
+    case Opcode::Inst:
+    case Opcode::Obj:
+      instantiate(op == Opcode::Obj);
+      break;
+    case Opcode::BinPersId:
+      push_persistent(pop());
+      break;
+    case Opcode::PersId:
+      push_persistent(make_python2_str(line()));
+      break;
     default:
       return false;
   }
+  return true;
 }
 
 void PickleMachine::pop_one() {
@@ -594,38 +533,49 @@ void PickleMachine::pop_one() {
   }
 }
 
-bool PickleMachine::step_memo(std::uint8_t op) {
+bool PickleMachine::step_memo(Opcode op) {
   switch (op) {
-    case 0x80:
+    case Opcode::Proto:
       if (number<std::uint8_t>() > 5) fail("a protocol above 5");
       return true;
-    case 0x95:
+    case Opcode::Frame:
       if (number<std::uint64_t>() > p_.bytes_.size() - at_)
         fail("a frame that ends after the file");
       return true;
-    case '0':
-      return pop_one(), true;
-    case '1':
-      return pop_mark(), true;
-    case '2':
-      return push(top()), true;
-    case 'q':
-      return remember(number<std::uint8_t>()), true;
-    case 'r':
-      return remember(number<std::uint32_t>()), true;
-    case 'p':
-      return remember(memo_line()), true;
-    case 0x94:
-      return remember(memo_entries_), true;
-    case 'h':
-      return recall(number<std::uint8_t>()), true;
-    case 'j':
-      return recall(number<std::uint32_t>()), true;
-    case 'g':
-      return recall(memo_line()), true;
+    case Opcode::Pop:
+      pop_one();
+      break;
+    case Opcode::PopMark:
+      pop_mark();
+      break;
+    case Opcode::Dup:
+      push(top());
+      break;
+    case Opcode::BinPut:
+      remember(number<std::uint8_t>());
+      break;
+    case Opcode::LongBinPut:
+      remember(number<std::uint32_t>());
+      break;
+    case Opcode::Put:
+      remember(memo_line());
+      break;
+    case Opcode::Memoize:
+      remember(memo_entries_);
+      break;
+    case Opcode::BinGet:
+      recall(number<std::uint8_t>());
+      break;
+    case Opcode::LongBinGet:
+      recall(number<std::uint32_t>());
+      break;
+    case Opcode::Get:
+      recall(memo_line());
+      break;
     default:
       return false;
   }
+  return true;
 }
 
 std::unique_ptr<Pickle> Pickle::parse(std::string bytes, std::string_view what,

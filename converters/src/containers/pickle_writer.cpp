@@ -55,35 +55,38 @@ std::string_view storage_class(DType dtype) {
 
 }  // namespace
 
-PickleWriter::PickleWriter() { out_ = "\x80\x02"; }
-
 template <class T>
 void PickleWriter::raw(T value) {
   out_.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-void PickleWriter::none() { op('N'); }
-void PickleWriter::boolean(bool value) { op(value ? '\x88' : '\x89'); }
+PickleWriter::PickleWriter() {
+  op(Opcode::Proto);
+  raw(std::uint8_t{2});
+}
+
+void PickleWriter::none() { op(Opcode::None); }
+void PickleWriter::boolean(bool value) { op(value ? Opcode::NewTrue : Opcode::NewFalse); }
 
 void PickleWriter::integer(std::int64_t value) {
   if (std::in_range<std::int32_t>(value)) {
-    op('J');
+    op(Opcode::BinInt);
     return raw(static_cast<std::int32_t>(value));
   }
-  op('\x8a');
+  op(Opcode::Long1);
   raw(std::uint8_t{8});
   raw(value);
 }
 
 void PickleWriter::real(double value) {
-  op('G');
+  op(Opcode::BinFloat);
   raw(__builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
 }
 
 void PickleWriter::put_text(std::string_view text) {
   if (text.size() > std::numeric_limits<std::uint32_t>::max())
     raise(ErrorCode::Unsupported, "a text of 4 GiB or more");
-  op('X');
+  op(Opcode::BinUnicode);
   raw(static_cast<std::uint32_t>(text.size()));
   out_ += text;
 }
@@ -92,18 +95,18 @@ void PickleWriter::put_text(std::string_view text) {
 void PickleWriter::str(std::string_view utf8) {
   const std::string key = fmt::format("s{}", utf8);
   if (const auto found = memo_.find(key); found != memo_.end()) {
-    op('j');
+    op(Opcode::LongBinGet);
     return raw(found->second);
   }
   put_text(utf8);
-  op('r');
+  op(Opcode::LongBinPut);
   raw(static_cast<std::uint32_t>(memo_.size()));
   memo_.emplace(key, static_cast<std::uint32_t>(memo_.size()));
 }
 
 void PickleWriter::long_integer(std::string_view bytes) {
   if (bytes.size() > 255) raise(ErrorCode::Unsupported, "an int of more than 255 bytes");
-  op('\x8a');
+  op(Opcode::Long1);
   raw(static_cast<std::uint8_t>(bytes.size()));
   out_ += bytes;
 }
@@ -129,44 +132,45 @@ void PickleWriter::bytes(std::string_view bytes) {
 }
 
 void PickleWriter::begin_dict() {
-  op('}');
-  op('(');
+  op(Opcode::EmptyDict);
+  op(Opcode::Mark);
 }
 void PickleWriter::begin_ordered_dict() {
   global("collections", "OrderedDict");
-  op(')');
+  op(Opcode::EmptyTuple);
   reduce();
-  op('(');
+  op(Opcode::Mark);
 }
-void PickleWriter::end_dict() { op('u'); }
+void PickleWriter::end_dict() { op(Opcode::SetItems); }
 void PickleWriter::begin_list() {
-  op(']');
-  op('(');
+  op(Opcode::EmptyList);
+  op(Opcode::Mark);
 }
-void PickleWriter::end_list() { op('e'); }
-void PickleWriter::begin_tuple() { op('('); }
-void PickleWriter::end_tuple() { op('t'); }
+void PickleWriter::end_list() { op(Opcode::Appends); }
+void PickleWriter::begin_tuple() { op(Opcode::Mark); }
+void PickleWriter::end_tuple() { op(Opcode::Tuple); }
 
 void PickleWriter::global(std::string_view module, std::string_view name) {
   const std::string key = fmt::format("g{}\n{}", module, name);
   if (const auto found = memo_.find(key); found != memo_.end()) {
-    op('j');
+    op(Opcode::LongBinGet);
     return raw(found->second);
   }
-  out_ += fmt::format("c{}\n{}\n", module, name);
-  op('r');
+  op(Opcode::Global);
+  out_ += fmt::format("{}\n{}\n", module, name);
+  op(Opcode::LongBinPut);
   raw(static_cast<std::uint32_t>(memo_.size()));
   memo_.emplace(key, static_cast<std::uint32_t>(memo_.size()));
 }
 
-void PickleWriter::reduce() { op('R'); }
+void PickleWriter::reduce() { op(Opcode::Reduce); }
 
 void PickleWriter::new_object() {
-  op(')');
-  op('\x81');
+  op(Opcode::EmptyTuple);
+  op(Opcode::NewObj);
 }
 
-void PickleWriter::build() { op('b'); }
+void PickleWriter::build() { op(Opcode::Build); }
 
 void PickleWriter::size(const Shape& shape) {
   global("torch", "Size");
@@ -197,7 +201,7 @@ void PickleWriter::tensor(DType dtype, const Shape& shape, std::string_view key,
   integer(static_cast<std::int64_t>(typed.empty() ? storage_elements * size_of(dtype)
                                                   : storage_elements));
   end_tuple();
-  op('Q');
+  op(Opcode::BinPersId);
   integer(static_cast<std::int64_t>(offset));
   Shape strides(shape.size());
   std::uint64_t stride = 1;
@@ -212,7 +216,7 @@ void PickleWriter::tensor(DType dtype, const Shape& shape, std::string_view key,
   }
   boolean(false);
   global("collections", "OrderedDict");
-  op(')');
+  op(Opcode::EmptyTuple);
   reduce();
   if (typed.empty()) this->dtype(dtype);
   end_tuple();
@@ -220,7 +224,7 @@ void PickleWriter::tensor(DType dtype, const Shape& shape, std::string_view key,
 }
 
 std::string PickleWriter::finish() {
-  op('.');
+  op(Opcode::Stop);
   return std::move(out_);
 }
 

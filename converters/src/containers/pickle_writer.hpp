@@ -4,6 +4,8 @@
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/tensor_info.hpp"
 
+#include "containers/pickle_opcodes.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -56,7 +58,7 @@ class PickleWriter {
   std::string finish();
 
  private:
-  void op(char code) { out_.push_back(code); }
+  void op(Opcode code) { out_.push_back(static_cast<char>(code)); }
   template <class T>
   void raw(T value);
   void put_text(std::string_view text);

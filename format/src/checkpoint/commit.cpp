@@ -278,7 +278,7 @@ void SaveTransaction::retain() noexcept {
   };
   try {
     detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
-    for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last).kept)
+    for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last, tag_).kept)
       report_kept(kept.tag, kept.reason);
   } catch (const std::exception& error) {
     warn(fmt::format("older checkpoints in {} are kept: {}", folder_.native(), error.what()));

@@ -48,12 +48,34 @@ std::optional<std::string> hide(Storage& storage, const Path& folder, const std:
   return hidden;
 }
 
+/// list_tags() in the order of commits. Within one second the step decides.
+std::vector<TagEntry> tags_by_commit(Storage& storage, const Path& folder) {
+  std::vector<TagEntry> tags = list_tags(storage, folder);
+  std::ranges::stable_sort(tags, {}, &TagEntry::saved_unix_seconds);
+  return tags;
+}
+
+/// Folders with files of UniShard's and no manifest: what is left of a checkpoint.
+void note_lost_manifests(Storage& storage, const Path& folder, PruneResult& plan) {
+  for (const Entry& entry : storage.list(folder)) {
+    const Path path = folder / entry.name;
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name) || !is_gone(storage, path) ||
+        !detail::holds_own_file(storage, path)) {
+      continue;
+    }
+    plan.kept.push_back(
+        {entry.name, "its manifest.json is missing, so nothing says whether it is needed"});
+  }
+}
+
 }  // namespace
 
-PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
+PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
+                       std::string_view just_saved) {
   PruneResult plan;
   if (keep_last == 0) return plan;
-  const std::vector<TagEntry> tags = list_tags(storage, folder);
+  note_lost_manifests(storage, folder, plan);
+  const std::vector<TagEntry> tags = tags_by_commit(storage, folder);
   if (tags.size() <= keep_last) return plan;
   const std::optional<std::string> latest = read_latest(storage, folder);
   std::uint32_t whole = 0;
@@ -61,7 +83,7 @@ PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_
     const Path tag_folder = folder / tag.tag;
     std::string reason = tag.problem.empty() ? "" : fmt::format("it is damaged: {}", tag.problem);
     const bool is_candidate = reason.empty() && whole == keep_last;
-    if (is_candidate && tag.tag == latest) continue;
+    if (is_candidate && (tag.tag == latest || tag.tag == just_saved)) continue;
     if (is_candidate) {
       reason = reason_to_stay(storage, tag_folder);
     } else if (reason.empty()) {
@@ -78,8 +100,9 @@ PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_
   return plan;
 }
 
-PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last) {
-  PruneResult plan = plan_prune(storage, folder, keep_last);
+PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
+                  std::string_view just_saved) {
+  PruneResult plan = plan_prune(storage, folder, keep_last, just_saved);
   PruneResult done{{}, std::move(plan.kept)};
   const auto keep = [&](const std::string& name, const std::string& reason) {
     done.kept.push_back({name, reason});

@@ -20,10 +20,6 @@ std::uint64_t DataSetEntry::padded_bytes() const {
                   "a data set's bytes");
 }
 
-std::uint64_t DataSetEntry::encoded_chunk_bytes(std::uint64_t chunk_bytes) const {
-  return std::min(chunk_bytes, padded_bytes());
-}
-
 std::uint64_t chunk_bytes_for(const Catalog& catalog, const Compression& compression) {
   constexpr std::uint64_t kSmallUpTo = std::uint64_t{64} << 30;
   const bool is_small =

@@ -2,6 +2,8 @@
 
 #include "unishard/format/crc64.hpp"
 
+#include "shard/chunk_geometry.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -33,22 +35,21 @@ ChunkedPayload::ChunkedPayload(File& file, Container& container, std::span<const
       how_(how),
       base_(base),
       gauges_(sets.size()) {
-  for (const DataSetEntry& set : sets)
-    rows_.emplace_back(chunk_count(set.padded_bytes(), chunk_bytes_));
+  for (const DataSetEntry& set : sets) rows_.emplace_back(ChunkGeometry(set, chunk_bytes_).count());
 }
 
 bool ChunkedPayload::write(std::size_t set, std::uint64_t offset, std::span<const std::byte> bytes,
                            std::uint64_t crc) {
-  const std::uint64_t chunk = offset / chunk_bytes_;
-  if (bytes.size() == sets_[set].encoded_chunk_bytes(chunk_bytes_))
-    return store(set, chunk, bytes, crc);
+  const ChunkGeometry geometry(sets_[set], chunk_bytes_);
+  const std::uint64_t chunk = geometry.at(offset);
+  if (bytes.size() == geometry.encoded_length()) return store(set, chunk, bytes, crc);
 
   std::unique_lock lock(mutex_);
   const auto [item, is_new] = open_.try_emplace({set, chunk});
   Open& open = item->second;
   if (is_new) open = begin_chunk(set, chunk);
   lock.unlock();
-  const std::uint64_t begin = offset - chunk * chunk_bytes_;
+  const std::uint64_t begin = offset - geometry.begin(chunk);
   std::memcpy(open.bytes.data() + begin, bytes.data(), bytes.size());
   lock.lock();
   open.parts.push_back({begin, bytes.size(), crc});
@@ -68,7 +69,7 @@ ChunkedPayload::Open ChunkedPayload::begin_chunk(std::size_t set, std::uint64_t 
     open.bytes = std::move(spare_.back());
     spare_.pop_back();
   }
-  open.bytes.resize(sets_[set].encoded_chunk_bytes(chunk_bytes_));
+  open.bytes.resize(ChunkGeometry(sets_[set], chunk_bytes_).encoded_length());
   const std::uint64_t real = sets_[set].elements * size_of(sets_[set].dtype);
   open.missing = std::min(chunk_bytes_, real - chunk * chunk_bytes_);
   std::ranges::fill(std::span(open.bytes).subspan(open.missing), std::byte{0});

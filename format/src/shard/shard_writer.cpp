@@ -19,6 +19,7 @@
 #include "unishard/format/version.hpp"
 
 #include "shard/base_links.hpp"
+#include "shard/chunk_geometry.hpp"
 #include "shard/chunked_payload.hpp"
 #include "shard/container.hpp"
 #include "shard/tables.hpp"
@@ -196,10 +197,10 @@ struct ShardWriter::Impl {
     spec.names_bytes = entry.names_bytes = names.size();
     for (const DataSetEntry& item : entry.data_sets) {
       const std::uint64_t bytes = item.padded_bytes(), width = size_of(item.dtype);
-      spec.data_sets.push_back(
-          {item.name(), item.state, item.dtype, item.elements, bytes / width,
-           detail::chunk_count(bytes, chunk_bytes),
-           item.compressed ? item.encoded_chunk_bytes(chunk_bytes) / width : 0});
+      const detail::ChunkGeometry geometry(item, chunk_bytes);
+      spec.data_sets.push_back({item.name(), item.state, item.dtype, item.elements, bytes / width,
+                                geometry.count(),
+                                item.compressed ? geometry.encoded_length() / width : 0});
     }
     container = std::make_unique<detail::Container>(*file, spec);
     const detail::ContainerOffsets& offsets = container->offsets();
@@ -225,7 +226,8 @@ struct ShardWriter::Impl {
   void reserve_for_chunks(const detail::ContainerSpec& spec) {
     std::uint64_t bytes = container->end() + (std::uint64_t{1} << 20);
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
-      const std::uint64_t chunk = entry.data_sets[i].encoded_chunk_bytes(chunk_bytes);
+      const std::uint64_t chunk =
+          detail::ChunkGeometry(entry.data_sets[i], chunk_bytes).encoded_length();
       bytes = checked_add(bytes, checked_mul(spec.data_sets[i].chunks, chunk + 64, "a shard"),
                           "a shard");
     }
@@ -353,17 +355,18 @@ struct ShardWriter::Impl {
     if (chunked) return chunked->rows(set);
     const DataSetEntry& item = entry.data_sets[set];
     const std::uint64_t stored = item.padded_bytes(), item_bytes = size_of(item.dtype);
-    std::vector<ChunkRow> rows(detail::chunk_count(stored, chunk_bytes));
+    const detail::ChunkGeometry geometry(item, chunk_bytes);
+    std::vector<ChunkRow> rows(geometry.count());
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto size = static_cast<std::uint32_t>(detail::chunk_size(stored, chunk_bytes, i));
-      rows[i] = {item.offset + i * chunk_bytes, size, 0, 0};
+      const auto size = static_cast<std::uint32_t>(geometry.length(i));
+      rows[i] = {item.offset + geometry.begin(i), size, 0, 0};
     }
     // The data set's fragments are in file order, so their records are too.
     std::uint64_t at = 0;
     for (const Record& record : records) {
       if (placements[record.fragment].data_set != set) continue;
       const std::uint64_t bytes = record.range.size() * item_bytes;
-      std::uint64_t& digest = rows[at / chunk_bytes].crc64;
+      std::uint64_t& digest = rows[geometry.at(at)].crc64;
       digest = crc64_combine(digest, record.crc64, bytes);
       at += bytes;
     }

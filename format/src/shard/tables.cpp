@@ -6,6 +6,7 @@
 #include "unishard/format/version.hpp"
 
 #include "base/little_endian.hpp"
+#include "shard/chunk_geometry.hpp"
 
 #include <fmt/format.h>
 
@@ -124,14 +125,6 @@ std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table, bool 
   return rows;
 }
 
-std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes) {
-  return set_bytes / chunk_bytes + (set_bytes % chunk_bytes != 0);
-}
-
-std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index) {
-  return std::min(chunk_bytes, set_bytes - index * chunk_bytes);
-}
-
 std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes) {
   constexpr std::uint64_t kPerChunk = sizeof(ChunkRow) + sizeof(Extent);
   constexpr std::uint64_t kPerRow = kIndexRowBytes + sizeof(IndexRow) + sizeof(std::uint32_t);
@@ -139,7 +132,7 @@ std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes) {
   std::uint64_t bytes =
       checked_add(entry.names_bytes, checked_mul(entry.index_rows, kPerRow, kWhat), kWhat);
   for (const DataSetEntry& set : entry.data_sets) {
-    const std::uint64_t count = chunk_count(set.padded_bytes(), chunk_bytes);
+    const std::uint64_t count = ChunkGeometry(set, chunk_bytes).count();
     bytes = checked_add(bytes, checked_mul(count, kPerChunk + chunk_row_bytes(set.shared), kWhat),
                         kWhat);
   }

@@ -36,11 +36,6 @@ std::size_t chunk_row_bytes(bool shared);
 std::vector<std::byte> encode_chunk_table(std::span<const ChunkRow> rows, bool shared);
 std::vector<ChunkRow> decode_chunk_table(std::span<const std::byte> table, bool shared);
 
-/// Return the number of chunks of a data set of `set_bytes` padded bytes, and the decoded bytes of
-/// chunk `index`.
-std::uint64_t chunk_count(std::uint64_t set_bytes, std::uint64_t chunk_bytes);
-std::uint64_t chunk_size(std::uint64_t set_bytes, std::uint64_t chunk_bytes, std::uint64_t index);
-
 /// Returns an upper bound on the memory that the tables of a shard take while it is open.
 /// Throws: Corrupt on overflow.
 std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes);

@@ -1,14 +1,15 @@
-// A process owns a lock file while it holds flock() on it. The file has three lines: a token that
-// no other owner has, the boot id of the owner's kernel, and a description for people. The owner
-// removes the file before it releases the lock.
+// A process owns a lock file while it holds flock() on it. The file has four lines: a token that no
+// other owner has, the boot id of the owner's kernel, a description for people, and the name of the
+// host. The owner removes the file before it releases the lock.
 //
 // Some network file systems apply flock() within one host only, or do not support it. The owner
 // therefore renews the file's modification time every few seconds. A process that obtains flock()
 // on a file with another owner's token concludes:
 // clang-format off
 //  - same boot id: flock() would have excluded a living owner, so the owner is dead;
-//  - another boot id, or no flock() at all: the owner is alive if the time changes while the
-//    process watches, and dead if it has not changed for kStale.
+//  - another boot id of this host, and no renewal since this boot: the owner died with the last boot;
+//  - another boot id otherwise, or no flock() at all: the owner is alive if the time changes while
+//    the process watches, and dead if it has not changed for kStale.
 // clang-format on
 #include "storage/posix_lock.hpp"
 
@@ -56,10 +57,9 @@ class Descriptor {
   int number_;
 };
 
-struct Owner {
-  std::string token, boot, description;
-  std::string text() const { return token + "\n" + boot + "\n" + description + "\n"; }
-};
+std::string text_of(const LockOwner& owner) {
+  return fmt::format("{}\n{}\n{}\n{}\n", owner.token, owner.boot, owner.description, owner.host);
+}
 
 std::string read_some(int descriptor) {
   std::array<char, kTextBytes> bytes{};
@@ -79,17 +79,27 @@ std::string first_line(std::string& text) {
   return line;
 }
 
-Owner parse_owner(std::string text) {
-  Owner owner;
+LockOwner parse_owner(std::string text) {
+  LockOwner owner;
   owner.token = first_line(text);
   owner.boot = first_line(text);
   owner.description = first_line(text);
+  owner.host = first_line(text);
   return owner;
 }
 
 std::string boot_id() {
   std::string text = read_file("/proc/sys/kernel/random/boot_id");
   return first_line(text);
+}
+
+Kernel this_kernel() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {};
+  timespec up{};
+  // Where the time is unknown, no renewal is older than the boot.
+  const bool is_known = ::clock_gettime(CLOCK_BOOTTIME, &up) == 0;
+  return {boot_id(), host.data(), is_known ? std::time(nullptr) - up.tv_sec : 0};
 }
 
 struct FileTime {
@@ -149,7 +159,7 @@ bool is_stale(const Path& path, const FileTime& first) {
 
 class PosixLock final : public NameLock {
  public:
-  PosixLock(Path path, Descriptor file, Owner owner)
+  PosixLock(Path path, Descriptor file, LockOwner owner)
       : path_(std::move(path)), file_(std::move(file)), owner_(std::move(owner)) {
     try {
       heart_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
@@ -183,14 +193,15 @@ class PosixLock final : public NameLock {
 
   const Path path_;
   const Descriptor file_;
-  const Owner owner_;
+  const LockOwner owner_;
   std::jthread heart_;  // last: it uses the others
 };
 
 /// Takes ownership of the file. Pre: its owner, if any, is dead.
 LockAttempt take(const Path& path, Descriptor file, const std::string& description) {
-  Owner owner{new_save_id(), boot_id(), description};
-  const std::string text = owner.text();
+  const Kernel here = this_kernel();
+  LockOwner owner{new_save_id(), here.boot, description, here.host};
+  const std::string text = text_of(owner);
   int error = ::ftruncate(file.get(), 0) == 0 ? 0 : errno;
   for (std::size_t done = 0; error == 0 && done < text.size();) {
     const ssize_t count =
@@ -210,7 +221,7 @@ LockAttempt take(const Path& path, Descriptor file, const std::string& descripti
 
 /// Refuses to overwrite a file of this name that is not a lock file. After a crash, a lock file may
 /// hold the beginning of a token, or zeros.
-void require_lock_file(int descriptor, const Path& path, const Owner& owner) {
+void require_lock_file(int descriptor, const Path& path, const LockOwner& owner) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) raise_errno("looking at", path.native(), errno);
   const bool is_token = owner.token.size() <= kSaveIdDigits &&
@@ -225,6 +236,11 @@ void require_lock_file(int descriptor, const Path& path, const Owner& owner) {
 
 }  // namespace
 
+bool died_with_host(const LockOwner& owner, std::int64_t renewed_unix_seconds, const Kernel& here) {
+  return !owner.host.empty() && owner.host == here.host && owner.boot != here.boot &&
+         renewed_unix_seconds < here.booted_unix_seconds;
+}
+
 LockAttempt try_posix_lock(const Path& path, const std::string& description) {
   for (;;) {
     Descriptor file(
@@ -234,14 +250,15 @@ LockAttempt try_posix_lock(const Path& path, const std::string& description) {
       raise_errno("creating the lock file", path.native(), errno);
     }
     const Flock flock = flock_of(file.get(), path);
-    const Owner owner = parse_owner(read_some(file.get()));
+    const LockOwner owner = parse_owner(read_some(file.get()));
     if (flock == Flock::Refused) return {nullptr, owner.description};
     require_lock_file(file.get(), path, owner);
     const FileTime time = look_at(file.get(), path);
     const auto named = look_at(path);
     if (!named || !named->same_file(time)) continue;  // its owner has just removed it
-    const bool is_free = owner.token.empty() || (flock == Flock::Held && owner.boot == boot_id()) ||
-                         is_stale(path, time);
+    const Kernel here = this_kernel();
+    const bool is_free = owner.token.empty() || (flock == Flock::Held && owner.boot == here.boot) ||
+                         died_with_host(owner, time.modified.tv_sec, here) || is_stale(path, time);
     if (!is_free) return {nullptr, owner.description};
     if (const auto now = look_at(path); !now || !now->same_file(time)) continue;
     return take(path, std::move(file), description);

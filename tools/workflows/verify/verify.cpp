@@ -11,6 +11,7 @@
 #include "workflows/verify/verify_tag.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -99,6 +100,14 @@ void check_foreign_latest(Storage& storage, const Path& folder, std::string_view
        .lost = {}});
 }
 
+/// Returns whether `folder` is a checkpoint or a folder of checkpoints.
+bool holds_checkpoints(Storage& storage, const Path& folder) {
+  return !converters::probe(storage, folder).format.empty() ||
+         storage.kind(folder / kLatestFile) == EntryKind::File ||
+         std::ranges::any_of(converters::list_tag_folders(storage, folder),
+                             [](const auto& each) { return !each.format.empty(); });
+}
+
 /// Returns every checkpoint of the folder: UniShard's by step, then the others by name.
 std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyReport& report) {
   const std::vector<converters::TagFolder> folders = converters::list_tag_folders(storage, folder);
@@ -118,7 +127,7 @@ std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyRepor
     if (std::ranges::count(chosen, tag, &Chosen::tag) > 0) continue;
     if (!format.empty()) {
       chosen.push_back({tag, format});
-    } else {
+    } else if (!holds_checkpoints(storage, folder / tag)) {
       report.notes.push_back(fmt::format(
           "{} is no checkpoint of a known format, and was not looked at", (folder / tag).string()));
     }
@@ -233,15 +242,32 @@ void verify_nested(Storage& storage, const Path& folder, const VerifyOptions& op
   }
 }
 
-}  // namespace
+/// What the folder of several runs holds.
+struct Runs {
+  bool is_run_itself = false;
+  std::vector<std::string> names;  ///< sub-folders that are no checkpoint, and hold some
+};
 
-VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options) {
-  Team alone;
-  return verify(storage, path, options, alone);
+/// Rank 0's answer, for all.
+Runs agree_on_runs(Storage& storage, const Path& folder, Team& team) {
+  std::string text;  // names end with NUL, which none of them has
+  team.agree("looking for runs", [&] {
+    if (!team.is_first()) return;
+    text = holds_checkpoints(storage, folder) ? "+" : "-";
+    for (const auto& [name, format] : converters::list_tag_folders(storage, folder)) {
+      if (format.empty() && holds_checkpoints(storage, folder / name))
+        text.append(name).append(1, '\0');
+    }
+  });
+  text = team.gather(text).front();
+  Runs runs{text.starts_with('+'), {}};
+  std::istringstream names(text.substr(1));
+  for (std::string name; std::getline(names, name, '\0');) runs.names.push_back(name);
+  return runs;
 }
 
-VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& options, Team& team) {
-  const Path path = without_trailing_slash(given);
+VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions& options,
+                        Team& team) {
   VerifyReport report;
   report.deep = options.deep;
   const bool is_folder = storage.kind(path) == EntryKind::Directory;
@@ -272,6 +298,32 @@ VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& op
           found.problem);
   }
   verify_tags(storage, path, options, team, report);
+  return report;
+}
+
+}  // namespace
+
+VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options) {
+  Team alone;
+  return verify(storage, path, options, alone);
+}
+
+VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& options, Team& team) {
+  const Path path = without_trailing_slash(given);
+  if (options.tag || storage.kind(path) != EntryKind::Directory || looks_like_tag(storage, path))
+    return verify_one(storage, path, options, team);
+  const Runs runs = agree_on_runs(storage, path, team);
+  if (!runs.is_run_itself && !runs.names.empty() && !options.all_tags) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{} holds no checkpoint, but folders that do: {}", path.string(),
+                      fmt::join(runs.names, ", ")),
+          "name one of them, or verify all of them with --all");
+  }
+  VerifyReport report;
+  report.deep = options.deep;
+  if (runs.is_run_itself || runs.names.empty()) report = verify_one(storage, path, options, team);
+  for (std::size_t i = 0; options.all_tags && i < runs.names.size(); ++i)
+    append(verify_one(storage, path / runs.names[i], options, team), report);
   return report;
 }
 

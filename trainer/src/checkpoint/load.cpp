@@ -5,6 +5,7 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/agree.hpp"
+#include "unishard/trainer/save_folder.hpp"
 
 #include "checkpoint/bridge.hpp"
 #include "checkpoint/describe.hpp"
@@ -215,24 +216,23 @@ std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Sto
     if (probe.format.empty() && storage.kind(path) != EntryKind::Directory)
       raise(ErrorCode::NotFound, probe.problem, "check the path");
     const bool is_native = probe.format.empty() || probe.format == "native";
-    answer = is_native ? resolve_checkpoint(storage, path, tag).string() + "\n"
-                       : path.string() + "\n" + tag.value_or("");
+    // A path may hold every byte but NUL.
+    answer = is_native ? resolve_checkpoint(storage, path, tag).string() + '\0'
+                       : path.string() + '\0' + tag.value_or("");
   });
   answer = gather_text(communicator, answer).front();
-  const std::size_t line = answer.find('\n');
-  const std::string chosen = answer.substr(line + 1);
-  return {answer.substr(0, line), chosen.empty() ? std::nullopt : std::optional(chosen)};
+  const std::size_t end = answer.find('\0');
+  const std::string chosen = answer.substr(end + 1);
+  return {answer.substr(0, end), chosen.empty() ? std::nullopt : std::optional(chosen)};
 }
 
-}  // namespace
-
-LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
-                const Path& folder, const std::optional<std::string>& tag) {
-  const auto [where, which] = find(communicator, *options.storage, folder, tag);
+LoadReport load_found(TrainingState& state, Communicator& communicator,
+                      const EngineOptions& options, const Path& where,
+                      const std::optional<std::string>& which) {
   const LocalState local(state);
   std::unique_ptr<Source> reader;
   Contents contents;
-  agree(communicator, "opening the checkpoint", [&, &where = where, &which = which] {
+  agree(communicator, "opening the checkpoint", [&] {
     reader = converters::open_source(*options.storage, where, which);
     const Catalog wanted = describe_wanted(state, local);
     contents = view_contents(*reader, wanted, options.foreign_names);
@@ -265,6 +265,21 @@ LoadReport load(TrainingState& state, Communicator& communicator, const EngineOp
   note_other_numbers(saved.groups, describe_wanted(state, local).groups, report.notes);
   read_counters(saved, state, report.notes);
   return report;
+}
+
+}  // namespace
+
+LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
+                const Path& folder, const std::optional<std::string>& tag) {
+  const auto [where, which] = find(communicator, *options.storage, folder, tag);
+  try {
+    return load_found(state, communicator, options, where, which);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
+    const std::string others = other_checkpoints(*options.storage, where);
+    if (others.empty()) throw;
+    raise(error.code(), error.what(), others);
+  }
 }
 
 }  // namespace unishard::trainer::detail

@@ -4,6 +4,7 @@
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/output_lock.hpp"
 #include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
@@ -52,12 +53,6 @@ std::string foreign_format(Storage& storage, const Path& path) {
 std::string where_to_look(const Path& folder) {
   return fmt::format("`unishard inspect {0} --tags` and `unishard verify {0} --all` show more",
                      folder.native());
-}
-
-std::string names_of(const std::vector<TagEntry>& tags) {
-  std::string names;
-  for (const TagEntry& tag : tags) names += (names.empty() ? "" : ", ") + tag.tag;
-  return names;
 }
 
 /// Returns what prevents a fresh start although no tag has a manifest; empty when nothing does.
@@ -109,30 +104,40 @@ std::optional<Error> try_newest(Storage& storage, const Path& folder, bool check
   }
 }
 
-/// Returns the checkpoints that --resume could name.
-std::vector<TagEntry> whole_tags(Storage& storage, const Path& folder, bool checks_shards) {
+bool is_whole(Storage& storage, const Path& tag_folder) {
+  try {
+    CheckpointReader(storage, tag_folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Returns a hint that names the newest whole checkpoints except `damaged`; empty when there is
+/// none.
+std::string others_to_resume(Storage& storage, const Path& folder, const std::string& damaged) {
+  constexpr int kNamed = 3;
   std::vector<TagEntry> tags = list_tags(storage, folder);
-  std::erase_if(tags, [&](const TagEntry& tag) {
-    if (!tag.problem.empty()) return true;
-    if (!checks_shards) return false;
-    try {
-      CheckpointReader(storage, folder / tag.tag);
-      return false;
-    } catch (const Error&) {
-      return true;
-    }
-  });
-  return tags;
+  std::string hint;
+  int named = 0;
+  for (; !tags.empty() && named < kNamed; tags.pop_back()) {
+    const std::string& tag = tags.back().tag;
+    if (tag == damaged || !tags.back().problem.empty() || !is_whole(storage, folder / tag))
+      continue;
+    hint += named == 0
+                ? fmt::format("go on from a whole checkpoint: --resume {}", (folder / tag).native())
+                : fmt::format("{}{}", named == 1 ? "; older ones: " : ", ", tag);
+    ++named;
+  }
+  return hint;
 }
 
 /// Throws or, with `fresh_beside`, decides for a fresh start when `problem` prevents a load.
 ResumeDecision beside(Storage& storage, const Path& folder, bool fresh_beside,
                       const Error& problem) {
-  const std::vector<TagEntry> whole = whole_tags(storage, folder, fresh_beside);
-  if (!whole.empty()) {
-    raise(problem.code(), problem.what(),
-          fmt::format("{}; go on from a complete checkpoint: --resume TAG, of {}",
-                      where_to_look(folder), names_of(whole)));
+  const std::string others = others_to_resume(storage, folder, "");
+  if (!others.empty()) {
+    raise(problem.code(), problem.what(), fmt::format("{}; {}", others, where_to_look(folder)));
   }
   if (!fresh_beside) {
     raise(problem.code(),
@@ -214,6 +219,15 @@ ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_be
   const std::string trace = trace_of_checkpoints(storage, folder);
   if (trace.empty()) return start_fresh(storage, folder);
   return beside(storage, folder, fresh_beside, Error(ErrorCode::NotFound, trace));
+}
+
+std::string other_checkpoints(Storage& storage, const Path& damaged) {
+  const Path folder = damaged.has_filename() ? damaged : damaged.parent_path();
+  try {
+    return others_to_resume(storage, parent_folder(folder), folder.filename().native());
+  } catch (const Error&) {  // the damage is what must be said
+    return {};
+  }
 }
 
 }  // namespace unishard::trainer

@@ -36,6 +36,14 @@ void sort_tensors(Arrangement& arrangement) {
   arrangement.entries = std::move(entries);
 }
 
+/// What the sink adds to the tensors of the catalog: step counters and second names.
+bool is_addition(const std::string& key, const Catalog& catalog) {
+  if (key.starts_with("optim.state.") && key.ends_with(".step")) return true;
+  return std::ranges::any_of(catalog.aliases, [&](const Alias& alias) {
+    return key == fmt::format("model.{}", alias.fqn);
+  });
+}
+
 }  // namespace
 
 // FSDP2 trains 16-bit runs on fp32 parameters, which it casts during the step. The master weights
@@ -64,7 +72,11 @@ std::vector<std::string> own_keys(const Catalog& catalog) {
 
 std::optional<Arrangement> arrange_own(const StateDict& state, const std::string& where) {
   const auto text = std::ranges::find(state.objects, kTextKey, &ObjectEntry::key);
-  if (text == state.objects.end() || !text->value.is_string()) return std::nullopt;
+  if (text == state.objects.end()) return std::nullopt;
+  if (!text->value.is_string()) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: {} is no text", where, kTextKey),
+          "the file is damaged: use a copy or another checkpoint");
+  }
   Arrangement out;
   out.notes = state.notes;
   for (const TensorEntry& tensor : state.tensors) {
@@ -77,7 +89,15 @@ std::optional<Arrangement> arrange_own(const StateDict& state, const std::string
                                                   fmt::format("{}: {}", where, kTextKey));
   std::vector<TensorInfo> tensors;
   for (std::size_t i = 0; i < known.size(); ++i) {
-    if (!known[i]) continue;  // a step counter or a second name, which the catalog has elsewhere
+    if (!known[i]) {
+      if (is_addition(state.tensors[i].key, out.catalog)) continue;
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: {} lacks the tensor {}", where, kTextKey,
+                        unishard::quote(state.tensors[i].key)),
+            fmt::format("the metadata is damaged, or another program has changed the state dict: "
+                        "save it without {}, which describes the original",
+                        kTextKey));
+    }
     tensors.push_back(std::move(out.catalog.tensors[i]));
     out.entries.push_back(i);
   }

@@ -74,15 +74,13 @@ class Decoder {
     read_storage();
     read_entries();
     read_paths();
+    check_paths();
     if (const auto version = root_.field("version"); version && version->is(NodeKind::Str))
       out_.version = version->text();
     for (const auto& [name, item] : items_) {
-      if (item.is_used) continue;
-      const std::string key = name.substr(0, name.rfind('\n'));
-      if (!empty_.contains(name))
-        out_.notes.push_back(
-            fmt::format("{}: an item of {}, which the list of tensors lacks: not read", where_,
-                        unishard::quote(key)));
+      if (!item.is_used && !empty_.contains(name))
+        contradict(name.substr(0, name.rfind('\n')),
+                   "storage_data has an item of it, and the list of tensors lacks it");
     }
     std::ranges::sort(out_.notes);
     return std::move(out_);
@@ -93,6 +91,14 @@ class Decoder {
     StoredItem item;
     bool is_used = false;
   };
+
+  /// Writers make all parts of the metadata from the same names: two that differ are damage.
+  [[noreturn]] void contradict(std::string_view key, std::string_view problem) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it contradicts itself about {}: {}", where_, unishard::quote(key),
+                      problem),
+          "the file is damaged: use a copy or another checkpoint");
+  }
 
   /// Runs `read`. Adds the file and the key to the message of an error.
   template <class Read>
@@ -245,30 +251,44 @@ class Decoder {
   }
 
   void read_paths() {
-    const auto planner = root_.field("planner_data");
-    if (!planner || !planner->is_dict()) return;
-    for (std::size_t i = 0; i < planner->pair_count(); ++i) {
-      if (!planner->key(i).is(NodeKind::Str) || !planner->value(i).is_sequence()) continue;
-      const std::string key(planner->key(i).text());
-      if (planner->value(i).size() > kPathParts)
+    const Value planner = field(root_, "planner_data");  // None where the planner noted nothing
+    if (!planner.is_dict()) return;
+    for (std::size_t i = 0; i < planner.pair_count(); ++i) {
+      if (!planner.key(i).is(NodeKind::Str) || !planner.value(i).is_sequence()) continue;
+      const std::string key(planner.key(i).text());
+      if (planner.value(i).size() > kPathParts)
         raise(ErrorCode::Corrupt, fmt::format("{}: the path of {} has {} parts", where_,
-                                              unishard::quote(key), planner->value(i).size()));
+                                              unishard::quote(key), planner.value(i).size()));
       KeyPath path;
       std::string joined;
-      for (std::size_t p = 0; p < planner->value(i).size(); ++p) {
-        const Value part = planner->value(i)[p];
+      bool is_exact = true;  // whether Python's text of each part is known
+      for (std::size_t p = 0; p < planner.value(i).size(); ++p) {
+        const Value part = planner.value(i)[p];
         path.push_back({torch::path_part(part), part.is(NodeKind::Int)});
         joined += (p == 0 ? "" : ".") + path.back().text;
+        is_exact &= part.is(NodeKind::Int) || part.is(NodeKind::Str);
       }
       out_.order.emplace(key, out_.order.size());
       if (joined == key) {
         out_.paths.emplace(key, std::move(path));
+      } else if (is_exact) {
+        contradict(key, fmt::format("planner_data calls it {}", unishard::quote(joined)));
       } else {
         out_.notes.push_back(
             fmt::format("{}: planner_data calls {} by another name, {}: not followed", where_,
                         unishard::quote(key), unishard::quote(joined)));
       }
     }
+  }
+
+  /// Planners that note any name note all of them (those of objects that one rank alone has, too).
+  void check_paths() const {
+    if (out_.order.empty()) return;
+    const auto check = [&](const std::string& key) {
+      if (!out_.order.contains(key)) contradict(key, "planner_data lacks it");
+    };
+    for (const StoredTensor& tensor : out_.tensors) check(tensor.key);
+    for (const StoredObject& object : out_.objects) check(object.key);
   }
 
   const Value root_;

@@ -39,7 +39,7 @@ class FolderFiles {
     }
   }
 
-  std::uint32_t add_item(const StoredItem& item, Items& items) const {
+  std::uint32_t add_item(const StoredItem& item, Items& items) {
     const auto& [file, begin, size] = files_[item.file];
     if (item.offset > size || item.length > size - item.offset) {
       raise(ErrorCode::Corrupt,
@@ -47,11 +47,11 @@ class FolderFiles {
                 "its item is {} bytes at byte {} of {}, which has {} (was the file cut short?)",
                 item.length, item.offset, file->path().string(), size));
     }
+    claim(item);
     return items.add(torch::Window{file, item.offset, item.length}, item.packing);
   }
 
-  std::uint32_t add_chunk(const StoredTensor& tensor, const StoredChunk& chunk,
-                          Items& items) const {
+  std::uint32_t add_chunk(const StoredTensor& tensor, const StoredChunk& chunk, Items& items) {
     const auto table = pieces_.find(chunk.item.file);
     if (table == pieces_.end()) return add_item(chunk.item, items);
     const auto piece = table->second.find(tensor.key);
@@ -87,7 +87,25 @@ class FolderFiles {
     return at;
   }
 
+  /// Writers put items one behind the other. Two names may share one, but no part of one.
+  void claim(const StoredItem& item) {
+    if (item.length == 0) return;
+    auto& taken = taken_[item.file];
+    const std::uint64_t end = item.offset + item.length;
+    const auto next = taken.lower_bound(item.offset);
+    if (next != taken.end() && next->first == item.offset && next->second == end) return;
+    if ((next != taken.end() && next->first < end) ||
+        (next != taken.begin() && std::prev(next)->second > item.offset)) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("its item, {} bytes at byte {} of {}, overlaps another one", item.length,
+                        item.offset, files_[item.file].name()),
+            "the metadata is damaged: use a copy or another checkpoint");
+    }
+    taken.emplace_hint(next, item.offset, end);
+  }
+
   std::vector<torch::Window> files_;
+  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> taken_;  // begin and end of items
   std::map<std::uint32_t, std::map<std::string, SafetensorsPiece>> pieces_;
   std::map<std::string, std::map<std::string, EntryKind>> listings_;
 };
@@ -165,6 +183,29 @@ void name_tensors_fully(Json& content, const std::string& key) {
     return;
   }
   for (Json& child : content) name_tensors_fully(child, key);
+}
+
+/// A type that UniShard lacks is damage of its name where the item itself has one that UniShard
+/// has.
+void check_unknown_type(const Path& folder, const StoredTensor& tensor, FolderFiles& files,
+                        Items& items) {
+  if (tensor.chunks.empty()) return;
+  const StoredChunk& chunk = tensor.chunks.front();
+  constexpr std::uint64_t kWidestElement = 16;
+  const std::string where =
+      fmt::format("{}: tensor {}: ", folder.string(), unishard::quote(tensor.key));
+  std::optional<DType> stored;
+  try {
+    const std::uint64_t bytes = checked_mul(chunk.box.elements(), kWidestElement, "its bytes");
+    stored = items.tensor(files.add_chunk(tensor, chunk, items), bytes)->dtype;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported) throw error.with_context(where);
+    return;
+  }
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}the metadata calls its element type {}, and its item holds {}", where,
+                    unishard::quote(tensor.dtype_name), name_of(*stored)),
+        "the metadata is damaged: use a copy or another checkpoint");
 }
 
 KeyPath path_of(const Metadata& metadata, const std::string& key) {
@@ -269,7 +310,7 @@ TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType
 }
 
 void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) {
-  const FolderFiles files(storage_, pool_, folder, metadata.files);
+  FolderFiles files(storage_, pool_, folder, metadata.files);
   for (const std::string& name : metadata.files) {
     out.world_size = std::max(out.world_size, rank_of_file(name) + 1);
   }
@@ -278,6 +319,7 @@ void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) 
   for (const auto& [key, position] : metadata.order) order_.emplace(key, first + position);
   for (const StoredTensor& tensor : metadata.tensors) {
     if (!tensor.dtype) {
+      check_unknown_type(folder, tensor, files, *out.items);
       out.notes.push_back(
           fmt::format("left out: {} (element type {})", tensor.key, tensor.dtype_name));
       continue;

@@ -7,6 +7,7 @@
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
+#include "core/adamw_defaults.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/partial_output.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
@@ -29,23 +30,6 @@ using torch::PickleWriter;
 
 constexpr std::string_view kItemRoot = "archive";
 constexpr std::string_view kMetadataFile = ".metadata";
-
-/// Settings that AdamW of torch 2.15 asks a checkpoint for, with their defaults. Older versions
-/// leave out what they do not know.
-const Json& adam_settings() {
-  static const Json settings = {{"lr", 1e-3},
-                                {"betas", Json::array({0.9, 0.999})},
-                                {"eps", 1e-8},
-                                {"weight_decay", 1e-2},
-                                {"amsgrad", false},
-                                {"maximize", false},
-                                {"foreach", nullptr},
-                                {"capturable", false},
-                                {"differentiable", false},
-                                {"fused", nullptr},
-                                {"decoupled_weight_decay", true}};
-  return settings;
-}
 
 /// Returns the rows and elements of a tensor that a rank holds, by FSDP2's rule.
 std::uint64_t rows_per_rank(const Shape& shape, std::uint32_t world_size) {
@@ -129,19 +113,18 @@ class Planner {
     return {file_of(rank), extent.offset, extent.bytes};
   }
 
-  /// A tensor's box as an item of a rank's file.
-  void add_chunk(dcp::WrittenTensor& tensor, std::size_t index, std::uint64_t rank, Box box,
-                 ElementRange range) {
+  /// Adds a box of `elements` elements of a tensor as an item of a rank's file. Returns the item's
+  /// archive, in which the elements begin at byte 0.
+  std::size_t add_item(dcp::WrittenTensor& tensor, std::uint64_t rank, Box box,
+                       std::uint64_t elements) {
     PickleWriter pickle;
-    pickle.tensor(tensor.dtype, box.sizes, "0", range.size());
+    pickle.tensor(tensor.dtype, box.sizes, "0", elements);
     const std::size_t archive = output_.add({file_of(rank),
                                              std::string(kItemRoot),
                                              pickle.finish(),
-                                             {range.size() * size_of(tensor.dtype)}});
+                                             {elements * size_of(tensor.dtype)}});
     tensor.chunks.emplace_back(std::move(box), item_of(rank, archive));
-    if (!range.empty())
-      plan_.placements.push_back(
-          {static_cast<std::uint32_t>(index), range, archive, 0, 0, tensor.dtype});
+    return archive;
   }
 
   void add_tensor(std::size_t index, const std::string& key, KeyPath path) {
@@ -162,7 +145,11 @@ class Planner {
         box.offsets[0] = begin;
         box.sizes[0] = end - begin;
       }
-      add_chunk(tensor, index, rank, std::move(box), {begin * row, end * row});
+      const ElementRange range{begin * row, end * row};
+      const std::size_t archive = add_item(tensor, rank, std::move(box), range.size());
+      if (!range.empty())
+        plan_.placements.push_back(
+            {static_cast<std::uint32_t>(index), range, archive, 0, 0, tensor.dtype});
     }
     tensors_.push_back(std::move(tensor));
   }
@@ -200,13 +187,9 @@ class Planner {
           {std::string(kOptimizer), false}, {"state", false}, {fqn, false}, {"step", false}};
       dcp::WrittenTensor tensor{joined(path), path, DType::Float32, {}, {}};
       if (used_.contains(tensor.key)) continue;
-      add_chunk(tensor, 0, 0, {}, {0, 1});
-      // The element is no tensor of the catalog.
-      const torch::Placement place = plan_.placements.back();
-      plan_.placements.pop_back();
       std::vector<std::byte> bytes(sizeof step);
       std::memcpy(bytes.data(), &step, sizeof step);
-      plan_.constants.push_back({place.archive, 0, 0, std::move(bytes)});
+      plan_.constants.push_back({add_item(tensor, 0, {}, 1), 0, 0, std::move(bytes)});
       tensors_.push_back(std::move(tensor));
     }
   }
@@ -217,7 +200,7 @@ class Planner {
                       ? catalog_.groups
                       : Json::array({Json::object()});
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      Json settings = is_adam_ ? adam_settings() : Json::object();
+      Json settings = is_adam_ ? adamw_defaults() : Json::object();
       for (const auto& [key, value] : groups[g].items()) settings[key] = value;
       if (!settings.contains("params")) settings["params"] = params_of(g, groups.size());
       if (settings.contains("betas") && settings["betas"].is_array())

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "core/adamw_defaults.hpp"
 
 #include <fmt/format.h>
 
@@ -239,26 +240,18 @@ bool decays_decoupled(const Json& settings, const Json& config) {
 void complete(SinkGroup& group, const Json& config) {
   if (group.counts_in_int()) return;
   const Json none = nullptr;
-  std::vector<std::pair<std::string, Json>> defaults;
+  Json defaults = Json::object();
   const bool is_fresh = group.states.empty();
   if (has_state(group, state::kExpAvgSq) || is_fresh) {
-    defaults = {{"lr", 1e-3},
-                {"betas", {0.9, 0.999}},
-                {"eps", 1e-8},
-                {"weight_decay", 0.01},
-                {"amsgrad", has_state(group, "max_exp_avg_sq")},
-                {"maximize", false},
-                {"foreach", none},
-                {"capturable", false},
-                {"differentiable", false},
-                {"fused", none},
-                {"decoupled_weight_decay", decays_decoupled(group.settings, config)}};
+    defaults = adamw_defaults();
+    defaults["amsgrad"] = has_state(group, "max_exp_avg_sq");
+    defaults["decoupled_weight_decay"] = decays_decoupled(group.settings, config);
   } else if (group.states == std::vector<std::string>{"momentum_buffer"}) {
     defaults = {{"lr", 1e-3},          {"momentum", 0.0},         {"dampening", 0.0},
                 {"weight_decay", 0.0}, {"nesterov", false},       {"maximize", false},
                 {"foreach", none},     {"differentiable", false}, {"fused", none}};
   }
-  for (auto& [key, value] : defaults) {
+  for (const auto& [key, value] : defaults.items()) {
     if (!group.settings.contains(key)) group.settings[key] = value;
   }
 }

@@ -39,9 +39,6 @@ struct DataSetEntry {
   /// Returns the name below /data and /chunks, for example "fp32.float32".
   std::string name() const;
   std::uint64_t padded_bytes() const;  ///< uncompressed bytes, including padding
-  /// Returns the decoded size in bytes of every chunk of a compressed data set. A data set smaller
-  /// than one chunk has one chunk of its own size.
-  std::uint64_t encoded_chunk_bytes(std::uint64_t chunk_bytes) const;
   bool operator==(const DataSetEntry&) const = default;
 };
 

@@ -1,10 +1,9 @@
 #pragma once
-// Which rank this process is, from what a launcher left in the environment: torchrun and
-// look-alikes, Open MPI, or Slurm's srun. A pure function of a look-up, so that nothing below
-// main() reads the environment. Values; any thread.
+// Which rank this process is and where the ranks meet, from what a launcher left in the
+// environment.
+#include "unishard/format/launch_environment.hpp"
+
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 
 namespace unishard::trainer {
@@ -22,14 +21,10 @@ struct RankEnvironment {
   std::string launcher = "none";  ///< "torchrun", "openmpi", "srun" or "none"; for messages
 };
 
-/// The value of a variable, or nullopt when it is not set.
-using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
-
-/// The first launcher of torchrun (RANK and WORLD_SIZE), Open MPI, srun whose variables are there;
-/// world size 1 when none is. MASTER_ADDR and MASTER_PORT come before what follows from Open MPI's
-/// and Slurm's variables: the loopback when all ranks share one host, srun's first host, a port
-/// made of the job's number. Throws InvalidArgument naming the variable that is missing or not a
-/// number.
+/// Adds to read_launch_environment() where the ranks meet. MASTER_ADDR and MASTER_PORT come before
+/// what follows from the launcher's variables: the loopback address when all ranks share one host,
+/// srun's first host, a port made of the job's number.
+/// Throws: InvalidArgument naming the variable that is missing or not a number.
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup);
 
 }  // namespace unishard::trainer

@@ -48,4 +48,8 @@ struct ResumeDecision {
 /// more, when something is there that cannot be loaded.
 ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_beside);
 
+/// Returns a hint that says how to resume from the newest whole checkpoints beside `damaged`, a
+/// checkpoint's folder; empty where there is none. Whole are those whose manifest and tables are.
+std::string other_checkpoints(Storage& storage, const Path& damaged);
+
 }  // namespace unishard::trainer

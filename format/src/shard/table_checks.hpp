@@ -1,0 +1,22 @@
+#pragma once
+// What SPEC.md asks of the rows of a shard's tables.
+#include "shard/shard_tables.hpp"
+
+#include <cstdint>
+#include <span>
+
+namespace unishard::detail {
+
+/// Checks row `number` of the index against the catalog and the data sets; `names` is the shard's
+/// table of names.
+/// Throws: Corrupt naming the row.
+void check_index_row(const ShardTables& tables, std::uint32_t number, const IndexRow& row,
+                     std::span<const std::byte> names);
+/// Checks that the fragments fill each data set without overlap or hole; sorts rows_in_set.
+/// Throws: Corrupt naming the data set and the tensor.
+void check_tiling(ShardTables& tables);
+/// Checks that every chunk lies where SPEC.md lets it lie.
+/// Throws: Corrupt naming the chunk.
+void check_chunk_rows(const ShardTables& tables);
+
+}  // namespace unishard::detail
