@@ -32,7 +32,6 @@ refuse() {
   refuse "say 'not supported'" '\bis not built[":]' $sources
   refuse "say 'bypasses the page cache'" '\b(go|goes|going|went) past the page cache' $headers $sources $documents
   refuse "say 'continues'" '\b(go|goes) on (with|from)\b' $headers $documents
-  refuse "one step per line; fence the list with clang-format off" '^ *// +[0-9]+\. .* [0-9]+\. ' $headers $sources
   refuse "a name of the past" '\b(tools/lib|tools/render)\b|\b(report_view|catalog_text|own_text|folder_signs|own_process|leftover)\.hpp' $headers $sources $documents
   refuse "longer than 250 characters" '^[^|].{250,}$' $documents
 }
