@@ -25,6 +25,13 @@ refuse() {
   refuse "say 'terminated unexpectedly'" 'without a word' $headers $sources $documents
   refuse "name the folder and what happened to it" 'by which the processes' $headers $sources
   refuse "one phrase: 'Thread-safe.'" '[Ss]afe to call from any thread' $headers
+  refuse "one phrase: 'Thread safety: pure functions.' or 'Thread-safe.'" '[Ss]afe from (any|several) threads?|[;,.] any thread\.|: any thread\.|\bPure[.;]' $headers
+  refuse "begin with 'Returns …' or with the subject" '^ *///? (Where|Whether|Who|As|Of) ' $headers
+  refuse "name the process, the caller or the user" '\b(somebody|everybody|whoever)\b' $headers $documents
+  refuse "a checksum covers bytes" '\bvouch(es)?\b' $headers $documents
+  refuse "say 'not supported'" '\bis not built[":]' $sources
+  refuse "say 'bypasses the page cache'" '\b(go|goes|going|went) past the page cache' $headers $sources $documents
+  refuse "say 'continues'" '\b(go|goes) on (with|from)\b' $headers $documents
   refuse "a name of the past" '\b(tools/lib|tools/render)\b|\b(report_view|catalog_text|own_text|folder_signs|own_process|leftover)\.hpp' $headers $sources $documents
   refuse "longer than 250 characters" '^[^|].{250,}$' $documents
 }

@@ -123,8 +123,7 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
       ->needs(resume);
 }
 
-/// What is no JSON was written by the user, so it is not damaged: the status is that of a wrong
-/// option.
+/// The user wrote the configuration, so invalid JSON is a wrong option and not a damaged file.
 unishard::Json parse_configuration(const std::string& text, const std::string& path) {
   try {
     return unishard::parse_json(text, path);
@@ -199,7 +198,7 @@ void require_bytes_fit(const Options& options) {
             ", and the tokens are bytes: at least 256 are needed");
 }
 
-/// What CLI11 does not check.
+/// Checks what CLI11 does not check.
 void require_possible(const CLI::App& app, const Options& options) {
   if (app.count("--save") > 0 && options.save_folder.empty())
     raise(unishard::ErrorCode::InvalidArgument,

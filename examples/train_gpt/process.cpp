@@ -46,7 +46,7 @@ void raise_file_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// What a thread of a library or a destructor threw and nobody can catch.
+/// Handles an exception that a library's thread or a destructor threw and that no code can catch.
 [[noreturn]] void on_terminate() {
   int status = exit_status(ErrorCode::Internal);
   if (std::current_exception()) {

@@ -25,7 +25,8 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-/// What the kernel thinks can still be used without swapping; 0 where it does not say.
+/// Returns the bytes that the kernel estimates can be used without swapping; 0 when it does not
+/// report them.
 std::uint64_t available_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   for (std::string line; std::getline(meminfo, line);) {

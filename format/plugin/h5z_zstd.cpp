@@ -1,6 +1,7 @@
-// HDF5 filter 32015 (zstd) as a plug-in, for stock HDF5 programs that read compressed checkpoints:
-// put this library's folder into HDF5_PLUGIN_PATH. UniShard itself does not need it. The number is
-// registered with The HDF Group; a chunk is one zstd frame, which says how large its content is.
+// HDF5 filter 32015 (zstd, a number registered with The HDF Group) as a plug-in for other HDF5
+// programs that read compressed checkpoints: add this library's folder to HDF5_PLUGIN_PATH.
+// UniShard itself does not need it. A chunk is one zstd frame, which records the size of its
+// content.
 #include <H5PLextern.h>
 #include <zstd.h>
 
@@ -11,7 +12,8 @@ namespace {
 constexpr H5Z_filter_t kZstdFilter = 32015;
 constexpr int kDefaultLevel = 3;
 
-/// Replaces HDF5's buffer, which is malloc's; returns the new content's size, 0 for failure.
+/// Replaces HDF5's buffer, which was allocated by malloc; returns the size of the new content, 0 on
+/// failure.
 std::size_t replace(void** buffer, std::size_t* capacity, void* made, std::size_t made_capacity,
                     std::size_t size) {
   if (ZSTD_isError(size)) {

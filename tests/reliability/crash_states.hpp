@@ -2,6 +2,7 @@
 // The states in which a crash of the machine may leave a disk, derived from a journal of calls. The
 // rules are those of ALICE (Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014):
 //
+// clang-format off
 //  - The machine stops between any two calls.
 //  - Everything that was synced before is present. Of a file's later writes and size changes, all,
 //    none or a part are present: some of them, a prefix, single blocks of 4 KiB or 512 bytes, or
@@ -11,6 +12,7 @@
 //              makes its name durable, and with it all earlier changes of names.
 //     Weak     any of them are present, as long as the names that each needs exist. Syncing a file
 //              does not make its name durable; syncing a folder does not affect other folders.
+// clang-format on
 //
 // When there are too many combinations, they are chosen at random.
 #include "recording_storage.hpp"

@@ -157,7 +157,7 @@ class Launcher {
     const pid_t pid = ::fork();
     if (pid < 0) raise_errno("starting", options_.command.front(), errno);
     if (pid == 0) become_rank(parent, argv.data(), environment.data(), out.get(), err.get());
-    ::setpgid(pid, pid);  // in both, so that it holds whoever runs first
+    ::setpgid(pid, pid);  // in parent and child, because either may run first
     ranks_[rank].pid = pid;
     ranks_[rank].is_running = true;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The variables by which a rank knows its place, as torchrun sets them.
+// The environment variables that tell a rank its place, as torchrun sets them.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,8 +13,9 @@ struct RankPlace {
   std::uint16_t master_port = 0;
 };
 
-/// This process's environment with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and
-/// MASTER_PORT replaced, and OMP_NUM_THREADS=1 unless it is set: "NAME=value" each.
+/// Returns this process's environment as "NAME=value" texts, with RANK, LOCAL_RANK, WORLD_SIZE,
+/// LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT replaced, and with OMP_NUM_THREADS=1 unless it is
+/// set.
 std::vector<std::string> rank_environment(const RankPlace& place);
 
 }  // namespace unishard::tools

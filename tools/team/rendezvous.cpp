@@ -2,15 +2,15 @@
 // them, because they might belong to a process of this job that arrived first. The protocol
 // therefore relies on fresh random numbers:
 //
+// clang-format off
 //  1. Every process but rank 0 writes `hello-<rank>` with a nonce of its own.
 //  2. Rank 0 reads all hellos, creates a session folder with a random name, and writes `reply`:
-//  that
-//     name and the nonces that it read.
+//     that name and the nonces that it read.
 //  3. A process accepts a reply only if it contains its own nonce, and then writes `here-<rank>` to
 //     the session folder. It ignores old replies and a reply to an old hello.
 //  4. When a hello changes (the old one was of a crashed job), rank 0 begins a new session. When
-//  all
-//     are `here`, it writes `go`: all processes are alive and have seen each other.
+//     all are `here`, it writes `go`: all processes are alive and have seen each other.
+// clang-format on
 #include "team/rendezvous.hpp"
 
 #include "unishard/format/commit.hpp"

@@ -1,9 +1,11 @@
 // Files in the session's folder (see rendezvous.cpp):
-//   round-<n>-<rank>   the text that a process gave to its n-th gather(), until all have given
-//   theirs round-<n>          the texts of all processes, collected by rank 0; decides the round
+// clang-format off
+//   round-<n>-<rank>   the text that a process gave to its n-th gather(), until all have given one
+//   round-<n>          the texts of all processes, collected by rank 0; decides the round
 //   failed-<rank>      why a process failed; a process that reads it fails too
 //   left-<rank>        the process no longer uses the folder
 //   alive-<rank>       see peer_watch.cpp
+// clang-format on
 #include "team/team.hpp"
 
 #include "unishard/format/json.hpp"
@@ -148,7 +150,7 @@ class Team::Link {
         const Names names = folder_.names();
         look_for_failures(names);
         look_for_dead(names);
-      } catch (const std::exception&) {  // whoever works with these files finds out
+      } catch (const std::exception&) {  // a later call that uses these files reports it
       }
     }
   }

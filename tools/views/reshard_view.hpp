@@ -1,6 +1,7 @@
 #pragma once
-// The plan and the result of `unishard reshard` as text and JSON. Pure. tools/README.md has the
-// JSON schemas.
+// The plan and the result of `unishard reshard` as text and JSON. tools/README.md has the JSON
+// schemas.
+// Thread safety: pure functions.
 #include "unishard/format/json.hpp"
 
 #include "workflows/reshard.hpp"

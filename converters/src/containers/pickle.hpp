@@ -109,7 +109,8 @@ std::string_view to_string(NodeKind kind);
 class Pickle {
  public:
   /// Parses the pickle at the start of `bytes`. `what` is the file that messages name.
-  /// Throws: Corrupt, naming the byte; MemoryLimit when `limits` are exceeded.
+  /// Throws: Corrupt, naming the byte, for an invalid pickle or one above limits.bytes; Unsupported
+  /// for extension codes and out-of-band buffers; MemoryLimit above limits.memory_bytes.
   static std::unique_ptr<Pickle> parse(std::string bytes, std::string_view what,
                                        const PickleLimits& limits = {});
 

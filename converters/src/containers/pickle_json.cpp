@@ -254,7 +254,7 @@ void write_json(PickleWriter& pickle, const Json& value, const WriteTensor& tens
 }
 
 void refuse_tensor(PickleWriter&, const std::string& name) {
-  raise(ErrorCode::Unsupported, fmt::format("the tensor {} has no place here", quote(name)));
+  raise(ErrorCode::Unsupported, fmt::format("the tensor {} is not allowed here", quote(name)));
 }
 
 namespace {

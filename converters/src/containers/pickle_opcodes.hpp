@@ -1,5 +1,5 @@
 #pragma once
-// The instructions of the pickle machine, protocols 0 to 5, by the names of CPython's pickletools.
+// Opcodes of pickle protocols 0 to 5, named as in CPython's pickletools.
 #include <cstdint>
 
 namespace unishard::converters::torch {

@@ -1,20 +1,21 @@
 #pragma once
-// How the pickle machine's instructions spell text. Pure.
+// Decodes texts in the arguments of pickle opcodes.
+// Thread safety: pure functions.
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace unishard::converters::torch {
 
-/// Returns whether `text` is UTF-8; encoded surrogates are allowed, because Python writes lone
+/// Returns true when `text` is UTF-8. Encoded surrogates are allowed, because Python writes lone
 /// ones.
 bool is_pickle_utf8(std::string_view text);
 bool is_ascii(std::string_view text);
 
-/// Returns what a Python 2 string literal (STRING) means; nullopt when it is not one.
+/// Returns the value of a Python 2 string literal (opcode STRING); nullopt when it is none.
 std::optional<std::string> unquote(std::string_view line);
-/// Returns what the line of UNICODE means: raw but for \uXXXX and \UXXXXXXXX, other bytes are
-/// Latin-1; nullopt when it does not parse.
+/// Returns the value of the line of opcode UNICODE, in which \uXXXX and \UXXXXXXXX are escapes and
+/// all other bytes are Latin-1; nullopt when it cannot be parsed.
 std::optional<std::string> raw_unicode(std::string_view line);
 
 }  // namespace unishard::converters::torch

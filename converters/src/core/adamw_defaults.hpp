@@ -1,6 +1,6 @@
 #pragma once
-// The settings that torch.optim.AdamW (torch 2.15) expects in every parameter group of a
-// checkpoint, with its defaults. Older versions leave out what they do not know.
+// Settings that torch.optim.AdamW (torch 2.15) expects in every parameter group of a checkpoint,
+// with their defaults. Older versions omit settings that they do not know.
 #include "unishard/format/json.hpp"
 
 namespace unishard::converters {

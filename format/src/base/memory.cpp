@@ -18,9 +18,10 @@ void set_description_limit(std::uint64_t bytes) { limit = bytes; }
 
 void MemoryBudget::refuse(std::uint64_t bytes) const {
   raise(ErrorCode::MemoryLimit,
-        fmt::format("{}: its description takes more than {} bytes of memory ({} are taken, {} more "
-                    "are asked for)",
-                    what_, limit_bytes_, used_bytes_, bytes),
+        fmt::format(
+            "{}: describing its content takes more than {} bytes of memory ({} are in use, {} "
+            "more are needed)",
+            what_, limit_bytes_, used_bytes_, bytes),
         "a small file that needs this much is damaged or hostile; if it is as large as it should "
         "be, allow more with --memory-limit");
 }

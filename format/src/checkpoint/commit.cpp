@@ -1,29 +1,29 @@
 // The commit protocol. A reader sees a checkpoint exactly when `<tag>/manifest.json` exists, and
-// every byte that the manifest vouches for is on disk before it does.
+// every byte that the manifest's checksums cover is on disk before that.
 //
 // clang-format off
-//  0. Rank 0 locks the tag by `.<tag>.lock`, which excludes other writers until the save has ended,
-//     and refuses a name that something other than a UniShard checkpoint has.
+//  0. Rank 0 locks the tag by `.<tag>.lock`, which excludes other writers until the save has ended.
+//     It refuses a name that anything other than a UniShard checkpoint has.
 //  1. Rank 0 creates the staging folder `<tag>.partial-<save id>`. Readers skip such names, so
 //     nothing is visible yet.
-//  2. Each rank writes its shard there (ShardWriter). The save id is in every shard: two saves can
-//     never mix.
-//  3. Each rank syncs and closes its shard and checks both results. Then the ranks agree; if one
+//  2. Each rank writes its shard there (ShardWriter). Every shard contains the save id, so files of
+//     two saves cannot be mixed.
+//  3. Each rank syncs and closes its shard and checks both results. Then the ranks agree. If one
 //     failed, rank 0 destroys its SaveTransaction and all throw.
-//  4. Rank 0 reads the tables of every shard back from the file system (what was written is what is
-//     there) and syncs the staging folder, so that the shards' names survive a crash.
-//  5. Rank 0 writes the manifest under another name and syncs it: a crash leaves no half manifest
-//     under the real name.
+//  4. Rank 0 reads the tables of every shard back from the file system, which detects lost or
+//     misdirected writes. It syncs the staging folder, so that the shards' names survive a crash.
+//  5. Rank 0 writes the manifest under another name and syncs it, so that a crash leaves no
+//     incomplete manifest under the real name.
 //  6. Rank 0 renames it to manifest.json and syncs the staging folder.
-//  7. Rank 0 locks `latest` and writes its new text beside it: what cannot name the tag does not
-//     publish it. Then it renames the staging folder to `<tag>`, which must be free. This is the
-//     commit. Where `<tag>` is a UniShard checkpoint the two folders are exchanged in one atomic
-//     step; the old one then has the staging name and goes in step 10.
+//  7. Rank 0 locks `latest` and writes its new text to a file beside it; if that fails, the tag is
+//     not published. Then it renames the staging folder to `<tag>`, which must not exist. This is
+//     the commit. If `<tag>` is a UniShard checkpoint, the two folders are exchanged in one atomic
+//     step instead; the old one then has the staging name and is removed in step 10.
 //  8. Rank 0 syncs the parent folder: the commit is durable.
-//  9. The new text gets the name `latest`, and the folder is synced. A crash before leaves `latest`
-//     on the older checkpoint, which is complete.
-// 10. Retention: hide (rename), then delete, so that a crash never leaves half a checkpoint under a
-//     tag. Nothing that fails here fails the save.
+//  9. Rank 0 renames the new text to `latest` and syncs the folder. A crash before that leaves
+//     `latest` on the older checkpoint, which is complete.
+// 10. Retention: hide (rename), then delete, so that a crash never leaves an incomplete checkpoint
+//     under a tag. A failure here does not fail the save.
 // clang-format on
 #include "unishard/format/commit.hpp"
 

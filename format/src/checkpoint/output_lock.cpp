@@ -69,7 +69,7 @@ std::optional<OutputLock> OutputLock::try_beside(Storage& storage, const Path& o
 void OutputLock::require_held() const {
   if (lock_->still_held()) return;
   raise(ErrorCode::Busy,
-        fmt::format("another process took over writing {}, because this one showed no sign of life",
+        fmt::format("another process took over writing {}, because this one seemed dead",
                     what_.native()),
         "nothing was published; look for a second job with the same output");
 }

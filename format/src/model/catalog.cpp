@@ -173,7 +173,7 @@ void validate_sections(const Catalog& catalog, std::string_view where) {
   raise(ErrorCode::InvalidArgument,
         fmt::format("{}: {}{}{} cannot be kept: {}", where, section, key.empty() ? "" : ".", key,
                     reason),
-        "keep it flatter, or as one text (JSON in a string)");
+        "store it with less nesting, or as one text (JSON in a string)");
 }
 
 void validate(const Catalog& catalog, std::string_view where) {

@@ -1,5 +1,5 @@
 #pragma once
-// How one data set is cut into chunks. See SPEC.md, "Shard file".
+// The division of one data set into chunks. See SPEC.md, "Shard file".
 #include "unishard/format/shard_entry.hpp"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace unishard::detail {
 
 /// Offsets and lengths are bytes of the padded data set, decoded.
-/// Pre: chunk_bytes is not 0, and a chunk number is below count().
-/// Thread safety: thread-safe; a value.
+/// Pre: chunk_bytes is not 0, and chunk numbers are below count().
+/// Thread safety: an immutable value.
 class ChunkGeometry {
  public:
   ChunkGeometry(const DataSetEntry& set, std::uint64_t chunk_bytes)
@@ -22,10 +22,10 @@ class ChunkGeometry {
   std::uint64_t length(std::uint64_t chunk) const {
     return std::min(chunk_bytes_, set_bytes_ - begin(chunk));
   }
-  /// Number of the chunk that holds byte `offset`.
+  /// Returns the number of the chunk that contains byte `offset`.
   std::uint64_t at(std::uint64_t offset) const { return offset / chunk_bytes_; }
-  /// Bytes of every chunk of a compressed data set, the last one included: what lies beyond the
-  /// data set's end is zero. A data set of less than one chunk has one as large as itself.
+  /// Returns the decoded bytes of every chunk of a compressed data set; the last one is filled with
+  /// zeros. A data set smaller than one chunk has one chunk of its own size.
   std::uint64_t encoded_length() const { return std::min(chunk_bytes_, set_bytes_); }
 
  private:

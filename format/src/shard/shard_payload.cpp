@@ -16,7 +16,8 @@
 namespace unishard::detail {
 namespace {
 
-/// What there is of `from` from byte `inside` on, as much as `out` takes. Returns the bytes.
+/// Copies the bytes of `from` from byte `inside` on, as many as fit into `out`; returns their
+/// number.
 std::uint64_t copy_part(std::span<const std::byte> from, std::uint64_t inside,
                         std::span<std::byte> out) {
   const std::uint64_t count = std::min<std::uint64_t>(out.size(), from.size() - inside);
@@ -168,8 +169,9 @@ std::uint64_t ShardPayload::read_some(std::size_t set, std::uint64_t at,
   return copy_part(*bytes, inside, out);
 }
 
-/// Of `bytes` bytes from `chunk` on, those that are read straight to their place: whole chunks.
-/// Where a part of a chunk comes behind them, the last ones are left to be read with it.
+/// Returns how many of the `bytes` bytes from `chunk` on are whole chunks that are read directly
+/// into place. If a part of a chunk follows, the last whole chunks are left to be read together
+/// with it.
 std::uint64_t ShardPayload::whole_chunks(std::size_t set, std::uint64_t chunk,
                                          std::uint64_t bytes) const {
   if (chunk * tables_.chunk_bytes + bytes == tables_.entry.data_sets[set].padded_bytes())
@@ -184,8 +186,9 @@ bool ShardPayload::has_windows(std::size_t set) const {
   return !tables_.entry.data_sets[set].compressed && tables_.chunk_bytes <= kBlockBytes;
 }
 
-/// As read_some(), through a block of memory: a chunk of which a part is wanted comes in one
-/// request with its neighbours. The rest of it will be wanted soon, so the cache keeps it.
+/// Does the same as read_some() through a block of memory: a chunk that is needed in part is read
+/// in one request with its neighbours. The cache keeps it, because the rest of it will be needed
+/// soon.
 std::uint64_t ShardPayload::read_window(std::size_t set, std::uint64_t first, std::uint64_t inside,
                                         std::span<std::byte> out) const {
   const BlockPool::Block block = block_pool().take(io_options().read_buffer_bytes);

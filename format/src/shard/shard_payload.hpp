@@ -1,6 +1,6 @@
 #pragma once
-// The payload of an open shard: whole chunks are read, compared with their checksums, decoded, and
-// only then handed out.
+// Reads the payload of an open shard: whole chunks are read, compared with their checksums and
+// decoded before any byte is returned.
 #include "unishard/format/shard_reader.hpp"
 
 #include "shard/shard_tables.hpp"
@@ -15,42 +15,43 @@ namespace unishard::detail {
 /// The files of an open shard.
 struct ShardFiles {
   std::unique_ptr<File> own;
-  std::vector<std::unique_ptr<File>> bases = {};  ///< as ShardEntry::bases
+  std::vector<std::unique_ptr<File>> bases = {};  ///< parallel to ShardEntry::bases
 
   const File& of(const ChunkRow& row) const { return row.file == 0 ? *own : *bases[row.file - 1]; }
 };
 
-/// Lifetime: the tables must outlive it.
+/// Lifetime: `tables` must outlive this object.
 /// Thread safety: thread-safe.
 class ShardPayload {
  public:
   ShardPayload(const ShardTables& tables, ShardFiles files, std::shared_ptr<ChunkCache> cache)
       : tables_(tables), files_(std::move(files)), cache_(std::move(cache)) {}
 
-  /// Reads the bytes of data set `set` from byte `at` on, decoded, into `out`.
-  /// Pre: they lie in the padded data set.
-  /// Throws: Corrupt naming the file, its bytes, and the elements that are damaged.
+  /// Reads decoded bytes of data set `set`, from byte `at` on, into `out`.
+  /// Pre: the bytes are in the padded data set.
+  /// Throws: Corrupt, naming the file, its bytes and the damaged elements.
   void read(std::size_t set, std::uint64_t at, std::span<std::byte> out) const;
 
-  /// Reads `count` chunks of data set `set` from `first` on into `buffer` and returns those that
-  /// are damaged.
-  /// Pre: `buffer` has chunk_bytes for each.
+  /// Reads `count` chunks of data set `set`, from `first` on, into `buffer`. Returns the damaged
+  /// ones.
+  /// Pre: `buffer` has room for `count` times chunk_bytes bytes.
   std::vector<ShardReader::Damage> check(std::size_t set, std::uint64_t first, std::uint64_t count,
                                          std::span<std::byte> buffer) const;
 
  private:
-  /// Reads whole chunks from `chunk` on, as many as fill `out`, and calls visit(chunk, whether it
-  /// is sound) for each.
+  /// Reads whole chunks from `chunk` on, as many as fill `out`, and calls visit(chunk, is_sound)
+  /// for each.
   template <class Visit>
   void visit_chunks(std::size_t set, std::uint64_t chunk, std::span<std::byte> out,
                     const Visit& visit) const;
-  /// How many of `bytes` bytes from `chunk` on are whole chunks that lie uncompressed and back to
-  /// back in one file.
+  /// Returns how many of the `bytes` bytes from `chunk` on are whole chunks that are stored
+  /// uncompressed and back to back in one file.
   std::uint64_t plain_run(std::size_t set, std::uint64_t chunk, std::uint64_t bytes) const;
-  /// Reads one chunk that is encoded. Returns whether its bytes match their checksum and decode.
+  /// Reads one encoded chunk. Returns false when it does not match its checksum or cannot be
+  /// decoded.
   bool decode(std::size_t set, std::uint64_t chunk, std::span<std::byte> out) const;
   void read_chunks(std::size_t set, std::uint64_t first, std::span<std::byte> out) const;
-  /// Reads some or all of `out` and returns how many bytes.
+  /// Reads all or a part of `out`; returns the number of bytes.
   std::uint64_t read_some(std::size_t set, std::uint64_t at, std::span<std::byte> out) const;
   std::uint64_t whole_chunks(std::size_t set, std::uint64_t chunk, std::uint64_t bytes) const;
   bool has_windows(std::size_t set) const;

@@ -55,7 +55,7 @@ void check_user_block(const File& file, const ShardTables& tables, std::string_v
   }
 }
 
-/// The chunk tables vouch for what is read from a base; here it must be the file that is meant.
+/// Checks that each base is the file that the manifest names; the chunk tables cover its bytes.
 std::vector<std::unique_ptr<File>> open_bases(Storage& storage, const ShardTables& tables) {
   const char* const kHint =
       "copy the whole folder of the checkpoint again, or use another checkpoint";

@@ -1,6 +1,6 @@
 #pragma once
-// The tables of an open shard, decoded and proven. Nothing of them is believed before the checksum
-// of the manifest has been compared and every row has been checked against the manifest.
+// The decoded and checked tables of an open shard. No value is used before the manifest's checksum
+// was compared and every row was checked against the manifest.
 #include "unishard/format/shard_entry.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -13,10 +13,10 @@
 
 namespace unishard::detail {
 
-/// Lifetime: the catalog must outlive it.
+/// Lifetime: the catalog must outlive this object.
 /// Thread safety: thread-safe once read_tables() has returned.
 struct ShardTables {
-  Path path;  ///< of the shard
+  Path path;  ///< path of the shard
   ShardEntry entry;
   const Catalog& catalog;
   std::uint64_t chunk_bytes = 0;
@@ -25,17 +25,17 @@ struct ShardTables {
   std::vector<std::vector<std::uint32_t>> rows_in_set = {};  ///< [data set]: rows by element offset
 
   ChunkGeometry geometry(std::size_t set) const { return {entry.data_sets[set], chunk_bytes}; }
-  /// Number of the data set's first chunk, counted over all data sets in their order.
+  /// Returns the number of the data set's first chunk, counted over all data sets in order.
   std::uint64_t first_chunk(std::size_t set) const;
-  /// Path of the file in which a chunk lies; `file` is a ChunkRow::file.
+  /// Returns the path of the file that ChunkRow::file `file` refers to.
   Path path_of(std::uint32_t file) const;
-  /// Throws: Corrupt, always, with the shard's path in front.
+  /// Throws Corrupt with a message that begins with the shard's path.
   [[noreturn]] void corrupt(const std::string& problem, std::string hint = {}) const;
 };
 
-/// Reads chunk tables, names and index of the shard `file` into `tables` and checks them.
-/// Pre: `tables` has its first four members; `file` has entry.bytes bytes.
-/// Throws: Corrupt naming what does not fit.
+/// Reads chunk tables, names and index of the shard `file` into `tables`, and checks them.
+/// Pre: the first four members of `tables` are set; `file` has entry.bytes bytes.
+/// Throws: Corrupt, naming the contradiction.
 void read_tables(const File& file, ShardTables& tables);
 
 }  // namespace unishard::detail

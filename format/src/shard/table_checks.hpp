@@ -1,5 +1,5 @@
 #pragma once
-// What SPEC.md asks of the rows of a shard's tables.
+// Checks the rows of a shard's tables against the rules of SPEC.md.
 #include "shard/shard_tables.hpp"
 
 #include <cstdint>
@@ -15,8 +15,8 @@ void check_index_row(const ShardTables& tables, std::uint32_t number, const Inde
 /// Checks that the fragments fill each data set without overlap or hole; sorts rows_in_set.
 /// Throws: Corrupt naming the data set and the tensor.
 void check_tiling(ShardTables& tables);
-/// Checks that every chunk lies where SPEC.md lets it lie.
-/// Throws: Corrupt naming the chunk.
+/// Checks that every chunk lies where SPEC.md allows it.
+/// Throws: Corrupt, naming the chunk.
 void check_chunk_rows(const ShardTables& tables);
 
 }  // namespace unishard::detail

@@ -1,11 +1,12 @@
-// One open file. Reads of kDirectBytes and more, and all writes to files of that size, go past the
-// page cache through a second descriptor with O_DIRECT:
-//  - a read takes the aligned window around its bytes, block by block, into a block of the pool and
-//    copies out (or straight into memory that is aligned like one); bytes that are cached are read
-//    from the cache instead;
-//  - writes are collected into whole blocks (WriteBehind). What never becomes a whole block is
-//    written through the page cache at the latest by sync() or close().
-// Where the file system refuses O_DIRECT, at opening or later, everything takes the ordinary way.
+// One open file. Reads of at least kDirectBytes, and all writes to files of at least one block,
+// bypass the page cache through a second descriptor with O_DIRECT:
+//  - A read transfers the aligned window around its bytes, block by block, through a block of the
+//  pool
+//    or directly into aligned memory. Cached bytes are read from the cache instead.
+//  - Writes are collected into whole blocks (WriteBehind). Bytes that never fill a block are
+//  written
+//    through the page cache, at the latest by sync() or close().
+// If the file system refuses O_DIRECT, at open or later, all transfers use the page cache.
 #include "storage/posix_file.hpp"
 
 #include "unishard/format/error.hpp"

@@ -7,24 +7,24 @@
 
 namespace unishard {
 
-/// The contents of a lock file.
+/// Content of a lock file.
 struct LockOwner {
-  std::string token;        ///< no other owner has it
-  std::string boot;         ///< id of the boot of its kernel
+  std::string token;        ///< unique to this owner
+  std::string boot;         ///< boot id of its kernel
   std::string description;  ///< for people
   std::string host;         ///< name of its host; empty in files of older versions
 };
 
-/// The kernel that a process runs under.
+/// The kernel under which a process runs.
 struct Kernel {
   std::string boot;
   std::string host;
   std::int64_t booted_unix_seconds = 0;
 };
 
-/// Returns true when the owner died with its host, which has been booted since: a host of this
-/// name, another boot, and no sign of life (`renewed_unix_seconds`, the file's time) since this
-/// boot. The time makes two hosts of one name safe: a living owner renews it.
+/// Returns true when the owner died with its host, because a host of the same name has booted
+/// since: the boot id differs, and the file's time `renewed_unix_seconds` is before this boot. Two
+/// hosts of the same name are safe, because a living owner renews the time.
 bool died_with_host(const LockOwner& owner, std::int64_t renewed_unix_seconds, const Kernel& here);
 
 /// Pre: the folder of `path` exists.

@@ -251,7 +251,7 @@ void verify_nested(Storage& storage, const Path& folder, const VerifyOptions& op
   }
 }
 
-/// What the folder of several runs holds.
+/// The content of a folder of several runs.
 struct Runs {
   bool is_run_itself = false;
   std::vector<std::string> names;  ///< sub-folders that are no checkpoint, and hold some

@@ -2,12 +2,14 @@
 // An engine's saves, synchronous and asynchronous, one at a time.
 //
 // An asynchronous save:
+// clang-format off
 //  1. Waits for the previous save. If that failed and no rank was told, all ranks throw now.
 //  2. Decides everything that the ranks decide together about this step: which weights are derived,
 //     and the save id. Rank 0 creates the staging folder.
 //  3. Each rank copies what it writes (Staging), and all agree that they could. Training continues.
 //  4. A thread writes the shard and commits. It uses a process group of its own, because training
 //     uses the other one, and it accesses no tensor.
+// clang-format on
 // A crash in step 4 leaves the same as a crash in a synchronous save: the existing checkpoints, and
 // a folder that readers skip.
 #include "unishard/format/output_lock.hpp"

@@ -22,7 +22,7 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// Where the launcher's own variables say that rank 0 is; empty when they do not.
+/// Returns the host of rank 0 by the launcher's own variables; empty when they do not name it.
 std::string address_of_rank_0(const EnvironmentLookup& lookup, const LaunchEnvironment& launch) {
   if (launch.launcher == "torchrun") return {};  // it always sets MASTER_ADDR
   if (launch.one_host) return "127.0.0.1";

@@ -16,7 +16,7 @@ TokenFile::TokenFile(Storage& storage, const Path& path, std::uint64_t context, 
   if (bytes % width_ != 0) {
     raise(ErrorCode::InvalidArgument,
           "data file " + quote(path.string()) + " has " + std::to_string(bytes) +
-              " bytes, which is no whole number of 16-bit tokens",
+              " bytes, which is not a whole number of 16-bit tokens",
           "--tokens bytes reads the bytes of a text");
   }
   const std::uint64_t tokens = bytes / width_;

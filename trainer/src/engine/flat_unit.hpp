@@ -5,9 +5,11 @@
 // The parameters are views of `full`. At stage 3 only the memory behind `full` is allocated and
 // freed: the pointer of its storage is swapped, so views, tensors saved for backward and
 // AccumulateGrad nodes stay valid.
+// clang-format off
 //   stage 0    full and master hold everything on every rank
 //   stage 1,2  full holds everything, master this rank's shard
 //   stage 3    full has memory only between gather() and release()
+// clang-format on
 // With fp32 compute below stage 3, master is `full`, or the rank's slice of it.
 #include "unishard/format/partition.hpp"
 #include "unishard/trainer/communicator.hpp"

@@ -38,7 +38,7 @@ Json ClientTree::json() const {
       members.push_back({children_[i].first.text, std::move(values[i])});
     return Json(std::move(members));
   }
-  // A key with "$" would read as one of our own marks.
+  // A key with "$" would be mistaken for one of UniShard's own marks.
   Json pairs = Json::array();
   for (std::size_t i = 0; i < values.size(); ++i)
     pairs.push_back(Json::array({children_[i].first.text, std::move(values[i])}));

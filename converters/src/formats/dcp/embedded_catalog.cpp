@@ -36,7 +36,7 @@ void sort_tensors(Arrangement& arrangement) {
   arrangement.entries = std::move(entries);
 }
 
-/// What the sink adds to the tensors of the catalog: step counters and second names.
+/// Tensors that the sink adds to those of the catalog: step counters and second names.
 bool is_addition(const std::string& key, const Catalog& catalog) {
   if (key.starts_with("optim.state.") && key.ends_with(".step")) return true;
   return std::ranges::any_of(catalog.aliases, [&](const Alias& alias) {

@@ -1,6 +1,6 @@
-// A folder as torch.distributed.checkpoint writes it for FSDP2: tensors cut into rows for
+// Writes a folder as torch.distributed.checkpoint does for FSDP2: tensors split into rows for
 // catalog.world_size ranks, optimizer states by parameter names, groups as objects. `.metadata` is
-// the last file. The catalog itself goes along as text, under a key of its own.
+// written last. The embedded catalog has a key of its own.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -31,7 +31,7 @@ using torch::PickleWriter;
 constexpr std::string_view kItemRoot = "archive";
 constexpr std::string_view kMetadataFile = ".metadata";
 
-/// How many leading rows, and which elements, a rank holds of a tensor: FSDP2's rule.
+/// Returns the rows and elements of a tensor that a rank holds, by FSDP2's rule.
 std::uint64_t rows_per_rank(const Shape& shape, std::uint32_t world_size) {
   return (shape[0] + world_size - 1) / world_size;
 }
@@ -230,8 +230,7 @@ class Planner {
     return params;
   }
 
-  /// As torch flattens a state dict: mappings always, lists where they hold a tensor or a
-  /// container.
+  /// Flattens as torch does: mappings always, lists if they contain a tensor or a container.
   void add_client_state(const Json& value, const KeyPath& path) {
     if (value.is_object() && value.contains("$tensor")) return;  // a tensor of the catalog
     const auto is_plain = [](const Json& child) {

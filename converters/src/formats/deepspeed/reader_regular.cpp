@@ -205,7 +205,7 @@ class RegularReader {
     }
   }
 
-  /// What all ranks of one save have in common.
+  /// Checks what all ranks of one save have in common.
   void check_rank(const OptimizerFile& first, const OptimizerFile& file) {
     const auto differ = [&](std::string_view what) {
       raise_two_saves(first.name, file.name, what);

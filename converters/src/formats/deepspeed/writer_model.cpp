@@ -121,8 +121,8 @@ void add_aliases(const Catalog& catalog, SinkModel& model) {
   }
 }
 
-/// Who is in which group: by the names that a group lists, else by the tensors' group numbers, else
-/// everyone in the only group.
+/// Assigns parameters to groups: by the names that a group lists, else by the tensors' group
+/// numbers, else all to the only group.
 class Grouper {
  public:
   Grouper(const Catalog& catalog, const SinkModel& model) : catalog_(catalog), model_(model) {

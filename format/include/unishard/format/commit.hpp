@@ -33,7 +33,7 @@ struct CommitOptions {
   std::uint64_t chunk_bytes = kChunkBytes;  ///< chunk size with which the shards were written
   std::optional<std::string> identity{};    ///< identity that the shards must combine to, if known
   bool move_latest = true;
-  /// Whether an existing UniShard checkpoint of the same tag may be replaced.
+  /// Allow to replace an existing UniShard checkpoint of the same tag.
   bool replace = true;
   std::uint32_t keep_last = 0;  ///< number of complete checkpoints to keep; 0 keeps all
   /// Called before each step. Tests use it to fail, or to kill the process, at a step.
@@ -54,14 +54,14 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
 /// because another program resumes from it. A damaged UniShard checkpoint counts as UniShard's own.
 void require_own_latest(Storage& storage, const Path& folder);
 
-/// Moves the file `latest` (of another format: by whatever name) to a new text. The constructor
-/// locks the file and writes the text beside it; commit() gives it the name. Construct it before
-/// the tag is published: a tag whose `latest` cannot be written is then not published at all.
-/// Without commit() the file keeps what it held. Not thread-safe.
+/// Moves the file `latest`, or the file with that role in another format, to a new text. The
+/// constructor locks the file and writes the text to a file beside it; commit() renames that file.
+/// Construct it before the tag is published, so that a tag whose `latest` cannot be written is not
+/// published. Without commit() the file is unchanged. Not thread-safe.
 class LatestMove {
  public:
-  /// Lifetime: `storage` outlives the object. Throws Busy when another writer has the lock for a
-  /// minute, and what writing a file throws.
+  /// Lifetime: `storage` must outlive this object.
+  /// Throws: Busy when another writer holds the lock for a minute; what writing a file throws.
   LatestMove(Storage& storage, Path file, std::string_view text);
   ~LatestMove();
   LatestMove(const LatestMove&) = delete;
@@ -73,7 +73,7 @@ class LatestMove {
   Storage& storage_;
   const Path file_;
   const OutputLock lock_;
-  Path staged_;  ///< empty once it has the name
+  Path staged_;  ///< empty once it was renamed
 };
 
 /// Rank 0's part of one save. It locks the name `<folder>/<tag>` against other writers until it is

@@ -1,7 +1,8 @@
 #pragma once
-// Which process of a job this one is, from the variables that torchrun and look-alikes, Open MPI
-// and Slurm's srun set. A pure function of a look-up, so that nothing below main() reads the
-// environment.
+// Identifies this process among the processes of its job, from the variables that torchrun and
+// compatible launchers, Open MPI and Slurm's srun set. The environment is passed in as a look-up
+// function: only main() reads the process's environment.
+// Thread safety: values and pure functions.
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,22 +20,25 @@ struct LaunchEnvironment {
   std::uint32_t world_size = 1;
   std::uint32_t local_rank = 0;  ///< rank among the processes of this host
   bool one_host = false;         ///< all processes are known to be on this host
-  std::string job = {};          ///< the launcher's number of the job and step; torchrun has none
+  std::string job = {};          ///< the launcher's number of the job and step; empty for torchrun
   std::string rendezvous = {};   ///< torchrun's run id, address and port
-  std::string restart = "0";     ///< how often torchrun has restarted the processes
+  /// Number of times that torchrun has restarted the processes.
+  std::string restart = "0";
 
-  /// Text that tells this launch from others, as far as the launcher tells them apart.
+  /// Returns a text that distinguishes this launch from others, as far as the launcher does.
   std::string id() const { return job + "/" + rendezvous + "/" + restart; }
 };
 
-/// Returns what the first launcher whose variables are set says; a world of one process where there
-/// is none. The shell of a Slurm batch job is no launcher, though it has SLURM_PROCID.
-/// Throws: InvalidArgument naming the variable that is missing beside others or is no number, with
-/// `hint`.
+/// Returns the environment of the first launcher whose variables are set; a world of one process
+/// when there is none. The shell of a Slurm batch job counts as no launcher, although it has
+/// SLURM_PROCID. `hint` is the hint of errors.
+/// Throws: InvalidArgument, naming a variable that is not a number, or is missing although others
+/// are set.
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup, std::string_view hint);
 
-/// Reads a whole number; nullopt when the variable is not set.
-/// Throws: InvalidArgument naming the variable, with `hint`, for anything else and above `most`.
+/// Reads a whole number of at most `most`; nullopt when the variable is not set. `hint` is the hint
+/// of errors.
+/// Throws: InvalidArgument, naming the variable, for anything else.
 std::optional<std::uint32_t> environment_number(const EnvironmentLookup& lookup,
                                                 const std::string& name, std::uint32_t most,
                                                 std::string_view hint);

@@ -14,19 +14,22 @@
 
 namespace unishard {
 
-/// Chunks that were read and checked lately, shared by the shards of one checkpoint so that reading
-/// many small tensors does not read their chunk again and again. Holds at most `capacity_bytes`.
-/// Thread-safe.
+/// Cache of recently read and checked chunks, shared by the shards of one checkpoint, so that
+/// reading many small tensors does not read the same chunk repeatedly. Thread-safe.
 class ChunkCache;
 std::shared_ptr<ChunkCache> make_chunk_cache(std::uint64_t capacity_bytes = std::uint64_t{8} << 20);
 
-/// Reads one shard. Everything the tables say is checked in the constructor; every payload byte is
-/// checked against its chunk's checksum before it is handed out. Thread-safe.
+/// Reads one shard. The constructor checks everything in the tables; every payload byte is checked
+/// against its chunk's checksum before it is returned. Thread-safe.
 class ShardReader {
  public:
-  /// Throws Corrupt when the file is not the one that `entry` describes (size, save id, rank,
-  /// checksum of the tables) or when a row points outside of it; the message says which and names
-  /// the likely cause.
+  /// Opens the file, and the bases that it points to, and keeps them open. Without `cache` it has a
+  /// cache of its own.
+  /// Lifetime: `catalog` must outlive this object.
+  /// Throws: Corrupt or Unsupported, naming the likely cause, when the file or a base is missing or
+  /// is not the one that `entry` describes (size, save id, rank, checksum of the tables), or when a
+  /// row points outside its tensor, data set or file; MemoryLimit when the tables exceed
+  /// description_limit().
   ShardReader(Storage& storage, Path path, ShardEntry entry, std::string_view save_id,
               const Catalog& catalog, std::uint64_t chunk_bytes,
               std::shared_ptr<ChunkCache> cache = nullptr);
@@ -37,31 +40,39 @@ class ShardReader {
   const ShardEntry& entry() const;
   const std::vector<IndexRow>& rows() const;
   const Path& path() const;
-  /// The path of a file in which chunks lie. `file` is a ChunkRow::file.
+  /// Returns the path of the file that ChunkRow::file `file` refers to.
   Path path_of(std::uint32_t file) const;
   const std::vector<ChunkRow>& chunks(std::size_t data_set) const;
-  /// Elements `range` (a part of rows()[row].range) into `out`. Not for derived rows. Throws
-  /// Corrupt naming the file, the tensor, the damaged element range and the byte range of the
-  /// chunk.
+  /// Reads elements `range` of rows()[row] into `out`.
+  /// Pre: the row is not derived.
+  /// Throws: Corrupt, naming the file, the tensor, the damaged elements and the bytes of the chunk;
+  /// InvalidArgument when `range` is not in the row or `out` has another size.
   void read(std::size_t row, ElementRange range, std::span<std::byte> out) const;
-  /// The first element of the row that lies in the chunk of `element`, which is one of the row's.
+  /// Returns the first element of the row in the chunk that contains `element`.
   std::uint64_t chunk_start(std::size_t row, std::uint64_t element) const;
 
-  /// A chunk whose bytes do not match its checksum, or cannot be decoded.
+  /// A chunk that does not match its checksum or cannot be decoded.
   struct Damage {
-    std::uint64_t chunk = 0;  ///< its number, as check_chunks() counts
+    /// Number of the chunk over all data sets, as for check_chunks().
+    std::uint64_t chunk = 0;
     std::string data_set;
-    std::uint32_t file = 0;  ///< as ChunkRow::file
+    /// See ChunkRow::file.
+    std::uint32_t file = 0;
     std::uint64_t file_offset = 0, bytes = 0;
-    std::vector<Fragment> lost;  ///< what of which tensors lies in it
+    std::vector<Fragment> lost;  ///< the tensors' elements in the chunk
   };
+  /// Returns the number of chunks in all data sets.
   std::uint64_t chunk_count() const;
-  /// Reads `count` chunks of one data set from chunk `first` on (numbered over all data sets in
-  /// their order) into `buffer`, decoded and padding included, and returns those that are damaged.
+  /// Reads `count` chunks of one data set, from chunk `first` on, into `buffer`, decoded and
+  /// including padding. Chunks are numbered over all data sets in order. Returns the damaged ones.
+  /// Pre: `buffer` has room for `count` times chunk_bytes() bytes.
+  /// Throws: InvalidArgument when the chunks are not in one data set.
   std::vector<Damage> check_chunks(std::uint64_t first, std::uint64_t count,
                                    std::span<std::byte> buffer) const;
-  std::uint64_t chunk_bytes() const;  ///< size that `buffer` must have for each chunk
-  /// Payload as it lies in the file and its bases, padding included; and what of it is in a base.
+  /// Returns the bytes that check_chunks() needs in `buffer` for each chunk.
+  std::uint64_t chunk_bytes() const;
+  /// Return the bytes of payload as stored in the file and its bases, including padding, and the
+  /// part of it in bases.
   std::uint64_t stored_payload_bytes() const;
   std::uint64_t shared_payload_bytes() const;
 

@@ -67,7 +67,7 @@ struct SaveRequest {
   Json client_state = nullptr;
   std::uint32_t keep_last = 0;
   bool move_latest = true;
-  bool replace = true;  ///< whether a UniShard checkpoint with this tag may be replaced
+  bool replace = true;  ///< allow to replace a UniShard checkpoint with this tag
   /// Return from save_checkpoint() once the state is copied, and write the copy in the background.
   bool asynchronous = false;
   Compression compression{};

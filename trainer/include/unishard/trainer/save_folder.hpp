@@ -33,7 +33,7 @@ struct PlannedTags {
 void require_free_names(Storage& storage, const Path& folder, const PlannedTags& planned,
                         bool may_replace);
 
-/// Whether a run that resumes from the newest checkpoint of `folder` loads one.
+/// The decision of a run that resumes from the newest checkpoint of `folder`.
 struct ResumeDecision {
   enum class Action : std::uint8_t { Load, StartFresh };
   Action action = Action::Load;
