@@ -167,7 +167,7 @@ TEST_P(KeptDamage, LeavesNoFolderThatItMade) {
   const fs::path made = temp.path() / "made";
   expect_refused({"convert", damaged, made / "run", "--to", "native"});
   EXPECT_FALSE(fs::exists(made));
-  expect_refused({"convert", damaged, made / "run", "--to", "deepspeed"});
+  expect_refused({"convert", damaged, made / "run", "--to", "dcp"});
   EXPECT_FALSE(fs::exists(made));
   expect_refused({"zero_to_fp32", damaged, made / "model" / "out.safetensors"});
   EXPECT_FALSE(fs::exists(made));
