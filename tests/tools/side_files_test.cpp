@@ -57,6 +57,27 @@ class SideFilesOfModels : public testing::Test {
              secret_ = temp_.path() / "secret.json";
 };
 
+TEST_F(SideFilesOfModels, StateOfATrainingRunIsNamedAndStrictRefusesIt) {
+  const Path torch_model = temp_.path() / "torch";
+  fs::create_directory(torch_model);
+  ASSERT_EQ(unishard({"zero_to_fp32", temp_.path() / "in", torch_model / "pytorch_model.bin", "-q"})
+                .status,
+            0);
+  for (const Path& model : {model_, torch_model}) {
+    write_file(model / "optimizer.pt", "state");
+    write_file(model / "rng_state_0.pth", "state");
+    EXPECT_THAT(convert(model)["left_out"].dump(),
+                AllOf(HasSubstr("not read: optimizer.pt: the optimizer's state"),
+                      HasSubstr("not read: rng_state_0.pth")));
+    const Path strict = temp_.path() / "strict.safetensors";
+    const ProcessResult result =
+        unishard({"convert", model, strict, "--to", "safetensors", "--strict"});
+    EXPECT_EQ(result.status, 4) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("optimizer.pt"));
+    EXPECT_FALSE(fs::exists(strict));
+  }
+}
+
 TEST_F(SideFilesOfModels, AreCopiedAndNamed) {
   write_file(model_ / "config.json", "{\"model_type\": \"gpt2\"}");
   write_file(model_ / "merges.txt", "a b\n");

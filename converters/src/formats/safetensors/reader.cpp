@@ -5,6 +5,7 @@
 #include "containers/safetensors_header.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/read_counts.hpp"
+#include "core/training_files.hpp"
 #include "formats/safetensors/model_folder.hpp"
 
 #include <fmt/format.h>
@@ -27,6 +28,7 @@ class SafetensorsSource final : public Source {
       for (const std::string& name : model.files) add_file(storage, path / name, notes);
       if (model.index) check_index(storage, path, model);
       for (const std::string& note : model.notes) notes.push_back(note);
+      unread_ = unread_training_files(storage, path);
     } else {
       add_file(storage, path, notes);
     }
@@ -49,6 +51,7 @@ class SafetensorsSource final : public Source {
     files_[place.file]->read_at(place.offset + range.begin * element_bytes, out);
     counts_.add(false, out.size());
   }
+  std::vector<std::string> notes() const override { return unread_; }
   using Source::verify_reads;
   InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
@@ -120,6 +123,7 @@ class SafetensorsSource final : public Source {
     });
   }
 
+  std::vector<std::string> unread_;
   Catalog catalog_;
   mutable ReadCounts counts_;
   std::vector<std::unique_ptr<File>> files_;

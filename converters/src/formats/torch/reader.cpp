@@ -8,6 +8,7 @@
 #include "containers/pieced_source.hpp"
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/training_files.hpp"
 #include "formats/torch/training_layout.hpp"
 
 #include <fmt/format.h>
@@ -171,6 +172,10 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
   } else {
     for (const auto& [file, names] : read_index(storage, path / kIndex))
       collector.add_file(storage, path / file, &names);
+  }
+  if (storage.kind(path) == EntryKind::Directory) {
+    for (std::string& line : unread_training_files(storage, path))
+      collector.parts.notes.push_back(std::move(line));
   }
   collector.restore_training_state(path.string());
   return make_pieced_source(std::move(collector.parts), path.string());

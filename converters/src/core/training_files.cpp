@@ -1,0 +1,34 @@
+#include "core/training_files.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::converters {
+namespace {
+
+/// Returns what a file of this name holds; empty when it is no state of a training run.
+std::string_view content_of(std::string_view name) {
+  if (name == "optimizer.pt" || name == "optimizer.bin" || name.starts_with("optimizer_"))
+    return "the optimizer's state";
+  if (name == "scheduler.pt" || name == "scheduler.bin") return "the learning rate schedule";
+  if (name == "scaler.pt") return "the loss scaler";
+  if (name == "trainer_state.json") return "the Trainer's step and log";
+  const bool is_random = (name.starts_with("rng_state") && name.ends_with(".pth")) ||
+                         (name.starts_with("random_states_") && name.ends_with(".pkl"));
+  return is_random ? "states of random generators" : "";
+}
+
+}  // namespace
+
+std::vector<std::string> unread_training_files(Storage& storage, const Path& folder) {
+  std::vector<std::string> lines;
+  for (const Entry& entry : storage.list(folder)) {
+    if (const std::string_view content = content_of(entry.name); !content.empty())
+      lines.push_back(fmt::format("{}: {}", entry.name, content));
+  }
+  std::ranges::sort(lines);
+  return lines;
+}
+
+}  // namespace unishard::converters
