@@ -162,23 +162,13 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
 /// How long to wait for `latest`: other writers hold its lock while they publish.
 constexpr std::chrono::seconds kLatestPatience{60};
 
-LatestMove::LatestMove(Storage& storage, Path file, std::string_view text)
-    : storage_(storage),
-      file_(std::move(file)),
-      lock_(OutputLock::beside(storage, file_, kLatestPatience)) {
-  remove_dead_staging(storage, parent_folder(file_), file_.filename().native());
-  staged_ = write_beside(storage, file_, text);
+LatestMove::LatestMove(Storage& storage, const Path& file, std::string_view text)
+    : lock_(OutputLock::beside(storage, file, kLatestPatience)) {
+  remove_dead_staging(storage, parent_folder(file), file.filename().native());
+  staged_.emplace(storage, file, text);
 }
 
-LatestMove::~LatestMove() {
-  if (!staged_.empty()) discard(storage_, staged_);
-}
-
-void LatestMove::commit() {
-  storage_.rename(staged_, file_);
-  staged_.clear();
-  storage_.sync_directory(parent_folder(file_));
-}
+void LatestMove::commit() { staged_->commit(); }
 
 SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
                                  std::string save_id, CommitOptions options)

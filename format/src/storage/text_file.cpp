@@ -42,36 +42,40 @@ void remove_if_empty(Storage& storage, const std::vector<Path>& folders) noexcep
   }
 }
 
-Path write_beside(Storage& storage, const Path& path, std::string_view text) {
-  Path beside = marked_name(path.native(), kPartialMark, new_save_id());
+StagedText::StagedText(Storage& storage, Path path, std::string_view text)
+    : storage_(storage),
+      path_(std::move(path)),
+      staged_(marked_name(path_.native(), kPartialMark, new_save_id())) {
   try {
-    const auto file = storage.create(beside);
+    const auto file = storage_.create(staged_);
     file->write_at(0, std::as_bytes(std::span(text)));
     file->sync();
     file->close();
   } catch (...) {
-    discard(storage, beside);
+    discard();
     throw;
   }
-  return beside;
 }
 
-void discard(Storage& storage, const Path& beside) noexcept {
+StagedText::~StagedText() {
+  if (!staged_.empty()) discard();
+}
+
+void StagedText::commit() {
+  storage_.rename(staged_, path_);
+  staged_.clear();
+  storage_.sync_directory(path_.has_parent_path() ? path_.parent_path() : Path("."));
+}
+
+void StagedText::discard() noexcept {
   try {
-    storage.remove_tree(beside);
+    storage_.remove_tree(staged_);
   } catch (const std::exception&) {  // its name says that it is no result
   }
 }
 
 void replace_text(Storage& storage, const Path& path, std::string_view text) {
-  const Path beside = write_beside(storage, path, text);
-  try {
-    storage.rename(beside, path);
-  } catch (...) {
-    discard(storage, beside);
-    throw;
-  }
-  storage.sync_directory(path.has_parent_path() ? path.parent_path() : Path("."));
+  StagedText(storage, path, text).commit();
 }
 
 }  // namespace unishard

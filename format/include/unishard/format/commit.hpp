@@ -62,18 +62,13 @@ class LatestMove {
  public:
   /// Lifetime: `storage` must outlive this object.
   /// Throws: Busy when another writer holds the lock for a minute; what writing a file throws.
-  LatestMove(Storage& storage, Path file, std::string_view text);
-  ~LatestMove();
-  LatestMove(const LatestMove&) = delete;
-  LatestMove& operator=(const LatestMove&) = delete;
+  LatestMove(Storage& storage, const Path& file, std::string_view text);
 
   void commit();
 
  private:
-  Storage& storage_;
-  const Path file_;
   const OutputLock lock_;
-  Path staged_;  ///< empty once it was renamed
+  std::optional<StagedText> staged_;
 };
 
 /// Rank 0's part of one save. It locks the name `<folder>/<tag>` against other writers until it is

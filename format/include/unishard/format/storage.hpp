@@ -130,15 +130,31 @@ std::vector<Path> make_durable_directory(Storage& storage, const Path& path);
 /// first that cannot be removed because it is not empty.
 void remove_if_empty(Storage& storage, const std::vector<Path>& folders) noexcept;
 
-/// Writes `text` to a new file in the same folder as `path`, named by the rules of
-/// staging_names.hpp, and syncs it. Returns its path, for a rename to `path` or for discard().
-Path write_beside(Storage& storage, const Path& path, std::string_view text);
-/// Removes the file that write_beside() wrote. Ignores failures, because readers skip files of that
-/// name.
-void discard(Storage& storage, const Path& beside) noexcept;
+/// The new text of a file, written to a file beside it and synced. The name beside follows
+/// staging_names.hpp, so readers skip it.
+/// Lifetime: the storage must outlive it.
+/// Thread safety: not thread-safe.
+class StagedText {
+ public:
+  StagedText(Storage& storage, Path path, std::string_view text);
+  /// Removes the file beside unless commit() has succeeded. Ignores failures.
+  ~StagedText();
+  StagedText(const StagedText&) = delete;
+  StagedText& operator=(const StagedText&) = delete;
 
-/// Replaces the content of `path` atomically: writes beside it, syncs, renames, syncs the folder.
-/// After a failure or crash, `path` holds either the old or all of the new text.
+  /// Renames the file beside to the path and syncs the folder. After a failure or crash the path
+  /// holds either the old or all of the new text.
+  void commit();
+
+ private:
+  void discard() noexcept;
+
+  Storage& storage_;
+  const Path path_;
+  Path staged_;  ///< empty once it was renamed
+};
+
+/// Replaces the content of `path` atomically, by a StagedText.
 void replace_text(Storage& storage, const Path& path, std::string_view text);
 
 }  // namespace unishard
