@@ -55,7 +55,7 @@ int run_native(tools::Team& team, const ConvertRun& job) {
   const std::shared_ptr<const CheckpointReader> input =
       tools::open_native_checkpoint(posix_storage(), job.input, job.tag);
   tools::ReshardPlan plan = tools::plan_reshard(
-      *input, {.world_size = job.convert.world_size.value(), .stage = job.convert.stage});
+      *input, {.world_size = job.convert.world_size.value_or(0), .stage = job.convert.stage});
   if (job.dry_run) {
     print_plan(job, *input, plan);
     return 0;

@@ -36,7 +36,10 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
                   target.tensors.size(), tools::format_bytes(target.stored_bytes()),
                   target.world_size, target.stage));
   text += '\n';
-  for (const std::string& line : conversion.notes().lines()) text += printable(line) + "\n";
+  for (const std::string& line : conversion.notes().lines()) {
+    text += printable(line);
+    text += '\n';
+  }
   return text;
 }
 

@@ -137,7 +137,7 @@ std::vector<std::size_t> model_tensors(const Catalog& catalog) {
     const auto [found, is_new] = place.emplace(tensor.fqn, chosen.size());
     if (is_new) {
       chosen.push_back(i);
-    } else if (*rank < *preference(catalog.tensors[chosen[found->second]])) {
+    } else if (rank < preference(catalog.tensors[chosen[found->second]])) {
       chosen[found->second] = i;
     }
   }

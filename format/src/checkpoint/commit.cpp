@@ -159,16 +159,24 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
   }
 }
 
+namespace {
+
 /// How long to wait for `latest`: other writers hold its lock while they publish.
 constexpr std::chrono::seconds kLatestPatience{60};
 
-LatestMove::LatestMove(Storage& storage, const Path& file, std::string_view text)
-    : lock_(OutputLock::beside(storage, file, kLatestPatience)) {
+/// Locks the file and removes what dead writers left beside it.
+OutputLock lock_latest(Storage& storage, const Path& file) {
+  OutputLock lock = OutputLock::beside(storage, file, kLatestPatience);
   remove_dead_staging(storage, parent_folder(file), file.filename().native());
-  staged_.emplace(storage, file, text);
+  return lock;
 }
 
-void LatestMove::commit() { staged_->commit(); }
+}  // namespace
+
+LatestMove::LatestMove(Storage& storage, const Path& file, std::string_view text)
+    : lock_(lock_latest(storage, file)), staged_(storage, file, text) {}
+
+void LatestMove::commit() { staged_.commit(); }
 
 SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
                                  std::string save_id, CommitOptions options)

@@ -68,7 +68,7 @@ class LatestMove {
 
  private:
   const OutputLock lock_;
-  std::optional<StagedText> staged_;
+  StagedText staged_;
 };
 
 /// Rank 0's part of one save. It locks the name `<folder>/<tag>` against other writers until it is
