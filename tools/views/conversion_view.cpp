@@ -45,7 +45,7 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
 
 std::vector<std::string> consolidation_notes(const tools::Conversion& conversion) {
   std::vector<std::string> notes = conversion.notes().left_out;
-  for (std::string& note : notes) note = "left out: " + note;
+  for (std::string& note : notes) note.insert(0, "left out: ");
   for (const std::string_view note :
        {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
     if (!note.empty()) notes.emplace_back(note);
