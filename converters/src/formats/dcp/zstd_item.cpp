@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kStepBytes = std::uint64_t{1} << 20;
 /// Upper bound on the unpacked size of an item, which must be unpacked as a whole.
-constexpr std::uint64_t kMemoryBytes = std::uint64_t{8} << 30;
+constexpr std::uint64_t kItemMemoryBytes = std::uint64_t{8} << 30;
 
 [[noreturn]] void damaged(const torch::Window& window, std::string_view problem) {
   raise(ErrorCode::Corrupt, fmt::format("{}: the zstd item at byte {} is damaged: {}",
@@ -46,7 +46,7 @@ std::string unpack_zstd(const torch::Window& window, std::uint64_t limit_bytes) 
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
                                                                              ZSTD_freeDStream);
   if (!stream) raise(ErrorCode::Io, "zstd could not start");
-  const std::uint64_t limit = std::min(limit_bytes, kMemoryBytes);
+  const std::uint64_t limit = std::min(limit_bytes, kItemMemoryBytes);
   Input input(window);
   std::string out;
   std::size_t done = 0, left = 1;  // left: 0 at the end of a frame
