@@ -22,14 +22,14 @@ std::vector<std::string> names(const std::vector<TagEntry>& tags) {
   return out;
 }
 
-TEST(CheckpointFolder, ListsTagsByStepAndSkipsWhatIsNotCommitted) {
+TEST(CheckpointFolder, ListsTagsByCommitAndSkipsWhatIsNotCommitted) {
   const test::TempDir dir;
   for (const std::int64_t step : {9, 10, 2}) test::write_example(dir.path(), at_step(step));
   std::filesystem::create_directory(dir.path() / "empty");
   std::filesystem::create_directory(dir.path() / ("global_step11.partial-" + std::string(32, 'a')));
   std::ofstream(dir.path() / "notes.txt") << "x";
   EXPECT_EQ(names(list_tags(posix_storage(), dir.path())),
-            (std::vector<std::string>{"global_step2", "global_step9", "global_step10"}));
+            (std::vector<std::string>{"global_step9", "global_step10", "global_step2"}));
   EXPECT_EQ(read_latest(posix_storage(), dir.path()), "global_step2");
 }
 

@@ -503,6 +503,45 @@ TEST_F(Retention, WhatWasJustSavedStaysWhateverTheClockSays) {
   EXPECT_NO_THROW(identity_of(root() / "global_step3"));
 }
 
+TEST_F(Retention, AClockThatGoesBackDoesNotChangeTheOrder) {
+  for (const std::int64_t step : {1, 2, 3}) {
+    test::write_example(root(), at_step(step), storage);
+    set_commit_time(root() / ("global_step" + std::to_string(step)), 9'000'000'000 - step);
+  }
+  EXPECT_EQ(prune(storage, root(), 2).removed, std::vector<std::string>{"global_step1"});
+  CommitOptions options;
+  options.keep_last = 2;
+  test::write_example(root(), at_step(4), storage, options);
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step3", "global_step4", "latest"}));
+}
+
+TEST_F(Retention, SavesWithinOneSecondKeepTheirOrder) {
+  for (const std::int64_t step : {10, 20, 30}) test::write_example(root(), at_step(step), storage);
+  CommitOptions options;
+  options.keep_last = 2;
+  for (const std::int64_t step : {12, 14})  // resumed from step 10
+    test::write_example(root(), at_step(step), storage, options);
+  EXPECT_EQ(names_in(root()),
+            (std::vector<std::string>{"global_step12", "global_step14", "latest"}));
+}
+
+TEST_F(Retention, CheckpointsWithoutANumberAreOlder) {
+  for (const std::int64_t step : {1, 2}) {
+    test::write_example(root(), at_step(step), storage);
+    const Path tag = root() / ("global_step" + std::to_string(step));
+    Manifest manifest = read_manifest(storage, tag);
+    manifest.commit_number = 0;  // as in a checkpoint that another program wrote
+    manifest.saved_unix_seconds = 9'000'000'000 - step;
+    replace_text(storage, tag / kManifestFile, encode_manifest(manifest));
+  }
+  test::write_example(root(), at_step(3), storage);
+  const std::vector<TagEntry> tags = list_tags(storage, root());
+  ASSERT_EQ(tags.size(), 3u);
+  EXPECT_EQ(tags[0].tag, "global_step2");
+  EXPECT_EQ(tags[2].tag, "global_step3");
+  EXPECT_EQ(tags[2].commit_number, 1u);
+}
+
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
   std::atomic<bool> stop = false;
   std::vector<std::string> failures;

@@ -99,7 +99,7 @@ Description describe_tags(Storage& storage, const Path& path) {
   read_tags(storage, folder, out);
   for (const auto& [tag, format] : converters::list_nested_checkpoints(storage, folder)) {
     if (format != "native")
-      out.tags.push_back({tag, 0, 0, fmt::format("in the format {}", format)});
+      out.tags.push_back({.tag = tag, .problem = fmt::format("in the format {}", format)});
   }
   if (out.latest && std::ranges::find(out.tags, *out.latest, &TagEntry::tag) == out.tags.end()) {
     out.latest_problem = fmt::format("{} names {}, and there is no checkpoint of that name",

@@ -9,22 +9,44 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <tuple>
 
 namespace unishard {
 
-std::string checkpoint_stamp(Storage& storage, const Path& tag_folder) {
-  // {"crc64":"<16 digits>",\n"format":"unishard"
-  constexpr std::size_t kFirstBytes = 48;
+namespace {
+
+/// {"crc64":"<16 digits>",\n"format":"unishard"
+constexpr std::size_t kStampBytes = 48;
+
+/// Returns up to `bytes` bytes of the manifest; empty when there is none.
+std::string manifest_head(Storage& storage, const Path& tag_folder, std::size_t bytes) {
   try {
     const auto file = storage.open(tag_folder / kManifestFile);
-    std::string head(std::min<std::uint64_t>(file->size(), kFirstBytes), '\0');
+    std::string head(std::min<std::uint64_t>(file->size(), bytes), '\0');
     file->read_at(0, std::as_writable_bytes(std::span(head)));
     return head;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::Io) throw;
     return {};
   }
+}
+
+/// Returns the number that stands directly after the member `format`, or 0.
+std::uint64_t commit_number_in(std::string_view head) {
+  constexpr std::string_view kMembers = "\"format\":\"unishard\",\n\"commit_number\":";
+  const std::size_t at = head.find(kMembers);
+  if (at == head.npos) return 0;
+  const std::string_view digits = head.substr(at + kMembers.size());
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() && number <= limits::kCommitNumber ? number : 0;
+}
+
+}  // namespace
+
+std::string checkpoint_stamp(Storage& storage, const Path& tag_folder) {
+  return manifest_head(storage, tag_folder, kStampBytes);
 }
 
 bool is_unishard_checkpoint(Storage& storage, const Path& tag_folder) {
@@ -40,10 +62,11 @@ std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
     if (storage.kind(folder / entry.name / kManifestFile) != EntryKind::File) continue;
-    TagEntry tag{entry.name, -1, entry.modified_seconds, {}};
+    TagEntry tag{entry.name, -1, 0, entry.modified_seconds, {}};
     try {
       const Manifest manifest = read_manifest(storage, folder / entry.name);
       tag.step = manifest.catalog.step;
+      tag.commit_number = manifest.commit_number;
       tag.saved_unix_seconds = manifest.saved_unix_seconds;
     } catch (const Error& error) {
       if (error.code() == ErrorCode::NotFound) continue;  // removed meanwhile
@@ -52,10 +75,24 @@ std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
     tags.push_back(std::move(tag));
   }
   std::sort(tags.begin(), tags.end(), [](const TagEntry& a, const TagEntry& b) {
-    return std::tie(a.step, a.saved_unix_seconds, a.tag) <
-           std::tie(b.step, b.saved_unix_seconds, b.tag);
+    return std::tie(a.commit_number, a.saved_unix_seconds, a.step, a.tag) <
+           std::tie(b.commit_number, b.saved_unix_seconds, b.step, b.tag);
   });
   return tags;
+}
+
+std::uint64_t next_commit_number(Storage& storage, const Path& folder) {
+  constexpr std::size_t kHeadBytes = 128;
+  std::uint64_t last = 0;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
+    try {
+      const std::string head = manifest_head(storage, folder / entry.name, kHeadBytes);
+      last = std::max(last, commit_number_in(head));
+    } catch (const Error&) {  // another program's folder may be unreadable
+    }
+  }
+  return std::min(last + 1, limits::kCommitNumber);
 }
 
 std::optional<std::string> read_latest(Storage& storage, const Path& folder) {

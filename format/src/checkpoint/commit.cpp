@@ -215,8 +215,13 @@ void SaveTransaction::warn(const std::string& sentence) const noexcept {
 }
 
 const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntry> shards) {
-  manifest_ = {save_id_,         tag_, std::time(nullptr), options_.chunk_bytes, std::move(catalog),
-               std::move(shards)};
+  manifest_ = {.save_id = save_id_,
+               .tag = tag_,
+               .commit_number = next_commit_number(storage_, folder_),
+               .saved_unix_seconds = std::time(nullptr),
+               .chunk_bytes = options_.chunk_bytes,
+               .catalog = std::move(catalog),
+               .shards = std::move(shards)};
   validate(manifest_.catalog, fmt::format("saving {}", tag_));
   require_staging(storage_, staging_);
   combine_digests(storage_, staging_, manifest_);

@@ -48,13 +48,6 @@ std::optional<std::string> hide(Storage& storage, const Path& folder, const std:
   return hidden;
 }
 
-/// list_tags() in the order of commits. Within one second the step decides.
-std::vector<TagEntry> tags_by_commit(Storage& storage, const Path& folder) {
-  std::vector<TagEntry> tags = list_tags(storage, folder);
-  std::ranges::stable_sort(tags, {}, &TagEntry::saved_unix_seconds);
-  return tags;
-}
-
 /// Folders with files of UniShard's and no manifest: what is left of a checkpoint.
 void note_lost_manifests(Storage& storage, const Path& folder, PruneResult& plan) {
   for (const Entry& entry : storage.list(folder)) {
@@ -75,7 +68,7 @@ PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_
   PruneResult plan;
   if (keep_last == 0) return plan;
   note_lost_manifests(storage, folder, plan);
-  const std::vector<TagEntry> tags = tags_by_commit(storage, folder);
+  const std::vector<TagEntry> tags = list_tags(storage, folder);
   if (tags.size() <= keep_last) return plan;
   const std::optional<std::string> latest = read_latest(storage, folder);
   std::uint32_t whole = 0;

@@ -217,6 +217,7 @@ std::string encode_manifest(const Manifest& manifest) {
     text += fmt::format("\"{}\":{},\n", key, value.dump());
   };
   member("format", kFormatName);
+  if (manifest.commit_number > 0) member("commit_number", manifest.commit_number);
   member("version", kFormatVersion);
   member("required_features", required_features(manifest));
   member("save_id", manifest.save_id);
@@ -273,6 +274,8 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
   Manifest manifest;
   manifest.save_id = fields.save_id();
   manifest.tag = fields.text("tag");
+  if (fields.has("commit_number"))
+    manifest.commit_number = fields.u64("commit_number", limits::kCommitNumber);
   manifest.saved_unix_seconds =
       fields.i64("saved_unix_seconds", 0, std::numeric_limits<std::int64_t>::max());
   manifest.chunk_bytes = fields.u64("chunk_bytes", limits::kChunkBytesMax);

@@ -117,7 +117,8 @@ bool is_run(Storage& storage, const Path& folder) {
   }
 }
 
-/// Returns every checkpoint of the folder: UniShard's by step, then the others by name.
+/// Returns every checkpoint of the folder: UniShard's in the order of their commits, then the
+/// others by name.
 std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyReport& report) {
   const std::vector<converters::TagFolder> folders = converters::list_tag_folders(storage, folder);
   const bool has_foreign = std::ranges::any_of(folders, [](const converters::TagFolder& each) {

@@ -19,6 +19,7 @@ inline constexpr std::string_view kLatestFile = "latest";
 struct TagEntry {
   std::string tag;
   std::int64_t step = 0;
+  std::uint64_t commit_number = 0;  ///< 0 when the manifest has none or cannot be read
   std::int64_t saved_unix_seconds = 0;
   std::string problem;  ///< empty, or why the manifest cannot be read
 };
@@ -32,10 +33,16 @@ bool is_unishard_checkpoint(Storage& storage, const Path& tag_folder);
 /// Throws: Io.
 std::string checkpoint_stamp(Storage& storage, const Path& tag_folder);
 
-/// Returns the committed tags of `folder`, oldest first: by step, then time, then name. Reads every
-/// manifest.
+/// Returns the committed tags of `folder`, oldest first, in the order of their commits: by commit
+/// number, then time, then step, then name. Reads every manifest.
 /// Throws: what Storage::list() throws. A manifest that cannot be read is a TagEntry::problem.
 std::vector<TagEntry> list_tags(Storage& storage, const Path& folder);
+
+/// Returns a commit number for the next save: one above the largest in `folder`. Reads only the
+/// first bytes of each manifest and does not check them.
+/// Throws: what Storage::list() throws. A manifest that cannot be read counts as one without a
+/// number.
+std::uint64_t next_commit_number(Storage& storage, const Path& folder);
 
 /// Returns the tag that the file `latest` names, or nullopt when there is no such file.
 /// Throws: Corrupt when the file holds anything but one valid tag.

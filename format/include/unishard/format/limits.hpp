@@ -10,6 +10,8 @@ inline constexpr std::uint64_t kTensors = 10'000'000;
 inline constexpr std::uint64_t kNameBytes = 4096;
 inline constexpr std::uint64_t kStateNameBytes = 64;
 inline constexpr std::uint64_t kTagBytes = 200;
+/// A JSON number that every reader holds exactly, also one that computes in double precision.
+inline constexpr std::uint64_t kCommitNumber = std::uint64_t{1} << 53;
 inline constexpr std::uint64_t kDimensions = 64;
 inline constexpr std::uint32_t kWorldSize = 1u << 20;
 inline constexpr std::uint64_t kDataSetsPerShard = 4096;

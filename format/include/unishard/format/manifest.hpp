@@ -20,6 +20,8 @@ inline constexpr std::string_view kHiddenManifestFile = "manifest.writing";
 struct Manifest {
   std::string save_id;  ///< 128 random bits in hexadecimal; the same in every shard of this save
   std::string tag;
+  /// Place in the order of the commits in one folder, from 1; 0 when the writer did not count.
+  std::uint64_t commit_number = 0;
   std::int64_t saved_unix_seconds = 0;
   std::uint64_t chunk_bytes = kChunkBytes;
   Catalog catalog;
