@@ -61,12 +61,36 @@ TEST(CommandUsage, HelpVersionAndErrors) {
   EXPECT_TRUE(holds(wrong.err, "\n  hint: ")) << wrong.err;
 }
 
-TEST(CommandUsage, EnvAndCompletion) {
+TEST_F(Command, EnvAndCompletion) {
   EXPECT_TRUE(nlohmann::json::parse(unishard({"env", "--json"}).out).contains("hdf5"));
   const ProcessResult bash = unishard({"completion", "bash"});
   EXPECT_TRUE(holds(bash.out, "--keep-last"));
   EXPECT_EQ(run({"bash", "-n", "-c", bash.out}).status, 0);
   EXPECT_TRUE(holds(unishard({"completion", "zsh"}).out, "#compdef unishard"));
+  const ProcessResult fish = unishard({"completion", "fish"});
+  EXPECT_TRUE(holds(fish.out, "-l keep-last"));
+  std::ofstream(temp_.path() / "unishard.fish") << fish.out;
+  if (run({"sh", "-c", "command -v fish"}).status == 0) {
+    const ProcessResult parsed = run({"fish", "--no-execute", temp_.path() / "unishard.fish"});
+    EXPECT_EQ(parsed.status, 0) << parsed.err;
+  }
+}
+
+TEST_F(Command, TheManualPageShowsEveryVerbWithoutWarnings) {
+  const ProcessResult page = unishard({"man-page"});
+  EXPECT_EQ(page.status, 0);
+  const std::string help = unishard({"--help"}).out;
+  EXPECT_FALSE(holds(help, "man-page"));
+  for (const char* verb : {"zero_to_fp32", "convert", "reshard", "inspect", "verify", "diff",
+                           "prune", "launch", "env", "completion"}) {
+    EXPECT_TRUE(holds(help, verb)) << verb;
+    EXPECT_TRUE(holds(page.out, fmt::format(".SS {}\n", verb))) << verb;
+  }
+  std::ofstream(temp_.path() / "unishard.1") << page.out;
+  if (run({"sh", "-c", "command -v groff"}).status != 0) GTEST_SKIP() << "groff is not installed";
+  const ProcessResult shown = run({"groff", "-man", "-Tutf8", "-ww", temp_.path() / "unishard.1"});
+  EXPECT_EQ(shown.status, 0);
+  EXPECT_EQ(shown.err, "");
 }
 
 TEST_F(Command, ExitStatusesTellTheKindOfFailure) {

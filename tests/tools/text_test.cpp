@@ -2,6 +2,7 @@
 
 #include "launch/rank_environment.hpp"
 #include "support/completion.hpp"
+#include "support/man_page.hpp"
 #include "support/size_text.hpp"
 #include "views/table.hpp"
 #include "workflows/layout_drawing.hpp"
@@ -67,11 +68,24 @@ TEST(RankEnvironment, IsTorchruns) {
 }
 
 TEST(Completion, NamesVerbsAndOptions) {
-  const std::vector<VerbWords> verbs = {{"verify", "it's", {"--deep"}}};
+  const std::vector<VerbWords> verbs = {{"verify", "it's", {{{"--deep"}, "", "", false}}, ""}};
   for (const std::string& script : {bash_completion(verbs), zsh_completion(verbs)}) {
     EXPECT_NE(script.find("verify"), std::string::npos);
     EXPECT_NE(script.find("--deep"), std::string::npos);
   }
+  const std::string fish = fish_completion(verbs);
+  EXPECT_NE(fish.find("-a verify -d 'it\\'s'"), std::string::npos) << fish;
+  EXPECT_NE(fish.find("-l deep"), std::string::npos) << fish;
+}
+
+TEST(ManPage, EscapesWhatTroffInterprets) {
+  const std::string page = man_page(
+      "1.0", "tools",
+      {{"diff", "Compare a\\b", {{{"-n", "--dry-run"}, "TEXT", ".x", false}}, "'a\n.b\n"}}, "n\n");
+  EXPECT_NE(page.find("Compare a\\eb."), std::string::npos) << page;
+  EXPECT_NE(page.find("\\fB\\-n, \\-\\-dry\\-run\\fR \\fITEXT\\fR\n\\&.x\n"), std::string::npos)
+      << page;
+  EXPECT_NE(page.find(".nf\n\\&'a\n\\&.b\n.fi\n"), std::string::npos) << page;
 }
 
 }  // namespace

@@ -73,6 +73,10 @@ void add_compress(CLI::App& command, Compression& compression);
 /// Adds `--no-check-input`.
 void add_no_check_input(CLI::App& command, bool& check_input);
 
+/// The help text of every argument that names a checkpoint to read.
+inline constexpr const char* kCheckpointHelp =
+    "Folder with `latest`, one tag's folder, or a checkpoint of any other format";
+
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
 

@@ -1,5 +1,10 @@
+// `completion` and the hidden `man-page`: texts made from the command line's own description, so
+// that they never say anything else.
+#include "unishard/format/version.hpp"
+
 #include "commands/command.hpp"
 #include "support/completion.hpp"
+#include "support/man_page.hpp"
 #include "views/terminal.hpp"
 
 namespace unishard::cli {
@@ -10,12 +15,30 @@ struct CompletionRequest {
   const CLI::App* program = nullptr;
 };
 
+tools::OptionWords words_of(const CLI::Option& option) {
+  tools::OptionWords words;
+  words.is_positional = option.get_positional();
+  words.description = option.get_description();
+  if (words.is_positional) {
+    words.names = {option.get_name(true)};
+    return words;
+  }
+  for (const std::string& name : option.get_snames()) words.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) words.names.push_back("--" + name);
+  if (option.get_items_expected_max() > 0) words.value = option.get_type_name();
+  return words;
+}
+
+/// Returns the verbs that `unishard --help` shows.
 std::vector<tools::VerbWords> words_of(const CLI::App& program) {
   std::vector<tools::VerbWords> verbs;
   for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
-    tools::VerbWords words{command->get_name(), command->get_description(), {}};
+    if (command->get_group().empty()) continue;
+    tools::VerbWords words{
+        command->get_name(), command->get_description(), {}, command->get_footer()};
     for (const CLI::Option* option : command->get_options()) {
-      for (const std::string& name : option->get_lnames()) words.options.push_back("--" + name);
+      if (option == command->get_help_ptr()) continue;
+      words.options.push_back(words_of(*option));
     }
     verbs.push_back(std::move(words));
   }
@@ -24,7 +47,13 @@ std::vector<tools::VerbWords> words_of(const CLI::App& program) {
 
 int run(const CompletionRequest& options) {
   const std::vector<tools::VerbWords> verbs = words_of(*options.program);
-  print(options.shell == "bash" ? tools::bash_completion(verbs) : tools::zsh_completion(verbs));
+  if (options.shell == "bash") print(tools::bash_completion(verbs));
+  if (options.shell == "zsh") print(tools::zsh_completion(verbs));
+  if (options.shell == "fish") print(tools::fish_completion(verbs));
+  if (options.shell.empty()) {
+    print(tools::man_page(std::string(kLibraryVersion), options.program->get_description(), verbs,
+                          options.program->get_footer()));
+  }
   return 0;
 }
 
@@ -35,10 +64,14 @@ void add_completion(CLI::App& app, Action& action) {
   options->program = &app;
   CLI::App* command =
       add_verb(app, action, "completion", "Print a completion script for a shell", options, run);
-  command->add_option("shell", options->shell, "bash or zsh")
+  command->add_option("shell", options->shell, "bash, zsh or fish")
       ->required()
-      ->check(CLI::IsMember({"bash", "zsh"}));
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->footer("Example:\n  source <(unishard completion bash)\n");
+
+  const auto page = std::make_shared<CompletionRequest>();
+  page->program = &app;
+  add_verb(app, action, "man-page", "Print the manual page as troff source", page, run)->group("");
 }
 
 }  // namespace unishard::cli

@@ -54,9 +54,11 @@ void add_prune(CLI::App& app, Action& action) {
   command->add_flag("-n,--dry-run,--dry_run", options->dry_run, "Only say what would be removed");
   command->add_flag("--json", options->json, "Result as JSON");
   command->footer(
-      "Only checkpoints that are whole count. Those that `latest` names, that are damaged, or "
-      "that\n"
-      "hold files which UniShard did not write are always kept.\n"
+      "The newest are those that were committed last, whatever their steps; only whole ones "
+      "count.\n"
+      "Those that `latest` names, that are damaged, or that hold files which UniShard did not "
+      "write\n"
+      "are always kept.\n"
       "Example:\n"
       "  unishard prune runs/gpt --keep-last 3 --dry-run\n");
 }

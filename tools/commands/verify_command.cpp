@@ -46,9 +46,7 @@ void add_verify(CLI::App& app, Action& action) {
   const auto options = std::make_shared<VerifyRequest>();
   CLI::App* command = add_verb(app, action, "verify",
                                "Check a checkpoint and say exactly what is damaged", options, run);
-  command
-      ->add_option("checkpoint", options->checkpoint, "Folder with `latest`, or one tag's folder")
-      ->required();
+  command->add_option("checkpoint", options->checkpoint, kCheckpointHelp)->required();
   add_tag(*command, options->verify.tag);
   command->add_flag("--deep", options->verify.deep,
                     "Read and check every byte, not only the tables");
@@ -58,7 +56,9 @@ void add_verify(CLI::App& app, Action& action) {
   options->processes.add_to(*command);
   options->resources.add_to(*command);
   command->footer(
-      "Exit status: 0 sound, 1 damage found, 4 not a checkpoint.\n"
+      "Exit status: 0 sound, 1 damage found, 3 it could not be read (a missing path, I/O, "
+      "memory),\n"
+      "             4 not a checkpoint, or of a version or layout that is not supported.\n"
       "Examples:\n"
       "  unishard verify runs/gpt\n"
       "  unishard verify runs/gpt --all --deep --json\n"

@@ -13,6 +13,38 @@ std::string quoted_for_shell(const std::string& text) {
   return out;
 }
 
+/// Escapes text inside fish's single quotes, in which a backslash escapes.
+std::string quoted_for_fish(const std::string& text) {
+  std::string out;
+  for (const char c : text)
+    out += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return out;
+}
+
+/// Returns the names with two dashes, joined by spaces.
+std::string long_names(const VerbWords& verb) {
+  std::string out;
+  for (const OptionWords& option : verb.options) {
+    for (const std::string& name : option.names) {
+      if (name.starts_with("--")) out += (out.empty() ? "" : " ") + name;
+    }
+  }
+  return out;
+}
+
+/// Returns fish's line for one option; empty for a positional argument.
+std::string fish_option(const VerbWords& verb, const OptionWords& option) {
+  if (option.is_positional) return "";
+  std::string names;
+  for (const std::string& name : option.names) {
+    const bool is_long = name.starts_with("--");
+    names += fmt::format(" {} {}", is_long ? "-l" : "-s", name.substr(is_long ? 2 : 1));
+  }
+  return fmt::format("complete -c unishard -n '__fish_seen_subcommand_from {}'{}{} -d '{}'\n",
+                     verb.verb, names, option.value.empty() ? "" : " -r",
+                     quoted_for_fish(option.description));
+}
+
 }  // namespace
 
 std::string bash_completion(const std::vector<VerbWords>& verbs) {
@@ -20,7 +52,7 @@ std::string bash_completion(const std::vector<VerbWords>& verbs) {
   std::string cases;
   for (const VerbWords& verb : verbs) {
     names.push_back(verb.verb);
-    cases += fmt::format("      {}) words='{}' ;;\n", verb.verb, fmt::join(verb.options, " "));
+    cases += fmt::format("      {}) words='{}' ;;\n", verb.verb, long_names(verb));
   }
   return fmt::format(
       "# bash completion of unishard: source <(unishard completion bash)\n"
@@ -44,7 +76,7 @@ std::string zsh_completion(const std::vector<VerbWords>& verbs) {
   std::string cases;
   for (const VerbWords& verb : verbs) {
     names += fmt::format("    '{}:{}'\n", verb.verb, quoted_for_shell(verb.description));
-    cases += fmt::format("      {}) options=({}) ;;\n", verb.verb, fmt::join(verb.options, " "));
+    cases += fmt::format("      {}) options=({}) ;;\n", verb.verb, long_names(verb));
   }
   return fmt::format(
       "#compdef unishard\n"
@@ -64,6 +96,18 @@ std::string zsh_completion(const std::vector<VerbWords>& verbs) {
       "}}\n"
       "compdef _unishard unishard\n",
       names, cases);
+}
+
+std::string fish_completion(const std::vector<VerbWords>& verbs) {
+  std::string out =
+      "# fish completion of unishard: unishard completion fish > "
+      "~/.config/fish/completions/unishard.fish\n";
+  for (const VerbWords& verb : verbs) {
+    out += fmt::format("complete -c unishard -n __fish_use_subcommand -f -a {} -d '{}'\n",
+                       verb.verb, quoted_for_fish(verb.description));
+    for (const OptionWords& option : verb.options) out += fish_option(verb, option);
+  }
+  return out;
 }
 
 }  // namespace unishard::tools
