@@ -91,7 +91,8 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
                  "save every so many steps; 0: at the end only")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--keep-last", options.keep_last, "whole checkpoints to keep, those committed last; 0: all")
+  app.add_option("--keep-last", options.keep_last,
+                 "whole checkpoints to keep, those committed last; 0: all")
       ->capture_default_str();
   app.add_flag(
       "--async-save,!--no-async-save", overrides.async_save,

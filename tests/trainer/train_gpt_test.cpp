@@ -56,6 +56,15 @@ class TrainGpt : public testing::Test {
     argv.insert(argv.end(), more.begin(), more.end());
     return argv;
   }
+  /// The same command for the program that kills one of its ranks.
+  static std::vector<std::string> killed(std::vector<std::string> argv) {
+    argv[0] = UNISHARD_TESTS_BIN "/killed_train_gpt";
+    return argv;
+  }
+  /// Makes that program die in a save (from 1), just before a step (CommitStep).
+  static Environment kill_at(int save, int step, int rank) {
+    return {{"KILL_AT", fmt::format("{} {} {}", save, step, rank)}};
+  }
   /// Step to the hexadecimal text of its loss; a step that was done twice must have had the same
   /// loss.
   std::map<int, std::string> losses(const std::string& log) const {
@@ -267,64 +276,70 @@ TEST_F(TrainGpt, SigtermWhileASaveIsUnderWayWaitsForItAndSavesAgain) {
   }
 }
 
+/// How a run saves.
+struct SaveMode {
+  const char* name;
+  std::vector<std::string> flags;
+};
+
+void PrintTo(const SaveMode& mode, std::ostream* out) { *out << mode.name; }
+
 struct Crash {
   int step;
   int rank;
-  const char* name;
-  std::vector<std::string> mode;
 };
 
-void PrintTo(const Crash& crash, std::ostream* out) {
-  *out << "step " << crash.step << " of rank " << crash.rank;
-  for (const std::string& argument : crash.mode) *out << " " << argument;
-}
-
-class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<Crash> {};
-
-TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
-  const auto& [step, rank, name, mode] = GetParam();
-  std::vector<std::string> saving{"--steps", "6", "--save-interval", "2", "--keep-last", "2"};
-  saving.insert(saving.end(), mode.begin(), mode.end());
-  auto with = [&](std::vector<std::string> more) {
-    more.insert(more.end(), saving.begin(), saving.end());
-    return command(more);
-  };
-  run_ranks(with({"--losses", path("whole"), "--save-dir", path("cw")}), 1);
-  const Environment kill{{"UNISHARD_KILL_AT", fmt::format("save=2,step={},rank={}", step, rank)}};
-  const auto results =
-      Ranks(with({"--stage", "2", "--losses", path("parts"), "--save-dir", path("c")}), 2, kill)
-          .wait();
-  EXPECT_EQ(results[static_cast<std::size_t>(rank)].status, 128 + SIGKILL);
-  EXPECT_NE(results[static_cast<std::size_t>(1 - rank)].status, 0);
-  const auto tags = list_tags(posix_storage(), path("c"));
-  ASSERT_FALSE(tags.empty());
-  for (const TagEntry& tag : tags)
-    EXPECT_TRUE(tag.problem.empty()) << tag.tag << ": " << tag.problem;
-  run_ranks(with({"--stage", "3", "--losses", path("parts"), "--save-dir", path("c"), "--resume"}),
-            3);
-  EXPECT_EQ(losses("parts"), losses("whole"));
-  EXPECT_EQ(identity_of("c"), identity_of("cw"));
-}
-
+/// A crash of rank 0 before each step of a save, and of rank 1 before the steps that it takes.
 std::vector<Crash> crashes() {
   std::vector<Crash> all;
-  const std::pair<const char*, std::vector<std::string>> modes[] = {
-      {"", {"--no-async-save"}},
-      {"Async", {"--async-save"}},
-      {"AsyncIncremental", {"--async-save", "--incremental-save"}}};
-  for (const auto& [name, mode] : modes) {
-    for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0, name, mode});
-    all.push_back({static_cast<int>(CommitStep::WriteShard), 1, name, mode});
-    all.push_back({static_cast<int>(CommitStep::SyncShard), 1, name, mode});
-  }
+  for (int step = 1; step <= kCommitStepCount; ++step) all.push_back({step, 0});
+  all.push_back({static_cast<int>(CommitStep::WriteShard), 1});
+  all.push_back({static_cast<int>(CommitStep::SyncShard), 1});
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryStep, CrashDuringSave, testing::ValuesIn(crashes()),
-                         [](const auto& row) {
-                           return fmt::format("Step{}Rank{}{}", row.param.step, row.param.rank,
-                                              row.param.name);
-                         });
+class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<SaveMode> {
+ protected:
+  /// The command of a run of six steps with three saves to `folder`.
+  std::vector<std::string> saving(const std::string& folder, std::vector<std::string> more) const {
+    for (const char* word : {"--steps", "6", "--save-interval", "2", "--keep-last", "2"})
+      more.emplace_back(word);
+    more.insert(more.end(), {"--losses", path(folder + ".losses"), "--save-dir", path(folder)});
+    more.insert(more.end(), GetParam().flags.begin(), GetParam().flags.end());
+    return command(more);
+  }
+
+  void crash_and_go_on(const Crash& crash, const std::string& folder) const {
+    const auto results =
+        Ranks(killed(saving(folder, {"--stage", "2"})), 2, kill_at(2, crash.step, crash.rank))
+            .wait();
+    EXPECT_EQ(results[static_cast<std::size_t>(crash.rank)].status, 128 + SIGKILL);
+    EXPECT_NE(results[static_cast<std::size_t>(1 - crash.rank)].status, 0);
+    const auto tags = list_tags(posix_storage(), path(folder));
+    ASSERT_FALSE(tags.empty());
+    for (const TagEntry& tag : tags)
+      EXPECT_TRUE(tag.problem.empty()) << tag.tag << ": " << tag.problem;
+    run_ranks(saving(folder, {"--stage", "3", "--resume"}), 3);
+  }
+};
+
+TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
+  run_ranks(saving("whole", {}), 1);
+  for (const Crash& crash : crashes()) {
+    SCOPED_TRACE(fmt::format("step {} of rank {}", crash.step, crash.rank));
+    const std::string folder = fmt::format("crash-{}-{}", crash.step, crash.rank);
+    crash_and_go_on(crash, folder);
+    EXPECT_EQ(losses(folder + ".losses"), losses("whole.losses"));
+    EXPECT_EQ(identity_of(folder), identity_of("whole"));
+  }
+}
+
+const SaveMode kSaveModes[] = {{"Blocking", {"--no-async-save"}},
+                               {"Async", {"--async-save"}},
+                               {"AsyncIncremental", {"--async-save", "--incremental-save"}}};
+
+INSTANTIATE_TEST_SUITE_P(EveryStep, CrashDuringSave, testing::ValuesIn(kSaveModes),
+                         [](const auto& mode) { return mode.param.name; });
 
 TEST_F(TrainGpt, AnotherModelOrOptimizerIsAMismatchThatListsEverything) {
   run_ranks(command({"--steps", "1", "--save-dir", path("c")}), 1);
@@ -494,8 +509,7 @@ TEST_F(TrainGptFolder, PathsMayHoldAnyCharacter) {
 }
 
 TEST_F(TrainGptFolder, AFirstSaveThatNeverCommittedIsKeptUntilOneDoes) {
-  const Environment kill{{"UNISHARD_KILL_AT", "save=1,step=7,rank=0"}};
-  Ranks(saving("c", {"--steps", "2", "--stage", "2"}), 2, kill).wait();
+  Ranks(killed(saving("c", {"--steps", "2", "--stage", "2"})), 2, kill_at(1, 7, 0)).wait();
   const Path shard = "shard-00000-of-00002.h5";
   const auto staged = contents(path("c"));
   EXPECT_TRUE(std::ranges::any_of(
