@@ -1,11 +1,11 @@
 #include "shard/container.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/hdf5_driver.hpp"
 #include "unishard/format/hdf5_library.hpp"
 #include "unishard/format/shard_entry.hpp"
 #include "unishard/format/version.hpp"
 
-#include "shard/hdf5_driver.hpp"
 #include "shard/tables.hpp"
 
 #include <fmt/format.h>
@@ -90,7 +90,7 @@ struct Container::Impl {
     ok(H5Pset_alignment(access, kPayloadAlign, kPayloadAlign), "set the alignment");
     ok(H5Pset_meta_block_size(access, 65536), "set the metadata block size");
     ok(H5Pset_fclose_degree(access, H5F_CLOSE_STRONG), "set the close degree");
-    ok(set_driver(access, target), "set the driver");
+    ok(set_hdf5_driver(access, target), "set the driver");
     file = ok(H5Fcreate(where.path().c_str(), H5F_ACC_TRUNC, creation, access), "create the file");
   }
 

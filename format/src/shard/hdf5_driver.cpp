@@ -1,4 +1,4 @@
-#include "shard/hdf5_driver.hpp"
+#include "unishard/format/hdf5_driver.hpp"
 
 #if H5_VERSION_GE(1, 13, 0)
 #include <H5FDdevelop.h>
@@ -9,7 +9,7 @@
 #include <iterator>
 #include <new>
 
-namespace unishard::detail {
+namespace unishard {
 namespace {
 
 struct AccessInfo {
@@ -117,9 +117,9 @@ hid_t registered_driver() {
 
 }  // namespace
 
-herr_t set_driver(hid_t access, const std::shared_ptr<Hdf5Target>& target) {
+herr_t set_hdf5_driver(hid_t access, const std::shared_ptr<Hdf5Target>& target) {
   const AccessInfo info{&target};
   return H5Pset_driver(access, registered_driver(), &info);
 }
 
-}  // namespace unishard::detail
+}  // namespace unishard

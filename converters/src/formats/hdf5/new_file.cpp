@@ -1,6 +1,7 @@
 #include "formats/hdf5/new_file.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/hdf5_driver.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard_entry.hpp"
 
@@ -16,11 +17,12 @@ namespace {
 
 class Maker {
  public:
-  explicit Maker(const Path& path)
-      : path_(path),
+  explicit Maker(File& file)
+      : path_(file.path()),
         links_(H5Pcreate(H5P_LINK_CREATE), H5Pclose),
         creation_(H5Pcreate(H5P_DATASET_CREATE), H5Pclose),
-        file_(create(), H5Fclose) {
+        target_(std::make_shared<Hdf5Target>()),
+        file_(create(file), H5Fclose) {
     ok(H5Pset_create_intermediate_group(links_, 1), "have groups made");
     ok(H5Pset_char_encoding(links_, H5T_CSET_UTF8), "set the names' encoding");
     ok(H5Pset_layout(creation_, H5D_CONTIGUOUS), "set the layout");
@@ -53,11 +55,16 @@ class Maker {
        "link " + unishard::quote(path));
   }
 
-  void close() { ok(H5Fclose(file_.release()), "close the file"); }
+  /// Returns the size that HDF5 has given to the file.
+  std::uint64_t close() {
+    ok(H5Fclose(file_.release()), "close the file");
+    return target_->end;
+  }
 
  private:
   template <class T>
   T ok(T result, std::string_view action) const {
+    if (target_->failure) std::rethrow_exception(target_->failure);
     if (result >= 0) return result;
     raise(ErrorCode::Io,
           fmt::format("{}: HDF5 failed to {}: {}", path_.string(), action, hdf5_reasons()),
@@ -65,7 +72,8 @@ class Maker {
   }
 
   /// Files that HDF5 1.8 reads; groups remember the order in which they were filled.
-  hid_t create() const {
+  hid_t create(File& file) const {
+    target_->file = &file;
     const Hdf5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
     const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
     ok(H5Pset_obj_track_times(creation, false), "switch off times");
@@ -74,6 +82,7 @@ class Maker {
     ok(H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_V18), "set the version");
     ok(H5Pset_alignment(access, kPayloadAlign, kPayloadAlign), "set the alignment");
     ok(H5Pset_meta_block_size(access, 65536), "set the metadata block size");
+    ok(set_hdf5_driver(access, target_), "set the driver");
     return ok(H5Fcreate(path_.c_str(), H5F_ACC_EXCL, creation, access), "create the file");
   }
 
@@ -95,20 +104,21 @@ class Maker {
   const Path& path_;
   const Hdf5Handle links_;
   const Hdf5Handle creation_;
+  const std::shared_ptr<Hdf5Target> target_;
   Hdf5Handle file_;
 };
 
 }  // namespace
 
-NewFileOffsets create_file(const Path& path, const NewFile& content) {
+NewFileOffsets fill_new_file(File& file, const NewFile& content) {
   const Hdf5Lock lock;
-  Maker maker(path);
+  Maker maker(file);
   NewFileOffsets offsets;
   for (const NewDataSet& item : content.data_sets) offsets.data_sets.push_back(maker.tensor(item));
   for (const auto& [link, data_set] : content.links)
     maker.link(link, content.data_sets[data_set].path);
   if (content.text_bytes > 0) offsets.text = maker.text(content.text_bytes);
-  maker.close();
+  file.resize(maker.close());
   return offsets;
 }
 

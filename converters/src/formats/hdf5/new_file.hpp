@@ -1,6 +1,6 @@
 #pragma once
-// Creates an exchange file without its payload: libhdf5 writes names, types and shapes and
-// allocates every data set. The payload is then written to the offsets by positioned writes, as in
+// Writes an exchange file without its payload: libhdf5 writes names, types and shapes and allocates
+// every data set. The payload is then written to the offsets by positioned writes, as in
 // native shards.
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
@@ -33,8 +33,9 @@ struct NewFileOffsets {
   std::uint64_t text = 0;
 };
 
-/// Creates `path`. Equal content gives equal bytes.
-/// Throws: Io.
-NewFileOffsets create_file(const Path& path, const NewFile& content);
+/// Writes everything except the payload to `file`, which is new and empty, and gives it its final
+/// size. Equal content gives equal bytes.
+/// Throws: what `file` throws; Io, with HDF5's reasons.
+NewFileOffsets fill_new_file(File& file, const NewFile& content);
 
 }  // namespace unishard::converters::hdf5

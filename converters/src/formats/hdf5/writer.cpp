@@ -91,8 +91,8 @@ class Hdf5Sink final : public Sink {
       : partial_(storage, std::move(output), PartialOutput::Shape::File),
         catalog_(std::move(catalog)),
         notes_(std::move(draft.notes)),
-        offsets_(hdf5::create_file(partial_.path(), draft.file)),
-        file_(storage.open_for_update(partial_.path())) {
+        file_(storage.create(partial_.path())),
+        offsets_(hdf5::fill_new_file(*file_, draft.file)) {
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const std::uint64_t elements = catalog_.tensors[i].elements();
       if (elements > 0) fragments_.push_back({static_cast<std::uint32_t>(i), {0, elements}});
@@ -124,8 +124,8 @@ class Hdf5Sink final : public Sink {
   const Catalog catalog_;
   const std::vector<std::string> notes_;
   std::vector<Fragment> fragments_;
-  const hdf5::NewFileOffsets offsets_;
   const std::unique_ptr<File> file_;
+  const hdf5::NewFileOffsets offsets_;
 };
 
 /// The sink of the processes that write nothing.

@@ -68,12 +68,10 @@ class Storage {
   virtual ~Storage() = default;
   /// Opens a regular file for reading.
   /// Throws: Io for a directory or a device.
-  virtual std::unique_ptr<File> open(
-      const Path& path) = 0;  ///< for reading; a directory or device is an error
+  virtual std::unique_ptr<File> open(const Path& path) = 0;
   /// Creates a file for reading and writing.
   /// Throws: AlreadyExists.
-  virtual std::unique_ptr<File> create(
-      const Path& path) = 0;  ///< for reading and writing; must not exist
+  virtual std::unique_ptr<File> create(const Path& path) = 0;
   /// Opens an existing regular file for reading and writing.
   virtual std::unique_ptr<File> open_for_update(const Path& path) = 0;
   virtual EntryKind kind(const Path& path) = 0;
@@ -85,16 +83,13 @@ class Storage {
   virtual void create_directory(const Path& path) = 0;
   /// Renames a file or folder. An existing file or empty folder `to` is replaced.
   /// Throws: AlreadyExists when `to` is a folder that is not empty.
-  virtual void rename(
-      const Path& from,
-      const Path& to) = 0;  ///< replaces a file; a non-empty folder is AlreadyExists
+  virtual void rename(const Path& from, const Path& to) = 0;
   /// Renames a file or folder.
   /// Throws: AlreadyExists when `to` exists; nothing has then changed.
   virtual void rename_new(const Path& from, const Path& to) = 0;
   /// Swaps two existing names atomically.
   /// Throws: Unsupported when the file system cannot do that.
-  virtual void exchange(const Path& a,
-                        const Path& b) = 0;  ///< both exist; atomic, else Unsupported
+  virtual void exchange(const Path& a, const Path& b) = 0;
   /// Gives a file a second name; the file lives as long as one of its names.
   /// Throws: Unsupported when the file system or the ownership of the file does not allow it.
   virtual void hard_link(const Path& from, const Path& to) = 0;

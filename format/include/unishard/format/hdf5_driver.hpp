@@ -1,7 +1,8 @@
 #pragma once
 // A driver for libhdf5 that reads and writes through File, so that HDF5's own writes report
 // failures, sync and bypass the page cache like all others. It can also place raw data without
-// writing it: the caller, which has the bytes, learns where they go.
+// writing it: the caller, which has the bytes, learns where they go. Not installed, because it
+// needs libhdf5's own headers. Thread safety: hold the Hdf5Lock around every call.
 #include "unishard/format/storage.hpp"
 
 #include <hdf5.h>
@@ -11,7 +12,7 @@
 #include <memory>
 #include <optional>
 
-namespace unishard::detail {
+namespace unishard {
 
 /// State shared with the driver. To HDF5 every access succeeds, because HDF5 crashes when it closes
 /// a file that cannot be written. Check `failure` after every HDF5 call.
@@ -28,6 +29,6 @@ struct Hdf5Target {
 /// Makes files that are created with the property list `access` use `target`. Returns a negative
 /// value on failure, as HDF5 does.
 /// Pre: the caller holds the Hdf5Lock.
-herr_t set_driver(hid_t access, const std::shared_ptr<Hdf5Target>& target);
+herr_t set_hdf5_driver(hid_t access, const std::shared_ptr<Hdf5Target>& target);
 
-}  // namespace unishard::detail
+}  // namespace unishard
