@@ -43,10 +43,27 @@ void say(const std::string& text) {
                         std::generic_category().message(errno)));
 }
 
+namespace {
+
+/// Escapes a message except for the line breaks before its list items, which begin with two spaces:
+/// no name in a message can begin a line of its own.
+std::string printable_lines(std::string_view message) {
+  constexpr std::string_view kItem = "\n  ";
+  std::string text;
+  for (std::size_t end = message.find(kItem); end != message.npos; end = message.find(kItem)) {
+    text += unishard::printable(message.substr(0, end));
+    text += kItem;
+    message.remove_prefix(end + kItem.size());
+  }
+  return text + unishard::printable(message);
+}
+
+}  // namespace
+
 void say_error(std::uint32_t rank, std::string_view kind, std::string_view message,
                std::string_view hint) {
   std::string text =
-      fmt::format("train_gpt: rank {}: {}: {}\n", rank, kind, unishard::printable(message));
+      fmt::format("train_gpt: rank {}: {}: {}\n", rank, kind, printable_lines(message));
   if (!hint.empty())
     text += fmt::format("train_gpt: rank {}: hint: {}\n", rank, unishard::printable(hint));
   std::fwrite(text.data(), 1, text.size(), stderr);

@@ -1,4 +1,5 @@
 // The real program, as a user starts it.
+#include "unishard/converters/registry.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
 
 #include "make_checkpoint.hpp"
@@ -91,6 +92,37 @@ TEST_F(Command, TheManualPageShowsEveryVerbWithoutWarnings) {
   const ProcessResult shown = run({"groff", "-man", "-Tutf8", "-ww", temp_.path() / "unishard.1"});
   EXPECT_EQ(shown.status, 0);
   EXPECT_EQ(shown.err, "");
+}
+
+// For example a generator's state in a DCP folder. DeepSpeed has no place for it, which is no
+// damage.
+TEST_F(Command, WhatDeepSpeedCannotHoldIsANoteAndNoDifference) {
+  CheckpointSpec spec;
+  Catalog catalog = example_catalog(spec);
+  TensorInfo extra = catalog.tensors.front();
+  extra.fqn = "rng";
+  extra.state = "extra";
+  extra.group = -1;
+  catalog.tensors.push_back(extra);
+  const std::string with_extra = temp_.path() / "extra";
+  converters::Output to;
+  to.format = "native";
+  to.path = with_extra;
+  to.tag = "global_step1";
+  const auto sink = converters::make_sink(posix_storage(), to, catalog);
+  for (std::size_t i = 0; i < sink->fragments().size(); ++i) {
+    const Fragment& fragment = sink->fragments()[i];
+    sink->write(i, fragment.range, example_bytes(catalog, fragment.tensor, 1, fragment.range));
+  }
+  sink->commit();
+  for (const char* format : {"deepspeed", "deepspeed-universal"}) {
+    const ProcessResult made =
+        unishard({"convert", with_extra, temp_.path() / format, "--to", format});
+    EXPECT_EQ(made.status, 0) << made.err;
+    EXPECT_TRUE(holds(made.err, "rng [extra]")) << made.err;
+    EXPECT_FALSE(holds(made.err, "DIFFERENT")) << made.err;
+  }
+  EXPECT_EQ(unishard({"convert", with_extra, out_, "--to", "deepspeed", "--strict"}).status, 4);
 }
 
 TEST_F(Command, ExitStatusesTellTheKindOfFailure) {

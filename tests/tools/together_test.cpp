@@ -187,7 +187,14 @@ TEST_F(Together, ALinkToAnEmptyFolderIsWrittenThrough) {
   EXPECT_TRUE(fs::is_symlink(out));
   EXPECT_TRUE(fs::exists(temp_.path() / "disk/.metadata"));
   fs::create_directory_symlink(temp_.path() / "nowhere", temp_.path() / "dangling");
-  EXPECT_EQ(unishard({"convert", in_, temp_.path() / "dangling", "--to", "dcp"}).status, 3);
+  for (const char* format : {"dcp", "native"}) {
+    const ProcessResult refused =
+        unishard({"convert", in_, temp_.path() / "dangling", "--to", format});
+    EXPECT_EQ(refused.status, 3);
+    EXPECT_NE(refused.err.find("is a link to something that does not exist"), std::string::npos)
+        << refused.err;
+    EXPECT_NE(refused.err.find("hint: "), std::string::npos) << refused.err;
+  }
 }
 
 TEST_F(Together, LatestThatIsAFolderIsRefusedBeforeAnythingIsWritten) {

@@ -138,8 +138,13 @@ TEST_F(Verify, AShardOfAnotherSaveIsFound) {
   EXPECT_EQ(codes(report), Codes{"shard-damaged"});
 }
 
-TEST_F(Verify, AStrayFileIsAFinding) {
-  std::ofstream(tag_ / "core.123") << "x";
+TEST_F(Verify, AStrayShardIsAFindingAndAUsersFileIsANote) {
+  std::ofstream(tag_ / "notes.txt") << "x";
+  const VerifyReport sound = check();
+  EXPECT_TRUE(sound.is_clean());
+  ASSERT_EQ(sound.notes.size(), 1u);
+  EXPECT_NE(sound.notes[0].find("notes.txt was not written by UniShard"), std::string::npos);
+  std::ofstream(tag_ / "shard-00007-of-00009.h5") << "x";
   EXPECT_EQ(codes(check()), Codes{"stray-file"});
 }
 

@@ -134,8 +134,8 @@ void add_compress(CLI::App& command, Compression& compression) {
 
 void add_no_check_input(CLI::App& command, bool& check_input) {
   command.add_flag("!--no-check-input,!--no_check_input", check_input,
-                   "For salvage: copy tensors that do not match the input's checksums as well; the "
-                   "result is marked");
+                   "For salvage from other formats: copy tensors that do not match the input's "
+                   "checksums as well; the result is marked. UniShard's own are always checked");
 }
 
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {

@@ -124,7 +124,8 @@ void Conversion::compare(const WrittenOutput& written, const TransferOptions& tr
   auto [expected, source_tensors] = expected_digests(source_, plan_, written.digests);
   add_digests(source_, source_tensors, transfer, team_, expected);
   verify_reads_together(team_, source_, transfer);
-  result.different = differing(expected, with_digests(*staged, transfer, team_));
+  result.different =
+      differing(expected, with_digests(*staged, transfer, team_), shared_.sink->left_out());
   transfer.observer->end();
 }
 

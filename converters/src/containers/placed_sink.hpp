@@ -35,7 +35,8 @@ struct OutputPlan {
     std::uint64_t zeros = 0;  ///< number of zero bytes that follow `bytes`
   };
   std::vector<Constant> constants;
-  std::vector<std::string> notes;  ///< what the format cannot express
+  std::vector<std::string> notes;          ///< what the format cannot express
+  std::vector<std::size_t> left_out = {};  ///< tensors without a placement, which notes mention
 };
 
 /// The file that names the newest checkpoint of a folder.
@@ -65,6 +66,7 @@ class PlacedSink final : public Sink {
   Path complete(std::span<const std::string> seals) override;
   void publish() override;
   std::vector<std::string> notes() const override { return plan_.notes; }
+  std::vector<std::size_t> left_out() const override { return plan_.left_out; }
 
  private:
   const Catalog catalog_;

@@ -17,12 +17,6 @@ namespace {
 
 constexpr std::int64_t kAbandonedSeconds = std::int64_t{24} * 3600;
 
-bool is_own_file(std::string_view name) {
-  const bool is_container = name.ends_with(".h5");
-  return name == kManifestFile || name == kHiddenManifestFile ||
-         (is_container && (name.starts_with("shard-") || name.starts_with("base-")));
-}
-
 /// Runs `remove`. A missing entry is no failure; any other failure is reported.
 template <class Remove>
 void try_to(const std::string& name, const ReportKept& report, const Remove& remove) {

@@ -292,6 +292,12 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
   return manifest;
 }
 
+bool is_own_file(std::string_view name) {
+  const bool is_container = name.ends_with(".h5");
+  return name == kManifestFile || name == kHiddenManifestFile ||
+         (is_container && (name.starts_with("shard-") || name.starts_with("base-")));
+}
+
 void validate_tag(std::string_view tag) {
   const auto refuse = [&](std::string_view rule) {
     raise(ErrorCode::InvalidArgument, fmt::format("tag {}: {}", quote(tag), rule),

@@ -75,6 +75,11 @@ class PosixStorage final : public Storage {
   void make_directory(const Path& path) override {
     std::error_code code;
     std::filesystem::create_directories(path, code);
+    if (code && std::filesystem::is_symlink(path)) {
+      raise(ErrorCode::AlreadyExists,
+            fmt::format("{} is a link to something that does not exist", path.native()),
+            "create its target, remove the link, or choose another output");
+    }
     if (code) raise_errno("creating folder", path.native(), code.value());
   }
   void create_directory(const Path& path) override {

@@ -68,8 +68,8 @@ void note_leftovers(Storage& storage, const Path& folder, VerifyReport& report) 
   for (const Entry& entry : storage.list(folder)) {
     if (!is_partial_name(entry.name)) continue;
     report.notes.push_back(
-        fmt::format("{} is the unfinished work of a save; once its writer has ended, the next "
-                    "save of the same tag removes it",
+        fmt::format("{} is the unfinished work of a save; if its writer has died, a later save to "
+                    "the same name removes it",
                     (folder / entry.name).string()));
   }
 }

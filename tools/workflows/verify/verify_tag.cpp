@@ -104,8 +104,14 @@ class TagCheck {
     if (storage_.kind(folder_) == EntryKind::Missing) return;  // its shards are findings
     for (const Entry& entry : storage_.list(folder_)) {
       if (known.contains(entry.name)) continue;
-      add("stray-file", folder_ / entry.name, "it is not a part of the checkpoint",
-          "move it out of the folder");
+      if (is_own_file(entry.name)) {
+        add("stray-file", folder_ / entry.name, "it is not a part of the checkpoint",
+            "move it out of the folder");
+      } else {
+        report_.notes.push_back(fmt::format(
+            "{} was not written by UniShard; nothing checks it, and prune keeps its checkpoint",
+            (folder_ / entry.name).string()));
+      }
     }
   }
 

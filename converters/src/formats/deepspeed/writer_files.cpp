@@ -258,13 +258,16 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
               pieces_of(run, vector, state::kFp32));
 }
 
-std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft, bool fills) {
+void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   std::vector<bool> placed(run.catalog.tensors.size());
   for (const torch::Placement& placement : draft.plan.placements) placed[placement.tensor] = true;
-  std::vector<std::string> notes = run.notes;
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    if (!placed[i]) draft.plan.left_out.push_back(i);
+  }
+  std::vector<std::string>& notes = draft.plan.notes;
+  notes = run.notes;
   std::ranges::move(note_left_out(run.catalog, placed), std::back_inserter(notes));
   if (fills) std::ranges::move(note_filled_states(run), std::back_inserter(notes));
-  return notes;
 }
 
 /// `latest` of a UniShard run is what that run resumes from.

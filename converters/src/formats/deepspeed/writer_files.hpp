@@ -56,9 +56,10 @@ void write_optimizer_state(ArchiveDraft& file, const SavedRun& run,
 void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector,
                   const Shape& shape);
 
-/// Returns notes about what the draft leaves out, and about states that some parameters of a group
-/// lack; with `fills`, these are written as zeros.
-std::vector<std::string> all_notes(const SavedRun& run, const OutputDraft& draft, bool fills);
+/// Sets the draft's notes, about what it leaves out and about states that some parameters of a
+/// group lack (with `fills`, these are written as zeros), and the list of tensors that it leaves
+/// out. Pre: everything is placed.
+void add_notes(const SavedRun& run, OutputDraft& draft, bool fills);
 
 /// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then `latest_file`,
 /// which names the tag.

@@ -240,7 +240,7 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::st
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::RegularDraft(run).make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
-  draft.plan.notes = deepspeed_sink::all_notes(run, draft, is_flat);
+  deepspeed_sink::add_notes(run, draft, is_flat);
   return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest", std::move(catalog),
                                           std::move(draft), share);
 }

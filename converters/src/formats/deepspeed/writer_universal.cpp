@@ -173,7 +173,7 @@ std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folde
                                                     Catalog catalog, const WorkSplit& share) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
-  draft.plan.notes = deepspeed_sink::all_notes(run, draft, true);
+  deepspeed_sink::add_notes(run, draft, true);
   deepspeed_sink::add_loader_notes(run, draft.plan.notes);
   return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest_universal",
                                           std::move(catalog), std::move(draft), share);

@@ -17,6 +17,9 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 /// Name of the manifest until it is synced.
 inline constexpr std::string_view kHiddenManifestFile = "manifest.writing";
 
+/// Returns true when `name` is a name that UniShard gives to files in a tag's folder.
+bool is_own_file(std::string_view name);
+
 struct Manifest {
   std::string save_id;  ///< 128 random bits in hexadecimal; the same in every shard of this save
   std::string tag;
