@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets with clang and runs each for a while, two at a time:
-#   tests/fuzz/run.sh [--fast] [SECONDS, default 60] [TARGET...]
-# AddressSanitizer and UndefinedBehaviorSanitizer watch; --fast leaves them out for many more executions a second. Seeds: the
-# real files of UNISHARD_FIXTURES where they are, and what earlier runs found worth keeping (build/fuzz/corpus). A finding is
-# left in build/fuzz/findings/ and makes the status 1.
+#   tests/fuzz/run.sh [--fast | --unguided] [SECONDS, default 60] [TARGET...]
+# AddressSanitizer and UndefinedBehaviorSanitizer watch; --fast leaves them out for many more executions a second. --unguided
+# also leaves out the instrumentation that guides libFuzzer and mutates small inputs that guided runs have kept: some five
+# times the executions, and nothing is added to the corpus. Seeds: the real files of UNISHARD_FIXTURES where they are, and what
+# earlier runs found worth keeping (build/fuzz/corpus). A finding is left in build/fuzz/findings/ and makes the status 1.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 sanitize=address,undefined
 build=build/fuzz
 flags="-O1 -gline-tables-only"   # half the time to build
-if [ "${1:-}" = --fast ]; then sanitize=; build=build/fuzz-fast; flags=-O2; shift; fi
+unguided=
+case "${1:-}" in
+  --fast) sanitize=; build=build/fuzz-fast; flags=-O2; shift ;;
+  --unguided) sanitize=; build=build/fuzz-unguided; unguided=1; shift ;;
+esac
 seconds=${1:-60}
 shift || true
 targets=${*:-pickle torch_file safetensors manifest shard deepspeed dcp}
@@ -17,6 +22,11 @@ fixtures=${UNISHARD_FIXTURES:-../shared/fixtures}
 longest=16384   # bytes of an input: small ones find as much, many times faster
 
 mkdir -p "$build"
+if [ -n "$unguided" ]; then
+  longest=600
+  printf 'src:*\nfun:LLVMFuzzerTestOneInput\n' >"$build/instrumented.txt"
+  flags="-O2 -fno-sanitize-coverage=trace-cmp -fsanitize-coverage-allowlist=$PWD/$build/instrumented.txt"
+fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16 \
   -DUNISHARD_SANITIZE="$sanitize" -DUNISHARD_FUZZ=ON -DUNISHARD_BUILD_TRAINER=OFF -DUNISHARD_BUILD_TESTS=ON \
   -DUNISHARD_WARNINGS_AS_ERRORS=ON -DCMAKE_UNITY_BUILD=ON >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
@@ -35,12 +45,24 @@ seed torch_file "$fixtures" \( -name '*.pt' -o -name '*.bin' -o -name '*.pth' \)
 seed safetensors "$fixtures" -name '*.safetensors'
 seed pickle "$fixtures" -name '.metadata'
 seed manifest tests/golden -name manifest.json
+if [ -n "$unguided" ]; then
+  kept=$corpus
+  corpus=$build/corpus
+  rm -rf "$corpus"
+  for target in $targets; do
+    mkdir -p "$corpus/$target"
+    [ ! -d "$kept/$target" ] || find "$kept/$target" -type f -size -${longest}c | sort | head -n 3000 | xargs -r cp -t "$corpus/$target"
+  done
+fi
 
 # Stack traces of every allocation cost most of the time; a finding is looked at again with them.
+options=
+[ -z "$unguided" ] || options="-keep_seed=1 -entropic=0 -reload=0"
 export ASAN_OPTIONS=malloc_context_size=0:detect_stack_use_after_return=0:allocator_may_return_null=0
 fuzz() {
   local log=$build/$1.log
-  if "$build/bin/$1_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 \
+  # shellcheck disable=SC2086
+  if "$build/bin/$1_fuzz" $options -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 \
     -artifact_prefix="$findings/$1-" "$corpus/$1" "$seeds/$1" >"$log" 2>&1; then
     local runs speed
     runs=$(awk '/number_of_executed_units/ { print $2 }' "$log")
@@ -53,6 +75,6 @@ fuzz() {
   fi
 }
 export -f fuzz
-export build corpus seeds findings seconds longest
+export options build corpus seeds findings seconds longest
 # shellcheck disable=SC2086
 printf '%s\n' $targets | xargs -P 2 -I{} bash -c 'fuzz {}'
