@@ -82,12 +82,12 @@ std::vector<TagEntry> list_tags(Storage& storage, const Path& folder) {
 }
 
 std::uint64_t next_commit_number(Storage& storage, const Path& folder) {
-  constexpr std::size_t kHeadBytes = 128;
+  constexpr std::size_t kBytesRead = 128;
   std::uint64_t last = 0;
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
     try {
-      const std::string head = manifest_head(storage, folder / entry.name, kHeadBytes);
+      const std::string head = manifest_head(storage, folder / entry.name, kBytesRead);
       last = std::max(last, commit_number_in(head));
     } catch (const Error&) {  // another program's folder may be unreadable
     }
