@@ -57,8 +57,8 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
                   const Shape& shape);
 
 /// Sets the draft's notes, about what it leaves out and about states that some parameters of a
-/// group lack (with `fills`, these are written as zeros), and the list of tensors that it leaves
-/// out. Pre: everything is placed.
+/// group lack (with `fills`, these are written as zeros), and its list of omitted tensors.
+/// Pre: everything is placed.
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills);
 
 /// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then `latest_file`,

@@ -1,8 +1,9 @@
 #pragma once
 // A driver for libhdf5 that reads and writes through File, so that HDF5's own writes report
 // failures, sync and bypass the page cache like all others. It can also place raw data without
-// writing it: the caller, which has the bytes, learns where they go. Not installed, because it
-// needs libhdf5's own headers. Thread safety: hold the Hdf5Lock around every call.
+// writing it: the caller, which has the bytes, learns where they go.
+// Not installed, because it needs libhdf5's own headers.
+// Thread safety: hold the Hdf5Lock around every call.
 #include "unishard/format/storage.hpp"
 
 #include <hdf5.h>
