@@ -215,6 +215,7 @@ void SaveTransaction::warn(const std::string& sentence) const noexcept {
 }
 
 const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntry> shards) {
+  require_staging(storage_, staging_);
   manifest_ = {.save_id = save_id_,
                .tag = tag_,
                .commit_number = next_commit_number(storage_, folder_),
@@ -223,7 +224,6 @@ const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntr
                .catalog = std::move(catalog),
                .shards = std::move(shards)};
   validate(manifest_.catalog, fmt::format("saving {}", tag_));
-  require_staging(storage_, staging_);
   combine_digests(storage_, staging_, manifest_);
   if (options_.identity) check_identity(manifest_, staging_, *options_.identity);
   report(CommitStep::SyncStaging);
