@@ -2,9 +2,9 @@
 
 #include "team/shared_digests.hpp"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 
 namespace unishard::tools {
 
@@ -41,14 +41,13 @@ Catalog with_digests(const converters::Source& source, const TransferOptions& op
 
 std::vector<std::string> differing(const Catalog& expected, const Catalog& written,
                                    const std::vector<std::size_t>& left_out) {
-  const std::set<std::size_t> may_be_missing(left_out.begin(), left_out.end());
   std::map<std::pair<std::string_view, std::string_view>, const TensorInfo*> there;
   for (const TensorInfo& tensor : written.tensors) there[{tensor.fqn, tensor.state}] = &tensor;
   std::vector<std::string> labels;
   for (std::size_t i = 0; i < expected.tensors.size(); ++i) {
     const TensorInfo& tensor = expected.tensors[i];
     const auto found = there.find({tensor.fqn, tensor.state});
-    if (found == there.end() && may_be_missing.contains(i)) continue;
+    if (found == there.end() && std::ranges::binary_search(left_out, i)) continue;
     const bool equal = found != there.end() && found->second->dtype == tensor.dtype &&
                        found->second->shape == tensor.shape && found->second->crc64 == tensor.crc64;
     if (!equal) labels.push_back(tensor.label());

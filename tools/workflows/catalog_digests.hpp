@@ -20,7 +20,8 @@ Catalog with_digests(const converters::Source& source, const TransferOptions& op
 Catalog with_digests(const converters::Source& source, const TransferOptions& options);
 
 /// Returns the labels of the tensors of `expected` that `written` lacks or has with another dtype,
-/// shape or digest, except those that are in `left_out` (indices) and that `written` lacks.
+/// shape or digest, except those that are in `left_out` (ascending indices) and that `written`
+/// lacks.
 /// Pre: both have digests.
 std::vector<std::string> differing(const Catalog& expected, const Catalog& written,
                                    const std::vector<std::size_t>& left_out = {});

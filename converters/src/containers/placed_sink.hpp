@@ -36,7 +36,7 @@ struct OutputPlan {
   };
   std::vector<Constant> constants;
   std::vector<std::string> notes;          ///< what the format cannot express
-  std::vector<std::size_t> left_out = {};  ///< tensors without a placement, which notes mention
+  std::vector<std::size_t> left_out = {};  ///< as Sink::left_out()
 };
 
 /// The file that names the newest checkpoint of a folder.

@@ -58,8 +58,9 @@ class Sink {
   /// Returns one line for each part of the catalog that the format cannot express. Known after
   /// construction.
   virtual std::vector<std::string> notes() const { return {}; }
-  /// Returns the tensors of the catalog that are not written, which notes() mentions. A reader of
-  /// the result may still derive them from others. Known after construction.
+  /// Returns the tensors of the catalog that are not written and that notes() mentions, in
+  /// ascending order. A reader of the result may still derive them from others. Known after
+  /// construction.
   virtual std::vector<std::size_t> left_out() const { return {}; }
 };
 

@@ -262,11 +262,12 @@ void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   std::vector<bool> placed(run.catalog.tensors.size());
   for (const torch::Placement& placement : draft.plan.placements) placed[placement.tensor] = true;
   for (std::size_t i = 0; i < placed.size(); ++i) {
-    if (!placed[i]) draft.plan.left_out.push_back(i);
+    const TensorInfo& tensor = run.catalog.tensors[i];
+    if (!placed[i] && !tensor.derived && tensor.elements() > 0) draft.plan.left_out.push_back(i);
   }
   std::vector<std::string>& notes = draft.plan.notes;
   notes = run.notes;
-  std::ranges::move(note_left_out(run.catalog, placed), std::back_inserter(notes));
+  std::ranges::move(note_left_out(run.catalog, draft.plan.left_out), std::back_inserter(notes));
   if (fills) std::ranges::move(note_filled_states(run), std::back_inserter(notes));
 }
 

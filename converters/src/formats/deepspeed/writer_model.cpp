@@ -315,11 +315,11 @@ SinkModel describe_model(const Catalog& catalog) {
   return model;
 }
 
-std::vector<std::string> note_left_out(const Catalog& catalog, const std::vector<bool>& placed) {
+std::vector<std::string> note_left_out(const Catalog& catalog,
+                                       const std::vector<std::size_t>& left_out) {
   std::map<std::string, std::pair<std::size_t, std::string>> by_state;
-  for (std::size_t i = 0; i < placed.size(); ++i) {
+  for (const std::size_t i : left_out) {
     const TensorInfo& tensor = catalog.tensors[i];
-    if (placed[i] || tensor.derived || tensor.elements() == 0) continue;
     auto& [count, first] = by_state[tensor.state];
     if (count++ == 0) first = tensor.label();
   }

@@ -57,9 +57,9 @@ struct SinkModel {
 /// Throws: Unsupported or Mismatch, naming the tensor, when the catalog is no training run.
 SinkModel describe_model(const Catalog& catalog);
 
-/// Returns notes about the tensors that a plan leaves out, counted by state. `placed` has one flag
-/// per tensor.
-std::vector<std::string> note_left_out(const Catalog& catalog, const std::vector<bool>& placed);
+/// Returns notes about the tensors that a plan leaves out (indices), counted by state.
+std::vector<std::string> note_left_out(const Catalog& catalog,
+                                       const std::vector<std::size_t>& left_out);
 
 /// Returns the type of a flat vector of these tensors: their common type, else float32.
 DType flat_dtype(const Catalog& catalog, const std::vector<TensorIndex>& tensors);
