@@ -8,8 +8,6 @@
 
 #include "shard/tables.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -71,14 +69,9 @@ struct Container::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // HDF5 returns negative values on failure and keeps the reasons on a stack.
   template <class T>
   T ok(T result, std::string_view action) const {
-    if (target->failure) std::rethrow_exception(target->failure);
-    if (result >= 0) return result;
-    raise(ErrorCode::Io,
-          fmt::format("{}: HDF5 failed to {}: {}", where.path().native(), action, hdf5_reasons()),
-          "check free space and permissions of the folder");
+    return hdf5_checked(*target, where.path(), result, action);
   }
 
   void create() {

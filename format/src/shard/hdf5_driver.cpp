@@ -1,5 +1,10 @@
 #include "unishard/format/hdf5_driver.hpp"
 
+#include "unishard/format/error.hpp"
+#include "unishard/format/hdf5_library.hpp"
+
+#include <fmt/format.h>
+
 #if H5_VERSION_GE(1, 13, 0)
 #include <H5FDdevelop.h>
 #endif
@@ -116,6 +121,12 @@ hid_t registered_driver() {
 }
 
 }  // namespace
+
+void raise_hdf5_failure(const Path& path, std::string_view action) {
+  raise(ErrorCode::Io,
+        fmt::format("{}: HDF5 failed to {}: {}", path.native(), action, hdf5_reasons()),
+        "check free space and permissions of the folder");
+}
 
 herr_t set_hdf5_driver(hid_t access, const std::shared_ptr<Hdf5Target>& target) {
   const AccessInfo info{&target};

@@ -1,6 +1,5 @@
 #include "formats/hdf5/new_file.hpp"
 
-#include "unishard/format/error.hpp"
 #include "unishard/format/hdf5_driver.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/shard_entry.hpp"
@@ -9,8 +8,6 @@
 #include "formats/hdf5/element_types.hpp"
 #include "formats/hdf5/link_names.hpp"
 #include "formats/hdf5/strings.hpp"
-
-#include <fmt/format.h>
 
 namespace unishard::converters::hdf5 {
 namespace {
@@ -30,6 +27,10 @@ class Maker {
     ok(H5Pset_fill_time(creation_, H5D_FILL_TIME_NEVER), "switch off filling");
     ok(H5Pset_obj_track_times(creation_, false), "switch off times");
   }
+
+  ~Maker() { target_->file = nullptr; }  // a file that was not closed is abandoned
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
 
   std::uint64_t tensor(const NewDataSet& item) const {
     const std::vector<hsize_t> dimensions(item.shape.begin(), item.shape.end());
@@ -64,11 +65,7 @@ class Maker {
  private:
   template <class T>
   T ok(T result, std::string_view action) const {
-    if (target_->failure) std::rethrow_exception(target_->failure);
-    if (result >= 0) return result;
-    raise(ErrorCode::Io,
-          fmt::format("{}: HDF5 failed to {}: {}", path_.string(), action, hdf5_reasons()),
-          "check free space and permissions of the folder");
+    return hdf5_checked(*target_, path_, result, action);
   }
 
   /// Files that HDF5 1.8 reads; groups remember the order in which they were filled.

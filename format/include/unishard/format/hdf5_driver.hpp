@@ -12,8 +12,12 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 namespace unishard {
+
+/// Throws Io: HDF5 failed to carry out `action` on the file `path`.
+[[noreturn]] void raise_hdf5_failure(const Path& path, std::string_view action);
 
 /// State shared with the driver. To HDF5 every access succeeds, because HDF5 crashes when it closes
 /// a file that cannot be written. Check `failure` after every HDF5 call.
@@ -26,6 +30,16 @@ struct Hdf5Target {
   std::optional<std::uint64_t> raw_data_at = {};  ///< offset of the last raw data placed
   std::exception_ptr failure = nullptr;           ///< what `file` threw first
 };
+
+/// Checks the result of an HDF5 call on the file `path`, which uses `target`. Returns `result`
+/// unless it is negative. Throws: Hdf5Target::failure, whatever `result` is; Io, with HDF5's
+/// reasons, when `result` is negative.
+template <class T>
+T hdf5_checked(const Hdf5Target& target, const Path& path, T result, std::string_view action) {
+  if (target.failure) std::rethrow_exception(target.failure);
+  if (result < 0) raise_hdf5_failure(path, action);
+  return result;
+}
 
 /// Makes files that are created with the property list `access` use `target`. Returns a negative
 /// value on failure, as HDF5 does.
