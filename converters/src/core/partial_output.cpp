@@ -21,14 +21,7 @@ Path real_output(Storage& storage, const Path& output) {
 
 void check_free(Storage& storage, const Path& output, bool is_folder) {
   const EntryKind kind = storage.kind(output);
-  std::error_code code;
-  const bool is_link = std::filesystem::is_symlink(output, code);
-  if (kind == EntryKind::Missing && !is_link) return;
-  if (kind == EntryKind::Missing) {
-    raise(ErrorCode::AlreadyExists,
-          fmt::format("{} is a link to something that does not exist", output.string()),
-          "create its target, remove the link, or choose another output");
-  }
+  if (kind == EntryKind::Missing) return refuse_dangling_link(output);
   const bool is_empty_folder = is_folder && kind == EntryKind::Directory;
   if (is_empty_folder && storage.list(output).empty()) return;
   raise(

@@ -75,12 +75,9 @@ class PosixStorage final : public Storage {
   void make_directory(const Path& path) override {
     std::error_code code;
     std::filesystem::create_directories(path, code);
-    if (code && std::filesystem::is_symlink(path)) {
-      raise(ErrorCode::AlreadyExists,
-            fmt::format("{} is a link to something that does not exist", path.native()),
-            "create its target, remove the link, or choose another output");
-    }
-    if (code) raise_errno("creating folder", path.native(), code.value());
+    if (!code) return;
+    refuse_dangling_link(path);
+    raise_errno("creating folder", path.native(), code.value());
   }
   void create_directory(const Path& path) override {
     if (::mkdir(path.c_str(), 0777) != 0) raise_errno("creating folder", path.native(), errno);

@@ -20,6 +20,14 @@ std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_by
   return text;
 }
 
+void refuse_dangling_link(const Path& path) {
+  std::error_code code;
+  if (!std::filesystem::is_symlink(path, code) || std::filesystem::exists(path, code)) return;
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} is a link to something that does not exist", path.native()),
+        "create its target, remove the link, or choose another output");
+}
+
 std::vector<Path> make_durable_directory(Storage& storage, const Path& path) {
   std::vector<Path> missing, parents;  // deepest first
   for (Path folder = path.has_filename() ? path : path.parent_path();

@@ -117,6 +117,10 @@ Storage& posix_storage();
 /// Throws: Corrupt when it is larger than `limit_bytes`.
 std::string read_text(Storage& storage, const Path& path, std::uint64_t limit_bytes);
 
+/// Looks at the real file system, whose links Storage::kind() follows.
+/// Throws: AlreadyExists when `path` is a link to something that does not exist.
+void refuse_dangling_link(const Path& path);
+
 /// Does the same as Storage::make_directory(), and makes the names of the created folders durable.
 /// Returns the created folders, deepest first, for remove_if_empty().
 std::vector<Path> make_durable_directory(Storage& storage, const Path& path);
