@@ -31,20 +31,6 @@ double process_megabytes(const std::string& field) {
   return 0;
 }
 
-}  // namespace
-
-void say(const std::string& text) {
-  const bool has_failed = std::ferror(stdout) != 0;
-  const bool is_written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (is_written || has_failed) return;
-  say_error(0, "warning",
-            fmt::format("standard output cannot be written: {}; training goes on",
-                        std::generic_category().message(errno)));
-}
-
-namespace {
-
 /// Escapes a message except for the line breaks before its list items, which begin with two spaces:
 /// no name in a message can begin a line of its own.
 std::string printable_lines(std::string_view message) {
@@ -59,6 +45,16 @@ std::string printable_lines(std::string_view message) {
 }
 
 }  // namespace
+
+void say(const std::string& text) {
+  const bool has_failed = std::ferror(stdout) != 0;
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (is_written || has_failed) return;
+  say_error(0, "warning",
+            fmt::format("standard output cannot be written: {}; training goes on",
+                        std::generic_category().message(errno)));
+}
 
 void say_error(std::uint32_t rank, std::string_view kind, std::string_view message,
                std::string_view hint) {

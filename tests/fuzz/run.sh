@@ -10,23 +10,23 @@ cd "$(dirname "$0")/../.."
 sanitize=address,undefined
 build=build/fuzz
 flags="-O1 -gline-tables-only"   # half the time to build
-unguided=
+longest=16384   # bytes of an input: small ones find as much, many times faster
+unguided=       # options of libFuzzer
 case "${1:-}" in
   --fast) sanitize=; build=build/fuzz-fast; flags=-O2; shift ;;
-  --unguided) sanitize=; build=build/fuzz-unguided; unguided=1; shift ;;
+  --unguided)
+    sanitize= build=build/fuzz-unguided longest=600 unguided="-keep_seed=1 -entropic=0 -reload=0"
+    flags="-O2 -fno-sanitize-coverage=trace-cmp -fsanitize-coverage-allowlist=$PWD/$build/instrumented.txt"
+    mkdir -p "$build"
+    printf 'src:*\nfun:LLVMFuzzerTestOneInput\n' >"$build/instrumented.txt"
+    shift ;;
 esac
 seconds=${1:-60}
 shift || true
 targets=${*:-pickle torch_file safetensors manifest shard deepspeed dcp}
 fixtures=${UNISHARD_FIXTURES:-../shared/fixtures}
-longest=16384   # bytes of an input: small ones find as much, many times faster
 
 mkdir -p "$build"
-if [ -n "$unguided" ]; then
-  longest=600
-  printf 'src:*\nfun:LLVMFuzzerTestOneInput\n' >"$build/instrumented.txt"
-  flags="-O2 -fno-sanitize-coverage=trace-cmp -fsanitize-coverage-allowlist=$PWD/$build/instrumented.txt"
-fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_C_COMPILER=clang-16 -DCMAKE_CXX_COMPILER=clang++-16 \
   -DUNISHARD_SANITIZE="$sanitize" -DUNISHARD_FUZZ=ON -DUNISHARD_BUILD_TRAINER=OFF -DUNISHARD_BUILD_TESTS=ON \
   -DUNISHARD_WARNINGS_AS_ERRORS=ON -DCMAKE_UNITY_BUILD=ON >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
@@ -56,13 +56,11 @@ if [ -n "$unguided" ]; then
 fi
 
 # Stack traces of every allocation cost most of the time; a finding is looked at again with them.
-options=
-[ -z "$unguided" ] || options="-keep_seed=1 -entropic=0 -reload=0"
 export ASAN_OPTIONS=malloc_context_size=0:detect_stack_use_after_return=0:allocator_may_return_null=0
 fuzz() {
   local log=$build/$1.log
   # shellcheck disable=SC2086
-  if "$build/bin/$1_fuzz" $options -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 \
+  if "$build/bin/$1_fuzz" $unguided -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 \
     -artifact_prefix="$findings/$1-" "$corpus/$1" "$seeds/$1" >"$log" 2>&1; then
     local runs speed
     runs=$(awk '/number_of_executed_units/ { print $2 }' "$log")
@@ -75,6 +73,6 @@ fuzz() {
   fi
 }
 export -f fuzz
-export options build corpus seeds findings seconds longest
+export unguided build corpus seeds findings seconds longest
 # shellcheck disable=SC2086
 printf '%s\n' $targets | xargs -P 2 -I{} bash -c 'fuzz {}'

@@ -294,10 +294,9 @@ Workload conversion(const std::string& name, const Path& folder, const Conversio
           [made](Storage& storage) { made.write(storage); }, check, again};
 }
 
-const CheckpointSpec kConverted{.world_size = 2, .layers = 1};
-
 std::vector<Workload> conversion_workloads(const Path& folder) {
-  const Catalog all = example_catalog(kConverted), model = model_catalog(kConverted);
+  const CheckpointSpec spec{.world_size = 2, .layers = 1};
+  const Catalog all = example_catalog(spec), model = model_catalog(spec);
   const auto made = [](const std::string& format, const Path& path, const Catalog& catalog,
                        const std::string& tag = {}, std::uint64_t max_shard_bytes = 0) {
     return Conversion{

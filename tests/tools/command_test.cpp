@@ -66,6 +66,7 @@ TEST_F(Command, EnvAndCompletion) {
   EXPECT_TRUE(nlohmann::json::parse(unishard({"env", "--json"}).out).contains("hdf5"));
   const ProcessResult bash = unishard({"completion", "bash"});
   EXPECT_TRUE(holds(bash.out, "--keep-last"));
+  EXPECT_TRUE(holds(bash.out, "verify) words='--help "));
   EXPECT_EQ(run({"bash", "-n", "-c", bash.out}).status, 0);
   EXPECT_TRUE(holds(unishard({"completion", "zsh"}).out, "#compdef unishard"));
   const ProcessResult fish = unishard({"completion", "fish"});

@@ -73,7 +73,7 @@ void add_compress(CLI::App& command, Compression& compression);
 /// Adds `--no-check-input`.
 void add_no_check_input(CLI::App& command, bool& check_input);
 
-/// The help text of every argument that names a checkpoint to read.
+/// The help text of an argument that names a checkpoint of any format.
 inline constexpr const char* kCheckpointHelp =
     "Folder with `latest`, one tag's folder, or a checkpoint of any other format";
 

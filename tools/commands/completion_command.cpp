@@ -15,6 +15,10 @@ struct CompletionRequest {
   const CLI::App* program = nullptr;
 };
 
+struct ManPageRequest {
+  const CLI::App* program = nullptr;
+};
+
 tools::OptionWords words_of(const CLI::Option& option) {
   tools::OptionWords words;
   words.is_positional = option.get_positional();
@@ -36,24 +40,25 @@ std::vector<tools::VerbWords> words_of(const CLI::App& program) {
     if (command->get_group().empty()) continue;
     tools::VerbWords words{
         command->get_name(), command->get_description(), {}, command->get_footer()};
-    for (const CLI::Option* option : command->get_options()) {
-      if (option == command->get_help_ptr()) continue;
+    for (const CLI::Option* option : command->get_options())
       words.options.push_back(words_of(*option));
-    }
     verbs.push_back(std::move(words));
   }
   return verbs;
 }
 
-int run(const CompletionRequest& options) {
+int print_completion(const CompletionRequest& options) {
   const std::vector<tools::VerbWords> verbs = words_of(*options.program);
   if (options.shell == "bash") print(tools::bash_completion(verbs));
   if (options.shell == "zsh") print(tools::zsh_completion(verbs));
   if (options.shell == "fish") print(tools::fish_completion(verbs));
-  if (options.shell.empty()) {
-    print(tools::man_page(std::string(kLibraryVersion), options.program->get_description(), verbs,
-                          options.program->get_footer()));
-  }
+  return 0;
+}
+
+int print_man_page(const ManPageRequest& options) {
+  const CLI::App& program = *options.program;
+  print(tools::man_page(std::string(kLibraryVersion), program.get_description(), words_of(program),
+                        program.get_footer()));
   return 0;
 }
 
@@ -62,16 +67,17 @@ int run(const CompletionRequest& options) {
 void add_completion(CLI::App& app, Action& action) {
   const auto options = std::make_shared<CompletionRequest>();
   options->program = &app;
-  CLI::App* command =
-      add_verb(app, action, "completion", "Print a completion script for a shell", options, run);
+  CLI::App* command = add_verb(app, action, "completion", "Print a completion script for a shell",
+                               options, print_completion);
   command->add_option("shell", options->shell, "bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   command->footer("Example:\n  source <(unishard completion bash)\n");
 
-  const auto page = std::make_shared<CompletionRequest>();
+  const auto page = std::make_shared<ManPageRequest>();
   page->program = &app;
-  add_verb(app, action, "man-page", "Print the manual page as troff source", page, run)->group("");
+  add_verb(app, action, "man-page", "Print the manual page as troff source", page, print_man_page)
+      ->group("");
 }
 
 }  // namespace unishard::cli

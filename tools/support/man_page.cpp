@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <sstream>
 
 namespace unishard::tools {
@@ -50,7 +51,10 @@ std::string usage(const VerbWords& verb) {
 std::string verb_section(const VerbWords& verb) {
   std::string out = fmt::format(".SS {}\n{}.\n.PP\n{}\n", escaped(verb.verb),
                                 escaped(verb.description), usage(verb));
-  for (const OptionWords& option : verb.options) out += option_entry(option);
+  for (const OptionWords& option : verb.options) {
+    const bool is_help = std::ranges::count(option.names, "--help") > 0;  // the same in every verb
+    if (!is_help) out += option_entry(option);
+  }
   if (!verb.footer.empty()) out += ".PP\n" + as_is(verb.footer);
   return out;
 }
