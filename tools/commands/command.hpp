@@ -22,6 +22,15 @@ struct Action {
   std::vector<std::string> words = {};  ///< the program's arguments, verb first
 };
 
+/// Calls `run` with what the options of many verbs ask for in place: the words that further
+/// processes repeat, and the resources of this process.
+template <class Options>
+int run_verb(const Action& action, Options& options, int (*run)(const Options&)) {
+  if constexpr (requires { options.processes; }) options.processes.command = action.words;
+  if constexpr (requires { options.resources.apply(); }) options.resources.apply();
+  return run(options);
+}
+
 /// Adds a verb. `run` receives `options` after parsing.
 /// Lifetime: `action` must outlive `app`.
 template <class Options>
@@ -31,11 +40,7 @@ CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
   CLI::App* command = app.add_subcommand(verb, description);
   command->callback([&action, verb, options, run] {
     action.verb = verb;
-    action.run = [&action, options, run] {
-      if constexpr (requires { options->processes; }) options->processes.command = action.words;
-      if constexpr (requires { options->resources.apply(); }) options->resources.apply();
-      return run(*options);
-    };
+    action.run = [&action, options, run] { return run_verb(action, *options, run); };
   });
   return command;
 }
