@@ -47,6 +47,7 @@ P
 }
 
 "$bin/unishard" zero_to_fp32 "$work/in" "$work/weights.safetensors" --quiet
+"$bin/unishard" convert "$work/in" "$work/deepspeed" --to deepspeed --no-check --quiet
 # Commands take turns, so that a slow minute of the machine meets all of them.
 for _ in $(seq "$repeats"); do
   measure cat sh -c "cat $work/weights.safetensors > $work/out && sync $work/out"
@@ -58,6 +59,12 @@ for _ in $(seq "$repeats"); do
     measure "verify_$limit" "$bin/unishard" verify "$work/in" --deep --quiet --memory-limit "$limit"
   done
   measure inspect "$bin/unishard" inspect "$work/in"
+  for check in "" --no-check-input; do   # what comparing the input's checksums costs
+    # shellcheck disable=SC2086
+    measure "from_deepspeed$check" "$bin/unishard" zero_to_fp32 "$work/deepspeed" "$work/out.safetensors" --quiet $check
+    # shellcheck disable=SC2086
+    measure "to_native$check" "$bin/unishard" convert "$work/deepspeed" "$work/out" --to native --quiet --no-check $check
+  done
 done
 row "cat of the fp32 bytes to one file, fsync" cat cat
 row "cp -r of the checkpoint, sync" cp cp
@@ -68,6 +75,9 @@ for limit in 64MiB 1GiB; do
   row "verify --deep, $limit, against reading" "verify_$limit" read
 done
 row "inspect, against reading" inspect read
+row "zero_to_fp32 of DeepSpeed, against unchecked" from_deepspeed from_deepspeed--no-check-input
+row "convert DeepSpeed, against unchecked" to_native to_native--no-check-input
+rm -rf "$work/deepspeed"
 "build/$preset/tests/data_plane" "$work/data_plane" --size $((scale / 8)) --repeats "$repeats"   # saving, loading
 rm -rf "$work/data_plane"
 "build/$preset/tests/scale" "$work/scale" --gib 10   # planning, opening

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,13 @@ inline void read_ends(const converters::Source& source) {
     source.read(i, {0, count}, bytes);
     source.read(i, {elements - count, elements}, bytes);
   }
+}
+
+/// Ends the program, which libFuzzer reports as a finding, unless `holds`.
+inline void require(bool holds, const char* property) {
+  if (holds) return;
+  std::fprintf(stderr, "property violated: %s\n", property);
+  std::abort();
 }
 
 /// Calls `body` and accepts an Error.

@@ -27,6 +27,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const std::string rest = text.substr(line + 1);
       text = fmt::format("{{\"crc64\":\"{}\",\n{}", unishard::hex64(unishard::crc64(rest)), rest);
     }
-    unishard::decode_manifest(text, "manifest.json");
+    const std::string encoded =
+        unishard::encode_manifest(unishard::decode_manifest(text, "manifest.json"));
+    unishard::fuzz::require(
+        unishard::encode_manifest(unishard::decode_manifest(encoded, "manifest.json")) == encoded,
+        "a manifest that was read is written and read without a change");
   });
 }

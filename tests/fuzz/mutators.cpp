@@ -215,16 +215,61 @@ std::uint32_t crc32_of(const std::string& bytes) {
       ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
 }
 
+/// Returns raw DEFLATE data, without zlib's header and trailer.
+std::string deflated(const std::string& bytes) {
+  constexpr std::size_t kHeader = 2, kTrailer = 4;
+  uLongf size = ::compressBound(static_cast<uLong>(bytes.size()));
+  std::string out(size, '\0');
+  ::compress2(reinterpret_cast<Bytef*>(out.data()), &size,
+              reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uLong>(bytes.size()),
+              Z_BEST_SPEED);
+  return out.substr(kHeader, size - kHeader - kTrailer);
+}
+
+struct ZipFacts {
+  std::uint32_t crc32;
+  std::size_t bytes;
+  ZipMethod method;
+};
+
 /// What local header and directory entry have in common, from the version on.
-void append_facts(std::string& out, const std::string& name, const std::string& bytes,
-                  std::size_t extra) {
+void append_facts(std::string& out, const std::string& name, const std::string& stored,
+                  const ZipFacts& facts, std::size_t extra) {
+  constexpr int kStored = 0, kDeflated = 8;
   append(out, 20, 2);
-  append(out, 0, 8);  // flags, stored, time, date
-  append(out, crc32_of(bytes), 4);
-  append(out, bytes.size(), 4);
-  append(out, bytes.size(), 4);
+  append(out, 0, 2);  // flags
+  append(out, facts.method == ZipMethod::Stored ? kStored : kDeflated, 2);
+  append(out, 0, 4);  // time, date
+  append(out, facts.crc32, 4);
+  append(out, stored.size(), 4);
+  append(out, facts.bytes, 4);
   append(out, name.size(), 2);
   append(out, extra, 2);
+}
+
+/// Changes bytes at random places, or the length.
+std::string mutate_bytes(std::string bytes, Random& random) {
+  if (bytes.empty() || random() % 4 == 0) {
+    bytes.resize(random() % (2 * bytes.size() + 2));
+    return bytes;
+  }
+  for (std::uint64_t changes = 1 + random() % 4; changes > 0; --changes)
+    bytes[random() % bytes.size()] = static_cast<char>(random() & 0xff);
+  return bytes;
+}
+
+/// The mutation that suits the file's name and content.
+std::string mutate_file(const std::string& name, const std::string& bytes, Random& random) {
+  std::string made;
+  if (random() % 8 != 0) {
+    if (name.ends_with(".metadata") || name.ends_with(".pkl"))
+      made = mutate_pickle(bytes, random());
+    else if (name.ends_with(".json"))
+      made = mutate_json(bytes, random());
+    else
+      made = mutate_torch_file(bytes, random());
+  }
+  return made.empty() ? mutate_bytes(bytes, random) : made;
 }
 
 }  // namespace
@@ -269,21 +314,23 @@ std::string mutate_json(std::string_view text, std::uint64_t seed) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string zip_of(const ZipFiles& files) {
+std::string zip_of(const ZipFiles& files, ZipMethod method) {
   constexpr std::size_t kAlign = 64, kHeaderBytes = 30;
   std::string out, directory;
   for (const auto& [name, bytes] : files) {
+    const std::string stored = method == ZipMethod::Stored ? bytes : deflated(bytes);
+    const ZipFacts facts{crc32_of(bytes), bytes.size(), method};
     const std::size_t begin = out.size(), fixed = begin + kHeaderBytes + name.size() + 4;
     const std::size_t padding = (kAlign - fixed % kAlign) % kAlign;
     append(out, 0x04034b50, 4);
-    append_facts(out, name, bytes, 4 + padding);
+    append_facts(out, name, stored, facts, 4 + padding);
     out += name + "FB";
     append(out, padding, 2);
     out.append(padding, 'Z');
-    out += bytes;
+    out += stored;
     append(directory, 0x02014b50, 4);
     append(directory, 20, 2);
-    append_facts(directory, name, bytes, 0);
+    append_facts(directory, name, stored, facts, 0);
     append(directory, 0, 10);  // comment, disk, attributes
     append(directory, begin, 4);
     directory += name;
@@ -301,7 +348,7 @@ std::string zip_of(const ZipFiles& files) {
 }
 
 ZipFiles files_of(std::string_view zip) {
-  constexpr std::uint64_t kLimit = 1 << 16;
+  constexpr std::uint64_t kLimit = 1 << 20;
   namespace torch = converters::torch;
   ZipFiles files;
   try {
@@ -314,6 +361,37 @@ ZipFiles files_of(std::string_view zip) {
     return {};
   }
   return files;
+}
+
+std::string mutate_torch_file(std::string_view zip, std::uint64_t seed) {
+  ZipFiles files = files_of(zip);
+  const auto pickle = std::ranges::find_if(
+      files, [](const auto& file) { return file.first.ends_with("/data.pkl"); });
+  if (pickle == files.end()) return {};
+  if (seed % 8 != 0) {
+    pickle->second = mutate_pickle(pickle->second, seed);
+  } else if (seed % 16 == 0) {
+    files.erase(files.begin() + static_cast<std::ptrdiff_t>(seed / 16 % files.size()));
+  } else {
+    std::string& bytes = files[seed / 16 % files.size()].second;
+    bytes.resize(seed / 64 % (2 * bytes.size() + 1));
+  }
+  return zip_of(files);
+}
+
+std::string mutate_folder(std::string_view zip, std::uint64_t seed) {
+  ZipFiles files = files_of(zip);
+  if (files.empty()) return {};
+  Random random(seed);
+  const std::size_t chosen = random() % files.size();
+  auto& [name, bytes] = files[chosen];
+  if (random() % 16 == 0)
+    files.erase(files.begin() + static_cast<std::ptrdiff_t>(chosen));
+  else if (random() % 16 == 0)
+    bytes = files[random() % files.size()].second;
+  else
+    bytes = mutate_file(name, bytes, random);
+  return zip_of(files, ZipMethod::Deflated);
 }
 
 }  // namespace unishard::fuzz

@@ -24,11 +24,19 @@ std::string mutate_json(std::string_view text, std::uint64_t seed);
 
 /// Names and contents of a zip archive's entries.
 using ZipFiles = std::vector<std::pair<std::string, std::string>>;
-/// Returns a zip archive with correct sizes, offsets and CRC-32s, stored, contents at multiples of
-/// 64.
-std::string zip_of(const ZipFiles& files);
-/// Returns the entries of an archive; empty when it is none or is large.
+/// Returns a zip archive with correct sizes, offsets and CRC-32s, contents at multiples of 64.
+enum class ZipMethod { Stored, Deflated };
+std::string zip_of(const ZipFiles& files, ZipMethod method = ZipMethod::Stored);
+/// Returns the entries of an archive; empty when it is none or has an entry above 1 MiB.
 ZipFiles files_of(std::string_view zip);
+
+/// Changes the pickle of a torch.save archive, or removes, cuts or lengthens an entry; empty when
+/// `zip` is no such archive.
+std::string mutate_torch_file(std::string_view zip, std::uint64_t seed);
+
+/// Changes, cuts or removes one file of a folder that is given as a zip archive. Pickles, JSON
+/// files and torch.save files are changed by the functions above. Empty when `zip` is none.
+std::string mutate_folder(std::string_view zip, std::uint64_t seed);
 
 /// Implements LLVMFuzzerCustomMutator(): every second time `mutate`, if its result fits, else
 /// libFuzzer's own mutation.

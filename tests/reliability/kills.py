@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Kills: SIGKILL at random moments over the tools, the launcher and the trainer.
 
-    kills.py --bin BUILD/bin [--count N] [--pairs N] [--train N] [--seed N] [--long]
+    kills.py --bin BUILD/bin [--count N] [--pairs N] [--teams N] [--train N] [--torchrun PROGRAM] [--seed N] [--long]
 
 After each kill every checkpoint that is published must pass `unishard verify --deep --all`, the
 input must be as it was, and a result is absent or whole. With two writers of one output, whoever
-was not killed has either written it or was refused because it was being written (status 3). After
+was not killed has either written it or was refused because it was being written (status 3). Of two
+processes that share one job, both are killed, or one: the other then ends by itself. After
 the trainer is killed, no committed checkpoint is lost, and the losses of the resumed run are those
 of a run that was never killed. Status 1: a finding.
 """
@@ -42,9 +43,9 @@ class Tools:
     def run(self, *arguments):
         return subprocess.run([self.unishard, *map(str, arguments)], capture_output=True, text=True)
 
-    def start(self, *arguments):
+    def start(self, *arguments, launcher=()):
         # A session of its own, so that a launcher dies together with its ranks.
-        return subprocess.Popen([self.unishard, *map(str, arguments)], start_new_session=True,
+        return subprocess.Popen([*launcher, self.unishard, *map(str, arguments)], start_new_session=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def verify(self, path):
@@ -58,6 +59,28 @@ def kill(process):
     except ProcessLookupError:
         pass
     process.communicate()
+
+
+def processes_of(session):
+    """The processes of a session, launchers and shells included."""
+    found = subprocess.run(["ps", "-o", "pid=", "--sid", str(session)], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def kill_one_process(process, chance):
+    """Kills a random process of the session; the others must end by themselves."""
+    pids = processes_of(process.pid)
+    if pids:
+        try:
+            os.kill(chance.choice(pids), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    until = time.monotonic() + 60
+    while [pid for pid in processes_of(process.pid) if pid != process.pid] or process.poll() is None:
+        if time.monotonic() > until:
+            kill(process)
+            raise Finding("the other processes go on after one was killed")
+        time.sleep(0.02)
 
 
 def remove(path):
@@ -83,23 +106,25 @@ def same_files(a, b):
 class Job:
     """One tool with one output, in a folder of its own."""
 
-    def __init__(self, tools, root, source, name, arguments, output, native, inside=""):
+    def __init__(self, tools, root, source, name, arguments, output, native, inside="", launcher=()):
         self.tools, self.source, self.name, self.arguments = tools, source, name, arguments
+        self.launcher = launcher
         self.folder = root / name.replace(" ", "-")
         self.folder.mkdir()
-        self.output, self.native = self.folder / output, native
+        self.output, self.native, self.inside = self.folder / output, native, inside
         self.result = self.output / inside  # appears at once
         whole = self.folder / "whole" / output
         self.whole = whole / inside
         whole.parent.mkdir()
         started = time.monotonic()
-        result = tools.run(*self.command(whole))
-        check(result.returncode == 0, f"{name}: {result.stderr}")
+        process = self.start(whole)
+        _, err = process.communicate()
+        check(process.returncode == 0, f"{name}: {err}")
         self.seconds = time.monotonic() - started
 
-    def command(self, output):
-        return [str(self.source) if word == "IN" else str(output) if word == "OUT" else word
-                for word in self.arguments]
+    def start(self, output):
+        return self.tools.start(*[self.source if word == "IN" else output if word == "OUT" else word
+                                  for word in self.arguments], launcher=self.launcher)
 
     def check(self):
         if not self.published():
@@ -114,9 +139,23 @@ class Job:
 
 
 def kill_one(job, chance):
-    process = job.tools.start(*job.command(job.output))
+    process = job.start(job.output)
     time.sleep(chance.uniform(0, 1.1 * job.seconds))
     kill(process)
+    job.check()
+    if job.published() and chance.random() < 0.5:
+        remove(job.output)
+
+
+def kill_team(job, chance):
+    """Two processes share the job; both are killed, or one of them, or their launcher."""
+    process = job.start(job.output)
+    time.sleep(chance.uniform(0, 1.1 * job.seconds))
+    if chance.random() < 0.5:
+        kill(process)
+    else:
+        kill_one_process(process, chance)
+        process.communicate()
     job.check()
     if job.published() and chance.random() < 0.5:
         remove(job.output)
@@ -126,7 +165,7 @@ def kill_pair(job, chance):
     """Two writers of one output; one is killed, sometimes both."""
     if job.output.exists():
         remove(job.output)
-    writers = [job.tools.start(*job.command(job.output)) for _ in range(2)]
+    writers = [job.start(job.output) for _ in range(2)]
     time.sleep(chance.uniform(0, 1.5 * job.seconds))
     kill(writers[0])
     if chance.random() < 0.3:
@@ -263,6 +302,8 @@ class Training:
 
 
 def campaign(name, count, action, seed, findings, log):
+    if count == 0:
+        return 0
     started = time.monotonic()
     before = len(findings)
     for i in range(count):
@@ -295,12 +336,15 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--count", type=int, help="kills of each tool")
     parser.add_argument("--pairs", type=int, help="kills of each tool with two writers")
+    parser.add_argument("--teams", type=int, help="kills of each tool that runs as two processes")
     parser.add_argument("--train", type=int, help="kills of the trainer")
+    parser.add_argument("--torchrun", help="the program torchrun: it starts some of the two processes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
     each = options.count if options.count is not None else 1100 if options.long else 6
     pairs = options.pairs if options.pairs is not None else 250 if options.long else 3
+    teams = options.teams if options.teams is not None else 250 if options.long else 3
     trained = options.train if options.train is not None else 300 if options.long else 3
     chance = random.Random(options.seed)
     tools = Tools(options.bin)
@@ -321,6 +365,15 @@ def main():
             total += campaign(job.name, each, lambda job=job: kill_one(job, chance), options.seed, findings, log)
             total += campaign(f"{job.name}, two writers", pairs, lambda job=job: kill_pair(job, chance),
                               options.seed, findings, log)
+        launchers = {"--procs 2": ([], ["--procs", "2"])}
+        if options.torchrun:
+            launchers["torchrun"] = ([options.torchrun, "--no-python", "--standalone", "--nproc-per-node", "2"], [])
+        for launcher, (prefix, suffix) in launchers.items():
+            for job in jobs:
+                team = Job(tools, root, source, f"{job.name}, {launcher}", job.arguments + suffix, job.output.name,
+                           job.native, job.inside, prefix)
+                total += campaign(team.name, teams if not prefix else teams // 5, lambda team=team: kill_team(team, chance),
+                                  options.seed, findings, log)
         total += campaign("prune", each, lambda: kill_prune(tools, root, many, chance), options.seed, findings, log)
         total += campaign("verify", each, lambda: kill_verify(tools, source, chance), options.seed, findings, log)
         tools.verify(source)
