@@ -122,9 +122,11 @@ class Job:
         check(process.returncode == 0, f"{name}: {err}")
         self.seconds = time.monotonic() - started
 
+    def command(self, output):
+        return [self.source if word == "IN" else output if word == "OUT" else word for word in self.arguments]
+
     def start(self, output):
-        return self.tools.start(*[self.source if word == "IN" else output if word == "OUT" else word
-                                  for word in self.arguments], launcher=self.launcher)
+        return self.tools.start(*self.command(output), launcher=self.launcher)
 
     def check(self):
         if not self.published():

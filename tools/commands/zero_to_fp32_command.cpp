@@ -3,8 +3,6 @@
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
 
-#include <fmt/format.h>
-
 namespace unishard::cli {
 namespace {
 
@@ -22,14 +20,6 @@ struct ZeroToFp32Request {
   Processes processes;
   Resources resources;
 };
-
-void say_tensors(const tools::ConversionPlan& plan, const Catalog& source) {
-  for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
-    const TensorInfo& from = source.tensors[plan.tensor_map[i]];
-    say(fmt::format("{} {} -> {}", from.label(), name_of(from.dtype),
-                    name_of(plan.target.tensors[i].dtype)));
-  }
-}
 
 int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const bool speaks = team.is_first();
@@ -59,8 +49,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const tools::ConversionResult result = conversion.run(transfer);
   if (speaks && options.json) print_json(consolidation_json(conversion, result));
   if (reports)
-    say(fmt::format("{}: {} tensors, {}", options.output, conversion.plan().target.tensors.size(),
-                    progress.summary(conversion.shared().total_bytes())));
+    say(consolidated_text(conversion, progress.summary(conversion.shared().total_bytes())));
   return 0;
 }
 
@@ -78,9 +67,9 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                "Write the model's weights as one fp32 file or model folder", options, run);
   command->add_option("checkpoint_dir", options->checkpoint, kCheckpointHelp)->required();
   command
-      ->add_option(
-          "output", options->output,
-          "A .safetensors, .bin, .pt, .pth or .h5 file, or a folder for a Hugging Face model")
+      ->add_option("output", options->output,
+                   "A .safetensors, .bin, .pt, .pth or .h5 file, "
+                   "or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);
   command

@@ -1,6 +1,7 @@
 #include "support/machine.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "support/size_text.hpp"
 
@@ -32,13 +33,11 @@ std::uint64_t mappable_bytes() {
   const std::uint64_t address_space = limit_of(RLIMIT_AS), data_bytes = limit_of(RLIMIT_DATA);
   if (address_space == kUnlimited && data_bytes == kUnlimited) return kUnlimited;
 
-  std::uint64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;  // in pages
-  std::ifstream("/proc/self/statm") >> all >> resident >> shared >> text >> unused >> data;
-  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  const auto left = [](std::uint64_t limit, std::uint64_t used) {
-    return limit == kUnlimited ? kUnlimited : limit - std::min(limit, used);
+  const MappedBytes used = mapped_bytes();
+  const auto left = [](std::uint64_t limit, std::uint64_t taken) {
+    return limit == kUnlimited ? kUnlimited : limit - std::min(limit, taken);
   };
-  return std::min(left(address_space, all * page), left(data_bytes, data * page));
+  return std::min(left(address_space, used.all), left(data_bytes, used.data));
 }
 
 std::string cpu_name() {

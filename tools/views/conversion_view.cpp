@@ -70,6 +70,19 @@ Json consolidation_json(const tools::Conversion& conversion,
   return report;
 }
 
+std::string consolidated_text(const tools::Conversion& conversion, const std::string& summary) {
+  return fmt::format("{}: {} tensors, {}", conversion.options().output.path.string(),
+                     conversion.plan().target.tensors.size(), summary);
+}
+
+void say_tensors(const tools::ConversionPlan& plan, const Catalog& source) {
+  for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
+    const TensorInfo& from = source.tensors[plan.tensor_map[i]];
+    say(fmt::format("{} {} -> {}", from.label(), name_of(from.dtype),
+                    name_of(plan.target.tensors[i].dtype)));
+  }
+}
+
 void say_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) say("note: " + note);
 }

@@ -17,8 +17,11 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
 /// The report of `zero_to_fp32`, and its notes.
 Json consolidation_json(const tools::Conversion& conversion, const tools::ConversionResult& result);
 std::vector<std::string> consolidation_notes(const tools::Conversion& conversion);
+/// The line that ends a consolidation; `summary` tells bytes, seconds and speed.
+std::string consolidated_text(const tools::Conversion& conversion, const std::string& summary);
 
 /// These print to standard error, nothing where there is nothing.
+void say_tensors(const tools::ConversionPlan& plan, const Catalog& source);  ///< dtypes in and out
 void say_notes(const std::vector<std::string>& notes);
 void say_side_files(const converters::SideFiles& files);
 /// Names the tensors that are not as they were, and says that nothing was published.

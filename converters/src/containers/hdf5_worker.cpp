@@ -17,7 +17,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -117,11 +116,9 @@ void limit_processor_time() {
 /// Limits the memory that libhdf5 can allocate for a file: description_limit() beyond what the
 /// process has now.
 void limit_memory() {
-  std::uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const std::uint64_t used = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t used = mapped_bytes().all;
   rlimit limit{};
-  if (pages == 0 || description_limit() > RLIM_INFINITY - used) return;
+  if (used == 0 || description_limit() > RLIM_INFINITY - used) return;
   if (getrlimit(RLIMIT_AS, &limit) != 0) return;
   limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, used + description_limit());
   setrlimit(RLIMIT_AS, &limit);

@@ -84,6 +84,27 @@ int exit_status(ErrorCode code) {
   return 5;
 }
 
+bool blames_files(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::InvalidArgument:
+    case ErrorCode::NotFound:
+    case ErrorCode::AlreadyExists:
+    case ErrorCode::Corrupt:
+    case ErrorCode::Unsupported:
+    case ErrorCode::Mismatch:
+      return true;
+    case ErrorCode::Io:
+    case ErrorCode::NoSpace:
+    case ErrorCode::Cancelled:
+    case ErrorCode::PeerFailed:
+    case ErrorCode::Internal:
+    case ErrorCode::Busy:
+    case ErrorCode::MemoryLimit:
+      return false;
+  }
+  return false;
+}
+
 std::string quote(std::string_view text) {
   constexpr std::size_t kShown = 200;
   std::size_t shown = std::min(text.size(), kShown);

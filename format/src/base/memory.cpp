@@ -3,8 +3,10 @@
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 
 namespace unishard {
 namespace {
@@ -15,6 +17,14 @@ std::atomic<std::uint64_t> limit{~std::uint64_t{0}};
 
 std::uint64_t description_limit() { return limit; }
 void set_description_limit(std::uint64_t bytes) { limit = bytes; }
+
+MappedBytes mapped_bytes() {
+  std::uint64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;  // in pages
+  if (!(std::ifstream("/proc/self/statm") >> all >> resident >> shared >> text >> unused >> data))
+    return {};
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return {all * page, data * page};
+}
 
 void MemoryBudget::refuse(std::uint64_t bytes) const {
   raise(ErrorCode::MemoryLimit,

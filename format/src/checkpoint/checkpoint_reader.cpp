@@ -103,21 +103,19 @@ struct CheckpointReader::Impl {
             fmt::format("{}: tensor {}: {}", folder.native(), tensor.label(), problem),
             "use another checkpoint, or a copy of this one");
     };
-    std::uint64_t next = 0, digest = 0;
+    RowTotal total;
     for (const StoredFragment& fragment : of(number)) {
-      if (fragment.range.begin != next) {
-        fail(fmt::format("elements {} to {} are {} ({})", std::min(next, fragment.range.begin),
-                         std::max(next, fragment.range.begin),
-                         fragment.range.begin > next ? "missing" : "stored twice",
+      const std::uint64_t begin = fragment.range.begin;
+      if (begin != total.end) {
+        fail(fmt::format("elements {} to {} are {} ({})", std::min(total.end, begin),
+                         std::max(total.end, begin), begin > total.end ? "missing" : "stored twice",
                          shards[fragment.shard]->path().native()));
       }
-      next = fragment.range.end;
-      digest = crc64_combine(digest, row_of(fragment).crc64,
-                             fragment.range.size() * size_of(tensor.dtype));
+      total.append(row_of(fragment), tensor.dtype);
     }
-    if (next != tensor.elements())
-      fail(fmt::format("elements {} to {} are missing", next, tensor.elements()));
-    if (digest != tensor.crc64)
+    if (total.end != tensor.elements())
+      fail(fmt::format("elements {} to {} are missing", total.end, tensor.elements()));
+    if (total.crc64 != tensor.crc64)
       fail("the shards' checksums do not combine to the manifest's (field crc64)");
   }
 

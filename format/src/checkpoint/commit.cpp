@@ -63,37 +63,27 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
 // Combines tensor digests and statistics from the shards' tables as they are on disk. Opening a
 // shard checks it.
 void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) {
-  struct Part {
-    ElementRange range;
-    std::uint64_t crc64;
-    Stats stats;
-  };
-  std::vector<std::vector<Part>> parts(manifest.catalog.tensors.size());
+  std::vector<std::vector<IndexRow>> rows(manifest.catalog.tensors.size());
   for (const ShardEntry& entry : manifest.shards) {
     const ShardReader shard(storage, staging / entry.file, entry, manifest.save_id,
                             manifest.catalog, manifest.chunk_bytes);
-    for (const IndexRow& row : shard.rows())
-      parts[row.tensor].push_back({row.range, row.crc64, row.stats});
+    for (const IndexRow& row : shard.rows()) rows[row.tensor].push_back(row);
   }
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     TensorInfo& tensor = manifest.catalog.tensors[i];
-    std::sort(parts[i].begin(), parts[i].end(),
-              [](const Part& a, const Part& b) { return a.range < b.range; });
-    std::uint64_t next = 0, digest = 0;
-    Stats stats;
-    for (const Part& part : parts[i]) {
-      if (part.range.begin != next) break;
-      next = part.range.end;
-      digest = crc64_combine(digest, part.crc64, part.range.size() * size_of(tensor.dtype));
-      stats.append(part.stats);
+    std::ranges::sort(rows[i], {}, &IndexRow::range);
+    RowTotal total;
+    for (const IndexRow& row : rows[i]) {
+      if (row.range.begin != total.end) break;
+      total.append(row, tensor.dtype);
     }
-    if (next != tensor.elements()) {
+    if (total.end != tensor.elements()) {
       raise(ErrorCode::Internal,
             fmt::format("{}: tensor {}: the shards do not hold each element once (element {})",
-                        staging.native(), tensor.label(), next));
+                        staging.native(), tensor.label(), total.end));
     }
-    tensor.crc64 = digest;
-    tensor.stats = stats;
+    tensor.crc64 = total.crc64;
+    tensor.stats = total.stats;
   }
 }
 

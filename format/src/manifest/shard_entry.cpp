@@ -27,6 +27,12 @@ std::uint64_t chunk_bytes_for(const Catalog& catalog, const Compression& compres
   return is_small ? kSmallChunkBytes : kChunkBytes;
 }
 
+void RowTotal::append(const IndexRow& row, DType dtype) {
+  end = std::max(end, row.range.end);
+  crc64 = crc64_combine(crc64, row.crc64, row.range.size() * size_of(dtype));
+  stats.append(row.stats);
+}
+
 std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
   return fmt::format("shard-{:05}-of-{:05}.h5", rank, world_size);
 }

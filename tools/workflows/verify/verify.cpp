@@ -53,7 +53,7 @@ std::optional<std::string> check_latest(Storage& storage, const Path& folder,
          .bytes = {},
          .lost = {}});
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::MemoryLimit) throw;
+    if (!blames_files(error.code())) throw;
     report.findings.push_back({.code = "latest-unreadable",
                                .path = path,
                                .message = error.what(),

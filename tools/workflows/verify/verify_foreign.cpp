@@ -89,9 +89,7 @@ VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOpti
   try {
     check(storage, path, options, team, report);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::Cancelled || error.code() == ErrorCode::PeerFailed ||
-        error.code() == ErrorCode::Io || error.code() == ErrorCode::MemoryLimit)
-      throw;
+    if (!blames_files(error.code())) throw;
     found.message = error.what();
     found.hint = error.hint();
   }

@@ -63,7 +63,7 @@ class TagCheck {
       }
       manifest_ = unishard::read_manifest(storage_, folder_);
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::MemoryLimit) throw;
+      if (!blames_files(error.code())) throw;
       add("manifest-unreadable", path, error.what(), error.hint());
       return false;
     }
@@ -87,7 +87,7 @@ class TagCheck {
         shard = std::make_unique<ShardReader>(storage_, path, entry, manifest_.save_id,
                                               manifest_.catalog, manifest_.chunk_bytes);
       } catch (const Error& error) {
-        if (error.code() == ErrorCode::MemoryLimit) throw;
+        if (!blames_files(error.code())) throw;
         const bool is_missing = storage_.kind(path) == EntryKind::Missing;
         add(is_missing ? "shard-missing" : "shard-damaged", path, error.what(), error.hint());
         bad_shards_.push_back(report_.findings.size() - 1);
@@ -142,34 +142,30 @@ class TagCheck {
 
   void check_tensor(const TensorInfo& tensor, const std::vector<Row>& rows,
                     std::vector<LostRange>& lost) {
-    std::uint64_t next = 0;
-    std::uint64_t digest = 0;
-    Stats stats;
+    RowTotal total;
     bool is_whole = true;
     for (const auto& [row, shard] : rows) {
-      if (row->range.begin > next) {
-        lost.push_back({tensor.label(), {next, row->range.begin}});
+      if (row->range.begin > total.end) {
+        lost.push_back({tensor.label(), {total.end, row->range.begin}});
         is_whole = false;
-      } else if (row->range.begin < next) {
+      } else if (row->range.begin < total.end) {
         add("stored-twice", shards_[shard]->path(),
             fmt::format("{}: elements {} to {} are also in another shard", tensor.label(),
-                        row->range.begin, std::min(next, row->range.end)));
+                        row->range.begin, std::min(total.end, row->range.end)));
         is_whole = false;
       }
-      next = std::max(next, row->range.end);
-      digest = crc64_combine(digest, row->crc64, row->range.size() * size_of(tensor.dtype));
-      stats.append(row->stats);
+      total.append(*row, tensor.dtype);
     }
-    if (next < tensor.elements()) {
-      lost.push_back({tensor.label(), {next, tensor.elements()}});
+    if (total.end < tensor.elements()) {
+      lost.push_back({tensor.label(), {total.end, tensor.elements()}});
       is_whole = false;
     }
-    if (is_whole && tensor.crc64 != digest) {
+    if (is_whole && tensor.crc64 != total.crc64) {
       add("digest-differs", folder_ / kManifestFile,
           fmt::format("{}: the shards' digests combine to {}, the manifest says {}", tensor.label(),
-                      hex64(digest), tensor.crc64 ? hex64(*tensor.crc64) : "nothing"));
+                      hex64(total.crc64), tensor.crc64 ? hex64(*tensor.crc64) : "nothing"));
     }
-    if (is_whole && tensor.stats && !describes(*tensor.stats, stats)) {
+    if (is_whole && tensor.stats && !describes(*tensor.stats, total.stats)) {
       add("statistics-differ", folder_ / kManifestFile,
           fmt::format("{}: the manifest's NaN and Inf counts, minimum, maximum or sum of squares "
                       "are not those of the shards",

@@ -13,6 +13,14 @@ std::uint64_t description_limit();
 /// Sets that bound for every MemoryBudget that is constructed afterwards. Thread-safe.
 void set_description_limit(std::uint64_t bytes);
 
+/// Address space of this process, in bytes.
+struct MappedBytes {
+  std::uint64_t all = 0;   ///< what RLIMIT_AS limits
+  std::uint64_t data = 0;  ///< what RLIMIT_DATA limits
+};
+/// Returns what the process has mapped now; zeros where the kernel does not tell.
+MappedBytes mapped_bytes();
+
 /// Counts the memory that the description of one file takes. Not thread-safe.
 class MemoryBudget {
  public:

@@ -87,6 +87,17 @@ struct IndexRow {
 };
 inline constexpr std::uint32_t kDerivedDataSet = 0xffffffffu;
 
+/// What the rows of one tensor hold together, whichever shards they are in.
+struct RowTotal {
+  std::uint64_t end = 0;    ///< the elements from 0 to here were appended
+  std::uint64_t crc64 = 0;  ///< digest of these elements
+  Stats stats;
+
+  /// Appends the next row in the order of elements. Digest and statistics are right only if it
+  /// begins at `end`.
+  void append(const IndexRow& row, DType dtype);
+};
+
 /// A row of a chunk table: location and checksum of one chunk's stored bytes.
 struct ChunkRow {
   std::uint64_t file_offset = 0;
