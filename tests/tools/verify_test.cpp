@@ -177,6 +177,18 @@ TEST_F(Verify, MoreMemoryThanAllowedIsAnErrorAndNoFinding) {
   set_description_limit(~std::uint64_t{0});
 }
 
+TEST_F(Verify, AShardThatCannotBeOpenedIsAnErrorAndNoFinding) {
+  std::filesystem::remove(shard(1));
+  std::filesystem::create_symlink(shard(1).filename(), shard(1));  // a loop: opening fails
+  try {
+    check();
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Io);
+    EXPECT_NE(std::string(error.what()).find("shard-00001-of-00003.h5"), std::string::npos);
+  }
+}
+
 TEST_F(Verify, LatestThatNamesNothingIsAFinding) {
   std::ofstream(folder_.path() / "latest") << "global_step99";
   const VerifyReport report = check();
