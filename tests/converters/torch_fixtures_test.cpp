@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -16,21 +18,49 @@ namespace {
 
 using test::fixtures;
 
-std::map<std::string, std::size_t> by_name(const Catalog& catalog) {
+/// Tensors by their paths in the file.
+std::map<std::string, std::size_t> by_name(const Source& source) {
+  const Catalog& catalog = source.catalog();
   std::map<std::string, std::size_t> names;
+  if (const Json layout = source.layout(); !layout.is_null()) {
+    for (const Json& row : layout["tensors"]) {
+      const auto found = std::ranges::find_if(catalog.tensors, [&](const TensorInfo& tensor) {
+        return tensor.fqn == row[1] && tensor.state == row[2];
+      });
+      names[row[0]] = static_cast<std::size_t>(found - catalog.tensors.begin());
+    }
+    return names;
+  }
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) names[catalog.tensors[i].fqn] = i;
   for (const Alias& alias : catalog.aliases) names[alias.fqn] = names.at(alias.target);
   return names;
+}
+
+/// Step counters, which are no tensors of the catalog.
+std::map<std::string, float> scalars_of(const Source& source) {
+  std::map<std::string, float> scalars;
+  if (const Json layout = source.layout(); !layout.is_null()) {
+    for (const Json& row : layout["scalars"]) scalars[row[0]] = row[1].get<float>();
+  }
+  return scalars;
 }
 
 /// Number of tensors of `file` that were compared with expected.safetensors.
 int compare(const Path& file, const Path& expected_path) {
   const auto source = open_source(posix_storage(), file);
   const auto expected = open_source(posix_storage(), expected_path);
-  const auto names = by_name(source->catalog());
+  const auto names = by_name(*source);
+  const auto scalars = scalars_of(*source);
   int compared = 0;
-  for (const auto& [name, index] : by_name(expected->catalog())) {
+  for (const auto& [name, index] : by_name(*expected)) {
     const auto found = names.find(name);
+    if (const auto scalar = scalars.find(name); scalar != scalars.end()) {
+      float value = 0;
+      std::memcpy(&value, read_all(*expected, index).data(), sizeof value);
+      EXPECT_EQ(value, scalar->second) << file << ": " << name;
+      ++compared;
+      continue;
+    }
     if (found == names.end()) {
       ADD_FAILURE() << file << ": " << name << " is missing";
       continue;

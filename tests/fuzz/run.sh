@@ -64,6 +64,7 @@ P
 }
 seed torch_file "$fixtures" \( -name '*.pt' -o -name '*.bin' -o -name '*.pth' \)
 seed safetensors "$fixtures" -name '*.safetensors'
+seed torch_file tests/golden/torch -type f
 seed pickle "$fixtures" -name '.metadata'
 seed manifest tests/golden -name manifest.json
 seed_folders deepspeed '*_model_states.pt'

@@ -43,10 +43,9 @@ ExpectedDigests expected_digests(const converters::Source& source, const Convers
 }  // namespace
 
 std::vector<std::string> ConversionNotes::lines() const {
-  std::vector<std::string> out;
-  for (const auto& [reason, notes] : {std::pair{"not read", &not_read},
-                                      {"left out", &left_out},
-                                      {"cannot be written", &cannot_be_written}}) {
+  std::vector<std::string> out = not_read;
+  for (const auto& [reason, notes] :
+       {std::pair{"left out", &left_out}, {"cannot be written", &cannot_be_written}}) {
     for (const std::string& note : *notes) out.push_back(fmt::format("{}: {}", reason, note));
   }
   return out;
@@ -66,6 +65,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   if (output.max_shard_bytes != 0)
     output.side_files =
         model_side_files(options_.input, source.catalog(), plan_.target, notes_.left_out);
+  if (output.format == source.format()) output.layout = source.layout();
   checking_.mark(plan_.target, output);
   const std::uint64_t bytes =
       plan_.disk_bytes != 0 ? plan_.disk_bytes : plan_.target.stored_bytes();

@@ -170,6 +170,11 @@ std::vector<std::byte> TensorView::read_all(std::uint64_t limit_bytes) const {
   return out;
 }
 
+ViewIdentity identity_of(const TensorView& view) {
+  return {view.storage_key, view.offset,    view.shape,   view.strides,
+          view.dtype,       view.conjugate, view.negative};
+}
+
 void validate(const TensorView& view, std::string_view what) {
   const std::uint64_t elements = element_count(view.shape);
   checked_mul(elements, size_of(view.dtype), what);

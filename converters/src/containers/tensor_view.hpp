@@ -72,6 +72,19 @@ struct TensorView {
   std::vector<std::byte> read_all(std::uint64_t limit_bytes) const;
 };
 
+/// Two views of one file have the same elements, of the same bytes, if and only if their identities
+/// are equal.
+struct ViewIdentity {
+  std::string storage_key;
+  std::uint64_t offset = 0;
+  Shape shape;
+  std::vector<std::uint64_t> strides;
+  DType dtype = DType::Float32;
+  bool conjugate = false, negative = false;
+  auto operator<=>(const ViewIdentity&) const = default;
+};
+ViewIdentity identity_of(const TensorView& view);
+
 /// Checks that every element lies in the storage. `what` is the tensor that messages name.
 /// Throws: Corrupt; Unsupported for a view with far more elements than its storage.
 void validate(const TensorView& view, std::string_view what);

@@ -25,7 +25,7 @@ std::vector<std::string> unread_training_files(Storage& storage, const Path& fol
   std::vector<std::string> lines;
   for (const Entry& entry : storage.list(folder)) {
     if (const std::string_view content = content_of(entry.name); !content.empty())
-      lines.push_back(fmt::format("{}: {}", entry.name, content));
+      lines.push_back(fmt::format("not read: {}: {}", entry.name, content));
   }
   std::ranges::sort(lines);
   return lines;

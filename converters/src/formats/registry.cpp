@@ -97,9 +97,10 @@ std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catal
       to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
-  return make_torch_sink(storage, to.path, std::move(catalog),
-                         {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files},
-                         to.share);
+  return make_torch_sink(
+      storage, to.path, std::move(catalog),
+      {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files, .layout = to.layout},
+      to.share);
 }
 std::unique_ptr<Sink> make_hdf5(Storage& storage, const Output& to, Catalog catalog) {
   return make_hdf5_sink(storage, to.path, std::move(catalog), to.share);

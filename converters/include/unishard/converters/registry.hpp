@@ -53,6 +53,8 @@ struct Output {
   std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for "safetensors"
   Compression compression = {};                                    ///< for "native"
   WorkSplit share = {};
+  /// Source::layout() of a source of the same format; it is followed where the catalog still fits.
+  Json layout = {};
 };
 /// Returns the sink of output.format; sink.hpp describes the sinks.
 /// Lifetime: `storage` must outlive the sink.

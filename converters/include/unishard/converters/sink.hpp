@@ -93,6 +93,7 @@ struct TorchOptions {
   /// 0: one file; else a folder, with pytorch_model.bin.index.json for several files.
   std::uint64_t max_shard_bytes = 0;
   SideFiles side_files = {};
+  Json layout = {};  ///< see Output::layout
 };
 /// Returns a sink for files that torch.load(weights_only=True, mmap=True) reads. A folder, and a
 /// file of a catalog with one state per fqn, hold a state dict; torch/training_layout.hpp describes

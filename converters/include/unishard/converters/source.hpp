@@ -4,6 +4,7 @@
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
+#include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <memory>
@@ -73,6 +74,9 @@ class Source {
   /// Returns one line for each thing in the files that catalog() cannot express, for example "x: a
   /// sparse tensor".
   virtual std::vector<std::string> notes() const { return {}; }
+  /// Returns how the files arrange what catalog() holds, for a sink of the same format
+  /// (Output::layout); null where the format has one arrangement only.
+  virtual Json layout() const { return {}; }
 };
 
 /// The format of a path.

@@ -16,21 +16,6 @@ namespace {
 /// rows.
 constexpr std::uint64_t kCorners = std::uint64_t{1} << 22;
 
-void check_inside(const Shape& shape, const Box& box, const std::string& what) {
-  if (box.offsets.size() != shape.size() || box.sizes.size() != shape.size()) {
-    raise(ErrorCode::Corrupt, fmt::format("{}: a chunk of {} dimensions, the tensor has {}", what,
-                                          box.sizes.size(), shape.size()));
-  }
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (box.offsets[d] > shape[d] || box.sizes[d] > shape[d] - box.offsets[d]) {
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: the chunk at ({}) of size ({}) reaches out of the tensor of size ({})",
-                        what, fmt::join(box.offsets, ", "), fmt::join(box.sizes, ", "),
-                        fmt::join(shape, ", ")));
-    }
-  }
-}
-
 /// Returns the dimensions that at least one box does not span: only in these can boxes be disjoint.
 std::vector<std::size_t> cut_dimensions(const Shape& shape, const std::vector<const Box*>& boxes) {
   std::vector<std::size_t> cut;
@@ -62,6 +47,21 @@ void add_corners(const std::vector<std::size_t>& dimensions, const Box& box, std
 }
 
 }  // namespace
+
+void check_inside(const Shape& shape, const Box& box, const std::string& what) {
+  if (box.offsets.size() != shape.size() || box.sizes.size() != shape.size()) {
+    raise(ErrorCode::Corrupt, fmt::format("{}: a chunk of {} dimensions, the tensor has {}", what,
+                                          box.sizes.size(), shape.size()));
+  }
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (box.offsets[d] > shape[d] || box.sizes[d] > shape[d] - box.offsets[d]) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: the chunk at ({}) of size ({}) reaches out of the tensor of size ({})",
+                        what, fmt::join(box.offsets, ", "), fmt::join(box.sizes, ", "),
+                        fmt::join(shape, ", ")));
+    }
+  }
+}
 
 // A box is the sum, over its corners, of plus or minus the region "not below this corner". These
 // regions are linearly independent, so the boxes cover the tensor exactly once if and only if all

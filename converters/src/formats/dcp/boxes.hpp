@@ -17,6 +17,10 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
+/// Checks that the box has the dimensions of a tensor of `shape` and lies inside it.
+/// Throws: Corrupt, with a message that begins with `what`.
+void check_inside(const Shape& shape, const Box& box, const std::string& what);
+
 /// Checks that the boxes, none of them empty, cover a tensor of `shape` exactly: inside it, no
 /// element twice, none left out.
 /// Throws: Corrupt, with a message that begins with `what`.

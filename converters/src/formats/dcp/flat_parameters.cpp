@@ -1,5 +1,6 @@
 #include "formats/dcp/flat_parameters.hpp"
 
+#include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 
 #include "formats/dcp/keys.hpp"
@@ -64,6 +65,11 @@ TensorEntry part_of(const TensorEntry& flat, const Parameter& parameter, Element
     const ElementRange common = intersect(place, {begin, begin + chunk.box.sizes[0]});
     if (common.empty()) continue;
     const auto vector = items.tensor(chunk.item, chunk.box.elements() * size_of(flat.dtype));
+    if (vector->shape != chunk.box.sizes || !vector->contiguous()) {
+      raise(ErrorCode::Corrupt, fmt::format("tensor {}, {}: the item is not the vector that its "
+                                            "chunk describes",
+                                            unishard::quote(flat.key), items.place(chunk.item)));
+    }
     std::uint64_t at = common.begin - begin;
     for (Box& box :
          boxes_of(parameter.shape, {common.begin - place.begin, common.end - place.begin})) {
@@ -116,8 +122,12 @@ void take_apart_flat_parameters(StateDict& state, const std::string& where) {
       continue;
     }
     const std::vector<Parameter>& parameters = units.at(unit_of(tensor));
+    for (const Chunk& chunk : tensor.chunks)
+      check_inside(tensor.shape, chunk.box,
+                   fmt::format("{}: tensor {}", where, unishard::quote(tensor.key)));
     std::uint64_t total = 0;
-    for (const Parameter& parameter : parameters) total += element_count(parameter.shape);
+    for (const Parameter& parameter : parameters)
+      total = checked_add(total, element_count(parameter.shape), tensor.key);
     if (total != tensor.shape[0] || parameters.empty()) {
       refuse_flat_parameter(
           tensor, where,

@@ -131,10 +131,30 @@ std::optional<std::string> common_part(const std::vector<const TensorEntry*>& te
   return tensors[0]->path[0].text + ".";
 }
 
+/// Returns the only first part, or "" for the top level, below which there is a tensor for each
+/// shape.
+std::optional<std::string> prefix_by_shapes(const std::vector<const TensorEntry*>& tensors,
+                                            std::vector<Shape> shapes) {
+  if (shapes.empty()) return std::nullopt;
+  std::map<std::string, std::vector<Shape>> below;
+  for (const TensorEntry* tensor : tensors) {
+    const bool is_nested = tensor->path.size() >= 2 && !tensor->path[0].is_position;
+    below[is_nested ? tensor->path[0].text + "." : ""].push_back(tensor->shape);
+  }
+  std::ranges::sort(shapes);
+  std::vector<std::string> fitting;
+  for (auto& [prefix, found] : below) {
+    std::ranges::sort(found);
+    if (std::ranges::includes(found, shapes)) fitting.push_back(prefix);
+  }
+  if (fitting.size() != 1) return std::nullopt;
+  return fitting.front();
+}
+
 }  // namespace
 
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
-                         const std::vector<std::string>& fqns) {
+                         const std::vector<std::string>& fqns, const std::vector<Shape>& shapes) {
   if (const auto known = prefix_by_parameters(tensors, fqns)) return *known;
   for (const std::string_view usual : {"model", "module", "state_dict", "model_state_dict"}) {
     const std::string prefix = std::string(usual) + ".";
@@ -144,6 +164,7 @@ std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
     };
     if (std::ranges::any_of(tensors, is_below)) return prefix;
   }
+  if (const auto fitting = prefix_by_shapes(tensors, shapes)) return *fitting;
   return common_part(tensors).value_or("");
 }
 

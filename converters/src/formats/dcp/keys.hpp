@@ -32,9 +32,9 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
                                         const std::vector<std::string>& prefixes);
 
 /// Returns what precedes the names of the model's parameters. `fqns` are the names that the
-/// optimizer knows.
+/// optimizer knows, `shapes` those of the parameters that it knows by numbers.
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
-                         const std::vector<std::string>& fqns);
+                         const std::vector<std::string>& fqns, const std::vector<Shape>& shapes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 

@@ -14,9 +14,10 @@ struct NamedShape {
   Shape shape;
 };
 
-/// Returns the names of parameters of which only shapes and order are known; nullopt unless exactly
-/// one subsequence of `model` fits.
+/// Returns the names of the parameters of several groups, of which only shapes and the order within
+/// each group are known, one group after the other; nullopt unless exactly one subsequence of
+/// `model` fits each group and no two groups have parameters of the same shape.
 std::optional<std::vector<std::string>> only_fit(const std::vector<NamedShape>& model,
-                                                 const std::vector<Shape>& parameters);
+                                                 const std::vector<std::vector<Shape>>& groups);
 
 }  // namespace unishard::converters::dcp

@@ -1,132 +1,11 @@
 #include "formats/dcp/reader.hpp"
 
-#include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
-#include "containers/entry_verification.hpp"
-#include "core/embedded_catalog.hpp"
-#include "core/read_counts.hpp"
 #include "formats/dcp/folders.hpp"
-#include "formats/dcp/state_dict_to_catalog.hpp"
-
-#include <fmt/format.h>
-
-#include <atomic>
-#include <map>
-#include <set>
-#include <vector>
+#include "formats/dcp/state_dict_source.hpp"
 
 namespace unishard::converters {
-namespace {
-
-class DcpSource final : public Source {
- public:
-  DcpSource(dcp::StateDict state, const std::string& where)
-      : state_(std::move(state)), arrangement_(dcp::arrange(state_, where)) {
-    drop_unreadable(arrangement_.catalog, arrangement_.notes);
-    validate(arrangement_.catalog, where);
-  }
-
-  std::string format() const override { return "dcp"; }
-  const Catalog& catalog() const override { return arrangement_.catalog; }
-  std::vector<std::string> notes() const override { return arrangement_.notes; }
-
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
-    const std::uint64_t covered =
-        read_elements(state_.tensors[arrangement_.entries.at(tensor)], *state_.items, range, out);
-    counts_.add(true, covered);
-    counts_.add(false, out.size() - covered);
-  }
-
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers) const override {
-    if (!is_checked_) return {};
-    std::map<std::uint64_t, StoredItem> items;
-    for (const StoredItem& item : stored_items()) items.emplace(item.number, item);
-    const auto open = [&](std::uint64_t number) {
-      const auto item = items.find(number);
-      if (item == items.end())
-        raise(ErrorCode::Corrupt, "another process read parts of other files");
-      return open_storage(item->second);
-    };
-    std::uint64_t extra = 0;
-    naming([&] {
-      extra = torch::verify_entries({.touched = state_.items->touched(),
-                                     .entries = state_.items->count(),
-                                     .peers = &peers,
-                                     .open = open},
-                                    options);
-    });
-    return counts_.result(extra);
-  }
-  std::string read_parts() const override { return torch::encode_parts(state_.items->touched()); }
-
-  bool ignore_checksums() override {
-    is_checked_ = false;
-    state_.items->ignore_checksums();
-    return true;
-  }
-
-  std::uint64_t check(const TransferOptions& options) const override {
-    const std::vector<StoredItem> items = stored_items();
-    std::atomic<std::uint64_t> checksums = 0;
-    run_bounded(items.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
-      const auto storage = open_storage(items[index]);
-      if (!storage || !storage->checksum) return std::uint64_t{0};
-      ++checksums;
-      naming([&] { torch::complete_checksum(*storage, buffer); });
-      return storage->size();
-    });
-    return checksums;
-  }
-
- private:
-  struct StoredItem {
-    std::uint32_t number = 0;
-    std::uint64_t bytes = 0;  ///< of its tensor
-    const dcp::TensorEntry* tensor = nullptr;
-  };
-
-  /// One entry for each storage: parts of a flat parameter lie in the same one.
-  std::vector<StoredItem> stored_items() const {
-    std::vector<StoredItem> items;
-    std::set<const torch::StorageBytes*> known;
-    for (const dcp::TensorEntry& tensor : state_.tensors) {
-      for (const dcp::Chunk& chunk : tensor.chunks) {
-        const torch::TensorView* const view = state_.items->at_hand(chunk.item);
-        if (view == nullptr || known.insert(view->storage.get()).second)
-          items.push_back({chunk.item, chunk.box.elements() * size_of(tensor.dtype), &tensor});
-      }
-    }
-    return items;
-  }
-
-  /// Runs `body`. Adds the name of the tensor to the error of a damaged entry.
-  template <class Body>
-  void naming(const Body& body) const {
-    try {
-      body();
-    } catch (const torch::DamagedEntry& error) {
-      for (const StoredItem& item : stored_items()) {
-        const auto storage = open_storage(item);
-        if (storage && storage->checksum.get() == error.entry())
-          throw error.with_context(fmt::format("tensor {}: ", unishard::quote(item.tensor->key)));
-      }
-      throw;
-    }
-  }
-
-  std::shared_ptr<const torch::StorageBytes> open_storage(const StoredItem& item) const {
-    return state_.items->tensor(item.number, item.bytes)->storage;
-  }
-
-  const dcp::StateDict state_;
-  dcp::Arrangement arrangement_;
-  bool is_checked_ = true;
-  mutable ReadCounts counts_;
-};
-
-}  // namespace
 
 bool is_dcp(Storage& storage, const Path& path) {
   try {
@@ -137,7 +16,7 @@ bool is_dcp(Storage& storage, const Path& path) {
 }
 
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path) {
-  return std::make_unique<DcpSource>(dcp::read_state_dict(storage, path), path.string());
+  return dcp::make_state_dict_source("dcp", dcp::read_state_dict(storage, path), path.string());
 }
 
 }  // namespace unishard::converters

@@ -370,8 +370,14 @@ void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, s
 
 void StateDictBuilder::add_object(const std::string& key, const KeyPath& path,
                                   const torch::TorchFile& file, std::uint64_t rank) {
-  torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
-  const bool is_tensor = torch::TorchFile::is_tensor(file.root());
+  add_part(key, path, file, file.root(), rank);
+}
+
+void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
+                                const torch::TorchFile& file, torch::Value value,
+                                std::uint64_t rank) {
+  torch::ObjectTree tree = torch::describe(value, file.pickle().bytes().size());
+  const bool is_tensor = torch::TorchFile::is_tensor(value);
   for (const torch::NamedTensor& tensor : tree.tensors) {
     KeyPath parts = path;
     if (!is_tensor) parts.push_back({tensor.name, false});
@@ -401,7 +407,12 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
       return;
     }
     torch::TensorView view = file.tensor(value);
+    if (!view.storage) raise(ErrorCode::Unsupported, "a tensor on the meta device has no data");
     const Shape shape = view.shape;
+    if (finds_second_keys && view.elements() > 0) {
+      const auto [known, is_new] = views_.try_emplace(torch::identity_of(view), key);
+      if (!is_new) return out.second_keys.push_back({key, known->second, path});
+    }
     add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported)

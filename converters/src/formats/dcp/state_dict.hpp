@@ -8,6 +8,8 @@
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/stored_items.hpp"
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,14 +39,25 @@ struct ObjectEntry {
   Json value;
 };
 
+struct Arrangement;
+
+/// A tensor that is stored once and has two keys.
+struct SecondKey {
+  std::string key, of;
+  KeyPath path;  ///< of `key`
+};
+
 struct StateDict {
   std::vector<TensorEntry> tensors;
   std::vector<ObjectEntry> objects;
+  std::vector<SecondKey> second_keys;
   std::unique_ptr<Items> items;
   std::uint32_t world_size = 1;  ///< of the run that saved, as far as file names reveal it
   Json scheduler;                ///< content of a separate scheduler file, if any
   Json producer;
   std::vector<std::string> notes;
+  /// Returns Source::layout(); may be empty.
+  std::function<Json(const StateDict&, const Arrangement&)> layout = {};
 };
 
 /// Reads elements `range` of a tensor. Returns how many of their bytes a checksum covers.
@@ -70,6 +83,9 @@ class StateDictBuilder {
   /// `path`.
   void add_object(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                   std::uint64_t rank = 0);
+  /// Adds a part of the object, `value`.
+  void add_part(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
+                torch::Value value, std::uint64_t rank = 0);
   /// Opens a data file.
   std::shared_ptr<const File> open(const Path& path) {
     return torch::open_window(pool_, path).file;
@@ -82,6 +98,8 @@ class StateDictBuilder {
 
   StateDict out;
   bool ranks_repeat = false;  ///< several ranks may add the same box; the first then counts
+  /// The same elements of one storage become one tensor with several keys.
+  bool finds_second_keys = false;
 
  private:
   TensorEntry& entry(const std::string& key, KeyPath path, DType dtype, const Shape& shape,
@@ -94,6 +112,7 @@ class StateDictBuilder {
   std::shared_ptr<FilePool> pool_;
   std::unordered_map<std::string, std::size_t> tensors_, objects_;  // by key
   std::unordered_map<std::string, std::size_t> order_;              // position of keys, if known
+  std::map<torch::ViewIdentity, std::string> views_;                // with the first key
 };
 
 }  // namespace unishard::converters::dcp

@@ -85,6 +85,7 @@ class Arranger {
     name_raw_states();
     add_groups();
     find_ties();
+    add_second_keys();
     add_model();
     add_lonely_states();
     add_extras();
@@ -132,12 +133,41 @@ class Arranger {
     }
     const auto optimizer = std::ranges::find(prefixes_, object.key.empty() ? "" : object.key + ".");
     if (optimizer != prefixes_.end() && object.value.is_object() &&
-        object.value.contains("param_groups")) {
-      const auto index = static_cast<std::size_t>(optimizer - prefixes_.begin());
-      groups_.add({index, std::nullopt, {}, {}}, object.value["param_groups"]);
-      return;
-    }
+        object.value.contains("param_groups"))
+      return sort_optimizer(object, static_cast<std::size_t>(optimizer - prefixes_.begin()));
+    if (object.key.ends_with("state") &&
+        std::ranges::count(prefixes_, object.key.substr(0, object.key.size() - 5)) > 0)
+      take_number_steps(object.value);
     keep(object.key, object.path, object.value);
+  }
+
+  /// An optimizer's state_dict() as one object, whose tensors are entries of their own.
+  void sort_optimizer(const ObjectEntry& object, std::size_t index) {
+    for (const auto& [name, value] : object.value.items()) {
+      if (name == "param_groups") {
+        groups_.add({index, std::nullopt, {}, {}}, value);
+      } else if (name == "state") {
+        take_number_steps(value);
+      } else {
+        KeyPath path = object.path;
+        path.push_back({name, false});
+        keep(fmt::format("{}.{}", object.key, name), path, value);
+      }
+    }
+  }
+
+  /// Step counters that are numbers, as torch before 1.12 has them.
+  void take_number_steps(const Json& states) {
+    const auto take = [&](const Json& state) {
+      if (state.is_object() && state.contains(kStep) && state[kStep].is_number())
+        take_step(state[kStep].get<double>());
+    };
+    if (!states.is_object()) return;
+    if (states.contains("pairs") && states["pairs"].is_array()) {
+      for (const Json& pair : states["pairs"]) take(pair.at(1));
+    } else {
+      for (const Json& state : states) take(state);
+    }
   }
 
   void keep(const std::string& key, const KeyPath& path, Json value) {
@@ -155,7 +185,8 @@ class Arranger {
     }
     std::vector<const TensorEntry*> tensors;
     for (const std::size_t i : others_) tensors.push_back(&entry(i));
-    const std::string prefix = model_prefix(tensors, fqns);
+    model_prefix_ = model_prefix(tensors, fqns, numbered_shapes());
+    const std::string& prefix = model_prefix_;
     // Without a prefix the model's names are keys of the top level, if there are any.
     const bool top_only = prefix.empty() && std::ranges::any_of(tensors, [](const TensorEntry* t) {
                             return t->path.size() <= 1;
@@ -172,6 +203,18 @@ class Arranger {
       used.insert(*name);
       model_.push_back({i, std::move(*name)});
     }
+  }
+
+  /// The shapes of the parameters that an optimizer knows by numbers.
+  std::vector<Shape> numbered_shapes() const {
+    std::vector<Shape> shapes;
+    std::unordered_set<std::string> known;
+    for (const State& state : states_) {
+      if (!is_number(state.key.fqn) || state.key.state == kStep) continue;
+      if (known.insert(fmt::format("{}\n{}", state.key.optimizer, state.key.fqn)).second)
+        shapes.push_back(entry(state.entry).shape);
+    }
+    return shapes;
   }
 
   /// Gives the states "0", "1", ... the parameters' names when only one choice fits, else
@@ -194,15 +237,18 @@ class Arranger {
 
   void name_raw_states(std::size_t optimizer,
                        const std::unordered_map<std::string, Shape>& shapes) {
-    const std::vector<Json> groups = groups_.groups(optimizer);
-    std::vector<Shape> parameters;
     std::vector<std::string> numbers;
-    for (const Json& group : groups) {
+    std::vector<std::vector<Shape>> parameters;  // of each group
+    std::size_t known = 0;
+    for (const Json& group : groups_.groups(optimizer)) {
+      parameters.emplace_back();
       for (const Json& number : group["params"]) {
         if (!number.is_number_unsigned() && !number.is_number_integer()) continue;
         numbers.push_back(number.dump());
-        if (const auto shape = shapes.find(numbers.back()); shape != shapes.end())
-          parameters.push_back(shape->second);
+        const auto shape = shapes.find(numbers.back());
+        if (shape == shapes.end()) continue;
+        parameters.back().push_back(shape->second);
+        ++known;
       }
     }
     std::vector<NamedShape> model;
@@ -210,8 +256,7 @@ class Arranger {
       if (!is_statistic(parameter.fqn))
         model.push_back({parameter.fqn, entry(parameter.entry).shape});
     }
-    const bool is_complete = groups.size() == 1 && parameters.size() == numbers.size();
-    const auto names = is_complete ? only_fit(model, parameters) : std::nullopt;
+    const auto names = known == numbers.size() ? only_fit(model, parameters) : std::nullopt;
     const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       raw_names_[fmt::format("{}\n{}", optimizer, numbers[i])] =
@@ -282,6 +327,26 @@ class Arranger {
       if (!is_second_name(parameter)) kept.push_back(parameter);
     }
     model_ = std::move(kept);
+  }
+
+  /// The model's tensors with two keys become aliases; of other tensors the first key counts.
+  void add_second_keys() {
+    std::unordered_map<std::string_view, const Parameter*> model;
+    for (const Parameter& parameter : model_) model.emplace(entry(parameter.entry).key, &parameter);
+    for (const SecondKey& second : state_.second_keys) {
+      const auto first = model.find(second.of);
+      const auto name = first == model.end() ? std::nullopt : below_model(second.key);
+      if (name) {
+        out_.catalog.aliases.push_back({without_wrappers(*name), first->second->fqn});
+      } else {
+        keep(second.key, second.path, {{"$tensor", second.of}});
+      }
+    }
+  }
+
+  std::optional<std::string> below_model(const std::string& key) const {
+    if (!key.starts_with(model_prefix_) || key.size() == model_prefix_.size()) return std::nullopt;
+    return key.substr(model_prefix_.size());
   }
 
   void add(std::size_t index, std::string fqn, std::string_view state, bool frozen) {
@@ -390,6 +455,7 @@ class Arranger {
   const std::vector<std::string> prefixes_;
   GroupCollector groups_;
   ClientTree client_;
+  std::string model_prefix_;
   std::vector<State> states_;
   std::vector<Parameter> model_;
   std::vector<std::size_t> others_, extras_;

@@ -85,7 +85,7 @@ class Walk {
   }
 
   void note(const std::string& path, std::string_view what) {
-    directory_.notes.push_back(fmt::format("{}: {}", unishard::quote("/" + path), what));
+    directory_.notes.push_back(fmt::format("not read: {}: {}", unishard::quote("/" + path), what));
   }
 
   void walk_group(hid_t id, const std::string& path, int depth) {

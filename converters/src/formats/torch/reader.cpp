@@ -9,6 +9,8 @@
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/training_files.hpp"
+#include "formats/dcp/state_dict_source.hpp"
+#include "formats/torch/training_file.hpp"
 #include "formats/torch/training_layout.hpp"
 
 #include <fmt/format.h>
@@ -16,7 +18,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
+#include <utility>
 
 namespace unishard::converters {
 namespace {
@@ -26,9 +28,6 @@ using torch::TorchFile;
 
 constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
-
-/// Key of a view: two views with equal keys are the same elements of the same file.
-using ViewKey = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
 
 class Collector {
  public:
@@ -107,10 +106,9 @@ class Collector {
       raise(ErrorCode::Unsupported, fmt::format("{}: two tensors have the path {}", path.string(),
                                                 unishard::quote(tensor.name)));
     }
-    const ViewKey key{fmt::format("{}\n{}", path.string(), view.storage_key), view.offset,
-                      view.shape, view.strides, view.dtype};
     if (view.elements() > 0) {
-      const auto [known, is_new] = seen_.emplace(key, tensor.name);
+      const auto [known, is_new] =
+          seen_.emplace(std::pair(path.string(), torch::identity_of(view)), tensor.name);
       if (!is_new) {
         parts.catalog.aliases.push_back({tensor.name, known->second});
         return;
@@ -126,7 +124,7 @@ class Collector {
   }
 
   std::set<std::string> names_;
-  std::map<ViewKey, std::string> seen_;
+  std::map<std::pair<std::string, torch::ViewIdentity>, std::string> seen_;
 };
 
 /// Returns the weight_map of an index file: shard -> names. Shards are plain file names in the
@@ -166,6 +164,11 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
   Collector collector;
   collector.parts.format = "torch";
   if (storage.kind(path) == EntryKind::File) {
+    const TorchFile file(torch::whole_file(storage, path));
+    if (torch::is_training_object(file.root())) {
+      return dcp::make_state_dict_source("torch", torch::read_training_file(storage, path),
+                                         path.string());
+    }
     collector.add_file(storage, path, nullptr);
   } else if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);

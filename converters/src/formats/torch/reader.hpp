@@ -1,6 +1,6 @@
 #pragma once
-// torch.save files as a Source: each tensor of the object has its path as name and the state
-// "weights".
+// torch.save files as a Source: a training state, or else tensors that have their paths as names
+// and the state "weights". MAPPING.md tells them apart.
 #include "unishard/converters/source.hpp"
 
 namespace unishard::converters {

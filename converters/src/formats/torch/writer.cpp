@@ -1,7 +1,8 @@
-// The layout depends on the catalog. One state per parameter: a state dict, in one file or in
-// shards with an index as Hugging Face stores them. The tensors of a torch.save object: the same
-// object. A training state: {"model": ..., "optimizer": {"state": {fqn: ...}, "param_groups":
-// ...}}, with everything else as JSON under "unishard", from which UniShard's source restores it.
+// The layout is that of the file that was read, if it still fits. Else it depends on the catalog.
+// One state per parameter: a state dict, in one file or in shards with an index as Hugging Face
+// stores them. The tensors of a torch.save object: the same object. A training state: {"model":
+// ..., "optimizer": {"state": {fqn: ...}, "param_groups": ...}}, with everything else as JSON under
+// "unishard", from which UniShard's source restores it.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace unishard::converters {
 namespace {
@@ -167,12 +169,46 @@ void write_training_state(const Catalog& catalog, FilePlan& file) {
   p.end_dict();
 }
 
+/// Writes the object as another file of this format had it; returns false, and writes nothing, when
+/// the catalog is no longer what that file held.
+bool write_as_it_was(const Catalog& catalog, const Json& layout, FilePlan& file,
+                     std::vector<std::string>& notes) {
+  if (!layout.is_object()) return false;
+  std::unordered_map<std::string, std::size_t> by_label;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
+    by_label.emplace(catalog.tensors[i].fqn + '\n' + catalog.tensors[i].state, i);
+  NameMap tensors;
+  std::unordered_set<std::size_t> used;
+  for (const Json& row : layout["tensors"]) {
+    const auto found = by_label.find(row[1].get<std::string>() + '\n' + row[2].get<std::string>());
+    if (found == by_label.end()) return false;
+    tensors.emplace(row[0].get<std::string>(), found->second);
+    used.insert(found->second);
+  }
+  std::unordered_map<std::string, float> scalars;
+  NameMap known = tensors;
+  for (const Json& row : layout["scalars"]) {
+    scalars.emplace(row[0].get<std::string>(), row[1].get<float>());
+    known.emplace(row[0].get<std::string>(), 0);
+  }
+  const Json& object = layout["object"];
+  if (used.size() != catalog.tensors.size() || !all_known(object, known)) return false;
+  if (!can_be_pickled(object, notes)) return false;
+  torch::write_json(file.pickle, object, [&](PickleWriter&, const std::string& name) {
+    const auto scalar = scalars.find(name);
+    scalar == scalars.end() ? file.tensor(tensors.at(name)) : file.scalar(scalar->second);
+  });
+  return true;
+}
+
 /// Returns the archive's root folder: the stem of the path, as torch names it.
 std::string root_of(const Path& file) { return file.stem().string(); }
 
-void plan_single_file(const Catalog& catalog, const Path& output, torch::TorchOutput& files,
-                      OutputPlan& plan) {
+void plan_single_file(const Catalog& catalog, const Json& layout, const Path& output,
+                      torch::TorchOutput& files, OutputPlan& plan) {
   FilePlan file(catalog);
+  if (write_as_it_was(catalog, layout, file, plan.notes))
+    return file.finish("", root_of(output), files, plan);
   const NameMap names = tensors_by_name(catalog);
   const bool is_object =
       catalog.client_state.is_object() && catalog.client_state.contains("object");
@@ -246,7 +282,7 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog cat
   if (is_folder) {
     index = plan_folder(catalog, options.max_shard_bytes, *files, plan);
   } else {
-    plan_single_file(catalog, partial->output(), *files, plan);
+    plan_single_file(catalog, options.layout, partial->output(), *files, plan);
   }
   auto complete = [&storage, partial, index, side_files = std::move(options.side_files)] {
     for (const auto& [name, content] : side_files)

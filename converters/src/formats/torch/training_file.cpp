@@ -1,0 +1,159 @@
+#include "formats/torch/training_file.hpp"
+
+#include "containers/object_tree.hpp"
+#include "formats/dcp/state_dict_to_catalog.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+namespace unishard::converters::torch {
+namespace {
+
+using dcp::KeyPath;
+
+/// Optimizers lie at most this deep: "optimizer_states", 0 in Lightning's files.
+constexpr int kDepth = 3;
+constexpr std::array<std::string_view, 4> kModels = {"model", "module", "state_dict",
+                                                     "model_state_dict"};
+
+bool has_string_keys(Value dict) {
+  for (std::size_t i = 0; i < dict.pair_count(); ++i) {
+    if (!dict.key(i).is(NodeKind::Str)) return false;
+  }
+  return true;
+}
+
+bool is_optimizer(Value value) {
+  if (!value.is_dict() || !has_string_keys(value)) return false;
+  const auto groups = value.find("param_groups"), state = value.find("state");
+  return groups && state && groups->is_sequence() && state->is_dict();
+}
+
+/// Looks for optimizers. A pickle may use one list a thousand times, so the work is bounded; beyond
+/// the bound nothing is found.
+class OptimizerSearch {
+ public:
+  bool finds(Value value, int depth) {
+    if (value.is_dict()) {
+      if (!spend(value.pair_count()) || !has_string_keys(value)) return false;
+      if (is_optimizer(value)) return true;
+      for (std::size_t i = 0; depth > 0 && i < value.pair_count(); ++i) {
+        if (finds(value.value(i), depth - 1)) return true;
+      }
+    } else if (value.is_sequence() && spend(value.size())) {
+      for (std::size_t i = 0; depth > 0 && i < value.size(); ++i) {
+        if (finds(value[i], depth - 1)) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  bool spend(std::uint64_t items) {
+    left_ -= std::min(left_, items);
+    return left_ > 0;
+  }
+  std::uint64_t left_ = 1 << 20;
+};
+
+bool holds_optimizer(Value value, int depth) { return OptimizerSearch().finds(value, depth); }
+
+bool is_model(Value value) {
+  if (!value.is_dict() || value.pair_count() == 0 || !has_string_keys(value)) return false;
+  for (std::size_t i = 0; i < value.pair_count(); ++i) {
+    if (TorchFile::is_tensor(value.value(i))) return true;
+  }
+  return false;
+}
+
+/// Adds one member of the object; members above an optimizer are taken apart, so that it becomes an
+/// object of its own.
+void add(dcp::StateDictBuilder& builder, const TorchFile& file, const std::string& key,
+         const KeyPath& path, Value value, int depth) {
+  if (depth == 0 || is_optimizer(value) || !holds_optimizer(value, depth)) {
+    builder.finds_second_keys = !is_optimizer(value);  // two parameters may share no state
+    return builder.add_part(key, path, file, value);
+  }
+  const auto descend = [&](std::string part, bool is_position, Value child) {
+    KeyPath longer = path;
+    longer.push_back({part, is_position});
+    add(builder, file, fmt::format("{}.{}", key, part), longer, child, depth - 1);
+  };
+  if (value.is_sequence()) {
+    for (std::size_t i = 0; i < value.size(); ++i) descend(std::to_string(i), true, value[i]);
+  } else {
+    for (std::size_t i = 0; i < value.pair_count(); ++i)
+      descend(std::string(value.key(i).text()), false, value.value(i));
+  }
+}
+
+/// Tells where everything is: "object" is the object with {"$tensor": key} for each tensor,
+/// "tensors" lists [key, fqn, state], and "scalars" lists [key, value] of the tensors that became
+/// numbers of the catalog. Null where such a number is no float32 scalar.
+Json layout_of(const TorchFile& file, const dcp::StateDict& state,
+               const dcp::Arrangement& arrangement) {
+  std::unordered_map<std::size_t, const TensorInfo*> arranged;
+  for (std::size_t i = 0; i < arrangement.entries.size(); ++i)
+    arranged.emplace(arrangement.entries[i], &arrangement.catalog.tensors[i]);
+  Json tensors = Json::array(), scalars = Json::array();
+  std::unordered_map<std::string_view, const TensorInfo*> by_key;
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    const dcp::TensorEntry& entry = state.tensors[i];
+    if (const auto found = arranged.find(i); found != arranged.end()) {
+      tensors.push_back(Json::array({entry.key, found->second->fqn, found->second->state}));
+      by_key.emplace(entry.key, found->second);
+      continue;
+    }
+    if (entry.dtype != DType::Float32 || !entry.shape.empty()) return {};
+    std::array<std::byte, sizeof(float)> bytes{};
+    read_elements(entry, *state.items, {0, 1}, bytes);
+    scalars.push_back(Json::array({entry.key, float_at(DType::Float32, bytes.data())}));
+  }
+  for (const dcp::SecondKey& second : state.second_keys) {
+    if (const auto found = by_key.find(second.of); found != by_key.end())
+      tensors.push_back(Json::array({second.key, found->second->fqn, found->second->state}));
+  }
+  return {{"object", describe(file.root(), file.pickle().bytes().size()).content},
+          {"tensors", std::move(tensors)},
+          {"scalars", std::move(scalars)}};
+}
+
+}  // namespace
+
+bool is_training_object(Value root) {
+  if (!root.is_dict() || !has_string_keys(root) || root.find("unishard")) return false;
+  for (std::size_t i = 0; i < root.pair_count(); ++i) {
+    const std::string_view key = root.key(i).text();
+    if (key.empty() || key.find('.') != std::string_view::npos) return false;  // a state dict
+  }
+  if (holds_optimizer(root, kDepth)) return true;
+  return std::ranges::any_of(kModels, [&](std::string_view name) {
+    const auto model = root.find(name);
+    return model && is_model(*model);
+  });
+}
+
+dcp::StateDict read_training_file(Storage& storage, const Path& path) {
+  dcp::StateDictBuilder builder(storage);
+  const std::shared_ptr<const File> bytes = builder.open(path);
+  const auto file = std::make_shared<TorchFile>(Window{bytes, 0, bytes->size()});
+  const Value root = file->root();
+  for (std::size_t i = 0; i < root.pair_count(); ++i) {
+    const std::string key(root.key(i).text());
+    add(builder, *file, key, {{key, false}}, root.value(i), kDepth);
+  }
+  if (const std::uint64_t rest = file->trailing_bytes(); rest > 0)
+    builder.out.notes.push_back(
+        fmt::format("{}: {} bytes behind the pickle's end were not read", path.string(), rest));
+  builder.out.layout = [file](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+    return layout_of(*file, state, arrangement);
+  };
+  return builder.finish(path.string());
+}
+
+}  // namespace unishard::converters::torch

@@ -1,0 +1,136 @@
+// Training states in one torch.save file, written by torch 2.15.
+#include "unishard/converters/registry.hpp"
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "read_source.hpp"
+#include "temp_dir.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+namespace {
+
+const Path kFiles = Path(UNISHARD_TEST_DATA) / "golden/torch";
+
+/// "fqn state" of each tensor.
+std::vector<std::string> labels(const Catalog& catalog) {
+  std::vector<std::string> out;
+  for (const TensorInfo& tensor : catalog.tensors) out.push_back(tensor.fqn + ' ' + tensor.state);
+  std::ranges::sort(out);
+  return out;
+}
+
+const std::vector<std::string> kTrained = {
+    "fc.bias exp_avg",    "fc.bias exp_avg_sq",    "fc.bias fp32",
+    "fc.weight exp_avg",  "fc.weight exp_avg_sq",  "fc.weight fp32",
+    "wte.weight exp_avg", "wte.weight exp_avg_sq", "wte.weight fp32",
+};
+
+std::vector<float> floats(const Source& source, const std::string& fqn, std::string_view state) {
+  const auto& tensors = source.catalog().tensors;
+  const auto found = std::ranges::find_if(tensors, [&](const TensorInfo& tensor) {
+    return tensor.fqn == fqn && tensor.state == state;
+  });
+  const auto bytes = read_all(source, static_cast<std::size_t>(found - tensors.begin()));
+  std::vector<float> out(bytes.size() / sizeof(float));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+TEST(TrainingFile, HasParametersMomentsGroupsAndStep) {
+  const auto source = open_source(posix_storage(), kFiles / "training.pt");
+  const Catalog& catalog = source->catalog();
+  std::vector<std::string> expected = kTrained;
+  expected.emplace_back("rng extra");
+  std::ranges::sort(expected);
+  EXPECT_EQ(labels(catalog), expected);
+  EXPECT_EQ(catalog.step, 3);
+  ASSERT_EQ(catalog.aliases.size(), 1u);
+  EXPECT_EQ(catalog.aliases[0].fqn, "head.weight");
+  EXPECT_EQ(catalog.aliases[0].target, "wte.weight");
+  ASSERT_EQ(catalog.groups.size(), 2u);
+  EXPECT_EQ(catalog.groups[0]["params"], Json({"wte.weight", "fc.weight"}));
+  EXPECT_EQ(catalog.groups[1]["params"], Json({"fc.bias"}));
+  EXPECT_EQ(catalog.groups[0]["weight_decay"], 0.1);
+  EXPECT_EQ(catalog.client_state["iter_num"], 3);
+  EXPECT_EQ(catalog.client_state["config"]["lr"], 1e-3);
+}
+
+TEST(TrainingFile, OfLightningHasTheSameState) {
+  const auto source = open_source(posix_storage(), kFiles / "lightning.ckpt");
+  const auto other = open_source(posix_storage(), kFiles / "training.pt");
+  EXPECT_EQ(labels(source->catalog()), kTrained);
+  EXPECT_EQ(source->catalog().client_state["global_step"], 3);
+  for (const char* state : {"fp32", "exp_avg", "exp_avg_sq"})
+    EXPECT_EQ(floats(*source, "fc.weight", state), floats(*other, "fc.weight", state)) << state;
+}
+
+TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {
+  const auto source = open_source(posix_storage(), kFiles / "optimizer.pt");
+  EXPECT_EQ(
+      labels(source->catalog()),
+      (std::vector<std::string>{"state.0 exp_avg", "state.0 exp_avg_sq", "state.1 exp_avg",
+                                "state.1 exp_avg_sq", "state.2 exp_avg", "state.2 exp_avg_sq"}));
+  EXPECT_EQ(source->catalog().step, 3);
+}
+
+/// Copies the file to a torch.save file as a conversion does.
+void copy_as_torch(const Source& source, const Path& output, const Json& layout) {
+  const auto sink =
+      make_sink(posix_storage(), {.format = "torch", .path = output, .tag = {}, .layout = layout},
+                source.catalog());
+  for (std::size_t i = 0; i < sink->fragments().size(); ++i) {
+    const Fragment& part = sink->fragments()[i];
+    std::vector<std::byte> bytes(part.range.size() *
+                                 size_of(source.catalog().tensors[part.tensor].dtype));
+    source.read(part.tensor, part.range, bytes);
+    sink->write(i, part.range, bytes);
+  }
+  sink->commit();
+}
+
+TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
+  for (const char* name : {"training.pt", "lightning.ckpt", "optimizer.pt"}) {
+    const test::TempDir folder;
+    const Path copy = folder.path() / "copy.pt";
+    const auto source = open_source(posix_storage(), kFiles / name);
+    copy_as_torch(*source, copy, source->layout());
+    const auto again = open_source(posix_storage(), copy);
+    EXPECT_EQ(again->layout(), source->layout()) << name;
+    ASSERT_EQ(labels(again->catalog()), labels(source->catalog())) << name;
+    for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i)
+      EXPECT_EQ(read_all(*again, i), read_all(*source, i)) << name;
+  }
+}
+
+TEST(TrainingFile, HasUniShardsLayoutWhereATensorIsGone) {
+  const test::TempDir folder;
+  const auto source = open_source(posix_storage(), kFiles / "training.pt");
+  Json layout = source->layout();
+  layout["tensors"].erase(0);
+  copy_as_torch(*source, folder.path() / "copy.pt", layout);
+  const auto again = open_source(posix_storage(), folder.path() / "copy.pt");
+  EXPECT_EQ(labels(again->catalog()), labels(source->catalog()));
+  EXPECT_TRUE(again->layout().is_null());
+}
+
+TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {
+  const auto source = open_source(posix_storage(), kFiles / "views_of_one_storage.pt");
+  const auto& aliases = source->catalog().aliases;
+  ASSERT_EQ(aliases.size(), 1u);
+  EXPECT_EQ(aliases[0].fqn, "same");
+  EXPECT_EQ(floats(*source, "real", "weights"), (std::vector<float>{1, -2, 3}));
+  EXPECT_EQ(floats(*source, "negative", "weights"), (std::vector<float>{-1, 2, -3}));
+  EXPECT_EQ(floats(*source, "complex", "weights"), (std::vector<float>{1, 2, 3, -4}));
+  EXPECT_EQ(floats(*source, "conjugate", "weights"), (std::vector<float>{1, -2, 3, 4}));
+}
+
+}  // namespace
+}  // namespace unishard::converters
