@@ -1,5 +1,6 @@
 // PyTorch's distributed checkpoints: real ones of torch 1.13 to 2.15, compared bit by bit with what
 // the live model held, hostile ones, and our own through the reader.
+#include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/crc64.hpp"
@@ -582,6 +583,48 @@ TEST(DcpBoxes, ACoverHasNoHoleAndNoOverlap) {
   EXPECT_THAT(verdict({4, 3}, {{{0}, {4}}}), testing::HasSubstr("1 dimensions"));
   EXPECT_THAT(verdict({4}, {}), testing::HasSubstr("no chunk"));
   EXPECT_EQ(verdict({0, 3}, {}), "covered");
+}
+
+/// Compares every tensor with expected.safetensors, which names them "fqn|state".
+void expect_equals(const Source& source, const Path& expected_path) {
+  const auto expected = open_source(posix_storage(), expected_path);
+  std::map<std::string, std::size_t> tensors;
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+    const TensorInfo& tensor = source.catalog().tensors[i];
+    tensors[tensor.fqn + '|' + tensor.state] = i;
+  }
+  EXPECT_EQ(tensors.size(), expected->catalog().tensors.size());
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    const std::string& name = expected->catalog().tensors[i].fqn;
+    ASSERT_TRUE(tensors.contains(name)) << name;
+    EXPECT_EQ(read_all(source, tensors[name]), read_all(*expected, i)) << name;
+  }
+}
+
+TEST(MegatronCore, ParametersHaveTheirMomentsAndMasters) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const auto& [name, step] : {std::pair{"mcore_tp2_pp2", 3}, {"mcore_ep2_dp2", 2}}) {
+    const Path folder = test::fixtures() / "parallel" / name;
+    const auto source = open_source(posix_storage(), folder / "checkpoint");
+    expect_equals(*source, folder / "expected.safetensors");
+    const Catalog& catalog = source->catalog();
+    EXPECT_EQ(catalog.step, step);
+    ASSERT_EQ(catalog.groups.size(), 1u);
+    EXPECT_EQ(catalog.groups[0]["params"].size(), catalog.tensors.size() / 4);
+    EXPECT_FALSE(catalog.scheduler.is_null());
+    EXPECT_EQ(catalog.client_state["iteration"], step);
+  }
+}
+
+TEST(MegatronCore, IterationsAreTags) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path run = test::fixtures() / "parallel/mcore_tp2_pp2/checkpoint";
+  EXPECT_EQ(open_source(posix_storage(), run, "iter_0000003")->catalog().step, 3);
+  EXPECT_THROW(open_source(posix_storage(), run, "iter_0000009"), Error);
+  const auto tags = list_tag_folders(posix_storage(), run);
+  ASSERT_EQ(tags.size(), 1u);
+  EXPECT_EQ(tags[0].tag, "iter_0000003");
+  EXPECT_EQ(tags[0].format, "dcp");
 }
 
 }  // namespace

@@ -456,6 +456,18 @@ TEST_F(Retention, ADamagedCheckpointIsKeptWithANote) {
   EXPECT_THAT(result.kept[0].reason, HasSubstr("it is damaged"));
 }
 
+TEST_F(Retention, ACopyUnderAnotherNameIsKeptAndDoesNotCount) {
+  for (const std::int64_t step : {1, 2, 3}) test::write_example(root(), at_step(step), storage);
+  fs::copy(root() / "global_step1", root() / "backup");
+  fs::copy(root() / "global_step3", root() / "newest");
+  const PruneResult result = prune(storage, root(), 2);
+  EXPECT_EQ(result.removed, std::vector<std::string>{"global_step1"});
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"backup", "global_step2", "global_step3",
+                                                        "latest", "newest"}));
+  ASSERT_EQ(result.kept.size(), 2u);
+  EXPECT_THAT(result.kept[1].reason, HasSubstr("was saved as \"global_step1\""));
+}
+
 TEST_F(Retention, ShardsWithoutAManifestAreKeptWithANote) {
   for (const std::int64_t step : {1, 2}) test::write_example(root(), at_step(step), storage);
   fs::create_directory(root() / "mine");

@@ -337,6 +337,34 @@ TEST_F(Command, AnInterruptedReshardLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
+TEST_F(Command, OneSignalStopsTheWritingOfManyEmptyShards) {
+  Process process({kProgram, "reshard", in_, out_, "-w", "20000"});
+  const auto has_begun_to_seal = [&] {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(
+             out_, std::filesystem::directory_options::skip_permission_denied)) {
+      if (entry.path().filename().string() > "shard-01000") return true;
+    }
+    return false;
+  };
+  while (process.running() && !(std::filesystem::exists(out_) && has_begun_to_seal())) {
+  }
+  process.signal(SIGTERM);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.status, 128 + SIGTERM) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(Command, AnEmptyPathIsAWrongArgument) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"inspect", ""},
+                                                {"convert", in_, "", "--to", "native"},
+                                                {"convert", "", out_, "--to", "native"},
+                                                {"diff", in_, ""}}) {
+    const ProcessResult result = unishard(words);
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_TRUE(holds(result.err, "is an empty text")) << result.err;
+  }
+}
+
 TEST_F(Command, DiffFindsAnotherSeed) {
   write_example(out_, {.seed = 2, .bf16 = true});
   const ProcessResult result = unishard({"diff", in_, out_, "--json"});

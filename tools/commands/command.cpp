@@ -83,6 +83,15 @@ std::uint64_t Resources::memory_bytes() const {
   return std::min(bytes, mappable - kept);
 }
 
+void refuse_empty_paths(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional() && std::ranges::count(option->results(), "") > 0)
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("the argument {} is an empty text", option->get_name()),
+            "name a file or folder; perhaps a shell variable is not set");
+  }
+}
+
 void Resources::apply() const {
   const std::uint64_t bytes = memory_bytes();
   set_io(bytes);

@@ -31,6 +31,9 @@ int run_verb(const Action& action, Options& options, int (*run)(const Options&))
   return run(options);
 }
 
+/// Throws: InvalidArgument when a positional argument, which is a path, is an empty text.
+void refuse_empty_paths(const CLI::App& command);
+
 /// Adds a verb. `run` receives `options` after parsing.
 /// Lifetime: `action` must outlive `app`.
 template <class Options>
@@ -38,7 +41,8 @@ CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
                    const std::string& description, const std::shared_ptr<Options>& options,
                    int (*run)(const Options&)) {
   CLI::App* command = app.add_subcommand(verb, description);
-  command->callback([&action, verb, options, run] {
+  command->callback([command, &action, verb, options, run] {
+    refuse_empty_paths(*command);
     action.verb = verb;
     action.run = [&action, options, run] { return run_verb(action, *options, run); };
   });

@@ -102,6 +102,7 @@ WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, conve
   team.agree("writing", [&] {
     converters::copy(plan, sink, options, wants ? &parts : nullptr);
     out.input = verify_reads_together(team, *plan.source, options);
+    if (options.observer != nullptr) sink.stop_by([&options] { options.observer->advance(0); });
     seals = team.gather(sink.seal());
   });
   if (wants) out.digests = gather_digests(team, *plan.target, parts);

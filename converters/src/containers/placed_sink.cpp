@@ -47,6 +47,7 @@ void PlacedSink::write(std::size_t fragment, ElementRange range, std::span<const
 std::string PlacedSink::seal() {
   const std::vector<std::byte> zeros(std::size_t{1} << 16);
   for (const OutputPlan::Constant& constant : plan_.constants) {
+    check_stop();
     output_->write(constant.archive, constant.storage, constant.offset, constant.bytes);
     std::uint64_t offset = constant.offset + constant.bytes.size();
     for (std::uint64_t left = constant.zeros; left > 0;) {
@@ -56,7 +57,7 @@ std::string PlacedSink::seal() {
       left -= count;
     }
   }
-  output_->finish();
+  output_->finish([this] { check_stop(); });
   return {};
 }
 

@@ -70,16 +70,19 @@ void TorchOutput::write(std::size_t archive, std::size_t storage, std::uint64_t 
   archives_.at(archive).zip->write(kFirstStorage + storage, offset, bytes);
 }
 
-void TorchOutput::finish() {
+void TorchOutput::finish(const std::function<void()>& check) {
   for (Archive& archive : archives_) {
     if (!archive.output->is_ours) continue;
+    check();
     archive.zip->write(kPickle, archive.pickle);
     archive.zip->write(kByteOrder, "little");
     archive.zip->write(archive.zip->size() - 1, "3\n");
     archive.zip->finish();
   }
   for (auto& [name, output] : files_) {
-    if (output.is_ours) output.file->sync();
+    if (!output.is_ours) continue;
+    check();
+    output.file->sync();
   }
 }
 

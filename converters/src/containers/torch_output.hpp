@@ -9,6 +9,7 @@
 #include "core/file_pool.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,9 +50,10 @@ class TorchOutput {
   /// Thread-safe.
   void write(std::size_t archive, std::size_t storage, std::uint64_t offset,
              std::span<const std::byte> bytes);
-  /// Writes all headers and syncs every file, but not the folder. Call it once.
-  /// Throws: Internal, naming an entry of which bytes were not written.
-  void finish();
+  /// Writes all headers and syncs every file, but not the folder. Call it once. Calls `check`
+  /// between two files.
+  /// Throws: Internal, naming an entry of which bytes were not written; what `check` throws.
+  void finish(const std::function<void()>& check);
 
  private:
   struct OutputFile {

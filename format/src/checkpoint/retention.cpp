@@ -11,11 +11,14 @@
 namespace unishard {
 namespace {
 
-/// Returns why the checkpoint is not whole; empty when it is.
-std::string damage_of(Storage& storage, const Path& tag_folder) {
+/// Returns why the checkpoint does not count: it is not whole, or it is somebody's copy under
+/// another name. Empty when it counts.
+std::string reason_not_to_count(Storage& storage, const Path& tag_folder) {
   try {
     const CheckpointReader opened(storage, tag_folder);
-    return {};
+    const std::string& tag = opened.manifest().tag;
+    if (tag == tag_folder.filename().string()) return {};
+    return fmt::format("it was saved as {} and then renamed or copied", quote(tag));
   } catch (const Error& error) {
     return fmt::format("it is damaged: {}", error.what());
   }
@@ -26,7 +29,7 @@ std::string damage_of(Storage& storage, const Path& tag_folder) {
 std::string reason_to_stay(Storage& storage, const Path& tag_folder) {
   const auto foreign = detail::find_foreign_entry(storage, tag_folder);
   if (foreign) return fmt::format("it holds {}, which UniShard did not write", quote(*foreign));
-  return damage_of(storage, tag_folder);
+  return reason_not_to_count(storage, tag_folder);
 }
 
 bool is_gone(Storage& storage, const Path& tag_folder) {
@@ -80,7 +83,7 @@ PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_
     if (is_candidate) {
       reason = reason_to_stay(storage, tag_folder);
     } else if (reason.empty()) {
-      reason = damage_of(storage, tag_folder);
+      reason = reason_not_to_count(storage, tag_folder);
       if (reason.empty()) ++whole;
     }
     if (!reason.empty() && !is_gone(storage, tag_folder)) {

@@ -7,10 +7,12 @@
 #include "unishard/format/compression.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unishard::converters {
@@ -62,6 +64,17 @@ class Sink {
   /// ascending order. A reader of the result may still derive them from others. Known after
   /// construction.
   virtual std::vector<std::size_t> left_out() const { return {}; }
+
+  /// Sets a function that seal() calls between two files; what it throws stops seal().
+  void stop_by(std::function<void()> check) { check_ = std::move(check); }
+
+ protected:
+  void check_stop() const {
+    if (check_) check_();
+  }
+
+ private:
+  std::function<void()> check_;
 };
 
 /// Returns a sink for the native checkpoint `<folder>/<tag>` with catalog.world_size shards at

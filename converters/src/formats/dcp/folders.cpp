@@ -6,6 +6,7 @@
 
 #include "containers/object_tree.hpp"
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/megatron.hpp"
 #include "formats/dcp/rank_files.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 
@@ -72,6 +73,7 @@ void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder
   Json producer = {{"library", "torch.distributed.checkpoint"}};
   if (!metadata.version.empty()) producer["version"] = metadata.version;
   builder.out.producer = std::move(producer);
+  if (is_megatron_iteration(storage, folder)) add_megatron(storage, folder, builder);
 }
 
 void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& builder) {
@@ -194,6 +196,9 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
 Layout find_layout(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return Layout::None;
   if (storage.kind(path / kMetadataFile) == EntryKind::File) return Layout::Folder;
+  if (const auto latest = latest_iteration(storage, path);
+      latest && storage.kind(*latest / kMetadataFile) == EntryKind::File)
+    return Layout::Megatron;
   bool has_data = false;
   for (const Entry& entry : storage.list(path)) {
     if (entry.kind == EntryKind::File && metadata_rank(entry.name)) return Layout::RankLocal;
@@ -215,6 +220,9 @@ StateDict read_state_dict(Storage& storage, const Path& path) {
   switch (find_layout(storage, path)) {
     case Layout::Folder:
       read_folder(storage, path, builder);
+      break;
+    case Layout::Megatron:
+      read_folder(storage, *latest_iteration(storage, path), builder);
       break;
     case Layout::RankLocal:
       read_rank_local(storage, path, builder);

@@ -10,6 +10,7 @@ namespace unishard::converters::dcp {
 enum class Layout : std::uint8_t {
   None,
   Folder,       ///< .metadata
+  Megatron,     ///< latest_checkpointed_iteration.txt and iter_<n>/
   RankLocal,    ///< __<rank>.metadata, each with the chunks of its rank
   Unfinished,   ///< data files without metadata
   Accelerate,   ///< pytorch_model_fsdp_0/ and optimizer_0/

@@ -1,9 +1,12 @@
 #include "formats/dcp/reader.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/manifest.hpp"
 
 #include "formats/dcp/folders.hpp"
 #include "formats/dcp/state_dict_source.hpp"
+
+#include <fmt/format.h>
 
 namespace unishard::converters {
 
@@ -15,7 +18,26 @@ bool is_dcp(Storage& storage, const Path& path) {
   }
 }
 
-std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path) {
+bool is_one_dcp(Storage& storage, const Path& path) {
+  try {
+    const dcp::Layout layout = dcp::find_layout(storage, path);
+    return layout != dcp::Layout::None && layout != dcp::Layout::Megatron;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
+                                 const std::optional<std::string>& tag) {
+  if (tag) {
+    if (dcp::find_layout(storage, path) != dcp::Layout::Megatron) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("{} is a PyTorch distributed checkpoint: it has no tags to choose from",
+                        path.string()));
+    }
+    validate_tag(*tag);
+    return open_dcp(storage, path / *tag, std::nullopt);
+  }
   return dcp::make_state_dict_source("dcp", dcp::read_state_dict(storage, path), path.string());
 }
 

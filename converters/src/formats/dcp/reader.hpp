@@ -8,6 +8,12 @@ namespace unishard::converters {
 /// safetensors, and for the parent of accelerate's `pytorch_model_fsdp_0`. Cheap; does not throw
 /// for a path of another format.
 bool is_dcp(Storage& storage, const Path& path);
-std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path);
+/// Returns true for one checkpoint, false also for Megatron-Core's folder of several iterations.
+bool is_one_dcp(Storage& storage, const Path& path);
+/// Opens the checkpoint. `tag` chooses an iteration of Megatron-Core's folder; without it, the file
+/// latest_checkpointed_iteration.txt does.
+/// Throws: InvalidArgument for the tag of a checkpoint that has none.
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
+                                 const std::optional<std::string>& tag = {});
 
 }  // namespace unishard::converters

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -54,6 +55,8 @@ struct StateDict {
   std::unique_ptr<Items> items;
   std::uint32_t world_size = 1;  ///< of the run that saved, as far as file names reveal it
   Json scheduler;                ///< content of a separate scheduler file, if any
+  /// The optimizer's steps, where no state of a parameter counts them.
+  std::optional<double> step = {};
   Json producer;
   std::vector<std::string> notes;
   /// Returns Source::layout(); may be empty.

@@ -379,12 +379,20 @@ class Arranger {
     return state.key.state == kStep && element_count(entry(state.entry).shape) == 1;
   }
 
+  /// Megatron-Core stores the fp32 master among the states.
+  bool has_master(const std::string& fqn) const {
+    return std::ranges::any_of(states_of_.at(fqn), [&](std::size_t index) {
+      return states_[index].key.state == state::kFp32;
+    });
+  }
+
   void add_model() {
     const bool is_trained =
         std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
     for (const Parameter& parameter : model_) {
       const bool has_states = states_of_.contains(parameter.fqn);
-      const bool is_fp32 = has_states && is_wide_float(entry(parameter.entry).dtype);
+      const bool is_fp32 =
+          has_states && !has_master(parameter.fqn) && is_wide_float(entry(parameter.entry).dtype);
       if (is_fp32) add(parameter.entry, parameter.fqn, state::kFp32, false);
       add_states(parameter.fqn, false);
       if (is_fp32) {
@@ -430,6 +438,7 @@ class Arranger {
       if (!is_step(state)) continue;
       if (const auto value = scalar(entry(state.entry), *state_.items)) take_step(*value);
     }
+    if (steps_.empty() && state_.step) take_step(*state_.step);
     if (steps_.empty()) return;
     const auto [low, high] = std::ranges::minmax(steps_);
     out_.catalog.step = static_cast<std::int64_t>(high);

@@ -62,6 +62,7 @@ class NativeSink final : public Sink {
     Json entries = Json::array();
     for (RankShard& rank : ranks_) {
       if (!rank.is_ours) continue;
+      check_stop();
       if (rank.entry.file.empty()) {
         writer(rank);
         finish(rank);  // throws when an element was not written

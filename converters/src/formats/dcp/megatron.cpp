@@ -1,0 +1,114 @@
+#include "formats/dcp/megatron.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/object_tree.hpp"
+#include "formats/dcp/keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace unishard::converters::dcp {
+namespace {
+
+constexpr std::string_view kLatest = "latest_checkpointed_iteration.txt", kCommon = "common.pt";
+constexpr std::string_view kStates = "optimizer.state.", kMaster = "fp32_param";
+constexpr std::uint64_t kTextBytes = 4096;
+
+/// "optimizer.state.<state>.<key>" becomes "optimizer.state.<key>.<state>", where <key> is one of
+/// the model's.
+void name_states_last(StateDict& state) {
+  std::unordered_set<std::string> model;
+  for (const TensorEntry& tensor : state.tensors) model.insert(tensor.key);
+  for (TensorEntry& tensor : state.tensors) {
+    if (!tensor.key.starts_with(kStates)) continue;
+    const std::size_t dot = tensor.key.find('.', kStates.size());
+    if (dot == std::string::npos || !model.contains(tensor.key.substr(dot + 1))) continue;
+    std::string name = tensor.key.substr(kStates.size(), dot - kStates.size());
+    if (name == kMaster) name = state::kFp32;
+    const std::string parameter = tensor.key.substr(dot + 1);
+    tensor.key = fmt::format("{}{}.{}", kStates, parameter, name);
+    tensor.path = {{"optimizer", false}, {"state", false}, {parameter, false}, {name, false}};
+  }
+}
+
+/// Objects that modules keep beside their parameters. Those without content are not needed.
+void drop_empty_extra_states(StateDict& state) {
+  std::erase_if(state.objects, [](const ObjectEntry& object) {
+    const bool is_extra = object.key.find("._extra_state") != std::string::npos;
+    return is_extra && (object.value.is_null() || object.value.empty());
+  });
+}
+
+/// The groups do not name their parameters. One group has all of them.
+void add_optimizer(const Json& optimizer, StateDict& state) {
+  Json groups = optimizer.value("param_groups", Json::array());
+  if (!groups.is_array() || groups.empty()) return;
+  const Json& first = groups[0];
+  if (first.is_object() && first.contains("step") && first["step"].is_number())
+    state.step = first["step"].get<double>();
+  if (groups.size() == 1 && first.is_object() && !first.contains("params")) {
+    Json names = Json::array();
+    for (const TensorEntry& tensor : state.tensors) {
+      const auto key = parse_state_key(tensor.key, tensor.path, {"optimizer."});
+      if (key && key->state == state::kFp32) names.push_back(key->fqn);
+    }
+    groups[0]["params"] = std::move(names);
+  }
+  state.objects.push_back(
+      {"optimizer.param_groups", {{"optimizer", false}, {"param_groups", false}}, groups});
+}
+
+void add_common(const torch::TorchFile& file, StateDict& state) {
+  const Json common = torch::to_json(file.root());
+  if (!common.is_object()) return;
+  for (const auto& [name, value] : common.items()) {
+    if (name == "optimizer" && value.is_object()) {
+      add_optimizer(value, state);
+    } else if (name == "opt_param_scheduler") {
+      state.scheduler = value;
+    } else {
+      state.objects.push_back({name, {{name, false}}, value});
+    }
+  }
+}
+
+}  // namespace
+
+bool is_megatron_iteration(Storage& storage, const Path& folder) {
+  const Path path = folder / "metadata.json";
+  if (storage.kind(folder / kCommon) != EntryKind::File || storage.kind(path) != EntryKind::File)
+    return false;
+  try {
+    const Json metadata = parse_json(read_text(storage, path, kTextBytes), path.string());
+    return metadata.is_object() && metadata.value("sharded_backend", Json()) == "torch_dist";
+  } catch (const Error&) {
+    return false;  // another program's file
+  }
+}
+
+std::optional<Path> latest_iteration(Storage& storage, const Path& run) {
+  const Path path = run / kLatest;
+  if (storage.kind(path) != EntryKind::File) return std::nullopt;
+  std::string text = read_text(storage, path, kTextBytes);
+  text.erase(text.find_last_not_of(" \r\n") + 1);
+  if (text == "release") return run / text;
+  if (!is_number(text)) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} is no iteration", path.string(), unishard::quote(text)),
+          "name the folder of one iteration, such as iter_0001000");
+  }
+  return run / fmt::format("iter_{:0>7}", text);
+}
+
+void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  name_states_last(builder.out);
+  drop_empty_extra_states(builder.out);
+  add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder.out);
+  builder.out.producer = {{"library", "megatron-core"}};
+}
+
+}  // namespace unishard::converters::dcp
