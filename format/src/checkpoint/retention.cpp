@@ -11,7 +11,7 @@
 namespace unishard {
 namespace {
 
-/// Returns why the checkpoint does not count: it is not whole, or it is somebody's copy under
+/// Returns why the checkpoint does not count: it is not whole, or it is a copy under
 /// another name. Empty when it counts.
 std::string reason_not_to_count(Storage& storage, const Path& tag_folder) {
   try {
