@@ -630,7 +630,8 @@ TEST(DeepSpeedLayout, ParsesRanksAsNumbers) {
 TEST(DeepSpeedLayout, OrdersRanksByNumber) {
   const test::TempDir folder;
   for (int rank = 0; rank < 12; ++rank) write_text(folder.path() / Copy::optimizer_name(rank), "x");
-  const auto files = deepspeed::find_rank_files(posix_storage(), folder.path());
+  const auto files =
+      deepspeed::find_rank_files(posix_storage(), folder.path(), deepspeed::Tensors::OfRanks);
   ASSERT_EQ(files.optimizers.size(), 12u);
   for (std::uint32_t rank = 0; rank < 12; ++rank) EXPECT_EQ(files.optimizers[rank].first, rank);
 }
@@ -671,6 +672,35 @@ TEST(DeepSpeedFlatGroups, CutsStage3RangesWithoutOverflow) {
   EXPECT_TRUE(stage3_range(3, 3, 4).empty());
   EXPECT_TRUE(stage3_range(0, 0, 4).empty());
   EXPECT_TRUE(stage3_range(1, 1u << 20, 1u << 20).empty());
+}
+
+/// The folders hold whole tensors; the model files beside them are those of several model-parallel
+/// ranks. expected.safetensors of the run they were made from names tensors "fqn|state".
+TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string run : {"autotp2_stage1_fp32_phi3", "autotp2dp2_stage3_fp32",
+                                "mg_pp2tp2_stage1_bf16_tied", "mg_tp2_stage1_fp32"}) {
+    SCOPED_TRACE(run);
+    const Path parallel = test::fixtures() / "parallel";
+    const auto source =
+        open_source(posix_storage(), parallel / ("universal_" + run) / "checkpoint");
+    const auto expected = open_source(posix_storage(), parallel / run / "expected.safetensors");
+    std::map<std::string, std::size_t> wanted;
+    for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i)
+      wanted[expected->catalog().tensors[i].fqn] = i;
+    std::erase_if(wanted, [](const auto& tensor) {
+      return tensor.first.ends_with("|weights") || tensor.first.ends_with("|buffer");
+    });
+    EXPECT_EQ(source->catalog().tensors.size(), wanted.size());
+    for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
+      const TensorInfo& tensor = source->catalog().tensors[i];
+      const auto found = wanted.find(tensor.fqn + '|' + tensor.state);
+      ASSERT_NE(found, wanted.end()) << tensor.label();
+      EXPECT_EQ(tensor.group, 0) << tensor.label();
+      EXPECT_EQ(read_all(*source, i), read_all(*expected, found->second)) << tensor.label();
+    }
+    EXPECT_EQ(source->catalog().step, 3);
+  }
 }
 
 }  // namespace

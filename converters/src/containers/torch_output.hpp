@@ -53,7 +53,7 @@ class TorchOutput {
   /// Writes all headers and syncs every file, but not the folder. Call it once. Calls `check`
   /// between two files.
   /// Throws: Internal, naming an entry of which bytes were not written; what `check` throws.
-  void finish(const std::function<void()>& check);
+  void finish(const std::function<void()>& check = [] {});
 
  private:
   struct OutputFile {

@@ -222,21 +222,27 @@ Path choose_tag(Storage& storage, const Path& path, const std::optional<std::str
         "choose one with --tag");
 }
 
-RankFiles find_rank_files(Storage& storage, const Path& folder) {
+RankFiles find_rank_files(Storage& storage, const Path& folder, Tensors tensors) {
   RankFiles files;
   files.folder = folder;
-  ByRank rank_models, optimizers;
+  ByRank rank_models, optimizers, parallel_models;
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::File) continue;
     const FileName parsed = parse_file_name(entry.name);
-    refuse_parallel(folder, entry.name, parsed);
     const Path file = folder / entry.name;
+    const bool is_model = parsed.role == FileRole::Model || parsed.role == FileRole::RankModel;
+    if (tensors == Tensors::Whole && is_model && parsed.model_rank > 0) {
+      if (parsed.rank == 0) add_rank(parallel_models, parsed.model_rank, file);
+      continue;
+    }
+    refuse_parallel(folder, entry.name, parsed);
     if (parsed.role == FileRole::Model) files.model = file;
     if (parsed.role == FileRole::RankModel) add_rank(rank_models, parsed.rank, file);
     if (parsed.role == FileRole::Optimizer) add_rank(optimizers, parsed.rank, file);
   }
   files.rank_models.assign(rank_models.begin(), rank_models.end());
   files.optimizers.assign(optimizers.begin(), optimizers.end());
+  files.parallel_models.assign(parallel_models.begin(), parallel_models.end());
   return files;
 }
 

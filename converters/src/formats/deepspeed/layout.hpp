@@ -61,10 +61,16 @@ struct RankFiles {
   std::optional<Path> model;
   std::vector<std::pair<std::uint32_t, Path>> rank_models;  ///< stage 3, ascending ranks
   std::vector<std::pair<std::uint32_t, Path>> optimizers;   ///< stages 1 to 3, ascending ranks
+  /// Of universal folders only: the model files of the first data rank of the other model-parallel
+  /// ranks, in ascending order.
+  std::vector<std::pair<std::uint32_t, Path>> parallel_models;
 };
-/// Throws: Unsupported for tensor, pipeline and expert parallelism; Corrupt for two files of one
-/// rank.
-RankFiles find_rank_files(Storage& storage, const Path& folder);
+
+/// What the tensors of a folder are: as the ranks of a parallel run have them, or whole.
+enum class Tensors : std::uint8_t { OfRanks, Whole };
+/// Throws: Unsupported for tensor, pipeline and expert parallelism, unless the tensors are whole;
+/// Corrupt for two files of one rank.
+RankFiles find_rank_files(Storage& storage, const Path& folder, Tensors tensors);
 
 /// Checks that `files` are those of ranks 0 to world_size - 1. Messages name the files by `what`
 /// ("optimizer") and the origin of the world size by `said_by`.

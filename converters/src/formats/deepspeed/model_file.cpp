@@ -137,28 +137,22 @@ void note_sparse(Value root, Notes& notes) {
   }
 }
 
-}  // namespace
+void require_model_file(const TorchFile& file) {
+  if (file.root().is_dict() && file.root().find("module")) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: not a model file of DeepSpeed: it has no module", file.name()));
+}
 
-ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes) {
+/// Everything but the tensors.
+void read_facts(const TorchFile& file, ModelFile& model, Notes& notes) {
   const Value root = file.root();
-  if (!root.is_dict() || !root.find("module")) {
-    raise(ErrorCode::Corrupt,
-          fmt::format("{}: not a model file of DeepSpeed: it has no module", file.name()));
-  }
-  refuse_parallel(file, root);
-  ModelFile model;
   model.name = file.name();
-  model.module = named_views(file, root.at("module"), "module entry", notes);
   if (const auto names = present(root, "buffer_names")) {
     model.buffer_names.emplace();
     for (std::size_t i = 0; i < names->size(); ++i)
       model.buffer_names->emplace_back((*names)[i].string());
   }
   if (const auto shapes = present(root, "param_shapes")) model.param_shapes = shape_groups(*shapes);
-  if (const auto shapes = present(root, "frozen_param_shapes"))
-    model.frozen_shapes = named_shapes(*shapes);
-  model.frozen_fragments = read_frozen(file, root, notes);
-  if (!placeholders || present(root, "shared_params")) model.aliases = read_aliases(root, model);
   if (const auto size = present(root, "dp_world_size")) model.world_size = size->unsigned_int();
   model.data_position = read_position(file, root, notes);
   model.global_steps = model.data_position.value("global_steps", std::int64_t{0});
@@ -172,6 +166,28 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
   model.client_state = read_client_state(file, root, notes);
   read_own(file, root, model, notes);
   note_sparse(root, notes);
+}
+
+}  // namespace
+
+ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes) {
+  require_model_file(file);
+  const Value root = file.root();
+  refuse_parallel(file, root);
+  ModelFile model;
+  read_facts(file, model, notes);
+  model.module = named_views(file, root.at("module"), "module entry", notes);
+  if (const auto shapes = present(root, "frozen_param_shapes"))
+    model.frozen_shapes = named_shapes(*shapes);
+  model.frozen_fragments = read_frozen(file, root, notes);
+  if (!placeholders || present(root, "shared_params")) model.aliases = read_aliases(root, model);
+  return model;
+}
+
+ModelFile read_parallel_model_file(const TorchFile& file, Notes& notes) {
+  require_model_file(file);
+  ModelFile model;
+  read_facts(file, model, notes);
   return model;
 }
 

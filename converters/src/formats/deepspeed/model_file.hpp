@@ -32,6 +32,9 @@ struct ModelFile {
 /// Throws: Corrupt; Unsupported for models that are split in other ways than by ZeRO, and for
 /// quantised weights.
 ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes);
+/// Reads the same of one rank of a tensor- or pipeline-parallel run, without its tensors, which are
+/// not whole: `module` and the frozen ones stay empty, and the shapes are those of the rank.
+ModelFile read_parallel_model_file(const TorchFile& file, Notes& notes);
 
 /// Returns config["zero_optimization"][key]; null when there is none.
 Json zero_setting(const Json& config, const char* key);

@@ -29,7 +29,7 @@ class RegularReader {
   RegularReader(Storage& storage, const Path& folder)
       : storage_(storage),
         pool_(reading_pool(storage)),
-        files_(find_rank_files(storage, folder)),
+        files_(find_rank_files(storage, folder, Tensors::OfRanks)),
         where_(folder.string()) {}
 
   std::unique_ptr<Source> read() {

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace unishard::converters {
 namespace deepspeed {
@@ -46,7 +47,7 @@ class UniversalReader {
   UniversalReader(Storage& storage, const Path& folder)
       : storage_(storage),
         pool_(reading_pool(storage)),
-        files_(find_rank_files(storage, folder)),
+        files_(find_rank_files(storage, folder, Tensors::Whole)),
         zero_(folder / "zero"),
         where_(folder.string()) {}
 
@@ -89,7 +90,37 @@ class UniversalReader {
     return has_placeholders() ? 3 : 1;
   }
 
+  bool is_parallel() const { return !files_.parallel_models.empty(); }
+
+  /// The model files of a tensor- or pipeline-parallel run hold parts of tensors; zero/ holds whole
+  /// ones. The files tell which parameter is in which group.
+  void read_parallel_models() {
+    std::vector<Path> paths;
+    if (files_.model) paths.push_back(*files_.model);
+    if (!files_.model && !files_.rank_models.empty())
+      paths.push_back(files_.rank_models.front().second);
+    for (const auto& [rank, path] : files_.parallel_models) paths.push_back(path);
+    for (const Path& path : paths) {
+      ModelFile model = read_parallel_model_file(open(path), notes_);
+      const ShapeGroups shapes = std::exchange(model.param_shapes, {}).value_or(ShapeGroups());
+      for (std::size_t g = 0; g < shapes.size(); ++g) {
+        for (const NamedShape& named : shapes[g])
+          parallel_groups_.emplace_back(named.fqn, static_cast<std::int32_t>(g));
+      }
+      for (std::string& name :
+           std::exchange(model.buffer_names, {}).value_or(std::vector<std::string>()))
+        parallel_buffers_.insert(std::move(name));
+      if (path == paths.front()) model_ = std::move(model);
+    }
+    if (!parallel_buffers_.empty())
+      notes_.add(
+          fmt::format("left out: {} buffers in the model files of {} parallel ranks, which "
+                      "hold parts of tensors",
+                      parallel_buffers_.size(), paths.size()));
+  }
+
   void read_model() {
+    if (is_parallel()) return read_parallel_models();
     if (files_.model) {
       model_ = read_model_file(open(*files_.model), false, notes_);
       frozen_ = whole_frozen(model_);
@@ -129,6 +160,7 @@ class UniversalReader {
 
   /// The trainable parameters with their shapes and groups, in the groups' own order.
   void add_parameters() {
+    if (is_parallel()) return add_parallel();
     if (!model_.param_shapes) return add_unlisted();
     const ShapeGroups& shapes = *model_.param_shapes;
     const std::size_t groups = settings_.is_array() ? settings_.size() : 0;
@@ -148,6 +180,25 @@ class UniversalReader {
       }
     }
     note_unlisted();
+  }
+
+  /// The parameters in the order of the parallel ranks, then those that no rank lists.
+  void add_parallel() {
+    const std::size_t groups = settings_.is_array() ? settings_.size() : 0;
+    for (const auto& [fqn, group] : parallel_groups_) {
+      if (parameters_.find(fqn)) continue;  // several ranks have a part of it
+      if (!folders_.contains(fqn)) raise_missing(fqn);
+      const bool is_known = static_cast<std::size_t>(group) < groups;
+      parameters_.add(fqn, shape_of_folder(fqn), is_known ? group : -1);
+    }
+    for (const auto& [name, files] : folders_) {
+      if (is_trained(files) && !parameters_.find(name))
+        parameters_.add(name, shape_of_folder(name), groups == 1 ? 0 : -1);
+    }
+    std::erase_if(folders_, [&](const auto& folder) {
+      return !is_trained(folder.second) && parallel_buffers_.contains(folder.first);
+    });
+    add_folders_without_model();
   }
 
   /// An optimizer has the same states for all parameters of a group, so a file that only some of
@@ -219,7 +270,7 @@ class UniversalReader {
     std::set<std::string_view> in_model;
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
     for (const auto& [name, files] : folders_) {
-      if (is_trained(files) || in_model.contains(name)) continue;
+      if (is_trained(files) || in_model.contains(name) || parameters_.find(name)) continue;
       TensorView view = payload(zero_ / name / kMaster);
       const Shape shape = view.shape;
       frozen_[name] = {shape, {{{0, view.elements()}, view, 0}}};
@@ -298,6 +349,8 @@ class UniversalReader {
   Path zero_;
   std::string where_;
   ModelFile model_;
+  std::vector<std::pair<std::string, std::int32_t>> parallel_groups_;  ///< fqn and group
+  std::set<std::string> parallel_buffers_;
   FrozenTable frozen_;
   ParameterFolders folders_;
   ParameterTable parameters_;
