@@ -61,7 +61,7 @@ struct RankFiles {
   std::optional<Path> model;
   std::vector<std::pair<std::uint32_t, Path>> rank_models;  ///< stage 3, ascending ranks
   std::vector<std::pair<std::uint32_t, Path>> optimizers;   ///< stages 1 to 3, ascending ranks
-  /// Of universal folders only: the model files of the first data rank of the other model-parallel
+  /// In universal folders only: the model files of the first data rank of the other model-parallel
   /// ranks, in ascending order.
   std::vector<std::pair<std::uint32_t, Path>> parallel_models;
 };
