@@ -115,6 +115,24 @@ TEST_F(VerifyAll, CheckpointsBesideAFinalModelAreLookedAt) {
 
 // DeepSpeed's conversion writes file by file; one that was lost must not pass for a parameter
 // without that state.
+TEST_F(VerifyAll, RunsBesideAModelFileAreLookedAt) {
+  add("global_step7", "native");
+  write_latest("latest", "global_step7\n");
+  const fs::path runs = temp.path() / "runs";
+  fs::create_directories(runs);
+  fs::rename(folder, runs / "run");
+  ASSERT_EQ(unishard({"zero_to_fp32", runs / "run", runs / "model.safetensors"}).status, 0);
+  const ProcessResult both = unishard({"verify", runs, "--all", "--json"});
+  ASSERT_EQ(both.status, 0) << both.err;
+  EXPECT_THAT(tags(parse_json(both.out, "report")),
+              UnorderedElementsAre(" safetensors", "global_step7 native"));
+  fs::rename(runs / "model.safetensors", runs / "a.safetensors");
+  fs::copy(runs / "a.safetensors", runs / "b.safetensors");
+  const ProcessResult several = unishard({"verify", runs});
+  EXPECT_EQ(several.status, 2) << several.out;
+  EXPECT_THAT(several.err, HasSubstr("name one of the files"));
+}
+
 TEST_F(VerifyAll, AStateThatOneUniversalParameterLacksIsFound) {
   for (const std::string file : {"exp_avg_sq.pt", "exp_avg.pt", "fp32.pt"}) {
     add("global_step7", "deepspeed-universal");

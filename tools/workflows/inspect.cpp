@@ -97,7 +97,8 @@ Description describe_tags(Storage& storage, const Path& path) {
   }
   Description out;
   read_tags(storage, folder, out);
-  for (const auto& [tag, format] : converters::list_nested_checkpoints(storage, folder)) {
+  for (const auto& [tag, format] : converters::list_sub_folders(storage, folder)) {
+    if (format.empty()) continue;
     if (format != "native")
       out.tags.push_back({.tag = tag, .problem = fmt::format("in the format {}", format)});
   }

@@ -203,11 +203,9 @@ std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path) {
   return sub_folders(storage, path);
 }
 
-std::vector<TagFolder> list_nested_checkpoints(Storage& storage, const Path& path) {
+std::vector<TagFolder> list_sub_folders(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return {};
-  std::vector<TagFolder> folders = sub_folders(storage, path);
-  std::erase_if(folders, [](const TagFolder& each) { return each.format.empty(); });
-  return folders;
+  return sub_folders(storage, path);
 }
 
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {

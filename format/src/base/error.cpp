@@ -86,13 +86,13 @@ int exit_status(ErrorCode code) {
 
 bool blames_files(ErrorCode code) {
   switch (code) {
-    case ErrorCode::InvalidArgument:
     case ErrorCode::NotFound:
     case ErrorCode::AlreadyExists:
     case ErrorCode::Corrupt:
     case ErrorCode::Unsupported:
     case ErrorCode::Mismatch:
       return true;
+    case ErrorCode::InvalidArgument:
     case ErrorCode::Io:
     case ErrorCode::NoSpace:
     case ErrorCode::Cancelled:

@@ -243,7 +243,8 @@ void verify_tags(Storage& storage, const Path& folder, const VerifyOptions& opti
 /// Verifies the checkpoints beside a final model.
 void verify_nested(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
                    VerifyReport& report) {
-  for (const auto& [name, format] : converters::list_nested_checkpoints(storage, folder)) {
+  for (const auto& [name, format] : converters::list_sub_folders(storage, folder)) {
+    if (format.empty()) continue;
     if (format == "native") {
       verify_stable(storage, folder / name, options, team, report);
     } else {
@@ -266,7 +267,7 @@ Runs agree_on_runs(Storage& storage, const Path& folder, bool all, Team& team) {
     if (!team.is_first()) return;
     text = holds_checkpoints(storage, folder) ? "+" : "-";
     if (text == "+" && !all) return;
-    for (const auto& [name, format] : converters::list_tag_folders(storage, folder)) {
+    for (const auto& [name, format] : converters::list_sub_folders(storage, folder)) {
       if (format.empty() && is_run(storage, folder / name)) text.append(name).append(1, '\0');
     }
   });

@@ -38,10 +38,9 @@ struct TagFolder {
 /// folders count. The result is empty when `path` is no folder or is a checkpoint itself. Decides
 /// by names and reads no file.
 std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path);
-/// Returns the checkpoints of known formats in the sub-folders of `path`, also when `path` is a
-/// checkpoint itself: the output folder of a training run holds the final model beside
-/// `checkpoint-500`.
-std::vector<TagFolder> list_nested_checkpoints(Storage& storage, const Path& path);
+/// Returns the same also when `path` is a checkpoint itself: the output folder of a training run
+/// holds the final model beside `checkpoint-500`.
+std::vector<TagFolder> list_sub_folders(Storage& storage, const Path& path);
 
 /// Describes a checkpoint to be written.
 struct Output {

@@ -55,8 +55,8 @@ std::string_view to_string(ErrorCode code);
 int exit_status(ErrorCode code);
 
 /// Returns true when an error with this code tells of the content of the files that were read.
-/// False: it tells of the environment, of another process or of UniShard, and says nothing about
-/// the files.
+/// False: it tells of the call, of the environment, of another process or of UniShard, and says
+/// nothing about the files.
 bool blames_files(ErrorCode code);
 
 /// Returns `text` in double quotes, escaped as in JSON and by printable(), and cut after about 200
