@@ -81,6 +81,16 @@ TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {
   EXPECT_EQ(source->catalog().step, 3);
 }
 
+TEST(TrainingFile, ALearningRateInATensorIsASettingOfItsGroup) {
+  const auto source = open_source(posix_storage(), kFiles / "tensor_lr.pt");
+  const Catalog& catalog = source->catalog();
+  ASSERT_EQ(catalog.groups.size(), 1u) << catalog.groups.dump();
+  EXPECT_FLOAT_EQ(catalog.groups[0]["lr"].get<float>(), 1e-3f);
+  EXPECT_EQ(catalog.groups[0]["params"], Json({"weight", "bias"}));
+  EXPECT_EQ(catalog.tensors.size(), 6u);
+  EXPECT_FALSE(source->layout().is_null());
+}
+
 /// Copies the file to a torch.save file as a conversion does.
 void copy_as_torch(const Source& source, const Path& output, const Json& layout) {
   const auto sink =
@@ -97,7 +107,7 @@ void copy_as_torch(const Source& source, const Path& output, const Json& layout)
 }
 
 TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
-  for (const char* name : {"training.pt", "lightning.ckpt", "optimizer.pt"}) {
+  for (const char* name : {"training.pt", "lightning.ckpt", "optimizer.pt", "tensor_lr.pt"}) {
     const test::TempDir folder;
     const Path copy = folder.path() / "copy.pt";
     const auto source = open_source(posix_storage(), kFiles / name);

@@ -30,7 +30,13 @@ void GroupCollector::add(const GroupKey& key, const Json& value) {
 std::vector<Json> GroupCollector::groups(std::size_t index) const {
   const Optimizer& optimizer = optimizers_[index];
   std::vector<Json> out = optimizer.whole;
-  for (const auto& [number, settings] : optimizer.nested) out.push_back(settings);
+  for (const auto& [number, settings] : optimizer.nested) {
+    if (number < optimizer.whole.size()) {
+      out[number].update(settings);  // settings that are tensors, such as a learning rate
+    } else {
+      out.push_back(settings);
+    }
+  }
   // Flattened groups lose their borders, so parameters with equal settings form a group.
   std::map<std::string, std::size_t> known;
   for (const auto& [fqn, settings] : optimizer.by_parameter) {

@@ -95,6 +95,8 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
     // whole text is one part of the path.
     const bool is_flat = !path.empty() && std::ranges::none_of(path, &PathPart::is_position);
     if (is_number(owner) && !is_flat) return GroupKey{i, to_number(owner), {}, setting};
+    // A part of a setting, such as one of two betas, is none itself.
+    if (std::ranges::any_of(path, &PathPart::is_position)) return std::nullopt;
     return GroupKey{i, std::nullopt, owner, setting};
   }
   return std::nullopt;

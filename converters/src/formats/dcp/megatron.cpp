@@ -45,6 +45,7 @@ void drop_empty_extra_states(StateDict& state) {
 
 /// The groups do not name their parameters. One group has all of them.
 void add_optimizer(const Json& optimizer, StateDict& state) {
+  if (!optimizer.is_object()) return;
   Json groups = optimizer.value("param_groups", Json::array());
   if (!groups.is_array() || groups.empty()) return;
   const Json& first = groups[0];
@@ -62,16 +63,19 @@ void add_optimizer(const Json& optimizer, StateDict& state) {
       {"optimizer.param_groups", {{"optimizer", false}, {"param_groups", false}}, groups});
 }
 
-void add_common(const torch::TorchFile& file, StateDict& state) {
-  const Json common = torch::to_json(file.root());
-  if (!common.is_object()) return;
-  for (const auto& [name, value] : common.items()) {
-    if (name == "optimizer" && value.is_object()) {
-      add_optimizer(value, state);
+void add_common(const torch::TorchFile& file, StateDictBuilder& builder) {
+  const torch::Value common = file.root();
+  if (!common.is_dict()) return;
+  for (std::size_t i = 0; i < common.pair_count(); ++i) {
+    if (!common.key(i).is(torch::NodeKind::Str)) continue;
+    const std::string name(common.key(i).text());
+    const torch::Value value = common.value(i);
+    if (name == "optimizer" && value.is_dict()) {
+      add_optimizer(torch::to_json(value), builder.out);
     } else if (name == "opt_param_scheduler") {
-      state.scheduler = value;
+      builder.out.scheduler = torch::to_json(value);
     } else {
-      state.objects.push_back({name, {{name, false}}, value});
+      builder.add_part(name, {{name, false}}, file, value);
     }
   }
 }
@@ -107,7 +111,7 @@ std::optional<Path> latest_iteration(Storage& storage, const Path& run) {
 void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   name_states_last(builder.out);
   drop_empty_extra_states(builder.out);
-  add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder.out);
+  add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder);
   builder.out.producer = {{"library", "megatron-core"}};
 }
 

@@ -175,6 +175,20 @@ bool holds_only_tensors(const Json& content) {
                              [](const Json& pair) { return holds_only_tensors(pair[1]); });
 }
 
+/// The path of a tensor inside an object: the number of a parameter group is a position.
+KeyPath path_inside(KeyPath path, const std::string& name) {
+  constexpr std::string_view kGroups = "param_groups.";
+  const std::size_t dot = name.starts_with(kGroups) ? name.find('.', kGroups.size()) : name.npos;
+  if (dot == name.npos) {
+    path.push_back({name, false});
+    return path;
+  }
+  path.push_back({"param_groups", false});
+  path.push_back({name.substr(kGroups.size(), dot - kGroups.size()), true});
+  path.push_back({name.substr(dot + 1), false});
+  return path;
+}
+
 /// Tensors inside an object are named relative to the object; entries are named from the top.
 void name_tensors_fully(Json& content, const std::string& key) {
   if (!content.is_structured()) return;
@@ -379,8 +393,7 @@ void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
   torch::ObjectTree tree = torch::describe(value, file.pickle().bytes().size());
   const bool is_tensor = torch::TorchFile::is_tensor(value);
   for (const torch::NamedTensor& tensor : tree.tensors) {
-    KeyPath parts = path;
-    if (!is_tensor) parts.push_back({tensor.name, false});
+    const KeyPath parts = is_tensor ? path : path_inside(path, tensor.name);
     add_named_tensor(is_tensor ? key : fmt::format("{}.{}", key, tensor.name), parts, file,
                      tensor.value, rank);
   }

@@ -180,6 +180,7 @@ class Arranger {
 
   void name_model() {
     std::vector<std::string> fqns;
+    fqns.reserve(states_.size());
     for (const State& state : states_) {
       if (!is_number(state.key.fqn)) fqns.push_back(state.key.fqn);
     }
@@ -280,6 +281,22 @@ class Arranger {
     return found == raw_names_.end() ? name : found->second;
   }
 
+  static bool holds_tensor(const Json& value) {
+    if (!value.is_structured()) return false;
+    if (value.is_object() && value.contains("$tensor")) return true;
+    return std::ranges::any_of(value, holds_tensor);
+  }
+
+  /// A setting that is a number in a tensor is a number by now; other tensors are extra tensors.
+  void drop_tensors(Json& group, std::size_t number) {
+    for (auto& [setting, value] : group.items()) {
+      if (!holds_tensor(value)) continue;
+      out_.notes.push_back(
+          fmt::format("left out: {} of parameter group {} (a tensor)", setting, number));
+      value = nullptr;
+    }
+  }
+
   void add_groups() {
     Json all = Json::array();
     for (std::size_t o = 0; o < prefixes_.size(); ++o) {
@@ -290,6 +307,7 @@ class Arranger {
           parameter = without_wrappers(raw_name(o, name));
           group_of_[parameter.get<std::string>()] = static_cast<std::int32_t>(all.size());
         }
+        drop_tensors(group, all.size());
         all.push_back(std::move(group));
       }
     }

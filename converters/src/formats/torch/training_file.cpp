@@ -40,12 +40,12 @@ class OptimizerSearch {
  public:
   bool finds(Value value, int depth) {
     if (value.is_dict()) {
-      if (!spend(value.pair_count()) || !has_string_keys(value)) return false;
+      if (!may_enter(value.pair_count()) || !has_string_keys(value)) return false;
       if (is_optimizer(value)) return true;
       for (std::size_t i = 0; depth > 0 && i < value.pair_count(); ++i) {
         if (finds(value.value(i), depth - 1)) return true;
       }
-    } else if (value.is_sequence() && spend(value.size())) {
+    } else if (value.is_sequence() && may_enter(value.size())) {
       for (std::size_t i = 0; depth > 0 && i < value.size(); ++i) {
         if (finds(value[i], depth - 1)) return true;
       }
@@ -54,14 +54,15 @@ class OptimizerSearch {
   }
 
  private:
-  bool spend(std::uint64_t items) {
-    left_ -= std::min(left_, items);
-    return left_ > 0;
+  /// What has more members than kMost is a model or a data set, and holds no optimizer.
+  bool may_enter(std::uint64_t members) {
+    constexpr std::uint64_t kMost = 1024;
+    if (members > std::min(left_, kMost)) return false;
+    left_ -= members;
+    return true;
   }
   std::uint64_t left_ = 1 << 20;
 };
-
-bool holds_optimizer(Value value, int depth) { return OptimizerSearch().finds(value, depth); }
 
 bool is_model(Value value) {
   if (!value.is_dict() || value.pair_count() == 0 || !has_string_keys(value)) return false;
@@ -71,31 +72,40 @@ bool is_model(Value value) {
   return false;
 }
 
-/// Adds one member of the object; members above an optimizer are taken apart, so that it becomes an
+/// Adds the members of the object; those above an optimizer are taken apart, so that it becomes an
 /// object of its own.
-void add(dcp::StateDictBuilder& builder, const TorchFile& file, const std::string& key,
-         const KeyPath& path, Value value, int depth) {
-  if (depth == 0 || is_optimizer(value) || !holds_optimizer(value, depth)) {
-    builder.finds_second_keys = !is_optimizer(value);  // two parameters may share no state
-    return builder.add_part(key, path, file, value);
+class Parts {
+ public:
+  Parts(dcp::StateDictBuilder& builder, const TorchFile& file) : builder_(builder), file_(file) {}
+
+  void add(const std::string& key, const KeyPath& path, Value value, int depth) {
+    if (depth == 0 || is_optimizer(value) || !search_.finds(value, depth)) {
+      builder_.finds_second_keys = !is_optimizer(value);  // two parameters may share no state
+      return builder_.add_part(key, path, file_, value);
+    }
+    const auto descend = [&](const std::string& part, bool is_position, Value child) {
+      KeyPath longer = path;
+      longer.push_back({part, is_position});
+      add(fmt::format("{}.{}", key, part), longer, child, depth - 1);
+    };
+    if (value.is_sequence()) {
+      for (std::size_t i = 0; i < value.size(); ++i) descend(std::to_string(i), true, value[i]);
+    } else {
+      for (std::size_t i = 0; i < value.pair_count(); ++i)
+        descend(std::string(value.key(i).text()), false, value.value(i));
+    }
   }
-  const auto descend = [&](std::string part, bool is_position, Value child) {
-    KeyPath longer = path;
-    longer.push_back({part, is_position});
-    add(builder, file, fmt::format("{}.{}", key, part), longer, child, depth - 1);
-  };
-  if (value.is_sequence()) {
-    for (std::size_t i = 0; i < value.size(); ++i) descend(std::to_string(i), true, value[i]);
-  } else {
-    for (std::size_t i = 0; i < value.pair_count(); ++i)
-      descend(std::string(value.key(i).text()), false, value.value(i));
-  }
-}
+
+ private:
+  dcp::StateDictBuilder& builder_;
+  const TorchFile& file_;
+  OptimizerSearch search_;
+};
 
 /// Tells where everything is: "object" is the object with {"$tensor": key} for each tensor,
 /// "tensors" lists [key, fqn, state], and "scalars" lists [key, value] of the tensors that became
 /// numbers of the catalog. Null where such a number is no float32 scalar.
-Json layout_of(const TorchFile& file, const dcp::StateDict& state,
+Json layout_of(const Json& object, const dcp::StateDict& state,
                const dcp::Arrangement& arrangement) {
   std::unordered_map<std::size_t, const TensorInfo*> arranged;
   for (std::size_t i = 0; i < arrangement.entries.size(); ++i)
@@ -118,9 +128,7 @@ Json layout_of(const TorchFile& file, const dcp::StateDict& state,
     if (const auto found = by_key.find(second.of); found != by_key.end())
       tensors.push_back(Json::array({second.key, found->second->fqn, found->second->state}));
   }
-  return {{"object", describe(file.root(), file.pickle().bytes().size()).content},
-          {"tensors", std::move(tensors)},
-          {"scalars", std::move(scalars)}};
+  return {{"object", object}, {"tensors", std::move(tensors)}, {"scalars", std::move(scalars)}};
 }
 
 }  // namespace
@@ -131,7 +139,7 @@ bool is_training_object(Value root) {
     const std::string_view key = root.key(i).text();
     if (key.empty() || key.find('.') != std::string_view::npos) return false;  // a state dict
   }
-  if (holds_optimizer(root, kDepth)) return true;
+  if (OptimizerSearch().finds(root, kDepth)) return true;
   return std::ranges::any_of(kModels, [&](std::string_view name) {
     const auto model = root.find(name);
     return model && is_model(*model);
@@ -141,17 +149,20 @@ bool is_training_object(Value root) {
 dcp::StateDict read_training_file(Storage& storage, const Path& path) {
   dcp::StateDictBuilder builder(storage);
   const std::shared_ptr<const File> bytes = builder.open(path);
-  const auto file = std::make_shared<TorchFile>(Window{bytes, 0, bytes->size()});
-  const Value root = file->root();
+  const TorchFile file(Window{bytes, 0, bytes->size()});
+  const Value root = file.root();
+  // A file whose members use the same parts a thousand times is refused here as a whole.
+  auto object = std::make_shared<Json>(describe(root, file.pickle().bytes().size()).content);
+  Parts parts(builder, file);
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
     const std::string key(root.key(i).text());
-    add(builder, *file, key, {{key, false}}, root.value(i), kDepth);
+    parts.add(key, {{key, false}}, root.value(i), kDepth);
   }
-  if (const std::uint64_t rest = file->trailing_bytes(); rest > 0)
+  if (const std::uint64_t rest = file.trailing_bytes(); rest > 0)
     builder.out.notes.push_back(
         fmt::format("{}: {} bytes behind the pickle's end were not read", path.string(), rest));
-  builder.out.layout = [file](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    return layout_of(*file, state, arrangement);
+  builder.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+    return layout_of(*object, state, arrangement);
   };
   return builder.finish(path.string());
 }

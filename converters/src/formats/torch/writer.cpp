@@ -162,7 +162,8 @@ void write_training_state(const Catalog& catalog, FilePlan& file) {
   }
   p.end_dict();
   p.str("param_groups");
-  torch::write_json(p, layout.param_groups, {});
+  torch::write_json(p, layout.param_groups,
+                    [](PickleWriter& pickle, const std::string&) { pickle.none(); });
   p.end_dict();
   p.str("unishard");
   torch::write_json(p, layout.rest, {});
