@@ -112,7 +112,7 @@ struct TorchOptions {
 /// file of a catalog with one state per fqn, hold a state dict; torch/training_layout.hpp describes
 /// the file of a training state. Work is split by whole files.
 /// Throws: AlreadyExists for an existing file or a folder that is not empty.
-std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog catalog,
+std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Catalog catalog,
                                       TorchOptions options, const WorkSplit& share = {});
 
 /// Returns a sink for DeepSpeed's ordinary checkpoint `<folder>/<tag>` with catalog.world_size

@@ -159,7 +159,7 @@ std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes) {
   if (const auto known = prefix_by_parameters(tensors, fqns)) return *known;
   for (const std::string_view usual : {"model", "module", "state_dict", "model_state_dict"}) {
-    const std::string prefix = std::string(usual) + ".";
+    std::string prefix = std::string(usual) + ".";
     const auto is_below = [&](const TensorEntry* tensor) {
       return tensor->key.starts_with(prefix) &&
              (tensor->path.empty() || (tensor->path.size() >= 2 && tensor->path[0].text == usual));

@@ -144,6 +144,7 @@ void complete(TensorEntry& tensor, bool has_copies, const std::string& what) {
       tensor.chunks, [](const Chunk& a, const Chunk& b) { return a.box.offsets < b.box.offsets; });
   if (has_copies) drop_copies(tensor.chunks);
   std::vector<const Box*> boxes;
+  boxes.reserve(tensor.chunks.size());
   for (const Chunk& chunk : tensor.chunks) boxes.push_back(&chunk.box);
   try {
     checked_mul(element_count(tensor.shape), size_of(tensor.dtype), "its bytes");
@@ -237,7 +238,7 @@ constexpr std::uint64_t kScatterBytes = std::uint64_t{4} << 20;
 
 std::shared_ptr<const torch::TensorView> open_chunk(const TensorEntry& tensor, const Chunk& chunk,
                                                     const Items& items) {
-  const auto view = items.tensor(chunk.item, chunk.box.elements() * size_of(tensor.dtype));
+  auto view = items.tensor(chunk.item, chunk.box.elements() * size_of(tensor.dtype));
   if (view->dtype != tensor.dtype || view->shape != chunk.box.sizes) {
     raise(ErrorCode::Corrupt,
           fmt::format("the item holds {} of size ({}) where {} of size ({}) is expected",

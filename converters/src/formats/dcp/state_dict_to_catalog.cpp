@@ -185,6 +185,7 @@ class Arranger {
       if (!is_number(state.key.fqn)) fqns.push_back(state.key.fqn);
     }
     std::vector<const TensorEntry*> tensors;
+    tensors.reserve(others_.size());
     for (const std::size_t i : others_) tensors.push_back(&entry(i));
     model_prefix_ = model_prefix(tensors, fqns, numbered_shapes());
     const std::string& prefix = model_prefix_;

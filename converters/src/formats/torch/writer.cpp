@@ -21,14 +21,13 @@
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace unishard::converters {
 namespace {
 
-using torch::ArchivePlan;
 using torch::OutputPlan;
 using torch::PickleWriter;
-using torch::Placement;
 
 /// The pickle and storages of a file that is being assembled.
 class FilePlan {
@@ -256,6 +255,7 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
           "take `zero_to_fp32`, or name a .pt file");
   }
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(catalog.tensors.size());
   for (const TensorInfo& tensor : catalog.tensors) sizes.push_back(tensor.bytes());
   const auto split = safetensors::split_files(sizes, max_shard_bytes);
   std::vector<std::string> file_of(catalog.tensors.size());
@@ -271,7 +271,7 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
 
 }  // namespace
 
-std::unique_ptr<Sink> make_torch_sink(Storage& storage, Path output, Catalog catalog,
+std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Catalog catalog,
                                       TorchOptions options, const WorkSplit& share) {
   const bool is_folder = options.max_shard_bytes != 0;
   auto partial = std::make_shared<PartialOutput>(
