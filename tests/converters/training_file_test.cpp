@@ -96,13 +96,9 @@ void copy_as_torch(const Source& source, const Path& output, const Json& layout)
   const auto sink =
       make_sink(posix_storage(), {.format = "torch", .path = output, .tag = {}, .layout = layout},
                 source.catalog());
-  for (std::size_t i = 0; i < sink->fragments().size(); ++i) {
-    const Fragment& part = sink->fragments()[i];
-    std::vector<std::byte> bytes(part.range.size() *
-                                 size_of(source.catalog().tensors[part.tensor].dtype));
-    source.read(part.tensor, part.range, bytes);
-    sink->write(i, part.range, bytes);
-  }
+  CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
+  copy(plan, *sink, {});
   sink->commit();
 }
 

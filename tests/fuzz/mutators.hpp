@@ -24,8 +24,8 @@ std::string mutate_json(std::string_view text, std::uint64_t seed);
 
 /// Names and contents of a zip archive's entries.
 using ZipFiles = std::vector<std::pair<std::string, std::string>>;
-/// Returns a zip archive with correct sizes, offsets and CRC-32s, contents at multiples of 64.
 enum class ZipMethod { Stored, Deflated };
+/// Returns a zip archive with correct sizes, offsets and CRC-32s, contents at multiples of 64.
 std::string zip_of(const ZipFiles& files, ZipMethod method = ZipMethod::Stored);
 /// Returns the entries of an archive; empty when it is none or has an entry above 1 MiB.
 ZipFiles files_of(std::string_view zip);

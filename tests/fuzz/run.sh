@@ -28,9 +28,10 @@ case "${1:-}" in
     sanitize= build=build/fuzz-coverage coverage=1
     flags="-O1 -fprofile-instr-generate -fcoverage-mapping"
     PATH=$PATH:/usr/lib/llvm-16/bin
-    type -P llvm-cov llvm-profdata >/dev/null || { echo "--coverage needs llvm-cov and llvm-profdata: apt-get install llvm-16"; exit 2; } ;;
+    type -P llvm-cov llvm-profdata >/dev/null || { echo "--coverage needs llvm-cov and llvm-profdata: apt-get install llvm-16"; exit 2; }
+    shift ;;
 esac
-if [ -n "$coverage" ]; then shift; else seconds=${1:-60}; shift || true; fi
+[ -n "$coverage" ] || { seconds=${1:-60}; shift || true; }
 targets=${*:-pickle torch_file safetensors manifest shard deepspeed dcp}
 fixtures=${UNISHARD_FIXTURES:-../shared/fixtures}
 
@@ -103,11 +104,11 @@ export unguided build corpus seeds findings seconds longest
 
 # The files of each reader; its container and pickle files are those of torch_file and pickle.
 declare -A readers=(
-  [pickle]='containers/pickle(_text|_value)?.cpp' [torch_file]='(containers/(object_tree|tensor_view|torch_file|zip_reader)|formats/torch/(reader|training_layout)).cpp'
+  [pickle]='containers/pickle(_text|_value)?.cpp' [torch_file]='(containers/(object_tree|tensor_view|torch_file|zip_reader)|formats/torch/(reader|training_file|training_layout)).cpp'
   [safetensors]='(containers/safetensors_header|formats/safetensors/reader).cpp' [manifest]='manifest/.*.cpp'
   [shard]='shard/(base_links|chunked_payload|container|shard_tables|table_checks|tables).cpp'
   [deepspeed]='(containers/(entry_checksum|entry_verification|pieced_source)|formats/deepspeed/(flat_groups|frozen_pieces|layout|model_file|optimizer_file|parameter_table|pickle_fields|reader_.*|slot_matcher|stage0)).cpp'
-  [dcp]='formats/dcp/(boxes|client_tree|distributed_tensor|flat_parameters|groups|keys|metadata|raw_names|reader|safetensors_pieces|state_dict|state_dict_to_catalog|stored_items|zstd_item).cpp')
+  [dcp]='formats/dcp/(boxes|client_tree|distributed_tensor|flat_parameters|groups|keys|megatron|metadata|raw_names|safetensors_pieces|state_dict|state_dict_source|state_dict_to_catalog|stored_items|zstd_item).cpp')
 report() {  # report TARGET: runs every seed once; prints the share of the lines of the reader's files
   local program=$build/bin/$1_fuzz profile=$build/$1
   LLVM_PROFILE_FILE=$profile.raw "$program" -runs=0 -max_len="$(limit "$1")" "$corpus/$1" "$seeds/$1" >"$build/$1.log" 2>&1

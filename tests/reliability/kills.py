@@ -140,24 +140,15 @@ class Job:
         return bool(visible(self.output)) if self.native else self.result.exists()
 
 
-def kill_one(job, chance):
+def kill_one(job, chance, is_team=False):
+    """Kills the job. Of a team of two processes both are killed, or one of them, or their launcher."""
     process = job.start(job.output)
     time.sleep(chance.uniform(0, 1.1 * job.seconds))
-    kill(process)
-    job.check()
-    if job.published() and chance.random() < 0.5:
-        remove(job.output)
-
-
-def kill_team(job, chance):
-    """Two processes share the job; both are killed, or one of them, or their launcher."""
-    process = job.start(job.output)
-    time.sleep(chance.uniform(0, 1.1 * job.seconds))
-    if chance.random() < 0.5:
-        kill(process)
-    else:
+    if is_team and chance.random() >= 0.5:
         kill_one_process(process, chance)
         process.communicate()
+    else:
+        kill(process)
     job.check()
     if job.published() and chance.random() < 0.5:
         remove(job.output)
@@ -374,7 +365,7 @@ def main():
             for job in jobs:
                 team = Job(tools, root, source, f"{job.name}, {launcher}", job.arguments + suffix, job.output.name,
                            job.native, job.inside, prefix)
-                total += campaign(team.name, teams if not prefix else teams // 5, lambda team=team: kill_team(team, chance),
+                total += campaign(team.name, teams if not prefix else teams // 5, lambda team=team: kill_one(team, chance, is_team=True),
                                   options.seed, findings, log)
         total += campaign("prune", each, lambda: kill_prune(tools, root, many, chance), options.seed, findings, log)
         total += campaign("verify", each, lambda: kill_verify(tools, source, chance), options.seed, findings, log)

@@ -113,8 +113,6 @@ TEST_F(VerifyAll, CheckpointsBesideAFinalModelAreLookedAt) {
   EXPECT_EQ(verify({"--all"}, 1)["findings"].size(), 1u);
 }
 
-// DeepSpeed's conversion writes file by file; one that was lost must not pass for a parameter
-// without that state.
 TEST_F(VerifyAll, RunsBesideAModelFileAreLookedAt) {
   add("global_step7", "native");
   write_latest("latest", "global_step7\n");
@@ -133,6 +131,8 @@ TEST_F(VerifyAll, RunsBesideAModelFileAreLookedAt) {
   EXPECT_THAT(several.err, HasSubstr("name one of the files"));
 }
 
+// DeepSpeed's conversion writes file by file; one that was lost must not pass for a parameter
+// without that state.
 TEST_F(VerifyAll, AStateThatOneUniversalParameterLacksIsFound) {
   for (const std::string file : {"exp_avg_sq.pt", "exp_avg.pt", "fp32.pt"}) {
     add("global_step7", "deepspeed-universal");

@@ -369,6 +369,12 @@ std::uint64_t TorchFile::trailing_bytes() const {
   return zip_ ? pickle_->bytes().size() - pickle_->consumed() : 0;
 }
 
+void note_trailing_bytes(const TorchFile& file, std::vector<std::string>& notes) {
+  if (const std::uint64_t rest = file.trailing_bytes(); rest > 0)
+    notes.push_back(
+        fmt::format("{}: {} bytes behind the pickle's end were not read", file.name(), rest));
+}
+
 bool TorchFile::is_tensor(Value value) {
   if (!value.is(NodeKind::Object)) return false;
   const std::string call = value.callable_name();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace unishard::converters::torch {
 
@@ -51,6 +52,9 @@ class TorchFile {
   struct Cache;
   std::shared_ptr<Cache> cache_;  // storages of the zip container, by key
 };
+
+/// Appends a note when the file has trailing_bytes().
+void note_trailing_bytes(const TorchFile& file, std::vector<std::string>& notes);
 
 /// Returns true when `head`, the first 32 bytes of a file, may begin a file of torch.save.
 bool is_torch_head(std::string_view head);

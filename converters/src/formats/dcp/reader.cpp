@@ -10,21 +10,26 @@
 
 namespace unishard::converters {
 
-bool is_dcp(Storage& storage, const Path& path) {
+namespace {
+
+/// None also for what cannot be examined.
+dcp::Layout layout_of(Storage& storage, const Path& path) {
   try {
-    return dcp::find_layout(storage, path) != dcp::Layout::None;
+    return dcp::find_layout(storage, path);
   } catch (const Error&) {
-    return false;
+    return dcp::Layout::None;
   }
 }
 
+}  // namespace
+
+bool is_dcp(Storage& storage, const Path& path) {
+  return layout_of(storage, path) != dcp::Layout::None;
+}
+
 bool is_one_dcp(Storage& storage, const Path& path) {
-  try {
-    const dcp::Layout layout = dcp::find_layout(storage, path);
-    return layout != dcp::Layout::None && layout != dcp::Layout::Megatron;
-  } catch (const Error&) {
-    return false;
-  }
+  const dcp::Layout layout = layout_of(storage, path);
+  return layout != dcp::Layout::None && layout != dcp::Layout::Megatron;
 }
 
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,

@@ -135,9 +135,9 @@ class Arranger {
     if (optimizer != prefixes_.end() && object.value.is_object() &&
         object.value.contains("param_groups"))
       return sort_optimizer(object, static_cast<std::size_t>(optimizer - prefixes_.begin()));
-    if (object.key.ends_with("state") &&
-        std::ranges::count(prefixes_, object.key.substr(0, object.key.size() - 5)) > 0)
-      take_number_steps(object.value);
+    const bool is_state = std::ranges::any_of(
+        prefixes_, [&](const std::string& prefix) { return object.key == prefix + "state"; });
+    if (is_state) take_number_steps(object.value);
     keep(object.key, object.path, object.value);
   }
 

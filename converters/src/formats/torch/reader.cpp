@@ -32,7 +32,9 @@ constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 class Collector {
  public:
   void add_file(Storage& storage, const Path& path, const std::set<std::string>* wanted) {
-    const TorchFile file(torch::whole_file(storage, path));
+    add_file(TorchFile(torch::whole_file(storage, path)), path, wanted);
+  }
+  void add_file(const TorchFile& file, const Path& path, const std::set<std::string>* wanted) {
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
@@ -47,10 +49,7 @@ class Collector {
     }
     if (!is_state_dict(tree.content))
       parts.catalog.client_state["object"] = std::move(tree.content);
-    if (const std::uint64_t rest = file.trailing_bytes(); rest > 0) {
-      parts.notes.push_back(
-          fmt::format("{}: {} bytes behind the pickle's end were not read", path.string(), rest));
-    }
+    torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
     for (const std::string& line : tree.renamed)
@@ -166,10 +165,10 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
   if (storage.kind(path) == EntryKind::File) {
     const TorchFile file(torch::whole_file(storage, path));
     if (torch::is_training_object(file.root())) {
-      return dcp::make_state_dict_source("torch", torch::read_training_file(storage, path),
+      return dcp::make_state_dict_source("torch", torch::read_training_file(storage, file),
                                          path.string());
     }
-    collector.add_file(storage, path, nullptr);
+    collector.add_file(file, path, nullptr);
   } else if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);
   } else {

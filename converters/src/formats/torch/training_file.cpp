@@ -146,10 +146,8 @@ bool is_training_object(Value root) {
   });
 }
 
-dcp::StateDict read_training_file(Storage& storage, const Path& path) {
+dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   dcp::StateDictBuilder builder(storage);
-  const std::shared_ptr<const File> bytes = builder.open(path);
-  const TorchFile file(Window{bytes, 0, bytes->size()});
   const Value root = file.root();
   // A file whose members use the same parts a thousand times is refused here as a whole.
   auto object = std::make_shared<Json>(describe(root, file.pickle().bytes().size()).content);
@@ -158,13 +156,11 @@ dcp::StateDict read_training_file(Storage& storage, const Path& path) {
     const std::string key(root.key(i).text());
     parts.add(key, {{key, false}}, root.value(i), kDepth);
   }
-  if (const std::uint64_t rest = file.trailing_bytes(); rest > 0)
-    builder.out.notes.push_back(
-        fmt::format("{}: {} bytes behind the pickle's end were not read", path.string(), rest));
+  note_trailing_bytes(file, builder.out.notes);
   builder.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
     return layout_of(*object, state, arrangement);
   };
-  return builder.finish(path.string());
+  return builder.finish(file.name());
 }
 
 }  // namespace unishard::converters::torch

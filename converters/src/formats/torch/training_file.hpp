@@ -12,6 +12,7 @@ namespace unishard::converters::torch {
 bool is_training_object(Value root);
 
 /// Reads the state dict of a file whose object is_training_object().
-dcp::StateDict read_training_file(Storage& storage, const Path& path);
+/// Lifetime: `storage` must outlive the result.
+dcp::StateDict read_training_file(Storage& storage, const TorchFile& file);
 
 }  // namespace unishard::converters::torch

@@ -103,12 +103,14 @@ bool all_known(const Json& tree, const NameMap& names) {
   return std::ranges::all_of(tree, [&](const Json& child) { return all_known(child, names); });
 }
 
+/// Writes None in the place of a tensor.
+void write_none(PickleWriter& pickle, const std::string&) { pickle.none(); }
+
 /// Notes why not.
 bool can_be_pickled(const Json& object, std::vector<std::string>& notes) {
   PickleWriter scratch;
   try {
-    torch::write_json(scratch, object,
-                      [](PickleWriter& pickle, const std::string&) { pickle.none(); });
+    torch::write_json(scratch, object, write_none);
     return true;
   } catch (const Error& error) {
     notes.emplace_back(error.what());
@@ -161,8 +163,7 @@ void write_training_state(const Catalog& catalog, FilePlan& file) {
   }
   p.end_dict();
   p.str("param_groups");
-  torch::write_json(p, layout.param_groups,
-                    [](PickleWriter& pickle, const std::string&) { pickle.none(); });
+  torch::write_json(p, layout.param_groups, write_none);
   p.end_dict();
   p.str("unishard");
   torch::write_json(p, layout.rest, {});
