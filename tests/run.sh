@@ -2,7 +2,8 @@
 # Sets up everything and passes the tests: tests/run.sh [--preset release] [--no-install] [--peers [--all]]
 # Installs (Debian or Ubuntu, as root or through sudo): compiler, CMake, Ninja, HDF5, ISA-L, fmt, nlohmann-json, CLI11, LibTorch, Gloo,
 # OpenBLAS, GoogleTest, rapidcheck, h5py, clang 16 and its tools. Nothing is installed outside the system's packages, but --peers
-# puts the real torch, safetensors, transformers and DeepSpeed into build/peers and asks them (tests/interop/peers/run.sh).
+# puts the real torch, safetensors, transformers and DeepSpeed into build/peers and asks them (tests/interop/peers/run.sh), and
+# installs the .deb in a fresh system (tests/interop/fresh_system.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=release
@@ -14,7 +15,7 @@ while [ $# -gt 0 ]; do
     --no-install) install=no; shift ;;
     --peers) peers=few; shift ;;
     --all) peers=all; shift ;;
-    *) sed -n '2,5p' "$0"; exit 2 ;;
+    *) sed -n '2,6p' "$0"; exit 2 ;;
   esac
 done
 started=$(date +%s)
@@ -35,4 +36,7 @@ status=0
 if [ "$peers" = all ]; then all=--all; else all=; fi
 tests/interop/peers/run.sh $all "build/$preset" || status=$?
 [ $status != 77 ] || status=0   # said so itself
+fresh=0
+tests/interop/fresh_system.sh "build/$preset" || fresh=$?
+[ $fresh = 0 ] || [ $fresh = 77 ] || status=1
 exit $status

@@ -11,6 +11,7 @@ Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
 import argparse
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -163,7 +164,8 @@ def work(job_file):
         judge.row(f"dcp.load into FSDP2 + AdamW on {dist.get_world_size()} ranks", found)
     dist.barrier()  # a rank that leaves early takes the others' connections with it
     dist.destroy_process_group()
-    sys.exit(1 if judge.failed else 0)
+    sys.stdout.flush()
+    os._exit(1 if judge.failed else 0)  # Gloo's threads can abort Python's own end: https://github.com/pytorch/pytorch/pull/179291
 
 
 def fsdp2(build, native, scratch, world_size):
