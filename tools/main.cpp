@@ -3,11 +3,13 @@
 //   0 done   1 differences or damage found   2 usage   3 environment   4 corrupt or unsupported
 //   5 internal
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 #include "unishard/format/version.hpp"
 
 #include "commands/command.hpp"
 #include "support/heap_limit.hpp"
 #include "support/machine.hpp"
+#include "support/nearest_word.hpp"
 #include "support/size_text.hpp"
 #include "views/terminal.hpp"
 
@@ -79,7 +81,7 @@ using unishard::cli::say_error;
 
 void build(CLI::App& app, Action& action) {
   app.name("unishard");
-  app.set_version_flag("--version",
+  app.set_version_flag("-v,--version",
                        fmt::format("unishard {} (checkpoint format {} written, {} to {} read)",
                                    unishard::kLibraryVersion, unishard::kFormatVersion,
                                    unishard::kOldestReadableVersion, unishard::kFormatVersion));
@@ -120,16 +122,38 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+/// `help`, `help VERB` and `version` are the flags that many programs have as verbs.
+void take_words_for_flags(std::vector<std::string>& words) {
+  if (words.empty()) return;
+  if (words.front() == "version") words = {"--version"};
+  if (words.front() != "help") return;
+  words.erase(words.begin());
+  words.emplace_back("--help");
+}
+
 /// DeepSpeed users have a script called zero_to_fp32: the program answers to that name too.
 std::vector<std::string> arguments(int argc, char** argv) {
   std::vector<std::string> out(argv + 1, argv + argc);
   const std::string name = argc > 0 ? std::filesystem::path(argv[0]).stem().string() : "";
   if (name == "zero_to_fp32") out.insert(out.begin(), name);
+  take_words_for_flags(out);
   drop_separator(out);
   return out;
 }
 
-int report_usage(const CLI::App& app, const CLI::ParseError& error) {
+int report_unknown_verb(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) {
+    if (!verb->get_group().empty()) verbs.push_back(verb->get_name());  // "": not shown
+  }
+  const std::string nearest = unishard::tools::nearest_word(word, verbs);
+  say_error("", fmt::format("there is no verb {}", unishard::quote(word)),
+            fmt::format("{}unishard --help lists the verbs",
+                        nearest.empty() ? "" : fmt::format("do you mean {}? ", nearest)));
+  return kUsage;
+}
+
+int report_usage(const CLI::App& app, const Action& action, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
     std::ostringstream text;
     app.exit(error, text, text);
@@ -137,6 +161,8 @@ int report_usage(const CLI::App& app, const CLI::ParseError& error) {
     return 0;
   }
   const auto chosen = app.get_subcommands();
+  if (chosen.empty() && !action.words.empty() && !action.words.front().starts_with('-'))
+    return report_unknown_verb(app, action.words.front());
   const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
   say_error(
       verb, error.what(),
@@ -192,7 +218,7 @@ int main(int argc, char** argv) {
     std::reverse(words.begin(), words.end());  // as CLI11 takes them
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    return run({.verb = action.verb, .run = [&] { return report_usage(app, error); }});
+    return run({.verb = action.verb, .run = [&] { return report_usage(app, action, error); }});
   } catch (const std::exception& error) {
     report(action, error);
     return unishard::cli::status_of(error);

@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/entry_checksum.hpp"
+#include "expect.hpp"
 #include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
@@ -15,16 +16,20 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <random>
 #include <thread>
 
 namespace unishard::converters {
 namespace {
 
+using test::error_of;
+using test::Fails;
+using test::flip_bits;
+using test::read_file;
 using test::TempDir;
+using test::thrown_by;
+using test::write_file;
 using testing::Contains;
 using testing::HasSubstr;
 using torch::EntryChecksum;
@@ -160,21 +165,16 @@ TEST(OddTorchFiles, TwoTensorsOfOnePathAreBothRead) {
   EXPECT_EQ(source->catalog().client_state["object"]["a"]["b"]["$tensor"], "a.b#2");
 }
 
-std::string text_of(const Path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 TEST(OddTorchFiles, AZipBehindForeignBytesIsRead) {
   const TempDir temp;
   const Path whole = temp.path() / "x.pt", behind = temp.path() / "behind.pt";
   write_torch(whole, {"w"}, {{"w", {{"$tensor", "w"}}}});
-  std::ofstream(behind, std::ios::binary) << "sixteen bytes..." << text_of(whole);
+  write_file(behind, "sixteen bytes..." + read_file(whole));
   EXPECT_EQ(probe(posix_storage(), behind).format, "torch");
   const auto source = open_source(posix_storage(), behind);
   EXPECT_EQ(read_all(*source, 0), read_all(*open_source(posix_storage(), whole), 0));
   EXPECT_EQ(source->check({}), 1u);
-  std::ofstream(temp.path() / "other", std::ios::binary) << std::string(5000, 'x');
+  write_file(temp.path() / "other", std::string(5000, 'x'));
   EXPECT_EQ(probe(posix_storage(), temp.path() / "other").format, "");
 }
 
@@ -197,13 +197,10 @@ TEST(DeepStates, TheLimitIsThatOfReadingBack) {
   Catalog catalog = test::example_catalog({});
   for (const unsigned levels : {61u, 62u, 63u, 64u, 200u}) {
     catalog.client_state = {{"history", nested(levels)}};
-    bool is_read = true;
-    try {
+    const auto refused = thrown_by([&] {
       parse_json(Json{{"client_state", catalog.client_state}}.dump(), "manifest");
-    } catch (const Error&) {
-      is_read = false;
-    }
-    EXPECT_EQ(unreadable_parts(catalog).empty(), is_read) << levels;
+    });
+    EXPECT_EQ(unreadable_parts(catalog).empty(), !refused) << levels;
   }
 }
 
@@ -211,14 +208,9 @@ TEST(DeepStates, AreRefusedByNameBeforeAnythingIsWritten) {
   const TempDir temp;
   Catalog catalog = test::example_catalog({});
   catalog.client_state = {{"fine", 1}, {"history", nested(100)}};
-  try {
-    make_native_sink(posix_storage(), temp.path() / "out", "tag", catalog);
-    FAIL() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr("client_state.history"));
-    EXPECT_THAT(error.hint(), HasSubstr("text"));
-  }
+  EXPECT_THAT(
+      error_of([&] { make_native_sink(posix_storage(), temp.path() / "out", "tag", catalog); }),
+      Fails(ErrorCode::InvalidArgument, "client_state.history", "text"));
   EXPECT_FALSE(std::filesystem::exists(temp.path() / "out" / "tag"));
 }
 
@@ -262,19 +254,12 @@ TEST(Hdf5Checksums, Fletcher32IsComparedUnlessItIsIgnored) {
     EXPECT_EQ(check.covered_bytes, values.size() * sizeof(float));
     EXPECT_EQ(check.uncovered_bytes, 0u);
   }
-  std::string text = text_of(path);
   const std::string part(reinterpret_cast<const char*>(values.data() + 2000), 64);
-  const std::size_t at = text.find(part);
+  const std::size_t at = read_file(path).find(part);
   ASSERT_NE(at, std::string::npos);
-  text[at + 9] ^= 1;
-  std::ofstream(path, std::ios::binary) << text;
-  try {
-    read_all(*open_source(posix_storage(), path), 0);
-    FAIL() << "not found";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-    EXPECT_THAT(error.what(), HasSubstr("x.h5"));
-  }
+  flip_bits(path, at + 9);
+  EXPECT_THAT(error_of([&] { read_all(*open_source(posix_storage(), path), 0); }),
+              Fails(ErrorCode::Corrupt, "x.h5"));
   const auto source = open_source(posix_storage(), path);
   EXPECT_TRUE(source->ignore_checksums());
   read_all(*source, 0);

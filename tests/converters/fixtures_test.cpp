@@ -1,5 +1,5 @@
-// The tests that walk over a folder of fixtures pass with any number of entries, so the least
-// number is asserted here.
+// Every test that walks over fixtures asserts how many it has read. This one tells which folder
+// holds fewer of them.
 #include "fixtures.hpp"
 
 #include <cstddef>

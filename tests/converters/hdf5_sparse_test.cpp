@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/hdf5_library.hpp"
 
+#include "expect.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
 
@@ -27,7 +28,7 @@ struct SparseSet {
   hsize_t written = 0;           ///< zeros, from the first element on
 };
 
-void write_file(const Path& path, const std::vector<SparseSet>& sets) {
+void write_sets(const Path& path, const std::vector<SparseSet>& sets) {
   const Hdf5Lock lock;
   const Hdf5Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
   for (const SparseSet& set : sets) {
@@ -52,35 +53,29 @@ void write_file(const Path& path, const std::vector<SparseSet>& sets) {
 }
 
 void expect_refused(const Path& path, const char* name) {
-  try {
-    open_source(posix_storage(), path);
-    FAIL() << "opened";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr(path.string()), HasSubstr(name), HasSubstr("claim")));
-    EXPECT_THAT(error.hint(), HasSubstr("never written"));
-  }
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), path); }),
+              test::Fails(ErrorCode::Unsupported, {path.string(), name, "claim"}, "never written"));
 }
 
 TEST(Hdf5Sparse, AnUnwrittenDataSetOfManyTerabytesIsRefused) {
   const TempDir temp;
-  write_file(temp.path() / "plain.h5", {{"small", 10, {}}, {"vast", hsize_t{1} << 45, {}}});
+  write_sets(temp.path() / "plain.h5", {{"small", 10, {}}, {"vast", hsize_t{1} << 45, {}}});
   expect_refused(temp.path() / "plain.h5", "\"/vast\"");
-  write_file(temp.path() / "chunked.h5", {{"vast", hsize_t{1} << 45, 1024, 100}});
+  write_sets(temp.path() / "chunked.h5", {{"vast", hsize_t{1} << 45, 1024, 100}});
   expect_refused(temp.path() / "chunked.h5", "\"/vast\"");
 }
 
 TEST(Hdf5Sparse, ManyUnwrittenDataSetsAreCountedTogether) {
   const TempDir temp;
   const hsize_t elements = hsize_t{10} << 20;
-  write_file(temp.path() / "x.h5", {{"a", elements, {}}, {"b", elements, {}}});
+  write_sets(temp.path() / "x.h5", {{"a", elements, {}}, {"b", elements, {}}});
   expect_refused(temp.path() / "x.h5", "\"/b\"");
 }
 
 TEST(Hdf5Sparse, SmallUnwrittenAndWellCompressedDataSetsAreRead) {
   const TempDir temp;
   const hsize_t megabytes = hsize_t{1} << 18;
-  write_file(temp.path() / "x.h5", {{"unwritten", 10 * megabytes, {}},
+  write_sets(temp.path() / "x.h5", {{"unwritten", 10 * megabytes, {}},
                                     {"sparse", 10 * megabytes, megabytes, megabytes},
                                     {"zeros", 100 * megabytes, megabytes, 100 * megabytes}});
   const auto source = open_source(posix_storage(), temp.path() / "x.h5");

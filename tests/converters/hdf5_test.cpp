@@ -5,6 +5,7 @@
 #include "unishard/format/shard_entry.hpp"
 
 #include "containers/hdf5_worker.hpp"
+#include "expect.hpp"
 #include "formats/hdf5/hyperslabs.hpp"
 #include "formats/hdf5/link_names.hpp"
 #include "make_checkpoint.hpp"
@@ -15,7 +16,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <random>
 #include <set>
@@ -26,7 +26,15 @@ namespace {
 
 using hdf5::link_paths;
 using hdf5::name_of_link;
+using test::error_of;
+using test::Fails;
+using test::overwrite;
+using test::read_file;
 using test::TempDir;
+using test::thrown_by;
+using test::write_file;
+using testing::HasSubstr;
+using testing::StrEq;
 
 TensorInfo weight(std::string fqn, DType dtype, Shape shape) {
   TensorInfo tensor;
@@ -83,16 +91,6 @@ Catalog expected_of(Catalog catalog) {
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
     catalog.tensors[i].crc64 = crc64(test::example_bytes(catalog, i, 1));
   return catalog;
-}
-
-ErrorCode error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::Internal;
 }
 
 TEST(Hdf5, KeepsATrainingStateWithItsIdentity) {
@@ -219,15 +217,16 @@ TEST(Hdf5Sink, TheSameInputGivesTheSameBytes) {
   const Catalog catalog = test::example_catalog({});
   write(temp.path() / "a.h5", catalog);
   write(temp.path() / "b.h5", catalog);
-  EXPECT_EQ(file_text(temp.path() / "a.h5"), file_text(temp.path() / "b.h5"));
+  EXPECT_EQ(read_file(temp.path() / "a.h5"), read_file(temp.path() / "b.h5"));
 }
 
 TEST(Hdf5Sink, RefusesAnExistingFile) {
   const TempDir temp;
-  std::ofstream(temp.path() / "x.h5") << "mine";
-  EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), temp.path() / "x.h5", named({"a"})); }),
-            ErrorCode::AlreadyExists);
-  EXPECT_EQ(file_text(temp.path() / "x.h5"), "mine");
+  write_file(temp.path() / "x.h5", "mine");
+  EXPECT_THAT(
+      error_of([&] { make_hdf5_sink(posix_storage(), temp.path() / "x.h5", named({"a"})); }),
+      Fails(ErrorCode::AlreadyExists));
+  EXPECT_EQ(read_file(temp.path() / "x.h5"), "mine");
 }
 
 TEST(Hdf5Sink, NothingIsVisibleBeforeCommitAndNothingLeftAfterwards) {
@@ -246,10 +245,11 @@ TEST(Hdf5Sink, RefusesTwoTensorsOfOneNameAndTooManyDimensions) {
   const Path path = temp.path() / "x.h5";
   Catalog same = named({"a", "a", "optimizer.state.a.exp_avg"});
   same.tensors[1].state = state::kExpAvg;
-  EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), path, same); }),
-            ErrorCode::InvalidArgument);
+  EXPECT_THAT(error_of([&] { make_hdf5_sink(posix_storage(), path, same); }),
+              Fails(ErrorCode::InvalidArgument));
   const Catalog many = catalog_of({weight("a", DType::Int8, Shape(33, 1))});
-  EXPECT_EQ(error_of([&] { make_hdf5_sink(posix_storage(), path, many); }), ErrorCode::Unsupported);
+  EXPECT_THAT(error_of([&] { make_hdf5_sink(posix_storage(), path, many); }),
+              Fails(ErrorCode::Unsupported));
   EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
   EXPECT_NO_THROW(write(path, catalog_of({weight("a", DType::Int8, Shape(32, 1))})));
 }
@@ -259,7 +259,7 @@ TEST(Hdf5Source, RecognisesTheSignatureUnderAnyName) {
   write(temp.path() / "x.h5", named({"a"}));
   std::filesystem::rename(temp.path() / "x.h5", temp.path() / "x.weights");
   EXPECT_EQ(probe(posix_storage(), temp.path() / "x.weights").format, "hdf5");
-  std::ofstream(temp.path() / "no.h5") << "version https://git-lfs.github.com/spec/v1\n";
+  write_file(temp.path() / "no.h5", "version https://git-lfs.github.com/spec/v1\n");
   EXPECT_EQ(probe(posix_storage(), temp.path() / "no.h5").format, "");
 }
 
@@ -269,8 +269,7 @@ TEST(Hdf5Source, ReadsBehindAUserBlock) {
   write(temp.path() / "x.h5", catalog);
   for (const std::size_t block : {512u, 2048u}) {
     const Path path = temp.path() / (std::to_string(block) + ".h5");
-    std::ofstream(path, std::ios::binary)
-        << std::string(block, '#') << file_text(temp.path() / "x.h5");
+    write_file(path, std::string(block, '#') + read_file(temp.path() / "x.h5"));
     const auto source = open_source(posix_storage(), path);
     EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
   }
@@ -279,20 +278,15 @@ TEST(Hdf5Source, ReadsBehindAUserBlock) {
 TEST(Hdf5Source, HasNoTags) {
   const TempDir temp;
   write(temp.path() / "x.h5", named({"a"}));
-  EXPECT_EQ(error_of([&] { open_source(posix_storage(), temp.path() / "x.h5", "tag"); }),
-            ErrorCode::InvalidArgument);
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), temp.path() / "x.h5", "tag"); }),
+              Fails(ErrorCode::InvalidArgument));
 }
 
 TEST(Hdf5Source, RefusesOneShardOfANativeCheckpoint) {
   const TempDir temp;
   const Path tag = test::write_example(temp.path());
-  try {
-    open_source(posix_storage(), tag / shard_file_name(0, 3));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
-    EXPECT_NE(error.hint().find("folder"), std::string::npos);
-  }
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), tag / shard_file_name(0, 3)); }),
+              Fails(ErrorCode::Unsupported, testing::_, "folder"));
 }
 
 /// A small file of everything: groups, links, text, types.
@@ -303,13 +297,13 @@ std::string small_file(const Path& folder) {
   catalog.aliases = {{"tied", "c"}};
   catalog.client_state = {{"x", 1}};
   write(folder / "small.h5", catalog);
-  return file_text(folder / "small.h5");
+  return read_file(folder / "small.h5");
 }
 
 /// Opens and reads all of `bytes` as a file. Whatever comes of it but an Error is a failure.
 bool is_readable(const Path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-  try {
+  write_file(path, bytes);
+  const auto error = thrown_by([&] {
     const auto source = open_source(posix_storage(), path);
     for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
       std::vector<std::byte> buffer(4096);
@@ -317,12 +311,11 @@ bool is_readable(const Path& path, const std::string& bytes) {
       const std::uint64_t elements = std::min<std::uint64_t>(tensor.elements(), 256);
       source->read(i, {0, elements}, std::span(buffer).first(elements * size_of(tensor.dtype)));
     }
-    return true;
-  } catch (const Error& error) {
-    EXPECT_NE(error.code(), ErrorCode::Internal) << error.what();
-    EXPECT_NE(std::string(error.what()).find(path.filename()), std::string::npos) << error.what();
-    return false;
-  }
+  });
+  if (!error) return true;
+  EXPECT_NE(error->code(), ErrorCode::Internal) << error->what();
+  EXPECT_THAT(error->what(), HasSubstr(path.filename().string()));
+  return false;
 }
 
 TEST(Hdf5Source, EveryTruncationIsAnError) {
@@ -357,12 +350,10 @@ TEST(Hdf5Source, ReadsBigEndianElementsFromSeveralThreads) {
   const Catalog catalog = catalog_of({weight("w", DType::Float32, {30, 7, 2})});
   const Path path = temp.path() / "x.h5";
   write(path, catalog);
-  std::string text = file_text(path);
   const std::string little("\x11\x20\x1f\0\4\0\0\0", 8);
-  const std::size_t at = text.find(little);
+  const std::size_t at = read_file(path).find(little);
   ASSERT_NE(at, std::string::npos);
-  text[at + 1] = '\x21';
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  overwrite(path, at + 1, "\x21");
   std::vector<std::byte> expected = test::example_bytes(catalog, 0, 1);
   for (std::size_t i = 0; i < expected.size(); i += 4)
     std::reverse(expected.begin() + static_cast<std::ptrdiff_t>(i),
@@ -391,14 +382,8 @@ TEST(Hdf5Worker, AnswersEachRequestOrThrows) {
   const std::string large(std::size_t{3} << 20, '\0');
   EXPECT_EQ(process.ask(large), large);
   EXPECT_EQ(process.ask(""), "");
-  try {
-    process.ask("throw");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::NotFound);
-    EXPECT_STREQ(error.what(), "why");
-    EXPECT_EQ(error.hint(), "what");
-  }
+  EXPECT_THAT(error_of([&] { process.ask("throw"); }),
+              Fails(ErrorCode::NotFound, StrEq("why"), StrEq("what")));
   EXPECT_EQ(process.ask("count"), "4");
   EXPECT_EQ(calls, 0);
 }
@@ -407,13 +392,7 @@ TEST(Hdf5Worker, ACrashIsAnErrorNamingTheFileThenAndLater) {
   hdf5::Hdf5Worker other("y.h5", [](const std::string& request) { return request; });
   hdf5::Hdf5Worker process("x.h5", [](const std::string&) -> std::string { std::abort(); });
   for (int i = 0; i < 2; ++i) {
-    try {
-      process.ask("");
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-      EXPECT_NE(std::string(error.what()).find("x.h5"), std::string::npos);
-    }
+    EXPECT_THAT(error_of([&] { process.ask(""); }), Fails(ErrorCode::Corrupt, "x.h5"));
   }
   EXPECT_EQ(other.ask("z"), "z");
 }

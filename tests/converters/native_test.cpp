@@ -2,6 +2,7 @@
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -118,12 +119,7 @@ TEST(NativeSink, PublishesNothingWhenTheDigestsDiffer) {
   const Catalog target = honest->catalog();
   auto sink = make_native_sink(posix_storage(), temp.path() / "out", "t", target);
   copy(everything(source, target), *sink, kSmall);
-  try {
-    sink->commit();
-    FAIL() << "committed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Corrupt) << error.what();
-  }
+  EXPECT_THAT(test::error_of([&] { sink->commit(); }), test::Fails(ErrorCode::Corrupt));
   sink.reset();
   EXPECT_FALSE(std::filesystem::exists(temp.path() / "out"));
 }

@@ -1,9 +1,7 @@
 #pragma once
 // Reads whole tensors, for the tests of all formats.
 #include "unishard/converters/source.hpp"
-#include "unishard/format/json.hpp"
 
-#include <string>
 #include <vector>
 
 namespace unishard::converters {
@@ -16,10 +14,9 @@ inline std::vector<std::byte> read_all(const Source& source, std::size_t tensor)
   return bytes;
 }
 
-inline std::string file_text(const Path& path) {
-  return read_text(posix_storage(), path, 1u << 26);
+/// Reads every tensor of a source.
+inline void read_all_tensors(const Source& source) {
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) read_all(source, i);
 }
-
-inline Json read_json(const Path& path) { return parse_json(file_text(path), path.string()); }
 
 }  // namespace unishard::converters

@@ -3,23 +3,18 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 namespace unishard::converters {
 namespace {
 
 using test::TempDir;
-
-void touch(const Path& path) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path) << "x";
-}
+using test::write_file;
 
 Probe probe_path(const Path& path) { return probe(posix_storage(), path); }
 
@@ -45,7 +40,7 @@ TEST(Probe, ExplainsWhatItCannotRead) {
   };
   for (const Row& row : rows) {
     const TempDir temp;
-    touch(temp.path() / row.name);
+    write_file(temp.path() / row.name, "x");
     const Probe found = probe_path(temp.path());
     EXPECT_EQ(found.format, "") << row.name;
     EXPECT_NE(found.problem.find(row.words), std::string::npos)
@@ -57,26 +52,21 @@ TEST(Probe, ExplainsMissingAndEmpty) {
   const TempDir temp;
   EXPECT_NE(probe_path(temp.path() / "x").problem.find("does not exist"), std::string::npos);
   EXPECT_NE(probe_path(temp.path()).problem.find("empty folder"), std::string::npos);
-  try {
-    open_source(posix_storage(), temp.path() / "x");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::NotFound);
-  }
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), temp.path() / "x"); }),
+              test::Fails(ErrorCode::NotFound));
 }
 
 TEST(Probe, KnowsTheFixturesOfOtherFormats) {
   SKIP_WITHOUT_FIXTURES();
-  for (const auto& entry : std::filesystem::directory_iterator(test::fixtures() / "deepspeed")) {
-    if (!std::filesystem::exists(entry.path() / "checkpoint")) continue;
-    const Probe found = probe_path(entry.path() / "checkpoint");
-    EXPECT_TRUE(found.format.starts_with("deepspeed")) << entry.path() << ": " << found.problem;
+  for (const Path& folder : test::fixture_cases("deepspeed", 44)) {
+    const Probe found = probe_path(folder / "checkpoint");
+    EXPECT_TRUE(found.format.starts_with("deepspeed")) << folder << ": " << found.problem;
   }
 }
 
 TEST(Probe, KnowsAnLfsPointer) {
   const TempDir temp;
-  std::ofstream(temp.path() / "model.pt") << "version https://git-lfs.github.com/spec/v1\n";
+  write_file(temp.path() / "model.pt", "version https://git-lfs.github.com/spec/v1\n");
   EXPECT_NE(probe_path(temp.path() / "model.pt").problem.find("git lfs pull"), std::string::npos);
 }
 

@@ -4,12 +4,12 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
 #include <numeric>
 
@@ -17,6 +17,7 @@ namespace unishard::converters {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read_files_below;
 using test::TempDir;
 
 class SharedSinks : public testing::TestWithParam<std::string> {
@@ -69,16 +70,6 @@ class SharedSinks : public testing::TestWithParam<std::string> {
     return whole_digests(target_, parts);
   }
 
-  static std::map<std::string, std::string> files_in(const Path& folder) {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-      if (!entry.is_regular_file()) continue;
-      std::ifstream file(entry.path(), std::ios::binary);
-      files[entry.path().lexically_relative(folder)] = {std::istreambuf_iterator<char>(file), {}};
-    }
-    return files;
-  }
-
   const TempDir temp_;
   std::unique_ptr<Source> source_;
   Catalog target_;
@@ -91,7 +82,7 @@ TEST_P(SharedSinks, SeveralWriteWhatOneWrites) {
     const Path folder = temp_.path() / std::to_string(size);
     EXPECT_EQ(write(folder, size), one);
     if (GetParam() != "native") {
-      EXPECT_EQ(files_in(folder), files_in(temp_.path() / "one"));
+      EXPECT_EQ(read_files_below(folder), read_files_below(temp_.path() / "one"));
     }
     const auto written = open_source(posix_storage(), folder / name());
     for (std::size_t i = 0; i < written->catalog().tensors.size(); ++i) {
@@ -109,13 +100,13 @@ TEST_P(SharedSinks, TheFirstOneClearsUp) {
   const Path folder = temp_.path() / "out";
   auto shared = sinks(folder, 3);
   for (const auto& sink : shared) copy(plan_, *sink, {});
-  std::size_t files = files_in(folder).size();
+  std::size_t files = read_files_below(folder).size();
   shared.pop_back();
   shared.pop_back();
-  EXPECT_FALSE(files_in(folder).empty());
-  EXPECT_LE(files_in(folder).size(), files);
+  EXPECT_FALSE(read_files_below(folder).empty());
+  EXPECT_LE(read_files_below(folder).size(), files);
   shared.clear();
-  EXPECT_TRUE(files_in(folder).empty());
+  EXPECT_TRUE(read_files_below(folder).empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SharedSinks,

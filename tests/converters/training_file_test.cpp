@@ -72,6 +72,16 @@ TEST(TrainingFile, OfLightningHasTheSameState) {
     EXPECT_EQ(floats(*source, "fc.weight", state), floats(*other, "fc.weight", state)) << state;
 }
 
+// AdamW([b, a]) of two parameters of one shape: only the list of names tells which is which.
+TEST(TrainingFile, NamesThatTheGroupsListCount) {
+  const auto source = open_source(posix_storage(), kFiles / "listed_names.pt");
+  EXPECT_EQ(source->catalog().groups[0]["params"], Json({"b", "a"}));
+  EXPECT_EQ(floats(*source, "a", "exp_avg"), (std::vector<float>{1, 1}));
+  EXPECT_EQ(floats(*source, "b", "exp_avg"), (std::vector<float>{2, 2}));
+  for (const std::string& note : source->notes())
+    EXPECT_THAT(note, testing::Not(testing::HasSubstr("one way"))) << note;
+}
+
 TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {
   const auto source = open_source(posix_storage(), kFiles / "optimizer.pt");
   EXPECT_EQ(
@@ -92,14 +102,15 @@ TEST(TrainingFile, ALearningRateInATensorIsASettingOfItsGroup) {
 }
 
 /// Copies the file to a torch.save file as a conversion does.
-void copy_as_torch(const Source& source, const Path& output, const Json& layout) {
-  const auto sink =
+std::unique_ptr<Sink> copy_as_torch(const Source& source, const Path& output, const Json& layout) {
+  auto sink =
       make_sink(posix_storage(), {.format = "torch", .path = output, .tag = {}, .layout = layout},
                 source.catalog());
   CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
   for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
   copy(plan, *sink, {});
   sink->commit();
+  return sink;
 }
 
 TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
@@ -114,6 +125,17 @@ TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
     for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i)
       EXPECT_EQ(read_all(*again, i), read_all(*source, i)) << name;
   }
+}
+
+TEST(TrainingFile, LosesOnlyTheObjectThatCannotBeWritten) {
+  const test::TempDir folder;
+  const auto source = open_source(posix_storage(), kFiles / "odd_object.pt");
+  const auto sink = copy_as_torch(*source, folder.path() / "copy.pt", source->layout());
+  ASSERT_EQ(sink->notes().size(), 1u);
+  EXPECT_THAT(sink->notes()[0], testing::StartsWith("args.odd: "));
+  Json expected = source->layout();
+  expected["object"]["args"].erase("odd");
+  EXPECT_EQ(open_source(posix_storage(), folder.path() / "copy.pt")->layout(), expected);
 }
 
 TEST(TrainingFile, HasUniShardsLayoutWhereATensorIsGone) {

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 
 #include <gtest/gtest.h>
@@ -26,13 +27,8 @@ TEST_P(CatalogDefect, IsRefusedByName) {
   Catalog catalog = test::example_catalog({.bf16 = true});
   validate(catalog, "here");
   GetParam().damage(catalog);
-  try {
-    validate(catalog, "here");
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-    EXPECT_NE(std::string(error.what()).find(GetParam().words), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(test::error_of([&] { validate(catalog, "here"); }),
+              test::Fails(ErrorCode::Corrupt, GetParam().words));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -2,7 +2,7 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
-#include "failure.hpp"
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -67,12 +67,11 @@ TEST(CheckpointReader, ReadsRangesAcrossFragments) {
 
 TEST(CommitSave, PublishesNothingOfAnotherIdentityThanTheExpectedOne) {
   const test::TempDir dir;
-  const Error error = error_of([&] {
-    test::write_example(dir.path(), {}, posix_storage(), {.identity = "0123456789abcdef"});
-  });
-  EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-  EXPECT_NE(std::string(error.what()).find("the source has 0123456789abcdef"), std::string::npos)
-      << error.what();
+  EXPECT_THAT(test::error_of([&] {
+                test::write_example(dir.path(), {}, posix_storage(),
+                                    {.identity = "0123456789abcdef"});
+              }),
+              test::Fails(ErrorCode::Corrupt, "the source has 0123456789abcdef"));
   EXPECT_TRUE(list_tags(posix_storage(), dir.path()).empty());
 }
 

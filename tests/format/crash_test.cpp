@@ -4,6 +4,7 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "fault_storage.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
@@ -21,6 +22,9 @@
 namespace unishard {
 namespace {
 
+using test::identity_of;
+using test::kZstd;
+
 // Its chunks are as large as those of a compressed save, which may share them.
 const test::CheckpointSpec kOld{
     .world_size = 2, .step = 1, .tag = "global_step1", .chunk_bytes = kChunkBytes};
@@ -36,11 +40,6 @@ test::CheckpointSpec sharing(const Path& root) {
   return spec;
 }
 
-std::string identity_at(const Path& root, const std::optional<std::string>& tag = {}) {
-  const CheckpointReader reader(posix_storage(), resolve_checkpoint(posix_storage(), root, tag));
-  return identity(reader.catalog()).value();
-}
-
 struct Expected {
   std::string old_identity, new_identity;
   explicit Expected(test::CheckpointSpec next = kNew) {
@@ -48,28 +47,28 @@ struct Expected {
     next.base.clear();
     test::write_example(a.path(), kOld);
     test::write_example(b.path(), next);
-    old_identity = identity_at(a.path());
-    new_identity = identity_at(b.path());
+    old_identity = identity_of(a.path());
+    new_identity = identity_of(b.path());
   }
 };
 
 // Complete checkpoints only, `latest` on one of them, and the old one untouched unless the new one
 // replaced it.
 void check_after(const Path& root, const Expected& expected, const std::string& when) {
-  const std::string now = identity_at(root);
+  const std::string now = identity_of(root);
   EXPECT_TRUE(now == expected.old_identity || now == expected.new_identity) << when;
   for (const TagEntry& tag : list_tags(posix_storage(), root)) {
     EXPECT_EQ(tag.problem, "") << when;
-    const std::string found = identity_at(root, tag.tag);
+    const std::string found = identity_of(root, tag.tag);
     EXPECT_EQ(found, tag.tag == kOld.tag ? expected.old_identity : expected.new_identity) << when;
   }
-  EXPECT_EQ(identity_at(root, kOld.tag), expected.old_identity) << when;
+  EXPECT_EQ(identity_of(root, kOld.tag), expected.old_identity) << when;
 }
 
 void check_next_save(const Path& root, const Expected& expected,
                      const test::CheckpointSpec& next = kNew) {
   test::write_example(root, next);
-  EXPECT_EQ(identity_at(root), expected.new_identity);
+  EXPECT_EQ(identity_of(root), expected.new_identity);
   prune(posix_storage(), root, 0);
   EXPECT_EQ(posix_storage().list(root).size(), 3u) << "latest and two tags, nothing else";
 }
@@ -95,23 +94,20 @@ TEST_P(Injected, FailureAtEveryCallLeavesACompleteCheckpoint) {
     const test::TempDir dir;
     test::write_example(dir.path(), kOld);
     test::FaultStorage storage(GetParam().fault, at, GetParam().error);
-    bool failed = false;
-    try {
-      test::write_example(dir.path(), next_in(dir.path()), storage);
-    } catch (const Error& error) {
-      failed = true;
+    const std::optional<Error> error =
+        test::thrown_by([&] { test::write_example(dir.path(), next_in(dir.path()), storage); });
+    if (error) {
       ++failures;
-      EXPECT_EQ(error.code(), GetParam().error == ENOSPC ? ErrorCode::NoSpace : ErrorCode::Io)
-          << error.what();
+      EXPECT_THAT(*error,
+                  test::Fails(GetParam().error == ENOSPC ? ErrorCode::NoSpace : ErrorCode::Io));
     }
     check_after(dir.path(), expected, "call " + std::to_string(at));
     if (at % 16 == 0) check_next_save(dir.path(), expected, next_in(dir.path()));
-    if (!failed && storage.calls() <= at) break;
+    if (!error && storage.calls() <= at) break;
   }
   EXPECT_GT(failures, 30u);
 }
 
-using test::kZstd;
 INSTANTIATE_TEST_SUITE_P(
     All, Injected,
     testing::Values(Injection{"OnceEio", test::Fault::FailOnce, EIO},
@@ -151,7 +147,7 @@ void expect_safe_at_every_step(const std::function<test::CheckpointSpec(const Pa
     check_after(dir.path(), expected, "killed at step " + std::to_string(step));
     const bool published = step > static_cast<int>(CommitStep::PublishTag);
     EXPECT_EQ(std::filesystem::exists(dir.path() / next.tag), published) << step;
-    EXPECT_EQ(identity_at(dir.path()), step > static_cast<int>(CommitStep::MoveLatest)
+    EXPECT_EQ(identity_of(dir.path()), step > static_cast<int>(CommitStep::MoveLatest)
                                            ? expected.new_identity
                                            : expected.old_identity)
         << step;
@@ -174,7 +170,7 @@ TEST(Killed, WhileReplacingATagKeepsOneOfTheTwo) {
     test::CheckpointSpec again = kOld;
     again.seed = 3;
     ASSERT_TRUE(dies_at(step, dir.path(), again)) << "step " << step << " was never reached";
-    EXPECT_NO_THROW(identity_at(dir.path())) << "killed at step " << step;
+    EXPECT_NO_THROW(identity_of(dir.path())) << "killed at step " << step;
     EXPECT_NO_THROW(test::write_example(dir.path(), again));
     EXPECT_EQ(posix_storage().list(dir.path()).size(), 2u);
   }

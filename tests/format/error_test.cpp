@@ -1,5 +1,7 @@
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -9,11 +11,7 @@ namespace {
 
 TEST(Error, MapsErrnoToWhatTheCallerCanDo) {
   const auto code_of = [](int number) {
-    try {
-      raise_errno("writing", "/x", number);
-    } catch (const Error& error) {
-      return error.code();
-    }
+    return test::error_of([&] { raise_errno("writing", "/x", number); }).code();
   };
   EXPECT_EQ(code_of(ENOSPC), ErrorCode::NoSpace);
   EXPECT_EQ(code_of(ENOENT), ErrorCode::NotFound);

@@ -3,11 +3,11 @@
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
 namespace unishard::test {
@@ -26,15 +26,9 @@ inline void expect_whole(const Path& tag, const CheckpointSpec& spec) {
   expect_whole(CheckpointReader(posix_storage(), tag), spec);
 }
 
-/// Returns the message for a damaged checkpoint.
-inline std::string refusal(const Path& tag) {
-  try {
-    expect_whole(tag, {});
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Corrupt) << error.what();
-    return error.what();
-  }
-  return "not refused";
+/// Reads a damaged checkpoint, and returns the error that says so.
+inline Error damage_found(const Path& tag) {
+  return error_of([&] { expect_whole(tag, {}); });
 }
 
 }  // namespace unishard::test

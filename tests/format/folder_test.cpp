@@ -1,16 +1,20 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 
-#include "failure.hpp"
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 namespace unishard {
 namespace {
+
+using test::error_of;
+using test::message_and_hint;
+using test::read_file;
+using test::write_file;
+using testing::HasSubstr;
 
 test::CheckpointSpec at_step(std::int64_t step) {
   return {.world_size = 2, .step = step, .tag = "global_step" + std::to_string(step)};
@@ -27,7 +31,7 @@ TEST(CheckpointFolder, ListsTagsByCommitAndSkipsWhatIsNotCommitted) {
   for (const std::int64_t step : {9, 10, 2}) test::write_example(dir.path(), at_step(step));
   std::filesystem::create_directory(dir.path() / "empty");
   std::filesystem::create_directory(dir.path() / ("global_step11.partial-" + std::string(32, 'a')));
-  std::ofstream(dir.path() / "notes.txt") << "x";
+  write_file(dir.path() / "notes.txt", "x");
   EXPECT_EQ(names(list_tags(posix_storage(), dir.path())),
             (std::vector<std::string>{"global_step9", "global_step10", "global_step2"}));
   EXPECT_EQ(read_latest(posix_storage(), dir.path()), "global_step2");
@@ -42,27 +46,23 @@ TEST(CheckpointFolder, ResolvesFolderTagAndLatest) {
   EXPECT_EQ(resolve_checkpoint(storage, dir.path(), "global_step1").filename(), "global_step1");
   EXPECT_EQ(resolve_checkpoint(storage, dir.path() / "global_step1", {}).filename(),
             "global_step1");
-  EXPECT_NE(failure_and_hint([&] {
-              resolve_checkpoint(storage, dir.path(), "nope");
-            }).find("global_step1, global_step2"),
-            std::string::npos);
-  EXPECT_NE(failure_and_hint([&] {
-              resolve_checkpoint(storage, dir.path() / "gone", {});
-            }).find("no such folder"),
-            std::string::npos);
-  EXPECT_NE(failure_and_hint([&] {
-              resolve_checkpoint(storage, dir.path() / "global_step1", "global_step2");
-            }).find("has no tag"),
-            std::string::npos);
+  EXPECT_THAT(message_and_hint(error_of([&] { resolve_checkpoint(storage, dir.path(), "nope"); })),
+              HasSubstr("global_step1, global_step2"));
+  EXPECT_THAT(
+      message_and_hint(error_of([&] { resolve_checkpoint(storage, dir.path() / "gone", {}); })),
+      HasSubstr("no such folder"));
+  EXPECT_THAT(message_and_hint(error_of([&] {
+                resolve_checkpoint(storage, dir.path() / "global_step1", "global_step2");
+              })),
+              HasSubstr("has no tag"));
   std::filesystem::remove(dir.path() / "latest");
   EXPECT_EQ(resolve_checkpoint(storage, dir.path(), {}).filename(), "global_step2");
-  std::ofstream(dir.path() / "latest") << "gone\n";
-  EXPECT_NE(
-      failure_and_hint([&] { resolve_checkpoint(storage, dir.path(), {}); }).find("names \"gone\""),
-      std::string::npos);
-  std::ofstream(dir.path() / "latest") << "a/../../b";
-  EXPECT_NE(failure_and_hint([&] { resolve_checkpoint(storage, dir.path(), {}); }).find("latest"),
-            std::string::npos);
+  write_file(dir.path() / "latest", "gone\n");
+  EXPECT_THAT(message_and_hint(error_of([&] { resolve_checkpoint(storage, dir.path(), {}); })),
+              HasSubstr("names \"gone\""));
+  write_file(dir.path() / "latest", "a/../../b");
+  EXPECT_THAT(message_and_hint(error_of([&] { resolve_checkpoint(storage, dir.path(), {}); })),
+              HasSubstr("latest"));
 }
 
 TEST(Commit, ReplacesACheckpointOfTheSameTag) {
@@ -97,7 +97,8 @@ TEST(Prune, KeepsTheNewestAndWhatLatestNames) {
 TEST(Prune, DamagedCheckpointsDoNotCountAsComplete) {
   const test::TempDir dir;
   for (std::int64_t step = 1; step <= 2; ++step) test::write_example(dir.path(), at_step(step));
-  std::ofstream(dir.path() / "global_step2" / "manifest.json", std::ios::app) << " ";
+  const Path manifest = dir.path() / "global_step2" / "manifest.json";
+  write_file(manifest, read_file(manifest) + " ");
   std::filesystem::remove(dir.path() / "latest");
   EXPECT_TRUE(plan_prune(posix_storage(), dir.path(), 1).removed.empty())
       << "step 1 is the last complete one";

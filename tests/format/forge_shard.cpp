@@ -2,6 +2,7 @@
 
 #include "unishard/format/manifest.hpp"
 
+#include "make_checkpoint.hpp"
 #include "shard/chunk_geometry.hpp"
 #include "shard/tables.hpp"
 
@@ -19,12 +20,6 @@ auto row_bytes(Bytes& shard, const DataSetEntry& set, std::uint64_t chunk) {
 }
 
 }  // namespace
-
-void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit) {
-  Manifest manifest = read_manifest(posix_storage(), tag);
-  edit(manifest);
-  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
-}
 
 void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit) {
   edit_manifest(tag, [&](Manifest& manifest) {

@@ -9,8 +9,6 @@
 
 namespace unishard::test {
 
-void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit);
-
 /// `edit` receives the file's bytes and its entry in the manifest.
 void forge(const Path& tag, const std::function<void(std::string&, ShardEntry&)>& edit);
 

@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/shard_writer.hpp"
 
+#include "expect.hpp"
 #include "expect_whole.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
@@ -62,8 +63,8 @@ TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
                    test::example_bytes(catalog, fragment.tensor, kSpec.seed, fragment.range));
     }
     const ShardEntry entry = writer.finish();
-    const std::string now = read_text(posix_storage(), dir.path() / entry.file, 1 << 30);
-    const std::string then = read_text(posix_storage(), golden.folder() / expected.file, 1 << 30);
+    const std::string now = test::read_file(dir.path() / entry.file);
+    const std::string then = test::read_file(golden.folder() / expected.file);
     EXPECT_EQ(now.substr(0, 4096), then.substr(0, 4096)) << "user block";
     ASSERT_EQ(entry.data_sets.size(), expected.data_sets.size());
     EXPECT_EQ(now.substr(entry.index_offset, entry.index_rows * 96),

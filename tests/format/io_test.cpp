@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
+#include "expect.hpp"
 #include "storage/write_behind.hpp"
 #include "temp_dir.hpp"
 
@@ -12,8 +13,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -43,11 +42,6 @@ std::string random_bytes(std::size_t count, std::uint32_t seed) {
 
 std::span<const std::byte> part(const std::string& bytes, std::uint64_t begin, std::uint64_t end) {
   return std::as_bytes(std::span(bytes)).subspan(begin, end - begin);
-}
-
-std::string contents(const Path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// [0, bytes) cut at random places, in random order.
@@ -93,9 +87,9 @@ TEST_P(Io, PartsInAnyOrderFromSeveralThreadsBecomeTheFile) {
     }
   }
   file->sync();
-  EXPECT_TRUE(contents(path_) == bytes) << "after sync()";
+  EXPECT_TRUE(test::read_file(path_) == bytes) << "after sync()";
   file->close();
-  EXPECT_TRUE(contents(path_) == bytes);
+  EXPECT_TRUE(test::read_file(path_) == bytes);
 }
 
 TEST_P(Io, ReadsSeeWhatWasWrittenAndTheLastWriteCounts) {
@@ -117,12 +111,12 @@ TEST_P(Io, ReadsSeeWhatWasWrittenAndTheLastWriteCounts) {
     ASSERT_TRUE(out == bytes.substr(begin, out.size())) << "round " << round;
   }
   file->close();
-  EXPECT_TRUE(contents(path_) == bytes);
+  EXPECT_TRUE(test::read_file(path_) == bytes);
 }
 
 TEST_P(Io, AnyPartIsReadIntoMemoryOfAnyAlignment) {
   const std::string bytes = random_bytes(9 * kMiB + 77, 5);
-  std::ofstream(path_, std::ios::binary) << bytes;
+  test::write_file(path_, bytes);
   const auto file = posix_storage().open(path_);
   std::mt19937 random(6);
   std::vector<std::byte> memory(bytes.size() + 8192);
@@ -139,42 +133,33 @@ TEST_P(Io, AnyPartIsReadIntoMemoryOfAnyAlignment) {
 }
 
 TEST_P(Io, AFileThatEndsTooEarlyIsTruncated) {
-  std::ofstream(path_, std::ios::binary) << random_bytes(3 * kMiB + 5, 7);
+  test::write_file(path_, random_bytes(3 * kMiB + 5, 7));
   const auto file = posix_storage().open(path_);
   std::vector<std::byte> out(2 * kMiB);
   for (const std::uint64_t begin : {kMiB + 6, 3 * kMiB, 3 * kMiB + 5, 9 * kMiB}) {
-    try {
-      file->read_at(begin, out);
-      ADD_FAILURE() << begin;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::Corrupt);
-      EXPECT_NE(std::string(error.what()).find("ends at byte 3145733"), std::string::npos)
-          << error.what();
-    }
+    EXPECT_THAT(test::error_of([&] { file->read_at(begin, out); }),
+                test::Fails(ErrorCode::Corrupt, "ends at byte 3145733"))
+        << begin;
   }
 }
 
 TEST_P(Io, AnUpdatedFileKeepsItsOtherBytes) {
   std::string bytes = random_bytes(6 * kMiB, 8);
-  std::ofstream(path_, std::ios::binary) << bytes;
+  test::write_file(path_, bytes);
   {
     const auto file = posix_storage().open_for_update(path_);
     file->write_at(2 * kMiB - 3, part("abcdef", 0, 6));
     file->close();
   }
   bytes.replace(2 * kMiB - 3, 6, "abcdef");
-  EXPECT_TRUE(contents(path_) == bytes);
+  EXPECT_TRUE(test::read_file(path_) == bytes);
 }
 
 TEST_P(Io, SpaceIsRefusedBeforeAnythingIsWritten) {
   const auto file = posix_storage().create(path_);
-  try {
-    file->reserve(std::filesystem::space(dir_.path()).capacity + kMiB);
-    ADD_FAILURE() << "more than the disk has";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::NoSpace);
-    EXPECT_NE(std::string(error.what()).find(path_.string()), std::string::npos);
-  }
+  const std::uint64_t more_than_all = std::filesystem::space(dir_.path()).capacity + kMiB;
+  EXPECT_THAT(test::error_of([&] { file->reserve(more_than_all); }),
+              test::Fails(ErrorCode::NoSpace, path_.string()));
   EXPECT_EQ(file->size(), 0u);
 }
 

@@ -3,6 +3,7 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 
 #include <gtest/gtest.h>
@@ -73,15 +74,9 @@ void PrintTo(const Defect& defect, std::ostream* out) { *out << defect.name; }
 class ManifestDefect : public testing::TestWithParam<Defect> {};
 
 TEST_P(ManifestDefect, IsRefusedNamingTheField) {
-  try {
-    decode_manifest(edited(GetParam().damage), "dir/manifest.json");
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), GetParam().code);
-    EXPECT_NE(std::string(error.what()).find(GetParam().words), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("dir/manifest.json"), std::string::npos)
-        << error.what();
-  }
+  const std::string text = edited(GetParam().damage);
+  EXPECT_THAT(test::error_of([&] { decode_manifest(text, "dir/manifest.json"); }),
+              test::Fails(GetParam().code, {GetParam().words, "dir/manifest.json"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -2,7 +2,7 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
 
-#include "failure.hpp"
+#include "expect.hpp"
 #include "fault_storage.hpp"
 #include "make_checkpoint.hpp"
 #include "storage/posix_lock.hpp"
@@ -18,7 +18,6 @@
 #include <csignal>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -28,19 +27,16 @@ namespace unishard {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
+using test::Fails;
+using test::identity_of;
+using test::message_and_hint;
+using test::write_file;
+using testing::AllOf;
 using testing::HasSubstr;
 
 test::CheckpointSpec at_step(std::int64_t step) {
   return {.world_size = 2, .step = step, .tag = "global_step" + std::to_string(step)};
-}
-
-std::string identity_of(const Path& tag_folder) {
-  return identity(CheckpointReader(posix_storage(), tag_folder).catalog()).value();
-}
-
-void put(const Path& path, std::string_view text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << text;
 }
 
 std::vector<std::string> names_in(const Path& folder) {
@@ -61,16 +57,15 @@ class Folder : public testing::Test {
 using Replacing = Folder;
 
 TEST_F(Replacing, AFolderOfAnotherProgramIsNeverReplaced) {
-  put(root() / "global_step2/mp_rank_00_model_states.pt", "deepspeed");
-  const std::string error =
-      failure_and_hint([&] { test::write_example(root(), at_step(2), storage); });
-  EXPECT_THAT(error, HasSubstr("global_step2 is there already and is not a UniShard checkpoint"));
+  write_file(root() / "global_step2/mp_rank_00_model_states.pt", "deepspeed");
+  EXPECT_THAT(message_and_hint(error_of([&] { test::write_example(root(), at_step(2), storage); })),
+              HasSubstr("global_step2 is there already and is not a UniShard checkpoint"));
   EXPECT_EQ(names_in(root() / "global_step2"),
             std::vector<std::string>{"mp_rank_00_model_states.pt"});
 }
 
 TEST_F(Replacing, AFileOrALinkOrAnEmptyFolderOfThatNameStays) {
-  put(root() / "global_step1", "a file");
+  write_file(root() / "global_step1", "a file");
   fs::create_directory(root() / "global_step2");
   test::write_example(root() / "elsewhere", at_step(3), storage);
   fs::create_directory_symlink(root() / "elsewhere/global_step3", root() / "global_step3");
@@ -78,8 +73,8 @@ TEST_F(Replacing, AFileOrALinkOrAnEmptyFolderOfThatNameStays) {
   for (const std::int64_t step : {1, 2, 3}) {
     test::CheckpointSpec spec = at_step(step);
     spec.seed = 2;
-    EXPECT_EQ(error_of([&] { test::write_example(root(), spec, storage); }).code(),
-              ErrorCode::AlreadyExists)
+    EXPECT_THAT(error_of([&] { test::write_example(root(), spec, storage); }),
+                Fails(ErrorCode::AlreadyExists))
         << step;
   }
   EXPECT_TRUE(fs::is_regular_file(root() / "global_step1"));
@@ -90,24 +85,24 @@ TEST_F(Replacing, AFileOrALinkOrAnEmptyFolderOfThatNameStays) {
 TEST_F(Replacing, AFolderWhoseManifestIsLostKeepsItsShards) {
   test::write_example(root(), at_step(2), storage);
   fs::remove(root() / "global_step2/manifest.json");
-  EXPECT_EQ(error_of([&] { test::write_example(root(), at_step(2), storage); }).code(),
-            ErrorCode::AlreadyExists);
+  EXPECT_THAT(error_of([&] { test::write_example(root(), at_step(2), storage); }),
+              Fails(ErrorCode::AlreadyExists));
   EXPECT_EQ(names_in(root() / "global_step2").size(), 2u);
 }
 
 TEST_F(Replacing, WhatAppearsJustBeforePublishingStays) {
   CommitOptions options;
   options.on_step = [&](CommitStep step) {
-    if (step == CommitStep::PublishTag) put(root() / "global_step2/notes.txt", "mine");
+    if (step == CommitStep::PublishTag) write_file(root() / "global_step2/notes.txt", "mine");
   };
-  EXPECT_EQ(error_of([&] { test::write_example(root(), at_step(2), storage, options); }).code(),
-            ErrorCode::AlreadyExists);
+  EXPECT_THAT(error_of([&] { test::write_example(root(), at_step(2), storage, options); }),
+              Fails(ErrorCode::AlreadyExists));
   EXPECT_EQ(names_in(root()), std::vector<std::string>{"global_step2"});
 }
 
 TEST_F(Replacing, ForeignFilesInAReplacedCheckpointAreKept) {
   test::write_example(root(), at_step(2), storage);
-  put(root() / "global_step2/notes.txt", "mine");
+  write_file(root() / "global_step2/notes.txt", "mine");
   std::vector<std::string> warnings;
   CommitOptions options;
   options.warn = [&](const std::string& text) { warnings.push_back(text); };
@@ -123,13 +118,13 @@ TEST_F(Replacing, ForeignFilesInAReplacedCheckpointAreKept) {
 }
 
 TEST_F(Replacing, LatestOfAnotherProgramIsNotMoved) {
-  put(root() / "global_step4/mp_rank_00_model_states.pt", "deepspeed");
-  put(root() / "latest", "global_step4");
-  EXPECT_THAT(failure_and_hint([&] { test::write_example(root(), at_step(5), storage); }),
+  write_file(root() / "global_step4/mp_rank_00_model_states.pt", "deepspeed");
+  write_file(root() / "latest", "global_step4");
+  EXPECT_THAT(message_and_hint(error_of([&] { test::write_example(root(), at_step(5), storage); })),
               HasSubstr("which is not a UniShard checkpoint"));
   fs::remove(root() / "latest");
   fs::create_directory(root() / "latest");
-  EXPECT_NE(failure_and_hint([&] { test::write_example(root(), at_step(5), storage); }), "");
+  error_of([&] { test::write_example(root(), at_step(5), storage); });
   EXPECT_FALSE(fs::exists(root() / "global_step5"));
 }
 
@@ -142,7 +137,7 @@ class OtherWriter {
     child_ = ::fork();
     if (child_ == 0) {
       const SaveTransaction save(posix_storage(), folder, tag, new_save_id());
-      put(save.staging() / "shard-00000-of-00001.h5", "half a shard");
+      write_file(save.staging() / "shard-00000-of-00001.h5", "half a shard");
       if (::write(ready[1], "x", 1) != 1) ::_exit(1);
       for (;;) ::pause();
     }
@@ -169,10 +164,10 @@ TEST_F(TwoWriters, TheSecondFailsNamingTheFirstAndTouchesNothing) {
   test::write_example(root(), at_step(1), storage);
   OtherWriter other(root(), "global_step2");
   const std::vector<std::string> before = names_in(root());
-  const std::string error = failure_and_hint([&] { test::write_example(root(), at_step(2)); });
-  EXPECT_THAT(error, HasSubstr("global_step2 is being written by process " +
-                               std::to_string(other.process())));
-  EXPECT_THAT(error, HasSubstr(" since 20"));
+  EXPECT_THAT(message_and_hint(error_of([&] { test::write_example(root(), at_step(2)); })),
+              AllOf(HasSubstr("global_step2 is being written by process " +
+                              std::to_string(other.process())),
+                    HasSubstr(" since 20")));
   EXPECT_EQ(names_in(root()), before);
   test::write_example(root(), at_step(3), storage);  // another tag is another output
 }
@@ -213,7 +208,7 @@ TEST_F(TwoWriters, AWriterWhoseLockWasTakenOverPublishesNothing) {
   SaveTransaction save(storage, root(), "global_step2", new_save_id());
   fs::remove(root() / lock_name("global_step2"));
   const SaveTransaction other(storage, root(), "global_step2", new_save_id());
-  EXPECT_EQ(error_of([&] { save.publish(); }).code(), ErrorCode::Busy);
+  EXPECT_THAT(error_of([&] { save.publish(); }), Fails(ErrorCode::Busy));
   EXPECT_FALSE(fs::exists(root() / "global_step2"));
 }
 
@@ -237,8 +232,8 @@ TEST_F(TwoWriters, ALatestThatCannotBeWrittenPublishesNothing) {
   // The first call that publishing makes locks `latest`, the second writes beside it.
   for (const std::uint64_t call : {1u, 2u}) {
     test::FaultStorage failing(test::Fault::FailOnce, before_publishing + call, ENOSPC);
-    EXPECT_EQ(error_of([&] { test::write_example(root() / "b", at_step(1), failing); }).code(),
-              ErrorCode::NoSpace);
+    EXPECT_THAT(error_of([&] { test::write_example(root() / "b", at_step(1), failing); }),
+                Fails(ErrorCode::NoSpace));
     EXPECT_FALSE(fs::exists(root() / "b/global_step1"));
   }
 }
@@ -251,8 +246,8 @@ TEST_F(TwoWriters, AFolderThatIsMovedDuringASaveIsNoDamage) {
     if (step == CommitStep::SyncShard && fs::exists(root() / "run"))
       fs::rename(root() / "run", root() / "moved");
   };
-  EXPECT_EQ(error_of([&] { test::write_example(root() / "run", spec, storage, options); }).code(),
-            ErrorCode::Io);
+  EXPECT_THAT(error_of([&] { test::write_example(root() / "run", spec, storage, options); }),
+              Fails(ErrorCode::Io));
 }
 
 TEST_F(TwoWriters, ManyAtOnceLeaveExactlyOneCheckpoint) {
@@ -292,7 +287,7 @@ using Locks = Folder;
 
 /// As the owner on another host leaves it, whose flock() does not reach this one.
 void put_foreign_lock(const Path& file) {
-  put(file, std::string(32, 'a') + "\nanother kernel's boot\nprocess 7 (train) on far\n");
+  write_file(file, std::string(32, 'a') + "\nanother kernel's boot\nprocess 7 (train) on far\n");
 }
 
 TEST_F(Locks, AnOwnerOnAnotherHostThatShowsLifeIsRespected) {
@@ -349,7 +344,8 @@ TEST_F(Locks, ALockThatIsOlderThanThisBootIsTakenOver) {
   const Path file = root() / ".out.lock";
   std::array<char, 256> host{};
   ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
-  put(file, std::string(32, 'a') + "\nanother boot\nprocess 7 (train)\n" + host.data() + "\n");
+  write_file(file,
+             std::string(32, 'a') + "\nanother boot\nprocess 7 (train)\n" + host.data() + "\n");
   fs::last_write_time(file,
                       fs::file_time_type::clock::now() - std::chrono::seconds(up.tv_sec + 60));
   EXPECT_NE(storage.try_lock(file, "me").lock, nullptr);
@@ -368,12 +364,12 @@ TEST_F(Locks, TheFileGoesWithTheLockAndALostLockLeavesTheNewOwnersFile) {
 }
 
 TEST_F(Locks, AFileOfSomebodyElseStays) {
-  put(root() / ".out.lock", "my notes\n");
-  EXPECT_THAT(failure([&] { storage.try_lock(root() / ".out.lock", "me"); }),
+  write_file(root() / ".out.lock", "my notes\n");
+  EXPECT_THAT(error_of([&] { storage.try_lock(root() / ".out.lock", "me"); }).what(),
               HasSubstr("is not a lock file that UniShard made"));
   EXPECT_EQ(read_text(storage, root() / ".out.lock", 100), "my notes\n");
   for (const std::string& torn : {std::string("abc1"), std::string(90, '\0')}) {
-    put(root() / ".torn.lock", torn);
+    write_file(root() / ".torn.lock", torn);
     fs::last_write_time(root() / ".torn.lock",
                         fs::file_time_type::clock::now() - std::chrono::hours(7));
     EXPECT_NE(storage.try_lock(root() / ".torn.lock", "me").lock, nullptr);
@@ -381,17 +377,17 @@ TEST_F(Locks, AFileOfSomebodyElseStays) {
 }
 
 TEST_F(Locks, AFileWithAnotherNameStays) {
-  put(root() / "user.txt", "");
+  write_file(root() / "user.txt", "");
   fs::create_hard_link(root() / "user.txt", root() / ".out.lock");
-  EXPECT_THAT(failure([&] { storage.try_lock(root() / ".out.lock", "me"); }),
+  EXPECT_THAT(error_of([&] { storage.try_lock(root() / ".out.lock", "me"); }).what(),
               HasSubstr("is not a lock file that UniShard made"));
   EXPECT_EQ(fs::file_size(root() / "user.txt"), 0u);
 }
 
 TEST_F(Locks, ALinkIsNotFollowed) {
-  put(root() / "secret", "untouched");
+  write_file(root() / "secret", "untouched");
   fs::create_symlink(root() / "secret", root() / ".out.lock");
-  EXPECT_NE(failure([&] { storage.try_lock(root() / ".out.lock", "me"); }), "no failure");
+  error_of([&] { storage.try_lock(root() / ".out.lock", "me"); });
   EXPECT_EQ(read_text(storage, root() / "secret", 100), "untouched");
 }
 
@@ -418,7 +414,7 @@ TEST_F(Retention, ATruncatedOrMixedShardIsNotCounted) {
 
 TEST_F(Retention, ACheckpointWithForeignFilesIsKeptAndFailsNoSave) {
   test::write_example(root(), at_step(1), storage);
-  put(root() / "global_step1/notes.txt", "mine");
+  write_file(root() / "global_step1/notes.txt", "mine");
   std::vector<std::string> warnings;
   CommitOptions options;
   options.keep_last = 1;
@@ -433,7 +429,7 @@ TEST_F(Retention, ACheckpointWithForeignFilesIsKeptAndFailsNoSave) {
 
 TEST_F(Retention, FilesThatNfsKeepsForReadersDelayARemovalAndNothingElse) {
   test::write_example(root(), at_step(1), storage);
-  put(root() / "global_step1/.nfs000000000001", "open elsewhere");
+  write_file(root() / "global_step1/.nfs000000000001", "open elsewhere");
   CommitOptions options;
   options.keep_last = 1;
   EXPECT_NO_THROW(test::write_example(root(), at_step(2), storage, options));
@@ -482,9 +478,7 @@ TEST_F(Retention, ShardsWithoutAManifestAreKeptWithANote) {
 
 /// Says when a checkpoint was committed.
 void set_commit_time(const Path& tag, std::int64_t unix_seconds) {
-  Manifest manifest = read_manifest(posix_storage(), tag);
-  manifest.saved_unix_seconds = unix_seconds;
-  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
+  test::edit_manifest(tag, [&](Manifest& m) { m.saved_unix_seconds = unix_seconds; });
 }
 
 TEST_F(Retention, ARunThatWentBackKeepsWhatItSavedLast) {
@@ -540,11 +534,10 @@ TEST_F(Retention, SavesWithinOneSecondKeepTheirOrder) {
 TEST_F(Retention, CheckpointsWithoutANumberAreOlder) {
   for (const std::int64_t step : {1, 2}) {
     test::write_example(root(), at_step(step), storage);
-    const Path tag = root() / ("global_step" + std::to_string(step));
-    Manifest manifest = read_manifest(storage, tag);
-    manifest.commit_number = 0;  // as in a checkpoint that another program wrote
-    manifest.saved_unix_seconds = 9'000'000'000 - step;
-    replace_text(storage, tag / kManifestFile, encode_manifest(manifest));
+    test::edit_manifest(root() / ("global_step" + std::to_string(step)), [&](Manifest& manifest) {
+      manifest.commit_number = 0;  // as in a checkpoint that another program wrote
+      manifest.saved_unix_seconds = 9'000'000'000 - step;
+    });
   }
   test::write_example(root(), at_step(3), storage);
   const std::vector<TagEntry> tags = list_tags(storage, root());

@@ -3,7 +3,7 @@
 #include "unishard/format/shard_reader.hpp"
 #include "unishard/format/shard_writer.hpp"
 
-#include "failure.hpp"
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
@@ -17,6 +17,8 @@
 
 namespace unishard {
 namespace {
+
+using testing::HasSubstr;
 
 const std::string kId = "00112233445566778899aabbccddeeff";
 
@@ -109,17 +111,15 @@ TEST(ShardWriter, RefusesMissingAndRepeatedElements) {
   ShardWriter writer(posix_storage(), dir.path() / "s.h5", kId, catalog, 0, plan_shard(catalog, 0));
   const auto bytes = test::example_bytes(catalog, 0, 1, {0, 100});
   writer.write(0, {0, 100}, bytes);
-  EXPECT_NE(failure([&] {
-              writer.finish();
-            }).find("wte.weight [fp32]: elements 100 to 2048 were not written"),
-            std::string::npos);
+  EXPECT_THAT(test::error_of([&] { writer.finish(); }).what(),
+              HasSubstr("wte.weight [fp32]: elements 100 to 2048 were not written"));
   writer.write(0, {0, 100}, bytes);
-  EXPECT_NE(failure([&] { writer.finish(); }).find("elements 0 to 100 were written twice"),
-            std::string::npos);
-  EXPECT_NE(failure([&] {
-              writer.write(0, {0, 9999}, bytes);
-            }).find("are not a part of the fragment"),
-            std::string::npos);
+  EXPECT_THAT(test::error_of([&] { writer.finish(); }).what(),
+              HasSubstr("elements 0 to 100 were written twice"));
+  EXPECT_THAT(test::error_of([&] {
+                writer.write(0, {0, 9999}, bytes);
+              }).what(),
+              HasSubstr("are not a part of the fragment"));
 }
 
 TEST(ShardWriter, SameStateGivesTheSameBytes) {
@@ -134,7 +134,7 @@ TEST(ShardWriter, SameStateGivesTheSameBytes) {
                    test::example_bytes(catalog, fragment.tensor, 1, fragment.range));
     }
     writer.finish();
-    files.push_back(read_text(posix_storage(), dir.path() / name, 1 << 30));
+    files.push_back(test::read_file(dir.path() / name));
   }
   EXPECT_TRUE(files[0] == files[1]);
 }
@@ -187,10 +187,8 @@ TEST(ShardEntry, SurvivesJson) {
   EXPECT_EQ(shard_entry_from_json(to_json(entry), "x"), entry);
   Json escape = to_json(entry);
   escape["file"] = "../evil.h5";
-  EXPECT_NE(failure([&] {
-              shard_entry_from_json(escape, "m");
-            }).find("m.file: \"../evil.h5\" is not a plain file name"),
-            std::string::npos);
+  EXPECT_THAT(test::error_of([&] { shard_entry_from_json(escape, "m"); }).what(),
+              HasSubstr("m.file: \"../evil.h5\" is not a plain file name"));
 }
 
 }  // namespace

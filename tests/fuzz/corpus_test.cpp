@@ -1,11 +1,11 @@
 // Runs the fuzz targets on the inputs in tests/fuzz/corpus and on mutations of them, with the
 // compiler and the checks of the ordinary build. A finding ends the program.
+#include "expect.hpp"
 #include "mutators.hpp"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
@@ -51,9 +51,7 @@ TEST_P(FuzzCorpus, EveryInputIsReadOrRefused) {
   constexpr unsigned kMutations = 100;
   const std::filesystem::path path =
       std::filesystem::path(UNISHARD_TEST_DATA) / "fuzz/corpus" / (GetParam().name + ".zip");
-  std::ifstream file(path, std::ios::binary);
-  const std::string zip{std::istreambuf_iterator<char>(file), {}};
-  const unishard::fuzz::ZipFiles inputs = unishard::fuzz::files_of(zip);
+  const unishard::fuzz::ZipFiles inputs = unishard::fuzz::files_of(unishard::test::read_file(path));
   ASSERT_FALSE(inputs.empty()) << path;
   random_bits().seed(1);
   for (const auto& [name, bytes] : inputs) {

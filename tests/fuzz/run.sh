@@ -54,6 +54,7 @@ seed_folders() {  # seed_folders TARGET FILE: every fixture that has FILE, as a 
   python3 - "$fixtures" "$seeds/$1" "$2" <<'P'
 import pathlib, sys, zipfile
 fixtures, seeds, file = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
+seeds.mkdir(parents=True, exist_ok=True)
 for folder in fixtures.glob("*/*/checkpoint"):
     if not any(folder.rglob(file)):
         continue

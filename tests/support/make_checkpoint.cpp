@@ -1,5 +1,6 @@
 #include "make_checkpoint.hpp"
 
+#include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/shard_base.hpp"
@@ -153,6 +154,17 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
   save.complete(catalog, std::move(shards));
   save.publish();
   return folder / spec.tag;
+}
+
+std::string identity_of(const Path& folder, const std::optional<std::string>& tag) {
+  const CheckpointReader reader(posix_storage(), resolve_checkpoint(posix_storage(), folder, tag));
+  return identity(reader.catalog()).value();
+}
+
+void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit) {
+  Manifest manifest = read_manifest(posix_storage(), tag);
+  edit(manifest);
+  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
 }
 
 }  // namespace unishard::test

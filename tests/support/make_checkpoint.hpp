@@ -5,9 +5,11 @@
 // the same state.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/commit.hpp"
+#include "unishard/format/manifest.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,5 +45,12 @@ std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
 /// Saves the checkpoint with SaveTransaction and ShardWriter; returns the tag's folder.
 Path write_example(const Path& folder, const CheckpointSpec& spec = {},
                    Storage& storage = posix_storage(), CommitOptions options = {});
+
+/// Returns the identity of the checkpoint that a reader of `folder` gets: `tag`, or the one that
+/// `folder` names or is.
+std::string identity_of(const Path& folder, const std::optional<std::string>& tag = {});
+
+/// Rewrites the manifest of a tag's folder with its checksum made right, as an attacker would.
+void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit);
 
 }  // namespace unishard::test

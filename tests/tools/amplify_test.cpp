@@ -2,6 +2,7 @@
 // The corpus is made here, so that nothing of it lies in the repository.
 #include "unishard/format/manifest.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -13,7 +14,6 @@
 #include <zlib.h>
 
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <utility>
 
@@ -36,11 +36,6 @@ std::string repeat(std::string_view text, std::size_t count) {
   out.reserve(text.size() * count);
   for (std::size_t i = 0; i < count; ++i) out += text;
   return out;
-}
-
-void write_file(const Path& path, std::string_view bytes) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 // --- pickles, by hand: no honest writer makes these ---
@@ -132,12 +127,6 @@ std::string long_path(std::size_t depth) {
 }
 
 // --- folders of ours, whose manifest claims what it likes ---
-void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit) {
-  Manifest manifest = read_manifest(posix_storage(), tag);
-  edit(manifest);
-  replace_text(posix_storage(), tag / kManifestFile, encode_manifest(manifest));
-}
-
 /// All shards get a hole of `bytes` at their end.
 void add_holes(const Path& tag, Manifest& manifest, std::uint64_t bytes) {
   for (ShardEntry& entry : manifest.shards) {

@@ -2,16 +2,15 @@
 #include "unishard/converters/registry.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <csignal>
-#include <fstream>
 
 namespace unishard::test {
 namespace {
@@ -34,9 +33,7 @@ class Command : public testing::Test {
       path = tag_ / entry.file;
       offset = entry.data_sets.at(0).offset;
     }
-    std::fstream shard(path, std::ios::binary | std::ios::in | std::ios::out);
-    shard.seekp(static_cast<std::streamoff>(offset));
-    shard << "damage";
+    overwrite(path, offset, "damage");
   }
 
   const TempDir temp_;
@@ -45,11 +42,38 @@ class Command : public testing::Test {
   std::filesystem::path tag_;
 };
 
+TEST_F(Command, AnOutputsSuffixIsThatOfItsFormat) {
+  const auto refusal = [&](const std::string& verb, const std::string& name,
+                           const std::vector<std::string>& more) {
+    std::vector<std::string> words = {verb, in_, temp_.path() / name};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult done = unishard(words);
+    EXPECT_EQ(done.status, 2) << name;
+    EXPECT_FALSE(std::filesystem::exists(temp_.path() / name)) << name;
+    return done.err;
+  };
+  EXPECT_TRUE(holds(refusal("convert", "x.pt", {"--to", "safetensors"}), "pass --to torch"));
+  EXPECT_TRUE(holds(refusal("convert", "x.safetensors", {"--to", "dcp"}), "a safetensors file"));
+  EXPECT_TRUE(holds(refusal("reshard", "x.bin", {"-w", "3"}), "a torch file"));
+  EXPECT_TRUE(holds(refusal("zero_to_fp32", "x.gguf", {}), ".gguf files cannot be written"));
+}
+
 TEST(CommandUsage, HelpVersionAndErrors) {
   EXPECT_EQ(unishard({"--version"}).status, 0);
   EXPECT_TRUE(holds(unishard({"--version"}).out, "format 1"));
   EXPECT_EQ(unishard({}).status, 2);
-  EXPECT_EQ(unishard({"frobnicate"}).status, 2);
+  const ProcessResult none = unishard({"frobnicate"});
+  EXPECT_EQ(none.status, 2);
+  EXPECT_TRUE(holds(none.err, "there is no verb \"frobnicate\"")) << none.err;
+  EXPECT_FALSE(holds(none.err, "do you mean")) << none.err;
+  for (const auto& [typed, meant] :
+       {std::pair{"inspec", "inspect"}, {"verfiy", "verify"}, {"zero", "zero_to_fp32"}}) {
+    EXPECT_TRUE(holds(unishard({typed}).err, std::string("do you mean ") + meant + "?")) << typed;
+  }
+  EXPECT_EQ(unishard({"help"}).out, unishard({"--help"}).out);
+  EXPECT_EQ(unishard({"help", "diff"}).out, unishard({"diff", "--help"}).out);
+  for (const char* version : {"version", "-v"})
+    EXPECT_EQ(unishard({version}).out, unishard({"--version"}).out);
   for (const char* verb : {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "prune",
                            "launch", "env", "completion"}) {
     const ProcessResult help = unishard({verb, "--help"});
@@ -63,7 +87,7 @@ TEST(CommandUsage, HelpVersionAndErrors) {
 }
 
 TEST_F(Command, EnvAndCompletion) {
-  EXPECT_TRUE(nlohmann::json::parse(unishard({"env", "--json"}).out).contains("hdf5"));
+  EXPECT_TRUE(report_of({"env"}).contains("hdf5"));
   const ProcessResult bash = unishard({"completion", "bash"});
   EXPECT_TRUE(holds(bash.out, "--keep-last"));
   EXPECT_TRUE(holds(bash.out, "verify) words='--help "));
@@ -71,7 +95,7 @@ TEST_F(Command, EnvAndCompletion) {
   EXPECT_TRUE(holds(unishard({"completion", "zsh"}).out, "#compdef unishard"));
   const ProcessResult fish = unishard({"completion", "fish"});
   EXPECT_TRUE(holds(fish.out, "-l keep-last"));
-  std::ofstream(temp_.path() / "unishard.fish") << fish.out;
+  write_file(temp_.path() / "unishard.fish", fish.out);
   if (run({"sh", "-c", "command -v fish"}).status == 0) {
     const ProcessResult parsed = run({"fish", "--no-execute", temp_.path() / "unishard.fish"});
     EXPECT_EQ(parsed.status, 0) << parsed.err;
@@ -88,7 +112,7 @@ TEST_F(Command, TheManualPageShowsEveryVerbWithoutWarnings) {
     EXPECT_TRUE(holds(help, verb)) << verb;
     EXPECT_TRUE(holds(page.out, fmt::format(".SS {}\n", verb))) << verb;
   }
-  std::ofstream(temp_.path() / "unishard.1") << page.out;
+  write_file(temp_.path() / "unishard.1", page.out);
   if (run({"sh", "-c", "command -v groff"}).status != 0) GTEST_SKIP() << "groff is not installed";
   const ProcessResult shown = run({"groff", "-man", "-Tutf8", "-ww", temp_.path() / "unishard.1"});
   EXPECT_EQ(shown.status, 0);
@@ -128,7 +152,7 @@ TEST_F(Command, WhatDeepSpeedCannotHoldIsANoteAndNoDifference) {
 
 TEST_F(Command, ExitStatusesTellTheKindOfFailure) {
   EXPECT_EQ(unishard({"inspect", temp_.path() / "missing"}).status, 3);
-  std::ofstream(temp_.path() / "bad.safetensors") << "garbage!garbage";
+  write_file(temp_.path() / "bad.safetensors", "garbage!garbage");
   EXPECT_EQ(unishard({"inspect", temp_.path() / "bad.safetensors"}).status, 4);
   EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "0"}).status, 2);
   EXPECT_EQ(unishard({"verify", in_, "--memory-limit", "nonsense"}).status, 2);
@@ -136,16 +160,14 @@ TEST_F(Command, ExitStatusesTellTheKindOfFailure) {
 }
 
 TEST_F(Command, InspectTakesTheFolderAndTheTag) {
-  const auto by_folder = nlohmann::json::parse(unishard({"inspect", in_, "--json"}).out);
-  const auto by_tag = nlohmann::json::parse(unishard({"inspect", tag_, "--json", "--layout"}).out);
+  const auto by_folder = report_of({"inspect", in_});
+  const auto by_tag = report_of({"inspect", tag_, "--layout"});
   EXPECT_EQ(by_folder.at("identity"), by_tag.at("identity"));
   EXPECT_EQ(by_folder.at("format"), "native");
   const std::string slash = tag_.string() + "/";
-  const auto by_slash =
-      nlohmann::json::parse(unishard({"inspect", slash, "-t", "global_step7", "--json"}).out);
+  const auto by_slash = report_of({"inspect", slash, "-t", "global_step7"});
   EXPECT_EQ(by_slash.at("tags"), by_folder.at("tags"));
-  EXPECT_EQ(nlohmann::json::parse(unishard({"verify", slash, "--json"}).out).at("notes").size(),
-            0u);
+  EXPECT_EQ(report_of({"verify", slash}).at("notes").size(), 0u);
   EXPECT_EQ(unishard({"diff", slash, in_ + "/"}).status, 0);
   EXPECT_TRUE(holds(unishard({"inspect", in_, "--stats"}).out, "wte.weight"));
   EXPECT_TRUE(holds(unishard({"inspect", in_, "--tags"}).out, "* global_step7") ||
@@ -157,24 +179,20 @@ TEST_F(Command, InspectListsTagsWhereLatestNamesNone) {
   const test::TempDir temp;
   std::filesystem::copy(in_, temp.path() / "run", std::filesystem::copy_options::recursive);
   const std::string run = temp.path() / "run";
-  std::ofstream(temp.path() / "run/latest") << "global_step9";
+  write_file(temp.path() / "run/latest", "global_step9");
   const ProcessResult listed = unishard({"inspect", run, "--tags"});
   EXPECT_EQ(listed.status, 0) << listed.err;
   EXPECT_TRUE(holds(listed.out, "global_step7")) << listed.out;
   EXPECT_TRUE(holds(listed.err, "names \"global_step9\", and there is no checkpoint"))
       << listed.err;
-  const auto json = [&](int status) {
-    const ProcessResult result = unishard({"inspect", run, "--tags", "--json"});
-    EXPECT_EQ(result.status, status) << result.err;
-    return nlohmann::json::parse(result.out);
-  };
+  const auto json = [&](int status) { return report_of({"inspect", run, "--tags"}, status); };
   EXPECT_EQ(json(0).at("tags").at(0).at("tag"), "global_step7");
   EXPECT_EQ(json(0).at("latest"), "global_step9");
   EXPECT_TRUE(holds(json(0).at("latest_problem"), "no checkpoint of that name"));
-  std::ofstream(temp.path() / "run/latest") << "../x";
+  write_file(temp.path() / "run/latest", "../x");
   EXPECT_TRUE(json(0).at("latest").is_null());
   EXPECT_TRUE(holds(json(0).at("latest_problem"), "run/latest"));
-  std::ofstream(temp.path() / "run/latest") << "global_step7";
+  write_file(temp.path() / "run/latest", "global_step7");
   EXPECT_TRUE(json(0).at("latest_problem").is_null());
   EXPECT_EQ(json(0).at("tag"), "global_step7");
 }
@@ -199,7 +217,7 @@ TEST_F(Command, ZeroToFp32WritesAFileAndAFolder) {
   EXPECT_EQ(sharded.status, 0) << sharded.err;
   EXPECT_TRUE(
       std::filesystem::exists(std::filesystem::path(out_) / "model.safetensors.index.json"));
-  const auto inspected = nlohmann::json::parse(unishard({"inspect", out_, "--json"}).out);
+  const auto inspected = report_of({"inspect", out_});
   EXPECT_EQ(inspected.at("producer").at("metadata").at("format"), "pt");
   EXPECT_EQ(inspected.at("aliases").at("lm_head.weight"), "wte.weight");
 }
@@ -209,14 +227,14 @@ TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
   const ProcessResult result = run({UNISHARD_BIN "/zero_to_fp32", in_, file, "--max-shard-size",
                                     "1GB", "--dtype", "bf16", "--json"});
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(nlohmann::json::parse(result.out).at("output"), file);
+  EXPECT_EQ(Json::parse(result.out).at("output"), file);
   const std::string bin = temp_.path() / "pytorch_model.bin";
   EXPECT_EQ(unishard({"zero_to_fp32", in_, bin}).status, 0);
   EXPECT_EQ(unishard({"diff", in_, bin, "--states", "fp32,weights"}).status, 0);
   for (const std::string name : {"m.h5", "m.hdf5"}) {
     const std::string h5 = temp_.path() / name;
     EXPECT_EQ(unishard({"zero_to_fp32", in_, h5}).status, 0);
-    EXPECT_EQ(nlohmann::json::parse(unishard({"inspect", h5, "--json"}).out).at("format"), "hdf5");
+    EXPECT_EQ(report_of({"inspect", h5}).at("format"), "hdf5");
     EXPECT_EQ(unishard({"diff", in_, h5}).status, 0);
     const ProcessResult verified = unishard({"verify", h5, "--deep"});
     EXPECT_EQ(verified.status, 0);
@@ -226,10 +244,7 @@ TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
 }
 
 TEST_F(Command, ConvertGoesToDeepSpeedAndBack) {
-  const ProcessResult done =
-      unishard({"convert", in_, out_, "--to", "deepspeed", "-w", "4", "-s", "1", "--json"});
-  ASSERT_EQ(done.status, 0) << done.err;
-  const auto report = nlohmann::json::parse(done.out);
+  const Json report = report_of({"convert", in_, out_, "--to", "deepspeed", "-w", "4", "-s", "1"});
   EXPECT_EQ(report.at("world_size"), 4);
   EXPECT_TRUE(report.at("different").empty());
   EXPECT_EQ(unishard({"diff", in_, out_}).status, 0);
@@ -237,7 +252,7 @@ TEST_F(Command, ConvertGoesToDeepSpeedAndBack) {
   const std::string resharded = temp_.path() / "resharded";
   EXPECT_EQ(unishard({"reshard", out_, resharded, "-w", "2", "-s", "3"}).status, 0);
   EXPECT_EQ(unishard({"diff", out_, resharded}).status, 0);
-  EXPECT_EQ(nlohmann::json::parse(unishard({"inspect", resharded, "--json"}).out).at("stage"), 3);
+  EXPECT_EQ(report_of({"inspect", resharded}).at("stage"), 3);
   EXPECT_EQ(unishard({"convert", in_, out_, "--to", "deepspeed"}).status, 3) << "is there";
 }
 
@@ -269,14 +284,11 @@ TEST_F(Command, CompressedCheckpointsAreWrittenReadAndNamed) {
   EXPECT_TRUE(holds(done.out, "equal: ")) << done.out;
   EXPECT_EQ(unishard({"verify", out_, "--deep"}).status, 0);
   EXPECT_TRUE(holds(unishard({"inspect", out_}).out, "compressed   zstd, "));
-  EXPECT_EQ(nlohmann::json::parse(unishard({"inspect", out_, "--json"}).out).at("compression"),
-            "zstd");
+  EXPECT_EQ(report_of({"inspect", out_}).at("compression"), "zstd");
   const std::string plain = temp_.path() / "plain";
   EXPECT_EQ(unishard({"convert", out_, plain, "--to", "native", "--compress", "none"}).status, 0);
   EXPECT_EQ(unishard({"diff", in_, plain}).status, 0);
-  EXPECT_TRUE(nlohmann::json::parse(unishard({"inspect", plain, "--json"}).out)
-                  .at("compression")
-                  .is_null());
+  EXPECT_TRUE(report_of({"inspect", plain}).at("compression").is_null());
 }
 
 TEST_F(Command, SharedCheckpointsAreShownCheckedAndConverted) {
@@ -289,7 +301,7 @@ TEST_F(Command, SharedCheckpointsAreShownCheckedAndConverted) {
   EXPECT_TRUE(holds(text, "shared       ")) << text;
   EXPECT_TRUE(holds(text, "with earlier saves (3 files)")) << text;
   EXPECT_FALSE(holds(text, "compressed"));
-  const auto shards = nlohmann::json::parse(unishard({"inspect", in_, "--json"}).out).at("shards");
+  const auto shards = report_of({"inspect", in_}).at("shards");
   EXPECT_GT(shards.at(0).at("shared_bytes"), 0);
   const std::string base = shards.at(0).at("shared_with").at(0);
   EXPECT_TRUE(std::filesystem::exists(next / base));
@@ -367,9 +379,7 @@ TEST_F(Command, AnEmptyPathIsAWrongArgument) {
 
 TEST_F(Command, DiffFindsAnotherSeed) {
   write_example(out_, {.seed = 2, .bf16 = true});
-  const ProcessResult result = unishard({"diff", in_, out_, "--json"});
-  EXPECT_EQ(result.status, 1);
-  EXPECT_FALSE(nlohmann::json::parse(result.out).at("differences").empty());
+  EXPECT_FALSE(report_of({"diff", in_, out_}, 1).at("differences").empty());
   EXPECT_EQ(unishard({"diff", in_, out_, "--tolerance", "1e30"}).status, 0);
 }
 
@@ -398,9 +408,7 @@ TEST_F(Command, PruneKeepsTheNewest) {
   EXPECT_TRUE(holds(unishard({"prune", in_, "--keep-last", "2", "--dry-run"}).out,
                     "would remove global_step7"));
   EXPECT_TRUE(std::filesystem::exists(tag_));
-  const auto removed =
-      nlohmann::json::parse(unishard({"prune", in_, "--keep-last", "2", "--json"}).out)
-          .at("removed");
+  const auto removed = report_of({"prune", in_, "--keep-last", "2"}).at("removed");
   EXPECT_EQ(removed, (std::vector<std::string>{"global_step7", "global_step8"}));
   EXPECT_FALSE(std::filesystem::exists(tag_));
   EXPECT_EQ(unishard({"verify", in_, "--all"}).status, 0);

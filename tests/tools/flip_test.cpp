@@ -2,6 +2,7 @@
 // says where.
 #include "unishard/format/checkpoint_folder.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "workflows/verify/verify.hpp"
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 namespace unishard::tools {
@@ -33,18 +33,6 @@ std::vector<Target> files_below(const fs::path& root) {
     if (entry.is_regular_file()) files.push_back({entry.path(), total += entry.file_size()});
   }
   return files;
-}
-
-void write_byte(const fs::path& path, std::uint64_t offset, char value) {
-  std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekp(static_cast<std::streamoff>(offset));
-  stream.put(value);
-}
-
-char read_byte(const fs::path& path, std::uint64_t offset) {
-  std::ifstream stream(path, std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(offset));
-  return static_cast<char>(stream.get());
 }
 
 // Whether a finding is about this file: for payload it names tensors or, in padding, the byte
@@ -78,10 +66,10 @@ TEST(VerifyDeep, ReportsTenThousandFlippedBitsWithTheirFile) {
       offset = at - (file == 0 ? 0 : files[file - 1].end);
     }
     const fs::path& path = files[file].path;
-    const char before = read_byte(path, offset);
-    write_byte(path, offset, static_cast<char>(before ^ static_cast<char>(1 << random() % 8)));
+    const int bit = 1 << random() % 8;
+    test::flip_bits(path, offset, bit);
     const VerifyReport report = verify(posix_storage(), dir.path(), options);
-    write_byte(path, offset, before);
+    test::flip_bits(path, offset, bit);
     if (report.is_clean()) {
       ++missed;
       ADD_FAILURE() << "missed: " << path << " byte " << offset;

@@ -4,6 +4,7 @@
 #include "unishard/format/json.hpp"
 #include "unishard/format/text.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -12,8 +13,6 @@
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fstream>
 
 namespace unishard::test {
 namespace {
@@ -79,7 +78,7 @@ TEST_F(HostileText, InNamesOfTensors) {
   std::string length(8, '\0');
   length[0] = static_cast<char>(header.size());
   const std::string file = path("a.safetensors");
-  std::ofstream(file, std::ios::binary) << length << header << std::string(4, '\0');
+  write_file(file, length + header + std::string(4, '\0'));
   const ProcessResult json = check({"inspect", file, "--json"});
   ASSERT_EQ(json.status, 0) << json.err;
   EXPECT_EQ(Json::parse(json.out)["tensors"][0]["name"], Json::parse("\"" + name + "\""));
@@ -90,11 +89,10 @@ TEST_F(HostileText, InNamesOfTensors) {
   check({"zero_to_fp32", file, path("m"), "--debug"});
   check({"convert", file, path("n"), "--to", "native"});
   check({"inspect", path("n"), "--layout"});
-  std::ofstream(path("b.safetensors"), std::ios::binary)
-      << length << header << std::string("\0\0\0\1", 4);
+  write_file(path("b.safetensors"), length + header + std::string("\0\0\0\1", 4));
   EXPECT_EQ(check({"diff", file, path("b.safetensors")}).status, 1);
   EXPECT_EQ(check({"diff", file, path("b.safetensors"), "--json"}).status, 1);
-  std::ofstream(path("c.safetensors"), std::ios::binary) << length << header;
+  write_file(path("c.safetensors"), length + header);
   EXPECT_EQ(check({"inspect", path("c.safetensors")}).status, 4);
   check({"convert", file, path("o"), "--to", "deepspeed", "--dry-run"});
   check({"convert", file, path("o"), "--to", "dcp", "--rename", "h=\x1b"});

@@ -1,6 +1,6 @@
 // The real `safetensors` library reads what we write.
 #include "make_checkpoint.hpp"
-#include "process.hpp"
+#include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
@@ -34,10 +34,9 @@ TEST(Interop, SafetensorsLibraryLoadsAConsolidatedFolder) {
   const Path tag = write_example(temp.path() / "in");
   const std::string out = temp.path() / "out";
   // numpy has no bfloat16, so the frozen parameter is made float32 too.
-  ASSERT_EQ(run({UNISHARD_BIN "/unishard", "zero_to_fp32", tag, out, "--max_shard_size", "10KB",
-                 "--dtype", "fp32"})
-                .status,
-            0);
+  ASSERT_EQ(
+      unishard({"zero_to_fp32", tag, out, "--max_shard_size", "10KB", "--dtype", "fp32"}).status,
+      0);
   const ProcessResult result = run({"python3", "-c", kScript, out});
   ASSERT_EQ(result.status, 0) << result.err;
   const Catalog catalog = example_catalog({});

@@ -1,7 +1,6 @@
 // One flipped byte in the tensor data of a foreign checkpoint: no verb of the real program carries
 // it into a result, and what is said about checksums is true.
-#include "unishard/format/json.hpp"
-
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -10,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <set>
 
@@ -24,11 +22,6 @@ using testing::Not;
 
 constexpr int kCorrupt = 4;
 constexpr std::string_view kParameter = "h.1.attn.weight";
-
-std::string content_of(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 /// The bytes of the middle of a tensor, as every format stores them.
 std::string middle_of(const CheckpointSpec& spec, std::string_view state) {
@@ -51,11 +44,9 @@ fs::path flip_where(const fs::path& root, const std::string& bytes) {
   }
   std::ranges::sort(files, std::ranges::greater());
   for (const fs::path& file : files) {
-    std::string content = content_of(file);
-    const std::size_t at = content.find(bytes);
+    const std::size_t at = read_file(file).find(bytes);
     if (at == std::string::npos) continue;
-    content[at + 5] ^= 0x10;
-    std::ofstream(file, std::ios::binary) << content;
+    flip_bits(file, at + 5, 0x10);
     return file;
   }
   ADD_FAILURE() << "no file below " << root << " holds the tensor";
@@ -177,26 +168,22 @@ TEST_P(KeptDamage, LeavesNoFolderThatItMade) {
 }
 
 TEST_P(KeptDamage, WholeInputsPassAndSaySo) {
-  const ProcessResult result =
-      unishard({"convert", whole, temp.path() / "out", "--to", "native", "--json"});
-  ASSERT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(parse_json(result.out, "report")["input_checked"], true);
+  const Json converted = report_of({"convert", whole, temp.path() / "out", "--to", "native"});
+  EXPECT_EQ(converted["input_checked"], true);
   EXPECT_EQ(unishard({"diff", whole, temp.path() / "out"}).status, 0);
-  const ProcessResult shared =
-      unishard({"zero_to_fp32", whole, temp.path() / "out.safetensors", "--procs", "3", "--json"});
-  ASSERT_EQ(shared.status, 0) << shared.err;
-  EXPECT_EQ(parse_json(shared.out, "report")["input_checked"], true);
+  const Json shared =
+      report_of({"zero_to_fp32", whole, temp.path() / "out.safetensors", "--procs", "3"});
+  EXPECT_EQ(shared["input_checked"], true);
 }
 
 TEST_P(KeptDamage, SalvageCopiesItAndMarksTheResult) {
   if (GetParam().to == "native") GTEST_SKIP() << "its reader always checks";
-  const ProcessResult result = unishard(
-      {"convert", damaged, temp.path() / "out", "--to", "native", "--no-check-input", "--json"});
-  ASSERT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(parse_json(result.out, "report")["input_checked"], false);
+  const Json converted =
+      report_of({"convert", damaged, temp.path() / "out", "--to", "native", "--no-check-input"});
+  EXPECT_EQ(converted["input_checked"], false);
   std::string manifest;
   for (const auto& entry : fs::recursive_directory_iterator(temp.path() / "out"))
-    if (entry.path().filename() == "manifest.json") manifest = content_of(entry.path());
+    if (entry.path().filename() == "manifest.json") manifest = read_file(entry.path());
   EXPECT_THAT(manifest, HasSubstr("\"unchecked_input\""));
   const ProcessResult said =
       unishard({"convert", damaged, temp.path() / "out2", "--to", "native", "--no-check-input"});
@@ -204,11 +191,9 @@ TEST_P(KeptDamage, SalvageCopiesItAndMarksTheResult) {
   EXPECT_THAT(said.err, HasSubstr("--no-check-input"));
   EXPECT_THAT(said.err, Not(HasSubstr("equal")));
   const fs::path model = temp.path() / "out.safetensors";
-  const ProcessResult fp32 =
-      unishard({"zero_to_fp32", damaged, model, "--no-check-input", "--json"});
-  ASSERT_EQ(fp32.status, 0) << fp32.err;
-  EXPECT_EQ(parse_json(fp32.out, "report")["input_checked"], false);
-  EXPECT_THAT(content_of(model), HasSubstr("unishard.unchecked_input"));
+  const Json fp32 = report_of({"zero_to_fp32", damaged, model, "--no-check-input"});
+  EXPECT_EQ(fp32["input_checked"], false);
+  EXPECT_THAT(read_file(model), HasSubstr("unishard.unchecked_input"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, KeptDamage, testing::ValuesIn(cases()),
@@ -239,12 +224,11 @@ TEST(KeptDamageOfNames, OfDcpMetadataIsFoundAndNotCopied) {
   const fs::path folder = temp.path() / "in";
   ASSERT_EQ(unishard({"convert", temp.path() / "example", folder, "--to", "dcp"}).status, 0);
   for (const std::string_view name : {"unishard.catalog", "model.wte.weight", "wte.weight"}) {
-    const std::string whole = content_of(folder / ".metadata");
-    std::string damaged = whole;
-    damaged.at(damaged.find("X" + std::string(1, static_cast<char>(name.size())) +
-                            std::string(3, '\0') + std::string(name)) +
-               8) ^= 1;
-    std::ofstream(folder / ".metadata", std::ios::binary) << damaged;
+    const std::string stored = "X" + std::string(1, static_cast<char>(name.size())) +
+                               std::string(3, '\0') + std::string(name);
+    const std::size_t at = read_file(folder / ".metadata").find(stored);
+    ASSERT_NE(at, std::string::npos) << name;
+    flip_bits(folder / ".metadata", at + 8);
     const ProcessResult verified = unishard({"verify", folder});
     EXPECT_EQ(verified.status, 1) << name << verified.out << verified.err;
     EXPECT_THAT(verified.out, HasSubstr(".metadata"));
@@ -254,7 +238,7 @@ TEST(KeptDamageOfNames, OfDcpMetadataIsFoundAndNotCopied) {
       EXPECT_EQ(copied.status, kCorrupt) << name << copied.err;
     }
     EXPECT_EQ(unishard({"zero_to_fp32", folder, temp.path() / "model"}).status, kCorrupt) << name;
-    std::ofstream(folder / ".metadata", std::ios::binary) << whole;
+    flip_bits(folder / ".metadata", at + 8);
   }
   EXPECT_EQ(unishard({"verify", "--deep", folder}).status, 0);
 }
@@ -265,10 +249,8 @@ TEST(KeptDamageWithoutChecksums, IsNotCalledChecked) {
   write_example(temp.path() / "example");
   const fs::path model = temp.path() / "model.safetensors";
   ASSERT_EQ(unishard({"zero_to_fp32", temp.path() / "example", model}).status, 0);
-  const ProcessResult result =
-      unishard({"convert", model, temp.path() / "out", "--to", "native", "--json"});
-  ASSERT_EQ(result.status, 0) << result.err;
-  EXPECT_TRUE(parse_json(result.out, "report")["input_checked"].is_null()) << result.out;
+  const Json report = report_of({"convert", model, temp.path() / "out", "--to", "native"});
+  EXPECT_TRUE(report.at("input_checked").is_null()) << report;
   const ProcessResult said = unishard({"convert", model, temp.path() / "out2", "--to", "native"});
   EXPECT_THAT(said.err, HasSubstr("read back and equal; the input has no checksums")) << said.err;
 }

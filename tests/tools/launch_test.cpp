@@ -1,5 +1,5 @@
 // `unishard launch` with real processes.
-#include "process.hpp"
+#include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 std::vector<std::string> launch(int ranks, const std::string& script,
                                 std::vector<std::string> options = {}) {
-  std::vector<std::string> out = {UNISHARD_BIN "/unishard", "launch", "--nproc-per-node",
-                                  std::to_string(ranks)};
+  std::vector<std::string> out = {kProgram, "launch", "--nproc-per-node", std::to_string(ranks)};
   out.insert(out.end(), options.begin(), options.end());
   out.insert(out.end(), {"--", "bash", "-c", script});
   return out;
@@ -60,8 +59,7 @@ TEST(Launch, SetsTorchrunsVariables) {
 }
 
 TEST(Launch, PassesTheProgramsOwnOptionsOn) {
-  const ProcessResult result =
-      run({UNISHARD_BIN "/unishard", "launch", "-n", "1", "echo", "--help", "-n", "--", "x"});
+  const ProcessResult result = unishard({"launch", "-n", "1", "echo", "--help", "-n", "--", "x"});
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_NE(result.out.find("--help -n -- x"), std::string::npos) << result.out;
 }
@@ -151,11 +149,10 @@ TEST(Launch, LostOutputIsSaidAndIsAStatus) {
 }
 
 TEST(Launch, AMissingProgramIsSaid) {
-  const ProcessResult result =
-      run({UNISHARD_BIN "/unishard", "launch", "-n", "2", "/no/such/program"});
+  const ProcessResult result = unishard({"launch", "-n", "2", "/no/such/program"});
   EXPECT_EQ(result.status, 127);
   EXPECT_NE(result.err.find("cannot start /no/such/program"), std::string::npos) << result.err;
-  EXPECT_EQ(run({UNISHARD_BIN "/unishard", "launch", "-n", "2"}).status, 2);
+  EXPECT_EQ(unishard({"launch", "-n", "2"}).status, 2);
 }
 
 }  // namespace

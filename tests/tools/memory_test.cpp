@@ -1,7 +1,7 @@
 // --memory-limit is about the whole process: verbs that move a 1 GiB checkpoint stay below 64 MiB
 // of resident memory.
 #include "make_checkpoint.hpp"
-#include "process.hpp"
+#include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,10 @@ class Memory : public testing::Test {
   static void TearDownTestSuite() { temp_.reset(); }
 
   static void expect_bounded(std::vector<std::string> arguments, int status) {
-    arguments.insert(arguments.begin(), UNISHARD_BIN "/unishard");
     arguments.insert(arguments.end(), {"--memory-limit", "64MiB", "--threads", "8"});
-    const ProcessResult result = run(arguments);
+    const ProcessResult result = unishard(arguments);
     EXPECT_EQ(result.status, status) << result.out << result.err;
-    EXPECT_LT(result.peak_rss_bytes, kLimit) << arguments[1];
+    EXPECT_LT(result.peak_rss_bytes, kLimit) << arguments[0];
     RecordProperty("peak_rss_mib", static_cast<int>(result.peak_rss_bytes >> 20));
   }
 

@@ -2,6 +2,7 @@
 // sentence, and publishes nothing half-done.
 #include "unishard/format/checkpoint_folder.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -11,8 +12,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
-
-#include <fstream>
 
 namespace unishard::test {
 namespace {
@@ -269,7 +268,7 @@ TEST_F(OddEnvironment, RulesThatAreNoFile) {
     EXPECT_FALSE(fs::exists(out_));
   }
   const Path rules = temp_.path() / "rules";
-  std::ofstream(rules) << "# none\n\nh=block\n";
+  write_file(rules, "# none\n\nh=block\n");
   EXPECT_EQ(
       unishard({"convert", in_, out_, "--to", "native", "--rename", "@" + rules.string()}).status,
       0);

@@ -1,6 +1,7 @@
 // What is copied beside a model is what lies in its folder, and nothing else of the machine.
 #include "unishard/format/json.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -9,18 +10,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <fstream>
+#include <array>
 
 namespace unishard::test {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
-
-void write_file(const Path& path, std::string_view text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-}
 
 class SideFilesOfModels : public testing::Test {
  protected:
@@ -35,9 +32,7 @@ class SideFilesOfModels : public testing::Test {
   /// Copies the model; returns the report.
   Json convert(const Path& from) {
     fs::remove_all(out_);
-    const ProcessResult result = unishard({"convert", from, out_, "--to", "safetensors", "--json"});
-    EXPECT_EQ(result.status, 0) << result.err;
-    return Json::parse(result.out);
+    return report_of({"convert", from, out_, "--to", "safetensors"});
   }
   void expect_left_out(const std::string& name, const std::string& why) {
     const Json report = convert(model_);
@@ -82,11 +77,11 @@ TEST_F(SideFilesOfModels, AreCopiedAndNamed) {
   write_file(model_ / "config.json", "{\"model_type\": \"gpt2\"}");
   write_file(model_ / "merges.txt", "a b\n");
   EXPECT_EQ(convert(model_)["side_files"], (Json{"config.json", "merges.txt"}));
-  EXPECT_EQ(read_text(posix_storage(), out_ / "merges.txt", 100), "a b\n");
+  EXPECT_EQ(read_file(out_ / "merges.txt"), "a b\n");
   const ProcessResult text = unishard({"zero_to_fp32", model_, temp_.path() / "again"});
   EXPECT_THAT(text.err, HasSubstr("side files: config.json, merges.txt"));
-  const ProcessResult json = unishard({"zero_to_fp32", model_, temp_.path() / "third", "--json"});
-  EXPECT_EQ(Json::parse(json.out)["side_files"], (Json{"config.json", "merges.txt"}));
+  EXPECT_EQ(report_of({"zero_to_fp32", model_, temp_.path() / "third"})["side_files"],
+            (Json{"config.json", "merges.txt"}));
 }
 
 TEST_F(SideFilesOfModels, LinksThatLeaveTheFolderAreRefused) {
@@ -161,6 +156,72 @@ TEST_F(SideFilesOfModels, AFolderCalledBlobsAloneIsNoCache) {
   write_file(blobs / "x", "{}");
   fs::create_symlink("../../blobs/x", snapshot / "config.json");
   EXPECT_EQ(convert(snapshot)["side_files"], Json::array());
+}
+
+TEST_F(SideFilesOfModels, AnAdapterStaysAnAdapter) {
+  const Path adapter = temp_.path() / "adapter";
+  fs::create_directory(adapter);
+  fs::copy_file(model_ / "model.safetensors", adapter / "adapter_model.safetensors");
+  write_file(adapter / "adapter_config.json", R"({"peft_type": "LORA"})");
+  EXPECT_EQ(convert(adapter)["side_files"], Json({"adapter_config.json"}));
+  EXPECT_TRUE(fs::exists(out_ / "adapter_model.safetensors"));
+  EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));
+}
+
+TEST_F(SideFilesOfModels, AFolderOfModelsNamesThem) {
+  const Path runs = temp_.path() / "runs";
+  for (const char* name : {"checkpoint-2", "checkpoint-4"}) {
+    fs::create_directories(runs / name);
+    fs::copy_file(model_ / "model.safetensors", runs / name / "model.safetensors");
+    write_file(runs / name / "optimizer.pt", "state");
+  }
+  const ProcessResult refused = unishard({"inspect", runs});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.err, HasSubstr("name one of them, checkpoint-2, checkpoint-4"));
+}
+
+class SideFilesOfTrainers : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_example(temp_.path() / "native");
+    ASSERT_EQ(
+        unishard({"convert", temp_.path() / "native", run_, "--to", "deepspeed", "-q"}).status, 0);
+    for (const char* name : kFiles) write_file(run_ / name, std::string(name) + " of the run");
+    write_file(run_ / "trainer_state.json", "{\"log_history\": [{\"loss\": NaN}]}");
+    write_file(run_ / "notes.txt", "mine");
+  }
+
+  static constexpr std::array<const char*, 4> kFiles = {"rng_state_0.pth", "scheduler.pt",
+                                                        "training_args.bin", "modeling_x.py"};
+  const TempDir temp_;
+  const Path run_ = temp_.path() / "checkpoint-7", out_ = temp_.path() / "out";
+};
+
+TEST_F(SideFilesOfTrainers, GoWithTheCheckpoint) {
+  const std::vector<std::string> expected = {"modeling_x.py", "rng_state_0.pth", "scheduler.pt",
+                                             "trainer_state.json", "training_args.bin"};
+  for (const Path& input : {run_, run_ / "global_step7", run_ / ""}) {
+    fs::remove_all(out_);
+    EXPECT_EQ(report_of({"reshard", input, out_, "-w", "3"})["side_files"], Json(expected));
+    for (const std::string& name : expected)
+      EXPECT_EQ(read_file(out_ / name), read_file(run_ / name)) << name;
+    EXPECT_FALSE(fs::exists(out_ / "notes.txt"));
+    EXPECT_EQ(unishard({"verify", out_, "--deep"}).status, 0);
+  }
+}
+
+TEST_F(SideFilesOfTrainers, OverwriteNothing) {
+  fs::create_directory(out_);
+  write_file(out_ / "scheduler.pt", "another");
+  EXPECT_EQ(unishard({"reshard", run_, out_, "-w", "3", "-q"}).status, 0);
+  EXPECT_EQ(read_file(out_ / "scheduler.pt"), "another");
+  EXPECT_TRUE(fs::exists(out_ / "trainer_state.json"));
+}
+
+TEST_F(SideFilesOfTrainers, StayWhereNoTrainerWroteThem) {
+  fs::remove(run_ / "trainer_state.json");
+  EXPECT_EQ(report_of({"reshard", run_, out_, "-w", "3"})["side_files"], Json::array());
+  EXPECT_FALSE(fs::exists(out_ / "scheduler.pt"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The verbs that several processes share, as `--procs`, torchrun and mpirun start them.
 #include "unishard/format/checkpoint_reader.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -34,20 +35,10 @@ Environment torchrun(int rank, int size, const std::string& run_id) {
           {"MASTER_PORT", "29500"}};
 }
 
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Every file below, by its name.
+/// The bytes of a file, or of every file of a folder by its name.
 std::map<std::string, std::string> content_of(const fs::path& path) {
-  if (!fs::is_directory(path)) return {{"", bytes_of(path)}};
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(path)) {
-    if (entry.is_regular_file())
-      files[entry.path().lexically_relative(path)] = bytes_of(entry.path());
-  }
-  return files;
+  if (fs::is_directory(path)) return read_files_below(path);
+  return {{"", read_file(path)}};
 }
 
 /// Names of the files of which the two folders (or files) differ.
@@ -68,7 +59,7 @@ std::vector<std::string> payload_of(const fs::path& tag) {
   const CheckpointReader reader(posix_storage(), tag);
   std::vector<std::string> shards;
   for (const auto& shard : reader.shards()) {
-    const std::string file = bytes_of(shard->path());
+    const std::string file = read_file(shard->path());
     shards.push_back(std::to_string(file.size()));
     for (const DataSetEntry& set : shard->entry().data_sets)
       shards.back() += file.substr(set.offset, set.padded_bytes());
@@ -93,9 +84,7 @@ class TeamCommand : public testing::Test {
 
   void damage(int shard, std::uint64_t at) const {
     const fs::path file = in_ + "/global_step7/shard-0000" + std::to_string(shard) + "-of-00003.h5";
-    std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
-    stream.seekp(static_cast<std::streamoff>(at));
-    stream << "damage";
+    overwrite(file, at, "damage");
   }
 
   const TempDir temp_;
@@ -107,13 +96,11 @@ TEST_F(TeamCommand, ReshardWritesTheSamePayload) {
   ASSERT_EQ(one.status, 0) << one.err;
   for (const std::string procs : {"3", "7"}) {
     const std::string out = path("out" + procs);
-    const ProcessResult many =
-        unishard({"reshard", in_, out, "-w", "5", "-s", "3", "--procs", procs, "--json"});
-    ASSERT_EQ(many.status, 0) << many.err;
-    EXPECT_EQ(nlohmann::json::parse(many.out).at("equal"), true) << "rank 0 alone prints";
+    const Json many = report_of({"reshard", in_, out, "-w", "5", "-s", "3", "--procs", procs});
+    EXPECT_EQ(many.at("equal"), true) << "rank 0 alone prints";
     EXPECT_EQ(payload_of(out + "/global_step7"), payload_of(path("one/global_step7")));
     EXPECT_EQ(unishard({"verify", out, "--deep"}).status, 0);
-    EXPECT_EQ(bytes_of(out + "/latest"), bytes_of(path("one/latest")));
+    EXPECT_EQ(read_file(out + "/latest"), read_file(path("one/latest")));
   }
   EXPECT_EQ(left_behind().size(), 3u);
 }
@@ -134,7 +121,7 @@ TEST_F(TeamCommand, ConvertWritesTheSameFiles) {
     const auto shared = unishard(with({"convert", in_, many + "/" + name, "--procs", "3"}, job));
     ASSERT_EQ(shared.status, 0) << format << shared.err;
     EXPECT_EQ(differences(one, many), std::vector<std::string>()) << format;
-    auto expected = nlohmann::json::parse(alone.out), report = nlohmann::json::parse(shared.out);
+    auto expected = Json::parse(alone.out), report = Json::parse(shared.out);
     EXPECT_EQ(report.at("checked"), true);
     report["output"] = expected["output"];
     EXPECT_EQ(report, expected);
@@ -177,14 +164,10 @@ TEST_F(TeamCommand, VerifyFindsTheSameDamage) {
   damage(1, 5 << 20);
   damage(1, 3 << 20);
   damage(2, 2 << 20);
-  const ProcessResult one = unishard({"verify", in_, "--deep", "--json"});
-  EXPECT_EQ(one.status, 1);
-  const auto report = nlohmann::json::parse(one.out);
-  EXPECT_EQ(report.at("findings").size(), 4u) << one.out;
+  const Json report = report_of({"verify", in_, "--deep"}, 1);
+  EXPECT_EQ(report.at("findings").size(), 4u) << report;
   for (const std::string procs : {"2", "3", "16"}) {
-    const ProcessResult many = unishard({"verify", in_, "--deep", "--json", "--procs", procs});
-    EXPECT_EQ(many.status, 1) << many.err;
-    EXPECT_EQ(nlohmann::json::parse(many.out), report);
+    EXPECT_EQ(report_of({"verify", in_, "--deep", "--procs", procs}, 1), report);
     EXPECT_EQ(unishard({"verify", in_, "--deep", "--procs", procs}).out,
               unishard({"verify", in_, "--deep"}).out);
   }
@@ -194,13 +177,9 @@ TEST_F(TeamCommand, VerifyFindsTheSameDamage) {
 TEST_F(TeamCommand, VerifyOfASoundCheckpointAndOfOtherFormats) {
   ASSERT_EQ(unishard({"convert", in_, path("model.pt"), "--to", "torch"}).status, 0);
   ASSERT_EQ(unishard({"convert", in_, path("m.safetensors"), "--to", "safetensors"}).status, 0);
-  std::ofstream(path("bad.safetensors")) << "garbage!garbage";
+  write_file(path("bad.safetensors"), "garbage!garbage");
   fs::copy_file(path("model.pt"), path("bad.pt"));
-  {
-    std::fstream stream(path("bad.pt"), std::ios::binary | std::ios::in | std::ios::out);
-    stream.seekp(1 << 20);
-    stream << "damage";
-  }
+  overwrite(path("bad.pt"), 1 << 20, "damage");
   for (const std::string& file :
        {in_, path("model.pt"), path("m.safetensors"), path("bad.safetensors"), path("bad.pt")}) {
     const ProcessResult one = unishard({"verify", file, "--deep", "--json"});
@@ -248,7 +227,7 @@ TEST_F(TeamCommand, StartedByMpirun) {
   const auto done = run(with(mpirun, {"zero_to_fp32", in_, path("many.safetensors")}), env);
   ASSERT_EQ(done.status, 0) << done.err;
   ASSERT_EQ(unishard({"zero_to_fp32", in_, path("one.safetensors")}).status, 0);
-  EXPECT_EQ(bytes_of(path("many.safetensors")), bytes_of(path("one.safetensors")));
+  EXPECT_EQ(read_file(path("many.safetensors")), read_file(path("one.safetensors")));
   const auto verified = run(with(mpirun, {"verify", in_, "--deep"}), env);
   EXPECT_EQ(verified.status, 0) << verified.err;
   EXPECT_EQ(verified.out, unishard({"verify", in_, "--deep"}).out);
@@ -343,8 +322,8 @@ class TeamDisturbed : public TeamCommand {
     std::ifstream children("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
                            "/children");
     for (pid_t child = 0; children >> child;) {
-      const std::string variables =
-          std::string(1, '\0') + bytes_of("/proc/" + std::to_string(child) + "/environ");
+      std::ifstream file("/proc/" + std::to_string(child) + "/environ");  // it may have ended
+      const std::string variables = '\0' + std::string{std::istreambuf_iterator<char>(file), {}};
       if (variables.find(wanted + std::to_string(rank) + std::string(1, '\0')) != std::string::npos)
         return child;
     }

@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/launch_environment.hpp"
 
+#include "expect.hpp"
 #include "team/packed_texts.hpp"
 #include "team/peer_watch.hpp"
 #include "temp_dir.hpp"
@@ -16,7 +17,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -25,7 +25,13 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::error_of;
+using test::Fails;
 using test::TempDir;
+using test::thrown_by;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::StrEq;
 
 /// Calls member(rank) in one thread each; what a member throws is a failure of the test.
 void together(std::uint32_t size, const std::function<void(std::uint32_t)>& member) {
@@ -41,24 +47,13 @@ void together(std::uint32_t size, const std::function<void(std::uint32_t)>& memb
   }
 }
 
-/// The code of the Error that `body` throws, and its message.
-std::pair<ErrorCode, std::string> thrown_by(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::Internal, "nothing was thrown"};
-}
-
 class TeamTest : public testing::Test {
  protected:
   TeamOptions options(std::uint32_t rank, std::uint32_t size) const {
     return {.rank = rank, .size = size, .folder = folder_};
   }
   void put(const Path& name, std::string_view text) const {
-    std::filesystem::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name) << text;
+    test::write_file(folder_ / name, text);
   }
 
   const TempDir temp_;
@@ -69,10 +64,10 @@ TEST(TeamAlone, HearsItselfAndKeepsItsErrors) {
   Team team;
   EXPECT_EQ(team.size(), 1u);
   EXPECT_EQ(team.gather("x"), std::vector<std::string>{"x"});
-  const auto [code, message] = thrown_by(
-      [&] { team.agree("trying", [] { raise(ErrorCode::NoSpace, "the disk is full"); }); });
-  EXPECT_EQ(code, ErrorCode::NoSpace);
-  EXPECT_EQ(message, "the disk is full");
+  EXPECT_THAT(error_of([&] {
+                team.agree("trying", [] { raise(ErrorCode::NoSpace, "the disk is full"); });
+              }),
+              Fails(ErrorCode::NoSpace, StrEq("the disk is full")));
 }
 
 TEST_F(TeamTest, GatherGivesEverybodyAllTextsByRank) {
@@ -98,7 +93,7 @@ TEST_F(TeamTest, JobsOfOneNameFollowEachOtherWithoutAPause) {
 
 TEST_F(TeamTest, AFailureOnOneRankFailsAll) {
   together(3, [&](std::uint32_t rank) {
-    const auto [code, message] = thrown_by([&] {
+    const Error error = error_of([&] {
       Team team(options(rank, 3));
       team.agree("the job", [&] {
         team.agree("writing", [&] {
@@ -106,9 +101,9 @@ TEST_F(TeamTest, AFailureOnOneRankFailsAll) {
         });
       });
     });
-    EXPECT_EQ(code, rank == 1 ? ErrorCode::NoSpace : ErrorCode::PeerFailed);
-    EXPECT_EQ(message,
-              rank == 1 ? "the disk is full" : "writing failed on rank 1: the disk is full");
+    EXPECT_THAT(error, rank == 1 ? Fails(ErrorCode::NoSpace, StrEq("the disk is full"))
+                                 : Fails(ErrorCode::PeerFailed,
+                                         StrEq("writing failed on rank 1: the disk is full")));
   });
   EXPECT_FALSE(std::filesystem::exists(folder_));
 }
@@ -181,21 +176,19 @@ TEST_F(TeamTest, APublishedResultOutlivesADeath) {
   EXPECT_FALSE(std::filesystem::exists(result));
   EXPECT_NO_THROW(publish_together(team, *sink));
   EXPECT_TRUE(std::filesystem::exists(result));
-  const auto [code, message] = thrown_by([&] { team.gather(""); });
-  EXPECT_EQ(code, ErrorCode::PeerFailed);
-  EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
+  EXPECT_THAT(error_of([&] { team.gather(""); }), Fails(ErrorCode::PeerFailed, "rank 1"));
 }
 
 TEST_F(TeamTest, LongWorkLearnsOfAFailureMeanwhile) {
   together(3, [&](std::uint32_t rank) {
-    const auto [code, message] = thrown_by([&] {
+    const Error error = error_of([&] {
       Team team(options(rank, 3));
       team.agree("working", [&] {
         if (rank == 2) raise(ErrorCode::Io, "the disk is gone");
         for (;;) team.check();
       });
     });
-    EXPECT_EQ(code, rank == 2 ? ErrorCode::Io : ErrorCode::PeerFailed) << message;
+    EXPECT_THAT(error, Fails(rank == 2 ? ErrorCode::Io : ErrorCode::PeerFailed));
   });
 }
 
@@ -207,7 +200,7 @@ TEST_F(TeamTest, Rank0ThrowsWhenTheOthersHaveLetGo) {
     ~Held() { --count; }
   };
   together(3, [&](std::uint32_t rank) {
-    thrown_by([&] {
+    error_of([&] {
       Team team(options(rank, 3));
       std::optional<Held> held;
       if (rank > 0) held.emplace(holding);
@@ -233,18 +226,19 @@ TEST_F(TeamTest, AStopOnRequestIsPutDownToTheFailureBeforeIt) {
     mine.check = [&] {
       if (stopped) raise(ErrorCode::Cancelled, "stopped on request");
     };
-    const auto [code, message] = thrown_by([&] {
+    const Error error = error_of([&] {
       Team team(mine);
       team.agree("writing", [&] {
         if (rank == 1) raise(ErrorCode::NoSpace, "the disk is full");
-        while (thrown_by([&] { team.check(); }).first != ErrorCode::PeerFailed) {
-        }
+        std::optional<Error> failure;
+        while (!failure || failure->code() != ErrorCode::PeerFailed)
+          failure = thrown_by([&] { team.check(); });
         stopped = true;
         raise(ErrorCode::Cancelled, "stopped on request");
       });
     });
-    EXPECT_EQ(message,
-              rank == 1 ? "the disk is full" : "writing failed on rank 1: the disk is full");
+    EXPECT_STREQ(error.what(),
+                 rank == 1 ? "the disk is full" : "writing failed on rank 1: the disk is full");
   });
 }
 
@@ -268,29 +262,19 @@ TEST_F(TeamTest, NonsenseInTheFolderIsAnError) {
   put("reply", "{");
   TeamOptions mine = options(1, 2);
   mine.meet_limit = seconds(10);
-  const auto [code, message] = thrown_by([&] { Team team(mine); });
-  EXPECT_EQ(code, ErrorCode::Corrupt);
-  EXPECT_NE(message.find("reply"), std::string::npos) << message;
+  EXPECT_THAT(error_of([&] { Team team(mine); }), Fails(ErrorCode::Corrupt, "reply"));
 }
 
 TEST_F(TeamTest, WhoDoesNotComeIsNamed) {
   together(2, [&](std::uint32_t rank) {
     TeamOptions mine = options(rank, 3);
     mine.meet_limit = milliseconds(200);
-    try {
-      Team team(mine);
-      ADD_FAILURE() << "rank 2 was not missed by rank " << rank;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::PeerFailed);
-      const std::string text = error.what();
-      EXPECT_NE(text.find(rank == 0 ? "waited 0.2 s for rank" : "waited 0.2 s for rank 0 of 3"),
-                std::string::npos)
-          << text;
-      if (rank == 0) {
-        EXPECT_NE(text.find("2 of 3"), std::string::npos) << text;
-      }
-      EXPECT_NE(error.hint().find("--procs 1"), std::string::npos);
-    }
+    const std::vector<std::string> words =
+        rank == 0 ? std::vector<std::string>{"waited 0.2 s for rank", "2 of 3"}
+                  : std::vector<std::string>{"waited 0.2 s for rank 0 of 3"};
+    EXPECT_THAT(error_of([&] { Team team(mine); }),
+                Fails(ErrorCode::PeerFailed, words, "--procs 1"))
+        << "rank " << rank;
   });
   EXPECT_FALSE(std::filesystem::exists(folder_)) << "the last one removes it";
 }
@@ -301,13 +285,13 @@ TEST_F(TeamTest, WaitingCanBeStopped) {
   mine.check = [&] {
     if (++looks == 3) raise(ErrorCode::Cancelled, "stopped on request");
   };
-  EXPECT_EQ(thrown_by([&] { Team team(mine); }).first, ErrorCode::Cancelled);
+  EXPECT_THAT(error_of([&] { Team team(mine); }), Fails(ErrorCode::Cancelled));
 }
 
 TEST_F(TeamTest, ARemovedFolderIsAnErrorAndNoEndlessWait) {
   std::atomic<int> ready = 0;
   together(2, [&](std::uint32_t rank) {
-    const auto [code, message] = thrown_by([&] {
+    const Error error = error_of([&] {
       Team team(options(rank, 2));
       ++ready;
       while (ready < 2) std::this_thread::yield();
@@ -322,7 +306,7 @@ TEST_F(TeamTest, ARemovedFolderIsAnErrorAndNoEndlessWait) {
         team.gather("");
       }
     });
-    EXPECT_TRUE(code == ErrorCode::Io || code == ErrorCode::NotFound) << message;
+    EXPECT_THAT(error, AnyOf(Fails(ErrorCode::Io), Fails(ErrorCode::NotFound)));
   });
 }
 
@@ -345,13 +329,13 @@ TEST_F(PeerWatchTest, AProcessThatEndedIsDeadAtOnce) {
 }
 
 TEST_F(PeerWatchTest, AProcessElsewhereIsDeadWhenItIsSilent) {
-  std::ofstream(folder_ / "alive-1") << "1 1 another-machine";
+  test::write_file(folder_ / "alive-1", "1 1 another-machine");
   PeerWatch watch(files_, 0, milliseconds(100));
   EXPECT_FALSE(watch.look(1));
   std::optional<std::string> death;
   while (!death) death = watch.look(1);
   EXPECT_EQ(*death, "rank 1 has been silent for 0.1 s");
-  std::ofstream(folder_ / "alive-1") << "1 2 another-machine";
+  test::write_file(folder_ / "alive-1", "1 2 another-machine");
   EXPECT_FALSE(watch.look(1)) << "it has beaten again";
 }
 
@@ -369,7 +353,7 @@ TEST(PackedTexts, AreWhatTheyWere) {
   for (const std::string_view bad :
        {"", "1\na", "1\na1\nb1\nc", "x", "5\nab", "-1\n", "1a", "99999999999999999999\na1\nb",
         "1\na18446744073709551615\nb"}) {
-    EXPECT_EQ(thrown_by([&] { unpack(bad, 2, "here"); }).first, ErrorCode::Corrupt) << bad;
+    EXPECT_THAT(error_of([&] { unpack(bad, 2, "here"); }), Fails(ErrorCode::Corrupt)) << bad;
   }
 }
 
@@ -422,11 +406,9 @@ TEST(JobTest, NonsenseIsRefusedWithTheVariable) {
            {{"RANK", "1x"}, {"WORLD_SIZE", "2"}},
            {{"RANK", ""}, {"WORLD_SIZE", "2"}},
            {{"RANK", "0"}, {"WORLD_SIZE", "99999999"}}}) {
-    const auto [code, message] = thrown_by([&] { job_in(variables); });
-    EXPECT_EQ(code, ErrorCode::InvalidArgument);
-    EXPECT_TRUE(message.find("RANK") != std::string::npos ||
-                message.find("WORLD_SIZE") != std::string::npos)
-        << message;
+    EXPECT_THAT(
+        error_of([&] { job_in(variables); }),
+        Fails(ErrorCode::InvalidArgument, AnyOf(HasSubstr("RANK"), HasSubstr("WORLD_SIZE"))));
   }
 }
 

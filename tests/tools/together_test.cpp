@@ -32,10 +32,6 @@ std::vector<std::string> leftovers_in(const fs::path& folder) {
   return names;
 }
 
-std::string identity_in(const fs::path& folder) {
-  return identity(open_checkpoint(posix_storage(), folder, {})->catalog()).value();
-}
-
 class Together : public testing::Test {
  protected:
   void SetUp() override { write_example(in_, {.world_size = 4, .bf16 = true, .scale = 20}); }
@@ -57,12 +53,12 @@ class Together : public testing::Test {
 };
 
 TEST_F(Together, TwoReshardsOfOneOutputGiveOneWholeCheckpoint) {
-  const std::string before = identity_in(in_);
+  const std::string before = identity_of(in_);
   for (int i = 0; i < 10; ++i) {
     const std::string out = temp_.path() / ("out" + std::to_string(i));
     expect_one_winner({kProgram, "reshard", in_, out, "-w", "3"},
                       {kProgram, "reshard", in_, out, "-w", "5"});
-    EXPECT_EQ(identity_in(out), before);
+    EXPECT_EQ(identity_of(out), before);
     EXPECT_EQ(leftovers_in(out), std::vector<std::string>{});
   }
 }

@@ -1,15 +1,12 @@
 // `verify --all` looks at every checkpoint of a folder, whatever format each is in, and says of
 // each what it looked at.
-#include "unishard/format/json.hpp"
-
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fstream>
 
 namespace unishard::test {
 namespace {
@@ -34,15 +31,12 @@ class VerifyAll : public testing::Test {
     fs::rename(made / tag, folder / tag);
   }
   void write_latest(const std::string& name, const std::string& tag) const {
-    std::ofstream(folder / name) << tag;
+    write_file(folder / name, tag);
   }
 
   Json verify(std::vector<std::string> more, int expected_status) const {
-    std::vector<std::string> words = {"verify", folder, "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const ProcessResult result = unishard(words);
-    EXPECT_EQ(result.status, expected_status) << result.out << result.err;
-    return parse_json(result.out, "report");
+    more.insert(more.begin(), {"verify", folder});
+    return report_of(more, expected_status);
   }
   static std::vector<std::string> tags(const Json& report) {
     std::vector<std::string> tags;
@@ -61,22 +55,19 @@ TEST_F(VerifyAll, AFolderOfRunsIsVerifiedRunByRun) {
   add("global_step8", "deepspeed");
   const fs::path runs = temp.path() / "runs";
   fs::create_directories(runs / "notes");
-  std::ofstream(runs / "notes/readme.txt") << "mine";
+  write_file(runs / "notes/readme.txt", "mine");
   fs::create_directories(runs / "a");
   fs::create_directories(runs / "b");
   fs::rename(folder / "global_step7", runs / "a/global_step7");
   fs::rename(folder / "global_step8", runs / "b/global_step8");
-  std::ofstream(runs / "a/latest") << "global_step7";
+  write_file(runs / "a/latest", "global_step7");
   fs::create_directory_symlink(runs, runs / "self");
-  const auto check = [&](std::vector<std::string> more, int status) {
-    more.insert(more.begin(), {"verify", runs, "--json"});
-    const ProcessResult result = unishard(more);
-    EXPECT_EQ(result.status, status) << result.out << result.err;
-    return result;
-  };
-  EXPECT_THAT(check({}, 4).err, HasSubstr("folders that do: a, b"));
-  const auto checked = [&](const std::vector<std::string>& more, int status) {
-    return tags(parse_json(check(more, status).out, "report"));
+  const ProcessResult refused = unishard({"verify", runs, "--json"});
+  EXPECT_EQ(refused.status, 4) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("folders that do: a, b"));
+  const auto checked = [&](std::vector<std::string> more, int status) {
+    more.insert(more.begin(), {"verify", runs});
+    return tags(report_of(more, status));
   };
   const auto both = UnorderedElementsAre("global_step7 native", "global_step8 deepspeed");
   EXPECT_THAT(checked({"--all"}, 0), both);
@@ -86,7 +77,7 @@ TEST_F(VerifyAll, AFolderOfRunsIsVerifiedRunByRun) {
   fs::copy(runs / "a/global_step7", runs / "global_step7");
   EXPECT_EQ(checked({"--all"}, 0).size(), 3u);
   fs::resize_file(runs / "a/global_step7/shard-00001-of-00002.h5", 100);
-  EXPECT_EQ(parse_json(check({"--all"}, 1).out, "report")["findings"].size(), 1u);
+  EXPECT_EQ(report_of({"verify", runs, "--all"}, 1)["findings"].size(), 1u);
 }
 
 TEST_F(VerifyAll, ATagThatIsALinkIsLookedAt) {
@@ -120,9 +111,7 @@ TEST_F(VerifyAll, RunsBesideAModelFileAreLookedAt) {
   fs::create_directories(runs);
   fs::rename(folder, runs / "run");
   ASSERT_EQ(unishard({"zero_to_fp32", runs / "run", runs / "model.safetensors"}).status, 0);
-  const ProcessResult both = unishard({"verify", runs, "--all", "--json"});
-  ASSERT_EQ(both.status, 0) << both.err;
-  EXPECT_THAT(tags(parse_json(both.out, "report")),
+  EXPECT_THAT(tags(report_of({"verify", runs, "--all"})),
               UnorderedElementsAre(" safetensors", "global_step7 native"));
   fs::rename(runs / "model.safetensors", runs / "a.safetensors");
   fs::copy(runs / "a.safetensors", runs / "b.safetensors");
@@ -172,7 +161,7 @@ TEST_F(VerifyAll, AFolderOfSeveralFormatsIsCheckedTagByTag) {
   EXPECT_THAT(tags(verify({"--all", "--deep"}, 0)).size(), 4u);
   fs::remove(folder / "a" / "shard-00001-of-00002.h5");
   fs::remove(folder / "b" / "mp_rank_00_model_states.pt");
-  std::ofstream(folder / "c" / "zero" / "wte.weight" / "fp32.pt") << "no";
+  write_file(folder / "c" / "zero" / "wte.weight" / "fp32.pt", "no");
   const Json report = verify({"--all"}, 1);
   EXPECT_EQ(report["findings"].size(), 3u) << report.dump();
 }
@@ -182,13 +171,7 @@ TEST_F(VerifyAll, DamageInAnOlderTagIsFoundWithDeep) {
   add("global_step8", "native");
   write_latest("latest", "global_step8");
   const fs::path file = folder / "global_step7" / "zero_pp_rank_0_mp_rank_00_optim_states.pt";
-  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(middle);
-  const int byte = stream.get();
-  stream.seekp(middle);
-  stream.put(static_cast<char>(byte ^ 8));
-  stream.close();
+  flip_bits(file, fs::file_size(file) / 2, 8);
   EXPECT_EQ(verify({"--all", "--deep"}, 1)["findings"].size(), 1u);
   const Json shared = verify({"--all", "--deep", "--procs", "2"}, 1);
   EXPECT_EQ(shared["findings"].size(), 1u) << shared.dump();

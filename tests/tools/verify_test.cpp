@@ -4,17 +4,19 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "views/verify_view.hpp"
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 namespace unishard::tools {
 namespace {
 
+using test::error_of;
+using test::Fails;
+using test::flip_bits;
 using test::TempDir;
 using test::write_example;
 
@@ -28,14 +30,6 @@ class Verify : public testing::Test {
                    .all_tags = all,
                    .deep = deep,
                    .transfer = {.threads = 2, .buffer_bytes = 1 << 20}});
-  }
-
-  static void flip(const Path& path, std::uint64_t offset) {
-    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekg(static_cast<std::streamoff>(offset));
-    const int byte = file.get();
-    file.seekp(static_cast<std::streamoff>(offset));
-    file.put(static_cast<char>(byte ^ 1));
   }
 
   Path shard(int rank) const {
@@ -99,7 +93,7 @@ TEST_F(Verify, DeepNamesTheDamagedElements) {
     const CheckpointReader reader(posix_storage(), tag_);
     offset = reader.manifest().shards[1].data_sets.at(0).offset;
   }
-  flip(shard(1), offset + 8);
+  flip_bits(shard(1), offset + 8);
   EXPECT_TRUE(check(false).is_clean());
   const VerifyReport report = check(true);
   ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report);
@@ -114,9 +108,9 @@ TEST_F(Verify, DeepNamesTheDamagedElements) {
 TEST_F(Verify, EveryFlippedByteIsFound) {
   const auto size = std::filesystem::file_size(shard(0));
   for (std::uint64_t offset = 0; offset < size; offset += size / 97) {
-    flip(shard(0), offset);
+    flip_bits(shard(0), offset);
     EXPECT_FALSE(check(true).is_clean()) << "byte " << offset;
-    flip(shard(0), offset);
+    flip_bits(shard(0), offset);
   }
   EXPECT_TRUE(check(true).is_clean());
 }
@@ -139,17 +133,17 @@ TEST_F(Verify, AShardOfAnotherSaveIsFound) {
 }
 
 TEST_F(Verify, AStrayShardIsAFindingAndAUsersFileIsANote) {
-  std::ofstream(tag_ / "notes.txt") << "x";
+  test::write_file(tag_ / "notes.txt", "x");
   const VerifyReport sound = check();
   EXPECT_TRUE(sound.is_clean());
   ASSERT_EQ(sound.notes.size(), 1u);
   EXPECT_NE(sound.notes[0].find("notes.txt was not written by UniShard"), std::string::npos);
-  std::ofstream(tag_ / "shard-00007-of-00009.h5") << "x";
+  test::write_file(tag_ / "shard-00007-of-00009.h5", "x");
   EXPECT_EQ(codes(check()), Codes{"stray-file"});
 }
 
 TEST_F(Verify, ADamagedManifestIsAFinding) {
-  flip(tag_ / kManifestFile, 300);
+  flip_bits(tag_ / kManifestFile, 300);
   EXPECT_EQ(codes(check()), Codes{"manifest-unreadable"});
   std::filesystem::remove(tag_ / kManifestFile);
   EXPECT_EQ(codes(verify(posix_storage(), tag_, {})), Codes{"manifest-missing"});
@@ -157,9 +151,7 @@ TEST_F(Verify, ADamagedManifestIsAFinding) {
 
 TEST_F(Verify, StatisticsThatAreNotTheShardsAreAFinding) {
   const auto change = [&](auto&& body) {
-    Manifest manifest = read_manifest(posix_storage(), tag_);
-    body(*manifest.catalog.tensors[0].stats);
-    replace_text(posix_storage(), tag_ / kManifestFile, encode_manifest(manifest));
+    test::edit_manifest(tag_, [&](Manifest& m) { body(*m.catalog.tensors[0].stats); });
     EXPECT_EQ(codes(check()), Codes{"statistics-differ"});
   };
   change([](Stats& stats) { stats.nan_count = 1; });
@@ -168,33 +160,22 @@ TEST_F(Verify, StatisticsThatAreNotTheShardsAreAFinding) {
 
 TEST_F(Verify, MoreMemoryThanAllowedIsAnErrorAndNoFinding) {
   set_description_limit(64);
-  try {
-    check();
-    ADD_FAILURE() << "the manifest fits into 64 bytes";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::MemoryLimit);
-  }
+  EXPECT_THAT(error_of([&] { check(); }), Fails(ErrorCode::MemoryLimit));
   set_description_limit(~std::uint64_t{0});
 }
 
 TEST_F(Verify, AShardThatCannotBeOpenedIsAnErrorAndNoFinding) {
   std::filesystem::remove(shard(1));
   std::filesystem::create_symlink(shard(1).filename(), shard(1));  // a loop: opening fails
-  try {
-    check();
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Io);
-    EXPECT_NE(std::string(error.what()).find("shard-00001-of-00003.h5"), std::string::npos);
-  }
+  EXPECT_THAT(error_of([&] { check(); }), Fails(ErrorCode::Io, "shard-00001-of-00003.h5"));
 }
 
 TEST_F(Verify, LatestThatNamesNothingIsAFinding) {
-  std::ofstream(folder_.path() / "latest") << "global_step99";
+  test::write_file(folder_.path() / "latest", "global_step99");
   const VerifyReport report = check();
   EXPECT_EQ(codes(report), Codes{"latest-names-missing-tag"});
   EXPECT_EQ(report.checked.size(), 1u) << "the newest tag is checked all the same";
-  std::ofstream(folder_.path() / "latest") << "../x";
+  test::write_file(folder_.path() / "latest", "../x");
   EXPECT_EQ(codes(check()), Codes{"latest-unreadable"});
 }
 

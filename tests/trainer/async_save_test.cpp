@@ -5,7 +5,9 @@
 
 #include "device/device_copies.hpp"
 #include "engine/tensor_bytes.hpp"
+#include "expect.hpp"
 #include "fault_storage.hpp"
+#include "make_checkpoint.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
 
@@ -18,6 +20,8 @@
 
 namespace unishard::test {
 namespace {
+
+using testing::Optional;
 
 using namespace trainer;
 
@@ -39,11 +43,6 @@ class Gate {
   std::condition_variable changed_;
   int opened_ = 0;
 };
-
-std::string identity_of(const Path& folder) {
-  const CheckpointReader reader(posix_storage(), folder);
-  return identity(reader.catalog()).value();
-}
 
 struct Run {
   std::uint32_t world;
@@ -202,18 +201,6 @@ TEST(AsyncSave, ASaveALoadAndTheEndWaitForTheSaveBefore) {
   EXPECT_EQ(last->wait().tag, "global_step3");
 }
 
-/// What a call threw; nullopt: nothing.
-std::optional<ErrorCode> error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("injected failure"), std::string::npos)
-        << error.what();
-    return error.code();
-  }
-  return std::nullopt;
-}
-
 enum class Told { ByWait, ByTheNextSave };
 
 /// Two ranks; rank `failing` has a storage that fails.
@@ -262,14 +249,15 @@ class FailingStorage : public testing::TestWithParam<std::uint32_t> {
           save("first").wait();
           step(engine, model);
           std::optional<SaveHandle> second;
-          std::optional<ErrorCode> error = error_of([&] { second = save("second"); });
+          std::optional<Error> error = thrown_by([&] { second = save("second"); });
           step(engine, model);  // training goes on
           if (second) {
             error = told == Told::ByWait ? error_of([&] { second->wait(); })
                                          : error_of([&] { save("third"); });
             EXPECT_TRUE(second->finished() && !second->durable());
           }
-          EXPECT_EQ(error, fails ? ErrorCode::Io : ErrorCode::PeerFailed);
+          EXPECT_THAT(error, Optional(Fails(fails ? ErrorCode::Io : ErrorCode::PeerFailed,
+                                            "injected failure")));
           const LoadReport loaded = engine.load_checkpoint(folder.path());
           EXPECT_TRUE(loaded.tag == "first" || loaded.tag == "second") << loaded.tag;
           EXPECT_EQ(loaded.step, loaded.tag == "first" ? 1 : 2);
@@ -307,8 +295,9 @@ TEST(AsyncSave, AnErrorThatARankHasWaitedForIsNotThrownAgain) {
     const SaveHandle save = engine.save_checkpoint({.folder = folder.path(), .asynchronous = true});
     step(engine, model);
     if (communicator.rank() == 0) {
-      EXPECT_EQ(error_of([&] { save.wait(); }), ErrorCode::PeerFailed);
-      EXPECT_EQ(error_of([&] { SaveHandle(save).wait(); }), ErrorCode::PeerFailed);
+      const auto told = Fails(ErrorCode::PeerFailed, "injected failure");
+      EXPECT_THAT(error_of([&] { save.wait(); }), told);
+      EXPECT_THAT(error_of([&] { SaveHandle(save).wait(); }), told);
     }
     EXPECT_EQ(engine.save_checkpoint({.folder = folder.path(), .asynchronous = true}).wait().tag,
               "global_step1");

@@ -6,16 +6,18 @@
 #include "unishard/trainer/seeds.hpp"
 #include "unishard/trainer/token_file.hpp"
 
+#include "expect.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
 #include <set>
 
 namespace unishard::trainer {
 namespace {
+
+using test::write_file;
 
 TEST(SampleOrder, IsAPermutationOfEveryEpoch) {
   for (const std::uint64_t samples : {1u, 2u, 3u, 5u, 64u, 65u, 1000u}) {
@@ -54,7 +56,7 @@ TEST(SampleOrder, StaysWhatItIs) {  // a change here changes every run that is r
 TEST(TokenFile, ReadsOverlappingWindows) {
   const test::TempDir folder;
   const auto path = folder.path() / "text";
-  std::ofstream(path, std::ios::binary) << "abcdefghi\xff";
+  write_file(path, "abcdefghi\xff");
   const TokenFile tokens(posix_storage(), path, 4);
   EXPECT_EQ(tokens.samples(), 2u);
   std::vector<std::int64_t> window(5);
@@ -67,8 +69,8 @@ TEST(TokenFile, ReadsOverlappingWindows) {
 TEST(TokenFile, ReadsSixteenBitTokensOfTheVocabulary) {
   const test::TempDir folder;
   const auto path = folder.path() / "train.bin";
-  std::ofstream(path, std::ios::binary)
-      << std::string("\x01\x00\xff\x00\x00\x01\x50\xc3\x02\x00", 10);
+  const std::string bytes("\x01\x00\xff\x00\x00\x01\x50\xc3\x02\x00", 10);
+  write_file(path, bytes);
   EXPECT_EQ(token_type_of(path), TokenType::UInt16);
   EXPECT_EQ(token_type_of(folder.path() / "text.txt"), TokenType::Bytes);
   const TokenFile tokens(posix_storage(), path, 2, TokenType::UInt16);
@@ -78,14 +80,9 @@ TEST(TokenFile, ReadsSixteenBitTokensOfTheVocabulary) {
   EXPECT_EQ(window, (std::vector<std::int64_t>{1, 255, 256}));
   tokens.read(1, window, 50257);
   EXPECT_EQ(window, (std::vector<std::int64_t>{256, 50000, 2}));
-  try {
-    tokens.read(1, window, 50000);
-    FAIL();
-  } catch (const Error& error) {
-    const std::string what = error.what();
-    EXPECT_NE(what.find("token 50000 at byte 6"), std::string::npos) << what;
-  }
-  std::ofstream(path, std::ios::app) << 'x';
+  EXPECT_THAT(test::error_of([&] { tokens.read(1, window, 50000); }).what(),
+              testing::HasSubstr("token 50000 at byte 6"));
+  write_file(path, bytes + 'x');
   EXPECT_THROW(TokenFile(posix_storage(), path, 2, TokenType::UInt16), Error) << "half a token";
 }
 

@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
+
 #include <gtest/gtest.h>
 
 namespace unishard::trainer::detail {
@@ -37,14 +39,9 @@ std::vector<std::string> names_of(const ForeignView& view) {
   return names;
 }
 
-std::string refusal(const Catalog& saved, const Catalog& wanted = kWanted) {
-  try {
-    view_foreign(saved, wanted, kNames);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::Mismatch);
-    return error.what();
-  }
-  return "accepted";
+void expect_refused(const Catalog& saved, const Catalog& wanted, const char* message) {
+  EXPECT_THAT(test::error_of([&] { view_foreign(saved, wanted, kNames); }),
+              test::Fails(ErrorCode::Mismatch, testing::StrEq(message)));
 }
 
 using Names = std::vector<std::string>;
@@ -85,9 +82,10 @@ TEST(ForeignView, TiedWeightsGoByTheEnginesName) {
 }
 
 TEST(ForeignView, ACopyOfAnotherShapeIsAMismatch) {
-  EXPECT_EQ(refusal(catalog({tensor("in", {5, 2}), tensor("out", {7, 2})})),
-            "out [weights] and in [weights] are one tensor in this model, and are float32 [7, 2] "
-            "and float32 [5, 2] in the checkpoint");
+  expect_refused(
+      catalog({tensor("in", {5, 2}), tensor("out", {7, 2})}), kWanted,
+      "out [weights] and in [weights] are one tensor in this model, and are float32 [7, 2] "
+      "and float32 [5, 2] in the checkpoint");
 }
 
 TEST(ForeignView, OtherMatricesTellHowASquareOneLies) {
@@ -111,15 +109,16 @@ TEST(ForeignView, TensorsThatAreNotDeclaredNeverTurn) {
 
 TEST(ForeignView, ALayoutThatCannotBeToldIsRefused) {
   const Catalog square = catalog({tensor("a.linear", {2, 2}), tensor("b.linear", {3, 3})});
-  EXPECT_EQ(refusal(square, square),
-            "cannot tell whether the checkpoint has a.linear [weights] or its transpose: the "
-            "matrices of the model are all square");
+  expect_refused(square, square,
+                 "cannot tell whether the checkpoint has a.linear [weights] or its transpose: the "
+                 "matrices of the model are all square");
   // what is missing is for the comparison to say
-  EXPECT_EQ(refusal(catalog({tensor("b.linear", {2, 2})})), "accepted");
+  EXPECT_NO_THROW(view(catalog({tensor("b.linear", {2, 2})})));
   const Catalog two = catalog({tensor("a.linear", {2, 6}), tensor("b.linear", {3, 4})});
-  EXPECT_EQ(refusal(catalog({tensor("a.linear", {2, 6}), tensor("b.linear", {4, 3})}), two),
-            "the checkpoint has the transpose of b.linear, but a.linear as it is here: one of them "
-            "is another matrix");
+  expect_refused(
+      catalog({tensor("a.linear", {2, 6}), tensor("b.linear", {4, 3})}), two,
+      "the checkpoint has the transpose of b.linear, but a.linear as it is here: one of them "
+      "is another matrix");
 }
 
 }  // namespace

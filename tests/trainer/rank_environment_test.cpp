@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "expect.hpp"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -19,14 +21,9 @@ RankEnvironment read(const Variables& variables) {
   });
 }
 
-std::string error_of(const Variables& variables) {
-  try {
-    read(variables);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
-    return error.what();
-  }
-  return "no error";
+void expect_refused(const Variables& variables, const char* says) {
+  EXPECT_THAT(test::error_of([&] { read(variables); }),
+              test::Fails(ErrorCode::InvalidArgument, says));
 }
 
 TEST(RankEnvironment, NothingSetIsAWorldOfOne) {
@@ -69,8 +66,7 @@ TEST(RankEnvironment, OpenMpiOnOneHostNeedsNoMaster) {
                      {"OMPI_COMM_WORLD_LOCAL_SIZE", local_size}};
   };
   EXPECT_EQ(read(found("2")).master_addr, "127.0.0.1");
-  EXPECT_NE(error_of(found("1")).find("MASTER_ADDR is not set (launcher openmpi)"),
-            std::string::npos);
+  expect_refused(found("1"), "MASTER_ADDR is not set (launcher openmpi)");
 }
 
 TEST(RankEnvironment, JobsOnOneHostDoNotMeet) {
@@ -106,7 +102,7 @@ TEST(RankEnvironment, SrunTakesTheFirstHostOfTheNodeList) {
   step["SLURM_NODELIST"] = "node[1-8]";
   step["SLURM_STEP_NODELIST"] = "node[5-8]";
   EXPECT_EQ(read(step).master_addr, "node5");
-  EXPECT_NE(error_of(base).find("MASTER_ADDR"), std::string::npos);
+  expect_refused(base, "MASTER_ADDR");
 }
 
 TEST(RankEnvironment, ABatchShellOfSlurmIsNoLauncher) {
@@ -115,17 +111,12 @@ TEST(RankEnvironment, ABatchShellOfSlurmIsNoLauncher) {
 }
 
 TEST(RankEnvironment, SaysWhatIsMissingOrWrong) {
-  EXPECT_NE(error_of({{"RANK", "0"}}).find("WORLD_SIZE is not set"), std::string::npos);
-  EXPECT_NE(error_of({{"WORLD_SIZE", "2"}}).find("RANK is not set"), std::string::npos);
-  EXPECT_NE(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).find("MASTER_ADDR is not set"),
-            std::string::npos);
-  EXPECT_NE(error_of({{"RANK", "x1"}, {"WORLD_SIZE", "2"}}).find("RANK is \"x1\""),
-            std::string::npos);
-  EXPECT_NE(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("RANK is 2, but WORLD_SIZE is 2"),
-            std::string::npos);
-  EXPECT_NE(
-      error_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "70000"}}).find("MASTER_PORT"),
-      std::string::npos);
+  expect_refused({{"RANK", "0"}}, "WORLD_SIZE is not set");
+  expect_refused({{"WORLD_SIZE", "2"}}, "RANK is not set");
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR is not set");
+  expect_refused({{"RANK", "x1"}, {"WORLD_SIZE", "2"}}, "RANK is \"x1\"");
+  expect_refused({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK is 2, but WORLD_SIZE is 2");
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "70000"}}, "MASTER_PORT");
 }
 
 }  // namespace

@@ -8,12 +8,12 @@
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <numeric>
 
 namespace unishard::trainer {
@@ -26,8 +26,7 @@ class SaveFolder : public testing::Test {
  protected:
   const Path& folder() const { return folder_.path(); }
   void write(const Path& name, const std::string& text) const {
-    std::filesystem::create_directories((folder() / name).parent_path());
-    std::ofstream(folder() / name, std::ios::binary) << text;
+    test::write_file(folder() / name, text);
   }
   void save(std::int64_t step) const {
     write_example(folder(), {.step = step, .tag = "global_step" + std::to_string(step)});
@@ -48,20 +47,15 @@ class SaveFolder : public testing::Test {
   ResumeDecision decide(bool fresh = false) const {
     return decide_resume(posix_storage(), folder(), fresh);
   }
-  /// The error of `call`, with its hint; a failure of the test where there is none.
+  /// Expects that `call` throws an error of this code; returns its message and hint.
   template <class Call>
-  static std::string error_of(ErrorCode code, const Call& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code) << error.what();
-      return std::string(error.what()) + " | " + error.hint();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return {};
+  static std::string failure(ErrorCode code, const Call& call) {
+    const Error error = test::error_of(call);
+    EXPECT_EQ(error.code(), code) << error.what();
+    return test::message_and_hint(error);
   }
   std::string refusal(ErrorCode code, bool fresh = false) const {
-    return error_of(code, [&] { decide(fresh); });
+    return failure(code, [&] { decide(fresh); });
   }
   static bool has(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
@@ -175,7 +169,7 @@ TEST_F(SaveFolder, AnotherProgramsFolderIsNotMixedWith) {
     EXPECT_TRUE(has(error, "another program (deepspeed, \"global_step4\")")) << error;
     EXPECT_TRUE(has(error, "--resume " + folder().string() + " --save OTHER")) << error;
   }
-  error_of(ErrorCode::AlreadyExists, [&] { require_own_folder(posix_storage(), folder()); });
+  failure(ErrorCode::AlreadyExists, [&] { require_own_folder(posix_storage(), folder()); });
 }
 
 TEST_F(SaveFolder, AnotherProgramsCheckpointBesideIsNoFreshStart) {
@@ -196,9 +190,9 @@ TEST_F(SaveFolder, APartOfAnotherProgramsCheckpointIsNoFreshStart) {
 TEST_F(SaveFolder, OneCheckpointIsNoFolderOfCheckpoints) {
   save(4);
   const auto inside = [&] { require_own_folder(posix_storage(), folder() / "global_step4"); };
-  EXPECT_TRUE(has(error_of(ErrorCode::InvalidArgument, inside), "is one checkpoint"));
+  EXPECT_TRUE(has(failure(ErrorCode::InvalidArgument, inside), "is one checkpoint"));
   std::filesystem::remove(folder() / "global_step4" / kManifestFile);
-  error_of(ErrorCode::InvalidArgument, inside);
+  failure(ErrorCode::InvalidArgument, inside);
 }
 
 TEST_F(SaveFolder, TagsThatARunWillSaveMustBeFree) {
@@ -214,15 +208,15 @@ TEST_F(SaveFolder, TagsThatARunWillSaveMustBeFree) {
   check();
   for (const char* taken : {"global_step6", "global_step9", "global_step11"}) {
     write(taken, "mine");
-    EXPECT_TRUE(has(error_of(ErrorCode::AlreadyExists, check), taken));
+    EXPECT_TRUE(has(failure(ErrorCode::AlreadyExists, check), taken));
     std::filesystem::remove(folder() / taken);
   }
   std::filesystem::create_symlink("gone", folder() / "global_step9");
-  error_of(ErrorCode::AlreadyExists, check);
+  failure(ErrorCode::AlreadyExists, check);
   std::filesystem::remove(folder() / "global_step9");
   save(9);
   check();
-  error_of(ErrorCode::AlreadyExists, [&] { check(false); });
+  failure(ErrorCode::AlreadyExists, [&] { check(false); });
 }
 
 TEST_F(SaveFolder, LatestOfAnotherProgramStays) {
@@ -231,7 +225,7 @@ TEST_F(SaveFolder, LatestOfAnotherProgramStays) {
   const auto check = [&] { require_free_names(posix_storage(), folder(), planned, true); };
   check();  // it names nothing
   write("global_step4/model.pt", "");
-  error_of(ErrorCode::AlreadyExists, check);
+  failure(ErrorCode::AlreadyExists, check);
 }
 
 TEST_F(SaveFolder, WritingIsTriedAndLeavesNothing) {
@@ -242,13 +236,9 @@ TEST_F(SaveFolder, WritingIsTriedAndLeavesNothing) {
   for (const Path& path :
        {folder() / "file", folder() / "file" / "x", folder() / "link", Path("/proc"),
         Path("/proc/x"), Path("/sys"), folder() / std::string(300, 'x')}) {
-    try {
-      require_writable(posix_storage(), path);
-      ADD_FAILURE() << path << " was writable";
-    } catch (const Error& error) {
-      EXPECT_TRUE(has(error.what(), path.string())) << error.what();
-      EXPECT_EQ(exit_status(error.code()), 3) << error.what();
-    }
+    const Error error = test::error_of([&] { require_writable(posix_storage(), path); });
+    EXPECT_TRUE(has(error.what(), path.string())) << error.what();
+    EXPECT_EQ(exit_status(error.code()), 3) << error.what();
   }
 }
 

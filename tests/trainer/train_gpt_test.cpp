@@ -2,6 +2,9 @@
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 
+#include "expect.hpp"
+#include "make_checkpoint.hpp"
+#include "program.hpp"
 #include "ranks.hpp"
 #include "temp_dir.hpp"
 
@@ -26,18 +29,19 @@ using namespace std::chrono_literals;
 class TrainGpt : public testing::Test {
  protected:
   TrainGpt() {
-    std::ofstream text(path("text"));
+    std::string text;
     for (int line = 0; line < 400; ++line)
-      text << "line " << line << " of a text that is " << line * line << " long\n";
+      text += fmt::format("line {} of a text that is {} long\n", line, line * line);
+    write_file(path("text"), text);
     configure("");
   }
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
   void configure(const std::string& more) const {
-    std::ofstream(path("ds.json"))
-        << R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 1,
-      "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}, "steps_per_print": 1,
-      "canonical_order": true)"
-        << more << "}";
+    const std::string fixed =
+        R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 1, "steps_per_print": 1,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
+      "canonical_order": true)";
+    write_file(path("ds.json"), fixed + more + "}");
   }
   std::vector<std::string> of_model(const std::string& model,
                                     const std::vector<std::string>& more) const {
@@ -83,9 +87,7 @@ class TrainGpt : public testing::Test {
     return found;
   }
   std::string identity_of(const std::string& folder) const {
-    const CheckpointReader reader(posix_storage(),
-                                  resolve_checkpoint(posix_storage(), path(folder), std::nullopt));
-    return identity(reader.catalog()).value();
+    return test::identity_of(path(folder));
   }
   TempDir folder_;
 };
@@ -163,8 +165,7 @@ TEST_F(TrainGpt, ResumesFromACheckpointOfEveryFormat) {
     SCOPED_TRACE(format);
     const std::string copy = path(format) + (format == "torch" ? ".pt" : "");
     const test::ProcessResult converted =
-        test::run({UNISHARD_BIN "/unishard", "convert", path("run"), copy, "--to", format, "-t",
-                   "global_step2"});
+        unishard({"convert", path("run"), copy, "--to", format, "-t", "global_step2"});
     ASSERT_EQ(converted.status, 0) << converted.err;
     run_ranks(command({"--steps", "4", "--stage", "3", "--losses", path(format + ".log"),
                        "--resume", copy}),
@@ -363,8 +364,7 @@ std::map<std::string, std::string> contents(const std::filesystem::path& folder)
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     std::string& text = found[entry.path().string()];
     if (!entry.is_regular_file()) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    text.assign(std::istreambuf_iterator<char>(file), {});
+    text = read_file(entry.path());
   }
   return found;
 }
@@ -404,8 +404,7 @@ class TrainGptFolder : public TrainGpt {
 
 TEST_F(TrainGptFolder, AnotherProgramsFolderIsResumedFromAndLeftAlone) {
   run_ranks(saving("run", {"--steps", "2"}), 2);
-  const auto made =
-      run({UNISHARD_BIN "/unishard", "convert", path("run"), path("ds"), "--to", "deepspeed"});
+  const auto made = unishard({"convert", path("run"), path("ds"), "--to", "deepspeed"});
   ASSERT_EQ(made.status, 0) << made.err;
   const auto before = contents(path("ds"));
   for (const std::vector<std::string>& resume :
@@ -425,14 +424,14 @@ TEST_F(TrainGptFolder, AnotherProgramsFolderIsResumedFromAndLeftAlone) {
 
 TEST_F(TrainGptFolder, WhatHasTheNameOfATagIsLeftAlone) {
   std::filesystem::create_directories(path("c/global_step2"));
-  std::ofstream(path("c/global_step2/thesis.tex")) << "mine";
+  write_file(path("c/global_step2/thesis.tex"), "mine");
   for (const char* taken : {"c/global_step2", "c/global_step5"}) {
     const auto before = contents(path("c"));
     const std::string error = refusal(saving("c", {"--steps", "5"}));
     expect_in(path(taken) + " is there already and is not a UniShard checkpoint", error);
     EXPECT_EQ(contents(path("c")), before);
     std::filesystem::remove_all(path("c/global_step2"));
-    std::ofstream(path("c/global_step5")) << "mine";
+    write_file(path("c/global_step5"), "mine");
   }
 }
 
@@ -460,10 +459,8 @@ TEST_F(TrainGptFolder, ALostManifestIsNoFreshStart) {
 TEST_F(TrainGptFolder, ADamagedCheckpointNamesTheNewestWholeOne) {
   run_ranks(saving("c", {"--steps", "8"}), 2);
   const auto damage = [&](const std::string& file) {
-    std::fstream stream(path("c/" + file), std::ios::in | std::ios::out | std::ios::binary);
     const Manifest manifest = read_manifest(posix_storage(), path("c/global_step8"));
-    stream.seekp(static_cast<std::streamoff>(manifest.shards[1].data_sets[0].offset));
-    stream.put('?');
+    overwrite(path("c/" + file), manifest.shards[1].data_sets[0].offset, "?");
   };
   std::filesystem::resize_file(path("c/global_step6/shard-00000-of-00002.h5"), 5000);
   damage("global_step8/shard-00001-of-00002.h5");
@@ -483,7 +480,8 @@ TEST_F(TrainGptFolder, ADamagedCheckpointNamesTheNewestWholeOne) {
     expect_in("global_step2", error);
     EXPECT_EQ(error.find("global_step6"), std::string::npos) << error;
   }
-  std::ofstream(path("c/global_step8/manifest.json"), std::ios::app) << "x";
+  const std::string manifest = path("c/global_step8/manifest.json");
+  write_file(manifest, read_file(manifest) + "x");
   const std::string error = said("latest");
   expect_in("c/global_step8/manifest.json", error);
   expect_in("--resume " + path("c/global_step4"), error);
@@ -500,8 +498,7 @@ TEST_F(TrainGptFolder, PathsMayHoldAnyCharacter) {
     const auto on = run_ranks(saving(odd, {"--steps", "2", "--resume", resume}), 2);
     expect_in("resumed global_step2 at step 2", on[0].out);
   }
-  const auto made =
-      run({UNISHARD_BIN "/unishard", "convert", path(odd), path("ds\n"), "--to", "deepspeed"});
+  const auto made = unishard({"convert", path(odd), path("ds\n"), "--to", "deepspeed"});
   ASSERT_EQ(made.status, 0) << made.err;
   run_ranks(saving("new", {"--steps", "2", "--resume", path("ds\n")}), 2);
   expect_in("gone\\x0ax does not exist",
@@ -534,7 +531,7 @@ TEST_F(TrainGptFolder, TheSecondRunOfAFolderFailsNamingTheFirst) {
 }
 
 TEST_F(TrainGptFolder, AnUnusableFolderIsFoundBeforeTheFirstStep) {
-  std::ofstream(path("file")) << "mine";
+  write_file(path("file"), "mine");
   std::filesystem::create_symlink("gone/far", path("link"));
   const auto check = [&](const std::string& folder, const std::string& says) {
     SCOPED_TRACE(folder);
@@ -597,7 +594,7 @@ TEST_F(TrainGptFolder, WrongNumbersAndNamesAreUsageErrors) {
         R"("train_batch_size": 9223372036854775808)", R"("train_batch_size": 1e300)",
         R"("train_batch_size": 9223372036854775807)"}) {
     SCOPED_TRACE(numbers);
-    std::ofstream(path("ds.json")) << "{" << numbers << "}";
+    write_file(path("ds.json"), "{" + std::string(numbers) + "}");
     const auto result = run(command({"--stage", "1"}));
     EXPECT_EQ(result.status, 2) << result.err;
     EXPECT_EQ(result.err.find("internal"), std::string::npos) << result.err;
@@ -616,7 +613,7 @@ TEST_F(TrainGptFolder, OutputThatCannotBeWrittenStopsNoTraining) {
       expect_in("error: standard output could not be written", result.err);
     EXPECT_EQ(losses("losses").size(), 3u);
     EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 2u);
-    const auto sound = run({UNISHARD_BIN "/unishard", "verify", path("c"), "--all"});
+    const auto sound = unishard({"verify", path("c"), "--all"});
     EXPECT_EQ(sound.status, 0) << sound.out << sound.err;
   }
   const auto unheard = run_in_shell("exec \"$@\" 2>/dev/full", saving("c2", {"--steps", "1"}));
@@ -669,8 +666,7 @@ TEST_F(TrainGptFolder, LimitsOfTheSessionEndInASentence) {
   EXPECT_TRUE(list_tags(posix_storage(), path("c")).empty());
   // 1,018 shards and a soft limit of 1,024 are the same case as these, and take longer.
   run_ranks(saving("whole", {"--steps", "2"}), 2);
-  const auto many =
-      run({UNISHARD_BIN "/unishard", "reshard", path("whole"), path("many"), "-w", "120"});
+  const auto many = unishard({"reshard", path("whole"), path("many"), "-w", "120"});
   ASSERT_EQ(many.status, 0) << many.err;
   const auto resumed = run_in_shell("ulimit -S -n 100; exec \"$@\"",
                                     command({"--steps", "3", "--resume", path("many") + "/"}));
@@ -694,24 +690,22 @@ class TrainGptOfHuggingFace : public TrainGpt {
   /// Saves a run of the model "nano" of one layer, and makes it the model folder "model".
   void export_model() {
     run_ranks(command({"--steps", "2", "--stage", "3", "--save-dir", path("run")}), 2);
-    const auto made = run({UNISHARD_BIN "/unishard", "zero_to_fp32", path("run"), path("model")});
+    const auto made = unishard({"zero_to_fp32", path("run"), path("model")});
     ASSERT_EQ(made.status, 0) << made.err;
   }
-  Json config() const {
-    return parse_json(read_text(posix_storage(), path("model/config.json"), 1u << 20), "config");
-  }
+  Json config() const { return read_json(path("model/config.json")); }
   void write_config(const Json& config) const {
-    std::ofstream(path("model/config.json")) << config.dump();
+    write_file(path("model/config.json"), config.dump());
   }
 };
 
 TEST_F(TrainGpt, TokensOfAFileAndAHeadOfItsOwn) {
-  std::ofstream tokens(path("tokens.bin"), std::ios::binary);
+  std::string tokens;
   for (int i = 0; i < 4000; ++i) {
     const int token = i * i % 1000;
-    tokens << static_cast<char>(token & 0xff) << static_cast<char>(token >> 8);
+    tokens += {static_cast<char>(token & 0xff), static_cast<char>(token >> 8)};
   }
-  tokens.close();
+  write_file(path("tokens.bin"), tokens);
   const auto on_tokens = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"--data", path("tokens.bin"), "--untied-head"});
     return command(more);
@@ -761,15 +755,12 @@ TEST_F(TrainGptOfHuggingFace, TheConfigurationTravelsThroughOtherFormats) {
   export_model();
   for (const std::string format : {"deepspeed", "dcp"}) {
     SCOPED_TRACE(format);
-    const auto there =
-        run({UNISHARD_BIN "/unishard", "convert", path("run"), path(format), "--to", format});
+    const auto there = unishard({"convert", path("run"), path(format), "--to", format});
     ASSERT_EQ(there.status, 0) << there.err;
-    const auto back = run({UNISHARD_BIN "/unishard", "convert", path(format), path(format + "-hf"),
-                           "--to", "safetensors", "--weights-only"});
+    const auto back = unishard(
+        {"convert", path(format), path(format + "-hf"), "--to", "safetensors", "--weights-only"});
     ASSERT_EQ(back.status, 0) << back.err;
-    EXPECT_EQ(
-        parse_json(read_text(posix_storage(), path(format + "-hf/config.json"), 1u << 20), ""),
-        config());
+    EXPECT_EQ(read_json(path(format + "-hf/config.json")), config());
   }
 }
 

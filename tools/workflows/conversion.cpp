@@ -7,11 +7,13 @@
 #include "workflows/catalog_digests.hpp"
 #include "workflows/model_config.hpp"
 #include "workflows/native_folder.hpp"
+#include "workflows/side_files.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 namespace unishard::tools {
@@ -40,6 +42,67 @@ ExpectedDigests expected_digests(const converters::Source& source, const Convers
   return out;
 }
 
+constexpr const char* kAdapter = "adapter_model";
+
+/// Returns whether `input` is a folder of PEFT, which finds its tensors by their file's name.
+bool is_adapter(const Path& input) {
+  const Path file = input / fmt::format("{}.safetensors", kAdapter);
+  return posix_storage().kind(file) == EntryKind::File;
+}
+
+/// The names of both formats begin with it.
+constexpr std::string_view kDeepSpeed = "deepspeed";
+
+/// Returns the folder in which the checkpoint `input` lies, or `input` when it is that folder.
+Path run_folder(const Path& input) {
+  const Path path = absolute_folder(input);
+  return converters::list_tag_folders(posix_storage(), path).empty() ? path.parent_path() : path;
+}
+
+/// A suffix of files and their format; "" for one that UniShard does not write.
+struct Suffix {
+  std::string_view text, format;
+};
+constexpr std::array<Suffix, 17> kSuffixes = {{{".safetensors", "safetensors"},
+                                               {".bin", "torch"},
+                                               {".pt", "torch"},
+                                               {".pth", "torch"},
+                                               {".ckpt", "torch"},
+                                               {".h5", "hdf5"},
+                                               {".hdf5", "hdf5"},
+                                               {".gguf", ""},
+                                               {".npz", ""},
+                                               {".npy", ""},
+                                               {".onnx", ""},
+                                               {".keras", ""},
+                                               {".msgpack", ""},
+                                               {".pkl", ""},
+                                               {".zip", ""},
+                                               {".tar", ""},
+                                               {".gz", ""}}};
+
+/// Returns nullptr for the suffix of a folder.
+const Suffix* suffix_of(const Path& path) {
+  const auto* const found = std::ranges::find(kSuffixes, path.extension().native(), &Suffix::text);
+  return found == kSuffixes.end() ? nullptr : found;
+}
+
+/// Throws: InvalidArgument when the suffix of `path` is that of a file of another format than
+/// `format`, or of a file that UniShard does not write.
+void require_fitting_suffix(std::string_view format, const Path& path) {
+  const Suffix* const suffix = suffix_of(path);
+  if (suffix == nullptr || suffix->format == format) return;
+  if (suffix->format.empty()) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{}: {} files cannot be written", path.string(), suffix->text),
+          "name a folder, or a file that ends in .safetensors, .pt, .bin or .h5");
+  }
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{}: {} is the suffix of a {} file, and the output is {}", path.string(),
+                    suffix->text, suffix->format, format),
+        fmt::format("pass --to {}, or name the output in another way", suffix->format));
+}
+
 }  // namespace
 
 std::vector<std::string> ConversionNotes::lines() const {
@@ -60,11 +123,15 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
       checking_(source, options_.check_input) {
   Storage& storage = posix_storage();
   converters::Output& output = options_.output;
+  require_fitting_suffix(output.format, output.path);
   notes_.not_read = source.notes();
   notes_.left_out = std::exchange(plan_.notes, {});
   if (output.max_shard_bytes != 0)
     output.side_files =
         model_side_files(options_.input, source.catalog(), plan_.target, notes_.left_out);
+  if (is_adapter(options_.input)) output.stem = kAdapter;
+  if (output.format.starts_with(kDeepSpeed) && source.format().starts_with(kDeepSpeed))
+    output.side_files = find_trainer_files(run_folder(options_.input), notes_.left_out);
   if (output.format == source.format()) output.layout = source.layout();
   checking_.mark(plan_.target, output);
   const std::uint64_t bytes =
@@ -130,15 +197,13 @@ void Conversion::compare(const WrittenOutput& written, const TransferOptions& tr
 }
 
 bool is_model_file(const Path& path) {
-  constexpr std::array<std::string_view, 7> kFiles = {".safetensors", ".bin", ".pt",  ".pth",
-                                                      ".ckpt",        ".h5",  ".hdf5"};
-  return std::ranges::count(kFiles, path.extension().string()) > 0;
+  const Suffix* const suffix = suffix_of(path);
+  return suffix != nullptr && !suffix->format.empty();
 }
 
 std::string model_format(const Path& path) {
-  const Path suffix = path.extension();
-  if (suffix == ".h5" || suffix == ".hdf5") return "hdf5";
-  return is_model_file(path) && suffix != ".safetensors" ? "torch" : "safetensors";
+  const Suffix* const suffix = suffix_of(path);
+  return suffix == nullptr || suffix->format.empty() ? "safetensors" : std::string(suffix->format);
 }
 
 converters::Output model_output(std::string format, const Path& path,

@@ -54,8 +54,8 @@ class Conversion {
  public:
   /// Collective. Opens the output under a name that nobody takes for a result.
   /// Pre: nothing was read from `source` yet.
-  /// Throws: InvalidArgument and AlreadyExists for an output that cannot be written there,
-  /// NoSpace, Mismatch when the processes want different results.
+  /// Throws: InvalidArgument and AlreadyExists for an output that cannot be written there, or whose
+  /// suffix is that of another format; NoSpace, Mismatch when the processes want different results.
   Conversion(Team& team, converters::Source& source, ConversionPlan plan,
              ConversionOptions options);
 

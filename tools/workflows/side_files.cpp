@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/storage.hpp"
 
 #include "support/descriptor.hpp"
 
@@ -15,13 +16,16 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace unishard::tools {
 namespace {
 
 constexpr std::uint64_t kBytesPerFile = std::uint64_t{64} << 20;
-constexpr std::array<std::string_view, 14> kNames = {"config.json",
+constexpr std::array<std::string_view, 15> kNames = {"config.json",
+                                                     "adapter_config.json",
                                                      "generation_config.json",
                                                      "tokenizer.json",
                                                      "tokenizer_config.json",
@@ -35,6 +39,26 @@ constexpr std::array<std::string_view, 14> kNames = {"config.json",
                                                      "chat_template.json",
                                                      "preprocessor_config.json",
                                                      "processor_config.json"};
+
+/// The file by which the folder of a Trainer is known.
+constexpr std::string_view kTrainerState = "trainer_state.json";
+constexpr std::array<std::string_view, 5> kTrainerNames = {
+    kTrainerState, "training_args.bin", "scheduler.pt", "scaler.pt", "zero_to_fp32.py"};
+/// Prefix and suffix: states of random generators, and the source of models outside transformers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kTrainerPatterns = {
+    {{"rng_state", ".pth"},
+     {"random_states_", ".pkl"},
+     {"modeling_", ".py"},
+     {"configuration_", ".py"},
+     {"tokenization_", ".py"},
+     {"processing_", ".py"}}};
+
+bool is_trainer_file(std::string_view name) {
+  return std::ranges::count(kNames, name) + std::ranges::count(kTrainerNames, name) > 0 ||
+         std::ranges::any_of(kTrainerPatterns, [&](const auto& pattern) {
+           return name.starts_with(pattern.first) && name.ends_with(pattern.second);
+         });
+}
 
 /// Returns the real path of the open file: without links, and safe against being replaced.
 Path real_path(const Descriptor& file) {
@@ -77,7 +101,8 @@ class Collector {
     if (const std::string problem = problem_of(file); !problem.empty())
       return leave_out(name, problem);
     std::string text = read(file, name);
-    if (name.ends_with(".json") && !SortedJson::accept(text))
+    // Python writes NaN into the log of a Trainer, which strict JSON lacks.
+    if (name.ends_with(".json") && name != kTrainerState && !SortedJson::accept(text))
       return leave_out(name, "it is not valid JSON");
     bytes_ += text.size();
     files.emplace_back(name, std::move(text));
@@ -135,6 +160,19 @@ converters::SideFiles find_side_files(const Path& model, std::vector<std::string
   if (folder.get() < 0) return {};
   Collector collector(folder, notes);
   for (const std::string_view name : kNames) collector.take(std::string(name));
+  return std::move(collector.files);
+}
+
+converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes) {
+  const Descriptor folder(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0 || posix_storage().kind(run / kTrainerState) != EntryKind::File) return {};
+  std::vector<std::string> names;
+  for (const Entry& entry : posix_storage().list(run)) {
+    if (is_trainer_file(entry.name)) names.push_back(entry.name);
+  }
+  std::ranges::sort(names);
+  Collector collector(folder, notes);
+  for (const std::string& name : names) collector.take(name);
   return std::move(collector.files);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// The small files beside a Hugging Face model. They are copied unchanged into a result that may be
-// published, so only regular files of the model's own folder are taken.
+// The small files beside a Hugging Face model, or beside the checkpoint of a Hugging Face Trainer.
+// They are copied unchanged into a result that may be published, so only regular files of the
+// folder itself are taken.
 #include "unishard/converters/sink.hpp"
 
 #include <string>
@@ -13,6 +14,11 @@ namespace unishard::tools {
 /// -> blobs), files that are not regular or too large, and .json files that are not JSON are left
 /// out, each with a line in `notes`.
 converters::SideFiles find_side_files(const Path& model, std::vector<std::string>& notes);
+
+/// Returns the files of the folder `run` without which the Trainer of Hugging Face does not go on
+/// from the checkpoint in it: trainer_state.json, the random generators, the schedule, the model's
+/// configuration. None when it is no folder of a Trainer. The same files are left out as above.
+converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes);
 
 /// Returns the names, for reports.
 std::vector<std::string> names_of(const converters::SideFiles& files);

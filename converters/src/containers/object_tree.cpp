@@ -4,6 +4,7 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "containers/plain_objects.hpp"
 #include "containers/torch_file.hpp"
 
 #include <fmt/format.h>
@@ -355,8 +356,9 @@ class Describer {
 
   /// Keeps the parts of an object; never calls it.
   Json unknown(Value value, const std::string& call, const std::string& path, unsigned depth) {
-    opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
-    memory_.charge(2 * opaque.back().size() + call.size() + 8 * sizeof(Json::object_t::value_type));
+    if (!makes_plain_object(call))
+      opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
+    memory_.charge(2 * path.size() + 3 * call.size() + 8 * sizeof(Json::object_t::value_type));
     Json out = {{"$type", "object"}, {"name", call}};
     if (call.empty()) out["callable"] = json(value.callable(), path, depth + 1);
     if (value.args().size() > 0) out["args"] = sequence(value.args(), path, depth + 1);

@@ -21,7 +21,8 @@ struct NamedTensor {
 struct ObjectTree {
   std::vector<NamedTensor> tensors;  ///< in order of appearance; names are unique
   Json content;
-  /// "path: module.Class" of each object of which only the parts are kept.
+  /// "path: module.Class" of each object of which only the parts are kept, because it does not make
+  /// a plain object (plain_objects.hpp).
   std::vector<std::string> opaque;
   std::vector<std::string> renamed;  ///< one line for each name that differs from its path
 };

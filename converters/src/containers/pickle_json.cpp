@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/plain_objects.hpp"
 #include "containers/torch_file.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
 #include <utility>
 
 namespace unishard::converters::torch {
@@ -134,7 +136,7 @@ class JsonPickler {
 
   void typed(const std::string& type, const Json& json) {
     try {
-      if (scalar(type, json) || container(type, json)) return;
+      if (scalar(type, json) || container(type, json) || plain_object(type, json)) return;
     } catch (const Json::exception&) {
       refuse(type, "lacks its value");
     }
@@ -170,8 +172,8 @@ class JsonPickler {
   bool container(const std::string& type, const Json& json) {
     if (type == "tuple") {
       tuple(json.at("items"));
-    } else if (type == "set") {
-      call("__builtin__", "set", Json::array({json.at("items")}));
+    } else if (type == "set" || type == "frozenset") {
+      call("__builtin__", type, Json::array({json.at("items")}));
     } else if (type == "torch.Size") {
       call("torch", "Size", Json::array({{{"$type", "tuple"}, {"items", json.at("items")}}}));
     } else if (type == "builtins.dict" || type == "collections.defaultdict" ||
@@ -186,6 +188,30 @@ class JsonPickler {
       return false;
     }
     return true;
+  }
+
+  bool plain_object(const std::string& type, const Json& json) {
+    if (type == "global" && is_plain_class(json.at("name").get_ref<const std::string&>())) {
+      global(json["name"]);
+      return true;
+    }
+    if (type != "object" || !makes_plain_object(json.at("name").get_ref<const std::string&>()) ||
+        json.contains("items") || json.contains("pairs"))
+      return false;
+    global(json["name"]);
+    tuple(json.value("args", Json::array()));
+    pickle_.reduce();
+    if (json.contains("state")) {
+      value(json["state"]);
+      pickle_.build();
+    }
+    return true;
+  }
+
+  void global(const std::string& name) {
+    const std::size_t dot = name.rfind('.');
+    const std::string module = name.substr(0, dot);
+    pickle_.global(module == "builtins" ? "__builtin__" : module, name.substr(dot + 1));
   }
 
   void call(std::string_view module, std::string_view name, const Json& arguments) {
@@ -257,6 +283,8 @@ void refuse_tensor(PickleWriter&, const std::string& name) {
   raise(ErrorCode::Unsupported, fmt::format("the tensor {} is not allowed here", quote(name)));
 }
 
+void write_none(PickleWriter& pickle, const std::string&) { pickle.none(); }
+
 namespace {
 
 /// Returns why write_json() refuses `value`; empty when it does not.
@@ -270,27 +298,75 @@ std::string refusal(const Json& value, const WriteTensor& tensor) {
   return {};
 }
 
+class Pruner {
+ public:
+  Pruner(std::vector<std::string>& dropped, WriteTensor tensor)
+      : dropped_(dropped), tensor_(std::move(tensor)) {}
+
+  /// Returns what can be written of `value`; nullopt, with a line, for nothing.
+  std::optional<Json> prune(const Json& value, const std::string& path) {
+    const std::string reason = refusal(value, tensor_);
+    if (reason.empty()) return value;
+    if (value.is_object() && value.contains("pairs") && is_dict(value)) return pairs(value, path);
+    if (value.is_object() && !value.contains("$type") && !value.contains("$tensor"))
+      return members(value, path);
+    dropped_.push_back(fmt::format("{}: {}", path.empty() ? "the object" : path, reason));
+    return std::nullopt;
+  }
+  Json members(const Json& object, const std::string& path) {
+    Json kept = Json::object();
+    for (const auto& [key, value] : object.items()) {
+      if (auto member = prune(value, below(path, key))) kept[key] = std::move(*member);
+    }
+    return kept;
+  }
+
+ private:
+  static bool is_dict(const Json& value) {
+    return value["$type"] == "builtins.dict" || value["$type"] == "collections.OrderedDict";
+  }
+  static std::string below(const std::string& path, const std::string& key) {
+    return path.empty() ? key : fmt::format("{}.{}", path, key);
+  }
+  Json pairs(const Json& dict, const std::string& path) {
+    Json kept = dict;
+    kept["pairs"] = Json::array();
+    for (const Json& pair : dict["pairs"]) {
+      const std::string at =
+          below(path, pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump());
+      if (const std::string reason = refusal(pair[0], tensor_); !reason.empty()) {
+        dropped_.push_back(fmt::format("{}: {}", at, reason));
+      } else if (auto value = prune(pair[1], at)) {
+        kept["pairs"].push_back(Json::array({pair[0], std::move(*value)}));
+      }
+    }
+    return kept;
+  }
+
+  std::vector<std::string>& dropped_;
+  const WriteTensor tensor_;
+};
+
 }  // namespace
 
-std::string what_python_lacks(const Json& value) {
-  return refusal(value, [](PickleWriter& pickle, const std::string&) { pickle.none(); });
+std::set<std::string> tensors_in(const Json& value) {
+  if (value.is_object() && value.contains("$tensor")) return {value["$tensor"].get<std::string>()};
+  std::set<std::string> names;
+  if (!value.is_structured()) return names;
+  for (const Json& child : value) names.merge(tensors_in(child));
+  return names;
+}
+
+std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
+                                     std::vector<std::string>& dropped) {
+  std::optional<Json> kept = Pruner(dropped, write_none).prune(value, path);
+  if (kept && tensors_in(*kept).size() < tensors_in(value).size()) kept.reset();
+  return kept;
 }
 
 Json without_unwritable(const Json& object, const std::string& path,
                         std::vector<std::string>& dropped) {
-  Json kept = Json::object();
-  for (const auto& [key, value] : object.items()) {
-    const std::string below = path.empty() ? key : fmt::format("{}.{}", path, key);
-    const std::string reason = refusal(value, refuse_tensor);
-    if (reason.empty()) {
-      kept[key] = value;
-    } else if (value.is_object() && !value.contains("$type") && !value.contains("$tensor")) {
-      kept[key] = without_unwritable(value, below, dropped);
-    } else {
-      dropped.push_back(fmt::format("{}: {}", below, reason));
-    }
-  }
-  return kept;
+  return Pruner(dropped, refuse_tensor).members(object, path);
 }
 
 }  // namespace unishard::converters::torch

@@ -5,6 +5,8 @@
 #include "containers/pickle_writer.hpp"
 
 #include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,22 +16,29 @@ namespace unishard::converters::torch {
 using WriteTensor = std::function<void(PickleWriter&, const std::string& name)>;
 
 /// Appends `value`. {"$type": ...} becomes the Python object that it represents, with only those
-/// opcodes and globals that torch.load(weights_only=True) accepts. A defaultdict or Counter becomes
-/// a dict.
-/// Throws: Unsupported, naming the type, for values without a safe counterpart (objects, globals,
-/// persistent ids, frozensets). `pickle` is then unusable, so call what_python_lacks() first.
+/// opcodes and globals that torch.load(weights_only=True) accepts, unless it is one of the plain
+/// objects of plain_objects.hpp or a frozenset. A defaultdict or Counter becomes a dict.
+/// Throws: Unsupported, naming the type, for values without a safe counterpart (other objects,
+/// globals, persistent ids). `pickle` is then unusable, so call with_all_tensors() first.
 void write_json(PickleWriter& pickle, const Json& value, const WriteTensor& tensor);
 
 /// A WriteTensor for places that cannot hold tensors.
 /// Throws: Unsupported, naming the tensor.
 void refuse_tensor(PickleWriter& pickle, const std::string& name);
 
-/// Returns why write_json() would refuse `value`; empty when it would not. Tensors count as
-/// writable.
-std::string what_python_lacks(const Json& value);
+/// A WriteTensor for places in which tensors do not matter: writes None.
+void write_none(PickleWriter& pickle, const std::string& name);
 
-/// Returns `object` without the entries that write_json(…, refuse_tensor) would refuse, at any
-/// depth of plain JSON objects. Adds "<path>: <reason>" to `dropped` for each.
+/// Returns the tensors that `value` names.
+std::set<std::string> tensors_in(const Json& value);
+
+/// Returns `value`, the object around tensors, without what write_json() would refuse, at any depth
+/// of dicts. Adds "<path>: <reason>" to `dropped` for each. Nullopt when a tensor would be lost.
+std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
+                                     std::vector<std::string>& dropped);
+
+/// Returns `object` without the entries that write_json() would refuse, at any depth of dicts,
+/// and without tensors. Adds "<path>: <reason>" to `dropped` for each.
 Json without_unwritable(const Json& object, const std::string& path,
                         std::vector<std::string>& dropped);
 

@@ -13,11 +13,12 @@ namespace unishard::converters::torch {
 namespace {
 
 /// Present names of modules that pickles of protocol 2 and other Python versions name differently.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kModuleNames = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kModuleNames = {{
     {"__builtin__", "builtins"},
     {"copy_reg", "copyreg"},
     {"pathlib._local", "pathlib"},
     {"numpy._core.multiarray", "numpy.core.multiarray"},
+    {"numpy._core.numeric", "numpy.core.numeric"},
 }};
 
 constexpr std::array<std::string_view, 3> kDictClasses = {

@@ -68,11 +68,11 @@ Path PlacedSink::complete(std::span<const std::string> /*seals*/) {
 }
 
 void PlacedSink::publish() {
-  if (!ending_.latest) return ending_.partial->publish();
-  const auto& [storage, path, text] = *ending_.latest;
-  LatestMove latest(*storage, path, text);
+  std::optional<LatestMove> latest;
+  if (const auto& file = ending_.latest) latest.emplace(*file->storage, file->path, file->text);
   ending_.partial->publish();
-  latest.commit();
+  if (ending_.beside) ending_.beside();
+  if (latest) latest->commit();
 }
 
 }  // namespace unishard::converters::torch

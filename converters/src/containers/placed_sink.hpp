@@ -46,10 +46,12 @@ struct LatestFile {
   std::string text;
 };
 
-/// How the result of a PlacedSink is completed and published.
+/// How the result of a PlacedSink is completed and published. The files beside it are written once
+/// it has its name, and before `latest` moves.
 struct Ending {
   std::shared_ptr<PartialOutput> partial;
   std::function<void()> complete = {};    ///< writes the files beside the archives; may be empty
+  std::function<void()> beside = {};      ///< writes files beside the result; may be empty
   std::optional<LatestFile> latest = {};  ///< replaced once the result has its name
 };
 

@@ -37,6 +37,8 @@ class TorchOutput {
   /// Appends an archive to its file and returns its number.
   /// Pre: called before the first write().
   std::size_t add(ArchivePlan plan);
+  /// Returns how many archives were added: the number of the next one.
+  std::size_t size() const { return archives_.size(); }
   struct Extent {
     std::uint64_t offset = 0, bytes = 0;  ///< in the file
   };

@@ -82,19 +82,22 @@ std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog ca
   return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share);
 }
 std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
-  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share);
+  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share, to.side_files);
 }
 std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog catalog) {
-  return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog), to.share);
+  return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog), to.share,
+                                       to.side_files);
 }
 std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
-  return make_dcp_sink(storage, to.path, std::move(catalog), to.share);
+  return make_dcp_sink(storage, to.path, std::move(catalog), to.share, to.layout);
 }
 std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
-  return make_safetensors_sink(
-      storage, to.path, std::move(catalog),
-      {.max_shard_bytes = to.max_shard_bytes, .metadata = to.metadata, .side_files = to.side_files},
-      to.share);
+  return make_safetensors_sink(storage, to.path, std::move(catalog),
+                               {.max_shard_bytes = to.max_shard_bytes,
+                                .metadata = to.metadata,
+                                .side_files = to.side_files,
+                                .stem = to.stem},
+                               to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
   return make_torch_sink(
@@ -214,6 +217,15 @@ std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog 
 
 Probe probe(Storage& storage, const Path& path) {
   if (const Row* row = find_row(storage, path)) return {std::string(row->entry.name), {}};
+  std::vector<std::string> checkpoints;
+  for (const TagFolder& folder : list_tag_folders(storage, path)) {
+    if (!folder.format.empty()) checkpoints.push_back(folder.tag);
+  }
+  if (!checkpoints.empty()) {
+    return {{},
+            fmt::format("{} is a folder of checkpoints: name one of them, {}", path.string(),
+                        fmt::join(checkpoints, ", "))};
+  }
   if (const auto foreign = recognise_foreign(storage, path)) {
     return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
   }

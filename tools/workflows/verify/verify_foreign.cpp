@@ -89,7 +89,10 @@ VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOpti
   try {
     check(storage, path, options, team, report);
   } catch (const Error& error) {
-    if (!blames_files(error.code())) throw;
+    // What is not supported is not damaged. With --all it stays a finding, because nothing looked
+    // at that checkpoint.
+    const bool is_refused = error.code() == ErrorCode::Unsupported && !options.all_tags;
+    if (!blames_files(error.code()) || is_refused) throw;
     found.message = error.what();
     found.hint = error.hint();
   }

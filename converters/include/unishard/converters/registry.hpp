@@ -48,7 +48,8 @@ struct Output {
   Path path;
   std::string tag;                    ///< for OutputShape::Tags
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
-  SideFiles side_files = {};          ///< for model folders
+  SideFiles side_files = {};          ///< for model folders and DeepSpeed's checkpoints
+  std::string stem = "model";         ///< of the files in a folder of "safetensors"
   std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for "safetensors"
   Compression compression = {};                                    ///< for "native"
   WorkSplit share = {};

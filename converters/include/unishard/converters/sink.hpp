@@ -85,7 +85,8 @@ std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, con
                                        Catalog catalog, const Compression& compression = {},
                                        const WorkSplit& share = {});
 
-/// Small files that are copied into a model folder unchanged: name and content.
+/// Small files that are copied unchanged into a model folder, or beside the tag of a run: name and
+/// content.
 using SideFiles = std::vector<std::pair<std::string, std::string>>;
 
 struct SafetensorsOptions {
@@ -93,12 +94,13 @@ struct SafetensorsOptions {
   std::uint64_t max_shard_bytes = 0;
   std::vector<std::pair<std::string, std::string>> metadata;  ///< added to __metadata__
   SideFiles side_files = {};
+  std::string stem = "model";  ///< of the files in a folder
 };
 /// Returns a sink for one `.safetensors` file (when `output` ends so) or a Hugging Face folder.
 /// Tensors are named by their fqn. Work is split by ranges of bytes of the files.
 /// Pre: the catalog holds one state per fqn.
 /// Throws: AlreadyExists for an existing file or a folder that is not empty.
-std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catalog catalog,
+std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, const Path& output, Catalog catalog,
                                             SafetensorsOptions options,
                                             const WorkSplit& share = {});
 
@@ -116,23 +118,27 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Cata
                                       TorchOptions options, const WorkSplit& share = {});
 
 /// Returns a sink for DeepSpeed's ordinary checkpoint `<folder>/<tag>` with catalog.world_size
-/// ranks at catalog.stage, and for `latest`. Work is split by whole files.
+/// ranks at catalog.stage, and for `latest`. `side_files` are written into `folder` unless it has
+/// files of these names. Work is split by whole files.
 /// Throws: AlreadyExists when the tag exists.
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
-                                          Catalog catalog, const WorkSplit& share = {});
+                                          Catalog catalog, const WorkSplit& share = {},
+                                          SideFiles side_files = {});
 
 /// Returns a sink for DeepSpeed's universal checkpoint `<folder>/<tag>`, and for
-/// `latest_universal`. Work is split by whole files.
+/// `latest_universal`. `side_files` are as above. Work is split by whole files.
 /// Throws: AlreadyExists when the tag exists.
 std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
-                                                    Catalog catalog, const WorkSplit& share = {});
+                                                    Catalog catalog, const WorkSplit& share = {},
+                                                    SideFiles side_files = {});
 
 /// Returns a sink for a DCP folder (.metadata, __<rank>_0.distcp) of catalog.world_size data files.
 /// Tensors are split on their first dimension as FSDP2 splits them. Keys: "model.<fqn>",
-/// "optim.state.<fqn>.<state>", "optim.param_groups.<i>.<key>". Work is split by whole files.
+/// "optim.state.<fqn>.<state>", "optim.param_groups.<i>.<key>"; or those of `layout` (see
+/// Output::layout). Work is split by whole files.
 /// Throws: AlreadyExists for a folder that is not empty.
-std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog,
-                                    const WorkSplit& share = {});
+std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
+                                    const WorkSplit& share = {}, const Json& layout = {});
 
 /// Returns a sink for one HDF5 file with one data set per tensor, under the names that the
 /// safetensors sink uses. "/" in a name makes groups; tied names are hard links. Process 0 writes

@@ -5,6 +5,8 @@
 #include "unishard/format/limits.hpp"
 
 #include "containers/object_tree.hpp"
+#include "formats/dcp/flat_parameters.hpp"
+#include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/megatron.hpp"
 #include "formats/dcp/rank_files.hpp"
@@ -74,6 +76,15 @@ void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder
   if (!metadata.version.empty()) producer["version"] = metadata.version;
   builder.out.producer = std::move(producer);
   if (is_megatron_iteration(storage, folder)) add_megatron(storage, folder, builder);
+}
+
+/// Reads one folder whose keys a sink can write again.
+void read_one_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  read_folder(storage, folder, builder);
+  // The keys of these are no longer those of the files.
+  const bool is_changed = is_megatron_iteration(storage, folder) ||
+                          std::ranges::any_of(builder.out.tensors, is_flat_parameter);
+  if (!is_changed) builder.out.layout = describe_folder;
 }
 
 void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& builder) {
@@ -154,7 +165,8 @@ void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& buil
     const std::shared_ptr<const File> file = builder.open(at);
     builder.add_object(key, {{key, false}}, torch::TorchFile({file, 0, file->size()}));
   };
-  const Path model = *whole_model_file(storage, path), optimizer = path / "optimizer.bin";
+  const Path model = whole_model_file(storage, path).value_or(path),
+             optimizer = path / "optimizer.bin";
   add("model", model);
   if (storage.kind(optimizer) == EntryKind::File) add("optimizer", optimizer);
   builder.out.producer = {{"library", "accelerate"}};
@@ -219,10 +231,10 @@ StateDict read_state_dict(Storage& storage, const Path& path) {
   StateDictBuilder builder(storage);
   switch (find_layout(storage, path)) {
     case Layout::Folder:
-      read_folder(storage, path, builder);
+      read_one_folder(storage, path, builder);
       break;
     case Layout::Megatron:
-      read_folder(storage, *latest_iteration(storage, path), builder);
+      read_folder(storage, latest_iteration(storage, path).value_or(path), builder);
       break;
     case Layout::RankLocal:
       read_rank_local(storage, path, builder);

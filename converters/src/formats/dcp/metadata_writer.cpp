@@ -135,14 +135,13 @@ std::string encode_metadata(const std::vector<WrittenTensor>& tensors,
     p.end_dict();
     p.str("planner_data");
     p.begin_dict();
-    for (const WrittenTensor& tensor : tensors) {
-      p.str(tensor.key);
-      write_path(p, tensor.path);
-    }
-    for (const WrittenObject& object : objects) {
-      p.str(object.key);
-      write_path(p, object.path);
-    }
+    const auto note = [&](const std::string& key, const KeyPath& path) {
+      if (path.empty()) return;
+      p.str(key);
+      write_path(p, path);
+    };
+    for (const WrittenTensor& tensor : tensors) note(tensor.key, tensor.path);
+    for (const WrittenObject& object : objects) note(object.key, object.path);
     p.end_dict();
     p.str("storage_data");
     write_places(p, tensors, objects);

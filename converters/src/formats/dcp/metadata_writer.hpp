@@ -29,7 +29,7 @@ struct WrittenObject {
   WrittenItem item;
 };
 
-/// Returns the pickle.
+/// Returns the pickle. An empty path is not recorded, as torch before 2.0 recorded none.
 std::string encode_metadata(const std::vector<WrittenTensor>& tensors,
                             const std::vector<WrittenObject>& objects);
 

@@ -372,7 +372,7 @@ void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, s
     return add_object(key, path, file);
   }
   // An io.BytesIO of the state dict is stored as it is.
-  objects_.emplace(key, out.objects.size());
+  objects_.insert(key);
   if (window.size > kRawBytes) {
     out.notes.push_back(
         fmt::format("left out: {} ({} bytes that are no torch.save archive)", key, window.size));
@@ -399,15 +399,14 @@ void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
                      tensor.value, rank);
   }
   // When several ranks saved the same object, the first counts.
-  if (is_tensor || holds_only_tensors(tree.content) ||
-      !objects_.emplace(key, out.objects.size()).second)
-    return;
+  if (!objects_.insert(key).second) return;
   for (const std::string& line : tree.opaque)
     out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
   for (const std::string& line : tree.renamed)
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
-  name_tensors_fully(tree.content, key);
-  out.objects.push_back({key, path, std::move(tree.content)});
+  if (!is_tensor) name_tensors_fully(tree.content, key);
+  auto& objects = is_tensor || holds_only_tensors(tree.content) ? out.tensor_objects : out.objects;
+  objects.push_back({key, path, std::move(tree.content)});
 }
 
 void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& path,

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace unishard::converters::dcp {
@@ -51,6 +52,8 @@ struct SecondKey {
 struct StateDict {
   std::vector<TensorEntry> tensors;
   std::vector<ObjectEntry> objects;
+  /// Objects that hold nothing but tensors: the keys of `tensors` describe them.
+  std::vector<ObjectEntry> tensor_objects;
   std::vector<SecondKey> second_keys;
   std::unique_ptr<Items> items;
   std::uint32_t world_size = 1;  ///< of the run that saved, as far as file names reveal it
@@ -113,9 +116,10 @@ class StateDictBuilder {
 
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
-  std::unordered_map<std::string, std::size_t> tensors_, objects_;  // by key
-  std::unordered_map<std::string, std::size_t> order_;              // position of keys, if known
-  std::map<torch::ViewIdentity, std::string> views_;                // with the first key
+  std::unordered_map<std::string, std::size_t> tensors_;  // by key
+  std::unordered_set<std::string> objects_;               // keys
+  std::unordered_map<std::string, std::size_t> order_;    // position of keys, if known
+  std::map<torch::ViewIdentity, std::string> views_;      // with the first key
 };
 
 }  // namespace unishard::converters::dcp

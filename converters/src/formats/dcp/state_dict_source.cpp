@@ -46,6 +46,9 @@ class StateDictSource final : public Source {
     std::map<std::uint64_t, StoredItem> items;
     for (const StoredItem& item : stored_items()) items.emplace(item.number, item);
     const auto open = [&](std::uint64_t number) {
+      // The item of a flat parameter, which no tensor names: its parts have items of their own.
+      if (const auto* view = state_.items->at_hand(static_cast<std::uint32_t>(number)))
+        return view->storage;
       const auto item = items.find(number);
       if (item == items.end())
         raise(ErrorCode::Corrupt, "another process read parts of other files");

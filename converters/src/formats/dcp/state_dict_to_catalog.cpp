@@ -258,23 +258,67 @@ class Arranger {
       if (!is_statistic(parameter.fqn))
         model.push_back({parameter.fqn, entry(parameter.entry).shape});
     }
-    const auto names = known == numbers.size() ? only_fit(model, parameters) : std::nullopt;
+    const std::vector<std::string> listed = listed_names(optimizer);
+    std::optional<std::vector<std::string>> names;
+    if (!listed.empty()) {
+      names = fitting_names(listed, numbers, shapes, model);
+    } else if (known == numbers.size()) {
+      names = only_fit(model, parameters);
+    }
     const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       raw_names_[fmt::format("{}\n{}", optimizer, numbers[i])] =
           names ? (*names)[i] : fmt::format("{}state.{}", prefix, numbers[i]);
     }
-    if (names) {
+    if (!names) {
       out_.notes.push_back(
-          fmt::format("the optimizer's {} states have numbers; their shapes fit the model in one "
-                      "way only, which was taken",
+          fmt::format("the optimizer's {} states have numbers and no names that fit the model: "
+                      "called state.0, state.1, ...; save with get_state_dict to keep the names",
                       numbers.size()));
-    } else {
+    } else if (listed.empty()) {
       out_.notes.push_back(
-          fmt::format("the optimizer's {} states have numbers and no names: called state.0, "
-                      "state.1, ...; save with get_state_dict to keep the names",
+          fmt::format("the optimizer's {} states have numbers; in the order of the model their "
+                      "shapes fit in one way only, which was taken",
                       numbers.size()));
     }
+  }
+
+  /// Returns the names in the groups ("param_names", torch 2.6 and later), group after group; empty
+  /// when a group has none.
+  std::vector<std::string> listed_names(std::size_t optimizer) const {
+    std::vector<std::string> names;
+    for (const Json& group : groups_.groups(optimizer)) {
+      const Json listed = group.value("param_names", Json::array());
+      if (!listed.is_array() || listed.size() != group["params"].size()) return {};
+      for (const Json& name : listed) {
+        if (!name.is_string()) return {};
+        names.push_back(without_wrappers(name.get<std::string>()));
+      }
+    }
+    return names;
+  }
+
+  /// Returns the listed names as the model has them; nullopt unless they differ and each one's
+  /// shape is that of the state. Without a model every list counts.
+  static std::optional<std::vector<std::string>> fitting_names(
+      std::vector<std::string> names, const std::vector<std::string>& numbers,
+      const std::unordered_map<std::string, Shape>& shapes, const std::vector<NamedShape>& model) {
+    constexpr std::string_view kReplica = "module.";  // of DistributedDataParallel
+    std::unordered_map<std::string_view, const Shape*> known;
+    for (const NamedShape& parameter : model) known.emplace(parameter.name, &parameter.shape);
+    if (names.size() != numbers.size()) return std::nullopt;
+    for (std::size_t i = 0; i < names.size() && !model.empty(); ++i) {
+      if (!known.contains(names[i]) && names[i].starts_with(kReplica))
+        names[i].erase(0, kReplica.size());
+      const auto parameter = known.find(names[i]);
+      const auto shape = shapes.find(numbers[i]);
+      if (parameter == known.end() ||
+          (shape != shapes.end() && shape->second != *parameter->second))
+        return std::nullopt;
+    }
+    const std::unordered_set<std::string_view> different(names.begin(), names.end());
+    if (different.size() != names.size()) return std::nullopt;
+    return names;
   }
 
   std::string raw_name(std::size_t optimizer, const std::string& name) const {
@@ -334,6 +378,7 @@ class Arranger {
             !equal_bytes(tensor, target, *state_.items))
           continue;
         out_.catalog.aliases.push_back({parameter.fqn, other->fqn});
+        out_.copies.emplace_back(parameter.entry, other->entry);
         out_.notes.push_back(
             fmt::format("{} has the bytes of {} and no optimizer state: taken for its second name",
                         parameter.fqn, other->fqn));

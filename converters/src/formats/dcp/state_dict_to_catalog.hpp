@@ -6,6 +6,7 @@
 #include "formats/dcp/state_dict.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unishard::converters::dcp {
@@ -13,6 +14,8 @@ namespace unishard::converters::dcp {
 struct Arrangement {
   Catalog catalog;
   std::vector<std::size_t> entries;  ///< for each catalog tensor, its index in StateDict::tensors
+  /// Second names that were found by their bytes: the entry, and the entry that is read instead.
+  std::vector<std::pair<std::size_t, std::size_t>> copies;
   /// The notes of the state dict, and what was guessed or left out.
   std::vector<std::string> notes;
 };

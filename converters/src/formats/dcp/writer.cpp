@@ -1,9 +1,11 @@
 // Writes a folder as torch.distributed.checkpoint does for FSDP2: tensors split into rows for
-// catalog.world_size ranks, optimizer states by parameter names, groups as objects. `.metadata` is
-// written last. The embedded catalog has a key of its own.
+// catalog.world_size ranks. The keys are those of the folder that was read, if they still fit. Else
+// optimizer states have parameter names, groups are objects, and the embedded catalog has a key of
+// its own. `.metadata` is written last.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/archive_draft.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
@@ -11,6 +13,7 @@
 #include "core/embedded_catalog.hpp"
 #include "core/partial_output.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
+#include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/metadata_writer.hpp"
 #include "formats/dcp/reader.hpp"
 
@@ -18,6 +21,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -26,6 +32,7 @@ namespace {
 
 using dcp::Box;
 using dcp::KeyPath;
+using torch::ArchiveDraft;
 using torch::PickleWriter;
 
 constexpr std::string_view kItemRoot = "archive";
@@ -41,7 +48,9 @@ class Planner {
   Planner(const Catalog& catalog, torch::TorchOutput& output)
       : catalog_(catalog), output_(output), keys_(dcp::own_keys(catalog)) {}
 
-  torch::OutputPlan plan() {
+  /// `layout` is that of dcp::describe_folder(), or null.
+  torch::OutputPlan plan(const Json& layout) {
+    if (plan_as_it_was(layout)) return std::move(plan_);
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
       add_tensor(i, keys_[i], path_of(i, keys_[i]));
     add_second_names();
@@ -57,6 +66,44 @@ class Planner {
 
  private:
   static constexpr std::string_view kModel = "model", kOptimizer = "optim";
+
+  /// Plans the keys of another folder; returns false, and plans nothing, when the catalog is no
+  /// longer what that folder held.
+  bool plan_as_it_was(const Json& layout) {
+    const auto contents = dcp::KeyedContents::match(layout, catalog_);
+    if (!contents) return false;
+    std::set<std::string> inside;  // keys of tensors that lie in objects
+    std::vector<std::optional<Json>> objects;
+    std::vector<std::string> notes;
+    for (const Json& row : layout["objects"]) {
+      std::set<std::string> keys = torch::tensors_in(row[2]);
+      objects.push_back(torch::with_all_tensors(row[2], row[0].get<std::string>(), notes));
+      const bool is_lost = !objects.back() && !keys.empty();
+      if (is_lost || !contents->has_all(keys)) return false;
+      inside.merge(keys);
+    }
+    plan_.notes = std::move(notes);
+    for (const char* kind : {"tensors", "constants"}) {
+      for (const Json& row : layout[kind]) {
+        const auto& key = row[0].get_ref<const std::string&>();
+        if (inside.contains(key)) continue;
+        if (const auto index = contents->tensor(key)) {
+          add_tensor(*index, key, dcp::path_of_row(row));
+        } else {
+          add_constant(key, dcp::path_of_row(row), *contents->constant(key));
+        }
+      }
+    }
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      const Json& row = layout["objects"][i];
+      if (!objects[i]) continue;
+      add_object(row[0].get<std::string>(), dcp::path_of_row(row),
+                 [&](ArchiveDraft& item) { contents->write(*objects[i], item); });
+    }
+    return true;
+  }
+
+  using ExtraPaths = std::unordered_map<std::string, KeyPath>;
 
   bool is_of_model(std::size_t index, const std::string& key) const {
     return key == fmt::format("{}.{}", kModel, catalog_.tensors[index].fqn) &&
@@ -77,22 +124,23 @@ class Planner {
   }
 
   /// Paths of the tensors that client_state mentions.
-  const std::unordered_map<std::string, KeyPath>& extra_paths() const {
+  const ExtraPaths& extra_paths() const {
     if (!extra_paths_) {
-      extra_paths_.emplace();
-      find_extras(catalog_.client_state, {});
+      find_extras(catalog_.client_state, {}, extra_paths_.emplace());
     }
     return *extra_paths_;
   }
-  void find_extras(const Json& value, const KeyPath& path) const {
+  static void find_extras(const Json& value, const KeyPath& path, ExtraPaths& found) {
     if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string()) {
-      extra_paths_->emplace(value["$tensor"].get<std::string>(), path);
+      auto key = value["$tensor"].get<std::string>();
+      // At another place it is a second name of the tensor, which the embedded catalog keeps.
+      if (joined(path) == key) found.emplace(std::move(key), path);
     } else if (value.is_object() && !value.contains("$type")) {
       for (const auto& [key, child] : value.items())
-        find_extras(child, extended(path, {key, false}));
+        find_extras(child, extended(path, {key, false}), found);
     } else if (value.is_array()) {
       for (std::size_t i = 0; i < value.size(); ++i)
-        find_extras(value[i], extended(path, {std::to_string(i), true}));
+        find_extras(value[i], extended(path, {std::to_string(i), true}), found);
     }
   }
 
@@ -185,13 +233,22 @@ class Planner {
     for (const std::string& fqn : trained_) {
       const KeyPath path = {
           {std::string(kOptimizer), false}, {"state", false}, {fqn, false}, {"step", false}};
-      dcp::WrittenTensor tensor{joined(path), path, DType::Float32, {}, {}};
-      if (used_.contains(tensor.key)) continue;
+      const std::string key = joined(path);
+      if (used_.contains(key)) continue;
       std::vector<std::byte> bytes(sizeof step);
       std::memcpy(bytes.data(), &step, sizeof step);
-      plan_.constants.push_back({add_item(tensor, 0, {}, 1), 0, 0, std::move(bytes)});
-      tensors_.push_back(std::move(tensor));
+      add_constant(key, path, {DType::Float32, {}, std::move(bytes)});
     }
+  }
+
+  /// Adds a tensor of one element.
+  void add_constant(const std::string& key, KeyPath path,
+                    const dcp::KeyedContents::Constant& constant) {
+    check_free(key);
+    dcp::WrittenTensor tensor{key, std::move(path), constant.dtype, constant.shape, {}};
+    Box box{Shape(constant.shape.size(), 0), constant.shape};
+    plan_.constants.push_back({add_item(tensor, 0, std::move(box), 1), 0, 0, constant.bytes});
+    tensors_.push_back(std::move(tensor));
   }
 
   void add_groups() {
@@ -255,12 +312,17 @@ class Planner {
   }
 
   void add_object(const KeyPath& path, const Json& value) {
-    const std::string key = joined(path);
-    PickleWriter pickle;
-    torch::write_json(pickle, value, torch::refuse_tensor);
+    add_object(joined(path), path, [&](ArchiveDraft& item) {
+      torch::write_json(item.pickle, value, torch::refuse_tensor);
+    });
+  }
+
+  void add_object(const std::string& key, const KeyPath& path,
+                  const std::function<void(ArchiveDraft&)>& write) {
+    ArchiveDraft item(plan_, catalog_, output_.size());
+    write(item);
     check_free(key);
-    const std::size_t archive =
-        output_.add({file_of(0), std::string(kItemRoot), pickle.finish(), {}});
+    const std::size_t archive = output_.add(item.finish(file_of(0), std::string(kItemRoot)));
     objects_.push_back({key, path, item_of(0, archive)});
   }
 
@@ -281,7 +343,7 @@ class Planner {
   std::vector<std::string> trained_;  // parameters with optimizer states
   bool is_adam_ = false;
   std::unordered_set<std::string> used_;
-  mutable std::optional<std::unordered_map<std::string, KeyPath>> extra_paths_;
+  mutable std::optional<ExtraPaths> extra_paths_;
 };
 
 void write_file(Storage& storage, const Path& path, std::string_view text) {
@@ -293,13 +355,13 @@ void write_file(Storage& storage, const Path& path, std::string_view text) {
 
 }  // namespace
 
-std::unique_ptr<Sink> make_dcp_sink(Storage& storage, Path folder, Catalog catalog,
-                                    const WorkSplit& share) {
-  auto partial = std::make_shared<PartialOutput>(storage, std::move(folder),
-                                                 PartialOutput::Shape::Folder, share);
+std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
+                                    const WorkSplit& share, const Json& layout) {
+  auto partial =
+      std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   Planner planner(catalog, *output);
-  torch::OutputPlan plan = planner.plan();
+  torch::OutputPlan plan = planner.plan(layout);
   auto complete = [partial, &storage, metadata = planner.metadata()] {
     write_file(storage, partial->path() / kMetadataFile, metadata);
   };

@@ -285,17 +285,25 @@ void require_foreign_latest(Storage& storage, const Path& file) {
 
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        const std::string& latest_file, Catalog catalog,
-                                       OutputDraft draft, const WorkSplit& share) {
+                                       OutputDraft draft, const WorkSplit& share,
+                                       SideFiles side_files) {
   validate_tag(tag);
   if (share.rank == 0) require_foreign_latest(storage, folder / latest_file);
   const auto partial =
       std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   for (torch::ArchivePlan& archive : draft.archives) output->add(std::move(archive));
+  auto beside = [&storage, folder, side_files = std::move(side_files)] {
+    for (const auto& [name, content] : side_files) {
+      if (storage.kind(folder / name) == EntryKind::Missing)
+        replace_text(storage, folder / name, content);
+    }
+  };
   return std::make_unique<torch::PlacedSink>(
       std::move(catalog), std::move(draft.plan),
       torch::Ending{.partial = partial,
                     .complete = {},
+                    .beside = std::move(beside),
                     .latest = torch::LatestFile{&storage, folder / latest_file, tag}},
       std::move(output), share);
 }

@@ -3,7 +3,7 @@
 // and the optimizer's state.
 #include "unishard/converters/sink.hpp"
 
-#include "formats/deepspeed/archive_draft.hpp"
+#include "containers/archive_draft.hpp"
 #include "formats/deepspeed/writer_layout.hpp"
 #include "formats/deepspeed/writer_model.hpp"
 #include "formats/deepspeed/writer_run.hpp"
@@ -15,6 +15,18 @@
 #include <vector>
 
 namespace unishard::converters::deepspeed_sink {
+
+using torch::ArchiveDraft;
+using torch::FlatPiece;
+
+/// All archives of one output.
+struct OutputDraft {
+  torch::OutputPlan plan;
+  std::vector<torch::ArchivePlan> archives;
+
+  /// Begins the next archive. Pre: the one before it was finished and appended to `archives`.
+  ArchiveDraft next(const Catalog& catalog) { return {plan, catalog, archives.size()}; }
+};
 
 /// Everything about the run that is saved.
 /// Lifetime: `catalog` must outlive this object.
@@ -62,9 +74,10 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills);
 
 /// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then `latest_file`,
-/// which names the tag.
+/// which names the tag. `side_files` are written into `folder` unless it has files of these names.
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        const std::string& latest_file, Catalog catalog,
-                                       OutputDraft draft, const WorkSplit& share);
+                                       OutputDraft draft, const WorkSplit& share,
+                                       SideFiles side_files);
 
 }  // namespace unishard::converters::deepspeed_sink

@@ -37,9 +37,9 @@ class RegularDraft {
   }
 
   void model_file(const std::string& name, const ModelFile& what) {
-    ArchiveDraft file(draft_, run_.catalog);
+    ArchiveDraft file = draft_.next(run_.catalog);
     write_model_file(file, run_, what);
-    file.finish(name);
+    draft_.archives.push_back(file.finish(name));
   }
 
   void stage_0() {
@@ -114,11 +114,11 @@ class RegularDraft {
     }
     model_file("mp_rank_00_model_states.pt", what);
     for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
-      ArchiveDraft file(draft_, run_.catalog);
+      ArchiveDraft file = draft_.next(run_.catalog);
       open_optimizer_file(file.pickle);
       write_partitions(file, groups, rank);
       close_optimizer_file(file.pickle);
-      file.finish(optimizer_file(rank));
+      draft_.archives.push_back(file.finish(optimizer_file(rank)));
     }
   }
 
@@ -204,11 +204,11 @@ class RegularDraft {
     for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
       what.rank = rank;
       model_file(fmt::format("zero_pp_rank_{}_mp_rank_00_model_states.pt", rank), what);
-      ArchiveDraft file(draft_, run_.catalog);
+      ArchiveDraft file = draft_.next(run_.catalog);
       open_optimizer_file(file.pickle);
       write_sub_groups(file, all, rank);
       close_optimizer_file(file.pickle);
-      file.finish(optimizer_file(rank));
+      draft_.archives.push_back(file.finish(optimizer_file(rank)));
     }
   }
 
@@ -236,13 +236,14 @@ class RegularDraft {
 }  // namespace deepspeed_sink
 
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
-                                          Catalog catalog, const WorkSplit& share) {
+                                          Catalog catalog, const WorkSplit& share,
+                                          SideFiles side_files) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::RegularDraft(run).make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
   deepspeed_sink::add_notes(run, draft, is_flat);
   return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest", std::move(catalog),
-                                          std::move(draft), share);
+                                          std::move(draft), share, std::move(side_files));
 }
 
 }  // namespace unishard::converters

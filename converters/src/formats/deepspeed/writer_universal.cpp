@@ -59,21 +59,21 @@ class UniversalDraft {
     ModelFile what;
     what.has_shapes = true;
     for (const SinkGroup& group : run_.model.groups) what.shapes.push_back(group.parameters);
-    ArchiveDraft file(draft_, run_.catalog);
+    ArchiveDraft file = draft_.next(run_.catalog);
     write_model_file(file, run_, what);
-    file.finish(name);
+    draft_.archives.push_back(file.finish(name));
   }
 
   /// Stage 3 requires a file of this name and reads only counters from it.
   void metadata_file(const std::string& name) {
-    ArchiveDraft file(draft_, run_.catalog);
+    ArchiveDraft file = draft_.next(run_.catalog);
     file.pickle.begin_dict();
     write_progress(file.pickle, run_.facts);
     write_world(file.pickle, run_);
     write_origin(file.pickle, run_.facts);
     write_client_state(file.pickle, run_.facts);
     file.pickle.end_dict();
-    file.finish(name);
+    draft_.archives.push_back(file.finish(name));
   }
 
   /// torch's optimizers require a tensor here, which nothing converts; DeepSpeed's own require a
@@ -94,7 +94,7 @@ class UniversalDraft {
   }
 
   void optimizer_file() {
-    ArchiveDraft file(draft_, run_.catalog);
+    ArchiveDraft file = draft_.next(run_.catalog);
     torch::PickleWriter& pickle = file.pickle;
     pickle.begin_dict();
     if (run_.facts.has_loss_scaler) write_scaling(pickle, run_.facts);
@@ -114,20 +114,20 @@ class UniversalDraft {
     groups(pickle);
     pickle.end_dict();
     pickle.end_dict();
-    file.finish("zero/optimizer_state.pt");
+    draft_.archives.push_back(file.finish("zero/optimizer_state.pt"));
   }
 
   void parameter_folder(const SinkGroup& group, const SinkParameter& parameter) {
     payload(parameter, std::string(state::kFp32), parameter.master);
     for (const std::string& name : group.states) payload(parameter, name, parameter.state(name));
-    ArchiveDraft file(draft_, run_.catalog);
+    ArchiveDraft file = draft_.next(run_.catalog);
     step(file, group);
-    file.finish(fmt::format("zero/{}/step.pt", parameter.fqn));
+    draft_.archives.push_back(file.finish(fmt::format("zero/{}/step.pt", parameter.fqn)));
   }
 
   void payload(const SinkParameter& parameter, const std::string& name,
                std::optional<TensorIndex> tensor) {
-    ArchiveDraft file(draft_, run_.catalog);
+    ArchiveDraft file = draft_.next(run_.catalog);
     file.pickle.begin_dict();
     file.pickle.str("param");
     if (!tensor) {
@@ -139,7 +139,7 @@ class UniversalDraft {
     file.pickle.str("cat_dim");
     file.pickle.integer(0);
     file.pickle.end_dict();
-    file.finish(fmt::format("zero/{}/{}.pt", parameter.fqn, name));
+    draft_.archives.push_back(file.finish(fmt::format("zero/{}/{}.pt", parameter.fqn, name)));
   }
 
   const SavedRun& run_;
@@ -170,13 +170,15 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
 }  // namespace deepspeed_sink
 
 std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
-                                                    Catalog catalog, const WorkSplit& share) {
+                                                    Catalog catalog, const WorkSplit& share,
+                                                    SideFiles side_files) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
   deepspeed_sink::add_notes(run, draft, true);
   deepspeed_sink::add_loader_notes(run, draft.plan.notes);
   return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest_universal",
-                                          std::move(catalog), std::move(draft), share);
+                                          std::move(catalog), std::move(draft), share,
+                                          std::move(side_files));
 }
 
 }  // namespace unishard::converters

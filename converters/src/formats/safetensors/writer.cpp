@@ -35,12 +35,13 @@ Metadata complete_metadata(Metadata metadata) {
 
 class SafetensorsSink final : public Sink {
  public:
-  SafetensorsSink(Storage& storage, Path output, Catalog catalog, SafetensorsOptions options,
+  SafetensorsSink(Storage& storage, const Path& output, Catalog catalog, SafetensorsOptions options,
                   const WorkSplit& share)
       : storage_(storage),
         is_folder_(options.max_shard_bytes != 0),
         side_files_(std::move(options.side_files)),
-        partial_(storage, std::move(output),
+        stem_(std::move(options.stem)),
+        partial_(storage, output,
                  is_folder_ ? PartialOutput::Shape::Folder : PartialOutput::Shape::File, share),
         share_(share),
         catalog_(std::move(catalog)),
@@ -93,7 +94,7 @@ class SafetensorsSink final : public Sink {
     const auto split =
         safetensors::split_files(sizes, is_folder_ ? max_shard_bytes : ~std::uint64_t{0});
     for (std::size_t i = 0; i < split.size(); ++i) {
-      file_names_.push_back(safetensors::model_file_name(i, split.size()));
+      file_names_.push_back(safetensors::model_file_name(i, split.size(), stem_));
       create_file(path_of(i), split[i]);
     }
   }
@@ -162,12 +163,14 @@ class SafetensorsSink final : public Sink {
     const SortedJson index = {
         {"metadata", {{"total_parameters", total_elements}, {"total_size", total_bytes}}},
         {"weight_map", weight_map}};
-    replace_text(storage_, partial_.path() / "model.safetensors.index.json", index.dump(2) + "\n");
+    replace_text(storage_, partial_.path() / (stem_ + ".safetensors.index.json"),
+                 index.dump(2) + "\n");
   }
 
   Storage& storage_;
   const bool is_folder_;
   const SideFiles side_files_;
+  const std::string stem_;
   PartialOutput partial_;  // before the files: it removes them after they are closed
   const WorkSplit share_;
   const Catalog catalog_;
@@ -195,7 +198,7 @@ void check_names(const Catalog& catalog) {
 
 }  // namespace
 
-std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catalog catalog,
+std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, const Path& output, Catalog catalog,
                                             SafetensorsOptions options, const WorkSplit& share) {
   if (needs_text(catalog)) {
     const std::vector<std::string> paths = flat_paths(catalog, "");
@@ -203,8 +206,8 @@ std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, Path output, Catal
     for (std::size_t i = 0; i < paths.size(); ++i) catalog.tensors[i].fqn = paths[i];
   }
   check_names(catalog);
-  return std::make_unique<SafetensorsSink>(storage, std::move(output), std::move(catalog),
-                                           std::move(options), share);
+  return std::make_unique<SafetensorsSink>(storage, output, std::move(catalog), std::move(options),
+                                           share);
 }
 
 }  // namespace unishard::converters

@@ -1,14 +1,13 @@
 #include "formats/torch/training_file.hpp"
 
 #include "containers/object_tree.hpp"
-#include "formats/dcp/state_dict_to_catalog.hpp"
+#include "formats/dcp/key_layout.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 namespace unishard::converters::torch {
@@ -102,35 +101,6 @@ class Parts {
   OptimizerSearch search_;
 };
 
-/// Tells where everything is: "object" is the object with {"$tensor": key} for each tensor,
-/// "tensors" lists [key, fqn, state], and "scalars" lists [key, value] of the tensors that became
-/// numbers of the catalog. Null where such a number is no float32 scalar.
-Json layout_of(const Json& object, const dcp::StateDict& state,
-               const dcp::Arrangement& arrangement) {
-  std::unordered_map<std::size_t, const TensorInfo*> arranged;
-  for (std::size_t i = 0; i < arrangement.entries.size(); ++i)
-    arranged.emplace(arrangement.entries[i], &arrangement.catalog.tensors[i]);
-  Json tensors = Json::array(), scalars = Json::array();
-  std::unordered_map<std::string_view, const TensorInfo*> by_key;
-  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
-    const dcp::TensorEntry& entry = state.tensors[i];
-    if (const auto found = arranged.find(i); found != arranged.end()) {
-      tensors.push_back(Json::array({entry.key, found->second->fqn, found->second->state}));
-      by_key.emplace(entry.key, found->second);
-      continue;
-    }
-    if (entry.dtype != DType::Float32 || !entry.shape.empty()) return {};
-    std::array<std::byte, sizeof(float)> bytes{};
-    read_elements(entry, *state.items, {0, 1}, bytes);
-    scalars.push_back(Json::array({entry.key, float_at(DType::Float32, bytes.data())}));
-  }
-  for (const dcp::SecondKey& second : state.second_keys) {
-    if (const auto found = by_key.find(second.of); found != by_key.end())
-      tensors.push_back(Json::array({second.key, found->second->fqn, found->second->state}));
-  }
-  return {{"object", object}, {"tensors", std::move(tensors)}, {"scalars", std::move(scalars)}};
-}
-
 }  // namespace
 
 bool is_training_object(Value root) {
@@ -158,7 +128,9 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   }
   note_trailing_bytes(file, builder.out.notes);
   builder.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    return layout_of(*object, state, arrangement);
+    Json layout = dcp::describe_keys(state, arrangement);
+    layout["object"] = *object;  // with {"$tensor": key} for each tensor
+    return layout;
   };
   return builder.finish(file.name());
 }

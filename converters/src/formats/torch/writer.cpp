@@ -6,19 +6,20 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/archive_draft.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
+#include "formats/dcp/key_layout.hpp"
 #include "formats/torch/training_layout.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <map>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -26,56 +27,9 @@
 namespace unishard::converters {
 namespace {
 
+using torch::ArchiveDraft;
 using torch::OutputPlan;
 using torch::PickleWriter;
-
-/// The pickle and storages of a file that is being assembled.
-class FilePlan {
- public:
-  explicit FilePlan(const Catalog& catalog) : catalog_(catalog) {}
-
-  /// Writes the tensor into the pickle. Its bytes get a storage of their own, once.
-  void tensor(std::size_t index) {
-    const TensorInfo& info = catalog_.tensors[index];
-    const auto [found, is_new] = storages_.emplace(index, bytes.size());
-    if (is_new) bytes.push_back(info.bytes());
-    pickle.tensor(info.dtype, info.shape, std::to_string(found->second), info.elements());
-  }
-  /// A float32 scalar that no tensor of the catalog holds.
-  void scalar(float value) {
-    pickle.tensor(DType::Float32, {}, std::to_string(bytes.size()), 1);
-    std::vector<std::byte> raw(sizeof value);
-    std::memcpy(raw.data(), &value, sizeof value);
-    scalars.emplace_back(bytes.size(), std::move(raw));
-    bytes.push_back(sizeof value);
-  }
-
-  /// Adds this file to the output. From then on its tensors have placements.
-  void finish(std::string name, std::string root, torch::TorchOutput& output, OutputPlan& plan) {
-    const std::size_t archive =
-        output.add({std::move(name), std::move(root), pickle.finish(), bytes});
-    for (const auto& [index, storage] : storages_) {
-      const TensorInfo& info = catalog_.tensors[index];
-      if (info.elements() == 0) continue;
-      plan.placements.push_back({static_cast<std::uint32_t>(index),
-                                 {0, info.elements()},
-                                 archive,
-                                 storage,
-                                 0,
-                                 info.dtype});
-    }
-    for (auto& [storage, raw] : scalars)
-      plan.constants.push_back({archive, storage, 0, std::move(raw)});
-  }
-
-  PickleWriter pickle;
-  std::vector<std::uint64_t> bytes;
-  std::vector<std::pair<std::size_t, std::vector<std::byte>>> scalars;
-
- private:
-  const Catalog& catalog_;
-  std::map<std::size_t, std::size_t> storages_;  // tensor -> storage
-};
 
 using NameMap = std::unordered_map<std::string, std::size_t>;
 
@@ -95,31 +49,14 @@ bool is_one_state_each(const Catalog& catalog) {
                              [&](const TensorInfo& tensor) { return ++counts[tensor.fqn] == 1; });
 }
 
-/// Collects the tensor names inside a JSON tree; returns false when one of them is not in `names`.
-bool all_known(const Json& tree, const NameMap& names) {
-  if (tree.is_object() && tree.contains("$tensor"))
-    return names.contains(tree["$tensor"].get<std::string>());
-  if (!tree.is_structured()) return true;
-  return std::ranges::all_of(tree, [&](const Json& child) { return all_known(child, names); });
-}
-
-/// Writes None in the place of a tensor.
-void write_none(PickleWriter& pickle, const std::string&) { pickle.none(); }
-
-/// Notes why not.
-bool can_be_pickled(const Json& object, std::vector<std::string>& notes) {
-  PickleWriter scratch;
-  try {
-    torch::write_json(scratch, object, write_none);
-    return true;
-  } catch (const Error& error) {
-    notes.emplace_back(error.what());
-    return false;
-  }
+/// Returns whether `names` has every tensor of the object.
+bool all_known(const Json& object, const NameMap& names) {
+  return std::ranges::all_of(torch::tensors_in(object),
+                             [&](const std::string& name) { return names.contains(name); });
 }
 
 void write_state_dict(const Catalog& catalog, const std::vector<std::size_t>& tensors,
-                      FilePlan& file) {
+                      ArchiveDraft& file) {
   std::unordered_map<std::string_view, std::vector<std::string_view>> aliases;
   for (const Alias& alias : catalog.aliases) aliases[alias.target].push_back(alias.fqn);
   file.pickle.begin_ordered_dict();
@@ -135,7 +72,7 @@ void write_state_dict(const Catalog& catalog, const std::vector<std::size_t>& te
   file.pickle.end_dict();
 }
 
-void write_training_state(const Catalog& catalog, FilePlan& file) {
+void write_training_state(const Catalog& catalog, ArchiveDraft& file) {
   const torch::TrainingLayout layout = torch::plan_training_layout(catalog);
   PickleWriter& p = file.pickle;
   p.begin_dict();
@@ -163,7 +100,7 @@ void write_training_state(const Catalog& catalog, FilePlan& file) {
   }
   p.end_dict();
   p.str("param_groups");
-  torch::write_json(p, layout.param_groups, write_none);
+  torch::write_json(p, layout.param_groups, torch::write_none);
   p.end_dict();
   p.str("unishard");
   torch::write_json(p, layout.rest, {});
@@ -172,52 +109,28 @@ void write_training_state(const Catalog& catalog, FilePlan& file) {
 
 /// Writes the object as another file of this format had it; returns false, and writes nothing, when
 /// the catalog is no longer what that file held.
-bool write_as_it_was(const Catalog& catalog, const Json& layout, FilePlan& file,
+bool write_as_it_was(const Catalog& catalog, const Json& layout, ArchiveDraft& file,
                      std::vector<std::string>& notes) {
-  if (!layout.is_object()) return false;
-  std::unordered_map<std::string, std::size_t> by_label;
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
-    by_label.emplace(catalog.tensors[i].fqn + '\n' + catalog.tensors[i].state, i);
-  NameMap tensors;
-  std::unordered_set<std::size_t> used;
-  for (const Json& row : layout["tensors"]) {
-    const auto found = by_label.find(row[1].get<std::string>() + '\n' + row[2].get<std::string>());
-    if (found == by_label.end()) return false;
-    tensors.emplace(row[0].get<std::string>(), found->second);
-    used.insert(found->second);
-  }
-  std::unordered_map<std::string, float> scalars;
-  NameMap known = tensors;
-  for (const Json& row : layout["scalars"]) {
-    scalars.emplace(row[0].get<std::string>(), row[1].get<float>());
-    known.emplace(row[0].get<std::string>(), 0);
-  }
-  const Json& object = layout["object"];
-  if (used.size() != catalog.tensors.size() || !all_known(object, known)) return false;
-  if (!can_be_pickled(object, notes)) return false;
-  torch::write_json(file.pickle, object, [&](PickleWriter&, const std::string& name) {
-    const auto scalar = scalars.find(name);
-    scalar == scalars.end() ? file.tensor(tensors.at(name)) : file.scalar(scalar->second);
-  });
-  return true;
+  const auto contents = dcp::KeyedContents::match(layout, catalog);
+  if (!contents || !contents->has_all(torch::tensors_in(layout["object"]))) return false;
+  const auto object = torch::with_all_tensors(layout["object"], {}, notes);
+  if (object) contents->write(*object, file);
+  return object.has_value();
 }
-
-/// Returns the archive's root folder: the stem of the path, as torch names it.
-std::string root_of(const Path& file) { return file.stem().string(); }
 
 void plan_single_file(const Catalog& catalog, const Json& layout, const Path& output,
                       torch::TorchOutput& files, OutputPlan& plan) {
-  FilePlan file(catalog);
-  if (write_as_it_was(catalog, layout, file, plan.notes))
-    return file.finish("", root_of(output), files, plan);
+  ArchiveDraft file(plan, catalog, files.size());
+  const auto finish = [&] { files.add(file.finish("", output.stem().string())); };
+  if (write_as_it_was(catalog, layout, file, plan.notes)) return finish();
   const NameMap names = tensors_by_name(catalog);
   const bool is_object =
       catalog.client_state.is_object() && catalog.client_state.contains("object");
-  const Json object = is_object ? catalog.client_state["object"] : Json();
-  const bool object_fits =
-      is_object && all_known(object, names) && can_be_pickled(object, plan.notes);
-  if (object_fits && is_one_state_each(catalog)) {
-    torch::write_json(file.pickle, object,
+  std::optional<Json> object;
+  if (is_object && is_one_state_each(catalog) && all_known(catalog.client_state["object"], names))
+    object = torch::with_all_tensors(catalog.client_state["object"], {}, plan.notes);
+  if (object) {
+    torch::write_json(file.pickle, *object,
                       [&](PickleWriter&, const std::string& name) { file.tensor(names.at(name)); });
   } else if (!is_one_state_each(catalog) || (!is_object && needs_text(catalog))) {
     write_training_state(catalog, file);
@@ -228,7 +141,7 @@ void plan_single_file(const Catalog& catalog, const Json& layout, const Path& ou
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
     write_state_dict(catalog, all, file);
   }
-  file.finish("", root_of(output), files, plan);
+  finish();
 }
 
 std::string index_json(const Catalog& catalog, const std::vector<std::string>& file_of) {
@@ -262,9 +175,9 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
   std::vector<std::string> file_of(catalog.tensors.size());
   for (std::size_t i = 0; i < split.size(); ++i) {
     const std::string name = safetensors::model_file_name(i, split.size(), "pytorch_model", ".bin");
-    FilePlan file(catalog);
+    ArchiveDraft file(plan, catalog, files.size());
     write_state_dict(catalog, split[i], file);
-    file.finish(name, root_of(name), files, plan);
+    files.add(file.finish(name));
     for (const std::size_t index : split[i]) file_of[index] = name;
   }
   return split.size() > 1 ? index_json(catalog, file_of) : std::string();

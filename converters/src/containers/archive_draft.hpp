@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace unishard::converters::deepspeed_sink {
+namespace unishard::converters::torch {
 
 /// Elements `range` of a catalog tensor, at element `at` of a flat vector.
 struct FlatPiece {
@@ -18,24 +18,21 @@ struct FlatPiece {
   std::uint64_t at = 0;
 };
 
-/// All archives of one output.
-struct OutputDraft {
-  torch::OutputPlan plan;
-  std::vector<torch::ArchivePlan> archives;
-};
-
-/// Not thread-safe. Only one draft of an OutputDraft may be unfinished.
+/// Not thread-safe.
 class ArchiveDraft {
  public:
-  /// finish() adds the archive to `draft`.
-  /// Lifetime: `draft` and `catalog` must outlive this object.
-  ArchiveDraft(OutputDraft& draft, const Catalog& catalog);
+  /// Adds to `plan` what the storages hold. The archive becomes number `archive` of its output.
+  /// Lifetime: `plan` and `catalog` must outlive this object.
+  ArchiveDraft(OutputPlan& plan, const Catalog& catalog, std::size_t archive)
+      : plan_(plan), catalog_(catalog), archive_(archive) {}
 
-  torch::PickleWriter pickle;
+  PickleWriter pickle;
 
   /// Writes a whole tensor of the catalog. A second call for the same tensor writes a view of the
   /// same storage.
-  void tensor(std::uint32_t index, DType dtype);
+  void tensor(std::size_t index, DType dtype);
+  /// Writes it with its own dtype.
+  void tensor(std::size_t index) { tensor(index, catalog_.tensors[index].dtype); }
   /// Writes a vector of `length` elements. `pieces` are in order; elements outside all pieces are
   /// zero.
   void flat(DType dtype, std::uint64_t length, const std::vector<FlatPiece>& pieces);
@@ -43,11 +40,16 @@ class ArchiveDraft {
   void shaped(DType dtype, const Shape& shape, const std::vector<FlatPiece>& pieces);
   /// Writes a tensor of shape (0,), by which stage 3 replaces a parameter.
   void placeholder(DType dtype);
+  /// Writes a tensor that the catalog does not have.
+  void constant(DType dtype, const Shape& shape, std::vector<std::byte> bytes);
   /// Writes a float32 tensor without dimensions.
   void scalar(float value);
 
-  /// Completes the archive as `file`, a path in the output folder.
-  void finish(std::string file);
+  /// Returns the archive, to be added to the output as number `archive`. `file` is a path in the
+  /// output's folder, or "". Call it at most once.
+  ArchivePlan finish(std::string file, std::string root);
+  /// Names the root folder by the file, as torch.save does.
+  ArchivePlan finish(std::string file);
 
  private:
   struct Storage {
@@ -58,12 +60,12 @@ class ArchiveDraft {
   void view(const Storage& storage, DType dtype, const Shape& shape);
   void zeros(const Storage& storage, DType dtype, std::uint64_t begin, std::uint64_t end);
 
-  OutputDraft& draft_;
+  OutputPlan& plan_;
   const Catalog& catalog_;
   const std::size_t archive_;
   std::vector<std::uint64_t> storage_bytes_;
-  std::map<std::pair<std::uint32_t, DType>, Storage> whole_;  // tensors written by tensor()
+  std::map<std::pair<std::size_t, DType>, Storage> whole_;  // tensors written by tensor()
   std::map<DType, Storage> empty_;
 };
 
-}  // namespace unishard::converters::deepspeed_sink
+}  // namespace unishard::converters::torch

@@ -1,11 +1,8 @@
-#include "formats/deepspeed/archive_draft.hpp"
+#include "containers/archive_draft.hpp"
 
 #include <cstring>
 
-namespace unishard::converters::deepspeed_sink {
-
-ArchiveDraft::ArchiveDraft(OutputDraft& draft, const Catalog& catalog)
-    : draft_(draft), catalog_(catalog), archive_(draft.archives.size()) {}
+namespace unishard::converters::torch {
 
 ArchiveDraft::Storage ArchiveDraft::add_storage(DType dtype, std::uint64_t elements) {
   storage_bytes_.push_back(elements * size_of(dtype));
@@ -20,19 +17,22 @@ void ArchiveDraft::zeros(const Storage& storage, DType dtype, std::uint64_t begi
                          std::uint64_t end) {
   if (begin >= end) return;
   const std::uint64_t width = size_of(dtype);
-  draft_.plan.constants.push_back(
-      {archive_, storage.number, begin * width, {}, (end - begin) * width});
+  plan_.constants.push_back({archive_, storage.number, begin * width, {}, (end - begin) * width});
 }
 
-void ArchiveDraft::tensor(std::uint32_t index, DType dtype) {
+void ArchiveDraft::tensor(std::size_t index, DType dtype) {
   const Shape& shape = catalog_.tensors[index].shape;
   const auto [found, is_new] = whole_.try_emplace({index, dtype});
   if (is_new) {
     const std::uint64_t elements = element_count(shape);
     found->second = add_storage(dtype, elements);
     if (elements > 0) {
-      draft_.plan.placements.push_back(
-          {index, {0, elements}, archive_, found->second.number, 0, dtype});
+      plan_.placements.push_back({static_cast<std::uint32_t>(index),
+                                  {0, elements},
+                                  archive_,
+                                  found->second.number,
+                                  0,
+                                  dtype});
     }
   }
   view(found->second, dtype, shape);
@@ -47,7 +47,7 @@ void ArchiveDraft::shaped(DType dtype, const Shape& shape, const std::vector<Fla
   std::uint64_t filled = 0;
   for (const FlatPiece& piece : pieces) {
     zeros(storage, dtype, filled, piece.at);
-    draft_.plan.placements.push_back(
+    plan_.placements.push_back(
         {piece.tensor, piece.range, archive_, storage.number, piece.at * size_of(dtype), dtype});
     filled = piece.at + piece.range.size();
   }
@@ -61,19 +61,25 @@ void ArchiveDraft::placeholder(DType dtype) {
   view(found->second, dtype, {0});
 }
 
+void ArchiveDraft::constant(DType dtype, const Shape& shape, std::vector<std::byte> bytes) {
+  const Storage storage = add_storage(dtype, element_count(shape));
+  plan_.constants.push_back({archive_, storage.number, 0, std::move(bytes)});
+  view(storage, dtype, shape);
+}
+
 void ArchiveDraft::scalar(float value) {
-  const Storage storage = add_storage(DType::Float32, 1);
   std::vector<std::byte> bytes(sizeof value);
   std::memcpy(bytes.data(), &value, sizeof value);
-  draft_.plan.constants.push_back({archive_, storage.number, 0, std::move(bytes)});
-  view(storage, DType::Float32, {});
+  constant(DType::Float32, {}, std::move(bytes));
 }
 
-void ArchiveDraft::finish(std::string file) {
+ArchivePlan ArchiveDraft::finish(std::string file, std::string root) {
+  return {std::move(file), std::move(root), pickle.finish(), std::move(storage_bytes_)};
+}
+
+ArchivePlan ArchiveDraft::finish(std::string file) {
   const std::string name = file.substr(file.rfind('/') + 1);  // npos + 1 is 0: no folder
-  std::string root = name.substr(0, name.rfind('.'));
-  draft_.archives.push_back(
-      {std::move(file), std::move(root), pickle.finish(), std::move(storage_bytes_)});
+  return finish(std::move(file), name.substr(0, name.rfind('.')));
 }
 
-}  // namespace unishard::converters::deepspeed_sink
+}  // namespace unishard::converters::torch

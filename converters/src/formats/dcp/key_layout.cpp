@@ -1,0 +1,132 @@
+#include "formats/dcp/key_layout.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "formats/dcp/embedded_catalog.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <unordered_set>
+
+namespace unishard::converters::dcp {
+namespace {
+
+/// Larger tensors never become numbers of a catalog.
+constexpr std::uint64_t kConstantElements = 1;
+
+Json to_json(const KeyPath& path) {
+  Json parts = Json::array();
+  for (const PathPart& part : path) parts.push_back(Json::array({part.text, part.is_position}));
+  return parts;
+}
+
+Json constant_row(const TensorEntry& entry, const Items& items) {
+  std::vector<std::uint8_t> bytes(size_of(entry.dtype));
+  read_elements(entry, items, {0, kConstantElements}, std::as_writable_bytes(std::span(bytes)));
+  return Json::array({entry.key, to_json(entry.path), name_of(entry.dtype), entry.shape, bytes});
+}
+
+KeyedContents::Constant constant_of(const Json& row) {
+  const auto dtype = dtype_from_name(row[2].get<std::string>());
+  if (!dtype) raise(ErrorCode::Internal, "a layout has a tensor of an unknown type");
+  KeyedContents::Constant constant{*dtype, row[3].get<Shape>(), {}};
+  for (const Json& byte : row[4]) constant.bytes.push_back(std::byte{byte.get<std::uint8_t>()});
+  return constant;
+}
+
+std::string label(const std::string& fqn, const std::string& state) { return fqn + '\n' + state; }
+
+}  // namespace
+
+Json describe_keys(const StateDict& state, const Arrangement& arrangement) {
+  std::unordered_map<std::size_t, const TensorInfo*> arranged;
+  for (std::size_t i = 0; i < arrangement.entries.size(); ++i)
+    arranged.emplace(arrangement.entries[i], &arrangement.catalog.tensors[i]);
+  for (const auto& [copy, of] : arrangement.copies) {
+    if (const auto first = arranged.find(of); first != arranged.end())
+      arranged.emplace(copy, first->second);
+  }
+  Json tensors = Json::array(), constants = Json::array();
+  std::unordered_map<std::string_view, const TensorInfo*> by_key;
+  const auto add = [&](const std::string& key, const KeyPath& path, const TensorInfo& info) {
+    tensors.push_back(Json::array({key, to_json(path), info.fqn, info.state}));
+  };
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    const TensorEntry& entry = state.tensors[i];
+    if (const auto found = arranged.find(i); found != arranged.end()) {
+      add(entry.key, entry.path, *found->second);
+      by_key.emplace(entry.key, found->second);
+    } else if (element_count(entry.shape) == kConstantElements) {
+      constants.push_back(constant_row(entry, *state.items));
+    }
+  }
+  for (const SecondKey& second : state.second_keys) {
+    if (const auto found = by_key.find(second.of); found != by_key.end())
+      add(second.key, second.path, *found->second);
+  }
+  return {{"tensors", std::move(tensors)}, {"constants", std::move(constants)}};
+}
+
+Json describe_folder(const StateDict& state, const Arrangement& arrangement) {
+  if (std::ranges::count(state.objects, kTextKey, &ObjectEntry::key) > 0) return {};
+  Json layout = describe_keys(state, arrangement);
+  Json& objects = layout["objects"] = Json::array();
+  for (const auto* entries : {&state.objects, &state.tensor_objects}) {
+    for (const ObjectEntry& object : *entries)
+      objects.push_back(Json::array({object.key, to_json(object.path), object.value}));
+  }
+  return layout;
+}
+
+std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Catalog& catalog) {
+  if (!layout.is_object()) return std::nullopt;
+  std::unordered_map<std::string, std::size_t> by_label;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
+    by_label.emplace(label(catalog.tensors[i].fqn, catalog.tensors[i].state), i);
+  KeyedContents contents;
+  std::unordered_set<std::size_t> used;
+  for (const Json& row : layout["tensors"]) {
+    const auto found = by_label.find(label(row[2].get<std::string>(), row[3].get<std::string>()));
+    if (found == by_label.end()) return std::nullopt;
+    contents.tensors_.emplace(row[0].get<std::string>(), found->second);
+    used.insert(found->second);
+  }
+  if (used.size() != catalog.tensors.size()) return std::nullopt;
+  for (const Json& row : layout["constants"])
+    contents.constants_.emplace(row[0].get<std::string>(), constant_of(row));
+  return contents;
+}
+
+std::optional<std::size_t> KeyedContents::tensor(const std::string& key) const {
+  const auto found = tensors_.find(key);
+  if (found == tensors_.end()) return std::nullopt;
+  return found->second;
+}
+
+const KeyedContents::Constant* KeyedContents::constant(const std::string& key) const {
+  const auto found = constants_.find(key);
+  return found == constants_.end() ? nullptr : &found->second;
+}
+
+bool KeyedContents::has_all(const std::set<std::string>& keys) const {
+  return std::ranges::all_of(
+      keys, [&](const std::string& key) { return tensor(key) || constant(key) != nullptr; });
+}
+
+void KeyedContents::write(const Json& object, torch::ArchiveDraft& archive) const {
+  torch::write_json(archive.pickle, object, [&](torch::PickleWriter&, const std::string& key) {
+    if (const auto index = tensor(key)) return archive.tensor(*index);
+    const Constant& known = *constant(key);
+    archive.constant(known.dtype, known.shape, known.bytes);
+  });
+}
+
+KeyPath path_of_row(const Json& row) {
+  KeyPath path;
+  for (const Json& part : row[1]) path.push_back({part[0].get<std::string>(), part[1].get<bool>()});
+  return path;
+}
+
+}  // namespace unishard::converters::dcp

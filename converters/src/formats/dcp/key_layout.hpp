@@ -1,0 +1,55 @@
+#pragma once
+// The keys under which the files of a PyTorch trainer keep what a catalog holds. A source describes
+// them (Source::layout()), and a sink of the same format writes the same keys again.
+#include "unishard/format/json.hpp"
+
+#include "containers/archive_draft.hpp"
+#include "formats/dcp/state_dict.hpp"
+#include "formats/dcp/state_dict_to_catalog.hpp"
+
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace unishard::converters::dcp {
+
+/// Returns an object: "tensors" lists [key, path, fqn, state]; "constants" lists [key, path, dtype,
+/// shape, bytes] of the tensors with one element that became numbers of the catalog. A path lists
+/// [text, is_position]; it is empty where the files record none.
+Json describe_keys(const StateDict& state, const Arrangement& arrangement);
+/// Adds "objects": it lists [key, path, value]. Null for a folder that UniShard wrote.
+Json describe_folder(const StateDict& state, const Arrangement& arrangement);
+
+/// What the keys of such an object hold, in a catalog that is to be written.
+class KeyedContents {
+ public:
+  struct Constant {
+    DType dtype = DType::Float32;
+    Shape shape;
+    std::vector<std::byte> bytes;
+  };
+  /// Returns nullopt when the catalog lacks one of the tensors or has others.
+  /// Pre: `layout` is null or comes from describe_keys().
+  static std::optional<KeyedContents> match(const Json& layout, const Catalog& catalog);
+
+  /// Returns the catalog tensor, or nullopt.
+  std::optional<std::size_t> tensor(const std::string& key) const;
+  /// Returns the constant, or null.
+  const Constant* constant(const std::string& key) const;
+  bool has_all(const std::set<std::string>& keys) const;
+  /// Writes `object` with its tensors into an archive.
+  /// Pre: has_all(tensors_in(object)); with_all_tensors() has returned `object`.
+  void write(const Json& object, torch::ArchiveDraft& archive) const;
+
+ private:
+  std::unordered_map<std::string, std::size_t> tensors_;
+  std::unordered_map<std::string, Constant> constants_;
+};
+
+/// Returns the path of a row of "tensors", "constants" or "objects".
+KeyPath path_of_row(const Json& row);
+
+}  // namespace unishard::converters::dcp

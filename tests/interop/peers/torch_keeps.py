@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Checkpoints of torch in the arrangements that people use go through UniShard into the same format, and torch loads the result
+under its old keys: every tensor bit by bit, every other value equal and of the same type. (A dict of tensors may become an
+OrderedDict, which torch's own state_dict() returns.)
+
+  torch_keeps.py BUILD
+  torch_keeps.py --write FOLDER    only writes the inputs there
+
+Exit status: 0 all equal, 1 something differs, 77 something is not installed.
+"""
+import argparse
+import collections
+import datetime
+import decimal
+import pathlib
+import sys
+import tempfile
+import warnings
+
+import truth
+
+
+def odd_values():
+    """Values of client states that JSON lacks."""
+    import numpy as np
+    import torch
+    return {"float64": np.float64(2.5), "array": np.arange(6).reshape(2, 3), "generator": np.random.RandomState(3).get_state(),
+            "date": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc), "span": datetime.timedelta(days=2),
+            "path": pathlib.PurePosixPath("/a/b"), "arguments": argparse.Namespace(lr=.1, name="x"), "price": decimal.Decimal("1.50"),
+            "set": {1, 2}, "frozenset": frozenset([3]), "slice": slice(1, 5, 2), "range": range(3), "size": torch.Size([2, 3]),
+            "dtype": torch.bfloat16, "device": torch.device("cpu"), "complex": 1 + 2j, "large": 2**200, "bytes": b"\x00\xff",
+            "bytearray": bytearray(b"q"), "inf": [float("inf"), None, True]}
+
+
+def state_dicts():
+    """Name -> state dict, as applications arrange them."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, get_state_dict
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().sum().backward()
+        optimizer.step()
+    weights, states = get_state_dict(model, optimizer)
+    flat = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
+    train_state = {"step": torch.tensor(7, dtype=torch.int32), "losses": b"\x80\x04K\x01.", "seen": 7}
+    return {
+        "titan": {**weights, **{f"optimizer.{key}": value for key, value in flat.items()},
+                  "lr_scheduler": {"last_epoch": 3, "_last_lr": [0.001]}, "train_state": train_state},
+        "app": {"app": {"model": weights, "optim": states, "epoch": 4}},
+        "model_optim": {"model": weights, "optim": states},
+        "flat_optimizer": {"model": weights, "optimizer": flat, "extra": {"list": [1, 2, torch.ones(3)], "tuple": (1, 2)}},
+        "flat": dict(weights),
+        "values": {"model": weights, "optim": states, "odd": odd_values()},
+        "numbered": {"model": weights, "raw_optim": optimizer.state_dict()},
+    }
+
+
+def blank(value):
+    """The same arrangement without the values."""
+    import torch
+    if isinstance(value, torch.Tensor):
+        return torch.full_like(value, float("nan")) if value.is_floating_point() else torch.zeros_like(value)
+    if isinstance(value, dict):
+        return type(value)((key, blank(child)) for key, child in value.items())
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(blank(child) for child in value)
+    return "nothing was loaded"
+
+
+def differences(a, b, path=""):
+    import numpy as np
+    import torch
+    if type(a) is not type(b) and not (isinstance(a, dict) and isinstance(b, collections.OrderedDict)):
+        return [f"{path}: {type(a).__name__} became {type(b).__name__}"]
+    if isinstance(a, torch.Tensor):
+        return [] if a.dtype == b.dtype and truth.same_bits(a, b.detach().numpy()) else [f"{path}: a tensor differs"]
+    if isinstance(a, np.ndarray):
+        return [] if a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() else [f"{path}: an array differs"]
+    if isinstance(a, dict):
+        if list(a) != list(b):
+            return [f"{path}: other keys: {sorted(map(str, set(a) ^ set(b)))}"]
+        return [line for key in a for line in differences(a[key], b[key], f"{path}.{key}")]
+    if isinstance(a, (list, tuple)):
+        if len(a) != len(b):
+            return [f"{path}: {len(a)} items became {len(b)}"]
+        return [line for i, pair in enumerate(zip(a, b)) for line in differences(*pair, f"{path}[{i}]")]
+    return [] if a == b else [f"{path}: {a!r} became {b!r}"]
+
+
+def write_inputs(folder):
+    import torch
+    import torch.distributed.checkpoint as dcp
+    for name, state in state_dicts().items():
+        dcp.save(state, checkpoint_id=folder / name, no_dist=True)
+        torch.save(state, folder / f"{name}.pt")
+
+
+def keys_of(folder):
+    from torch.distributed.checkpoint import FileSystemReader
+    metadata = FileSystemReader(folder).read_metadata()
+    return set(metadata.state_dict_metadata), metadata.planner_data
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", type=pathlib.Path, nargs="?")
+    parser.add_argument("--write", type=pathlib.Path)
+    arguments = parser.parse_args()
+    truth.require("torch.distributed.checkpoint")
+    import torch
+    import torch.distributed.checkpoint as dcp
+    warnings.filterwarnings("ignore")
+    if arguments.write:
+        write_inputs(arguments.write)
+        return 0
+    unishard = arguments.build / "bin/unishard"
+    failed = 0
+
+    def row(name, found):
+        nonlocal failed
+        failed += bool(found)
+        print(f"{name:40} {'equal' if not found else 'DIFFERS: ' + '; '.join(found[:4])}", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        write_inputs(folder)
+        for name, state in state_dicts().items():
+            truth.run(unishard, "reshard", folder / name, folder / "new" / name, "-w", "3")
+            loaded = blank(state)
+            dcp.load(loaded, checkpoint_id=folder / "new" / name, no_dist=True)
+            found = differences(state, loaded)
+            if keys_of(folder / name) != keys_of(folder / "new" / name):
+                found.insert(0, "other keys in .metadata")
+            row(f"dcp {name}", found)
+            truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
+            row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
