@@ -78,8 +78,21 @@ TEST(TrainingFile, NamesThatTheGroupsListCount) {
   EXPECT_EQ(source->catalog().groups[0]["params"], Json({"b", "a"}));
   EXPECT_EQ(floats(*source, "a", "exp_avg"), (std::vector<float>{1, 1}));
   EXPECT_EQ(floats(*source, "b", "exp_avg"), (std::vector<float>{2, 2}));
-  for (const std::string& note : source->notes())
-    EXPECT_THAT(note, testing::Not(testing::HasSubstr("one way"))) << note;
+  EXPECT_TRUE(source->remarks().empty());
+}
+
+// The loss does not use `b`, so that the optimizer has no state for number 1.
+TEST(TrainingFile, AParameterWithoutStateKeepsItsPlaceInTheOrder) {
+  const auto source = open_source(posix_storage(), kFiles / "unused_parameter.pt");
+  EXPECT_THAT(labels(source->catalog()),
+              testing::UnorderedElementsAre(
+                  "a.weight fp32", "a.weight exp_avg", "a.weight exp_avg_sq", "b.weight weights",
+                  "c.weight fp32", "c.weight exp_avg", "c.weight exp_avg_sq"));
+  EXPECT_EQ(source->catalog().groups[0]["params"], Json({"a.weight", "b.weight", "c.weight"}));
+  EXPECT_EQ(floats(*source, "a.weight", "exp_avg"), (std::vector<float>{1, 1}));
+  EXPECT_EQ(floats(*source, "c.weight", "exp_avg"), (std::vector<float>{3, 3}));
+  EXPECT_THAT(source->notes(), testing::IsEmpty());
+  EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("have numbers")));
 }
 
 TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {
@@ -114,7 +127,8 @@ std::unique_ptr<Sink> copy_as_torch(const Source& source, const Path& output, co
 }
 
 TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
-  for (const char* name : {"training.pt", "lightning.ckpt", "optimizer.pt", "tensor_lr.pt"}) {
+  for (const char* name :
+       {"training.pt", "lightning.ckpt", "optimizer.pt", "tensor_lr.pt", "unused_parameter.pt"}) {
     const test::TempDir folder;
     const Path copy = folder.path() / "copy.pt";
     const auto source = open_source(posix_storage(), kFiles / name);

@@ -141,6 +141,11 @@ void add_compress(CLI::App& command, Compression& compression) {
       ->type_name("none|zstd[:LEVEL]|auto[:LEVEL]");
 }
 
+void add_max_shard_size(CLI::App& command, std::string& size) {
+  command.add_option("--max_shard_size,--max-shard-size", size, "Largest file of a model folder")
+      ->capture_default_str();
+}
+
 void add_no_check_input(CLI::App& command, bool& check_input) {
   command.add_flag("!--no-check-input,!--no_check_input", check_input,
                    "For salvage from other formats: copy tensors that do not match the input's "

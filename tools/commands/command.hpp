@@ -82,6 +82,9 @@ void add_compress(CLI::App& command, Compression& compression);
 /// Adds `--no-check-input`.
 void add_no_check_input(CLI::App& command, bool& check_input);
 
+/// Adds `--max-shard-size`, for verbs that write model folders.
+void add_max_shard_size(CLI::App& command, std::string& size);
+
 /// The help text of an argument that names a checkpoint of any format.
 inline constexpr const char* kCheckpointHelp =
     "Folder with `latest`, one tag's folder, or a checkpoint of any other format";

@@ -64,10 +64,7 @@ void add_convert(CLI::App& app, Action& action) {
       "FROM=TO: a regular expression and what its matches in names become; @FILE: one rule a line");
   command->add_flag("--weights-only,--weights_only", options->run.convert.weights_only,
                     "Only the model: fp32 masters where there are, else weights, and buffers");
-  command
-      ->add_option("--max_shard_size,--max-shard-size", options->max_shard_size,
-                   "Largest file of a model folder")
-      ->capture_default_str();
+  add_max_shard_size(*command, options->max_shard_size);
   options->processes.add_to(*command);
   options->run.add_to(*command);
   command->footer(

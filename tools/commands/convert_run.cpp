@@ -15,19 +15,6 @@ namespace {
 
 using converters::OutputShape;
 
-/// Opens the input and finds its tag, both of one checkpoint though a writer may move `latest`
-/// meanwhile. Formats without tags leave `tag` empty.
-std::unique_ptr<converters::Source> open_input(const ConvertRun& job, std::string& tag) {
-  constexpr int kTries = 20;
-  Storage& storage = posix_storage();
-  for (int i = 1;; ++i) {
-    tag = tools::tag_of(storage, job.input, job.tag).value_or("");
-    auto source = converters::open_source(storage, job.input, job.tag);
-    if (i == kTries || tools::tag_of(storage, job.input, job.tag).value_or("") == tag)
-      return source;
-  }
-}
-
 /// What the job writes, with everything that the input decides.
 converters::Output decide_output(const ConvertRun& job, const converters::Source& source,
                                  const std::string& input_tag) {
@@ -42,20 +29,12 @@ converters::Output decide_output(const ConvertRun& job, const converters::Source
 }
 
 void require_everything_arrives(const ConvertRun& job, const tools::Conversion& conversion) {
-  const std::size_t count = conversion.notes().lines().size();
+  const std::size_t count = conversion.notes().losses().size();
   if (count == 0) return;
   raise(ErrorCode::Unsupported,
         fmt::format("{} of what {} holds would not arrive in the format {}", count,
                     job.input.string(), conversion.options().output.format),
         "leave out --strict to convert the rest; nothing was written");
-}
-
-void say_before(const ConvertRun& job, const tools::Conversion& conversion) {
-  if (!job.json) say_notes(conversion.notes().lines());
-  if (!job.json && !job.resources.quiet) say_side_files(conversion.options().output.side_files);
-  if (!conversion.checking().note().empty()) say_notes({conversion.checking().note()});
-  if (!job.resources.quiet && !conversion.one_process_note().empty())
-    say_notes({std::string(conversion.one_process_note())});
 }
 
 void report(const ConvertRun& job, const tools::Conversion& conversion,
@@ -93,9 +72,8 @@ int ConvertRun::run(tools::Team& team) const {
   const bool speaks = team.is_first();
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  std::string input_tag;
-  const auto source = open_input(*this, input_tag);
-  input_tag = team.gather(input_tag).front();
+  const auto [source, own_tag] = tools::open_tagged(posix_storage(), input, tag);
+  const std::string input_tag = team.gather(own_tag).front();
   const TransferOptions transfer =
       resources.transfer(observer, source->catalog().tensors.size(), output.compression);
   catch_interrupts();  // before anything is created
@@ -107,7 +85,7 @@ int ConvertRun::run(tools::Team& team) const {
        .check_input = check_input,
        .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None});
   if (strict) {
-    if (speaks) say_notes(conversion.notes().lines());
+    if (speaks) say_notes(conversion.notes().losses());
     require_everything_arrives(*this, conversion);
   }
   const Json json_report = conversion_json(conversion, *source);
@@ -119,7 +97,7 @@ int ConvertRun::run(tools::Team& team) const {
     }
     return 0;
   }
-  if (speaks) say_before(*this, conversion);
+  if (speaks) say_before(conversion, json, resources.quiet);
   const tools::ConversionResult result = conversion.run(transfer);
   if (speaks) report(*this, conversion, result, json_report);
   return result.different.empty() ? 0 : 1;

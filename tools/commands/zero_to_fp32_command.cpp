@@ -72,10 +72,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);
-  command
-      ->add_option("--max_shard_size,--max-shard-size", options->max_shard_size,
-                   "Largest file of a folder")
-      ->capture_default_str();
+  add_max_shard_size(*command, options->max_shard_size);
   command->add_flag("--safe_serialization,--safe-serialization", options->safe_serialization,
                     "Accepted as DeepSpeed does; a folder is safetensors in any case");
   command->add_flag("--exclude_frozen_parameters,--exclude-frozen-parameters",

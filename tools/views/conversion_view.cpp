@@ -24,7 +24,8 @@ Json conversion_json(const tools::Conversion& conversion, const converters::Sour
           {"tensors", target.tensors.size()},
           {"bytes", target.stored_bytes()},
           {"side_files", tools::names_of(output.side_files)},
-          {"left_out", conversion.notes().lines()}};
+          {"left_out", conversion.notes().losses()},
+          {"remarks", conversion.notes().remarks}};
 }
 
 std::string conversion_text(const tools::Conversion& conversion, const converters::Source& source) {
@@ -36,9 +37,11 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
                   target.tensors.size(), tools::format_bytes(target.stored_bytes()),
                   target.world_size, target.stage));
   text += '\n';
-  for (const std::string& line : conversion.notes().lines()) {
-    text += printable(line);
-    text += '\n';
+  for (const auto& lines : {conversion.notes().losses(), conversion.notes().remarks}) {
+    for (const std::string& line : lines) {
+      text += printable(line);
+      text += '\n';
+    }
   }
   return text;
 }
@@ -89,6 +92,17 @@ void say_notes(const std::vector<std::string>& notes) {
 
 void say_side_files(const converters::SideFiles& files) {
   if (!files.empty()) say(fmt::format("side files: {}", fmt::join(tools::names_of(files), ", ")));
+}
+
+void say_before(const tools::Conversion& conversion, bool is_json, bool is_quiet) {
+  if (!is_json) {
+    say_notes(conversion.notes().losses());
+    say_notes(conversion.notes().remarks);
+  }
+  if (!is_json && !is_quiet) say_side_files(conversion.options().output.side_files);
+  if (!conversion.checking().note().empty()) say_notes({conversion.checking().note()});
+  if (!is_quiet && !conversion.one_process_note().empty())
+    say_notes({std::string(conversion.one_process_note())});
 }
 
 void say_different(const std::vector<std::string>& labels) {

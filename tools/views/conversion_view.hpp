@@ -24,6 +24,8 @@ std::string consolidated_text(const tools::Conversion& conversion, const std::st
 void say_tensors(const tools::ConversionPlan& plan, const Catalog& source);  ///< dtypes in and out
 void say_notes(const std::vector<std::string>& notes);
 void say_side_files(const converters::SideFiles& files);
+/// What a conversion will not write and what it takes along, unless the report is JSON or quiet.
+void say_before(const tools::Conversion& conversion, bool is_json, bool is_quiet);
 /// Names the tensors that are not as they were, and says that nothing was published.
 void say_different(const std::vector<std::string>& labels);
 

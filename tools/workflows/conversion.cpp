@@ -105,7 +105,7 @@ void require_fitting_suffix(std::string_view format, const Path& path) {
 
 }  // namespace
 
-std::vector<std::string> ConversionNotes::lines() const {
+std::vector<std::string> ConversionNotes::losses() const {
   std::vector<std::string> out = not_read;
   for (const auto& [reason, notes] :
        {std::pair{"left out", &left_out}, {"cannot be written", &cannot_be_written}}) {
@@ -125,6 +125,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   converters::Output& output = options_.output;
   require_fitting_suffix(output.format, output.path);
   notes_.not_read = source.notes();
+  notes_.remarks = source.remarks();
   notes_.left_out = std::exchange(plan_.notes, {});
   if (output.max_shard_bytes != 0)
     output.side_files =

@@ -29,14 +29,15 @@ struct ConversionOptions {
   ReadBack read_back = ReadBack::Payload;
 };
 
-/// What does not arrive in the result, one line each.
+/// What does not arrive in the result, and what the reader chose; one line each.
 struct ConversionNotes {
   std::vector<std::string> not_read;           ///< by the source's reader
   std::vector<std::string> left_out;           ///< by the plan and the options
   std::vector<std::string> cannot_be_written;  ///< in the result's format
+  std::vector<std::string> remarks;            ///< as Source::remarks()
 
-  /// All of them, each with its reason in front.
-  std::vector<std::string> lines() const;
+  /// Returns what does not arrive, each line with its reason in front.
+  std::vector<std::string> losses() const;
 };
 
 /// With ReadBack::Recorded only the first process of the team has `different` and `identity`.

@@ -192,7 +192,10 @@ ConversionPlan plan_consolidate(const converters::Source& source,
     plan.tensor_map.push_back(index);
   }
   if (plan.target.tensors.empty()) {
-    raise(ErrorCode::Mismatch, "there is no parameter to write");
+    raise(ErrorCode::Mismatch, "there is no parameter to write",
+          plan.frozen_left_out > 0
+              ? "all parameters are frozen: leave out --exclude_frozen_parameters"
+              : "the checkpoint holds no model weights; `unishard inspect` lists what it holds");
   }
   plan.target.aliases = catalog.aliases;
   plan.metadata = {{"unishard.version", std::string(kLibraryVersion)},

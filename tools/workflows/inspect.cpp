@@ -121,7 +121,7 @@ Description describe(Storage& storage, const Path& path, const std::optional<std
     out.path = path;
     out.tag = tag_of(storage, path, tag).value_or("");
     out.catalog = source->catalog();
-    out.notes = source->notes();
+    out.notes = source->notes_and_remarks();
     if (options.identity) out.catalog = with_digests(*source, options.transfer);
     if (options.stats) measure_missing(*source, options.transfer, out.catalog);
   }

@@ -42,7 +42,7 @@ struct Description {
   /// Compression of the shards; empty: none.
   std::string compression;
   std::vector<std::vector<OwnedRange>> owners;  ///< per tensor
-  std::vector<std::string> notes;               ///< Source::notes()
+  std::vector<std::string> notes;               ///< Source::notes_and_remarks()
 
   /// Returns true for the state of a run, with a step and ranks; false for a model or other
   /// tensors.

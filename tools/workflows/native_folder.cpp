@@ -75,4 +75,16 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
   return std::nullopt;
 }
 
+TaggedSource open_tagged(Storage& storage, const Path& path,
+                         const std::optional<std::string>& tag) {
+  constexpr int kTries = 20;
+  TaggedSource opened;
+  for (int i = 0; i < kTries; ++i) {
+    opened.tag = tag_of(storage, path, tag).value_or("");
+    opened.source = converters::open_source(storage, path, tag);
+    if (tag_of(storage, path, tag).value_or("") == opened.tag) break;
+  }
+  return opened;
+}
+
 }  // namespace unishard::tools

@@ -1,6 +1,7 @@
 #pragma once
 // Finds the native checkpoint that a path means. When there is none, the message says what the path
 // is.
+#include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
 
 #include <memory>
@@ -31,5 +32,13 @@ void require_outside_checkpoints(Storage& storage, const Path& output, bool is_f
 /// `latest`.
 std::optional<std::string> tag_of(Storage& storage, const Path& path,
                                   const std::optional<std::string>& tag);
+
+struct TaggedSource {
+  std::unique_ptr<converters::Source> source;
+  std::string tag;  ///< as tag_of(); empty in formats without tags
+};
+/// Calls open_source() and tag_of(), and returns what both say of one checkpoint even if a writer
+/// moves `latest` meanwhile.
+TaggedSource open_tagged(Storage& storage, const Path& path, const std::optional<std::string>& tag);
 
 }  // namespace unishard::tools

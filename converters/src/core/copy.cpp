@@ -76,6 +76,12 @@ std::vector<PartDigest> combine(const Catalog& target, const std::vector<Fragmen
 
 }  // namespace
 
+std::vector<std::string> Source::notes_and_remarks() const {
+  std::vector<std::string> out = notes();
+  std::ranges::move(remarks(), std::back_inserter(out));
+  return out;
+}
+
 InputCheck& InputCheck::operator+=(const InputCheck& other) {
   covered_bytes += other.covered_bytes;
   uncovered_bytes += other.uncovered_bytes;

@@ -74,7 +74,7 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   checked.tensors = source->catalog().tensors.size();
   checked.payload_bytes = source->catalog().stored_bytes();
   if (options.deep) check_deep(*source, options, team, checked);
-  for (std::string& note : source->notes()) report.notes.push_back(std::move(note));
+  for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
   report.checked.push_back(std::move(checked));
 }
 

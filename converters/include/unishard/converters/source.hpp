@@ -74,6 +74,11 @@ class Source {
   /// Returns one line for each thing in the files that catalog() cannot express, for example "x: a
   /// sparse tensor".
   virtual std::vector<std::string> notes() const { return {}; }
+  /// Returns one line for each choice that the files leave to the reader, for example how optimizer
+  /// states with numbers were named. Nothing is lost by them.
+  virtual std::vector<std::string> remarks() const { return {}; }
+  /// Returns notes() and then remarks().
+  std::vector<std::string> notes_and_remarks() const;
   /// Returns how the files arrange what catalog() holds, for a sink of the same format
   /// (Output::layout); null where the format has one arrangement only.
   virtual Json layout() const { return {}; }

@@ -29,6 +29,7 @@ class StateDictSource final : public Source {
   std::string format() const override { return format_; }
   const Catalog& catalog() const override { return arrangement_.catalog; }
   std::vector<std::string> notes() const override { return arrangement_.notes; }
+  std::vector<std::string> remarks() const override { return arrangement_.remarks; }
   Json layout() const override {
     return state_.layout ? state_.layout(state_, arrangement_) : Json();
   }

@@ -264,6 +264,8 @@ class Arranger {
       names = fitting_names(listed, numbers, shapes, model);
     } else if (known == numbers.size()) {
       names = only_fit(model, parameters);
+    } else if (parameters.size() == 1) {
+      names = in_order(model, numbers, shapes);
     }
     const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -271,16 +273,31 @@ class Arranger {
           names ? (*names)[i] : fmt::format("{}state.{}", prefix, numbers[i]);
     }
     if (!names) {
-      out_.notes.push_back(
+      out_.remarks.push_back(
           fmt::format("the optimizer's {} states have numbers and no names that fit the model: "
                       "called state.0, state.1, ...; save with get_state_dict to keep the names",
                       numbers.size()));
     } else if (listed.empty()) {
-      out_.notes.push_back(
+      out_.remarks.push_back(
           fmt::format("the optimizer's {} states have numbers; in the order of the model their "
                       "shapes fit in one way only, which was taken",
                       numbers.size()));
     }
+  }
+
+  /// Returns the model's names for one group with a number for each parameter, where parameters
+  /// without a state have no shape; nullopt when a known shape is not that of the model.
+  static std::optional<std::vector<std::string>> in_order(
+      const std::vector<NamedShape>& model, const std::vector<std::string>& numbers,
+      const std::unordered_map<std::string, Shape>& shapes) {
+    if (model.size() != numbers.size()) return std::nullopt;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto shape = shapes.find(numbers[i]);
+      if (shape != shapes.end() && shape->second != model[i].shape) return std::nullopt;
+      names.push_back(model[i].name);
+    }
+    return names;
   }
 
   /// Returns the names in the groups ("param_names", torch 2.6 and later), group after group; empty
@@ -379,7 +396,7 @@ class Arranger {
           continue;
         out_.catalog.aliases.push_back({parameter.fqn, other->fqn});
         out_.copies.emplace_back(parameter.entry, other->entry);
-        out_.notes.push_back(
+        out_.remarks.push_back(
             fmt::format("{} has the bytes of {} and no optimizer state: taken for its second name",
                         parameter.fqn, other->fqn));
         return true;

@@ -16,8 +16,8 @@ struct Arrangement {
   std::vector<std::size_t> entries;  ///< for each catalog tensor, its index in StateDict::tensors
   /// Second names that were found by their bytes: the entry, and the entry that is read instead.
   std::vector<std::pair<std::size_t, std::size_t>> copies;
-  /// The notes of the state dict, and what was guessed or left out.
-  std::vector<std::string> notes;
+  std::vector<std::string> notes;    ///< as Source::notes()
+  std::vector<std::string> remarks;  ///< as Source::remarks()
 };
 
 /// Builds the catalog. Reads step counters, and tensors that may be one tensor under two names.

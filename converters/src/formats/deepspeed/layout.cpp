@@ -102,15 +102,15 @@ void refuse_parallel(const Path& folder, const std::string& name, const FileName
   if (parsed.role == FileRole::Expert) {
     raise(ErrorCode::Unsupported,
           fmt::format("{}: {} belongs to a mixture of experts; expert parallelism is not read",
-                      folder.string(), unishard::quote(name)));
+                      folder.string(), unishard::quote(name)),
+          kGatherExperts);
   }
   if (parsed.role != FileRole::Other && parsed.model_rank > 0) {
     raise(ErrorCode::Unsupported,
           fmt::format("{}: {} is of model-parallel rank {}; tensor and pipeline parallelism are "
                       "not read, because the files do not say how the tensors were cut",
                       folder.string(), unishard::quote(name), parsed.model_rank),
-          "merge the ranks with the framework that cut them (Megatron's checkpoint tools), "
-          "and save again");
+          kMergeRanks);
   }
   if (name.find("_states.pt-") != std::string::npos) {
     raise(ErrorCode::Unsupported,

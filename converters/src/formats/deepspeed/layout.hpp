@@ -11,6 +11,14 @@
 
 namespace unishard::converters::deepspeed {
 
+/// Hints of errors about runs whose model was cut.
+inline constexpr const char* kMergeRanks =
+    "make a universal checkpoint with DeepSpeed's ds_to_universal, which is read, or merge the "
+    "ranks with the framework that cut them (Megatron's checkpoint tools)";
+inline constexpr const char* kGatherExperts =
+    "load it with the program that saved it, and save the whole model there, for example with "
+    "save_pretrained() or torch.save()";
+
 enum class FileRole : std::uint8_t {
   Model,      ///< mp_rank_00_model_states.pt
   RankModel,  ///< zero_pp_rank_<r>_mp_rank_00_model_states.pt

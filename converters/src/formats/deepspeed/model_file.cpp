@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
@@ -39,10 +40,11 @@ void refuse_parallel(const TorchFile& file, Value root) {
   const auto model_parallel = present(root, "mp_world_size");
   if (degree("tp_degree") > 1 || (model_parallel && model_parallel->integer() > 1)) {
     refuse(file, "the run was tensor-parallel, and the files do not say how tensors were cut",
-           "merge the ranks with the framework that cut them, and save again");
+           kMergeRanks);
   }
   if (any(present(root, "num_experts")) || any(present(root, "ds_autoep_layers"))) {
-    refuse(file, "the model is a mixture of experts, whose expert files are not read", "");
+    refuse(file, "the model is a mixture of experts, whose expert files are not read",
+           kGatherExperts);
   }
 }
 

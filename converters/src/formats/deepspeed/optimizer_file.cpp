@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/layout.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -104,7 +106,8 @@ Json read_group_settings(const TorchFile& file, Value param_groups,
       raise(ErrorCode::Unsupported,
             fmt::format("{}: parameter group {} holds experts of a mixture-of-experts model, which "
                         "are not read",
-                        file.name(), i));
+                        file.name(), i),
+            kGatherExperts);
     }
     Json settings = Json::object();
     for (std::size_t k = 0; k < group.pair_count(); ++k) {
