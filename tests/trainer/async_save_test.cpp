@@ -4,7 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "device/device_copies.hpp"
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 #include "expect.hpp"
 #include "fault_storage.hpp"
 #include "make_checkpoint.hpp"

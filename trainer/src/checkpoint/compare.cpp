@@ -1,6 +1,6 @@
-#include "unishard/format/error.hpp"
+#include "checkpoint/compare.hpp"
 
-#include "checkpoint/bridge.hpp"
+#include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

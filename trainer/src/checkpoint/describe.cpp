@@ -2,7 +2,6 @@
 
 #include "unishard/format/version.hpp"
 
-#include "checkpoint/bridge.hpp"
 #include "checkpoint/in_parallel.hpp"
 
 #include <ATen/Parallel.h>

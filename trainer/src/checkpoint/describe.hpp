@@ -15,4 +15,10 @@ Catalog describe_layout(const TrainingState& state, const LocalState& local,
 /// Returns what a checkpoint must hold to be loaded: tensors, aliases and groups.
 Catalog describe_wanted(const TrainingState& state, const LocalState& local);
 
+/// Returns {"library", "torch", "threads", "cpu"}, on which the bits of a run depend.
+Json producer();
+/// Returns one line for each entry of `saved` that differs in this process, because the last bits
+/// of a resumed run may then differ.
+std::vector<std::string> compare_producer(const Json& saved);
+
 }  // namespace unishard::trainer::detail

@@ -1,13 +1,11 @@
-// A load: rank 0 resolves which checkpoint is meant; each rank compares it with the engine and
-// reads only the element ranges that it holds. Only a matrix that the file stores transposed is
-// read whole. Every format that the converters read is accepted; a file that holds only weights
-// starts a new run from them.
+#include "checkpoint/load.hpp"
+
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/agree.hpp"
 #include "unishard/trainer/save_folder.hpp"
 
-#include "checkpoint/bridge.hpp"
+#include "checkpoint/compare.hpp"
 #include "checkpoint/describe.hpp"
 #include "checkpoint/foreign_view.hpp"
 #include "checkpoint/in_parallel.hpp"
@@ -252,7 +250,7 @@ LoadReport load_found(TrainingState& state, Communicator& communicator,
                     .saved_world_size = saved.world_size,
                     .saved_stage = saved.stage,
                     .client_state = saved.client_state,
-                    .notes = reader->notes()};
+                    .notes = reader->notes_and_remarks()};
   std::ranges::copy(contents.view.notes, std::back_inserter(report.notes));
   if (contents.weights_only) {
     report.notes.push_back(

@@ -3,7 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/rounding.hpp"
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 
 namespace unishard::trainer::detail {
 

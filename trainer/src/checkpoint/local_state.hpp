@@ -2,7 +2,7 @@
 // Maps the tensors of the catalog, which is the same on every rank, to this rank's memory.
 #include "unishard/format/catalog.hpp"
 
-#include "engine/training_state.hpp"
+#include "state/training_state.hpp"
 
 #include <optional>
 #include <vector>

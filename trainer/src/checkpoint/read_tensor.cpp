@@ -2,7 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 
 #include <ATen/ops/empty.h>
 

@@ -7,8 +7,9 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/partition.hpp"
 #include "unishard/format/shard_base.hpp"
+#include "unishard/trainer/checkpointing.hpp"
 #include "unishard/trainer/communicator.hpp"
-#include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/save_handle.hpp"
 
 #include <functional>
 #include <memory>

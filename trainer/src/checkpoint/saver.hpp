@@ -13,7 +13,7 @@
 // A crash in step 4 leaves the same as a crash in a synchronous save: the existing checkpoints, and
 // a folder that readers skip.
 #include "unishard/format/output_lock.hpp"
-#include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/checkpointing.hpp"
 
 #include "checkpoint/save.hpp"
 #include "checkpoint/save_outcome.hpp"

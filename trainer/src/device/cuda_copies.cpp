@@ -1,7 +1,7 @@
 // The project compiles and links this file on machines without a device; it has never run on one.
 #include "device/cuda_check.hpp"
 #include "device/device_copies.hpp"
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 
 namespace unishard::trainer::detail {
 namespace {

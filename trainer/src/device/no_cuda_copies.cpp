@@ -1,6 +1,6 @@
 // Replaces cuda_copies.cpp when configure found no CUDA toolkit: LibTorch copies.
 #include "device/device_copies.hpp"
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 
 namespace unishard::trainer::detail {
 

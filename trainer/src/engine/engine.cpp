@@ -2,10 +2,10 @@
 
 #include "unishard/format/error.hpp"
 
-#include "checkpoint/bridge.hpp"
+#include "checkpoint/load.hpp"
 #include "checkpoint/saver.hpp"
 #include "engine/gradient_norm.hpp"
-#include "engine/training_state.hpp"
+#include "state/training_state.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>

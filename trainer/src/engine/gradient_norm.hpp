@@ -1,5 +1,5 @@
 #pragma once
-#include "engine/flat_unit.hpp"
+#include "state/flat_unit.hpp"
 
 #include <span>
 

@@ -9,11 +9,9 @@
 // their order, norms are summed over fixed blocks, and the loss over micro-batches. At stages 2 and
 // 3 (and below with "canonical_order"), losses and weights therefore have the same bits for every
 // world size and stage, given equal thread count, LibTorch version and CPU type.
-#include "unishard/format/commit.hpp"
-#include "unishard/format/compression.hpp"
+#include "unishard/trainer/checkpointing.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
-#include "unishard/trainer/foreign_names.hpp"
 #include "unishard/trainer/save_handle.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -59,47 +57,6 @@ struct MemoryReport {
   std::int64_t optimizer = 0;
   std::int64_t gradients = 0;  ///< accumulators
   std::int64_t staging = 0;    ///< copy of the state for asynchronous saves, reused by later ones
-};
-
-struct SaveRequest {
-  Path folder;
-  std::string tag{};  ///< empty: "global_step<N>"
-  Json client_state = nullptr;
-  std::uint32_t keep_last = 0;
-  bool move_latest = true;
-  bool replace = true;  ///< allow to replace a UniShard checkpoint with this tag
-  /// Return from save_checkpoint() once the state is copied, and write the copy in the background.
-  bool asynchronous = false;
-  Compression compression{};
-  /// Do not write chunks again that the checkpoint named by `latest` already holds; the new
-  /// checkpoint links to its files. Everything is written when that checkpoint has another world
-  /// size or the file system has no hard links. A damaged byte on the disk then affects all
-  /// checkpoints that share it.
-  bool incremental = false;
-};
-
-struct LoadReport {
-  std::string tag;
-  std::int64_t step = 0;
-  std::uint32_t saved_world_size = 0;
-  std::uint32_t saved_stage = 0;
-  Json client_state;
-  /// For example, reasons why bits may differ from the saved run's.
-  std::vector<std::string> notes;
-};
-
-struct EngineOptions {
-  Storage* storage = nullptr;  ///< null: posix_storage()
-  /// Called on each rank before each of its steps of a save; tests use it to fail or to kill the
-  /// process. In an asynchronous save, the background thread calls it for all steps but
-  /// CreateStaging.
-  std::function<void(CommitStep)> on_save_step{};
-  /// Seed of the data order; recorded in checkpoints.
-  std::uint64_t shuffle_seed = 0;
-  /// Samples per epoch, recorded in checkpoints; 0: not known.
-  std::uint64_t samples_per_epoch = 0;
-  /// Names and layouts of the model in files of other programs, for load_checkpoint().
-  ForeignNames foreign_names = {};
 };
 
 /// Trains one model and saves and loads its state. Not thread-safe.

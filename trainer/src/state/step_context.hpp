@@ -2,7 +2,7 @@
 // The context of the current step that units need, and the engine's access to units.
 #include "unishard/trainer/sharded.hpp"
 
-#include "engine/flat_unit.hpp"
+#include "state/flat_unit.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,8 +1,8 @@
-#include "engine/flat_unit.hpp"
+#include "state/flat_unit.hpp"
 
 #include "unishard/format/error.hpp"
 
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

@@ -3,7 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/seeds.hpp"
 
-#include "engine/memory_meter.hpp"
+#include "state/memory_meter.hpp"
 
 #include <torch/utils.h>
 

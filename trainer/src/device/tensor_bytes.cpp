@@ -1,4 +1,4 @@
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
 
 #include "unishard/format/error.hpp"
 

@@ -2,7 +2,7 @@
 // A model in the engine's form: every parameter once, in model order, with the unit that holds it.
 #include "unishard/format/catalog.hpp"
 
-#include "engine/step_context.hpp"
+#include "state/step_context.hpp"
 
 #include <torch/nn/module.h>
 

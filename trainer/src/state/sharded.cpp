@@ -1,7 +1,7 @@
 #include "unishard/format/error.hpp"
 
-#include "engine/step_context.hpp"
-#include "engine/tensor_bytes.hpp"
+#include "device/tensor_bytes.hpp"
+#include "state/step_context.hpp"
 
 #include <ATen/core/grad_mode.h>
 

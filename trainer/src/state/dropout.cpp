@@ -3,7 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/seeds.hpp"
 
-#include "engine/step_context.hpp"
+#include "state/step_context.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>

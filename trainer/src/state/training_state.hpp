@@ -3,7 +3,7 @@
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
-#include "engine/model_state.hpp"
+#include "state/model_state.hpp"
 
 #include <array>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "engine/model_state.hpp"
+#include "state/model_state.hpp"
 
 #include "unishard/format/error.hpp"
 

@@ -15,7 +15,7 @@
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/construction.hpp"
 
-#include "engine/memory_meter.hpp"
+#include "state/memory_meter.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
