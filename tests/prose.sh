@@ -33,6 +33,7 @@ refuse() {
   refuse "say 'bypasses the page cache'" '\b(go|goes|going|went) past the page cache' $headers $sources $documents
   refuse "say 'continues'" '\b(go|goes) on (with|from)\b' $headers $documents
   refuse "a name of the past" '\b(tools/lib|tools/render)\b|\b(report_view|catalog_text|own_text|folder_signs|own_process|leftover)\.hpp' $headers $sources $documents
+  refuse "a row of a table is one line" '^\|.*[^| ] *$' $documents
   refuse "longer than 250 characters" '^[^|].{250,}$' $documents
 }
 words=$(wc -w <README.md)

@@ -20,7 +20,6 @@ struct Overrides {
   std::optional<std::int64_t> layers, width, heads, context, vocabulary, stage, seed;
   std::optional<double> dropout;
   bool tied_head = false, untied_head = false;
-  bool async_save = false;
 };
 
 constexpr std::int64_t kSizeMax = std::int64_t{1} << 24;  ///< of each number of a model
@@ -78,14 +77,15 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
       {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}, {"auto", Backend::Auto}};
   app.add_option("--backend", options.backend,
                  "collectives: gloo (default), nccl, or auto: nccl where each rank has a device")
-      ->transform(CLI::CheckedTransformer(backends).description(""));
+      ->transform(CLI::CheckedTransformer(backends).description(""))
+      ->type_name("NAME");
   app.add_option("--losses", options.losses,
                  "file that gets one JSON line per step: step, loss (hexadecimal float, the mean "
                  "over the batch), grad_norm, lr, tokens_per_s; appended to");
   app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");
 }
 
-void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
+void add_save_options(CLI::App& app, Options& options) {
   app.add_option("--save,--save-dir,--save_dir", options.save_folder, "folder of the checkpoints");
   app.add_option("--save-interval", options.save_interval,
                  "save every so many steps; 0: at the end only")
@@ -94,10 +94,14 @@ void add_save_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--keep-last", options.keep_last,
                  "whole checkpoints to keep, those committed last; 0: all")
       ->capture_default_str();
-  app.add_flag(
-      "--async-save,!--no-async-save", overrides.async_save,
-      "training goes on while a copy of its state is saved (default: where twice the memory "
+  CLI::Option* behind = app.add_flag_callback(
+      "--async-save", [&options] { options.async_save = true; },
+      "training continues while a copy of its state is saved (default: where twice the memory "
       "for the copies is available)");
+  app.add_flag_callback(
+         "--no-async-save", [&options] { options.async_save = false; },
+         "training waits for each save")
+      ->excludes(behind);
   app.add_option_function<std::string>(
          "--compress",
          [&options](const std::string& name) {
@@ -222,7 +226,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   app.option_defaults()->take_last();
   add_run_options(app, options, overrides);
   add_model_options(app, overrides);
-  add_save_options(app, options, overrides);
+  add_save_options(app, options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -230,7 +234,6 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     return std::nullopt;
   }
   if (app.count("--resume") > 0 && options.resume.value_or("").empty()) options.resume = "latest";
-  if (app.count("--async-save") > 0) options.async_save = overrides.async_save;
   options.config = read_config(overrides);
   options.model = model_config(overrides);
   options.tokens = token_type(overrides, options.data);

@@ -146,10 +146,16 @@ void add_max_shard_size(CLI::App& command, std::string& size) {
       ->capture_default_str();
 }
 
+void add_no_check(CLI::App& command, bool& check, const std::string& help) {
+  command.add_flag_callback(
+      "--no-check,--no_check", [&check] { check = false; }, help);
+}
+
 void add_no_check_input(CLI::App& command, bool& check_input) {
-  command.add_flag("!--no-check-input,!--no_check_input", check_input,
-                   "For salvage from other formats: copy tensors that do not match the input's "
-                   "checksums as well; the result is marked. UniShard's own are always checked");
+  command.add_flag_callback(
+      "--no-check-input,--no_check_input", [&check_input] { check_input = false; },
+      "For salvage from other formats: copy tensors that do not match the input's "
+      "checksums as well; the result is marked. UniShard's own are always checked");
 }
 
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {

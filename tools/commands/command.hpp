@@ -79,7 +79,9 @@ std::optional<DType> parse_dtype(const std::string& text);
 /// Adds `--compress`, for verbs that write UniShard checkpoints.
 void add_compress(CLI::App& command, Compression& compression);
 
-/// Adds `--no-check-input`.
+/// Adds `--no-check`, which sets `check` to false, and `--no-check-input`.
+/// Lifetime: `check` and `check_input` must outlive `command`.
+void add_no_check(CLI::App& command, bool& check, const std::string& help);
 void add_no_check_input(CLI::App& command, bool& check_input);
 
 /// Adds `--max-shard-size`, for verbs that write model folders.

@@ -62,7 +62,7 @@ void ConvertRun::add_to(CLI::App& command) {
   command.add_flag("--dry-run,--dry_run", dry_run,
                    "Print what would be written and what would not arrive");
   command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
-  command.add_flag("!--no-check,!--no_check", check, "Do not read the result back and compare it");
+  add_no_check(command, check, "Do not read the result back and compare it");
   add_no_check_input(command, check_input);
   command.add_flag("--json", json, "Report as JSON");
   resources.add_to(command);

@@ -21,6 +21,15 @@ int run(const LaunchRequest& options) {
   return failure->status();
 }
 
+/// Shows that a program follows the options.
+class LaunchHelp : public CLI::Formatter {
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = Formatter::make_usage(app, std::move(name));
+    usage.insert(usage.find_last_not_of('\n') + 1, " -- PROGRAM [ARGUMENTS]...");
+    return usage;
+  }
+};
+
 }  // namespace
 
 void add_launch(CLI::App& app, Action& action) {
@@ -29,6 +38,7 @@ void add_launch(CLI::App& app, Action& action) {
                                "Start a program once per rank on this machine", options, run);
   options->command = command;
   command->prefix_command();
+  command->formatter(std::make_shared<LaunchHelp>());
   command
       ->add_option("-n,--nproc-per-node,--nproc_per_node", options->launch.ranks, "Ranks to start")
       ->required()

@@ -46,9 +46,9 @@ void add_reshard(CLI::App& app, Action& action) {
   add_compress(*command, job.output.compression);
   add_tag(*command, job.tag);
   command->add_flag("--dry-run,--dry_run", job.dry_run, "Print what would be read and written");
-  command->add_flag("!--no-check,!--no_check", job.check,
-                    "Do not read the result back and compare it (formats other than UniShard's, "
-                    "which has checksums of its own)");
+  add_no_check(*command, job.check,
+               "Do not read the result back and compare it (formats other than UniShard's, "
+               "which has checksums of its own)");
   add_no_check_input(*command, job.check_input);
   command->add_flag("--json", job.json, "Result or plan as JSON");
   options->processes.add_to(*command);
