@@ -150,6 +150,64 @@ TEST_F(SideFilesOfModels, TheCacheOfTheHubWorks) {
   EXPECT_THAT(report["left_out"].dump(), HasSubstr("vocab.json"));
 }
 
+class HubCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_example(temp_.path() / "in");
+    for (const char* commit : {"0123abc", "4567def"})
+      ASSERT_EQ(
+          unishard({"zero_to_fp32", temp_.path() / "in", repository_ / "snapshots" / commit, "-q"})
+              .status,
+          0);
+    write_file(repository_ / "refs" / "main", "4567def");
+    write_file(repository_ / "refs" / "refs" / "pr" / "1", "0123abc\n");
+  }
+
+  ProcessResult inspect(const std::string& name) {
+    return unishard({"inspect", name}, {{"HF_HUB_CACHE", temp_.path().string()}});
+  }
+  void expect_snapshot(const std::string& name, const std::string& commit) {
+    const ProcessResult result = inspect(name);
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("models--org--name/snapshots/" + commit)) << name;
+  }
+
+  test::TempDir temp_;
+  const Path repository_ = temp_.path() / "models--org--name";
+};
+
+TEST_F(HubCache, NamesAndFoldersMeanASnapshot) {
+  expect_snapshot("org/name", "4567def");
+  expect_snapshot("hf://org/name", "4567def");
+  expect_snapshot("org/name@refs/pr/1", "0123abc");
+  expect_snapshot("org/name@0123abc", "0123abc");
+  expect_snapshot(repository_.string(), "4567def");
+  expect_snapshot(repository_.string() + "/", "4567def");
+  fs::remove_all(repository_ / "refs");
+  EXPECT_THAT(inspect("org/name").err, HasSubstr("no revision main, and 2 snapshots"));
+  fs::remove_all(repository_ / "snapshots" / "4567def");
+  expect_snapshot("org/name", "0123abc");
+}
+
+TEST_F(HubCache, WhatIsNotThereIsNamed) {
+  EXPECT_THAT(inspect("hf://org/other").err, HasSubstr("hf download"));
+  EXPECT_THAT(inspect("org/name@v2").err, HasSubstr("no revision \"v2\""));
+  EXPECT_EQ(inspect("org/other").status, 3);
+  fs::remove_all(repository_ / "snapshots" / "4567def");
+  EXPECT_THAT(inspect("org/name").err, HasSubstr("snapshot 4567def is missing"));
+}
+
+TEST_F(HubCache, NoPathLeavesIt) {
+  write_file(temp_.path() / "secret", "4567def");
+  for (const char* commit : {"..", "../../secret", "/etc", ""}) {
+    write_file(repository_ / "refs" / "main", commit);
+    EXPECT_EQ(inspect("org/name").status, 4) << commit;
+  }
+  for (const char* name :
+       {"org/name@../../secret", "org/name@/etc/passwd", "hf://../name", "hf://"})
+    EXPECT_EQ(inspect(name).status, 3) << name;
+}
+
 TEST_F(SideFilesOfModels, AFolderCalledBlobsAloneIsNoCache) {
   const Path blobs = temp_.path() / "blobs", snapshot = temp_.path() / "snapshots" / "a";
   make_model(snapshot);

@@ -6,6 +6,7 @@
 
 #include "commands/processes.hpp"
 #include "views/progress.hpp"
+#include "workflows/hub_cache.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -87,9 +88,17 @@ void add_no_check_input(CLI::App& command, bool& check_input);
 /// Adds `--max-shard-size`, for verbs that write model folders.
 void add_max_shard_size(CLI::App& command, std::string& size);
 
-/// The help text of an argument that names a checkpoint of any format.
-inline constexpr const char* kCheckpointHelp =
-    "Folder with `latest`, one tag's folder, or a checkpoint of any other format";
+/// Adds an argument that names a checkpoint of any format, also a model in the hub's local cache.
+/// Lifetime: `path` must outlive `command`.
+template <class Text>
+CLI::Option* add_checkpoint(CLI::App& command, const std::string& name, Text& path,
+                            const std::string& help =
+                                "Folder with `latest`, one tag's folder, a checkpoint of any other "
+                                "format, or ORG/NAME in the local cache of the Hugging Face hub") {
+  return command.add_option(name, path, help)->required()->transform([](const std::string& text) {
+    return tools::find_in_hub_cache(posix_storage(), text);
+  });
+}
 
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);

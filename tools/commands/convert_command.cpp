@@ -34,12 +34,9 @@ void add_convert(CLI::App& app, Action& action) {
   const auto options = std::make_shared<ConvertRequest>();
   CLI::App* command = add_verb(app, action, "convert",
                                "Rewrite a checkpoint of any format in another one", options, run);
-  command
-      ->add_option(
-          "in", options->run.input,
-          "A checkpoint: DeepSpeed, DCP/FSDP, torch.save, safetensors, Hugging Face, HDF5 or "
-          "UniShard")
-      ->required();
+  add_checkpoint(*command, "in", options->run.input,
+                 "A checkpoint: DeepSpeed, DCP/FSDP, torch.save, safetensors, Hugging Face (also "
+                 "ORG/NAME in the local cache of the hub), HDF5 or UniShard");
   command->add_option("out", options->output, "Folder or file to write; nothing is overwritten")
       ->required();
   add_to_format(*command, options->to, "Format to write")->required();

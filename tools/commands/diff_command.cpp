@@ -42,8 +42,8 @@ void add_diff(CLI::App& app, Action& action) {
   const auto options = std::make_shared<DiffRequest>();
   CLI::App* command = add_verb(app, action, "diff",
                                "Compare the states of two checkpoints of any format", options, run);
-  command->add_option("a", options->a, kCheckpointHelp)->required();
-  command->add_option("b", options->b, "Another one")->required();
+  add_checkpoint(*command, "a", options->a);
+  add_checkpoint(*command, "b", options->b, "Another one");
   command->add_option("--tag-a", options->tag_a, "Tag of A (default: what `latest` names)");
   command->add_option("--tag-b", options->tag_b, "Tag of B");
   command

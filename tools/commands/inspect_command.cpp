@@ -66,7 +66,7 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command =
       add_verb(app, action, "inspect", "Show what a checkpoint holds, without reading its data",
                options, run);
-  command->add_option("checkpoint", options->checkpoint, kCheckpointHelp)->required();
+  add_checkpoint(*command, "checkpoint", options->checkpoint);
   add_tag(*command, options->tag);
   command->add_flag("--stats", options->view.stats,
                     "NaN, Inf, min, max and norm of each tensor (read from the data where the "

@@ -32,7 +32,7 @@ void add_reshard(CLI::App& app, Action& action) {
   ConvertRun& job = options->job;
   CLI::App* command = add_verb(
       app, action, "reshard", "Rewrite a checkpoint for another world size or stage", options, run);
-  command->add_option("in", job.input, kCheckpointHelp)->required();
+  add_checkpoint(*command, "in", job.input);
   command
       ->add_option("out", options->output,
                    "Folder to write <tag> and `latest` to; nothing is overwritten")

@@ -46,7 +46,7 @@ void add_verify(CLI::App& app, Action& action) {
   const auto options = std::make_shared<VerifyRequest>();
   CLI::App* command = add_verb(app, action, "verify",
                                "Check a checkpoint and say exactly what is damaged", options, run);
-  command->add_option("checkpoint", options->checkpoint, kCheckpointHelp)->required();
+  add_checkpoint(*command, "checkpoint", options->checkpoint);
   add_tag(*command, options->verify.tag);
   command->add_flag("--deep", options->verify.deep,
                     "Read and check every byte, not only the tables");

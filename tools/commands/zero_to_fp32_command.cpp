@@ -65,7 +65,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   CLI::App* command =
       add_verb(app, action, "zero_to_fp32",
                "Write the model's weights as one fp32 file or model folder", options, run);
-  command->add_option("checkpoint_dir", options->checkpoint, kCheckpointHelp)->required();
+  add_checkpoint(*command, "checkpoint_dir", options->checkpoint);
   command
       ->add_option("output", options->output,
                    "A .safetensors, .bin, .pt, .pth or .h5 file, "

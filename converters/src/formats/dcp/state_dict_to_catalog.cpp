@@ -279,8 +279,9 @@ class Arranger {
                       numbers.size()));
     } else if (listed.empty()) {
       out_.remarks.push_back(
-          fmt::format("the optimizer's {} states have numbers; in the order of the model their "
-                      "shapes fit in one way only, which was taken",
+          fmt::format("the optimizer's {} states have numbers: named in the order of the model, "
+                      "in which their shapes fit in one way only. If the optimizer was given its "
+                      "parameters in another order, save with their names (get_state_dict)",
                       numbers.size()));
     }
   }

@@ -242,8 +242,8 @@ class Stage0Reader {
                                });
     if (by_value.outcome() == SlotMatcher::Outcome::One) {
       notes_.add(
-          "stage 0 stores optimizer states without names; orders and shapes left a choice, "
-          "which the values decided");
+          "stage 0 stores optimizer states without names: several orders fit the shapes, and "
+          "the values of the weights decided");
       return by_value.solution();
     }
     refuse_choice(by_value.outcome() == SlotMatcher::Outcome::Several ? by_value : by_shape);

@@ -153,8 +153,8 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
     for (const ModuleEntry& entry : run.model.module) {
       if (entry.kind != kind) continue;
       notes.emplace_back(
-          fmt::format("{}: written, but DeepSpeed's universal loader does not restore "
-                      "them ({} first)",
+          fmt::format("{} in a way that DeepSpeed's universal loader restores; they are in "
+                      "the files ({} first)",
                       what, entry.fqn));
       break;
     }
