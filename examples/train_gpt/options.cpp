@@ -115,17 +115,15 @@ void add_save_options(CLI::App& app, Options& options) {
                "write only what differs from the checkpoint before, and share the rest with it "
                "(hard links; it may be deleted)");
   app.add_option("--tag", options.tag_prefix, "tags are this and the step")->capture_default_str();
-  CLI::Option* resume =
-      app.add_option(
-             "--resume", options.resume,
-             "go on from \"latest\" (default), a tag or a path: a checkpoint of any format, or "
-             "the weights of a Hugging Face folder; starts fresh where there never was a "
-             "checkpoint")
-          ->expected(0, 1);
+  app.add_option("--resume", options.resume,
+                 "continue from \"latest\" (default), a tag or a path: a checkpoint of any format, "
+                 "or the weights of a Hugging Face folder; starts fresh where there never was a "
+                 "checkpoint")
+      ->expected(0, 1);
   app.add_flag("--fresh", options.fresh,
-               "with --resume: where the folder holds something, but no whole checkpoint, start at "
-               "step 0 and save beside it; nothing there is replaced or removed")
-      ->needs(resume);
+               "start at step 0 beside what the folder contains, where a run would stop with an "
+               "error: nothing there is replaced or removed. With --resume, a whole checkpoint is "
+               "continued all the same");
 }
 
 /// The user wrote the configuration, so invalid JSON is a wrong option and not a damaged file.

@@ -58,8 +58,9 @@ void Saves::claim() {
   if (!options_.save_folder.empty()) engine_.claim_save_folder(options_.save_folder);
 }
 
-void Saves::require_free_names(bool may_replace) {
+void Saves::require_free_names(bool may_replace, bool keeps_all) {
   may_replace_ = may_replace;
+  keeps_all_ = keeps_all;
   if (options_.save_folder.empty()) return;
   agree(communicator_, "looking for the names of the checkpoints", [&] {
     if (communicator_.rank() != 0) return;
@@ -91,7 +92,7 @@ void Saves::start() {
       engine_.save_checkpoint({.folder = options_.save_folder,
                                .tag = options_.tag_prefix + std::to_string(engine_.step()),
                                .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
-                               .keep_last = options_.keep_last,
+                               .keep_last = keeps_all_ ? 0 : options_.keep_last,
                                .replace = may_replace_,
                                .asynchronous = asynchronous_,
                                .compression = options_.compression,

@@ -19,8 +19,9 @@ class Saves {
   /// Locks the folder for this run if the run saves at all. Call it once, before everything else.
   void claim();
   /// Checks that the names of the run's saves are free; with `may_replace`, names of UniShard
-  /// checkpoints count as free. Call it once, before training.
-  void require_free_names(bool may_replace);
+  /// checkpoints count as free. With `keeps_all`, --keep-last removes nothing. Call it once, before
+  /// training.
+  void require_free_names(bool may_replace, bool keeps_all);
   /// Decides whether saves are asynchronous, and allocates their memory. Call it once, before
   /// training.
   void prepare();
@@ -37,6 +38,7 @@ class Saves {
   unishard::trainer::Communicator& communicator_;
   bool asynchronous_ = false;
   bool may_replace_ = true;
+  bool keeps_all_ = false;
   std::optional<unishard::trainer::SaveHandle> last_;
 };
 

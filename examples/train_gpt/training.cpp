@@ -91,12 +91,16 @@ class Training {
 
   void run() {
     require_countable();
-    if (options_.resume) resume();
+    if (options_.resume) {
+      resume();
+    } else if (!options_.save_folder.empty()) {
+      starts_fresh();
+    }
     std::optional<LossLog> log;
     agree(communicator_, "opening the file of losses",
           [&] { log.emplace(is_first() ? options_.losses : ""); });
     if (engine_.step() < options_.steps) {
-      saves_.require_free_names(!starts_beside_);
+      saves_.require_free_names(!starts_beside_, starts_beside_whole_);
       saves_.prepare();
     }
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
@@ -187,16 +191,20 @@ class Training {
     return kind == EntryKind::File || (kind == EntryKind::Directory && !is_tag);
   }
 
+  /// Returns false when the newest checkpoint is to be loaded.
   bool starts_fresh() {
     ResumeDecision decision;
     agree(communicator_, "looking for a checkpoint", [&] {
-      if (is_first())
-        decision = decide_resume(posix_storage(), options_.save_folder, options_.fresh);
+      if (!is_first()) return;
+      const auto decide = options_.resume ? decide_resume : decide_start;
+      decision = decide(posix_storage(), options_.save_folder, options_.fresh);
     });
     const bool is_fresh = decision.action == ResumeDecision::Action::StartFresh;
     if (agree_max(communicator_, is_fresh) == 0) return false;
     starts_beside_ = decision.beside;
-    if (is_first()) say(printable(decision.explanation) + "\n");
+    starts_beside_whole_ = decision.beside_whole;
+    if (is_first() && (options_.resume || options_.fresh))
+      say(printable(decision.explanation) + "\n");
     return true;
   }
 
@@ -204,7 +212,8 @@ class Training {
   Communicator& communicator_;
   SaveProbe probe_;
   int save_count_ = 0;
-  bool starts_beside_ = false;  ///< of rank 0: nothing in the folder may be replaced
+  bool starts_beside_ = false;        ///< of rank 0: nothing in the folder may be replaced
+  bool starts_beside_whole_ = false;  ///< and --keep-last would remove what is there
   TokenFile tokens_;
   Gpt model_;
   Engine engine_;

@@ -456,6 +456,20 @@ TEST_F(TrainGptFolder, ALostManifestIsNoFreshStart) {
   EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
 }
 
+TEST_F(TrainGptFolder, ARunThatForgetsResumeRemovesNothing) {
+  run_ranks(saving("c", {"--steps", "4"}), 2);
+  const auto before = contents(path("c"));
+  const std::string error = refusal(saving("c", {"--steps", "4", "--keep-last", "1"}));
+  expect_in("contains the checkpoints of a run, the newest of which is global_step4", error);
+  expect_in("--resume", error);
+  expect_in("global_step2 is there already", refusal(saving("c", {"--steps", "4", "--fresh"})));
+  EXPECT_EQ(contents(path("c")), before);
+  const auto fresh =
+      run_ranks(saving("c", {"--steps", "4", "--fresh", "--keep-last", "1", "--tag", "again"}), 2);
+  expect_in("starting fresh beside", fresh[0].out);
+  EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 4u);
+}
+
 TEST_F(TrainGptFolder, ADamagedCheckpointNamesTheNewestWholeOne) {
   run_ranks(saving("c", {"--steps", "8"}), 2);
   const auto damage = [&](const std::string& file) {
@@ -557,7 +571,7 @@ TEST_F(TrainGptFolder, WrongNumbersAndNamesAreUsageErrors) {
       {"--save", path("c"), "--tag", "a/b"},
       {"--save", path("c"), "--tag", ".hidden"},
       {"--save", path("c"), "--tag", std::string(200, 'x')},
-      {"--save", path("c"), "--fresh"},
+      {"--async-save", "--no-async-save"},
       {"--steps", "-1"},
       {"--steps", "9223372036854775808"},
       {"--steps", "nan"},
@@ -644,7 +658,7 @@ TEST_F(TrainGptFolder, SighupSavesUnlessItIsIgnored) {
   EXPECT_EQ(result.status, 0) << result.err;
   expect_in("stopped by a signal", result.out);
   EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
-  std::vector<std::string> nohup{"bash", "-c", "trap '' HUP; exec \"$@\"", "bash"};
+  std::vector<std::string> nohup{"bash", "-c", "trap '' HUP; exec \"$@\" --resume", "bash"};
   nohup.insert(nohup.end(), argv.begin(), argv.end());
   Process ignoring(nohup);
   while (ignoring.output_so_far().find("step ") == std::string::npos && ignoring.running())

@@ -83,9 +83,9 @@ ResumeDecision start_fresh(Storage& storage, const Path& folder) {
   const std::string partial =
       storage.kind(folder) == EntryKind::Missing ? "" : first_partial(storage, folder);
   if (partial.empty())
-    return {ResumeDecision::Action::StartFresh, false,
+    return {ResumeDecision::Action::StartFresh, false, false,
             fmt::format("no checkpoint in {} yet: starting fresh", folder.native())};
-  return {ResumeDecision::Action::StartFresh, false,
+  return {ResumeDecision::Action::StartFresh, false, false,
           fmt::format("no save was ever completed in {} ({} was interrupted and is kept until one "
                       "is): starting fresh",
                       folder.native(), partial)};
@@ -141,12 +141,12 @@ ResumeDecision beside(Storage& storage, const Path& folder, bool fresh_beside,
   }
   if (!fresh_beside) {
     raise(problem.code(),
-          fmt::format("{}; --resume does not start over where something was", problem.what()),
+          fmt::format("{}; a run does not start over where something was", problem.what()),
           fmt::format("{}; to start over, save to another folder, or with --fresh beside it: then "
                       "nothing there is replaced or removed",
                       where_to_look(folder)));
   }
-  return {ResumeDecision::Action::StartFresh, true,
+  return {ResumeDecision::Action::StartFresh, true, false,
           fmt::format("{}: starting fresh beside it (--fresh)", problem.what())};
 }
 
@@ -219,6 +219,27 @@ ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_be
   const std::string trace = trace_of_checkpoints(storage, folder);
   if (trace.empty()) return start_fresh(storage, folder);
   return beside(storage, folder, fresh_beside, Error(ErrorCode::NotFound, trace));
+}
+
+ResumeDecision decide_start(Storage& storage, const Path& folder, bool fresh_beside) {
+  if (!fresh_beside) {
+    const ResumeDecision decision = decide_resume(storage, folder, false);
+    if (decision.action == ResumeDecision::Action::StartFresh) return decision;
+    const Path newest = resolve_checkpoint(storage, folder, std::nullopt);
+    raise(ErrorCode::AlreadyExists,
+          fmt::format("{} contains the checkpoints of a run, the newest of which is {}",
+                      folder.native(), newest.filename().native()),
+          "continue it with --resume, save to another folder, or start at step 0 beside it with "
+          "--fresh: then nothing there is replaced or removed");
+  }
+  if (storage.kind(folder) == EntryKind::Missing) return start_fresh(storage, folder);
+  require_own_folder(storage, folder);
+  const bool has_tags = !list_tags(storage, folder).empty();
+  if (!has_tags && !has_entry(storage, folder, kLatestFile) &&
+      trace_of_checkpoints(storage, folder).empty())
+    return start_fresh(storage, folder);
+  return {ResumeDecision::Action::StartFresh, true, has_tags,
+          fmt::format("starting fresh beside what {} contains (--fresh)", folder.native())};
 }
 
 std::string other_checkpoints(Storage& storage, const Path& damaged) {

@@ -33,12 +33,14 @@ struct PlannedTags {
 void require_free_names(Storage& storage, const Path& folder, const PlannedTags& planned,
                         bool may_replace);
 
-/// The decision of a run that resumes from the newest checkpoint of `folder`.
+/// What a run does first in the folder that it saves to.
 struct ResumeDecision {
   enum class Action : std::uint8_t { Load, StartFresh };
   Action action = Action::Load;
   /// Fresh start in a folder with other content, none of which may be replaced.
   bool beside = false;
+  /// Whole checkpoints are among it, which keep_last would remove.
+  bool beside_whole = false;
   std::string explanation;  ///< one line that explains a fresh start
 };
 /// Decides for a fresh start when the folder is missing, contains nothing that looks like a
@@ -47,6 +49,12 @@ struct ResumeDecision {
 /// Throws: NotFound, Corrupt or AlreadyExists, naming what is there and the command that shows
 /// more, when something is there that cannot be loaded.
 ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_beside);
+
+/// The decision of a run that was not asked to resume: a fresh start, with `fresh_beside` beside
+/// whatever the folder contains.
+/// Throws: AlreadyExists when the folder contains a checkpoint that the run would replace or remove
+/// sooner or later, naming it; what decide_resume() throws.
+ResumeDecision decide_start(Storage& storage, const Path& folder, bool fresh_beside);
 
 /// Returns a hint that says how to resume from the newest whole checkpoints beside `damaged`, a
 /// checkpoint's folder; empty where there is none. Whole are those whose manifest and tables are.
