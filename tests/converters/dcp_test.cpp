@@ -405,7 +405,7 @@ class MadeSource final : public Source {
   explicit MadeSource(Catalog catalog) : catalog_(std::move(catalog)) {}
   std::string format() const override { return "made"; }
   const Catalog& catalog() const override { return catalog_; }
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const std::uint64_t width = size_of(catalog_.tensors[tensor].dtype);
     for (std::uint64_t i = 0; i < out.size(); ++i)
       out[i] = static_cast<std::byte>(tensor * 31 + (range.begin * width + i) * 7);

@@ -57,7 +57,7 @@ class CaseSource final : public converters::Source {
   std::string format() const override { return "case"; }
   const Catalog& catalog() const override { return catalog_; }
   const Json& facts() const { return facts_; }
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     expected_->read(tensors_.at(tensor), range, out);
   }
 

@@ -33,7 +33,7 @@ class MemorySource final : public Source {
   }
   std::string format() const override { return "memory"; }
   const Catalog& catalog() const override { return catalog_; }
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const std::uint64_t width = size_of(catalog_.tensors[tensor].dtype);
     std::ranges::copy(std::span(bytes_[tensor]).subspan(range.begin * width, out.size()),
                       out.begin());

@@ -103,7 +103,7 @@ class LyingSource final : public Source {
   explicit LyingSource(const Catalog& catalog) : catalog_(catalog) {}
   std::string format() const override { return "lie"; }
   const Catalog& catalog() const override { return catalog_; }
-  void read(std::size_t, ElementRange, std::span<std::byte> out) const override {
+  void read_range(std::size_t, ElementRange, std::span<std::byte> out) const override {
     std::fill(out.begin(), out.end(), std::byte{0});
   }
 

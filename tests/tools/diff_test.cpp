@@ -2,6 +2,7 @@
 
 #include "unishard/converters/sink.hpp"
 
+#include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "views/diff_view.hpp"
@@ -14,6 +15,8 @@ namespace {
 
 using converters::open_source;
 using converters::Source;
+using test::error_of;
+using test::Fails;
 using test::TempDir;
 using test::write_example;
 
@@ -26,7 +29,7 @@ class Changed final : public Source {
   }
   std::string format() const override { return base_.format(); }
   const Catalog& catalog() const override { return catalog_; }
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     base_.read(tensor, range, out);
     if (tensor == tensor_ && range.begin == 0) out[0] ^= std::byte{1};
   }
@@ -43,6 +46,16 @@ class Diff : public testing::Test {
   std::unique_ptr<Source> write(const char* name, const test::CheckpointSpec& spec) {
     write_example(folder_.path() / name, spec);
     return open_source(posix_storage(), folder_.path() / name);
+  }
+  /// The model of `source` as a safetensors file.
+  std::unique_ptr<Source> write_model(const Source& source) {
+    const ConversionPlan plan = plan_consolidate(source, {});
+    const Path path = folder_.path() / "m.safetensors";
+    const auto sink = converters::make_safetensors_sink(posix_storage(), path, plan.target, {});
+    converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},
+                     *sink, {});
+    sink->commit();
+    return open_source(posix_storage(), path);
   }
   const TempDir folder_;
 };
@@ -98,15 +111,22 @@ TEST_F(Diff, StatesRestrictTheComparison) {
   EXPECT_FALSE(diff(*a, b, {.tolerance = {}, .states = {"exp_avg"}}).same_state());
 }
 
+TEST_F(Diff, StatesThatNobodyHasAreNoEquality) {
+  const auto a = write("a", {});
+  const auto compare = [&](const Source& b, std::vector<std::string> states) {
+    return error_of([&] { diff(*a, b, {.tolerance = {}, .states = std::move(states)}); });
+  };
+  EXPECT_THAT(compare(*a, {"fp32", "exp_agv"}),
+              Fails(ErrorCode::InvalidArgument, testing::HasSubstr("\"exp_agv\""),
+                    testing::HasSubstr("exp_avg, exp_avg_sq")));
+  EXPECT_TRUE(diff(*a, *a, {.tolerance = {}, .states = {"fp32", "weights"}}).same_state());
+  EXPECT_THAT(compare(*write_model(*a), {"exp_avg"}),
+              Fails(ErrorCode::InvalidArgument, testing::HasSubstr("nothing to compare")));
+}
+
 TEST_F(Diff, ComparesWithSafetensors) {
   const auto a = write("a", {.bf16 = true});
-  const ConversionPlan plan = plan_consolidate(*a, {});
-  const Path path = folder_.path() / "m.safetensors";
-  const auto sink = converters::make_safetensors_sink(posix_storage(), path, plan.target, {});
-  converters::copy({.source = a.get(), .target = &plan.target, .tensor_map = plan.tensor_map},
-                   *sink, {});
-  sink->commit();
-  const auto b = open_source(posix_storage(), path);
+  const auto b = write_model(*a);
   for (const DiffReport& report : {diff(*a, *b, {}), diff(*b, *a, {})}) {
     EXPECT_TRUE(report.same_state()) << cli::diff_text(report);
   }

@@ -1,5 +1,7 @@
 #include "workflows/tensor_pairs.hpp"
 
+#include "unishard/format/error.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +17,10 @@ using converters::Source;
 
 constexpr std::array<std::string_view, 3> kModelStates = {state::kFp32, state::kWeights,
                                                           state::kBuffer};
+
+bool is_model_state(std::string_view state) {
+  return std::ranges::find(kModelStates, state) != kModelStates.end();
+}
 
 /// A model file declares every tensor a weight; a checkpoint has more precise states.
 bool has_states(const Source& source) {
@@ -98,8 +104,7 @@ Pairing pair_with_flat(const Catalog& full, const Catalog& flat,
   for (std::size_t i = 0; i < full.tensors.size(); ++i) {
     const TensorInfo& tensor = full.tensors[i];
     if (!selected(tensor, states)) continue;
-    const bool is_model =
-        std::find(kModelStates.begin(), kModelStates.end(), tensor.state) != kModelStates.end();
+    const bool is_model = is_model_state(tensor.state);
     if (!is_model) left_out.insert(tensor.state);
     if (is_model && names.insert(tensor.fqn).second) out.only_a.push_back(i);
   }
@@ -110,14 +115,41 @@ Pairing pair_with_flat(const Catalog& full, const Catalog& flat,
   return out;
 }
 
-}  // namespace
+/// A state that no side has would make two checkpoints equal. Those of a model are exempt: each
+/// format has one of them.
+void require_states(const Source& a, const Source& b, const std::vector<std::string>& states) {
+  std::set<std::string> present;
+  for (const Source* source : {&a, &b}) {
+    for (const TensorInfo& tensor : source->catalog().tensors) present.insert(tensor.state);
+  }
+  const auto is_known = [&](const std::string& state) { return present.contains(state); };
+  for (const std::string& state : states) {
+    const bool may_lack = is_model_state(state) && std::ranges::any_of(states, is_known);
+    if (is_known(state) || may_lack) continue;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("neither checkpoint has a state {}", quote(state)),
+          fmt::format("the states are {}", fmt::join(present, ", ")));
+  }
+}
 
-Pairing pair_tensors(const Source& a, const Source& b, const std::vector<std::string>& states) {
+Pairing pair(const Source& a, const Source& b, const std::vector<std::string>& states) {
   if (has_states(a) == has_states(b)) return pair_by_name(a.catalog(), b.catalog(), states);
   if (has_states(a)) return pair_with_flat(a.catalog(), b.catalog(), states);
   Pairing out = pair_with_flat(b.catalog(), a.catalog(), states);
-  for (TensorPair& pair : out.pairs) std::swap(pair.a, pair.b);
+  for (TensorPair& each : out.pairs) std::swap(each.a, each.b);
   std::swap(out.only_a, out.only_b);
+  return out;
+}
+
+}  // namespace
+
+Pairing pair_tensors(const Source& a, const Source& b, const std::vector<std::string>& states) {
+  require_states(a, b, states);
+  Pairing out = pair(a, b, states);
+  if (!states.empty() && out.pairs.empty() && out.only_a.empty() && out.only_b.empty())
+    raise(ErrorCode::InvalidArgument,
+          "there is nothing to compare in the states that were asked for",
+          "one of the two is a model without them: name others, or leave out --states");
   return out;
 }
 

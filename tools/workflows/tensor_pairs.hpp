@@ -20,6 +20,7 @@ struct Pairing {
 };
 
 /// Pairs the tensors of `states`; an empty list takes all. For formats without states see diff().
+/// Throws: InvalidArgument for a state that neither source has, and when `states` select nothing.
 Pairing pair_tensors(const converters::Source& a, const converters::Source& b,
                      const std::vector<std::string>& states);
 

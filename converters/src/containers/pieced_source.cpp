@@ -76,7 +76,7 @@ class PiecedSource final : public Source {
   const Catalog& catalog() const override { return parts_.catalog; }
   std::vector<std::string> notes() const override { return parts_.notes; }
 
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const TensorInfo& info = parts_.catalog.tensors.at(tensor);
     const std::size_t master = masters_[tensor];
     if (master == tensor) return naming([&] { read_pieces(tensor, range, out); });

@@ -5,10 +5,13 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "containers/git_lfs.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <span>
 #include <tuple>
 
@@ -69,6 +72,9 @@ class Decoder {
     std::uint64_t length = 0;
     for (std::size_t i = raw.size(); i-- > 0;) {
       length = length << 8 | std::to_integer<std::uint64_t>(raw[i]);
+    }
+    if (std::memcmp(raw.data(), kGitLfsStart.data(), raw.size()) == 0) {
+      raise(ErrorCode::Unsupported, fmt::format("{} is {}", file_.path().string(), kGitLfsPointer));
     }
     if (length > kHeaderBytesMax) {
       fail(fmt::format(

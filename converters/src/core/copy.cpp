@@ -76,19 +76,6 @@ std::vector<PartDigest> combine(const Catalog& target, const std::vector<Fragmen
 
 }  // namespace
 
-std::vector<std::string> Source::notes_and_remarks() const {
-  std::vector<std::string> out = notes();
-  std::ranges::move(remarks(), std::back_inserter(out));
-  return out;
-}
-
-InputCheck& InputCheck::operator+=(const InputCheck& other) {
-  covered_bytes += other.covered_bytes;
-  uncovered_bytes += other.uncovered_bytes;
-  extra_bytes += other.extra_bytes;
-  return *this;
-}
-
 Digests whole_digests(const Catalog& catalog, std::vector<PartDigest> parts) {
   std::ranges::sort(parts, {}, [](const PartDigest& digest) {
     return std::tuple(digest.part.tensor, digest.part.range.begin, ~digest.part.range.end);

@@ -83,14 +83,18 @@ std::vector<std::string> flat_paths(const Catalog& catalog, std::string_view mod
   return paths;
 }
 
-bool needs_text(const Catalog& catalog) {
+bool is_plain_model(const Catalog& catalog) {
   const auto is_plain = [](const TensorInfo& tensor) {
     return tensor.state == state::kWeights && !tensor.frozen && tensor.group < 0;
   };
-  if (!std::ranges::all_of(catalog.tensors, is_plain)) return true;
-  return std::ranges::any_of(Catalog::sections(), [&](const auto& section) {
-    return !(catalog.*section.second).is_null();
-  });
+  return std::ranges::all_of(catalog.tensors, is_plain) &&
+         std::ranges::all_of(Catalog::sections(), [&](const auto& section) {
+           return section.second == &Catalog::producer || (catalog.*section.second).is_null();
+         });
+}
+
+bool needs_text(const Catalog& catalog) {
+  return !is_plain_model(catalog) || !catalog.producer.is_null();
 }
 
 std::string catalog_text(const Catalog& catalog, const std::vector<std::string>& paths) {

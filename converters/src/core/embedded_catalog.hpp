@@ -19,6 +19,10 @@ std::vector<std::string> flat_paths(const Catalog& catalog, std::string_view mod
 /// Metadata key of the embedded catalog in safetensors and HDF5 files.
 inline constexpr std::string_view kCatalogKey = "unishard.catalog";
 
+/// Returns true for weights without groups, client state and other sections of a run; a producer,
+/// which holds the metadata of a file, may be there.
+bool is_plain_model(const Catalog& catalog);
+
 /// Returns true when paths do not express the whole catalog: states other than weights, groups,
 /// client state and so on. A catalog of plain weights needs no text; its step alone is no reason
 /// for one.

@@ -5,6 +5,8 @@
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "containers/git_lfs.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,10 +46,7 @@ std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) 
   const std::size_t size = std::min<std::uint64_t>(file->size(), head.size());
   file->read_at(0, std::as_writable_bytes(std::span(head).first(size)));
   const std::string_view text(head.data(), size);
-  if (text == "version ") {
-    return ForeignFormat{"git-lfs",
-                         "a Git LFS pointer and not the file itself: run `git lfs pull`"};
-  }
+  if (text == kGitLfsStart) return ForeignFormat{"git-lfs", std::string(kGitLfsPointer)};
   return std::nullopt;
 }
 

@@ -246,8 +246,8 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
     }
     return row->open(storage, path, tag);
   }
-  const bool is_foreign = recognise_foreign(storage, path).has_value();
-  raise(is_foreign ? ErrorCode::Unsupported : ErrorCode::NotFound, probe(storage, path).problem);
+  const bool is_missing = storage.kind(path) == EntryKind::Missing;
+  raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
 }
 
 }  // namespace unishard::converters

@@ -97,8 +97,8 @@ struct SafetensorsOptions {
   std::string stem = "model";  ///< of the files in a folder
 };
 /// Returns a sink for one `.safetensors` file (when `output` ends so) or a Hugging Face folder.
-/// Tensors are named by their fqn. Work is split by ranges of bytes of the files.
-/// Pre: the catalog holds one state per fqn.
+/// The tensors of a model are named by their fqn, those of a training state as MAPPING.md says.
+/// Work is split by ranges of bytes of the files.
 /// Throws: AlreadyExists for an existing file or a folder that is not empty.
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, const Path& output, Catalog catalog,
                                             SafetensorsOptions options,
@@ -111,8 +111,8 @@ struct TorchOptions {
   Json layout = {};  ///< see Output::layout
 };
 /// Returns a sink for files that torch.load(weights_only=True, mmap=True) reads. A folder, and a
-/// file of a catalog with one state per fqn, hold a state dict; torch/training_layout.hpp describes
-/// the file of a training state. Work is split by whole files.
+/// file of a model, hold a state dict; the file of a training state is {"model", "optimizer",
+/// "unishard"}, where the optimizer has the form of torch.optim. Work is split by whole files.
 /// Throws: AlreadyExists for an existing file or a folder that is not empty.
 std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Catalog catalog,
                                       TorchOptions options, const WorkSplit& share = {});

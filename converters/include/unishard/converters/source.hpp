@@ -41,8 +41,9 @@ class Source {
   virtual const Catalog& catalog() const = 0;
   /// Reads elements `range` of catalog().tensors[tensor] into `out`, which has exactly their size.
   /// Takes bounded memory. Thread-safe.
-  /// Throws: Corrupt, naming file, tensor and byte, when a stored checksum does not match.
-  virtual void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const = 0;
+  /// Throws: InvalidArgument when the tensor has no such elements or `out` has another size;
+  /// Corrupt, naming file, tensor and byte, when a stored checksum does not match.
+  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const;
   /// Returns the last element, at most `element` (which may be the tensor's end), at which a read
   /// can begin without reading the bytes before it. A caller that reads a tensor in parts splits it
   /// at such elements.
@@ -82,6 +83,11 @@ class Source {
   /// Returns how the files arrange what catalog() holds, for a sink of the same format
   /// (Output::layout); null where the format has one arrangement only.
   virtual Json layout() const { return {}; }
+
+ private:
+  /// Does the work of read(), which has checked the arguments.
+  virtual void read_range(std::size_t tensor, ElementRange range,
+                          std::span<std::byte> out) const = 0;
 };
 
 /// The format of a path.

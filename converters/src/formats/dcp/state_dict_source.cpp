@@ -34,7 +34,7 @@ class StateDictSource final : public Source {
     return state_.layout ? state_.layout(state_, arrangement_) : Json();
   }
 
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const std::uint64_t covered =
         read_elements(state_.tensors[arrangement_.entries.at(tensor)], *state_.items, range, out);
     counts_.add(true, covered);

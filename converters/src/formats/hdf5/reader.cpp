@@ -41,7 +41,7 @@ class Hdf5Source final : public Source {
   const Catalog& catalog() const override { return catalog_; }
   std::vector<std::string> notes() const override { return notes_; }
 
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     if (range.empty()) return;
     const ListedTensor& listed = tensors_.at(tensor);
     if (listed.stored.offset) {

@@ -14,7 +14,7 @@ class NativeSource final : public Source {
 
   std::string format() const override { return "native"; }
   const Catalog& catalog() const override { return reader_->catalog(); }
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     reader_->read(tensor, range, out);
     counts_.add(true, out.size());
   }

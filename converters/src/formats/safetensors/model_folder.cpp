@@ -106,7 +106,7 @@ ModelFolder read_model_folder(Storage& storage, const Path& folder) {
     model.files = names.files;
     return model;
   }
-  raise(ErrorCode::InvalidArgument,
+  raise(ErrorCode::Unsupported,
         fmt::format("{} holds {} safetensors files and {} indices, and none is called {} or {}",
                     folder.string(), names.files.size(), names.indices.size(), kSingleFile,
                     kIndexFile),

@@ -45,7 +45,7 @@ class SafetensorsSource final : public Source {
   std::string format() const override { return "safetensors"; }
   const Catalog& catalog() const override { return catalog_; }
 
-  void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const Place& place = places_.at(tensor);
     const std::uint64_t element_bytes = size_of(catalog_.tensors[tensor].dtype);
     files_[place.file]->read_at(place.offset + range.begin * element_bytes, out);

@@ -1,5 +1,6 @@
 #pragma once
-// A .safetensors file, or a folder of them, as a Source. Every tensor has the state "weights".
+// A .safetensors file, or a folder of them, as a Source. Every tensor has the state "weights",
+// unless the file has an embedded catalog.
 #include "unishard/converters/source.hpp"
 
 #include <memory>

@@ -132,7 +132,7 @@ void plan_single_file(const Catalog& catalog, const Json& layout, const Path& ou
   if (object) {
     torch::write_json(file.pickle, *object,
                       [&](PickleWriter&, const std::string& name) { file.tensor(names.at(name)); });
-  } else if (!is_one_state_each(catalog) || (!is_object && needs_text(catalog))) {
+  } else if (!is_one_state_each(catalog) || (!is_object && !is_plain_model(catalog))) {
     write_training_state(catalog, file);
   } else {
     if (is_object)
