@@ -197,6 +197,38 @@ TEST_F(Command, InspectListsTagsWhereLatestNamesNone) {
   EXPECT_EQ(json(0).at("tag"), "global_step7");
 }
 
+TEST_F(Command, InspectListsTagsOfOtherFormatsAsJson) {
+  for (const char* step : {"step-1", "step-2"}) {
+    const std::string folder = temp_.path() / "runs" / step;
+    ASSERT_EQ(unishard({"convert", in_, folder, "--to", "dcp", "-q"}).status, 0);
+  }
+  const Json listed = report_of({"inspect", temp_.path() / "runs", "--tags"});
+  EXPECT_EQ(listed["tags"].size(), 2u) << listed.dump();
+  EXPECT_EQ(listed["tags"][0]["tag"], "step-1");
+  EXPECT_FALSE(listed.contains("tensors"));
+}
+
+TEST_F(Command, AModelBecomesAFlatStateDict) {
+  const std::string model = temp_.path() / "m.safetensors", file = temp_.path() / "m.pt";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, model, "-q"}).status, 0);
+  ASSERT_EQ(unishard({"convert", model, file, "--to", "torch", "-q"}).status, 0);
+  const std::string bytes = read_text(posix_storage(), file, 1 << 24);
+  EXPECT_TRUE(holds(bytes, "wte.weight"));
+  EXPECT_FALSE(holds(bytes, "param_groups"));
+  EXPECT_EQ(unishard({"diff", model, file}).status, 0);
+}
+
+TEST_F(Command, StrictAcceptsWhatTheOptionsLeaveOut) {
+  EXPECT_EQ(
+      unishard({"convert", in_, out_, "--to", "safetensors", "--weights-only", "--strict"}).status,
+      0);
+  test::write_example(temp_.path() / "fp32");
+  const ProcessResult nothing = unishard({"convert", temp_.path() / "fp32", temp_.path() / "other",
+                                          "--to", "native", "--dtype", "bf16", "--only", "wte*"});
+  EXPECT_EQ(nothing.status, 2) << nothing.out;
+  EXPECT_TRUE(holds(nothing.err, "no tensor has the state weights")) << nothing.err;
+}
+
 TEST_F(Command, InspectReadsNoPayload) {
   // The payload is destroyed; tables and manifest are as they were.
   const std::string before = unishard({"inspect", in_, "--stats"}).out;

@@ -216,6 +216,24 @@ TEST_F(SideFilesOfModels, AFolderCalledBlobsAloneIsNoCache) {
   EXPECT_EQ(convert(snapshot)["side_files"], Json::array());
 }
 
+TEST_F(SideFilesOfModels, TheConfigurationStatesTheDtypeOfTheWeights) {
+  const auto converted = [&](const std::string& config) {
+    write_file(model_ / "config.json", config);
+    convert(model_);
+    return read_text(posix_storage(), out_ / "config.json", 1 << 20);
+  };
+  const Json changed = parse_json(
+      converted(R"({"dtype": "bfloat16", "eps": 1e-05, "text_config": {"torch_dtype": "bfloat16"},
+                    "quantization_config": {"dtype": "bfloat16"}})"),
+      "config.json");
+  EXPECT_EQ(changed, Json({{"dtype", "float32"},
+                           {"eps", 1e-05},
+                           {"text_config", {{"torch_dtype", "float32"}}},
+                           {"quantization_config", {{"dtype", "bfloat16"}}}}));
+  for (const std::string same : {"{\"dtype\":   \"float32\"}", "{ \"a\": 1 }", "[]"})
+    EXPECT_EQ(converted(same), same);
+}
+
 TEST_F(SideFilesOfModels, AnAdapterStaysAnAdapter) {
   const Path adapter = temp_.path() / "adapter";
   fs::create_directory(adapter);

@@ -29,7 +29,7 @@ converters::Output decide_output(const ConvertRun& job, const converters::Source
 }
 
 void require_everything_arrives(const ConvertRun& job, const tools::Conversion& conversion) {
-  const std::size_t count = conversion.notes().losses().size();
+  const std::size_t count = conversion.notes().losses().size() - conversion.notes().asked_for;
   if (count == 0) return;
   raise(ErrorCode::Unsupported,
         fmt::format("{} of what {} holds would not arrive in the format {}", count,

@@ -1,3 +1,4 @@
+#include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
 #include "commands/command.hpp"
@@ -19,10 +20,12 @@ struct InspectRequest {
   Resources resources;
 };
 
-/// False where the checkpoint is to be described as well: JSON of a folder whose `latest` is right.
+/// False where the checkpoint is to be described as well: JSON of a folder of UniShard's own whose
+/// `latest` is right.
 bool list_tags(const InspectRequest& options) {
   const tools::Description listed = tools::describe_tags(posix_storage(), options.checkpoint);
-  if (options.json && (options.tag || listed.latest_problem.empty())) return false;
+  const bool is_native = converters::probe(posix_storage(), options.checkpoint).format == "native";
+  if (options.json && is_native && (options.tag || listed.latest_problem.empty())) return false;
   if (options.json) {
     print_json(tags_json(listed));
   } else {

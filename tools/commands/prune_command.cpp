@@ -55,7 +55,8 @@ void add_prune(CLI::App& app, Action& action) {
   command->add_flag("--json", options->json, "Result as JSON");
   command->footer(
       "The newest are those that were committed last, whatever their steps; only whole ones "
-      "count.\n"
+      "count,\n"
+      "by their manifests, sizes and tables: `unishard verify --deep` reads the data as well.\n"
       "Those that `latest` names, that are damaged, or that hold files which UniShard did not "
       "write\n"
       "are always kept.\n"

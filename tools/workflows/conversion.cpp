@@ -103,6 +103,21 @@ void require_fitting_suffix(std::string_view format, const Path& path) {
         fmt::format("pass --to {}, or name the output in another way", suffix->format));
 }
 
+/// Returns a remark on tensors that the source took for frozen parameters because its files do not
+/// tell them from buffers: DeepSpeed's stage 3 stores the two in different ways.
+std::optional<std::string> remark_on_frozen(const converters::Source& source, const Catalog& target,
+                                            std::string_view format) {
+  const bool is_known = source.format().starts_with(kDeepSpeed) || source.format() == "native";
+  if (is_known || format != kDeepSpeed || target.stage != 3) return std::nullopt;
+  const auto count = std::ranges::count_if(target.tensors, &TensorInfo::frozen);
+  if (count == 0) return std::nullopt;
+  const auto first = std::ranges::find_if(target.tensors, &TensorInfo::frozen);
+  return fmt::format(
+      "{} tensors without optimizer state ({} first) are written as frozen parameters; if they are "
+      "buffers, DeepSpeed loads them from stage 0, 1 or 2 only: pass -s 2",
+      count, quote(first->fqn));
+}
+
 }  // namespace
 
 std::vector<std::string> ConversionNotes::losses() const {
@@ -126,7 +141,10 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   require_fitting_suffix(output.format, output.path);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
+  if (auto remark = remark_on_frozen(source, plan_.target, output.format))
+    notes_.remarks.push_back(std::move(*remark));
   notes_.left_out = std::exchange(plan_.notes, {});
+  notes_.asked_for = notes_.left_out.size();
   if (output.max_shard_bytes != 0)
     output.side_files =
         model_side_files(options_.input, source.catalog(), plan_.target, notes_.left_out);

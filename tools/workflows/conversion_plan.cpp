@@ -167,6 +167,11 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
                         from.tensors[index].fqn, made.label()));
     }
   }
+  const auto is_weight = [](const TensorInfo& tensor) { return tensor.state == state::kWeights; };
+  if (options.dtype && std::ranges::none_of(plan.target.tensors, is_weight))
+    raise(ErrorCode::InvalidArgument,
+          "--dtype has nothing to change: no tensor has the state weights",
+          "pass --weights-only for a model without masters and optimizer states");
   take_surroundings(from, rename, options, plan);
   validate(plan.target, "the result");
   return plan;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 namespace unishard::tools {
 namespace {
@@ -13,38 +14,71 @@ namespace {
 constexpr std::string_view kConfigFile = "config.json";
 constexpr std::size_t kConfigBytes = std::size_t{1} << 20;
 
-/// Returns the dtype of all floating-point tensors; nullopt when they have several.
+/// Returns the dtype that holds every floating-point tensor exactly; nullopt when there is none, or
+/// when they have 8 bits and other numbers of bits.
 std::optional<DType> floating_dtype(const Catalog& catalog) {
-  std::optional<DType> common;
+  std::set<DType> dtypes;
+  std::set<std::uint64_t> sizes;
   for (const TensorInfo& tensor : catalog.tensors) {
     if (info(tensor.dtype).kind != Kind::Float) continue;
-    if (common && *common != tensor.dtype) return std::nullopt;
-    common = tensor.dtype;
+    dtypes.insert(tensor.dtype);
+    sizes.insert(size_of(tensor.dtype));
   }
-  return common;
+  if (dtypes.empty()) return std::nullopt;
+  if (dtypes.size() == 1) return *dtypes.begin();
+  if (*sizes.begin() == 1) return std::nullopt;
+  return *sizes.rbegin() == 8 ? DType::Float64 : DType::Float32;
+}
+
+/// Sets the dtypes that `config`, a model's configuration, and those of its parts state. Returns
+/// true when one changed.
+bool set_dtype(Json& config, std::string_view dtype) {
+  constexpr std::string_view kQuantized = "quantization_config";
+  bool has_changed = false;
+  for (auto& [key, value] : config.items()) {
+    if ((key == "dtype" || key == "torch_dtype") && value.is_string() && value != dtype) {
+      value = dtype;
+      has_changed = true;
+    } else if (value.is_object() && key.ends_with("_config") && key != kQuantized) {
+      has_changed = set_dtype(value, dtype) || has_changed;
+    }
+  }
+  return has_changed;
+}
+
+std::string text_of(const Json& config) {
+  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// Makes the config.json that lies beside the input agree with the weights, so that from_pretrained
+/// loads them as they are.
+void adapt_model_config(std::string& text, const Catalog& target) {
+  const auto dtype = floating_dtype(target);
+  if (!dtype) return;
+  Json config = parse_json(text, std::string(kConfigFile));
+  if (config.is_object() && set_dtype(config, name_of(*dtype))) text = text_of(config);
+}
+
+auto find_config(converters::SideFiles& files) {
+  return std::ranges::find(files, kConfigFile,
+                           [](const auto& file) { return std::string_view(file.first); });
 }
 
 }  // namespace
 
 void add_model_config(converters::SideFiles& files, const Catalog& source, const Catalog& target,
                       std::vector<std::string>& notes) {
-  const bool has_one = std::ranges::find(files, kConfigFile, [](const auto& file) {
-                         return std::string_view(file.first);
-                       }) != files.end();
   const Json& client = source.client_state;
-  if (has_one || !client.is_object() || !client.contains(kModelConfigKey)) return;
+  if (find_config(files) != files.end() || !client.is_object() || !client.contains(kModelConfigKey))
+    return;
   Json config = client[std::string(kModelConfigKey)];
   if (!config.is_object()) {
     notes.push_back(fmt::format("client_state.{}: not an object, so there is no {}",
                                 kModelConfigKey, kConfigFile));
     return;
   }
-  if (const auto dtype = floating_dtype(target)) {
-    for (const char* key : {"dtype", "torch_dtype"}) {
-      if (config.contains(key)) config[key] = name_of(*dtype);
-    }
-  }
-  std::string text = config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (const auto dtype = floating_dtype(target)) set_dtype(config, name_of(*dtype));
+  std::string text = text_of(config);
   if (text.size() > kConfigBytes) {
     notes.push_back(fmt::format("client_state.{}: {} bytes, more than {}, so there is no {}",
                                 kModelConfigKey, text.size(), kConfigBytes, kConfigFile));
@@ -56,6 +90,8 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
 converters::SideFiles model_side_files(const Path& input, const Catalog& source,
                                        const Catalog& target, std::vector<std::string>& notes) {
   converters::SideFiles files = find_side_files(input, notes);
+  if (const auto config = find_config(files); config != files.end())
+    adapt_model_config(config->second, target);
   add_model_config(files, source, target, notes);
   return files;
 }

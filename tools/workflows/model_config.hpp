@@ -11,14 +11,15 @@ namespace unishard::tools {
 /// JSON object, as train_gpt does. A model folder made from the checkpoint gets it as config.json.
 inline constexpr std::string_view kModelConfigKey = "hf_config";
 
-/// Adds the config.json in `source` to `files` unless there is one. Its dtype becomes that of the
-/// floating-point tensors of `target` if they have a common one. Adds a line to `notes` when it
+/// Adds the config.json in `source` to `files` unless there is one. Its dtype becomes the one
+/// that holds every floating-point tensor of `target` exactly. Adds a line to `notes` when it
 /// cannot be written.
 void add_model_config(converters::SideFiles& files, const Catalog& source, const Catalog& target,
                       std::vector<std::string>& notes);
 
 /// Returns the small files of a model folder made from `input`: those beside it, and a config.json
-/// if there is one in either place. Adds a line to `notes` for what is left out.
+/// if there is one in either place, with the dtype of the weights. Adds a line to `notes` for what
+/// is left out.
 converters::SideFiles model_side_files(const Path& input, const Catalog& source,
                                        const Catalog& target, std::vector<std::string>& notes);
 
