@@ -14,6 +14,7 @@
 #include <cstring>
 #include <span>
 #include <tuple>
+#include <unordered_map>
 
 namespace unishard::converters::safetensors {
 namespace {
@@ -197,6 +198,21 @@ std::size_t write_rank(DType dtype) {
   return static_cast<std::size_t>(found - kWriteOrder.begin());
 }
 
+/// Returns the members of a JSON object in their order; of a key that comes twice, the last value.
+/// Complexity: linear, since a model may have a key for each of many aliases.
+std::string encode_members(const Metadata& metadata) {
+  std::unordered_map<std::string_view, const std::string*> values;
+  for (const auto& [key, value] : metadata) values[key] = &value;
+  std::string text;
+  for (const auto& [key, value] : metadata) {
+    const auto last = values.extract(key);
+    if (last.empty()) continue;
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", Json(key).dump(),
+                        Json(*last.mapped()).dump());
+  }
+  return text;
+}
+
 }  // namespace
 
 Header read_header(const File& file) { return Decoder(file).decode(); }
@@ -207,11 +223,8 @@ std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& met
            std::pair(write_rank(b.dtype), std::string_view(b.name));
   });
   std::string text = "{";  // built piece by piece: a tree would hold every name a second time
-  if (!metadata.empty()) {
-    Json json = Json::object();
-    for (const auto& [key, value] : metadata) json[key] = value;
-    text += fmt::format(R"("{}":{})", kMetadataKey, json.dump());
-  }
+  if (!metadata.empty())
+    text += fmt::format(R"("{}":{{{}}})", kMetadataKey, encode_members(metadata));
   std::uint64_t offset = 0;
   for (HeaderEntry& entry : entries) {
     if (write_rank(entry.dtype) == kWriteOrder.size()) {

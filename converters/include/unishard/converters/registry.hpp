@@ -24,6 +24,7 @@ struct FormatEntry {
   std::string_view description;  ///< one line
   OutputShape shape = OutputShape::Folder;
 };
+/// Returns the formats that are read and written, in the order of help texts.
 std::vector<FormatEntry> known_formats();
 /// Returns the entry of the format `name`.
 /// Throws: Unsupported, listing the known formats.

@@ -4,6 +4,7 @@
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
+#include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 

@@ -1,15 +1,19 @@
 #include "formats/dcp/raw_names.hpp"
 
+#include "formats/dcp/keys.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <string_view>
+#include <unordered_set>
 
 namespace unishard::converters::dcp {
 namespace {
 
 // The choice is unique if and only if the earliest and the latest fit are the same.
-std::optional<std::vector<std::string>> only_fit_of_one(const std::vector<NamedShape>& model,
-                                                        const std::vector<Shape>& parameters) {
+std::optional<std::vector<std::string>> only_fit_of_one(
+    const std::vector<NamedShape>& model, const std::vector<std::optional<Shape>>& parameters) {
   std::vector<std::size_t> earliest;
   for (std::size_t m = 0; m < model.size() && earliest.size() < parameters.size(); ++m) {
     if (model[m].shape == parameters[earliest.size()]) earliest.push_back(m);
@@ -25,21 +29,95 @@ std::optional<std::vector<std::string>> only_fit_of_one(const std::vector<NamedS
   return names;
 }
 
-}  // namespace
-
-std::optional<std::vector<std::string>> only_fit(const std::vector<NamedShape>& model,
-                                                 const std::vector<std::vector<Shape>>& groups) {
+std::optional<std::vector<std::string>> only_fit(
+    const std::vector<NamedShape>& model,
+    const std::vector<std::vector<std::optional<Shape>>>& groups) {
   std::map<Shape, std::size_t> group_of;
   std::vector<std::string> names;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (const Shape& shape : groups[g]) {
-      if (group_of.emplace(shape, g).first->second != g) return std::nullopt;
+    for (const auto& shape : groups[g]) {
+      if (group_of.emplace(*shape, g).first->second != g) return std::nullopt;
     }
     auto fit = only_fit_of_one(model, groups[g]);
     if (!fit) return std::nullopt;
     std::ranges::move(*fit, std::back_inserter(names));
   }
   return names;
+}
+
+/// One number for each parameter of the model: the order leaves no choice.
+std::optional<std::vector<std::string>> one_by_one(
+    const std::vector<NamedShape>& model, const std::vector<std::optional<Shape>>& parameters) {
+  if (model.size() != parameters.size()) return std::nullopt;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i] && *parameters[i] != model[i].shape) return std::nullopt;
+    names.push_back(model[i].name);
+  }
+  return names;
+}
+
+}  // namespace
+
+NumberedParameters numbered_parameters(const std::vector<Json>& groups,
+                                       const std::unordered_map<std::string, Shape>& shapes) {
+  NumberedParameters out;
+  for (const Json& group : groups) {
+    out.groups.emplace_back();
+    for (const Json& number : group["params"]) {
+      if (!number.is_number_integer()) continue;
+      out.numbers.push_back(number.dump());
+      const auto shape = shapes.find(out.numbers.back());
+      out.groups.back().push_back(shape == shapes.end() ? std::nullopt
+                                                        : std::optional(shape->second));
+    }
+  }
+  return out;
+}
+
+std::vector<std::string> listed_names(const std::vector<Json>& groups) {
+  std::vector<std::string> names;
+  for (const Json& group : groups) {
+    const Json listed = group.value("param_names", Json::array());
+    if (!listed.is_array() || listed.size() != group["params"].size()) return {};
+    for (const Json& name : listed) {
+      if (!name.is_string()) return {};
+      names.push_back(without_wrappers(name.get<std::string>()));
+    }
+  }
+  return names;
+}
+
+std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> names,
+                                                   const NumberedParameters& parameters,
+                                                   const std::vector<NamedShape>& model) {
+  constexpr std::string_view kReplica = "module.";  // of DistributedDataParallel
+  if (names.size() != parameters.numbers.size()) return std::nullopt;
+  std::unordered_map<std::string_view, const Shape*> known;
+  for (const NamedShape& parameter : model) known.emplace(parameter.name, &parameter.shape);
+  std::size_t i = 0;
+  for (const auto& group : parameters.groups) {
+    for (const auto& shape : group) {
+      std::string& name = names[i++];
+      if (model.empty()) continue;
+      if (!known.contains(name) && name.starts_with(kReplica)) name.erase(0, kReplica.size());
+      const auto found = known.find(name);
+      if (found == known.end() || (shape && *shape != *found->second)) return std::nullopt;
+    }
+  }
+  const std::unordered_set<std::string_view> different(names.begin(), names.end());
+  if (different.size() != names.size()) return std::nullopt;
+  return names;
+}
+
+std::optional<std::vector<std::string>> fit_by_shape(const NumberedParameters& parameters,
+                                                     const std::vector<NamedShape>& model) {
+  const bool have_all_states = std::ranges::all_of(parameters.groups, [](const auto& group) {
+    return std::ranges::all_of(group, [](const auto& shape) { return shape.has_value(); });
+  });
+  if (have_all_states) return only_fit(model, parameters.groups);
+  if (parameters.groups.size() == 1) return one_by_one(model, parameters.groups.front());
+  return std::nullopt;
 }
 
 }  // namespace unishard::converters::dcp

@@ -239,34 +239,17 @@ class Arranger {
 
   void name_raw_states(std::size_t optimizer,
                        const std::unordered_map<std::string, Shape>& shapes) {
-    std::vector<std::string> numbers;
-    std::vector<std::vector<Shape>> parameters;  // of each group
-    std::size_t known = 0;
-    for (const Json& group : groups_.groups(optimizer)) {
-      parameters.emplace_back();
-      for (const Json& number : group["params"]) {
-        if (!number.is_number_unsigned() && !number.is_number_integer()) continue;
-        numbers.push_back(number.dump());
-        const auto shape = shapes.find(numbers.back());
-        if (shape == shapes.end()) continue;
-        parameters.back().push_back(shape->second);
-        ++known;
-      }
-    }
+    const std::vector<Json> groups = groups_.groups(optimizer);
+    const NumberedParameters parameters = numbered_parameters(groups, shapes);
+    const std::vector<std::string>& numbers = parameters.numbers;
     std::vector<NamedShape> model;
     for (const Parameter& parameter : model_) {
       if (!is_statistic(parameter.fqn))
         model.push_back({parameter.fqn, entry(parameter.entry).shape});
     }
-    const std::vector<std::string> listed = listed_names(optimizer);
-    std::optional<std::vector<std::string>> names;
-    if (!listed.empty()) {
-      names = fitting_names(listed, numbers, shapes, model);
-    } else if (known == numbers.size()) {
-      names = only_fit(model, parameters);
-    } else if (parameters.size() == 1) {
-      names = in_order(model, numbers, shapes);
-    }
+    const std::vector<std::string> listed = listed_names(groups);
+    const auto names =
+        listed.empty() ? fit_by_shape(parameters, model) : fit_listed(listed, parameters, model);
     const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       raw_names_[fmt::format("{}\n{}", optimizer, numbers[i])] =
@@ -284,59 +267,6 @@ class Arranger {
                       "parameters in another order, save with their names (get_state_dict)",
                       numbers.size()));
     }
-  }
-
-  /// Returns the model's names for one group with a number for each parameter, where parameters
-  /// without a state have no shape; nullopt when a known shape is not that of the model.
-  static std::optional<std::vector<std::string>> in_order(
-      const std::vector<NamedShape>& model, const std::vector<std::string>& numbers,
-      const std::unordered_map<std::string, Shape>& shapes) {
-    if (model.size() != numbers.size()) return std::nullopt;
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const auto shape = shapes.find(numbers[i]);
-      if (shape != shapes.end() && shape->second != model[i].shape) return std::nullopt;
-      names.push_back(model[i].name);
-    }
-    return names;
-  }
-
-  /// Returns the names in the groups ("param_names", torch 2.6 and later), group after group; empty
-  /// when a group has none.
-  std::vector<std::string> listed_names(std::size_t optimizer) const {
-    std::vector<std::string> names;
-    for (const Json& group : groups_.groups(optimizer)) {
-      const Json listed = group.value("param_names", Json::array());
-      if (!listed.is_array() || listed.size() != group["params"].size()) return {};
-      for (const Json& name : listed) {
-        if (!name.is_string()) return {};
-        names.push_back(without_wrappers(name.get<std::string>()));
-      }
-    }
-    return names;
-  }
-
-  /// Returns the listed names as the model has them; nullopt unless they differ and each one's
-  /// shape is that of the state. Without a model every list counts.
-  static std::optional<std::vector<std::string>> fitting_names(
-      std::vector<std::string> names, const std::vector<std::string>& numbers,
-      const std::unordered_map<std::string, Shape>& shapes, const std::vector<NamedShape>& model) {
-    constexpr std::string_view kReplica = "module.";  // of DistributedDataParallel
-    std::unordered_map<std::string_view, const Shape*> known;
-    for (const NamedShape& parameter : model) known.emplace(parameter.name, &parameter.shape);
-    if (names.size() != numbers.size()) return std::nullopt;
-    for (std::size_t i = 0; i < names.size() && !model.empty(); ++i) {
-      if (!known.contains(names[i]) && names[i].starts_with(kReplica))
-        names[i].erase(0, kReplica.size());
-      const auto parameter = known.find(names[i]);
-      const auto shape = shapes.find(numbers[i]);
-      if (parameter == known.end() ||
-          (shape != shapes.end() && shape->second != *parameter->second))
-        return std::nullopt;
-    }
-    const std::unordered_set<std::string_view> different(names.begin(), names.end());
-    if (different.size() != names.size()) return std::nullopt;
-    return names;
   }
 
   std::string raw_name(std::size_t optimizer, const std::string& name) const {

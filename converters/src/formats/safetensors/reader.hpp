@@ -7,6 +7,8 @@
 
 namespace unishard::converters {
 
+/// Opens a file, or a folder as read_model_folder() does.
+/// Throws: Corrupt or Unsupported, naming file and tensor.
 std::unique_ptr<Source> open_safetensors(Storage& storage, const Path& path);
 
 }  // namespace unishard::converters
