@@ -3,7 +3,7 @@
 # behind it Python's venv, Open MPI, Slurm and debootstrap. Source it or run it.
 packages="g++ cmake ninja-build ccache pkg-config git ca-certificates procps libhdf5-dev libisal-dev libzstd-dev zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev
           libtorch-dev libgloo-dev libopenblas0-openmp"
-[ "${1:-}" != tests ] || packages="$packages libgtest-dev libgmock-dev librapidcheck-dev python3-h5py hdf5-tools clang-16 libclang-rt-16-dev clang-format-16 clang-tidy-16"
+[ "${1:-}" != tests ] || packages="$packages libgtest-dev libgmock-dev librapidcheck-dev python3-h5py python3-fusepy hdf5-tools clang-16 libclang-rt-16-dev clang-format-16 clang-tidy-16"
 [ "${2:-}" != peers ] || packages="$packages python3-venv openmpi-bin slurmctld slurmd slurm-client munge dpkg-dev debootstrap"
 missing=
 for package in $packages; do

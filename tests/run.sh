@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up everything and passes the tests: tests/run.sh [--preset release] [--no-install] [--peers [--all]]
 # Installs (Debian or Ubuntu, as root or through sudo): compiler, CMake, Ninja, HDF5, ISA-L, fmt, nlohmann-json, CLI11, LibTorch, Gloo,
-# OpenBLAS, GoogleTest, rapidcheck, h5py, clang 16 and its tools. Nothing is installed outside the system's packages, but --peers
+# OpenBLAS, GoogleTest, rapidcheck, h5py, fusepy, clang 16 and its tools. Nothing is installed outside the system's packages, but --peers
 # puts the real torch, safetensors, transformers and DeepSpeed into build/peers and asks them (tests/interop/peers/run.sh), and
 # installs the .deb in a fresh system (tests/interop/fresh_system.sh).
 set -euo pipefail
