@@ -153,6 +153,22 @@ int report_unknown_verb(const CLI::App& app, const std::string& word) {
   return kUsage;
 }
 
+/// Names the first word that `verb` does not know, and the option that was perhaps meant.
+int report_unknown_word(const CLI::App& verb, const std::string& word) {
+  std::vector<std::string> options;
+  for (const CLI::Option* option : verb.get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  }
+  const std::string option = word.substr(0, word.find('='));
+  const std::string nearest =
+      option.starts_with("--") ? unishard::tools::nearest_word(option, options) : "";
+  say_error(verb.get_name(), fmt::format("unknown argument {}", unishard::quote(word)),
+            fmt::format("{}unishard {} --help shows what is expected",
+                        nearest.empty() ? "" : fmt::format("do you mean {}? ", nearest),
+                        verb.get_name()));
+  return kUsage;
+}
+
 int report_usage(const CLI::App& app, const Action& action, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
     std::ostringstream text;
@@ -163,6 +179,9 @@ int report_usage(const CLI::App& app, const Action& action, const CLI::ParseErro
   const auto chosen = app.get_subcommands();
   if (chosen.empty() && !action.words.empty() && !action.words.front().starts_with('-'))
     return report_unknown_verb(app, action.words.front());
+  const bool has_unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  if (has_unknown && !chosen.empty() && !chosen.front()->remaining().empty())
+    return report_unknown_word(*chosen.front(), chosen.front()->remaining().front());
   const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
   say_error(
       verb, error.what(),

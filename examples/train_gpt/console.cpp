@@ -70,9 +70,10 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   const auto& config = options.config;
   const BatchPlan& batch = engine.batch();
   std::string text =
-      fmt::format("train_gpt: {:.2f} M parameters, world size {} ({}), ZeRO stage {}, {}, {}\n",
+      fmt::format("train_gpt: {:.2f} M parameters, world size {}{}, ZeRO stage {}, {}, {}\n",
                   static_cast<double>(engine.parameter_count()) / 1e6, environment.world_size,
-                  environment.launcher, config.stage, name_of(config.compute), config.optimizer);
+                  environment.launcher == "none" ? "" : " (" + environment.launcher + ")",
+                  config.stage, name_of(config.compute), config.optimizer);
   text += fmt::format("  batch {} = {} micro-batches of {}, {} micro-steps per rank", batch.train,
                       batch.global_micro_batches, batch.micro, batch.accumulation);
   if (const auto padding = batch.padding(environment.world_size); padding > 0)

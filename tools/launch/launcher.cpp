@@ -83,8 +83,8 @@ class BlockedSignals {
   if (err >= 0) ::dup2(err, STDERR_FILENO);
   ::execvpe(argv[0], argv, environment);
   const char* reason = ::strerror(errno);
-  for (const char* text :
-       {"unishard launch: cannot start ", static_cast<const char*>(argv[0]), ": ", reason, "\n"}) {
+  for (const char* text : {"unishard launch: error: cannot start ",
+                           static_cast<const char*>(argv[0]), ": ", reason, "\n"}) {
     if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) break;
   }
   ::_exit(127);
@@ -304,7 +304,9 @@ std::uint16_t free_port() {
 
 std::optional<RankFailure> launch(const LaunchOptions& options) {
   if (options.ranks == 0) raise(ErrorCode::InvalidArgument, "the number of ranks is 0");
-  if (options.command.empty()) raise(ErrorCode::InvalidArgument, "there is no program to start");
+  if (options.command.empty())
+    raise(ErrorCode::InvalidArgument, "there is no program to start",
+          "name it behind the options: unishard launch -n 2 -- PROGRAM [ARGUMENTS]");
   ::signal(SIGCHLD, SIG_DFL);  // where a parent ignores it, no rank could be waited for
   const BlockedSignals blocked;
   return Launcher(options).run();

@@ -41,8 +41,9 @@ std::string_view looked_at(const tools::VerifyReport& report, const tools::Check
 
 std::string looked_at_text(const tools::VerifyReport& report, const tools::CheckedTag& checked) {
   if (!report.deep) return "  looked at names, sizes and tables\n";
-  return fmt::format("  {} chunks and {} checked{}\n", tools::format_count(checked.chunks_checked),
-                     tools::format_bytes(checked.bytes_checked),
+  const std::string_view unit = checked.format == "native" ? "chunks" : "checksums";
+  return fmt::format("  {} {} and {} checked{}\n", tools::format_count(checked.chunks_checked),
+                     unit, tools::format_bytes(checked.bytes_checked),
                      checked.bytes_without_checksum == 0
                          ? ""
                          : fmt::format(", {} of them without a checksum",
@@ -54,10 +55,13 @@ std::string looked_at_text(const tools::VerifyReport& report, const tools::Check
 std::string verify_text(const tools::VerifyReport& report) {
   std::string out;
   for (const tools::CheckedTag& checked : report.checked) {
-    out += fmt::format("{} ({}): step {}, {} shards, {} tensors, {}, identity {}\n",
-                       printable(checked.folder.string()), checked.format, checked.step,
-                       checked.shards, checked.tensors, tools::format_bytes(checked.payload_bytes),
-                       checked.identity.value_or("unknown"));
+    out += fmt::format("{} ({}): {}{} tensors, {}{}\n", printable(checked.folder.string()),
+                       checked.format,
+                       checked.shards == 0 && checked.step == 0
+                           ? ""
+                           : fmt::format("step {}, {} shards, ", checked.step, checked.shards),
+                       checked.tensors, tools::format_bytes(checked.payload_bytes),
+                       checked.identity ? ", identity " + *checked.identity : "");
     out += looked_at_text(report, checked);
   }
   for (const tools::Finding& finding : report.findings) out += finding_text(finding);

@@ -55,7 +55,7 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
   if (bytes == 0) return;
   report.notes.push_back(
       bytes == checked.bytes_checked
-          ? fmt::format("the format {} has no checksums here: everything could be read, which does "
+          ? fmt::format("these {} files have no checksums: everything could be read, which does "
                         "not prove that it is what was written",
                         checked.format)
           : fmt::format("no checksum covers {} of its bytes: they could be read, which does not "

@@ -80,8 +80,11 @@ std::string ObjectReader::path(std::string_view key) const {
 }
 
 void ObjectReader::refuse(std::string_view key, const std::string& expected) const {
-  raise(ErrorCode::InvalidArgument, "configuration: " + path(key) + " is " +
-                                        object_[std::string(key)].dump() + ", not " + expected);
+  constexpr std::size_t kShown = 80;
+  std::string value = object_[std::string(key)].dump(-1, ' ', /*ensure_ascii=*/true);
+  if (value.size() > kShown) value = value.substr(0, kShown) + "...";
+  raise(ErrorCode::InvalidArgument,
+        "configuration: " + path(key) + " is " + value + ", not " + expected);
 }
 
 const Json* ObjectReader::find(std::string_view key) const {

@@ -1,4 +1,5 @@
 #pragma once
+// Reads a committed checkpoint: its manifest, and the elements of its tensors.
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/shard_reader.hpp"

@@ -64,6 +64,7 @@ class LatestMove {
   /// Throws: Busy when another writer holds the lock for a minute; what writing a file throws.
   LatestMove(Storage& storage, const Path& file, std::string_view text);
 
+  /// Gives the text its name, as StagedText::commit() does.
   void commit();
 
  private:

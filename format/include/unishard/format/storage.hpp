@@ -131,10 +131,12 @@ void remove_if_empty(Storage& storage, const std::vector<Path>& folders) noexcep
 
 /// The new text of a file, written to a file beside it and synced. The name beside follows
 /// staging_names.hpp, so readers skip it.
-/// Lifetime: the storage must outlive it.
 /// Thread safety: not thread-safe.
 class StagedText {
  public:
+  /// Writes and syncs `text` in a file beside `path`, in the same folder.
+  /// Lifetime: `storage` must outlive this object.
+  /// Throws: what writing a file throws; then nothing is left.
   StagedText(Storage& storage, Path path, std::string_view text);
   /// Removes the file beside unless commit() has succeeded. Ignores failures.
   ~StagedText();
