@@ -15,7 +15,7 @@ constexpr std::string_view kConfigFile = "config.json";
 constexpr std::size_t kConfigBytes = std::size_t{1} << 20;
 
 /// Returns the dtype that holds every floating-point tensor exactly; nullopt when there is none, or
-/// when they have 8 bits and other numbers of bits.
+/// when some have 8 bits, since transformers computes in no such type.
 std::optional<DType> floating_dtype(const Catalog& catalog) {
   std::set<DType> dtypes;
   std::set<std::uint64_t> sizes;
@@ -24,9 +24,8 @@ std::optional<DType> floating_dtype(const Catalog& catalog) {
     dtypes.insert(tensor.dtype);
     sizes.insert(size_of(tensor.dtype));
   }
-  if (dtypes.empty()) return std::nullopt;
+  if (dtypes.empty() || *sizes.begin() == 1) return std::nullopt;
   if (dtypes.size() == 1) return *dtypes.begin();
-  if (*sizes.begin() == 1) return std::nullopt;
   return *sizes.rbegin() == 8 ? DType::Float64 : DType::Float32;
 }
 
