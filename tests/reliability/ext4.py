@@ -162,17 +162,24 @@ def record(work, binaries, scratch, environment):
     server = subprocess.Popen([sys.executable, __file__, "--serve", image, log, served])
     try:
         for _ in range(100):
-            if (served / "disk").exists():
+            if os.path.exists(served / "disk"):
                 break
             time.sleep(0.05)
-        run("mount", "-o", "loop,commit=1", served / "disk", mounted)
+        else:
+            skip("FUSE does not serve files here")
+        mount = subprocess.run(["mount", "-o", "loop,commit=1", served / "disk", mounted], capture_output=True, text=True)
+        if mount.returncode != 0:
+            skip(f"ext4 cannot be mounted here: {mount.stderr.strip()}")
         try:
             work(binaries, mounted, environment, lambda text: (served / "mark").write_text(text))
         finally:
             run("umount", mounted)
     finally:
-        subprocess.run(["umount", served], check=False)
-        server.wait(timeout=30)
+        subprocess.run(["umount", served], check=False, capture_output=True)
+        try:
+            server.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            server.kill()
     return image.read_bytes(), read_log(log)
 
 
