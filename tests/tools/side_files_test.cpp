@@ -286,6 +286,15 @@ TEST_F(SideFilesOfTrainers, GoWithTheCheckpoint) {
   }
 }
 
+TEST_F(SideFilesOfTrainers, TheConfigurationGoesWithTheModelOfATag) {
+  write_file(run_ / "config.json", "{\"dtype\": \"bfloat16\"}");
+  for (const Path& input : {run_, run_ / "global_step7"}) {
+    fs::remove_all(out_);
+    EXPECT_EQ(report_of({"zero_to_fp32", input, out_})["side_files"], Json({"config.json"}));
+    EXPECT_EQ(parse_json(read_file(out_ / "config.json"), "config")["dtype"], "float32");
+  }
+}
+
 TEST_F(SideFilesOfTrainers, OverwriteNothing) {
   fs::create_directory(out_);
   write_file(out_ / "scheduler.pt", "another");

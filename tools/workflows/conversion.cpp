@@ -145,12 +145,13 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
     notes_.remarks.push_back(std::move(*remark));
   notes_.left_out = std::exchange(plan_.notes, {});
   notes_.asked_for = notes_.left_out.size();
+  const bool is_deepspeed = source.format().starts_with(kDeepSpeed);
+  const Path beside = is_deepspeed ? run_folder(options_.input) : options_.input;
   if (output.max_shard_bytes != 0)
-    output.side_files =
-        model_side_files(options_.input, source.catalog(), plan_.target, notes_.left_out);
+    output.side_files = model_side_files(beside, source.catalog(), plan_.target, notes_.left_out);
   if (is_adapter(options_.input)) output.stem = kAdapter;
-  if (output.format.starts_with(kDeepSpeed) && source.format().starts_with(kDeepSpeed))
-    output.side_files = find_trainer_files(run_folder(options_.input), notes_.left_out);
+  if (output.format.starts_with(kDeepSpeed) && is_deepspeed)
+    output.side_files = find_trainer_files(beside, notes_.left_out);
   if (output.format == source.format()) output.layout = source.layout();
   checking_.mark(plan_.target, output);
   const std::uint64_t bytes =
