@@ -25,6 +25,7 @@ std::optional<std::vector<std::string>> only_fit_of_one(
     if (earliest[--left] != m) return std::nullopt;
   }
   std::vector<std::string> names;
+  names.reserve(earliest.size());
   for (const std::size_t m : earliest) names.push_back(model[m].name);
   return names;
 }
@@ -36,7 +37,7 @@ std::optional<std::vector<std::string>> only_fit(
   std::vector<std::string> names;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& shape : groups[g]) {
-      if (group_of.emplace(*shape, g).first->second != g) return std::nullopt;
+      if (!shape || group_of.emplace(*shape, g).first->second != g) return std::nullopt;
     }
     auto fit = only_fit_of_one(model, groups[g]);
     if (!fit) return std::nullopt;
@@ -50,8 +51,10 @@ std::optional<std::vector<std::string>> one_by_one(
     const std::vector<NamedShape>& model, const std::vector<std::optional<Shape>>& parameters) {
   if (model.size() != parameters.size()) return std::nullopt;
   std::vector<std::string> names;
+  names.reserve(model.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i] && *parameters[i] != model[i].shape) return std::nullopt;
+    const std::optional<Shape>& shape = parameters[i];
+    if (shape && *shape != model[i].shape) return std::nullopt;
     names.push_back(model[i].name);
   }
   return names;

@@ -49,6 +49,7 @@ std::string list_tags(Storage& storage, const Path& path, const FolderKind& kind
   const std::vector<std::string> tags = tags_of(storage, path, kind);
   if (tags.empty()) return "there is no tag";
   std::vector<std::string> quoted;
+  quoted.reserve(tags.size());
   for (const std::string& tag : tags) quoted.push_back(unishard::quote(tag));
   return fmt::format("the tags there are: {}", fmt::join(quoted, ", "));
 }
@@ -70,7 +71,7 @@ std::string latest_tag(Storage& storage, const Path& file) {
 
 Path tag_folder(Storage& storage, const Path& path, const std::string& tag, const FolderKind& kind,
                 const std::string& named_by) {
-  const Path folder = path / tag;
+  Path folder = path / tag;
   if (storage.kind(folder) != EntryKind::Directory) {
     raise(ErrorCode::NotFound,
           fmt::format("{}: {} does not exist, but {} names it; {}", path.string(),
