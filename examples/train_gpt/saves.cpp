@@ -1,7 +1,6 @@
 #include "saves.hpp"
 
 #include "unishard/trainer/agree.hpp"
-#include "unishard/trainer/save_folder.hpp"
 
 #include "console.hpp"
 
@@ -58,9 +57,8 @@ void Saves::claim() {
   if (!options_.save_folder.empty()) engine_.claim_save_folder(options_.save_folder);
 }
 
-void Saves::require_free_names(bool may_replace, bool keeps_all) {
-  may_replace_ = may_replace;
-  keeps_all_ = keeps_all;
+void Saves::require_free_names(const unishard::trainer::ResumeDecision& start) {
+  start_ = start;
   if (options_.save_folder.empty()) return;
   agree(communicator_, "looking for the names of the checkpoints", [&] {
     if (communicator_.rank() != 0) return;
@@ -69,7 +67,7 @@ void Saves::require_free_names(bool may_replace, bool keeps_all) {
                                            .first = engine_.step(),
                                            .last = options_.steps,
                                            .interval = options_.save_interval},
-                                          may_replace);
+                                          /*may_replace=*/!start.beside);
   });
 }
 
@@ -92,8 +90,8 @@ void Saves::start() {
       engine_.save_checkpoint({.folder = options_.save_folder,
                                .tag = options_.tag_prefix + std::to_string(engine_.step()),
                                .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
-                               .keep_last = keeps_all_ ? 0 : options_.keep_last,
-                               .replace = may_replace_,
+                               .keep_last = start_.beside_whole ? 0 : options_.keep_last,
+                               .replace = !start_.beside,
                                .asynchronous = asynchronous_,
                                .compression = options_.compression,
                                .incremental = options_.incremental_save});

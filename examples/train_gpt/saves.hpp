@@ -2,6 +2,7 @@
 // The saves of a run: asynchronous if there is memory for it, reported once they are durable. All
 // members are collective and throw on all ranks when one fails.
 #include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/save_folder.hpp"
 
 #include "options.hpp"
 
@@ -18,10 +19,10 @@ class Saves {
 
   /// Locks the folder for this run if the run saves at all. Call it once, before everything else.
   void claim();
-  /// Checks that the names of the run's saves are free; with `may_replace`, names of UniShard
-  /// checkpoints count as free. With `keeps_all`, --keep-last removes nothing. Call it once, before
-  /// training.
-  void require_free_names(bool may_replace, bool keeps_all);
+  /// Checks that the names of the run's saves are free, and keeps from now on what `start`
+  /// protects: beside something else no checkpoint may be replaced, beside whole ones --keep-last
+  /// removes nothing. Call it once, before training.
+  void require_free_names(const unishard::trainer::ResumeDecision& start);
   /// Decides whether saves are asynchronous, and allocates their memory. Call it once, before
   /// training.
   void prepare();
@@ -37,8 +38,7 @@ class Saves {
   unishard::trainer::Engine& engine_;
   unishard::trainer::Communicator& communicator_;
   bool asynchronous_ = false;
-  bool may_replace_ = true;
-  bool keeps_all_ = false;
+  unishard::trainer::ResumeDecision start_;
   std::optional<unishard::trainer::SaveHandle> last_;
 };
 

@@ -100,7 +100,7 @@ class Training {
     agree(communicator_, "opening the file of losses",
           [&] { log.emplace(is_first() ? options_.losses : ""); });
     if (engine_.step() < options_.steps) {
-      saves_.require_free_names(!starts_beside_, starts_beside_whole_);
+      saves_.require_free_names(start_);
       saves_.prepare();
     }
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
@@ -193,18 +193,15 @@ class Training {
 
   /// Returns false when the newest checkpoint is to be loaded.
   bool starts_fresh() {
-    ResumeDecision decision;
     agree(communicator_, "looking for a checkpoint", [&] {
       if (!is_first()) return;
       const auto decide = options_.resume ? decide_resume : decide_start;
-      decision = decide(posix_storage(), options_.save_folder, options_.fresh);
+      start_ = decide(posix_storage(), options_.save_folder, options_.fresh);
     });
-    const bool is_fresh = decision.action == ResumeDecision::Action::StartFresh;
+    const bool is_fresh = start_.action == ResumeDecision::Action::StartFresh;
     if (agree_max(communicator_, is_fresh) == 0) return false;
-    starts_beside_ = decision.beside;
-    starts_beside_whole_ = decision.beside_whole;
     if (is_first() && (options_.resume || options_.fresh))
-      say(printable(decision.explanation) + "\n");
+      say(printable(start_.explanation) + "\n");
     return true;
   }
 
@@ -212,8 +209,7 @@ class Training {
   Communicator& communicator_;
   SaveProbe probe_;
   int save_count_ = 0;
-  bool starts_beside_ = false;        ///< of rank 0: nothing in the folder may be replaced
-  bool starts_beside_whole_ = false;  ///< and --keep-last would remove what is there
+  ResumeDecision start_;  ///< as rank 0 knows it
   TokenFile tokens_;
   Gpt model_;
   Engine engine_;

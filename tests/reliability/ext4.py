@@ -13,7 +13,6 @@ Status 1: a finding. Status 77: not root, or fusepy, losetup or mount are missin
 import argparse
 import errno
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -25,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kills import CONFIG, Finding, check
+from kills import Finding, Tools, check, training_arguments, visible, write_training_inputs
 
 DEVICE_BYTES = 48 << 20
 WRITE, FLUSH, MARK = range(3)
@@ -133,14 +132,11 @@ def marks_of_tools(binaries, root, environment, mark):
 
 def marks_of_training(binaries, root, environment, mark):
     """Saves at every step, in the foreground and behind; each is marked when the trainer says that it is durable."""
-    (root / "config.json").write_text(json.dumps(CONFIG))
-    (root / "data.txt").write_text("".join(chr(32 + (i * i * 7 + i) % 90) for i in range(20000)))
+    write_training_inputs(root)
     for mode, steps in (("--no-async-save", 6), ("--async-save", 12)):
         process = subprocess.Popen(
             [str(part) for part in
-             (binaries / "unishard", "launch", "-n", "2", "--", binaries / "train_gpt", "--config", root / "config.json", "--data",
-              root / "data.txt", "--model", "nano", "--layers", "1", "--width", "16", "--heads", "1", "--context", "8", "--steps",
-              steps, "--save", root / "run", "--save-interval", "1", "--keep-last", "2", "--resume", mode)],
+             (binaries / "unishard", *training_arguments(binaries / "train_gpt", root, steps, "run"), mode)],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = []
         for line in process.stdout:
@@ -224,7 +220,6 @@ def crash_states(base, records, count, chance):
 
 def check_state(binaries, root, marks):
     """The folder as it is after the reboot."""
-    unishard = binaries / "unishard"
     for name in [mark.removeprefix("made ") for mark in marks if mark.startswith("made ")]:
         check((root / name).exists(), f"{name} was reported as made and is not there")
     steps = [int(mark.removeprefix("step ")) for mark in marks if mark.startswith("step ")]
@@ -233,17 +228,14 @@ def check_state(binaries, root, marks):
         check(latest.exists(), f"step {steps[-1]} was reported as saved and `latest` is not there")
         found = int(latest.read_text().strip().removeprefix("global_step"))
         check(found >= steps[-1], f"step {steps[-1]} was reported as saved, and `latest` names {found}")
-    visible = [path for path in root.iterdir()
-               if path.name not in ("lost+found", "config.json", "data.txt") and not path.name.startswith(".")
-               and ".partial-" not in path.name and ".removed-" not in path.name]
-    for path in visible:
-        tags = [] if path.is_file() else [p for p in path.iterdir() if not p.name.startswith(".") and ".partial-" not in p.name
-                                          and ".removed-" not in p.name]
-        if path.is_dir() and not tags:
-            check(f"made {path.name}" not in marks, f"{path.name} was reported as made and is empty")
+    for name in visible(root):
+        path = root / name
+        if name in ("lost+found", "config.json", "data.txt"):
             continue
-        result = subprocess.run([unishard, "verify", "--deep", "--all", path], capture_output=True, text=True)
-        check(result.returncode == 0, f"{path.name}: {result.stdout}{result.stderr}")
+        if path.is_dir() and not visible(path):
+            check(f"made {name}" not in marks, f"{name} was reported as made and is empty")
+            continue
+        Tools(binaries).verify(path)
 
 
 def try_states(name, recorded, options, binaries, scratch, findings, chance):

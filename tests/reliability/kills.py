@@ -203,22 +203,30 @@ CONFIG = {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr":
           "zero_optimization": {"stage": 2}, "canonical_order": True}
 
 
+def write_training_inputs(root):
+    (root / "config.json").write_text(json.dumps(CONFIG))
+    (root / "data.txt").write_text("".join(chr(32 + (i * i * 7 + i) % 90) for i in range(20000)))
+
+
+def training_arguments(train_gpt, root, steps, save):
+    """Arguments of unishard: two ranks that save at every step into root / save."""
+    return ["launch", "-n", "2", "--", train_gpt, "--config", root / "config.json", "--data", root / "data.txt",
+            "--model", "nano", "--layers", "1", "--width", "16", "--heads", "1", "--context", "8", "--steps", steps,
+            "--save", root / save, "--save-interval", "1", "--keep-last", "2", "--resume"]
+
+
 class Training:
     STEPS = 40
 
     def __init__(self, tools, root):
         self.tools, self.root = tools, root
-        (root / "config.json").write_text(json.dumps(CONFIG))
-        (root / "data.txt").write_text("".join(chr(32 + (i * i * 7 + i) % 90) for i in range(20000)))
+        write_training_inputs(root)
         self.reference = self.losses_of(self.run_to_end("reference", "reference.jsonl"))
         check(len(self.reference) == self.STEPS, "the undisturbed run has other steps")
         self.reset()
 
     def arguments(self, save, losses):
-        return ["launch", "-n", "2", "--", self.tools.train_gpt, "--config", self.root / "config.json",
-                "--data", self.root / "data.txt", "--model", "nano", "--layers", "1", "--width", "16",
-                "--heads", "1", "--context", "8", "--steps", self.STEPS, "--save", self.root / save,
-                "--save-interval", "1", "--keep-last", "2", "--resume", "--losses", self.root / losses]
+        return [*training_arguments(self.tools.train_gpt, self.root, self.STEPS, save), "--losses", self.root / losses]
 
     def run_to_end(self, save, losses):
         result = self.tools.run(*self.arguments(save, losses))

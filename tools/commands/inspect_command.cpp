@@ -24,8 +24,9 @@ struct InspectRequest {
 /// `latest` is right.
 bool list_tags(const InspectRequest& options) {
   const tools::Description listed = tools::describe_tags(posix_storage(), options.checkpoint);
-  const bool is_native = converters::probe(posix_storage(), options.checkpoint).format == "native";
-  if (options.json && is_native && (options.tag || listed.latest_problem.empty())) return false;
+  if (options.json && (options.tag || listed.latest_problem.empty()) &&
+      converters::probe(posix_storage(), options.checkpoint).format == "native")
+    return false;
   if (options.json) {
     print_json(tags_json(listed));
   } else {

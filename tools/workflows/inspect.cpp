@@ -116,10 +116,11 @@ Description describe(Storage& storage, const Path& path, const std::optional<std
     out = describe_native(storage, path, tag, options.layout);
     out.format = "native";
   } else {
-    const auto source = converters::open_source(storage, path, tag);
+    const TaggedSource opened = open_tagged(storage, path, tag);
+    const auto& source = opened.source;
     out.format = source->format();
     out.path = path;
-    out.tag = tag_of(storage, path, tag).value_or("");
+    out.tag = opened.tag;
     out.catalog = source->catalog();
     out.notes = source->notes_and_remarks();
     if (options.identity) out.catalog = with_digests(*source, options.transfer);

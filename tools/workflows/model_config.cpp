@@ -18,15 +18,14 @@ constexpr std::size_t kConfigBytes = std::size_t{1} << 20;
 /// when some have 8 bits, since transformers computes in no such type.
 std::optional<DType> floating_dtype(const Catalog& catalog) {
   std::set<DType> dtypes;
-  std::set<std::uint64_t> sizes;
   for (const TensorInfo& tensor : catalog.tensors) {
-    if (info(tensor.dtype).kind != Kind::Float) continue;
-    dtypes.insert(tensor.dtype);
-    sizes.insert(size_of(tensor.dtype));
+    if (info(tensor.dtype).kind == Kind::Float) dtypes.insert(tensor.dtype);
   }
-  if (dtypes.empty() || *sizes.begin() == 1) return std::nullopt;
-  if (dtypes.size() == 1) return *dtypes.begin();
-  return *sizes.rbegin() == 8 ? DType::Float64 : DType::Float32;
+  if (dtypes.empty()) return std::nullopt;
+  const auto [least, most] = std::ranges::minmax(dtypes, {}, size_of);
+  if (size_of(least) == 1) return std::nullopt;
+  if (dtypes.size() == 1) return most;
+  return size_of(most) == 8 ? DType::Float64 : DType::Float32;
 }
 
 /// Sets the dtypes that `config`, a model's configuration, and those of its parts state. Returns

@@ -65,9 +65,9 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
 
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
            VerifyReport& report) {
-  const auto source = converters::open_source(storage, path, options.tag);
+  const auto [source, tag] = open_tagged(storage, path, options.tag);
   CheckedTag checked;
-  checked.tag = tag_of(storage, path, options.tag).value_or("");
+  checked.tag = tag;
   checked.folder = path;
   checked.format = source->format();
   checked.step = source->catalog().step;

@@ -1,30 +1,17 @@
 #include "config/object_reader.hpp"
 
+#include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 namespace unishard::trainer::detail {
 namespace {
 
 constexpr auto kLargestInteger =
     static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
 
 /// Returns true for a value that switches a key off: null, false, 0, "none", an empty object, or an
 /// object that is disabled.
