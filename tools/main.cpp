@@ -77,6 +77,7 @@ void turn_signals_into_errors() {
   ::_exit(is_exceeded ? unishard::exit_status(unishard::ErrorCode::MemoryLimit) : kInternal);
 }
 
+using unishard::ErrorCode;
 using unishard::cli::say_error;
 
 void build(CLI::App& app, Action& action) {
@@ -147,7 +148,8 @@ int report_unknown_verb(const CLI::App& app, const std::string& word) {
     if (!verb->get_group().empty()) verbs.push_back(verb->get_name());  // "": not shown
   }
   const std::string nearest = unishard::tools::nearest_word(word, verbs);
-  say_error("", fmt::format("there is no verb {}", unishard::quote(word)),
+  say_error("", ErrorCode::InvalidArgument,
+            fmt::format("there is no verb {}", unishard::quote(word)),
             fmt::format("{}unishard --help lists the verbs",
                         nearest.empty() ? "" : fmt::format("do you mean {}? ", nearest)));
   return kUsage;
@@ -162,7 +164,8 @@ int report_unknown_word(const CLI::App& verb, const std::string& word) {
   const std::string option = word.substr(0, word.find('='));
   const std::string nearest =
       option.starts_with("--") ? unishard::tools::nearest_word(option, options) : "";
-  say_error(verb.get_name(), fmt::format("unknown argument {}", unishard::quote(word)),
+  say_error(verb.get_name(), ErrorCode::InvalidArgument,
+            fmt::format("unknown argument {}", unishard::quote(word)),
             fmt::format("{}unishard {} --help shows what is expected",
                         nearest.empty() ? "" : fmt::format("do you mean {}? ", nearest),
                         verb.get_name()));
@@ -184,7 +187,7 @@ int report_usage(const CLI::App& app, const Action& action, const CLI::ParseErro
     return report_unknown_word(*chosen.front(), chosen.front()->remaining().front());
   const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
   say_error(
-      verb, error.what(),
+      verb, ErrorCode::InvalidArgument, error.what(),
       fmt::format("unishard{}{} --help shows what is expected", verb.empty() ? "" : " ", verb));
   return kUsage;
 }
@@ -192,18 +195,20 @@ int report_usage(const CLI::App& app, const Action& action, const CLI::ParseErro
 void report(const Action& action, const std::exception& error) {
   const int status = unishard::cli::status_of(error);
   if (const auto* own = dynamic_cast<const unishard::Error*>(&error)) {
-    say_error(action.verb, own->what(), own->hint());
+    say_error(action.verb, own->code(), own->what(), own->hint());
   } else if (dynamic_cast<const std::bad_alloc*>(&error) == nullptr) {
     const bool is_bug = status == kInternal;
-    say_error(action.verb, fmt::format("{}{}", is_bug ? "internal: " : "", error.what()),
+    say_error(action.verb, is_bug ? ErrorCode::Internal : ErrorCode::Io,
+              fmt::format("{}{}", is_bug ? "internal: " : "", error.what()),
               is_bug ? "please report this" : "");
   } else if (const std::uint64_t limit = unishard::cli::exceeded_heap_limit(); limit != 0) {
-    say_error(action.verb,
+    say_error(action.verb, ErrorCode::MemoryLimit,
               fmt::format("the input takes more memory than --memory-limit allows ({})",
                           unishard::tools::format_bytes(limit)),
               "allow more; a small file that needs this much is damaged or hostile");
   } else {
-    say_error(action.verb, "out of memory", "use fewer --threads or a smaller --memory-limit");
+    say_error(action.verb, ErrorCode::MemoryLimit, "out of memory",
+              "use fewer --threads or a smaller --memory-limit");
   }
 }
 

@@ -159,6 +159,21 @@ TEST_F(Command, ExitStatusesTellTheKindOfFailure) {
   EXPECT_EQ(unishard({"inspect", in_, "-t", "nope"}).status, 3);
 }
 
+TEST_F(Command, ErrorsAreOneLineOfJsonOnRequest) {
+  for (const auto& [words, code] : std::vector<std::pair<std::string, std::string>>{
+           {"verify /nonexistent", "not found"},
+           {"verfy x", "invalid argument"},
+           {"verify x --dep", "invalid argument"},
+           {"convert /nonexistent y --to dcp", "not found"}}) {
+    const auto result =
+        run({"sh", "-c",
+             "UNISHARD_ERRORS=json " UNISHARD_BIN "/unishard " + words + " 2>&1 >/dev/null"});
+    const auto json = nlohmann::json::parse(result.out);
+    EXPECT_EQ(json.at("error").at("code"), code) << result.out;
+    EXPECT_EQ(std::ranges::count(result.out, '\n'), 1) << result.out;
+  }
+}
+
 TEST_F(Command, InspectTakesTheFolderAndTheTag) {
   const auto by_folder = report_of({"inspect", in_});
   const auto by_tag = report_of({"inspect", tag_, "--layout"});

@@ -17,7 +17,8 @@ int run(const LaunchRequest& options) {
   wanted.command = options.command->remaining();
   const auto failure = tools::launch(wanted);
   if (!failure) return 0;
-  say_error("launch", failure->text() + "; the other ranks were stopped", {});
+  say_error("launch", ErrorCode::PeerFailed, failure->text() + "; the other ranks were stopped",
+            {});
   return failure->status();
 }
 

@@ -153,7 +153,8 @@ int Processes::launch() const {
     return *failure->first_rank_exit;
   }
   if (failure->signal != 0) {
-    say_error(command.front(), failure->text() + "; the other processes were stopped", {});
+    say_error(command.front(), ErrorCode::PeerFailed,
+              failure->text() + "; the other processes were stopped", {});
   }
   return failure->status();
 }

@@ -1,6 +1,5 @@
 #include "views/terminal.hpp"
 
-#include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 namespace unishard::cli {
 namespace {
@@ -35,10 +35,19 @@ void say(std::string_view line) {
   if (!write_to(stderr, printable(line) + "\n")) raise_errno("writing", "standard error", errno);
 }
 
-void say_error(std::string_view verb, std::string_view message, std::string_view hint) {
-  std::string text = fmt::format("unishard{}{}: error: {}\n", verb.empty() ? "" : " ",
-                                 printable(verb), printable(message));
-  if (!hint.empty()) text += fmt::format("  hint: {}\n", printable(hint));
+void say_error(std::string_view verb, ErrorCode code, std::string_view message,
+               std::string_view hint) {
+  std::string text;
+  const char* wanted = std::getenv("UNISHARD_ERRORS");
+  if (wanted != nullptr && std::string_view(wanted) == "json") {
+    const Json error = {
+        {"verb", verb}, {"code", to_string(code)}, {"message", message}, {"hint", hint}};
+    text = Json{{"error", error}}.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+  } else {
+    text = fmt::format("unishard{}{}: error: {}\n", verb.empty() ? "" : " ", printable(verb),
+                       printable(message));
+    if (!hint.empty()) text += fmt::format("  hint: {}\n", printable(hint));
+  }
   if (!write_to(stderr, text)) write_to(stdout, text);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Output of the tools, and properties of the terminal. All output passes through these functions,
 // so that no byte of a file reaches the terminal unescaped (unishard/format/text.hpp).
+#include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
 #include <string>
@@ -18,8 +19,10 @@ void print_json(const Json& json);
 /// Throws: Io when writing fails.
 void say(std::string_view line);
 /// Writes "unishard VERB: error: MESSAGE" and the hint to standard error, or to standard output
-/// when that fails.
-void say_error(std::string_view verb, std::string_view message, std::string_view hint);
+/// when that fails. When the environment has UNISHARD_ERRORS=json, writes one line of JSON instead,
+/// for programs that start this one: {"error":{"verb":...,"code":...,"message":...,"hint":...}}.
+void say_error(std::string_view verb, ErrorCode code, std::string_view message,
+               std::string_view hint);
 
 /// Returns the columns of the terminal on standard output; 100 when it is no terminal.
 std::size_t terminal_width();

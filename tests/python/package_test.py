@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Tests the Python package against golden checkpoints, against other formats made of them, and against damage.
+
+    UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python package_test.py
+"""
+import concurrent.futures
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+import unishard
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+SETS = ("v1", "v1-zstd", "v1-shared")
+
+
+def crc64(data):
+    """CRC-64/XZ, bit by bit: independent of the library's."""
+    crc = 0xFFFFFFFFFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0xC96C5795D7870F42 if crc & 1 else 0)
+    return f"{crc ^ 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def random_index(shape):
+    index = []
+    for size in shape:
+        if size and random.random() < 0.3:
+            index.append(random.randrange(-size, size))
+        else:
+            begin, end = (random.choice([None, *range(-size - 1, size + 2)]) for _ in range(2))
+            index.append(slice(begin, end, random.choice([None, 1, 2, 3, -1, -2])))
+    begin, end = sorted(random.randint(0, len(shape)) for _ in range(2))
+    index[begin:end] = [...]
+    return tuple(index[:-1] if index[-1] is ... and random.random() < 0.5 else index)
+
+
+class Reading(unittest.TestCase):
+    def test_every_tensor_has_the_recorded_checksum(self):
+        for name in SETS:
+            with unishard.open(GOLDEN / name) as checkpoint:
+                self.assertGreater(len(checkpoint.tensors), 20)
+                for tensor in checkpoint.tensors.values():
+                    values = tensor.bits()
+                    self.assertEqual(values.shape, tensor.shape)
+                    self.assertEqual(values.nbytes, tensor.nbytes)
+                    if values.nbytes <= 8192:  # this crc is slow
+                        self.assertEqual(crc64(values.tobytes()), tensor.crc64, tensor)
+
+    def test_indices_mean_what_they_mean_in_numpy(self):
+        random.seed(7)
+        checkpoint = unishard.open(GOLDEN / "v1-zstd")
+        tensors = [one for one in checkpoint.tensors.values() if one.size]
+        whole = {tensor: tensor.bits() for tensor in tensors}
+        for _ in range(3000):
+            tensor = random.choice(tensors)
+            index = random_index(tensor.shape)
+            values, expected = tensor.bits(index), whole[tensor][index]
+            self.assertEqual(values.shape, expected.shape, (tensor, index))
+            self.assertEqual(values.tobytes(), expected.tobytes(), (tensor, index))
+            self.assertTrue(values.flags.c_contiguous)
+
+    def test_wrong_indices(self):
+        tensor = unishard.open(GOLDEN / "v1")["wte.weight"]
+        rows, columns = tensor.shape
+        for index in (rows, -rows - 1, (0, columns), (0, 0, 0), (..., ...)):
+            with self.assertRaises(IndexError, msg=str(index)):
+                tensor[index]
+        for index in ("a", 1.5, True, [1, 2], None, np.array([1])[:0]):
+            with self.assertRaises(TypeError, msg=str(index)):
+                tensor[index]
+        self.assertEqual(tensor[10:5].shape, (0, columns))
+
+    def test_names_states_and_aliases(self):
+        checkpoint = unishard.open(GOLDEN / "v1")
+        self.assertEqual((checkpoint.format, checkpoint.tag, checkpoint.step, checkpoint.world_size, checkpoint.stage),
+                         ("native", "global_step7", 7, 2, 2))
+        self.assertEqual(checkpoint.identity, "155daf7beb4d0a3f")
+        self.assertEqual(checkpoint["wte.weight"].state, "fp32")
+        self.assertEqual(checkpoint["lm_head.weight"], checkpoint["wte.weight"])
+        self.assertEqual(checkpoint["lm_head.weight", "exp_avg"], checkpoint["wte.weight", "exp_avg"])
+        self.assertIn("lm_head.weight", checkpoint)
+        self.assertIn(("wte.weight", "exp_avg"), checkpoint)
+        self.assertNotIn(("wte.weight", "momentum"), checkpoint)
+        self.assertIn("exp_avg_sq", checkpoint.states("wte.weight"))
+        with self.assertRaisesRegex(KeyError, "do you mean wte.weight"):
+            checkpoint["wte.weigh"]
+        with self.assertRaisesRegex(KeyError, "its states are fp32"):
+            checkpoint["wte.weight", "momentum"]
+
+    def test_16_bit_weights(self):
+        tensor = unishard.open(GOLDEN / "v1")["wte.weight", "weights"]
+        self.assertEqual((tensor.dtype, tensor.derived, tensor.bits().dtype), ("bfloat16", True, np.dtype(np.uint16)))
+        try:
+            import ml_dtypes
+            self.assertEqual(tensor.numpy().dtype, np.dtype(ml_dtypes.bfloat16))
+        except ImportError:
+            with self.assertRaisesRegex(TypeError, "wte.weight .weights. has the dtype bfloat16"):
+                tensor.numpy()
+
+    def test_torch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        for tensor in unishard.open(GOLDEN / "v1").tensors.values():
+            values = tensor.torch()
+            self.assertEqual(str(values.dtype), "torch." + tensor.dtype)
+            self.assertEqual(tuple(values.shape), tensor.shape)
+            self.assertEqual(bytes(values.contiguous().view(-1).view(torch.uint8).tolist()), tensor.bits().tobytes())
+        self.assertEqual(tensor.torch(slice(None, None, -1)).shape, tensor.shape)
+
+    def test_many_threads_read_and_one_closes(self):
+        checkpoint = unishard.open(GOLDEN / "v1-zstd")
+        tensors = list(checkpoint.tensors.values())
+        expected = [tensor.bits().tobytes() for tensor in tensors]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for _ in range(5):
+                self.assertEqual(list(pool.map(lambda tensor: tensor.bits().tobytes(), tensors)), expected)
+            reads = [pool.submit(tensors[i % len(tensors)].bits) for i in range(2000)]
+            checkpoint.close()
+            for i, read in enumerate(reads):
+                try:
+                    self.assertEqual(read.result().tobytes(), expected[i % len(tensors)])
+                except ValueError as error:
+                    self.assertIn("closed", str(error))
+        with self.assertRaisesRegex(ValueError, "is closed"):
+            tensors[0].bits()
+        checkpoint.close()
+
+
+class Errors(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="unishard-python-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def test_nothing_there(self):
+        with self.assertRaises(unishard.Error) as caught:
+            unishard.open(self.folder / "nothing")
+        self.assertEqual(caught.exception.code, "not found")
+        with self.assertRaises(unishard.Error) as caught:
+            unishard.open(GOLDEN / "v1", tag="global_step9")
+        self.assertIn("global_step7", str(caught.exception))
+        for path in ("", "a\0b"):
+            with self.assertRaises((unishard.Error, ValueError)):
+                unishard.open(path)
+
+    def test_a_damaged_byte_names_the_tensor(self):
+        shutil.copytree(GOLDEN / "v1", self.folder / "run")
+        shard = self.folder / "run" / "global_step7" / "shard-00000-of-00002.h5"
+        wanted = unishard.open(GOLDEN / "v1")["wte.weight"].bits(slice(0, 4)).tobytes()
+        content = bytearray(shard.read_bytes())
+        content[content.index(wanted) + 5] ^= 1
+        shard.write_bytes(content)
+        with unishard.open(self.folder / "run") as checkpoint, self.assertRaises(unishard.Error) as caught:
+            checkpoint["wte.weight"].numpy()
+        error = caught.exception
+        self.assertEqual((error.code, error.tensor), ("corrupt", ("wte.weight", "fp32")))
+        self.assertIn(str(shard), error.message)
+        again = pickle.loads(pickle.dumps(error))
+        self.assertEqual((again.code, again.message, again.hint, again.tensor), (error.code, error.message, error.hint, error.tensor))
+        self.assertFalse(unishard.verify(self.folder / "run", deep=True)["ok"])
+
+
+class Verbs(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="unishard-python-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def test_every_format_reads_alike(self):
+        with unishard.open(GOLDEN / "v1") as checkpoint:
+            masters = {name: checkpoint[name].bits().tobytes() for name in checkpoint.names() if "fp32" in checkpoint.states(name)}
+        for to in ("native", "deepspeed", "deepspeed-universal", "dcp", "torch", "hdf5"):
+            made = self.folder / (to + {"torch": ".pt", "hdf5": ".h5"}.get(to, ""))
+            unishard.convert(GOLDEN / "v1", made, to=to)
+            with unishard.open(made) as checkpoint:
+                self.assertEqual(checkpoint.format, to)
+                for name, content in masters.items():
+                    self.assertEqual(checkpoint[name].bits().tobytes(), content, (to, name))
+        made = self.folder / "model.safetensors"
+        unishard.zero_to_fp32(GOLDEN / "v1", made)
+        with unishard.open(made) as checkpoint:
+            self.assertEqual({name: checkpoint[name].bits().tobytes() for name in masters}, masters)
+
+    def test_reshard_diff_inspect_prune(self):
+        run = self.folder / "run"
+        report = unishard.reshard(GOLDEN / "v1", run, world_size=5, stage=3, compress="zstd")
+        self.assertIsInstance(report, dict)
+        described = unishard.inspect(run)
+        self.assertEqual((described["world_size"], described["stage"], described["identity"]), (5, 3, "155daf7beb4d0a3f"))
+        unishard.diff(GOLDEN / "v1", run)
+        self.assertEqual(unishard.diff(GOLDEN / "v1", run, states=["fp32", "exp_avg"])["equal"], True)
+        self.assertEqual(unishard.diff(GOLDEN / "v1", GOLDEN / "v1-shared")["equal"], False)
+        self.assertEqual(unishard.prune(run, keep_last=1)["removed"], [])
+
+    def test_failures_have_codes(self):
+        taken = self.folder / "taken.safetensors"
+        taken.write_text("somebody's")
+        for code, call in (("not found", lambda: unishard.verify(self.folder / "nothing")),
+                           ("invalid argument", lambda: unishard.verify(GOLDEN / "v1", dep=True)),
+                           ("already exists", lambda: unishard.zero_to_fp32(GOLDEN / "v1", taken, memory_limit="64MiB")),
+                           ("invalid argument", lambda: unishard.convert(GOLDEN / "v1", self.folder / "x", to="nothing"))):
+            with self.assertRaises(unishard.Error) as caught:
+                call()
+            self.assertEqual(caught.exception.code, code, caught.exception)
+            self.assertIn(caught.exception.status, (2, 3))
+
+    def test_an_interrupt_ends_the_program_and_leaves_nothing(self):
+        header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 29], "data_offsets": [0, 1 << 31]}}).encode()
+        with open(self.folder / "large.safetensors", "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(8 + len(header) + (1 << 31))  # a sparse file of 2 GiB
+        (self.folder / "out").mkdir()
+        script = ("import sys, unishard; print('begin', flush=True); "
+                  "unishard.convert(sys.argv[1], sys.argv[2], to='native', compress='zstd', threads=1)")
+        child = subprocess.Popen([sys.executable, "-c", script, str(self.folder / "large.safetensors"), str(self.folder / "out" / "run")],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child.stdout.readline()
+        deadline = time.monotonic() + 30
+        while not any((self.folder / "out").iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        said = child.communicate(timeout=60)[1]
+        self.assertIn("KeyboardInterrupt", said)
+        self.assertEqual([str(path) for path in (self.folder / "out").rglob("*")], [])
+
+    def test_the_program_takes_the_place_of_python(self):
+        done = subprocess.run([sys.executable, "-m", "unishard", "verify", str(GOLDEN / "v1")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(os.access(unishard.program(), os.X_OK))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,302 @@
+"""Open checkpoints and their tensors."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+
+import numpy as np
+
+from ._native import Handle
+
+if TYPE_CHECKING:
+    import torch
+
+# The states that hold the values of a parameter or buffer, in the order in which a bare name is looked up.
+_WEIGHT_STATES = ("fp32", "weights", "buffer")
+# dtypes that numpy itself does not have: the unsigned integer with the same bits.
+_BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8, "float8_e4m3fnuz": np.uint8,
+         "float8_e5m2fnuz": np.uint8, "float8_e8m0fnu": np.uint8}
+
+Key = tuple[str, str]
+
+
+class Stats(NamedTuple):
+    """Statistics of all elements of a tensor, as they were recorded when it was saved."""
+
+    count: int
+    nan: int
+    inf: int
+    min: float  # of the finite elements
+    max: float
+    norm: float  # L2 norm of the finite elements
+
+
+class Tensor:
+    """A tensor of a checkpoint. Only the elements that an index asks for are read, and only when they are asked for.
+
+    name, state: for example ("h.0.attn.weight", "exp_avg").
+    dtype: name in torch, for example "bfloat16". shape: tuple of int. nbytes: bytes of all elements.
+    group: number of the parameter group, or None. frozen: True for a parameter that is not trained.
+    derived: True for 16-bit weights that are rounded from the fp32 state when they are read.
+    crc64: CRC-64/XZ of all bytes, 16 hexadecimal digits, or None where the format records none.
+    Thread safety: all members are thread-safe; reading releases the interpreter's lock.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, number: int, described: Mapping[str, Any]) -> None:
+        self._checkpoint = checkpoint
+        self._number = number
+        self.name: str = described["name"]
+        self.state: str = described["state"]
+        self.dtype: str = described["dtype"]
+        self.shape: tuple[int, ...] = tuple(described["shape"])
+        self.nbytes: int = described["bytes"]
+        self.group: Optional[int] = described["group"] if described["group"] >= 0 else None
+        self.frozen: bool = described["frozen"]
+        self.derived: bool = described["derived"]
+        self.crc64: Optional[str] = described["crc64"]
+        stats = described["stats"]
+        self.stats: Optional[Stats] = stats and Stats(stats["count"], stats["nan"], stats["inf"], stats["min"], stats["max"],
+                                                      math.sqrt(stats["sum_squares"]))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name} [{self.state}] {self.dtype} {self.shape}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
+        return self.numpy(index)
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("the elements are in a file: reading them makes a copy")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype)
+
+    def numpy(self, index: Any = ...) -> np.ndarray[Any, Any]:
+        """Reads the elements at `index` (integers, slices and `...`) into a new array.
+
+        Raises TypeError for bfloat16 and 8-bit floats unless the package ml_dtypes is installed; IndexError for a wrong index; Error.
+        """
+        values = self.bits(index)
+        return values.view(_extended_dtype(self)) if self.dtype in _BITS else values
+
+    def torch(self, index: Any = ...) -> torch.Tensor:
+        """Reads the elements at `index` into a new torch tensor of this tensor's dtype, on the CPU."""
+        import torch
+
+        values = self.bits(index)
+        if values.dtype == np.uint16:  # older torch has no uint16
+            values = values.view(np.int16)
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return torch.from_numpy(values).view(dtype)
+
+    def bits(self, index: Any = ...) -> np.ndarray[Any, Any]:
+        """Reads as numpy() does; bfloat16 gives uint16, and 8-bit floats give uint8, with the same bits."""
+        begin, shape, rest = _contiguous(index, self.shape)
+        values = np.empty(math.prod(shape), dtype=np.dtype(_BITS.get(self.dtype, self.dtype)))
+        self._checkpoint._read(self, begin, values)
+        if not shape:
+            return values.reshape(())
+        read = values.reshape(shape)[rest]
+        # A view of a part would keep all that was read alive.
+        return read if read.size == values.size and read.flags.c_contiguous else read.copy()
+
+
+class _Tensors(Mapping[Key, Tensor]):
+    """All tensors by (name, state), in the order of the checkpoint."""
+
+    def __init__(self, tensors: Mapping[Key, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, key: Key) -> Tensor:
+        return self._tensors[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors>"
+
+
+class Checkpoint:
+    """A checkpoint of any format, open for reading. unishard.open() makes it; it is a context manager.
+
+    path: what was opened. tag: its tag, or None. format: for example "native", "deepspeed" or "dcp".
+    step, world_size, stage: of the run that saved it. identity: 16 hexadecimal digits that are equal for equal states of any world
+    size and format, or None where the format records no digests.
+    tensors: mapping from (name, state) to Tensor. aliases: second names of parameters (tied weights) and what they mean.
+    groups, scheduler, loss_scaler, data_position, rng, client_state, config, producer: what the trainer stored, or None.
+    notes: sentences on what the files hold beside that.
+    Thread safety: all members are thread-safe. After a fork, open the checkpoint again in the child.
+    """
+
+    def __init__(self, path: str, tag: Optional[str], threads: int) -> None:
+        self._handle: Optional[Handle] = Handle(path, tag)
+        self._threads = threads
+        described = self._handle.describe()
+        self.path: str = described["path"]
+        self.tag: Optional[str] = described["tag"]
+        self.format: str = described["format"]
+        self.step: int = described["step"]
+        self.world_size: int = described["world_size"]
+        self.stage: int = described["stage"]
+        self.identity: Optional[str] = described["identity"]
+        self.notes: list[str] = described["notes"]
+        self.aliases: dict[str, str] = dict(described["aliases"])
+        self.tensors: Mapping[Key, Tensor] = _Tensors(
+            {(row["name"], row["state"]): Tensor(self, number, row) for number, row in enumerate(described["tensors"])})
+        self.groups: Any = described["groups"]
+        self.scheduler: Any = described["scheduler"]
+        self.loss_scaler: Any = described["loss_scaler"]
+        self.data_position: Any = described["data_position"]
+        self.rng: Any = described["rng"]
+        self.client_state: Any = described["client_state"]
+        self.config: Any = described["config"]
+        self.producer: Any = described["producer"]
+        self._states: dict[str, list[str]] = {}
+        for name, state in self.tensors:
+            self._states.setdefault(name, []).append(state)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.path} ({self.format}, {len(self._states)} names, {len(self.tensors)} tensors)>"
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends reading. Reads that run on other threads finish; later ones raise ValueError. May be called again."""
+        self._handle = None
+
+    def names(self) -> list[str]:
+        """Returns the names of all parameters and buffers, without aliases."""
+        return list(self._states)
+
+    def states(self, name: str) -> list[str]:
+        """Returns the states of a parameter, for example ["fp32", "exp_avg", "exp_avg_sq"]."""
+        return list(self._states[self._resolved(name)])
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            return self.aliases.get(key, key) in self._states
+        return isinstance(key, tuple) and len(key) == 2 and (self.aliases.get(key[0], key[0]), key[1]) in self.tensors
+
+    def __getitem__(self, key: Union[str, Key]) -> Tensor:
+        """Returns the tensor of a name and state. A name alone means its values: fp32 masters where there are, else weights.
+
+        Raises KeyError, with the nearest name.
+        """
+        name, state = (key, None) if isinstance(key, str) else key
+        states = self._states[self._resolved(name)]
+        if state is None:
+            state = next((one for one in _WEIGHT_STATES if one in states), states[0])
+        if state not in states:
+            raise KeyError(f"{name} has no state {state}; its states are {', '.join(states)}")
+        return self.tensors[self.aliases.get(name, name), state]
+
+    def _resolved(self, name: str) -> str:
+        target = self.aliases.get(name, name)
+        if target not in self._states:
+            near = difflib.get_close_matches(name, self._states, 1)
+            raise KeyError(f"there is no tensor {name}" + (f"; do you mean {near[0]}?" if near else ""))
+        return target
+
+    def _read(self, tensor: Tensor, begin: int, values: np.ndarray[Any, Any]) -> None:
+        handle = self._handle
+        if handle is None:
+            raise ValueError(f"the checkpoint {self.path} is closed")
+        handle.read(tensor._number, begin, begin + values.size, values.ctypes.data, values.nbytes, self._threads,
+                    (tensor.name, tensor.state))
+
+
+def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:
+    """Opens a checkpoint of any format that UniShard reads: UniShard, DeepSpeed, DCP/FSDP, torch.save, safetensors, HDF5.
+
+    path: a file or folder, or ORG/NAME in the local cache of the Hugging Face hub.
+    tag: chooses one of several checkpoints in a folder; default: what `latest` names.
+    threads: most threads that one read uses; default: one per processor, at most 8.
+    Reads tables and no payload. Every later read compares the checksums that the format stores.
+    Raises Error, for example with the code "not found" or "corrupt".
+    """
+    if threads is None:
+        threads = min(8, os.cpu_count() or 1)
+    if threads < 1:
+        raise ValueError("threads must be at least 1")
+    return Checkpoint(os.fspath(path), tag, threads)
+
+
+def _extended_dtype(tensor: Tensor) -> Any:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(f"{tensor.name} [{tensor.state}] has the dtype {tensor.dtype}, which numpy does not have: install ml_dtypes, "
+                        "or call .torch() or .bits()") from None
+    return np.dtype(getattr(ml_dtypes, tensor.dtype))
+
+
+def _contiguous(index: Any, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...], tuple[Any, ...]]:
+    """Returns the first element and the shape of the smallest run of elements that contains `index`, and the index within it.
+
+    The run fixes the axes that have integers in front, and spans the first axis behind them that has a slice.
+    """
+    items = _expanded(index, shape)
+    begin, stride = 0, math.prod(shape)
+    for axis, item in enumerate(items):
+        stride = stride // shape[axis] if shape[axis] else 0
+        if isinstance(item, slice):
+            chosen = range(*item.indices(shape[axis]))
+            first, last = (min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1])) if chosen else (0, -1)
+            within = slice(None, None, item.step) if chosen else slice(0, 0)
+            return begin + first * stride, (last - first + 1, *shape[axis + 1:]), (within, *items[axis + 1:])
+        begin += item * stride
+    return begin, (), ()
+
+
+def _expanded(index: Any, shape: tuple[int, ...]) -> list[Any]:
+    """Returns one integer, not negative, or one slice for each axis."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    dots = [place for place, item in enumerate(given) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index has at most one ...")
+    place = dots[0] if dots else len(given)
+    missing = len(shape) - (len(given) - len(dots))
+    if missing < 0:
+        raise IndexError(f"{len(given) - len(dots)} indices for {len(shape)} dimensions")
+    given[place:place + len(dots)] = [slice(None)] * missing
+    items: list[Any] = []
+    for axis, item in enumerate(given):
+        if isinstance(item, slice):
+            items.append(item)
+            continue
+        try:
+            number = operator.index(item)
+        except TypeError:
+            raise TypeError(f"an index is made of integers, slices and ..., not {type(item).__name__}") from None
+        if isinstance(item, (bool, np.bool_)):
+            raise TypeError("an index is made of integers, slices and ..., not bool")
+        if not -shape[axis] <= number < shape[axis]:
+            raise IndexError(f"index {number} of axis {axis}, which has {shape[axis]} elements")
+        items.append(number % shape[axis])
+    return items

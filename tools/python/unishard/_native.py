@@ -1,0 +1,88 @@
+"""The functions of unishard_c.h, called through ctypes. ctypes releases the interpreter's lock during each call."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+from ._errors import Error
+
+_VERSION = 1
+
+
+def folder() -> Path:
+    """Returns the folder of the library: the package's own, or that of a build tree in UNISHARD_LIBRARY_DIR."""
+    return Path(os.environ.get("UNISHARD_LIBRARY_DIR") or Path(__file__).resolve().parent)
+
+
+def _load() -> ctypes.CDLL:
+    path = folder() / "libunishard_c.so"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"unishard: {error}; install the package from a wheel, or set UNISHARD_LIBRARY_DIR to the folder bin of a "
+                          "build tree") from error
+    library.unishard_c_version.restype = ctypes.c_int
+    if library.unishard_c_version() != _VERSION:
+        raise ImportError(f"unishard: {path} belongs to another version of the package; install the package again")
+    text, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+    for name, arguments in {
+        "unishard_open": [ctypes.c_char_p, ctypes.c_char_p, pointer],
+        "unishard_describe": [ctypes.c_void_p, pointer],
+        "unishard_read": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64,
+                          ctypes.c_uint],
+    }.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, text
+    for name in ("unishard_free", "unishard_close"):
+        getattr(library, name).argtypes, getattr(library, name).restype = [ctypes.c_void_p], None
+    return library
+
+
+_library = _load()
+
+
+def _take(address: Optional[int]) -> bytes:
+    """Returns a copy of a text of the library, and frees it."""
+    try:
+        return ctypes.string_at(address)
+    finally:
+        _library.unishard_free(address)
+
+
+def _check(address: Optional[int], tensor: Optional[tuple[str, str]] = None) -> None:
+    if address:
+        error = json.loads(_take(address))
+        raise Error(error["code"], error["message"], error["hint"], tensor=tensor)
+
+
+def _encoded(text: str, what: str) -> bytes:
+    if "\0" in text:
+        raise ValueError(f"{what} has a null character")
+    return os.fsencode(text)
+
+
+class Handle:
+    """An open checkpoint of the library. It is closed when the last reference goes, so that a read on another thread ends first."""
+
+    def __init__(self, path: str, tag: Optional[str]) -> None:
+        self._pointer = ctypes.c_void_p()
+        _check(_library.unishard_open(_encoded(path, "the path"), None if tag is None else _encoded(tag, "the tag"),
+                                      ctypes.byref(self._pointer)))
+
+    def __del__(self) -> None:
+        if getattr(self, "_pointer", None):
+            _library.unishard_close(self._pointer)
+
+    def describe(self) -> dict[str, Any]:
+        text = ctypes.c_void_p()
+        _check(_library.unishard_describe(self._pointer, ctypes.byref(text)))
+        described: dict[str, Any] = json.loads(_take(text.value))
+        return described
+
+    def read(self, tensor: int, begin: int, end: int, address: int, size: int, threads: int, label: tuple[str, str]) -> None:
+        """Reads elements [begin, end) into `size` bytes of memory at `address`, which the caller keeps alive."""
+        _check(_library.unishard_read(self._pointer, tensor, begin, end, address, size, threads), label)

@@ -1,0 +1,162 @@
+#include "unishard_c.h"
+
+#include "unishard/format/bounded_executor.hpp"
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+
+#include "workflows/hub_cache.hpp"
+#include "workflows/native_folder.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <vector>
+
+struct unishard_checkpoint {
+  std::string path;
+  unishard::tools::TaggedSource opened;
+};
+
+namespace unishard {
+namespace {
+
+/// Reads of more bytes than this are shared by several threads.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Returns a copy that free() frees; a null pointer when memory is exhausted.
+char* copy_of(const std::string& text) { return ::strdup(text.c_str()); }
+
+char* error_text(std::string_view code, std::string_view message, std::string_view hint) {
+  constexpr const char* kNoMemory =
+      R"({"code":"memory limit","message":"out of memory","hint":""})";
+  try {
+    char* text = copy_of(text_of({{"code", code}, {"message", message}, {"hint", hint}}));
+    if (text != nullptr) return text;
+  } catch (const std::exception&) {  // the text below is the answer
+  }
+  return ::strdup(kNoMemory);
+}
+
+/// Calls `work` and returns its exception as the text that the header promises, or a null pointer.
+template <class Work>
+char* guarded(const Work& work) {
+  try {
+    work();
+    return nullptr;
+  } catch (const Error& error) {
+    return error_text(to_string(error.code()), error.what(), error.hint());
+  } catch (const std::bad_alloc&) {
+    return error_text(to_string(ErrorCode::MemoryLimit), "out of memory", "");
+  } catch (const std::exception& error) {
+    return error_text(to_string(ErrorCode::Internal), error.what(), "please report this");
+  }
+}
+
+Json stats_json(const std::optional<Stats>& stats) {
+  if (!stats || stats->count == 0) return nullptr;
+  return {{"count", stats->count}, {"nan", stats->nan_count}, {"inf", stats->inf_count},
+          {"min", stats->min},     {"max", stats->max},       {"sum_squares", stats->sum_squares}};
+}
+
+Json tensor_json(const TensorInfo& tensor) {
+  return {{"name", tensor.fqn},
+          {"state", tensor.state},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"bytes", tensor.bytes()},
+          {"group", tensor.group},
+          {"frozen", tensor.frozen},
+          {"derived", tensor.derived},
+          {"crc64", tensor.crc64 ? Json(hex64(*tensor.crc64)) : Json(nullptr)},
+          {"stats", stats_json(tensor.stats)}};
+}
+
+Json describe(const unishard_checkpoint& checkpoint) {
+  const converters::Source& source = *checkpoint.opened.source;
+  const Catalog& catalog = source.catalog();
+  const std::string& tag = checkpoint.opened.tag;
+  const std::optional<std::string> digest = identity(catalog);
+  Json json = {{"format", source.format()},
+               {"path", checkpoint.path},
+               {"tag", tag.empty() ? Json(nullptr) : Json(tag)},
+               {"step", catalog.step},
+               {"world_size", catalog.world_size},
+               {"stage", catalog.stage},
+               {"identity", digest ? Json(*digest) : Json(nullptr)},
+               {"notes", source.notes_and_remarks()}};
+  Json tensors = Json::array(), aliases = Json::array();
+  for (const TensorInfo& tensor : catalog.tensors) tensors.push_back(tensor_json(tensor));
+  for (const Alias& alias : catalog.aliases) aliases.push_back({alias.fqn, alias.target});
+  json["tensors"] = std::move(tensors);
+  json["aliases"] = std::move(aliases);
+  for (const auto& [name, member] : Catalog::sections()) json[name] = catalog.*member;
+  return json;
+}
+
+/// Reads `range` in pieces on `threads` threads. `out` has exactly its size.
+void read(const converters::Source& source, std::uint32_t tensor, ElementRange range,
+          std::span<std::byte> out, unsigned threads) {
+  const Catalog& catalog = source.catalog();
+  const std::uint64_t size = size_of(catalog.tensors[tensor].dtype);
+  const std::vector<Fragment> pieces =
+      cut_fragments(catalog, std::vector<Fragment>{{tensor, range}}, kPieceBytes,
+                    [&](std::uint32_t index, std::uint64_t element) {
+                      return source.read_boundary(index, element);
+                    });
+  const TransferOptions options = {.threads = std::clamp(threads, 1u, 64u), .buffer_bytes = 1};
+  run_bounded(pieces.size(), options, [&](std::size_t index, std::span<std::byte>) {
+    const ElementRange part = pieces[index].range;
+    source.read(tensor, part, out.subspan((part.begin - range.begin) * size, part.size() * size));
+    return part.size() * size;
+  });
+}
+
+}  // namespace
+}  // namespace unishard
+
+using namespace unishard;
+
+int unishard_c_version() { return UNISHARD_C_VERSION; }
+
+void unishard_free(char* text) { ::free(text); }
+
+char* unishard_open(const char* path, const char* tag, unishard_checkpoint** out) {
+  return guarded([&] {
+    if (path == nullptr || *path == '\0')
+      raise(ErrorCode::InvalidArgument, "the path of the checkpoint is an empty text");
+    std::optional<std::string> chosen;
+    if (tag != nullptr) chosen = tag;
+    std::string found = tools::find_in_hub_cache(posix_storage(), path);
+    auto opened = tools::open_tagged(posix_storage(), found, chosen);
+    *out = new unishard_checkpoint{std::move(found), std::move(opened)};
+  });
+}
+
+void unishard_close(unishard_checkpoint* checkpoint) { delete checkpoint; }
+
+char* unishard_describe(const unishard_checkpoint* checkpoint, char** out) {
+  return guarded([&] {
+    *out = copy_of(text_of(describe(*checkpoint)));
+    if (*out == nullptr) throw std::bad_alloc();
+  });
+}
+
+char* unishard_read(const unishard_checkpoint* checkpoint, uint64_t tensor, uint64_t begin,
+                    uint64_t end, void* buffer, uint64_t bytes, unsigned threads) {
+  return guarded([&] {
+    const converters::Source& source = *checkpoint->opened.source;
+    const auto& tensors = source.catalog().tensors;
+    if (tensor >= tensors.size() || begin > end || end > tensors[tensor].elements() ||
+        bytes != (end - begin) * size_of(tensors[tensor].dtype))
+      raise(ErrorCode::InvalidArgument,
+            "the tensor has no such elements, or the buffer another size");
+    if (begin == end) return;
+    read(source, static_cast<std::uint32_t>(tensor), {begin, end},
+         {static_cast<std::byte*>(buffer), bytes}, threads);
+  });
+}
