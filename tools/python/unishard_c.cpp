@@ -2,14 +2,12 @@
 
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/crc64.hpp"
-#include "unishard/format/error.hpp"
 
+#include "python/c_texts.hpp"
 #include "workflows/hub_cache.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 #include <optional>
 #include <vector>
 
@@ -23,39 +21,6 @@ namespace {
 
 /// Reads of more bytes than this are shared by several threads.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-/// Returns a copy that free() frees; a null pointer when memory is exhausted.
-char* copy_of(const std::string& text) { return ::strdup(text.c_str()); }
-
-char* error_text(std::string_view code, std::string_view message, std::string_view hint) {
-  constexpr const char* kNoMemory =
-      R"({"code":"memory limit","message":"out of memory","hint":""})";
-  try {
-    char* text = copy_of(text_of({{"code", code}, {"message", message}, {"hint", hint}}));
-    if (text != nullptr) return text;
-  } catch (const std::exception&) {  // the text below is the answer
-  }
-  return ::strdup(kNoMemory);
-}
-
-/// Calls `work` and returns its exception as the text that the header promises, or a null pointer.
-template <class Work>
-char* guarded(const Work& work) {
-  try {
-    work();
-    return nullptr;
-  } catch (const Error& error) {
-    return error_text(to_string(error.code()), error.what(), error.hint());
-  } catch (const std::bad_alloc&) {
-    return error_text(to_string(ErrorCode::MemoryLimit), "out of memory", "");
-  } catch (const std::exception& error) {
-    return error_text(to_string(ErrorCode::Internal), error.what(), "please report this");
-  }
-}
 
 Json stats_json(const std::optional<Stats>& stats) {
   if (!stats || stats->count == 0) return nullptr;
@@ -120,6 +85,8 @@ void read(const converters::Source& source, std::uint32_t tensor, ElementRange r
 }  // namespace unishard
 
 using namespace unishard;
+using c_interface::guarded;
+using c_interface::set_text;
 
 int unishard_c_version() { return UNISHARD_C_VERSION; }
 
@@ -140,10 +107,7 @@ char* unishard_open(const char* path, const char* tag, unishard_checkpoint** out
 void unishard_close(unishard_checkpoint* checkpoint) { delete checkpoint; }
 
 char* unishard_describe(const unishard_checkpoint* checkpoint, char** out) {
-  return guarded([&] {
-    *out = copy_of(text_of(describe(*checkpoint)));
-    if (*out == nullptr) throw std::bad_alloc();
-  });
+  return guarded([&] { set_text(out, describe(*checkpoint)); });
 }
 
 char* unishard_read(const unishard_checkpoint* checkpoint, uint64_t tensor, uint64_t begin,

@@ -1,8 +1,9 @@
 #ifndef UNISHARD_C_H
 #define UNISHARD_C_H
-/* The C interface of UniShard: opens a checkpoint of any format and reads elements of its tensors.
- * The Python package calls it through ctypes, so that one library serves every version of Python;
- * other languages may call it too.
+/* The C interface of UniShard: opens a checkpoint of any format, reads elements of its tensors, and
+ * saves the tensors of several processes as one UniShard checkpoint. The Python package calls it
+ * through ctypes, so that one library serves every version of Python; other languages may call it
+ * too.
  *
  * Errors: a function that can fail returns NULL, or the error as JSON text:
  *   {"code": "corrupt", "message": "...", "hint": "..."}
@@ -48,6 +49,52 @@ UNISHARD_C_API char* unishard_describe(const unishard_checkpoint* checkpoint, ch
 UNISHARD_C_API char* unishard_read(const unishard_checkpoint* checkpoint, uint64_t tensor,
                                    uint64_t begin, uint64_t end, void* buffer, uint64_t bytes,
                                    unsigned threads);
+
+/* Saving. The processes of a run have ranks from 0 on and exchange texts by their own means:
+ *   1. all agree on the catalog, a JSON object with the keys of unishard_describe(): "tensors"
+ * (each with "name", "state", "dtype", "shape", and if wanted "group", "frozen"), "aliases",
+ * "step", "world_size" (the number of shards), "stage", and the sections of SPEC.md;
+ *   2. rank 0 calls unishard_save_begin() and sends the place to all;
+ *   3. each rank writes its shard, an own part of the elements, and sends its entry to rank 0;
+ *   4. rank 0 calls unishard_save_publish(). Until then, no reader sees anything of the save.
+ * `options` is a JSON object; all ranks pass the same. Keys, all optional: "compression" ("none",
+ * "zstd", "auto", with a level as in "zstd:3"), "replace" (may a UniShard checkpoint of this tag be
+ * replaced; default true), "keep_last" (complete checkpoints to keep; default 0, all),
+ * "move_latest" (default true), "base" (folder of an older tag: chunks that it has as well are
+ * shared and not written). */
+typedef struct unishard_save unishard_save;
+typedef struct unishard_shard unishard_shard;
+
+/* Locks the name `folder`/`tag` against other writers and makes a staging folder beside it. Sets
+ * `*place` to a JSON object with "staging" and "save_id". */
+UNISHARD_C_API char* unishard_save_begin(const char* folder, const char* tag, const char* catalog,
+                                         const char* options, unishard_save** out, char** place);
+
+/* Checks all shards, commits the checkpoint and moves `latest`. `entries` is a JSON list with one
+ * entry for each rank, in rank order. Sets `*warnings` to a JSON list of sentences on what failed
+ * after the commit, for example the removal of an old checkpoint. */
+UNISHARD_C_API char* unishard_save_publish(unishard_save* save, const char* entries,
+                                           char** warnings);
+
+/* Ends a save. One that was not published is removed. NULL is allowed. */
+UNISHARD_C_API void unishard_save_free(unishard_save* save);
+
+/* Begins the shard of `rank`. `fragments` has `count` triples (tensor, begin, end), sorted: the
+ * elements [begin, end) of a tensor of the catalog. Over all ranks, each element occurs once. */
+UNISHARD_C_API char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank,
+                                          const uint64_t* fragments, uint64_t count,
+                                          const char* options, unishard_shard** out);
+
+/* Writes the elements [begin, end) of the tensor of fragment number `fragment`, which must contain
+ * them. Each element is written once. */
+UNISHARD_C_API char* unishard_shard_write(unishard_shard* shard, uint64_t fragment, uint64_t begin,
+                                          uint64_t end, const void* data, uint64_t bytes);
+
+/* Completes the shard and syncs its file. Sets `*entry` to the text that rank 0 needs. */
+UNISHARD_C_API char* unishard_shard_finish(unishard_shard* shard, char** entry);
+
+/* Ends a shard. One that was not finished is removed. NULL is allowed. */
+UNISHARD_C_API void unishard_shard_free(unishard_shard* shard);
 
 #ifdef __cplusplus
 }

@@ -107,11 +107,15 @@ class Tensor:
         dtype: torch.dtype = getattr(torch, self.dtype)
         return torch.from_numpy(values).view(dtype)
 
+    def _read_into(self, begin: int, elements: int, address: int) -> None:
+        """Reads elements [begin, begin + elements) into the memory at `address`, which the caller keeps alive."""
+        self._checkpoint._read(self, begin, elements, address)
+
     def bits(self, index: Any = ...) -> np.ndarray[Any, Any]:
         """Reads as numpy() does; bfloat16 gives uint16, and 8-bit floats give uint8, with the same bits."""
         begin, shape, rest = _contiguous(index, self.shape)
         values = np.empty(math.prod(shape), dtype=np.dtype(_BITS.get(self.dtype, self.dtype)))
-        self._checkpoint._read(self, begin, values)
+        self._read_into(begin, values.size, values.ctypes.data)
         if not shape:
             return values.reshape(())
         read = values.reshape(shape)[rest]
@@ -223,12 +227,12 @@ class Checkpoint:
             raise KeyError(f"there is no tensor {name}" + (f"; do you mean {near[0]}?" if near else ""))
         return target
 
-    def _read(self, tensor: Tensor, begin: int, values: np.ndarray[Any, Any]) -> None:
+    def _read(self, tensor: Tensor, begin: int, elements: int, address: int) -> None:
         handle = self._handle
         if handle is None:
             raise ValueError(f"the checkpoint {self.path} is closed")
-        handle.read(tensor._number, begin, begin + values.size, values.ctypes.data, values.nbytes, self._threads,
-                    (tensor.name, tensor.state))
+        size = elements * (tensor.nbytes // tensor.size) if tensor.size else 0
+        handle.read(tensor._number, begin, begin + elements, address, size, self._threads, (tensor.name, tensor.state))
 
 
 def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:

@@ -34,10 +34,16 @@ def _load() -> ctypes.CDLL:
         "unishard_describe": [ctypes.c_void_p, pointer],
         "unishard_read": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64,
                           ctypes.c_uint],
+        "unishard_save_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, pointer, pointer],
+        "unishard_save_publish": [ctypes.c_void_p, ctypes.c_char_p, pointer],
+        "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p,
+                                 pointer],
+        "unishard_shard_write": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64],
+        "unishard_shard_finish": [ctypes.c_void_p, pointer],
     }.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, text
-    for name in ("unishard_free", "unishard_close"):
+    for name in ("unishard_free", "unishard_close", "unishard_save_free", "unishard_shard_free"):
         getattr(library, name).argtypes, getattr(library, name).restype = [ctypes.c_void_p], None
     return library
 
@@ -86,3 +92,53 @@ class Handle:
     def read(self, tensor: int, begin: int, end: int, address: int, size: int, threads: int, label: tuple[str, str]) -> None:
         """Reads elements [begin, end) into `size` bytes of memory at `address`, which the caller keeps alive."""
         _check(_library.unishard_read(self._pointer, tensor, begin, end, address, size, threads), label)
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=False).encode()
+
+
+class Save:
+    """Rank 0's part of a save. close() removes what was not published. Not thread-safe."""
+
+    def __init__(self, folder: str, tag: str, catalog: dict[str, Any], options: dict[str, Any]) -> None:
+        self._pointer, place = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(_library.unishard_save_begin(_encoded(folder, "the folder"), _encoded(tag, "the tag"), _dumped(catalog), _dumped(options),
+                                            ctypes.byref(self._pointer), ctypes.byref(place)))
+        self.place: dict[str, str] = json.loads(_take(place.value))
+
+    def publish(self, entries: list[dict[str, Any]]) -> list[str]:
+        """Commits the checkpoint. Returns sentences on what failed afterwards."""
+        warnings = ctypes.c_void_p()
+        _check(_library.unishard_save_publish(self._pointer, _dumped(entries), ctypes.byref(warnings)))
+        sentences: list[str] = json.loads(_take(warnings.value))
+        return sentences
+
+    def close(self) -> None:
+        _library.unishard_save_free(self._pointer)
+        self._pointer = ctypes.c_void_p()
+
+
+class Shard:
+    """One rank's part of a save: `fragments` are sorted triples (tensor, begin, end). close() removes what was not finished."""
+
+    def __init__(self, place: dict[str, str], catalog: dict[str, Any], rank: int, fragments: list[tuple[int, int, int]],
+                 options: dict[str, Any]) -> None:
+        numbers = (ctypes.c_uint64 * (3 * len(fragments)))(*(number for fragment in fragments for number in fragment))
+        self._pointer = ctypes.c_void_p()
+        _check(_library.unishard_shard_begin(_dumped(place), _dumped(catalog), rank, numbers, len(fragments), _dumped(options),
+                                             ctypes.byref(self._pointer)))
+
+    def write(self, fragment: int, begin: int, end: int, address: int, size: int) -> None:
+        """Writes elements [begin, end) from `size` bytes of memory at `address`. Thread-safe."""
+        _check(_library.unishard_shard_write(self._pointer, fragment, begin, end, address, size))
+
+    def finish(self) -> dict[str, Any]:
+        entry = ctypes.c_void_p()
+        _check(_library.unishard_shard_finish(self._pointer, ctypes.byref(entry)))
+        described: dict[str, Any] = json.loads(_take(entry.value))
+        return described
+
+    def close(self) -> None:
+        _library.unishard_shard_free(self._pointer)
+        self._pointer = ctypes.c_void_p()

@@ -1,0 +1,428 @@
+"""Saves and loads the state of a PyTorch job as a UniShard checkpoint, whatever its parallelism.
+
+    import unishard.torch
+
+    unishard.torch.save("runs/gpt", model, optimizer, step=step, client_state={"epoch": 3})
+    loaded = unishard.torch.load("runs/gpt", model, optimizer)      # any world size and mesh; loaded.step, loaded.client_state
+
+Models: plain, DDP, FSDP2, HSDP and tensor-parallel modules, whose parameters are tensors or DTensors. Every rank of the default
+process group calls the function; without torch.distributed the job has one rank. Needs torch 2.5 or newer.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, TypeVar, Union
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _checkpoint, _native
+from ._errors import Error
+from ._shards import Box, own_share, run_elements, runs
+
+_SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: number}}, optimizer states that are one number
+_THREADS = 4
+_PIECE_BYTES = 32 << 20
+
+Value = TypeVar("Value")
+Key = tuple[str, str]
+Holders = dict[Key, dict[Box, list[int]]]
+
+
+class Loaded(NamedTuple):
+    """What load() returns beside the tensors that it fills."""
+
+    step: int
+    client_state: dict[str, Any]
+    tag: Optional[str]
+
+
+class _Item(NamedTuple):
+    """A tensor of the job: its row of the catalog, and the part that lies on this rank."""
+
+    row: dict[str, Any]
+    box: Box
+    local: torch.Tensor
+
+    @property
+    def key(self) -> Key:
+        return self.row["name"], self.row["state"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.row["shape"])
+
+
+class _State(NamedTuple):
+    """The state dicts of a job, and their tensors as items."""
+
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    items: list[_Item]
+    aliases: list[Key]  # second name, name
+
+
+def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, *,
+         step: int, tag: Optional[str] = None, client_state: Optional[dict[str, Any]] = None, keep_last: int = 0,
+         compress: str = "none", replace: bool = True) -> Path:
+    """Saves model and optimizer as the checkpoint `folder`/`tag` and moves `latest`. All ranks call it with the same arguments.
+
+    tag: default global_step<step>. client_state: what JSON can express. keep_last: complete checkpoints to keep, 0 for all.
+    compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
+    Readers see the older checkpoints only until the new one is complete, also after an error or a crash. Every rank writes its own
+    elements; ranks that hold the same elements share them out. A tensor that is split along another axis than its first takes 96
+    bytes of tables for each row of its part.
+    Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
+    """
+    path, tag = os.fspath(folder), tag or f"global_step{step}"
+    options = {"compression": compress, "replace": replace, "keep_last": keep_last}
+    state = _together("describing the state", lambda: _described(model, optimizer))
+    described = _gathered([(item.row, item.box) for item in state.items])
+
+    def catalog_of() -> tuple[dict[str, Any], Holders]:
+        rows, holders = _merged(described)
+        scalars = _scalars(state)
+        return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": _world_size(),
+                "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
+                "groups": [_group(group) for group in state.optimizer["param_groups"]] or None,
+                "client_state": {**(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
+                "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
+
+    catalog, holders = _together("comparing the states of the ranks", catalog_of)
+    transaction = _together("beginning the save", lambda: _native.Save(path, tag, catalog, options) if _rank() == 0 else None)
+    try:
+        place = _from_first(transaction.place if transaction else {})
+        entries = _gathered(_together("writing the shards", lambda: _write_shard(place, catalog, holders, state.items, options)))
+        _together("committing the checkpoint", lambda: transaction.publish(entries) if transaction else None)
+    finally:
+        if transaction:
+            transaction.close()
+    return Path(path) / tag
+
+
+def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, *,
+         tag: Optional[str] = None, strict: bool = True, cast: bool = False) -> Loaded:
+    """Fills model and optimizer from a checkpoint of any format that unishard.open() takes. All ranks call it.
+
+    Each rank reads the elements that it holds, whatever world size and mesh saved them. The optimizer must have the same parameters in
+    the same groups; their settings (lr, betas) become those of the checkpoint.
+    strict: a parameter that only the model or only the checkpoint has is an error. cast: convert weights of another dtype.
+    Raises Error on every rank; "mismatch" names the tensors that do not fit, before anything is changed.
+    """
+    name = os.fspath(path)
+    first = _together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if _rank() == 0 else None)
+    tag = _from_first(first.tag if first else None) or tag
+    checkpoint = _together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag))
+    state = _together("describing the state", lambda: _described(model, optimizer))
+
+    def fill() -> None:
+        pairs = _matched(checkpoint, state, strict, cast)
+        settings = _settings(checkpoint, state)
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            for done in [pool.submit(_read, tensor, item.box, item.local) for tensor, item in pairs]:
+                done.result()
+        for group, values in zip(state.optimizer["param_groups"], settings):
+            group.update(values)
+        _set_scalars(checkpoint, state)
+
+    _together("reading the checkpoint", fill)
+    if optimizer is None:
+        set_model_state_dict(model, state.model)
+    else:
+        set_state_dict(model, optimizer, model_state_dict=state.model, optim_state_dict=state.optimizer)
+    client_state = dict(checkpoint.client_state) if isinstance(checkpoint.client_state, dict) else {}
+    client_state.pop(_SCALARS, None)
+    checkpoint.close()
+    return Loaded(checkpoint.step, client_state, checkpoint.tag)
+
+
+# What the ranks do together.
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _gathered(value: Value) -> list[Value]:
+    """Returns every rank's value, in rank order."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * _world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _from_first(value: Value) -> Value:
+    """Returns rank 0's value."""
+    return _gathered(value)[0]
+
+
+def _together(what: str, work: Callable[[], Value]) -> Value:
+    """Runs `work`, which does not communicate, on every rank. When it fails on any, raises Error on all."""
+    failure: Optional[BaseException] = None
+    value: Any = None
+    try:
+        value = work()
+    except Exception as error:
+        failure = error
+    failures = _gathered(str(failure) if failure else None)
+    if failure:
+        raise failure
+    for rank, text in enumerate(failures):
+        if text is not None:
+            if isinstance(value, (_native.Save, _native.Shard)):
+                value.close()
+            raise Error("peer failed", f"{what}: rank {rank}: {text}")
+    return value  # type: ignore[no-any-return]
+
+
+# The state of a job as tensors with names.
+
+def _described(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> _State:
+    if optimizer is None:
+        values, states = get_model_state_dict(model), {"state": {}, "param_groups": []}
+    else:
+        values, states = get_state_dict(model, optimizer)
+    groups = {name: number for number, group in enumerate(states["param_groups"]) for name in group["params"]}
+    buffers = {_plain_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False)}
+    frozen = {_plain_name(model, name) for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
+    targets = _targets({name: value for name, value in values.items() if name not in buffers}, groups)
+    items = []
+    for name, value in values.items():
+        if targets.get(name, name) != name:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise Error("unsupported", f"{name} of the model's state is no tensor but {type(value).__name__}")
+        trained = name not in buffers and name not in frozen
+        role = "buffer" if name in buffers else "fp32" if trained and value.dtype == torch.float32 else "weights"
+        items.append(_item(name, role, value, group=groups.get(name, -1), frozen=name in frozen and name not in buffers))
+        for state, moment in states["state"].get(name, {}).items():
+            if not _is_scalar(state, moment, value):
+                items.append(_item(name, state, moment, group=groups.get(name, -1)))
+    return _State(values, states, items, [(name, target) for name, target in targets.items() if name != target])
+
+
+def _plain_name(model: torch.nn.Module, name: str) -> str:
+    """Returns the name without the parts that wrappers insert, as torch.distributed.checkpoint names parameters."""
+    if isinstance(model, DistributedDataParallel):
+        name = name.removeprefix("module.")
+    for part in ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
+        name = name.replace(part, "")
+    return name
+
+
+def _targets(values: dict[str, Any], groups: dict[str, int]) -> dict[str, str]:
+    """Returns for each name the one under which its memory is saved: of tied weights, the name that the optimizer knows, or the first."""
+    named: dict[Any, list[str]] = {}
+    for name, value in values.items():
+        local = _local(value) if isinstance(value, torch.Tensor) else None
+        known = local is not None and local.numel() > 0
+        place = (local.data_ptr(), tuple(value.shape), local.dtype, local.stride()) if known else name
+        named.setdefault(place, []).append(name)
+    return {name: next((one for one in names if one in groups), names[0]) for names in named.values() for name in names}
+
+
+def _is_scalar(state: str, value: Any, parameter: torch.Tensor) -> bool:
+    """Returns true for a state of the optimizer that is one number, and not a tensor like its parameter."""
+    return not isinstance(value, torch.Tensor) or value.ndim == 0 and (state == "step" or parameter.ndim > 0)
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    return (value.to_local() if isinstance(value, DTensor) else value).detach()
+
+
+def _item(name: str, state: str, value: torch.Tensor, *, group: int, frozen: bool = False) -> _Item:
+    local, shape = _local(value), tuple(value.shape)
+    offset, sizes = (0,) * len(shape), shape
+    if isinstance(value, DTensor):
+        if any(placement.is_partial() for placement in value.placements):
+            raise Error("unsupported", f"{name} [{state}] is a partial sum ({value.placements})")
+        sizes, offset = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+        if value.device_mesh.get_coordinate() is None:  # a rank outside of the tensor's mesh
+            sizes = (0,) * len(shape)
+        if tuple(local.shape) != tuple(sizes) and local.numel() > 0:
+            raise Error("internal", f"{name} [{state}]: the local part is {tuple(local.shape)}, not {tuple(sizes)}")
+    row = {"name": name, "state": state, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(shape), "group": group,
+           "frozen": frozen}
+    return _Item(row, Box(tuple(offset), tuple(sizes)), local)
+
+
+def _scalars(state_dicts: _State) -> dict[str, dict[str, Union[int, float]]]:
+    """Returns the states of the optimizer that are one number, by state and parameter."""
+    scalars: dict[str, dict[str, Union[int, float]]] = {}
+    for name, values in state_dicts.optimizer["state"].items():
+        for state, value in values.items():
+            if _is_scalar(state, value, state_dicts.model[name]):
+                number = _local(value).item() if isinstance(value, torch.Tensor) else value
+                scalars.setdefault(state, {})[name] = _plain(number, f"{name} [{state}]")
+    return scalars
+
+
+def _plain(value: Any, what: str) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_plain(one, what) for one in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise Error("unsupported", f"{what} of the optimizer is no number or text but {type(value).__name__}")
+
+
+def _group(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: _plain(value, f"param_groups.{key}") for key, value in group.items() if key != "params"}
+
+
+# Saving.
+
+def _merged(described: list[list[tuple[dict[str, Any], Box]]]) -> tuple[list[dict[str, Any]], Holders]:
+    """Returns the rows of all ranks' tensors, and for each tensor which ranks hold which box."""
+    rows: dict[Key, dict[str, Any]] = {}
+    holders: Holders = {}
+    for rank, items in enumerate(described):
+        for row, box in items:
+            key = row["name"], row["state"]
+            if rows.setdefault(key, row) != row:
+                raise Error("mismatch", f"rank {rank} has {row}, and another rank has {rows[key]}")
+            boxes = holders.setdefault(key, {})
+            if box.elements > 0:
+                boxes.setdefault(box, []).append(rank)
+    return list(rows.values()), holders
+
+
+def _write_shard(place: dict[str, str], catalog: dict[str, Any], holders: Holders, items: list[_Item],
+                 options: dict[str, Any]) -> dict[str, Any]:
+    numbers = {(row["name"], row["state"]): number for number, row in enumerate(catalog["tensors"])}
+    fragments: list[tuple[int, int, int]] = []
+    parts: list[tuple[torch.Tensor, list[tuple[int, int]]]] = []  # of an item: the fragment, and its first element within `local`
+    for item in sorted(items, key=lambda one: numbers[one.key]):
+        if item.box.elements == 0:
+            continue
+        number = numbers[item.key]
+        first, last = own_share(item.box, item.shape, holders[item.key][item.box], _rank(), number)
+        parts.append((item.local, []))
+        at = 0
+        for begin, end in runs(item.box, item.shape) if first < last else ():
+            low, high = max(first, at), min(last, at + end - begin)
+            if low < high:
+                parts[-1][1].append((len(fragments), low))
+                fragments.append((number, begin + low - at, begin + high - at))
+            at += end - begin
+    shard = _native.Shard(place, catalog, _rank(), fragments, options)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            for done in [pool.submit(_write, shard, fragments, local, places) for local, places in parts]:
+                done.result()
+        return shard.finish()
+    finally:
+        shard.close()
+
+
+def _write(shard: _native.Shard, fragments: list[tuple[int, int, int]], local: torch.Tensor, places: list[tuple[int, int]]) -> None:
+    flat = local.contiguous().view(-1)
+    size = flat.element_size()
+    most = max(1, _PIECE_BYTES // size)
+    for number, at in places:
+        _, begin, end = fragments[number]
+        for low in range(begin, end, most):
+            high = min(end, low + most)
+            values = flat[at + low - begin:at + high - begin].cpu()
+            shard.write(number, low, high, values.data_ptr(), (high - low) * size)
+
+
+# Loading.
+
+def _matched(checkpoint: _checkpoint.Checkpoint, state: _State, strict: bool, cast: bool) -> list[tuple[_checkpoint.Tensor, _Item]]:
+    """Returns the tensor of the checkpoint for each item. A parameter whose states it lacks altogether starts with zeros."""
+    pairs, problems = [], []
+    stored = {name for name in checkpoint.names() if set(checkpoint.states(name)) & set(_checkpoint._WEIGHT_STATES)}
+    known = set()
+    for item in state.items:
+        name, role = item.key
+        is_value = role in _checkpoint._WEIGHT_STATES
+        known.add(checkpoint.aliases.get(name, name))
+        has = checkpoint.states(name) if name in checkpoint else []
+        wanted = [one for one in _checkpoint._WEIGHT_STATES if one in has] if is_value else [role] if role in has else []
+        tensors = [checkpoint[name, one] for one in wanted]
+        exact = [one for one in tensors if one.dtype == item.row["dtype"]]
+        if not tensors:
+            if not is_value and not set(has) - set(_checkpoint._WEIGHT_STATES):
+                item.local.zero_()
+            elif strict or not is_value:
+                problems.append(f"{name} [{role}] is not in the checkpoint")
+            continue
+        tensor = (exact or tensors)[0]
+        if tensor.shape != item.shape:
+            problems.append(f"{name} [{role}] has the shape {item.shape}, and {tensor.shape} in the checkpoint")
+        elif not exact and not cast:
+            problems.append(f"{name} [{role}] is {item.row['dtype']}, and {tensor.dtype} in the checkpoint (cast=True converts)")
+        else:
+            pairs.append((tensor, item))
+    if strict:
+        problems += [f"{name} is only in the checkpoint" for name in sorted(stored - known)]
+    if problems:
+        more = f"\n  and {len(problems) - 10} more" if len(problems) > 10 else ""
+        raise Error("mismatch", f"{checkpoint.path} does not fit:\n  " + "\n  ".join(problems[:10]) + more)
+    return pairs
+
+
+def _read(tensor: _checkpoint.Tensor, box: Box, local: torch.Tensor) -> None:
+    """Reads a box of the tensor into `local`, in place; directly where the box is one range in this processor's memory."""
+    if box.elements == 0:
+        return
+    is_run = run_elements(box, tensor.shape) == box.elements
+    if is_run and local.device.type == "cpu" and local.is_contiguous() and str(local.dtype) == "torch." + tensor.dtype:
+        begin = next(iter(runs(box, tensor.shape)))[0]
+        tensor._read_into(begin, box.elements, local.data_ptr())
+    elif not tensor.shape:
+        local.copy_(tensor.torch())
+    else:
+        rows = max(1, _PIECE_BYTES * tensor.shape[0] // max(1, tensor.nbytes))
+        across = tuple(slice(low, low + size) for low, size in zip(box.offset[1:], box.sizes[1:]))
+        for low in range(0, box.sizes[0], rows):
+            high = min(box.sizes[0], low + rows)
+            local[low:high].copy_(tensor.torch((slice(box.offset[0] + low, box.offset[0] + high), *across)))
+
+
+def _settings(checkpoint: _checkpoint.Checkpoint, state: _State) -> list[dict[str, Any]]:
+    """Returns the checkpoint's settings for each group of the optimizer, in the types that the optimizer has now."""
+    settings = []
+    for number, group in enumerate(state.optimizer["param_groups"]):
+        theirs = {checkpoint[name].group for name in group["params"] if name in checkpoint}
+        if len(theirs) > 1:
+            raise Error("mismatch", f"the parameters of group {number} are in the groups {sorted(map(str, theirs))} of the checkpoint")
+        index = next(iter(theirs), None)
+        stored = checkpoint.groups[index] if index is not None and isinstance(checkpoint.groups, list) else {}
+        settings.append({key: _like(group[key], value) for key, value in stored.items() if key in group and key != "params"})
+    return settings
+
+
+def _like(present: Any, value: Any) -> Any:
+    if isinstance(present, torch.Tensor):
+        return torch.full_like(present, value)
+    return tuple(value) if isinstance(present, tuple) else value
+
+
+def _set_scalars(checkpoint: _checkpoint.Checkpoint, state_dicts: _State) -> None:
+    client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
+    recorded = client_state.get(_SCALARS, {})
+    for name, values in state_dicts.optimizer["state"].items():
+        has_states = name in checkpoint and set(checkpoint.states(name)) - set(_checkpoint._WEIGHT_STATES)
+        for state, value in values.items():
+            if not _is_scalar(state, value, state_dicts.model[name]):
+                continue
+            number = recorded.get(state, {}).get(name, checkpoint.step if state == "step" and has_states else 0)
+            if isinstance(value, torch.Tensor):
+                _local(value).fill_(number)
+            else:
+                values[state] = number

@@ -1,0 +1,184 @@
+#include "unishard/format/commit.hpp"
+#include "unishard/format/shard_base.hpp"
+#include "unishard/format/shard_writer.hpp"
+
+#include "python/c_texts.hpp"
+#include "unishard_c.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+namespace unishard {
+namespace {
+
+constexpr std::string_view kCatalog = "the catalog";
+
+TensorInfo tensor_from(const Json& row) {
+  TensorInfo tensor;
+  tensor.fqn = row.at("name").get<std::string>();
+  tensor.state = row.at("state").get<std::string>();
+  const std::string name = row.at("dtype").get<std::string>();
+  const std::optional<DType> dtype = dtype_from_name(name);
+  if (!dtype)
+    raise(ErrorCode::Unsupported,
+          fmt::format("tensor {}: {} is not a known element type", quote(tensor.fqn), quote(name)));
+  tensor.dtype = *dtype;
+  tensor.shape = row.at("shape").get<Shape>();
+  tensor.group = row.value("group", -1);
+  tensor.frozen = row.value("frozen", false);
+  return tensor;
+}
+
+/// Throws: InvalidArgument when the text is no catalog.
+Catalog catalog_from(const char* text) {
+  const Json json = parse_json(text, kCatalog);
+  Catalog catalog;
+  try {
+    for (const Json& row : json.at("tensors")) catalog.tensors.push_back(tensor_from(row));
+    for (const Json& row : json.value("aliases", Json::array()))
+      catalog.aliases.push_back({row.at(0).get<std::string>(), row.at(1).get<std::string>()});
+    catalog.step = json.at("step").get<std::int64_t>();
+    catalog.world_size = json.at("world_size").get<std::uint32_t>();
+    catalog.stage = json.value("stage", 0U);
+    for (const auto& [name, member] : Catalog::sections())
+      catalog.*member = json.value(name, Json());
+  } catch (const Json::exception& error) {
+    raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", kCatalog, error.what()));
+  }
+  validate(catalog, kCatalog);
+  return catalog;
+}
+
+struct SaveOptions {
+  Compression compression;
+  bool may_replace = true, move_latest = true;
+  std::uint32_t keep_last = 0;
+  std::string base;
+};
+
+SaveOptions options_from(const char* text) {
+  const Json json = parse_json(text, "the options of a save");
+  SaveOptions options;
+  try {
+    const std::string name = json.value("compression", "none");
+    const std::optional<Compression> compression = compression_from_name(name);
+    if (!compression)
+      raise(ErrorCode::InvalidArgument, fmt::format("{} is no compression", quote(name)),
+            "use none, zstd, auto, or a level as in zstd:3");
+    options.compression = *compression;
+    options.may_replace = json.value("replace", true);
+    options.move_latest = json.value("move_latest", true);
+    options.keep_last = json.value("keep_last", 0U);
+    options.base = json.value("base", "");
+  } catch (const Json::exception& error) {
+    raise(ErrorCode::InvalidArgument, fmt::format("the options of a save: {}", error.what()));
+  }
+  return options;
+}
+
+/// Returns null when there is no base, or one whose chunks cannot be shared.
+std::shared_ptr<const ShardBase> base_of(const SaveOptions& options, std::uint32_t rank,
+                                         std::uint32_t world_size, std::uint64_t chunk_bytes) {
+  if (options.base.empty()) return nullptr;
+  try {
+    return std::make_shared<ShardBase>(posix_storage(), options.base, rank, world_size,
+                                       chunk_bytes);
+  } catch (const Error&) {  // the whole shard is written then
+    return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace unishard
+
+struct unishard_save {
+  unishard::Catalog catalog;
+  unishard::Json warnings = unishard::Json::array();
+  std::optional<unishard::SaveTransaction> transaction;
+};
+
+struct unishard_shard {
+  unishard::Catalog catalog;
+  std::optional<unishard::ShardWriter> writer;
+};
+
+using namespace unishard;
+using c_interface::guarded;
+using c_interface::set_text;
+
+char* unishard_save_begin(const char* folder, const char* tag, const char* catalog,
+                          const char* options, unishard_save** out, char** place) {
+  return guarded([&] {
+    const SaveOptions wanted = options_from(options);
+    auto save = std::make_unique<unishard_save>();
+    save->catalog = catalog_from(catalog);
+    validate_sections(save->catalog, kCatalog);
+    const std::string save_id = new_save_id();
+    save->transaction.emplace(
+        posix_storage(), folder, tag, save_id,
+        CommitOptions{.chunk_bytes = chunk_bytes_for(save->catalog, wanted.compression),
+                      .move_latest = wanted.move_latest,
+                      .replace = wanted.may_replace,
+                      .keep_last = wanted.keep_last,
+                      .warn = [warnings = &save->warnings](const std::string& sentence) {
+                        warnings->push_back(sentence);
+                      }});
+    set_text(place, {{"staging", save->transaction->staging().string()}, {"save_id", save_id}});
+    *out = save.release();
+  });
+}
+
+char* unishard_save_publish(unishard_save* save, const char* entries, char** warnings) {
+  return guarded([&] {
+    std::vector<ShardEntry> shards;
+    for (const Json& entry : parse_json(entries, "the shards of a save"))
+      shards.push_back(shard_entry_from_json(entry, "the shards of a save"));
+    save->transaction->complete(save->catalog, std::move(shards));
+    save->transaction->publish();
+    set_text(warnings, save->warnings);
+  });
+}
+
+void unishard_save_free(unishard_save* save) { delete save; }
+
+char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank,
+                           const uint64_t* fragments, uint64_t count, const char* options,
+                           unishard_shard** out) {
+  return guarded([&] {
+    const SaveOptions wanted = options_from(options);
+    const Json where = parse_json(place, "the place of a save");
+    auto shard = std::make_unique<unishard_shard>();
+    shard->catalog = catalog_from(catalog);
+    const Catalog& tensors = shard->catalog;
+    std::vector<Fragment> own;
+    for (uint64_t i = 0; i < count; ++i) {
+      if (fragments[3 * i] >= tensors.tensors.size())
+        raise(ErrorCode::InvalidArgument, fmt::format("fragment {} is of no tensor", i));
+      own.push_back({static_cast<std::uint32_t>(fragments[3 * i]),
+                     {fragments[3 * i + 1], fragments[3 * i + 2]}});
+    }
+    const std::uint64_t chunk_bytes = chunk_bytes_for(tensors, wanted.compression);
+    const Path path =
+        Path(where.at("staging").get<std::string>()) / shard_file_name(rank, tensors.world_size);
+    shard->writer.emplace(posix_storage(), path, where.at("save_id").get<std::string>(), tensors,
+                          rank, std::move(own),
+                          ShardOptions{chunk_bytes, wanted.compression,
+                                       base_of(wanted, rank, tensors.world_size, chunk_bytes)});
+    *out = shard.release();
+  });
+}
+
+char* unishard_shard_write(unishard_shard* shard, uint64_t fragment, uint64_t begin, uint64_t end,
+                           const void* data, uint64_t bytes) {
+  return guarded([&] {
+    shard->writer->write(fragment, {begin, end}, {static_cast<const std::byte*>(data), bytes});
+  });
+}
+
+char* unishard_shard_finish(unishard_shard* shard, char** entry) {
+  return guarded([&] { set_text(entry, to_json(shard->writer->finish())); });
+}
+
+void unishard_shard_free(unishard_shard* shard) { delete shard; }
