@@ -4,6 +4,7 @@
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python package_test.py
 """
 import concurrent.futures
+import itertools
 import json
 import os
 import pickle
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import unishard
+from unishard._shards import Box, own_share, runs
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SETS = ("v1", "v1-zstd", "v1-shared")
@@ -140,6 +142,28 @@ class Reading(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "is closed"):
             tensors[0].bits()
         checkpoint.close()
+
+
+class Shards(unittest.TestCase):
+    def test_the_ranks_write_every_element_once(self):
+        random.seed(11)
+        for _ in range(300):
+            shape = tuple(random.choice([1, 2, 3, 5, 40, 300]) for _ in range(random.randint(0, 3)))
+            cuts = [sorted({0, size, *(random.randint(0, size) for _ in range(random.randint(0, 2)))}) for size in shape]
+            boxes = [Box(tuple(low for low, _ in sides), tuple(high - low for low, high in sides))
+                     for sides in itertools.product(*(list(zip(cut, cut[1:])) for cut in cuts))]
+            count, number = random.randint(1, 5), random.randint(0, 9)
+            written = np.zeros(shape, dtype=np.int64).reshape(-1)
+            numbers = np.arange(written.size).reshape(shape)
+            for box in boxes:
+                inside = numbers[tuple(slice(low, low + size) for low, size in zip(box.offset, box.sizes))].reshape(-1)
+                ranges = list(runs(box, shape))
+                self.assertEqual([one for low, high in ranges for one in range(low, high)], inside.tolist())
+                self.assertTrue(all(high < low for (_, high), (low, _) in zip(ranges, ranges[1:])), "neighbours are two ranges")
+                for rank in range(count):
+                    low, high = own_share(box, shape, list(range(count)), rank, number)
+                    written[inside[low:high]] += 1
+            self.assertTrue((written == 1).all(), (shape, boxes))
 
 
 class Errors(unittest.TestCase):

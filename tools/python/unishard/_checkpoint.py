@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import operator
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
@@ -25,7 +26,8 @@ _BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uin
 Key = tuple[str, str]
 
 
-class Stats(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Stats:
     """Statistics of all elements of a tensor, as they were recorded when it was saved."""
 
     count: int
@@ -120,7 +122,8 @@ class Tensor:
             return values.reshape(())
         read = values.reshape(shape)[rest]
         # A view of a part would keep all that was read alive.
-        return read if read.size == values.size and read.flags.c_contiguous else read.copy()
+        kept: np.ndarray[Any, Any] = read if read.size == values.size and read.flags.c_contiguous else read.copy()
+        return kept
 
 
 class _Tensors(Mapping[Key, Tensor]):
@@ -253,7 +256,7 @@ def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threa
 
 def _extended_dtype(tensor: Tensor) -> Any:
     try:
-        import ml_dtypes
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise TypeError(f"{tensor.name} [{tensor.state}] has the dtype {tensor.dtype}, which numpy does not have: install ml_dtypes, "
                         "or call .torch() or .bits()") from None

@@ -54,7 +54,7 @@ _library = _load()
 def _take(address: Optional[int]) -> bytes:
     """Returns a copy of a text of the library, and frees it."""
     try:
-        return ctypes.string_at(address)
+        return ctypes.string_at(address or 0)
     finally:
         _library.unishard_free(address)
 

@@ -12,6 +12,8 @@ process group calls the function; without torch.distributed the job has one rank
 from __future__ import annotations
 
 import concurrent.futures
+import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +95,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
         return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": _world_size(),
                 "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
                 "groups": [_group(group) for group in state.optimizer["param_groups"]] or None,
-                "client_state": {**(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
+                "client_state": {**_plain_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
                 "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
 
     catalog, holders = _together("comparing the states of the ranks", catalog_of)
@@ -169,29 +171,32 @@ def _from_first(value: Value) -> Value:
 
 
 def _together(what: str, work: Callable[[], Value]) -> Value:
-    """Runs `work`, which does not communicate, on every rank. When it fails on any, raises Error on all."""
-    failure: Optional[BaseException] = None
+    """Runs `work`, which does not communicate, on every rank. When it fails on any, raises on all, Error with the same code."""
+    failure: Optional[Exception] = None
     value: Any = None
     try:
         value = work()
     except Exception as error:
         failure = error
-    failures = _gathered(str(failure) if failure else None)
+    code = failure.code if isinstance(failure, Error) else "peer failed"
+    outcomes = _gathered((code, str(failure)) if failure else None)
     if failure:
         raise failure
-    for rank, text in enumerate(failures):
-        if text is not None:
-            if isinstance(value, (_native.Save, _native.Shard)):
+    for rank, outcome in enumerate(outcomes):
+        if outcome is not None:
+            if isinstance(value, _native.Save):
                 value.close()
-            raise Error("peer failed", f"{what}: rank {rank}: {text}")
+            raise Error(outcome[0], f"{what}: rank {rank}: {outcome[1]}")
     return value  # type: ignore[no-any-return]
 
 
 # The state of a job as tensors with names.
 
 def _described(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> _State:
+    values: dict[str, Any]
+    states: Any = {"state": {}, "param_groups": []}
     if optimizer is None:
-        values, states = get_model_state_dict(model), {"state": {}, "param_groups": []}
+        values = get_model_state_dict(model)
     else:
         values, states = get_state_dict(model, optimizer)
     groups = {name: number for number, group in enumerate(states["param_groups"]) for name in group["params"]}
@@ -226,9 +231,10 @@ def _targets(values: dict[str, Any], groups: dict[str, int]) -> dict[str, str]:
     """Returns for each name the one under which its memory is saved: of tied weights, the name that the optimizer knows, or the first."""
     named: dict[Any, list[str]] = {}
     for name, value in values.items():
-        local = _local(value) if isinstance(value, torch.Tensor) else None
-        known = local is not None and local.numel() > 0
-        place = (local.data_ptr(), tuple(value.shape), local.dtype, local.stride()) if known else name
+        place: Any = name
+        if isinstance(value, torch.Tensor) and _local(value).numel() > 0:
+            local = _local(value)
+            place = local.data_ptr(), tuple(value.shape), local.dtype, local.stride()
         named.setdefault(place, []).append(name)
     return {name: next((one for one in names if one in groups), names[0]) for names in named.values() for name in names}
 
@@ -274,9 +280,9 @@ def _plain(value: Any, what: str) -> Any:
         return value.item()
     if isinstance(value, (list, tuple)):
         return [_plain(one, what) for one in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and math.isfinite(value):
         return value
-    raise Error("unsupported", f"{what} of the optimizer is no number or text but {type(value).__name__}")
+    raise Error("unsupported", f"{what} of the optimizer is {value!r}, and not a finite number or text")
 
 
 def _group(group: dict[str, Any]) -> dict[str, Any]:
@@ -284,6 +290,14 @@ def _group(group: dict[str, Any]) -> dict[str, Any]:
 
 
 # Saving.
+
+def _plain_json(client_state: dict[str, Any]) -> dict[str, Any]:
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(client_state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise Error("invalid argument", f"client_state cannot be kept as JSON: {error}") from None
+    return kept
+
 
 def _merged(described: list[list[tuple[dict[str, Any], Box]]]) -> tuple[list[dict[str, Any]], Holders]:
     """Returns the rows of all ranks' tensors, and for each tensor which ranks hold which box."""
