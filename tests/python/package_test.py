@@ -267,5 +267,30 @@ class Verbs(unittest.TestCase):
         self.assertTrue(os.access(unishard.program(), os.X_OK))
 
 
+class Readme(unittest.TestCase):
+    def test_the_examples_run(self):
+        lines = (Path(unishard.__file__).resolve().parents[1] / "README.md").read_text().splitlines()
+        blocks = [[]]
+        for line in lines:
+            if line.startswith("    ") or not line and blocks[-1]:
+                blocks[-1].append(line[4:])
+            elif blocks[-1]:
+                blocks.append([])
+        examples = ["\n".join(block) for block in blocks if block and block[0].startswith("import")]
+        self.assertEqual(len(examples), 4)
+        for example in examples:
+            if "unishard.torch" in example:
+                try:
+                    import torch  # noqa: F401
+                except ImportError:
+                    continue
+                example = ("import torch; model = torch.nn.Linear(3, 4); optimizer = torch.optim.AdamW(model.parameters()); step = 0\n" +
+                           example)
+            with tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(GOLDEN / "v1", Path(folder) / "runs" / "gpt")
+                done = subprocess.run([sys.executable, "-c", example], cwd=folder, capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), example)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -34,6 +34,8 @@ ask() {  # ask TITLE SCRIPT ARGUMENTS...
 }
 ask "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
 ask "torch.load and dcp.load find their own keys and values again" torch_keeps.py
+printf '\n== The Python package with torch\n'
+UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/package_test.py || failed=1
 ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
 ask "transformers and train_gpt: the same logits" gpt2_logits.py
 # shellcheck disable=SC2086
