@@ -126,10 +126,10 @@ def rank_until_killed(folder, steps):
         first = unishard.torch.load(run, model, optimizer).step
     for step in range(first, steps):
         losses = train(model, optimizer, step, step + 1)
-        unishard.torch.save(run, model, optimizer, step=step + 1, keep_last=2)
-        if rank == 0:
+        if rank == 0:  # before the save: a kill behind it must not lose the line
             with open(folder / "losses", "a") as file:
                 file.write(f"{step} {losses[0]}\n")
+        unishard.torch.save(run, model, optimizer, step=step + 1, keep_last=2)
 
 
 def rank_that_fails(folder):

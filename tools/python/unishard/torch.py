@@ -15,26 +15,25 @@ import concurrent.futures
 import json
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, TypeVar, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _checkpoint, _native
+from . import _checkpoint
+from . import _ranks as ranks
 from ._errors import Error
+from ._saving import Part, save_together
 from ._shards import Box, own_share, run_elements, runs
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: number}}, optimizer states that are one number
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
 
-Value = TypeVar("Value")
 Key = tuple[str, str]
 Holders = dict[Key, dict[Box, list[int]]]
 
@@ -86,27 +85,20 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     """
     path, tag = os.fspath(folder), tag or f"global_step{step}"
     options = {"compression": compress, "replace": replace, "keep_last": keep_last}
-    state = _together("describing the state", lambda: _described(model, optimizer))
-    described = _gathered([(item.row, item.box) for item in state.items])
+    state = ranks.together("describing the state", lambda: _described(model, optimizer))
+    described = ranks.gathered([(item.row, item.box) for item in state.items])
 
     def catalog_of() -> tuple[dict[str, Any], Holders]:
         rows, holders = _merged(described)
         scalars = _scalars(state)
-        return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": _world_size(),
+        return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": ranks.world_size(),
                 "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
                 "groups": [_group(group) for group in state.optimizer["param_groups"]] or None,
                 "client_state": {**_plain_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
                 "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
 
-    catalog, holders = _together("comparing the states of the ranks", catalog_of)
-    transaction = _together("beginning the save", lambda: _native.Save(path, tag, catalog, options) if _rank() == 0 else None)
-    try:
-        place = _from_first(transaction.place if transaction else {})
-        entries = _gathered(_together("writing the shards", lambda: _write_shard(place, catalog, holders, state.items, options)))
-        _together("committing the checkpoint", lambda: transaction.publish(entries) if transaction else None)
-    finally:
-        if transaction:
-            transaction.close()
+    catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
+    save_together(path, tag, catalog, lambda: _own_parts(catalog, holders, state.items), options)
     return Path(path) / tag
 
 
@@ -120,10 +112,10 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     Raises Error on every rank; "mismatch" names the tensors that do not fit, before anything is changed.
     """
     name = os.fspath(path)
-    first = _together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if _rank() == 0 else None)
-    tag = _from_first(first.tag if first else None) or tag
-    checkpoint = _together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag))
-    state = _together("describing the state", lambda: _described(model, optimizer))
+    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if ranks.rank() == 0 else None)
+    tag = ranks.from_first(first.tag if first else None) or tag
+    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag))
+    state = ranks.together("describing the state", lambda: _described(model, optimizer))
 
     def fill() -> None:
         pairs = _matched(checkpoint, state, strict, cast)
@@ -135,7 +127,7 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
             group.update(values)
         _set_scalars(checkpoint, state)
 
-    _together("reading the checkpoint", fill)
+    ranks.together("reading the checkpoint", fill)
     if optimizer is None:
         set_model_state_dict(model, state.model)
     else:
@@ -144,50 +136,6 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     client_state.pop(_SCALARS, None)
     checkpoint.close()
     return Loaded(checkpoint.step, client_state, checkpoint.tag)
-
-
-# What the ranks do together.
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _gathered(value: Value) -> list[Value]:
-    """Returns every rank's value, in rank order."""
-    if not dist.is_initialized():
-        return [value]
-    values: list[Any] = [None] * _world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def _from_first(value: Value) -> Value:
-    """Returns rank 0's value."""
-    return _gathered(value)[0]
-
-
-def _together(what: str, work: Callable[[], Value]) -> Value:
-    """Runs `work`, which does not communicate, on every rank. When it fails on any, raises on all, Error with the same code."""
-    failure: Optional[Exception] = None
-    value: Any = None
-    try:
-        value = work()
-    except Exception as error:
-        failure = error
-    code = failure.code if isinstance(failure, Error) else "peer failed"
-    outcomes = _gathered((code, str(failure)) if failure else None)
-    if failure:
-        raise failure
-    for rank, outcome in enumerate(outcomes):
-        if outcome is not None:
-            if isinstance(value, _native.Save):
-                value.close()
-            raise Error(outcome[0], f"{what}: rank {rank}: {outcome[1]}")
-    return value  # type: ignore[no-any-return]
 
 
 # The state of a job as tensors with names.
@@ -314,44 +262,22 @@ def _merged(described: list[list[tuple[dict[str, Any], Box]]]) -> tuple[list[dic
     return list(rows.values()), holders
 
 
-def _write_shard(place: dict[str, str], catalog: dict[str, Any], holders: Holders, items: list[_Item],
-                 options: dict[str, Any]) -> dict[str, Any]:
+def _own_parts(catalog: dict[str, Any], holders: Holders, items: list[_Item]) -> list[Part]:
+    """Returns what this rank writes, sorted by tensor and first element."""
     numbers = {(row["name"], row["state"]): number for number, row in enumerate(catalog["tensors"])}
-    fragments: list[tuple[int, int, int]] = []
-    parts: list[tuple[torch.Tensor, list[tuple[int, int]]]] = []  # of an item: the fragment, and its first element within `local`
+    parts = []
     for item in sorted(items, key=lambda one: numbers[one.key]):
         if item.box.elements == 0:
             continue
         number = numbers[item.key]
-        first, last = own_share(item.box, item.shape, holders[item.key][item.box], _rank(), number)
-        parts.append((item.local, []))
+        first, last = own_share(item.box, item.shape, holders[item.key][item.box], ranks.rank(), number)
         at = 0
         for begin, end in runs(item.box, item.shape) if first < last else ():
             low, high = max(first, at), min(last, at + end - begin)
             if low < high:
-                parts[-1][1].append((len(fragments), low))
-                fragments.append((number, begin + low - at, begin + high - at))
+                parts.append(Part((number, begin + low - at, begin + high - at), item.local, low))
             at += end - begin
-    shard = _native.Shard(place, catalog, _rank(), fragments, options)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            for done in [pool.submit(_write, shard, fragments, local, places) for local, places in parts]:
-                done.result()
-        return shard.finish()
-    finally:
-        shard.close()
-
-
-def _write(shard: _native.Shard, fragments: list[tuple[int, int, int]], local: torch.Tensor, places: list[tuple[int, int]]) -> None:
-    flat = local.contiguous().view(-1)
-    size = flat.element_size()
-    most = max(1, _PIECE_BYTES // size)
-    for number, at in places:
-        _, begin, end = fragments[number]
-        for low in range(begin, end, most):
-            high = min(end, low + most)
-            values = flat[at + low - begin:at + high - begin].cpu()
-            shard.write(number, low, high, values.data_ptr(), (high - low) * size)
+    return parts
 
 
 # Loading.

@@ -1,0 +1,79 @@
+"""Writes tensors of a torch job as a UniShard checkpoint: each rank its own parts, rank 0 the commit."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from . import _native
+from . import _ranks as ranks
+
+_THREADS = 4
+_PIECE_BYTES = 32 << 20
+
+
+class Part(NamedTuple):
+    """What one rank writes as one fragment of a tensor."""
+
+    fragment: tuple[int, int, int]  # number of the tensor in the catalog, first element, end
+    local: torch.Tensor  # holds the elements in row-major order
+    at: int  # place of the first element within `local`
+
+
+def save_together(folder: str, tag: str, catalog: dict[str, Any], own_parts: Callable[[], list[Part]], options: dict[str, Any],
+                  group: ranks.Group = None) -> None:
+    """Writes and commits the checkpoint `folder`/`tag`. All ranks of the group call it with the same catalog and options.
+
+    own_parts: returns what this rank writes, sorted by tensor and first element. Over all ranks, each element occurs once.
+    options: those of unishard_save_begin() in unishard_c.h.
+    Raises Error on every rank; then readers see nothing of the save.
+    """
+    begin = lambda: _native.Save(folder, tag, catalog, options) if ranks.rank(group) == 0 else None  # noqa: E731
+    transaction = ranks.together("beginning the save", begin, group)
+    try:
+        place = ranks.from_first(transaction.place if transaction else {}, group)
+        write = lambda: write_shard(place, catalog, ranks.rank(group), own_parts(), options)  # noqa: E731
+        entries = ranks.gathered(ranks.together("writing the shards", write, group), group)
+        ranks.together("committing the checkpoint", lambda: transaction.publish(entries) if transaction else None, group)
+    finally:
+        if transaction:
+            transaction.close()
+
+
+def write_shard(place: dict[str, str], catalog: dict[str, Any], rank: int, parts: list[Part], options: dict[str, Any]) -> dict[str, Any]:
+    """Writes one rank's file. Returns its entry for Save.publish()."""
+    shard = _native.Shard(place, catalog, rank, [part.fragment for part in parts], options)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            for done in [pool.submit(_write, shard, group) for group in _by_tensor(parts)]:
+                done.result()
+        return shard.finish()
+    finally:
+        shard.close()
+
+
+def _by_tensor(parts: list[Part]) -> Iterable[list[tuple[int, Part]]]:
+    """Yields the parts of one tensor in memory, with their numbers, so that it is made contiguous once."""
+    group: list[tuple[int, Part]] = []
+    for number, part in enumerate(parts):
+        if group and group[-1][1].local is not part.local:
+            yield group
+            group = []
+        group.append((number, part))
+    if group:
+        yield group
+
+
+def _write(shard: _native.Shard, parts: list[tuple[int, Part]]) -> None:
+    flat = parts[0][1].local.contiguous().view(-1)
+    size = flat.element_size()
+    most = max(1, _PIECE_BYTES // size)
+    for number, part in parts:
+        _, begin, end = part.fragment
+        for low in range(begin, end, most):
+            high = min(end, low + most)
+            values = flat[part.at + low - begin:part.at + high - begin].cpu()
+            shard.write(number, low, high, values.data_ptr(), (high - low) * size)
