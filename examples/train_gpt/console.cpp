@@ -101,12 +101,13 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
   ++done_;
   const double seconds = std::max(Seconds(now - begin_).count(), 1e-9);
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
-  const bool stays =
-      (interval_ > 0 && stats.step % interval_ == 0) || (on_terminal_ && stats.step == steps_);
+  const bool stays = stats.skipped || (interval_ > 0 && stats.step % interval_ == 0) ||
+                     (on_terminal_ && stats.step == steps_);
   if (!stays && !on_terminal_) return rate;
   std::string line =
       fmt::format("step {:6}  loss {:.6f}  gradient norm {:.4f}  lr {:.3e}  {:.3f} s/step",
                   stats.step, stats.loss, stats.gradient_norm, stats.learning_rate, seconds);
+  if (stats.skipped) line += "  skipped: not finite";
   if (on_terminal_) {
     const double left = Seconds(now - first_).count() / static_cast<double>(done_) *
                         static_cast<double>(steps_ - stats.step);

@@ -85,7 +85,8 @@ void Saves::prepare() {
 }
 
 void Saves::start() {
-  if (options_.save_folder.empty()) return;
+  if (options_.save_folder.empty() || started_step_ == engine_.step()) return;
+  started_step_ = engine_.step();
   const SaveHandle next =
       engine_.save_checkpoint({.folder = options_.save_folder,
                                .tag = options_.tag_prefix + std::to_string(engine_.step()),

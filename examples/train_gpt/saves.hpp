@@ -38,6 +38,7 @@ class Saves {
   unishard::trainer::Engine& engine_;
   unishard::trainer::Communicator& communicator_;
   bool asynchronous_ = false;
+  std::int64_t started_step_ = -1;  ///< of the last save; a skipped step does not save it again
   unishard::trainer::ResumeDecision start_;
   std::optional<unishard::trainer::SaveHandle> last_;
 };

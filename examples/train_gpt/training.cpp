@@ -41,11 +41,12 @@ class LossLog {
   }
   void write(const StepStats& stats, double tokens_per_second) {
     if (!file_) return;
-    const Json line = {{"step", stats.step},
-                       {"loss", fmt::format("{:a}", stats.loss)},
-                       {"grad_norm", stats.gradient_norm},
-                       {"lr", stats.learning_rate},
-                       {"tokens_per_s", std::round(tokens_per_second)}};
+    Json line = {{"step", stats.step},
+                 {"loss", fmt::format("{:a}", stats.loss)},
+                 {"grad_norm", stats.gradient_norm},
+                 {"lr", stats.learning_rate},
+                 {"tokens_per_s", std::round(tokens_per_second)}};
+    if (stats.skipped) line["skipped"] = true;
     const std::string text = line.dump() + "\n";
     const bool is_written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
                             std::fflush(file_.get()) == 0;
@@ -99,7 +100,7 @@ class Training {
     std::optional<LossLog> log;
     agree(communicator_, "opening the file of losses",
           [&] { log.emplace(is_first() ? options_.losses : ""); });
-    if (engine_.step() < options_.steps) {
+    if (steps_taken() < options_.steps) {
       saves_.require_free_names(start_);
       saves_.prepare();
     }
@@ -108,14 +109,15 @@ class Training {
     const Interrupt interrupt;
     StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
     bool stopped = false;
-    while (engine_.step() < options_.steps && !stopped) {
+    while (steps_taken() < options_.steps && !stopped) {
       printer.begin();
       const StepStats stats = engine_.train_batch(loss);
       if (is_first()) log->write(stats, printer.end(stats));
       saves_.notice();
       stopped = interrupt.agreed(communicator_);
-      if (is_due(stats.step, options_.save_interval) || stopped || stats.step == options_.steps)
-        saves_.start();
+      const bool is_due =
+          !stats.skipped && options_.save_interval > 0 && stats.step % options_.save_interval == 0;
+      if (is_due || stopped || steps_taken() == options_.steps) saves_.start();
     }
     saves_.finish();
     if (stopped && is_first())
@@ -134,9 +136,8 @@ class Training {
                       samples));
   }
   bool is_first() const { return communicator_.rank() == 0; }
-  static bool is_due(std::int64_t step, std::int64_t interval) {
-    return interval > 0 && step % interval == 0;
-  }
+  /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.
+  std::int64_t steps_taken() const { return engine_.step() + engine_.skipped_steps(); }
 
   EngineOptions engine_options() {
     return {.on_save_step = [this](CommitStep step) { report(step); },

@@ -427,6 +427,23 @@ TEST_F(Retention, ACheckpointWithForeignFilesIsKeptAndFailsNoSave) {
   EXPECT_FALSE(fs::exists(root() / "global_step2"));
 }
 
+TEST_F(Retention, ADivergedCheckpointRemovesNoOlderOne) {
+  test::write_example(root(), at_step(1), storage);
+  test::CheckpointSpec diverged = at_step(2);
+  diverged.diverged = true;
+  std::vector<std::string> warnings;
+  CommitOptions options;
+  options.keep_last = 1;
+  options.warn = [&](const std::string& text) { warnings.push_back(text); };
+  test::write_example(root(), diverged, storage, options);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0],
+              HasSubstr("wte.weight [exp_avg] holds 2048 NaN and 0 infinite values: no older"));
+  EXPECT_TRUE(fs::exists(root() / "global_step1/manifest.json"));
+  test::write_example(root(), at_step(3), storage, options);
+  EXPECT_FALSE(fs::exists(root() / "global_step1"));
+}
+
 TEST_F(Retention, FilesThatNfsKeepsForReadersDelayARemovalAndNothingElse) {
   test::write_example(root(), at_step(1), storage);
   write_file(root() / "global_step1/.nfs000000000001", "open elsewhere");

@@ -145,7 +145,10 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
       const std::uint64_t seed = spec.seed_of(catalog.tensors[fragment.tensor].fqn);
       for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {
         const ElementRange part{at, std::min(at + kStep, fragment.range.end)};
-        writer.write(i, part, example_bytes(catalog, fragment.tensor, seed, part));
+        std::vector<std::byte> bytes = example_bytes(catalog, fragment.tensor, seed, part);
+        if (spec.diverged && catalog.tensors[fragment.tensor].label() == "wte.weight [exp_avg]")
+          std::ranges::fill(bytes, std::byte{0xff});
+        writer.write(i, part, bytes);
       }
     }
     if (options.on_step) options.on_step(CommitStep::SyncShard);

@@ -29,6 +29,7 @@ struct CheckpointSpec {
   Compression compression = {};
   std::optional<std::uint64_t> chunk_bytes = {};  ///< nullopt: as a trainer chooses
   Path base = {};            ///< folder of the tag to share chunks with; empty: none
+  bool diverged = false;     ///< all elements of wte.weight's exp_avg are NaN
   std::string changed = {};  ///< fqn of a parameter whose bytes are those of the next seed
 
   std::uint64_t seed_of(const std::string& fqn) const { return fqn == changed ? seed + 1 : seed; }

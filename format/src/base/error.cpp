@@ -54,10 +54,10 @@ void raise_errno(std::string_view action, std::string_view path, int error_numbe
 }
 
 std::string_view to_string(ErrorCode code) {
-  static constexpr std::array<std::string_view, 13> kNames = {
+  static constexpr std::array<std::string_view, 14> kNames = {
       "invalid argument", "not found",    "already exists", "corrupt",   "unsupported",
       "mismatch",         "input/output", "no space",       "cancelled", "peer failed",
-      "internal",         "busy",         "memory limit"};
+      "internal",         "busy",         "memory limit",   "not finite"};
   return kNames.at(static_cast<std::size_t>(code));
 }
 
@@ -68,6 +68,7 @@ int exit_status(ErrorCode code) {
       return 2;
     case ErrorCode::Corrupt:
     case ErrorCode::Unsupported:
+    case ErrorCode::NotFinite:
       return 4;
     case ErrorCode::Internal:
       return 5;
@@ -100,6 +101,7 @@ bool blames_files(ErrorCode code) {
     case ErrorCode::Internal:
     case ErrorCode::Busy:
     case ErrorCode::MemoryLimit:
+    case ErrorCode::NotFinite:
       return false;
   }
   return false;

@@ -106,6 +106,16 @@ void check_identity(const Manifest& manifest, const Path& staging, const std::st
         "of this machine if it is sound");
 }
 
+/// Returns a tensor of the trained state, that is, an fp32 state or one in a group, with NaN or
+/// infinity; null when there is none.
+const TensorInfo* find_not_finite(const Catalog& catalog) {
+  const auto found = std::ranges::find_if(catalog.tensors, [](const TensorInfo& tensor) {
+    const bool is_trained = tensor.state == state::kFp32 || tensor.group >= 0;
+    return is_trained && tensor.stats && tensor.stats->nan_count + tensor.stats->inf_count > 0;
+  });
+  return found == catalog.tensors.end() ? nullptr : &*found;
+}
+
 void write_manifest(Storage& storage, const Path& path, const std::string& text) {
   const auto file = storage.create(path);
   file->write_at(0, std::as_bytes(std::span(text)));
@@ -267,12 +277,23 @@ void SaveTransaction::publish() {
   retain();
 }
 
+/// Keeps older checkpoints when the new one holds a diverged run: they are then all that is left of
+/// the sound one.
 void SaveTransaction::retain() noexcept {
   const auto report_kept = [&](const std::string& name, const std::string& reason) {
     warn(fmt::format("{} is kept: {}", (folder_ / name).native(), reason));
   };
   try {
     detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
+    if (options_.keep_last > 0) {
+      if (const TensorInfo* tensor = find_not_finite(manifest_.catalog)) {
+        warn(fmt::format(
+            "{}: {} holds {} NaN and {} infinite values: no older checkpoint is removed",
+            (folder_ / tag_).native(), tensor->label(), tensor->stats->nan_count,
+            tensor->stats->inf_count));
+        return;
+      }
+    }
     for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last, tag_).kept)
       report_kept(kept.tag, kept.reason);
   } catch (const std::exception& error) {

@@ -29,6 +29,7 @@ Json describe_groups(const TrainingState& state) {
 
 Json describe_position(const TrainingState& state) {
   Json position = {{"global_sample_index", state.samples}, {"shuffle_seed", state.shuffle_seed}};
+  if (state.skipped_steps > 0) position["skipped_steps"] = state.skipped_steps;
   if (state.samples_per_epoch > 0) position["epoch"] = state.samples / state.samples_per_epoch;
   return position;
 }

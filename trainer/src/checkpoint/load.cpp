@@ -174,6 +174,8 @@ void note_other_numbers(const Json& saved, const Json& here, std::vector<std::st
 
 void read_counters(const Catalog& saved, TrainingState& state, std::vector<std::string>& notes) {
   state.step = saved.step;
+  state.skipped_steps = std::max<std::int64_t>(
+      0, number_at<std::int64_t>(saved.data_position, "skipped_steps").value_or(0));
   state.last_iteration =
       number_at<std::int64_t>(saved.scheduler, "last_batch_iteration").value_or(saved.step - 1);
   const auto trained = static_cast<std::uint64_t>(saved.step * state.batch.train);

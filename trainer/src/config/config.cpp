@@ -137,6 +137,10 @@ Config parse_config(const Json& json) {
   require(config.gradient_clipping >= 0, top, "gradient_clipping", "zero or more");
   config.steps_per_print = top.integer("steps_per_print").value_or(config.steps_per_print);
   config.canonical_order = top.boolean("canonical_order").value_or(config.canonical_order);
+  const std::string non_finite = top.text("non_finite").value_or("error");
+  require(non_finite == "error" || non_finite == "skip", top, "non_finite",
+          "\"error\" or \"skip\"");
+  config.non_finite = non_finite == "skip" ? NonFinite::Skip : NonFinite::Error;
   const std::int64_t seed = top.integer("seed").value_or(static_cast<std::int64_t>(config.seed));
   require(seed >= 0, top, "seed", "zero or more");
   config.seed = static_cast<std::uint64_t>(seed);

@@ -5,14 +5,26 @@
 #include "checkpoint/load.hpp"
 #include "checkpoint/saver.hpp"
 #include "engine/gradient_norm.hpp"
+#include "engine/non_finite.hpp"
 #include "state/training_state.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <cmath>
+#include <numeric>
+
 namespace unishard::trainer {
 
 using detail::FlatUnit;
+
+namespace {
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace
 
 struct Engine::Impl {
   Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& the_communicator,
@@ -23,7 +35,8 @@ struct Engine::Impl {
   std::vector<double> run_micro_batches(const LossFunction& loss, Mode mode, std::int64_t count);
   double run_micro_batch(const LossFunction& loss, Mode mode, const MicroBatch& batch,
                          double scale);
-  double ordered_mean(const std::vector<double>& mine, std::int64_t count);
+  std::vector<double> ordered_losses(const std::vector<double>& mine, std::int64_t count);
+  void leave_out(const std::vector<double>& losses);
   void apply(double gradient_norm);
   void apply_to(FlatUnit& unit, const detail::ParameterRecord& parameter, const Hyper& hyper,
                 float scale);
@@ -107,15 +120,29 @@ double Engine::Impl::run_micro_batch(const LossFunction& loss, Mode mode, const 
   return value.item<double>();
 }
 
-double Engine::Impl::ordered_mean(const std::vector<double>& mine, std::int64_t count) {
+/// Returns the losses of micro-batches 0 to count - 1 of all ranks, in this order.
+std::vector<double> Engine::Impl::ordered_losses(const std::vector<double>& mine,
+                                                 std::int64_t count) {
   const std::vector<double> all = gather_doubles(communicator, mine);
   const auto ranks = static_cast<std::int64_t>(communicator.size());
   const auto rounds = static_cast<std::int64_t>(mine.size());
-  double sum = 0;
-  for (std::int64_t id = 0; id < count; ++id) {
-    sum += all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)];
+  std::vector<double> losses;
+  for (std::int64_t id = 0; id < count; ++id)
+    losses.push_back(all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)]);
+  return losses;
+}
+
+/// Ends a step that is not finite without an update.
+void Engine::Impl::leave_out(const std::vector<double>& losses) {
+  const std::string where = detail::describe_non_finite(state.model, losses, communicator);
+  if (state.config.non_finite == NonFinite::Error) {
+    raise(ErrorCode::NotFinite,
+          "step " + std::to_string(state.step + 1) + " was not applied: " + where,
+          "go on from a checkpoint before the losses rose, with a lower learning rate, other data "
+          "or gradient clipping; \"non_finite\": \"skip\" in the configuration leaves such steps "
+          "out");
   }
-  return sum / static_cast<double>(count);
+  ++state.skipped_steps;
 }
 
 void Engine::Impl::apply(double gradient_norm) {
@@ -158,16 +185,23 @@ StepStats Engine::train_batch(const LossFunction& loss) {
   self.model->train();
   for (FlatUnit* unit : self.units) unit->begin_step();
   const std::int64_t count = self.state.batch.global_micro_batches;
-  const std::vector<double> losses = self.run_micro_batches(loss, Impl::Mode::Train, count);
+  const std::vector<double> mine = self.run_micro_batches(loss, Impl::Mode::Train, count);
   for (FlatUnit* unit : self.units) unit->finish_step();
+  const std::vector<double> losses = self.ordered_losses(mine, count);
   StepStats stats;
-  stats.loss = self.ordered_mean(losses, count);
+  stats.loss = mean(losses);
   stats.gradient_norm = detail::gradient_norm(self.units, self.communicator);
   stats.learning_rate = next_learning_rate();
-  self.apply(stats.gradient_norm);
-  self.publish();
-  stats.step = ++self.state.step;
-  ++self.state.last_iteration;
+  stats.skipped = !std::isfinite(stats.loss) || !std::isfinite(stats.gradient_norm);
+  if (stats.skipped) {
+    self.leave_out(losses);
+  } else {
+    self.apply(stats.gradient_norm);
+    self.publish();
+    ++self.state.step;
+    ++self.state.last_iteration;
+  }
+  stats.step = self.state.step;
   self.state.samples += static_cast<std::uint64_t>(self.state.batch.train);
   return stats;
 }
@@ -180,7 +214,7 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   const std::vector<double> losses =
       self.run_micro_batches(loss, Impl::Mode::Evaluate, micro_batches);
   self.model->train();
-  return self.ordered_mean(losses, micro_batches);
+  return mean(self.ordered_losses(losses, micro_batches));
 }
 
 void Engine::claim_save_folder(const Path& folder) { impl_->saver.claim(folder); }
@@ -199,6 +233,7 @@ LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::
 }
 
 std::int64_t Engine::step() const { return impl_->state.step; }
+std::int64_t Engine::skipped_steps() const { return impl_->state.skipped_steps; }
 std::uint64_t Engine::samples_seen() const { return impl_->state.samples; }
 std::uint64_t Engine::shuffle_seed() const { return impl_->state.shuffle_seed; }
 const BatchPlan& Engine::batch() const { return impl_->state.batch; }

@@ -23,6 +23,7 @@ struct TrainingState {
   std::unique_ptr<Optimizer> optimizer;
   std::array<ParameterGroup, 2> groups;  ///< with weight decay, without
   std::int64_t step = 0;                 ///< optimizer steps done
+  std::int64_t skipped_steps = 0;        ///< steps whose update was left out
   std::int64_t last_iteration = -1;      ///< of the scheduler; see learning_rate()
   std::uint64_t samples = 0;             ///< samples seen so far
   std::uint64_t seed = 0;

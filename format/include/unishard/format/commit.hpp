@@ -101,10 +101,10 @@ class SaveTransaction {
   const Manifest& complete(Catalog catalog, std::vector<ShardEntry> shards);
 
   /// Carries out steps 7 to 10: publishes the tag, atomically replacing an older checkpoint of the
-  /// tag, moves `latest` and applies `keep_last`. Failures of step 10 are reported to
-  /// CommitOptions::warn only.
-  /// Throws: AlreadyExists when something that must not be replaced has appeared under the name, or
-  /// Busy when another process took the lock over; nothing was published then.
+  /// tag, moves `latest` and applies `keep_last`, unless a trained state of the new checkpoint
+  /// holds NaN or infinity. Failures of step 10 are reported to CommitOptions::warn only. Throws:
+  /// AlreadyExists when something that must not be replaced has appeared under the name, or Busy
+  /// when another process took the lock over; nothing was published then.
   void publish();
 
  private:

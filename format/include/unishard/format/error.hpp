@@ -23,6 +23,7 @@ enum class ErrorCode : std::uint8_t {
   Internal,         ///< a bug in UniShard
   Busy,             ///< another process is writing this output: wait for it, or choose another name
   MemoryLimit,      ///< the input needs more memory than is allowed: allow more
+  NotFinite,        ///< a training step gave NaN or infinity: go on from an older checkpoint
 };
 
 class Error : public std::runtime_error {
@@ -50,8 +51,8 @@ class Error : public std::runtime_error {
 
 std::string_view to_string(ErrorCode code);
 
-/// Returns the exit status of the tools for `code`: 2 usage, 3 environment, 4 corrupt or
-/// unsupported, 5 internal.
+/// Returns the exit status of the tools for `code`: 2 usage, 3 environment, 4 corrupt,
+/// unsupported or not finite, 5 internal.
 int exit_status(ErrorCode code);
 
 /// Returns true when an error with this code tells of the content of the files that were read.

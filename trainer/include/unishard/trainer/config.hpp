@@ -16,6 +16,12 @@
 
 namespace unishard::trainer {
 
+/// What a step does whose loss or gradient is NaN or infinite.
+enum class NonFinite : std::uint8_t {
+  Error,  ///< throws; the training state is as before the step
+  Skip,   ///< leaves out the update, counts the step as skipped and goes on with the next samples
+};
+
 struct Config {
   BatchRequest batch;
   std::string optimizer = "AdamW";
@@ -28,9 +34,10 @@ struct Config {
   /// Extension: sum gradients in the order of global micro-batches at stages 0 and 1 too, so that
   /// every world size and stage gives the same bits. Stages 2 and 3 always do.
   bool canonical_order = false;
-  std::uint64_t seed = 1234;       ///< extension: seed of initial values and dropout
-  Json source = Json::object();    ///< the JSON it was read from
-  std::vector<std::string> notes;  ///< keys that were accepted and change nothing
+  NonFinite non_finite = NonFinite::Error;  ///< extension
+  std::uint64_t seed = 1234;                ///< extension: seed of initial values and dropout
+  Json source = Json::object();             ///< the JSON it was read from
+  std::vector<std::string> notes;           ///< keys that were accepted and change nothing
 
   bool folds_every_micro_batch() const { return stage >= 2 || canonical_order; }
 };

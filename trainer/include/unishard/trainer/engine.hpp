@@ -42,10 +42,11 @@ struct MicroBatch {
 using LossFunction = std::function<at::Tensor(const MicroBatch&)>;
 
 struct StepStats {
-  std::int64_t step = 0;  ///< steps done, including this one
+  std::int64_t step = 0;  ///< steps done, including this one unless it was skipped
   double loss = 0;        ///< mean loss before the update
   double gradient_norm = 0;
   double learning_rate = 0;
+  bool skipped = false;  ///< loss or gradient is not finite, and nothing was updated
 };
 
 /// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not
@@ -75,6 +76,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// One optimizer step over a global batch.
+  /// Throws: NotFinite on every rank, naming micro-batch, parameter and rank, when the loss or a
+  /// gradient is NaN or infinite and the configuration does not skip such steps. The training
+  /// state is as before the step, so the engine can be used and saved.
   StepStats train_batch(const LossFunction& loss);
   /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
@@ -108,6 +112,8 @@ class Engine {
 
   // Local queries; not collective.
   std::int64_t step() const;
+  /// Returns how many steps the run has skipped; see NonFinite::Skip.
+  std::int64_t skipped_steps() const;
   std::uint64_t samples_seen() const;
   /// Returns the seed in the options, or in the checkpoint that was loaded last.
   std::uint64_t shuffle_seed() const;
