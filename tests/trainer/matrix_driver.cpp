@@ -16,6 +16,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -79,9 +80,12 @@ Outcome run(const Job& job, Communicator& communicator) {
   if (!job.from.empty()) engine.load_checkpoint(job.from);
   Outcome outcome;
   while (engine.step() < job.until) {
-    outcome.losses.push_back(
-        engine.train_batch([&](const MicroBatch& batch) { return model->loss(windows(batch)); })
-            .loss);
+    outcome.losses.push_back(engine
+                                 .train_batch([&](const MicroBatch& batch) {
+                                   // Draws of the user's own code are equal everywhere too.
+                                   return model->loss(windows(batch)) * (1 + 0.1 * at::rand({}));
+                                 })
+                                 .loss);
   }
   outcome.identity = engine.save_checkpoint({.folder = job.save_to, .tag = "t"}).wait().identity;
   return outcome;

@@ -17,20 +17,6 @@ using testing::HasSubstr;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-using Parameters = std::map<std::string, at::Tensor>;
-
-Parameters parameters_of(Engine& engine, SmallModel& model) {
-  const GatheredScope gathered(engine);
-  Parameters values;
-  for (const auto& each : model->named_parameters())
-    values[each.key()] = each.value().detach().clone();
-  return values;
-}
-
-void expect_equal(const Parameters& a, const Parameters& b) {
-  for (const auto& [name, value] : a) EXPECT_TRUE(at::equal(value, b.at(name))) << name;
-}
-
 /// The gradient of one parameter of one micro-batch is NaN, and its loss is a number.
 LossFunction with_bad_gradient(SmallModel& model, std::int64_t bad_micro_batch) {
   return [&model, bad_micro_batch](const MicroBatch& batch) {

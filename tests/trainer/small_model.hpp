@@ -7,9 +7,13 @@
 
 #include "thread_group.hpp"
 
+#include <gtest/gtest.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include <map>
+#include <string>
 
 namespace unishard::test {
 
@@ -97,6 +101,22 @@ inline void with_engine(
 
 inline trainer::StepStats step(trainer::Engine& engine, SmallModel& model) {
   return engine.train_batch([&](const trainer::MicroBatch& batch) { return model->loss(batch); });
+}
+
+using Parameters = std::map<std::string, at::Tensor>;
+
+/// Returns copies of all parameters. Collective.
+inline Parameters parameters_of(trainer::Engine& engine, SmallModel& model) {
+  const trainer::GatheredScope gathered(engine);
+  Parameters values;
+  for (const auto& each : model->named_parameters())
+    values[each.key()] = each.value().detach().clone();
+  return values;
+}
+
+inline void expect_equal(const Parameters& a, const Parameters& b) {
+  ASSERT_FALSE(a.empty());
+  for (const auto& [name, value] : a) EXPECT_TRUE(at::equal(value, b.at(name))) << name;
 }
 
 }  // namespace unishard::test

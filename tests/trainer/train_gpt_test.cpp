@@ -9,6 +9,7 @@
 #include "temp_dir.hpp"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -201,10 +202,85 @@ TEST_F(TrainGpt, ASilentRankIsFoundByTheTimeout) {
   const auto stopped = std::chrono::steady_clock::now();
   const auto survivor = ranks[0].wait();
   EXPECT_LT(std::chrono::steady_clock::now() - stopped, 20s);
-  EXPECT_NE(survivor.err.find("train_gpt: rank 0: error: "), std::string::npos) << survivor.err;
+  EXPECT_THAT(survivor.err, testing::HasSubstr("train_gpt: rank 0: error: "));
+  EXPECT_THAT(survivor.err, testing::HasSubstr("rank 1 did not answer"));
+  EXPECT_THAT(survivor.err, testing::ContainsRegex("(unit h.0|root unit|step [0-9]+|signals): "));
   EXPECT_EQ(survivor.status, 3);
   ranks[1].signal(SIGKILL);
   ranks[1].wait();
+}
+
+TEST_F(TrainGpt, ASecondSignalEndsARunThatHangs) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "3"}), 2);
+  while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running())
+    std::this_thread::sleep_for(20ms);
+  ranks[1].signal(SIGSTOP);
+  std::this_thread::sleep_for(100ms);
+  ranks[0].signal(SIGINT);
+  std::this_thread::sleep_for(500ms);  // a launcher that sends the terminal's signal on
+  ranks[0].signal(SIGINT);
+  std::this_thread::sleep_for(500ms);
+  EXPECT_TRUE(ranks[0].running());
+  std::this_thread::sleep_for(3s);
+  ranks[0].signal(SIGINT);
+  EXPECT_EQ(ranks[0].wait().status, 128 + SIGINT);
+  ranks[1].signal(SIGKILL);
+  ranks[1].wait();
+}
+
+TEST_F(TrainGpt, ARunThatDivergesEndsAndKeepsItsCheckpoints) {
+  const auto with = [&](const char* steps) {
+    return command({"--steps", steps, "--stage", "2", "--save-dir", path("c"), "--save-interval",
+                    "1", "--keep-last", "2", "--resume"});
+  };
+  run_ranks(with("3"), 2);
+  const auto before = list_tags(posix_storage(), path("c"));
+  configure(R"(, "gradient_clipping": 0)");
+  std::string text = read_file(path("ds.json"));
+  text.replace(text.find("1e-3"), 4, "1e39");  // the weights of step 4 are infinite, and saved
+  write_file(path("ds.json"), text);
+  Ranks ranks(with("20"), 2);
+  for (const auto& result : ranks.wait()) {
+    EXPECT_EQ(result.status, 4) << result.out << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr("was not applied: the loss of micro-batch 0"));
+  }
+  for (const TagEntry& tag : before)
+    EXPECT_NO_THROW(open_checkpoint(posix_storage(), path("c"), tag.tag)) << tag.tag;
+}
+
+TEST_F(TrainGpt, AStepThatIsNotFiniteIsSkippedWhereTheConfigurationSaysSo) {
+  configure(R"(, "non_finite": "skip", "gradient_clipping": 0)");
+  std::string text = read_file(path("ds.json"));
+  text.replace(text.find("1e-3"), 4, "1e38");
+  write_file(path("ds.json"), text);
+  const auto results =
+      run_ranks(command({"--steps", "6", "--save-dir", path("c"), "--losses", path("log")}), 2);
+  EXPECT_THAT(results[0].out, testing::HasSubstr("skipped: not finite"));
+  EXPECT_THAT(read_file(path("log")), testing::HasSubstr(R"("skipped":true)"));
+  EXPECT_LT(open_checkpoint(posix_storage(), path("c"), {})->catalog().step, 6);
+}
+
+TEST_F(TrainGpt, RanksWithDifferentBackendsOrModelsAreErrorsOnAll) {
+  const int port = free_port();
+  const auto rank = [&](int number, std::vector<std::string> more) {
+    return Process(command(std::move(more)), {{"RANK", std::to_string(number)},
+                                              {"WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"},
+                                              {"MASTER_PORT", std::to_string(port)}});
+  };
+  {
+    Process first = rank(0, {"--backend", "gloo"}), second = rank(1, {"--backend", "nccl"});
+    for (const auto& result : {first.wait(), second.wait()}) {
+      EXPECT_EQ(result.status, 2) << result.err;
+      EXPECT_THAT(result.err, testing::HasSubstr("backend nccl and 1 with gloo"));
+    }
+  }
+  Process first = rank(0, {"--seed", "1"}), second = rank(1, {"--seed", "2"});
+  for (const auto& result : {first.wait(), second.wait()}) {
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr("rank 1 differs from rank 0: it has "
+                                               "\"configuration /seed: 2\""));
+  }
 }
 
 TEST_F(TrainGpt, AStoreThatDoesNotAnswerIsNamed) {

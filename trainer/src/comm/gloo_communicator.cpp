@@ -7,7 +7,10 @@
 #include "unishard/trainer/fold.hpp"
 
 #include "comm/deferred_work.hpp"
+#include "comm/failure_board.hpp"
+#include "comm/groups.hpp"
 #include "comm/join_store.hpp"
+#include "comm/operation_scope.hpp"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -23,20 +26,7 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// Runs `body`. Errors of Gloo and the store become PeerFailed.
-template <class Body>
-auto translated(const char* what, Body&& body) {
-  try {
-    return body();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& failure) {
-    std::string text = failure.what();
-    if (const auto end = text.find('\n'); end != std::string::npos) text.resize(end);
-    raise(ErrorCode::PeerFailed, std::string(what) + ": " + text,
-          "another rank ended or is unreachable: read its message, then restart all ranks");
-  }
-}
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 at::Tensor byte_tensor(std::span<const std::byte> bytes) {
   return at::from_blob(const_cast<std::byte*>(bytes.data()),
@@ -44,20 +34,8 @@ at::Tensor byte_tensor(std::span<const std::byte> bytes) {
                        at::TensorOptions().dtype(at::kByte));
 }
 
-/// Runs `finish` under translated().
-WorkPtr pending(const char* what, std::function<void()> finish) {
-  return std::make_unique<detail::DeferredWork>(
-      [what, finish = std::move(finish)] { translated(what, finish); });
-}
-
 class GlooCommunicator final : public Communicator {
  public:
-  GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options)
-      : environment_(environment),
-        options_(options),
-        store_(detail::join_store(environment, options)) {
-    join();
-  }
   /// Pre: no other group uses `store`.
   GlooCommunicator(const RankEnvironment& environment, const CommunicatorOptions& options,
                    StorePtr store)
@@ -125,6 +103,29 @@ class GlooCommunicator final : public Communicator {
  private:
   using WorkHandle = decltype(std::declval<c10d::ProcessGroupGloo&>().barrier());
 
+  /// Runs `body`. Errors of Gloo and the store become PeerFailed, with what the other ranks say.
+  template <class Body>
+  std::invoke_result_t<Body> translated(const char* what, Body&& body) {
+    try {
+      return body();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& failure) {
+      const std::string operation = detail::in_scope(what);
+      const std::string others = detail::ask_about_failure(*store_, rank(), size(), operation);
+      raise(ErrorCode::PeerFailed,
+            operation + ": " + first_line(failure.what()) + (others.empty() ? "" : "; " + others),
+            "another rank ended, hangs or is unreachable: read its message, then restart all "
+            "ranks");
+    }
+  }
+
+  /// Runs `finish` under translated().
+  WorkPtr pending(const char* what, std::function<void()> finish) {
+    return std::make_unique<detail::DeferredWork>(
+        [this, what, finish = std::move(finish)] { translated(what, finish); });
+  }
+
   void join() {
     translated("joining the group", [&] {
       auto gloo =
@@ -160,9 +161,10 @@ class GlooCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
-                                                     const CommunicatorOptions& options) {
-  return std::make_unique<GlooCommunicator>(environment, options);
+std::unique_ptr<Communicator> detail::make_gloo_communicator(
+    const RankEnvironment& environment, const CommunicatorOptions& options,
+    c10::intrusive_ptr<c10d::Store> store) {
+  return std::make_unique<GlooCommunicator>(environment, options, std::move(store));
 }
 
 }  // namespace unishard::trainer

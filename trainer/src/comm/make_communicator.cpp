@@ -1,14 +1,33 @@
 #include "unishard/trainer/communicator.hpp"
 
+#include "comm/backend_choice.hpp"
+#include "comm/groups.hpp"
+#include "comm/join_store.hpp"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <utility>
+
 namespace unishard::trainer {
 
 std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,
                                                 const CommunicatorOptions& options) {
-  const bool nccl = options.backend == Backend::Nccl ||
-                    (options.backend == Backend::Auto && has_nccl_device(environment));
-  if (nccl) return make_nccl_communicator(environment, options);
-  if (environment.world_size == 1) return make_single_communicator();
-  return make_gloo_communicator(environment, options);
+  const bool has_device = has_nccl_device(environment);
+  if (environment.world_size == 1) {
+    const bool is_nccl =
+        options.backend == Backend::Nccl || (options.backend == Backend::Auto && has_device);
+    auto single = make_single_communicator();
+    return is_nccl ? detail::make_nccl_communicator(environment, options, std::move(single))
+                   : std::move(single);
+  }
+  const auto store = detail::join_store(environment, options);
+  const Backend backend =
+      detail::choose_backend(*store, environment.world_size, options.backend, has_device);
+  auto group = detail::make_gloo_communicator(
+      environment, options, c10::make_intrusive<c10d::PrefixStore>("group", store));
+  return backend == Backend::Nccl
+             ? detail::make_nccl_communicator(environment, options, std::move(group))
+             : std::move(group);
 }
 
 }  // namespace unishard::trainer

@@ -1,11 +1,16 @@
 #include "unishard/trainer/engine.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/seeds.hpp"
 
 #include "checkpoint/load.hpp"
 #include "checkpoint/saver.hpp"
+#include "comm/operation_scope.hpp"
 #include "engine/gradient_norm.hpp"
 #include "engine/non_finite.hpp"
+#include "engine/rank_agreement.hpp"
+#include "state/attachment.hpp"
+#include "state/generator_scope.hpp"
 #include "state/training_state.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -20,6 +25,21 @@ using detail::FlatUnit;
 
 namespace {
 
+/// Stands for the default generator where units have their numbers.
+constexpr std::uint64_t kDefaultGenerator = ~std::uint64_t{0};
+
+/// Puts a model in evaluation mode, and back in training mode when destroyed.
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(torch::nn::Module& model) : model_(model) { model_.eval(); }
+  ~EvaluationScope() { model_.train(); }
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  torch::nn::Module& model_;
+};
+
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -27,15 +47,18 @@ double mean(const std::vector<double>& values) {
 }  // namespace
 
 struct Engine::Impl {
-  Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& the_communicator,
+  Impl(const std::shared_ptr<torch::nn::Module>& the_model, Communicator& the_communicator,
        const Config& config, EngineOptions the_options);
-  ~Impl();
 
   enum class Mode : std::uint8_t { Train, Evaluate };
   std::vector<double> run_micro_batches(const LossFunction& loss, Mode mode, std::int64_t count);
   double run_micro_batch(const LossFunction& loss, Mode mode, const MicroBatch& batch,
                          double scale);
   std::vector<double> ordered_losses(const std::vector<double>& mine, std::int64_t count);
+  /// True when units are gathered or reduced one by one within a micro-batch.
+  bool depends_on_order() const {
+    return communicator.size() > 1 && state.config.folds_every_micro_batch();
+  }
   void leave_out(const std::vector<double>& losses);
   void apply(double gradient_norm);
   void apply_to(FlatUnit& unit, const detail::ParameterRecord& parameter, const Hyper& hyper,
@@ -45,19 +68,19 @@ struct Engine::Impl {
   std::shared_ptr<torch::nn::Module> model;
   Communicator& communicator;
   EngineOptions options;
+  detail::ModelClaim claim;
   detail::TrainingState state;
   detail::StepContext context;
   std::vector<FlatUnit*> units;
+  detail::Attachment attachment;
   detail::Saver saver;
 };
 
-Engine::Impl::Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& the_communicator,
-                   const Config& config, EngineOptions the_options)
-    : model(std::move(the_model)),
-      communicator(the_communicator),
-      options(std::move(the_options)),
-      saver(state, communicator, options) {
-  if (!options.storage) options.storage = &posix_storage();
+namespace {
+
+detail::TrainingState initial_state(const Config& config, const EngineOptions& options,
+                                    const Communicator& communicator) {
+  detail::TrainingState state;
   state.config = config;
   state.batch = plan_batch(config.batch, communicator.size());
   state.optimizer = make_optimizer(config.optimizer, config.hyper);
@@ -66,20 +89,43 @@ Engine::Impl::Impl(std::shared_ptr<torch::nn::Module> the_model, Communicator& t
   state.seed = config.seed;
   state.shuffle_seed = options.shuffle_seed;
   state.samples_per_epoch = options.samples_per_epoch;
-  state.model = detail::take_over(*model, placement_for(config, communicator));
-  const auto reduction =
-      config.folds_every_micro_batch() ? detail::Reduction::FoldEach : detail::Reduction::FoldOnce;
-  for (const auto& unit : state.model.units) {
-    unit.flat->attach(communicator, reduction, state.optimizer->state_names().size());
-    units.push_back(unit.flat);
-  }
-  for (std::size_t i = 0; i < state.model.modules.size(); ++i) {
-    detail::UnitAccess::attach(*state.model.modules[i], &context, i + 1);
-  }
+  return state;
 }
 
-Engine::Impl::~Impl() {
-  for (UnitBase* module : state.model.modules) detail::UnitAccess::attach(*module, nullptr, 0);
+/// Nothing is changed in the model when the ranks differ.
+detail::TrainingState take_over(const std::shared_ptr<torch::nn::Module>& model,
+                                Communicator& communicator, const Config& config,
+                                const EngineOptions& options) {
+  detail::TrainingState state = initial_state(config, options, communicator);
+  detail::require_equal_runs(communicator, detail::describe_run(*model, config, options));
+  state.model =
+      detail::take_over(*model, placement_for(config, communicator), detail::take_left_root(model));
+  return state;
+}
+
+detail::Reduction reduction_of(const Config& config) {
+  return config.folds_every_micro_batch() ? detail::Reduction::FoldEach
+                                          : detail::Reduction::FoldOnce;
+}
+
+EngineOptions with_storage(EngineOptions options) {
+  if (!options.storage) options.storage = &posix_storage();
+  return options;
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
+                   Communicator& the_communicator, const Config& config, EngineOptions the_options)
+    : model(the_model),
+      communicator(the_communicator),
+      options(with_storage(std::move(the_options))),
+      claim(*model),
+      state(take_over(model, communicator, config, options)),
+      attachment(model, state.model, context, communicator, reduction_of(config),
+                 state.optimizer->state_names().size()),
+      saver(state, communicator, options) {
+  for (const auto& unit : state.model.units) units.push_back(unit.flat);
 }
 
 /// Runs this rank's part of micro-batches 0 to count - 1: rank r takes r, r + W, ... Every rank
@@ -102,15 +148,22 @@ std::vector<double> Engine::Impl::run_micro_batches(const LossFunction& loss, Mo
         .id = context.micro_batch,
         .first_sample = base + static_cast<std::uint64_t>(context.micro_batch * state.batch.micro),
         .samples = state.batch.micro};
-    losses.push_back(run_micro_batch(loss, mode, batch, 1.0 / static_cast<double>(count)));
+    try {
+      losses.push_back(run_micro_batch(loss, mode, batch, 1.0 / static_cast<double>(count)));
+    } catch (...) {
+      for (FlatUnit* unit : units) unit->abandon();
+      throw;
+    }
   }
   return losses;
 }
 
 double Engine::Impl::run_micro_batch(const LossFunction& loss, Mode mode, const MicroBatch& batch,
                                      double scale) {
-  if (state.model.root) state.model.root->gather();
+  const detail::GeneratorScope generator_scope(
+      dropout_seed(context.seed, context.step, context.micro_batch, kDefaultGenerator));
   const detail::DropoutScope dropout_scope(context, 0);
+  if (state.model.root) state.model.root->gather();
   const at::Tensor value = loss(batch);
   if (mode == Mode::Train) (value * scale).backward();
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
@@ -174,20 +227,25 @@ void Engine::Impl::publish() {
   for (FlatUnit* unit : units) unit->publish();
 }
 
-Engine::Engine(std::shared_ptr<torch::nn::Module> model, Communicator& communicator,
+Engine::Engine(const std::shared_ptr<torch::nn::Module>& model, Communicator& communicator,
                const Config& config, EngineOptions options)
-    : impl_(std::make_unique<Impl>(std::move(model), communicator, config, std::move(options))) {}
+    : impl_(std::make_unique<Impl>(model, communicator, config, std::move(options))) {}
 
 Engine::~Engine() = default;
 
 StepStats Engine::train_batch(const LossFunction& loss) {
   Impl& self = *impl_;
+  const std::string number = std::to_string(self.state.step + 1);
+  const detail::OperationScope operation("training step", number);
   self.model->train();
+  self.context.used_units.clear();
   for (FlatUnit* unit : self.units) unit->begin_step();
   const std::int64_t count = self.state.batch.global_micro_batches;
   const std::vector<double> mine = self.run_micro_batches(loss, Impl::Mode::Train, count);
   for (FlatUnit* unit : self.units) unit->finish_step();
   const std::vector<double> losses = self.ordered_losses(mine, count);
+  if (self.depends_on_order())
+    detail::require_equal_order(self.communicator, self.state.model, self.context.used_units);
   StepStats stats;
   stats.loss = mean(losses);
   stats.gradient_norm = detail::gradient_norm(self.units, self.communicator);
@@ -210,10 +268,9 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   Impl& self = *impl_;
   if (micro_batches < 1) raise(ErrorCode::InvalidArgument, "evaluate: no micro-batches");
   const at::NoGradGuard no_grad;
-  self.model->eval();
+  const EvaluationScope evaluation(*self.model);
   const std::vector<double> losses =
       self.run_micro_batches(loss, Impl::Mode::Evaluate, micro_batches);
-  self.model->train();
   return mean(self.ordered_losses(losses, micro_batches));
 }
 

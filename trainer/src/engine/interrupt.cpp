@@ -1,14 +1,36 @@
 #include "unishard/trainer/interrupt.hpp"
 
+#include "comm/operation_scope.hpp"
+
 #include <csignal>
+#include <ctime>
 
 namespace unishard::trainer {
 namespace {
 
+/// A launcher often sends a signal on that the terminal has sent to the ranks too. Later ones are
+/// meant.
+constexpr std::time_t kSameSignalSeconds = 2;
+
 volatile std::sig_atomic_t requested = 0;
+volatile std::time_t requested_at = 0;
 struct sigaction former_term, former_int, former_hup;
 
-void on_signal(int) { requested = 1; }
+std::time_t now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);  // safe in a signal handler
+  return time.tv_sec;
+}
+
+void on_signal(int number) {
+  if (requested == 0) {
+    requested_at = now();
+    requested = 1;
+  } else if (now() - requested_at > kSameSignalSeconds) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
+}
 
 }  // namespace
 
@@ -30,6 +52,7 @@ Interrupt::~Interrupt() {
 }
 
 bool Interrupt::agreed(Communicator& communicator) const {
+  const detail::OperationScope operation("agreeing on", "signals");
   return agree_max(communicator, requested) != 0;
 }
 

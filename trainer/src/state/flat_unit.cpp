@@ -2,16 +2,19 @@
 
 #include "unishard/format/error.hpp"
 
+#include "comm/operation_scope.hpp"
 #include "device/tensor_bytes.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <numeric>
+#include <utility>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -90,11 +93,15 @@ std::size_t FlatUnit::held_offset(std::size_t index) const {
   return layout_.slots[index].offset + held(index).begin - first;
 }
 
-void FlatUnit::attach(Communicator& communicator, Reduction reduction, std::size_t states) {
+void FlatUnit::attach(std::string name, Communicator& communicator, Reduction reduction,
+                      std::size_t states) {
+  name_ = name.empty() ? "the root unit" : "unit " + name;
   communicator_ = &communicator;
   reduction_ = reduction;
+  self_ = std::make_shared<FlatUnit*>(this);
   if (empty()) return;
   const at::NoGradGuard no_grad;
+  follow_parameters();
   shard_gradient_ = at::zeros({shard_}, at::kFloat);
   if (placement_.stage == 0 || reduction == Reduction::FoldOnce) {
     full_gradient_ = at::zeros({padded_}, at::kFloat);
@@ -104,12 +111,29 @@ void FlatUnit::attach(Communicator& communicator, Reduction reduction, std::size
   for (const at::Tensor& each : parameters_) add_hook(each);
 }
 
+void FlatUnit::detach() {
+  self_.reset();
+  nodes_.clear();
+  abandon();
+  states_.clear();
+  shard_gradient_.reset();
+  full_gradient_.reset();
+  communicator_ = nullptr;
+}
+
+/// Where a 16-bit parameter is still the rounding of its master, the master keeps its bits.
+void FlatUnit::follow_parameters() {
+  if (aliased_ || placement_.stage == 3) return;
+  const at::Tensor mine = resident_shard();
+  master_.copy_(at::where(rounded_master() == mine, master_, mine.to(at::kFloat)));
+}
+
 void FlatUnit::add_hook(const at::Tensor& parameter) {
   using torch::autograd::variable_list;
   AccumulateNode node = torch::autograd::impl::grad_accumulator(parameter);
   node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [this](const variable_list& outputs, const variable_list&) {
-        on_gradient();
+      [self = std::weak_ptr(self_)](const variable_list& outputs, const variable_list&) {
+        if (const auto unit = self.lock()) (*unit)->on_gradient();
         return outputs;
       }));
   nodes_.push_back(std::move(node));
@@ -136,6 +160,7 @@ void FlatUnit::gather() {
   allocate_full();
   gathered_ = true;
   const at::Tensor mine = master_.to(full_.scalar_type());
+  const OperationScope scope("gathering", name_);
   communicator_->all_gather(bytes_of(full_), bytes_of(mine))->wait();
 }
 
@@ -143,6 +168,19 @@ void FlatUnit::release() {
   if (!gathered_ || placement_.stage < 3 || empty()) return;
   free_full();
   gathered_ = false;
+}
+
+void FlatUnit::end_use() {
+  if (--uses_ == 0) release();
+}
+
+void FlatUnit::abandon() {
+  if (empty()) return;
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  gradients_seen_ = 0;
+  uses_ = 0;
+  reduced_ = false;
+  release();
 }
 
 void FlatUnit::begin_step() {
@@ -189,6 +227,7 @@ at::Tensor FlatUnit::take_gradients() {
 }
 
 void FlatUnit::fold(const at::Tensor& flat) {
+  const OperationScope scope("reducing the gradients of", name_);
   communicator_->reduce_scatter_fold(floats_of(shard_gradient_), dtype_of(flat), bytes_of(flat))
       ->wait();
 }
@@ -199,12 +238,14 @@ void FlatUnit::finish_backward() {
   release();
   reduced_ = false;
   gradients_seen_ = 0;
+  uses_ = 0;
 }
 
 void FlatUnit::finish_step() {
   if (empty()) return;
   if (reduction_ == Reduction::FoldOnce) fold(full_gradient_);
   if (placement_.stage == 0) {
+    const OperationScope scope("sharing the gradients of", name_);
     communicator_->all_gather(bytes_of(full_gradient_), bytes_of(shard_gradient_))->wait();
   }
 }
@@ -224,6 +265,7 @@ void FlatUnit::publish() {
     return;
   }
   const at::Tensor mine = master_.to(full_.scalar_type());
+  const OperationScope scope("sharing the weights of", name_);
   communicator_->all_gather(bytes_of(full_), bytes_of(mine))->wait();
 }
 

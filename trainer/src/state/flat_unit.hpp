@@ -50,13 +50,23 @@ class FlatUnit {
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
 
   /// Prepares training: installs gradient hooks and allocates accumulators and `states` zeroed
-  /// optimizer states. Call it once.
-  /// Lifetime: `communicator` must outlive this object.
-  void attach(Communicator& communicator, Reduction reduction, std::size_t states);
+  /// optimizer states. `name` is the unit's in messages. Below stage 3, parameters that were
+  /// changed since the last detach() give the master its values. Pre: the unit is not attached.
+  /// Lifetime: `communicator` must live until detach().
+  void attach(std::string name, Communicator& communicator, Reduction reduction,
+              std::size_t states);
+  /// Ends training: removes the hooks and frees what attach() allocated. The master stays.
+  void detach();
 
   void gather();
   /// Frees what gather() allocated. No effect below stage 3.
   void release();
+
+  /// Counts a forward pass whose backward pass will follow.
+  void begin_use() { ++uses_; }
+  /// Says that the backward pass of one use is done. After the last one the unit is released, also
+  /// when parameters that the loss did not use have got no gradient.
+  void end_use();
 
   // A step is: begin_step(); for each micro-batch a backward pass and finish_backward();
   // finish_step().
@@ -66,6 +76,8 @@ class FlatUnit {
   /// Reduces units that the hooks have not reduced because the loss did not use all parameters.
   void finish_backward();
   void finish_step();
+  /// Forgets a micro-batch that an exception has ended: its gradients and gathered parameters.
+  void abandon();
 
   /// Returns the sum of gradients for the optimizer: everything at stage 0, else the shard.
   /// Pre: finish_step() has returned.
@@ -95,6 +107,7 @@ class FlatUnit {
       decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
   void copy_initial_values();
+  void follow_parameters();
   void add_hook(const at::Tensor& parameter);
   void on_gradient();
   void reduce();
@@ -118,6 +131,9 @@ class FlatUnit {
   Reduction reduction_ = Reduction::FoldEach;
   /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
   std::vector<AccumulateNode> nodes_;
+  std::shared_ptr<FlatUnit*> self_;  ///< for hooks, which an old graph may keep after detach()
+  std::string name_;                 ///< for messages
+  std::int64_t uses_ = 0;  ///< forward passes of this micro-batch whose backward pass is not done
   std::size_t gradients_seen_ = 0;
   bool reduced_ = false;
   bool counts_ = true;

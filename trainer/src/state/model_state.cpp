@@ -29,9 +29,9 @@ class TakeOver {
   TakeOver(torch::nn::Module& model, const Placement& placement)
       : model_(model), placement_(placement) {}
 
-  ModelState run() {
+  ModelState run(std::unique_ptr<FlatUnit> left_root) {
     find_units();
-    state_.root = place(model_is_unit() ? nullptr : &model_, "");
+    state_.root = place_root(std::move(left_root));
     for (std::size_t i = 0; i < unit_modules_.size(); ++i) {
       adopt(*unit_modules_[i].first, *state_.modules[i], unit_modules_[i].second);
     }
@@ -54,6 +54,17 @@ class TakeOver {
     if (!state_.meter) state_.meter = std::make_shared<MemoryMeter>();
   }
 
+  std::unique_ptr<FlatUnit> place_root(std::unique_ptr<FlatUnit> left) {
+    const bool fits = left && left->placement() == placement_ &&
+                      has_parameters(*left, unit_parameters(model_, ""));
+    // Below stage 3 the parameters hold the values too.
+    if (!left || (!fits && left->placement().stage < 3))
+      return place(model_is_unit() ? nullptr : &model_, "");
+    require_placement(*left, "");
+    record(*left, unit_parameters(model_, ""), "");
+    return left;
+  }
+
   std::unique_ptr<FlatUnit> place(torch::nn::Module* module, const std::string& name) {
     if (!module) return nullptr;
     auto flat = shard_unit(*module, placement_, state_.meter);
@@ -67,20 +78,25 @@ class TakeOver {
       flat = place(&module, name);
       return;
     }
-    const Placement& its = flat->placement();
-    if (!(its == placement_)) {
-      raise(ErrorCode::InvalidArgument, "unit " + quote(name) +
-                                            " was constructed for another rank, world size, "
-                                            "stage, dtype or seed than the engine's");
-    }
+    require_placement(*flat, name);
     record(*flat, unit_parameters(module, name), name);
   }
 
-  void record(FlatUnit& flat, const std::vector<NamedTensor>& named, const std::string& name) {
-    const bool same = std::ranges::equal(
+  void require_placement(const FlatUnit& flat, const std::string& name) const {
+    if (flat.placement() == placement_) return;
+    raise(ErrorCode::InvalidArgument, "unit " + quote(name) +
+                                          " was constructed for another rank, world size, stage, "
+                                          "dtype or seed than the engine's");
+  }
+
+  static bool has_parameters(const FlatUnit& flat, const std::vector<NamedTensor>& named) {
+    return std::ranges::equal(
         named, flat.parameters(),
         [](const NamedTensor& a, const at::Tensor& b) { return a.tensor.is_same(b); });
-    if (!same) {
+  }
+
+  void record(FlatUnit& flat, const std::vector<NamedTensor>& named, const std::string& name) {
+    if (!has_parameters(flat, named)) {
       raise(ErrorCode::InvalidArgument,
             "unit " + quote(name) + ": its parameters changed after it was constructed");
     }
@@ -134,8 +150,9 @@ class TakeOver {
 
 }  // namespace
 
-ModelState take_over(torch::nn::Module& model, const Placement& placement) {
-  return TakeOver(model, placement).run();
+ModelState take_over(torch::nn::Module& model, const Placement& placement,
+                     std::unique_ptr<FlatUnit> left_root) {
+  return TakeOver(model, placement).run(std::move(left_root));
 }
 
 }  // namespace unishard::trainer::detail

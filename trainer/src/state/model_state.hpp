@@ -36,8 +36,10 @@ struct ModelState {
   std::shared_ptr<MemoryMeter> meter;
 };
 
-/// Shards the units that no ConstructionScope has sharded.
+/// Shards the units that no ConstructionScope has sharded. `left_root` is the root unit that an
+/// earlier engine left, or null.
 /// Throws: InvalidArgument as Engine's constructor does.
-ModelState take_over(torch::nn::Module& model, const Placement& placement);
+ModelState take_over(torch::nn::Module& model, const Placement& placement,
+                     std::unique_ptr<FlatUnit> left_root);
 
 }  // namespace unishard::trainer::detail

@@ -83,11 +83,17 @@ at::Tensor UnitBase::run(const at::Tensor& input, const Forward& forward) {
     return forward(input);
   }
   const detail::DropoutScope dropout_scope(*context_, index_);
-  flat_->gather();
+  context_->used_units.push_back(index_);
+  detail::FlatUnit* const flat = flat_.get();
+  flat->gather();
   at::Tensor output = forward(input);
-  flat_->release();
+  flat->release();
   if (output.requires_grad()) {
-    output.register_hook([flat = flat_.get()](const at::Tensor&) { flat->gather(); });
+    output.register_hook([flat](const at::Tensor&) { flat->gather(); });
+    flat->begin_use();
+    // Autograd runs the operations that were made last first, so all of this unit are done when the
+    // gradient of its input is complete. Without that gradient the end of the pass releases it.
+    if (input.requires_grad()) input.register_hook([flat](const at::Tensor&) { flat->end_use(); });
   }
   return output;
 }

@@ -15,6 +15,8 @@ struct StepContext {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
+  /// Numbers of the units in the order in which this step's forward passes used them.
+  std::vector<std::uint64_t> used_units = {};
 };
 
 /// Sets the generator from which dropout() draws on this thread, until it is destroyed. Scopes
@@ -33,7 +35,7 @@ class DropoutScope {
 
 struct UnitAccess {
   static std::unique_ptr<FlatUnit>& flat(UnitBase& unit) { return unit.flat_; }
-  static void attach(UnitBase& unit, const StepContext* context, std::uint64_t index) {
+  static void attach(UnitBase& unit, StepContext* context, std::uint64_t index) {
     unit.context_ = context;
     unit.index_ = index;
   }

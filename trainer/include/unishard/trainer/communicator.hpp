@@ -2,8 +2,9 @@
 // The collectives that ZeRO needs, on raw memory. All ranks must call the same operations in the
 // same order.
 // Lifetime: memory passed to an operation must stay alive and unchanged until wait() has returned.
-// Throws: PeerFailed when a rank died or was silent for longer than the timeout. After any
-// exception the group is unusable and the process should end.
+// Throws: PeerFailed when a rank died or was silent for longer than the timeout, naming the
+// operation and the ranks that did not answer. After any exception the group is unusable and the
+// process should end.
 // Thread safety: a communicator is not thread-safe; a second thread needs its own group from
 // duplicate().
 #include "unishard/format/dtype.hpp"
@@ -66,8 +67,7 @@ std::int64_t agree_max(Communicator& communicator, std::int64_t mine);
 enum class Backend : std::uint8_t {
   Gloo,  ///< TCP between hosts; no network in a world of one
   Nccl,  ///< Unsupported when this build has no NCCL or a rank has no CUDA device
-  Auto,  ///< NCCL where this build has it and this rank has a device, else Gloo; all ranks must
-         ///< agree
+  Auto,  ///< NCCL when every rank's build has it and every rank has a device, else Gloo
 };
 
 struct CommunicatorOptions {
@@ -78,19 +78,14 @@ struct CommunicatorOptions {
 
 /// Returns a group of one rank: copies and adds without a network.
 std::unique_ptr<Communicator> make_single_communicator();
-/// Returns a group on host memory over TCP. Blocks until all ranks have joined.
-/// Throws: PeerFailed when they do not join in time.
-std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
-                                                     const CommunicatorOptions& options);
-/// Returns a group over NCCL. Operations are staged through device memory; small exchanges use a
-/// Gloo group (control()). The project's builds compile and link it, but it has never run: treat it
-/// as untested.
-std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment& environment,
-                                                     const CommunicatorOptions& options);
-/// Returns true when make_nccl_communicator() would find a device for this rank; false in builds
-/// without NCCL.
+/// Returns true when NCCL would find a device for this rank; false in builds without NCCL.
 bool has_nccl_device(const RankEnvironment& environment);
-/// Returns a group of options.backend. Gloo in a world of one gives make_single_communicator().
+/// Returns a group of options.backend. Blocks until all ranks have joined. Gloo works on host
+/// memory over TCP, and in a world of one gives make_single_communicator(). Operations of NCCL are
+/// staged through device memory, and small exchanges use a Gloo group (control()); the project's
+/// builds compile and link NCCL, but it has never run: treat it as untested. Throws: PeerFailed
+/// when the ranks do not join in time; on every rank, Mismatch or Unsupported when they do not
+/// agree on a backend.
 std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,
                                                 const CommunicatorOptions& options = {});
 

@@ -37,8 +37,9 @@ struct MicroBatch {
   std::int64_t samples = 0;
 };
 
-/// Returns the mean loss of a micro-batch as a scalar tensor. It must depend only on its argument
-/// and the parameters.
+/// Returns the mean loss of a micro-batch as a scalar tensor. It must depend only on its argument,
+/// the parameters and what it draws from LibTorch's default CPU generator, which the engine seeds
+/// for each micro-batch.
 using LossFunction = std::function<at::Tensor(const MicroBatch&)>;
 
 struct StepStats {
@@ -67,10 +68,13 @@ class Engine {
   /// sharded. Trained parameters are kept in host memory; frozen parameters and buffers stay on
   /// their device.
   /// Lifetime: `communicator` and the storage in `options` must outlive the engine.
-  /// Throws: InvalidArgument when a unit's parameter is shared with another module or was
-  /// constructed for another placement.
-  Engine(std::shared_ptr<torch::nn::Module> model, Communicator& communicator, const Config& config,
-         EngineOptions options = {});
+  /// The model may have a new engine after this one was destroyed; it keeps its values until then.
+  /// Throws: InvalidArgument when another engine has the model, or when a unit's parameter is
+  /// shared with another module or was constructed for another placement; Mismatch on every rank
+  /// when the ranks have different models, initial values or configurations, naming the first
+  /// difference.
+  Engine(const std::shared_ptr<torch::nn::Module>& model, Communicator& communicator,
+         const Config& config, EngineOptions options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -78,7 +82,8 @@ class Engine {
   /// One optimizer step over a global batch.
   /// Throws: NotFinite on every rank, naming micro-batch, parameter and rank, when the loss or a
   /// gradient is NaN or infinite and the configuration does not skip such steps. The training
-  /// state is as before the step, so the engine can be used and saved.
+  /// state is as before the step, so the engine can be used and saved. After an exception of `loss`
+  /// or of the backward pass on every rank, the state is as before the step too.
   StepStats train_batch(const LossFunction& loss);
   /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);

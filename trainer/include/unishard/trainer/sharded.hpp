@@ -44,7 +44,7 @@ class UnitBase {
   friend struct detail::UnitAccess;
   std::unique_ptr<detail::FlatUnit> flat_;
   /// The context of the engine that the unit is attached to, or null.
-  const detail::StepContext* context_ = nullptr;
+  detail::StepContext* context_ = nullptr;
   std::uint64_t index_ = 0;
 };
 

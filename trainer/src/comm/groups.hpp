@@ -1,0 +1,22 @@
+#pragma once
+// The groups that make_communicator() builds from one store.
+#include "unishard/trainer/communicator.hpp"
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <memory>
+
+namespace unishard::trainer::detail {
+
+/// As make_gloo_communicator(), on a store that all ranks have joined.
+/// Pre: no other group uses `store`.
+std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
+                                                     const CommunicatorOptions& options,
+                                                     c10::intrusive_ptr<c10d::Store> store);
+
+/// Returns a group over NCCL whose small exchanges go through `control`.
+std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment& environment,
+                                                     const CommunicatorOptions& options,
+                                                     std::unique_ptr<Communicator> control);
+
+}  // namespace unishard::trainer::detail

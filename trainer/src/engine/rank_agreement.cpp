@@ -1,0 +1,129 @@
+#include "engine/rank_agreement.hpp"
+
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+
+#include "device/tensor_bytes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unishard::trainer::detail {
+namespace {
+
+/// Returns false at stage 3, where a parameter has no memory of its own.
+bool is_whole(const at::Tensor& tensor) {
+  return tensor.numel() == 0 || tensor.storage().nbytes() > 0;
+}
+
+std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  std::string line = fmt::format("{} {}: {} [{}]", kind, name, c10::toString(tensor.scalar_type()),
+                                 fmt::join(tensor.sizes(), ", "));
+  if (tensor.requires_grad()) line += ", trained";
+  if (!is_whole(tensor)) return line;
+  const at::Tensor values = tensor.detach().contiguous().cpu();
+  return line + ", values " + hex64(crc64(bytes_of(values)));
+}
+
+std::string join_lines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + '\n';
+  return text;
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+    end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+  }
+  return lines;
+}
+
+std::string broadcast_text(Communicator& communicator, const std::string& text) {
+  Communicator& host = communicator.control();
+  std::uint64_t length = text.size();
+  host.broadcast(std::as_writable_bytes(std::span(&length, 1)), 0)->wait();
+  std::vector<char> bytes(length);
+  if (host.rank() == 0) std::ranges::copy(text, bytes.begin());
+  host.broadcast(std::as_writable_bytes(std::span(bytes)), 0)->wait();
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string first_difference(const std::vector<std::string>& mine,
+                             const std::vector<std::string>& first_rank) {
+  const auto [own, other] = std::ranges::mismatch(mine, first_rank);
+  if (own == mine.end() && other == first_rank.end()) return {};
+  const auto shown = [](const auto at, const auto end) {
+    return at == end ? std::string("nothing more") : quote(*at);
+  };
+  return fmt::format("it has {}, and rank 0 has {}", shown(own, mine.end()),
+                     shown(other, first_rank.end()));
+}
+
+}  // namespace
+
+std::vector<std::string> describe_run(const torch::nn::Module& model, const Config& config,
+                                      const EngineOptions& options) {
+  std::vector<std::string> lines;
+  const Json flat = config.source.flatten();
+  for (const auto& [pointer, value] : flat.items())
+    lines.push_back(fmt::format("configuration {}: {}", pointer, value.dump()));
+  lines.push_back(fmt::format("stage {}, compute dtype {}, optimizer {}, seed {}", config.stage,
+                              name_of(config.compute), config.optimizer, config.seed));
+  lines.push_back(fmt::format("batch {}, learning rate {}, canonical order {}",
+                              config.batch.train.value_or(0), config.hyper.lr,
+                              config.canonical_order));
+  lines.push_back(fmt::format("seed of the data order {}, samples per epoch {}",
+                              options.shuffle_seed, options.samples_per_epoch));
+  for (const auto& each : model.named_parameters())
+    lines.push_back(describe_tensor("parameter", each.key(), each.value()));
+  for (const auto& each : model.named_buffers()) {
+    if (each.value().defined())
+      lines.push_back(describe_tensor("buffer", each.key(), each.value()));
+  }
+  return lines;
+}
+
+namespace {
+
+void require_equal_lines(Communicator& communicator, const std::vector<std::string>& lines,
+                         const char* problem, const char* hint) {
+  const std::string text = join_lines(lines);
+  const std::vector<std::string> digests = gather_text(communicator, hex64(crc64(text)));
+  if (std::ranges::all_of(digests, [&](const auto& each) { return each == digests.front(); }))
+    return;
+  const auto first_rank = split_lines(broadcast_text(communicator, text));
+  const auto differences = gather_text(communicator, first_difference(lines, first_rank));
+  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
+    if (differences[rank].empty()) continue;
+    raise(ErrorCode::Mismatch,
+          fmt::format("rank {} {} rank 0: {}", rank, problem, differences[rank]), hint);
+  }
+}
+
+}  // namespace
+
+void require_equal_runs(Communicator& communicator, const std::vector<std::string>& lines) {
+  require_equal_lines(
+      communicator, lines, "differs from",
+      "all ranks must construct the same model with the same seed and configuration");
+}
+
+void require_equal_order(Communicator& communicator, const ModelState& model,
+                         const std::vector<std::uint64_t>& used_units) {
+  std::vector<std::string> lines;
+  for (const std::uint64_t number : used_units) {
+    UnitBase* const module = model.modules[number - 1];
+    const auto unit = std::ranges::find_if(model.units, [&](const UnitRecord& each) {
+      return each.flat == UnitAccess::flat(*module).get();
+    });
+    lines.push_back(unit == model.units.end() ? fmt::format("unit number {}", number)
+                                              : "unit " + unit->name);
+  }
+  require_equal_lines(communicator, lines, "used the model's units in another order than",
+                      "every rank must use the same units in the same order in every micro-batch");
+}
+
+}  // namespace unishard::trainer::detail

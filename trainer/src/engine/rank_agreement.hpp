@@ -1,0 +1,34 @@
+#pragma once
+// Ranks of one run must have the same model, the same initial values and the same configuration.
+// Otherwise their collectives do not match, or the run diverges silently.
+#include "unishard/trainer/checkpointing.hpp"
+#include "unishard/trainer/communicator.hpp"
+#include "unishard/trainer/config.hpp"
+
+#include "state/model_state.hpp"
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+/// Returns one line for each fact in which ranks must agree: values of the configuration, options,
+/// names, shapes, dtypes and values of parameters and buffers. Values that a rank holds only a part
+/// of (stage 3) are left out; they follow from the seed.
+std::vector<std::string> describe_run(const torch::nn::Module& model, const Config& config,
+                                      const EngineOptions& options);
+
+/// Throws: Mismatch on every rank, with the first line in which a rank differs from rank 0.
+/// Collective.
+void require_equal_runs(Communicator& communicator, const std::vector<std::string>& lines);
+
+/// Checks that all ranks used the units of the model in the same order in this step. Otherwise
+/// their collectives, which have no names, mixed up values of different units. Throws: Mismatch on
+/// every rank, with the first difference from rank 0. Collective.
+void require_equal_order(Communicator& communicator, const ModelState& model,
+                         const std::vector<std::uint64_t>& used_units);
+
+}  // namespace unishard::trainer::detail
