@@ -191,7 +191,7 @@ void Engine::Impl::leave_out(const std::vector<double>& losses) {
   if (state.config.non_finite == NonFinite::Error) {
     raise(ErrorCode::NotFinite,
           "step " + std::to_string(state.step + 1) + " was not applied: " + where,
-          "go on from a checkpoint before the losses rose, with a lower learning rate, other data "
+          "continue from a checkpoint before the losses rose, with a lower learning rate, other data "
           "or gradient clipping; \"non_finite\": \"skip\" in the configuration leaves such steps "
           "out");
   }

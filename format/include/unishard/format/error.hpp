@@ -23,7 +23,7 @@ enum class ErrorCode : std::uint8_t {
   Internal,         ///< a bug in UniShard
   Busy,             ///< another process is writing this output: wait for it, or choose another name
   MemoryLimit,      ///< the input needs more memory than is allowed: allow more
-  NotFinite,        ///< a training step gave NaN or infinity: go on from an older checkpoint
+  NotFinite,        ///< a training step gave NaN or infinity: continue from an older checkpoint
 };
 
 class Error : public std::runtime_error {

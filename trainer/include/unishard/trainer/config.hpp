@@ -19,7 +19,7 @@ namespace unishard::trainer {
 /// What a step does whose loss or gradient is NaN or infinite.
 enum class NonFinite : std::uint8_t {
   Error,  ///< throws; the training state is as before the step
-  Skip,   ///< leaves out the update, counts the step as skipped and goes on with the next samples
+  Skip,   ///< leaves out the update, counts the step as skipped and takes the next samples
 };
 
 struct Config {
