@@ -25,6 +25,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace unishard::tools {
@@ -278,14 +279,38 @@ class Launcher {
   int lost_output_ = 0;  ///< error number of the first write that failed
 };
 
+/// Returns the name of a signal that ends processes. (sigabbrev_np() needs glibc 2.32.)
+std::string_view signal_name(int signal) {
+  constexpr auto kNames = std::to_array<std::pair<int, std::string_view>>({{SIGHUP, "SIGHUP"},
+                                                                           {SIGINT, "SIGINT"},
+                                                                           {SIGQUIT, "SIGQUIT"},
+                                                                           {SIGILL, "SIGILL"},
+                                                                           {SIGTRAP, "SIGTRAP"},
+                                                                           {SIGABRT, "SIGABRT"},
+                                                                           {SIGBUS, "SIGBUS"},
+                                                                           {SIGFPE, "SIGFPE"},
+                                                                           {SIGKILL, "SIGKILL"},
+                                                                           {SIGUSR1, "SIGUSR1"},
+                                                                           {SIGSEGV, "SIGSEGV"},
+                                                                           {SIGUSR2, "SIGUSR2"},
+                                                                           {SIGPIPE, "SIGPIPE"},
+                                                                           {SIGALRM, "SIGALRM"},
+                                                                           {SIGTERM, "SIGTERM"},
+                                                                           {SIGXCPU, "SIGXCPU"},
+                                                                           {SIGXFSZ, "SIGXFSZ"},
+                                                                           {SIGSYS, "SIGSYS"}});
+  const auto* const found =
+      std::ranges::find(kNames, signal, &std::pair<int, std::string_view>::first);
+  return found != kNames.end() ? found->second : "SIG?";
+}
+
 }  // namespace
 
 std::string RankFailure::text() const {
   if (signal == 0)
     return fmt::format("rank {} (pid {}) exited with status {}", rank, pid, exit_code);
-  const char* name = ::sigabbrev_np(signal);
-  return fmt::format("rank {} (pid {}) was killed by signal {} (SIG{})", rank, pid, signal,
-                     name != nullptr ? name : "?");
+  return fmt::format("rank {} (pid {}) was killed by signal {} ({})", rank, pid, signal,
+                     signal_name(signal));
 }
 
 std::uint16_t free_port() {

@@ -3,7 +3,8 @@
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -13,7 +14,7 @@ namespace unishard {
 
 std::string new_save_id() {
   std::array<std::uint64_t, 2> random{};
-  if (::getrandom(random.data(), sizeof(random), 0) != sizeof(random))
+  if (::syscall(SYS_getrandom, random.data(), sizeof(random), 0) != sizeof(random))
     raise_errno("reading", "the system's random source", errno);
   return fmt::format("{:016x}{:016x}", random[0], random[1]);
 }
