@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <sstream>
 
 namespace unishard::test {
 namespace {
@@ -171,6 +172,27 @@ TEST_F(Command, ErrorsAreOneLineOfJsonOnRequest) {
     const auto json = nlohmann::json::parse(result.out);
     EXPECT_EQ(json.at("error").at("code"), code) << result.out;
     EXPECT_EQ(std::ranges::count(result.out, '\n'), 1) << result.out;
+  }
+}
+
+TEST_F(Command, ProgressIsLinesOfJsonOnRequest) {
+  for (const std::string& words : std::vector<std::string>{
+           "verify --deep " + in_, "convert --to native " + in_ + " " + out_}) {
+    const auto command = "UNISHARD_PROGRESS=json " UNISHARD_BIN "/unishard " + words;
+    const auto shown = run({"sh", "-c", command + " 2>&1 >/dev/null | grep progress"});
+    std::istringstream lines(shown.out);
+    std::string last;
+    for (std::string line; std::getline(lines, line);) {
+      last = line;
+      const auto progress = nlohmann::json::parse(line).at("progress");
+      EXPECT_LE(progress.at("done"), progress.at("total")) << shown.out;
+    }
+    ASSERT_NE(last, "") << words;
+    const auto progress = nlohmann::json::parse(last).at("progress");
+    EXPECT_EQ(progress.at("done"), progress.at("total")) << shown.out;
+    std::filesystem::remove_all(out_);
+    EXPECT_FALSE(holds(run({"sh", "-c", command + " -q 2>&1 >/dev/null"}).out, "progress"));
+    std::filesystem::remove_all(out_);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "views/progress.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
 
 #include "support/size_text.hpp"
 
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 namespace unishard::cli {
 namespace {
@@ -43,7 +45,14 @@ void throw_if_interrupted() {
           "what was begun has been removed; a result that was complete by then stays");
 }
 
-Progress::Progress(bool quiet) : visible_(!quiet && ::isatty(STDERR_FILENO) == 1) {}
+Progress::Form Progress::form_for(bool quiet) {
+  if (quiet) return Form::Hidden;
+  const char* wanted = std::getenv("UNISHARD_PROGRESS");
+  if (wanted != nullptr && std::string_view(wanted) == "json") return Form::Json;
+  return ::isatty(STDERR_FILENO) == 1 ? Form::Bar : Form::Hidden;
+}
+
+Progress::Progress(bool quiet) : form_(form_for(quiet)) {}
 
 Progress::~Progress() { end(); }
 
@@ -58,13 +67,27 @@ void Progress::begin(std::string_view what, std::uint64_t total_bytes) {
 void Progress::advance(std::uint64_t bytes) {
   done_bytes_ += bytes;
   throw_if_interrupted();
-  if (!visible_) return;
+  if (form_ == Form::Hidden) return;
   const auto now = Clock::now();
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock && now - drawn_ > std::chrono::milliseconds(100)) draw(now);
+  if (lock && now - shown_ > std::chrono::milliseconds(100)) show(now);
 }
 
-void Progress::draw(Clock::time_point now) {
+void Progress::show(Clock::time_point now) {
+  const std::string text =
+      form_ == Form::Bar
+          ? bar(now)
+          : Json{{"progress",
+                  {{"what", what_}, {"done", done_bytes_.load()}, {"total", total_bytes_}}}}
+                    .dump() +
+                "\n";
+  std::fputs(text.c_str(), stderr);  // failing output is no reason to stop the work
+  std::fflush(stderr);
+  shown_ = now;
+  is_shown_ = true;
+}
+
+std::string Progress::bar(Clock::time_point now) const {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const auto done = static_cast<double>(done_bytes_);
   const double fraction =
@@ -74,20 +97,16 @@ void Progress::draw(Clock::time_point now) {
   const auto filled = static_cast<std::size_t>(fraction * kBar);
   const std::string left =
       fraction > 0 ? tools::format_duration(seconds / fraction - seconds) : std::string("?");
-  const std::string line =
-      fmt::format("\r{} [{}{}] {:3.0f}%  {}/s  {} left\033[K", what_, std::string(filled, '#'),
-                  std::string(kBar - filled, ' '), 100 * fraction,
-                  tools::format_bytes(static_cast<std::uint64_t>(rate)), left);
-  std::fputs(line.c_str(), stderr);  // failing output is no reason to stop the work
-  std::fflush(stderr);
-  drawn_ = now;
-  is_drawn_ = true;
+  return fmt::format("\r{} [{}{}] {:3.0f}%  {}/s  {} left\033[K", what_, std::string(filled, '#'),
+                     std::string(kBar - filled, ' '), 100 * fraction,
+                     tools::format_bytes(static_cast<std::uint64_t>(rate)), left);
 }
 
 void Progress::end() {
   const std::lock_guard lock(mutex_);
-  if (is_drawn_) std::fputs("\r\033[K", stderr);
-  is_drawn_ = false;
+  if (is_shown_ && form_ == Form::Bar) std::fputs("\r\033[K", stderr);
+  if (is_shown_ && form_ == Form::Json) show(Clock::now());
+  is_shown_ = false;
 }
 
 double Progress::seconds() const {

@@ -1,5 +1,5 @@
 #pragma once
-// Progress of long work as one line on standard error, and the point at which Ctrl-C takes effect.
+// Progress of long work on standard error, and the point at which Ctrl-C takes effect.
 #include "unishard/format/observer.hpp"
 
 #include <atomic>
@@ -21,7 +21,9 @@ int interrupting_signal();
 /// Throws Cancelled when a signal has arrived.
 void throw_if_interrupted();
 
-/// Draws when standard error is a terminal and `quiet` is false; always counts. Thread-safe.
+/// Counts, and shows nothing when `quiet` is true. Otherwise draws a bar when standard error is a
+/// terminal, or writes lines of JSON when the environment has UNISHARD_PROGRESS=json, for programs
+/// that start this one. Thread-safe.
 class Progress final : public Observer {
  public:
   explicit Progress(bool quiet);
@@ -37,16 +39,19 @@ class Progress final : public Observer {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void draw(Clock::time_point now);
+  enum class Form : std::uint8_t { Hidden, Bar, Json };
+  static Form form_for(bool quiet);
+  void show(Clock::time_point now);
+  std::string bar(Clock::time_point now) const;
 
-  const bool visible_;
+  const Form form_;
   std::atomic<std::uint64_t> done_bytes_{0};
   std::mutex mutex_;  ///< guards the members below
   std::string what_;
   std::uint64_t total_bytes_ = 0;
   Clock::time_point begin_ = Clock::now();
-  Clock::time_point drawn_{};
-  bool is_drawn_ = false;
+  Clock::time_point shown_{};
+  bool is_shown_ = false;
 };
 
 }  // namespace unishard::cli

@@ -76,15 +76,18 @@ class Comparison {
 
   void compare_bytes() {
     std::vector<Run> runs;
+    std::uint64_t total = 0;
     const std::uint64_t run_bytes = options_.transfer.buffer_bytes / 2;
     for (std::size_t i = 0; i < readings_.size(); ++i) {
       const TensorInfo& tensor = a_.catalog().tensors[readings_[i].pair.a];
       const std::uint64_t step = run_bytes / size_of(tensor.dtype);
+      total += 2 * tensor.bytes();
       for (std::uint64_t begin = 0; begin < tensor.elements(); begin += step) {
         runs.push_back({i, {begin, std::min(begin + step, tensor.elements())}});
       }
     }
     std::mutex mutex;
+    options_.transfer.begin("diff", total);
     run_bounded(runs.size(), options_.transfer,
                 [&](std::size_t index, std::span<std::byte> buffer) {
                   Reading& reading = readings_[runs[index].reading];

@@ -32,6 +32,7 @@ void read_share(const converters::Source& source, const Team& team,
 /// without a checksum are counted by the process that read them.
 void check_deep(const converters::Source& source, const VerifyOptions& options, const Team& team,
                 CheckedTag& checked) {
+  options.transfer.begin("verify", source.catalog().stored_bytes() / team.size());
   read_share(source, team, options.transfer);
   // Without the parts of other processes, this returns how much of what was read a checksum covers.
   checked.bytes_without_checksum =

@@ -170,6 +170,7 @@ PayloadFindings check_share(const Manifest& manifest, const Shards& shards,
   const converters::ByteRun ours = converters::owned_run(
       total, manifest.chunk_bytes, {.rank = team.rank(), .size = team.size()});
   PayloadFindings out{.readable = readable(shards), .chunks = 0, .shards = {}};
+  transfer.begin("verify", ours.end - ours.begin);
   std::uint64_t begin = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     if (!shards[i]) continue;
@@ -251,9 +252,13 @@ void verify_derived(Storage& storage, const Path& folder, const TransferOptions&
   try {
     checkpoint = std::make_unique<CheckpointReader>(storage, folder);
     const auto& tensors = checkpoint->catalog().tensors;
+    std::uint64_t total = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].derived) derived.push_back(i);
+      if (!tensors[i].derived) continue;
+      derived.push_back(i);
+      total += tensors[i].bytes();
     }
+    options.begin("derive", total / team.size());
     parts = digest_share(
         {.catalog = &checkpoint->catalog(),
          .tensors = derived,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace unishard {
@@ -17,6 +18,10 @@ struct TransferOptions {
   /// Receives the bytes of each finished item; may be null.
   /// Lifetime: must outlive the run.
   Observer* observer = nullptr;
+  /// Announces work to the observer, if there is one.
+  void begin(std::string_view what, std::uint64_t total_bytes) const {
+    if (observer != nullptr) observer->begin(what, total_bytes);
+  }
 
   /// Returns options whose buffers together take an eighth of `memory_bytes`; each buffer has 64
   /// KiB to 8 MiB.
