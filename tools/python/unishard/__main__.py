@@ -7,8 +7,16 @@ from ._program import program
 
 
 def main() -> None:
-    path = str(program())
-    os.execv(path, ["unishard", *sys.argv[1:]])
+    _become("unishard")
+
+
+def zero_to_fp32() -> None:
+    """The program under DeepSpeed's name for this verb: `zero_to_fp32 runs/gpt model.safetensors`."""
+    _become("zero_to_fp32")
+
+
+def _become(name: str) -> None:
+    os.execv(str(program()), [name, *sys.argv[1:]])
 
 
 if __name__ == "__main__":
