@@ -4,6 +4,7 @@
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python package_test.py
 """
 import concurrent.futures
+import importlib.util
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import threading
 import unittest
 from pathlib import Path
 
@@ -242,24 +244,60 @@ class Verbs(unittest.TestCase):
             self.assertEqual(caught.exception.code, code, caught.exception)
             self.assertIn(caught.exception.status, (2, 3))
 
-    def test_an_interrupt_ends_the_program_and_leaves_nothing(self):
+    def make_large_file(self):
+        """Makes a sparse file of 2 GiB, and an empty folder for what becomes of it."""
         header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 29], "data_offsets": [0, 1 << 31]}}).encode()
         with open(self.folder / "large.safetensors", "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header)
-            file.truncate(8 + len(header) + (1 << 31))  # a sparse file of 2 GiB
+            file.truncate(8 + len(header) + (1 << 31))
         (self.folder / "out").mkdir()
+        return self.folder / "large.safetensors", self.folder / "out" / "run"
+
+    def test_progress_comes_to_the_end(self):
+        seen = []
+        unishard.convert(GOLDEN / "v1", self.folder / "run", to="native", progress=lambda *report: seen.append(report))
+        self.assertEqual([what for _, what in seen if what != "check"], ["convert"] * sum(what != "check" for _, what in seen))
+        self.assertEqual(max(fraction for fraction, _ in seen), 1.0)
+        self.assertTrue(all(0 <= fraction <= 1 for fraction, _ in seen), seen)
+        drawn = subprocess.run([sys.executable, "-c", "import sys, unishard; unishard.verify(sys.argv[1], deep=True, progress=True)",
+                                str(self.folder / "run")], capture_output=True)
+        self.assertRegex(drawn.stderr, rb"^\rverify +\[#* *\]")
+        self.assertTrue(drawn.stderr.endswith(b"100%\n"), drawn.stderr)
+
+    def test_a_set_event_ends_the_program_and_leaves_nothing(self):
+        large, run = self.make_large_file()
+        stop = threading.Event()
+        with self.assertRaises(unishard.Error) as caught:
+            unishard.convert(large, run, to="native", compress="zstd", threads=1, cancel=stop, progress=lambda *_: stop.set())
+        self.assertEqual((caught.exception.code, caught.exception.status), ("cancelled", 128 + signal.SIGINT))
+        self.assertEqual([str(path) for path in run.parent.rglob("*")], [])
+        with self.assertRaises(unishard.Error) as caught:
+            unishard.convert(large, run, to="native", cancel=stop)
+        self.assertEqual(caught.exception.code, "cancelled")
+        self.assertFalse(unishard.verify(GOLDEN / "v1", cancel=threading.Event())["findings"])
+
+    def test_what_progress_raises_ends_the_program_and_leaves_nothing(self):
+        def report(fraction, what):
+            raise LookupError(what)
+        large, run = self.make_large_file()
+        with self.assertRaisesRegex(LookupError, "convert"):
+            unishard.convert(large, run, to="native", compress="zstd", threads=1, progress=report)
+        self.assertEqual([str(path) for path in run.parent.rglob("*")], [])
+
+    def test_an_interrupt_ends_the_program_and_leaves_nothing(self):
+        large, run = self.make_large_file()
         script = ("import sys, unishard; print('begin', flush=True); "
                   "unishard.convert(sys.argv[1], sys.argv[2], to='native', compress='zstd', threads=1)")
-        child = subprocess.Popen([sys.executable, "-c", script, str(self.folder / "large.safetensors"), str(self.folder / "out" / "run")],
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        child = subprocess.Popen([sys.executable, "-c", script, str(large), str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True)
         child.stdout.readline()
         deadline = time.monotonic() + 30
-        while not any((self.folder / "out").iterdir()) and time.monotonic() < deadline:
+        while not any(run.parent.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)
         said = child.communicate(timeout=60)[1]
         self.assertIn("KeyboardInterrupt", said)
-        self.assertEqual([str(path) for path in (self.folder / "out").rglob("*")], [])
+        self.assertEqual([str(path) for path in run.parent.rglob("*")], [])
 
     def test_the_program_takes_the_place_of_python(self):
         done = subprocess.run([sys.executable, "-m", "unishard", "verify", str(GOLDEN / "v1")], capture_output=True, text=True)
@@ -267,9 +305,50 @@ class Verbs(unittest.TestCase):
         self.assertTrue(os.access(unishard.program(), os.X_OK))
 
 
+class Neighbours(unittest.TestCase):
+    """The libraries inside this one and those of other packages in the same process: h5py's HDF5, torch's C++ library."""
+
+    SCRIPT = """
+import sys
+for name in sys.argv[3:]:
+    __import__(name)
+import h5py, numpy, unishard
+golden, made = sys.argv[1:3]
+for _ in range(3):
+    with h5py.File(made) as file, unishard.open(golden) as checkpoint:
+        names = [name for name in file if name in checkpoint and "fp32" in checkpoint.states(name)]
+        assert len(names) > 5, names
+        with unishard.open(made) as same:
+            for name in names:
+                values = file[name][...]
+                numpy.testing.assert_array_equal(values, same[name].numpy())
+                numpy.testing.assert_array_equal(values, checkpoint[name].numpy())
+    with h5py.File(made + ".own", "w") as file:
+        file.create_dataset("values", data=values, compression="gzip")
+    with unishard.open(made + ".own") as own:
+        numpy.testing.assert_array_equal(own["values"].numpy(), values)
+    if "torch" in sys.argv:
+        import torch
+        torch.save({"w": torch.from_numpy(values)}, made + ".pt")
+        numpy.testing.assert_array_equal(unishard.open(made + ".pt")["w"].torch().numpy(), values)
+"""
+
+    def test_h5py_and_torch_in_the_same_process(self):
+        if importlib.util.find_spec("h5py") is None:
+            self.skipTest("h5py is not installed")
+        packages = ["h5py", "unishard"] + (["torch"] if importlib.util.find_spec("torch") else [])
+        with tempfile.TemporaryDirectory() as folder:
+            made = os.path.join(folder, "made.h5")
+            unishard.zero_to_fp32(GOLDEN / "v1", made)
+            for order in itertools.permutations(packages):
+                done = subprocess.run([sys.executable, "-c", self.SCRIPT, str(GOLDEN / "v1"), made, *order], capture_output=True,
+                                      text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), order)
+
+
 class Readme(unittest.TestCase):
     def test_the_examples_run(self):
-        lines = (Path(unishard.__file__).resolve().parents[1] / "README.md").read_text().splitlines()
+        lines = (Path(__file__).resolve().parents[2] / "tools/python/README.md").read_text().splitlines()
         blocks = [[]]
         for line in lines:
             if line.startswith("    ") or not line and blocks[-1]:
@@ -277,7 +356,7 @@ class Readme(unittest.TestCase):
             elif blocks[-1]:
                 blocks.append([])
         examples = ["\n".join(block) for block in blocks if block and block[0].startswith("import")]
-        self.assertEqual(len(examples), 4)
+        self.assertEqual(len(examples), 5)
         for example in examples:
             if "unishard.torch" in example:
                 try:
