@@ -3,7 +3,7 @@
 # Installs (Debian or Ubuntu, as root or through sudo): compiler, CMake, Ninja, HDF5, ISA-L, fmt, nlohmann-json, CLI11, LibTorch, Gloo,
 # OpenBLAS, GoogleTest, rapidcheck, h5py, fusepy, clang 16 and its tools. Nothing is installed outside the system's packages, but --peers
 # puts the real torch, safetensors, transformers and DeepSpeed into build/peers and asks them (tests/interop/peers/run.sh), and
-# installs the .deb in a fresh system (tests/interop/fresh_system.sh).
+# installs the .deb in a fresh system (tests/interop/fresh_system.sh) and the wheel in a fresh environment (tests/python/wheel_test.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=release
@@ -39,4 +39,7 @@ tests/interop/peers/run.sh $all "build/$preset" || status=$?
 fresh=0
 tests/interop/fresh_system.sh "build/$preset" || fresh=$?
 [ $fresh = 0 ] || [ $fresh = 77 ] || status=1
+wheel=0
+tests/python/wheel_test.sh || wheel=$?
+[ $wheel = 0 ] || [ $wheel = 77 ] || status=1
 exit $status
