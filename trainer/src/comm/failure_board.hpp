@@ -1,5 +1,6 @@
 #pragma once
-// Where ranks write down which operation failed, so that each can name those that did not answer.
+// A place where ranks record which operation failed, so that each can name those that did not
+// answer.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>

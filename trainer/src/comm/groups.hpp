@@ -8,7 +8,7 @@
 
 namespace unishard::trainer::detail {
 
-/// As make_gloo_communicator(), on a store that all ranks have joined.
+/// Does the same as make_communicator() with Gloo, on a store that all ranks have joined.
 /// Pre: no other group uses `store`.
 std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& environment,
                                                      const CommunicatorOptions& options,
