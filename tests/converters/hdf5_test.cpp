@@ -1,6 +1,6 @@
+// What only HDF5 has; one_file_formats_test.cpp asks what all formats of one file promise.
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
-#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/shard_entry.hpp"
 
@@ -11,6 +11,7 @@
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
+#include "write_example_file.hpp"
 
 #include <gtest/gtest.h>
 
@@ -36,21 +37,6 @@ using test::write_file;
 using testing::HasSubstr;
 using testing::StrEq;
 
-TensorInfo weight(std::string fqn, DType dtype, Shape shape) {
-  TensorInfo tensor;
-  tensor.fqn = std::move(fqn);
-  tensor.state = state::kWeights;
-  tensor.dtype = dtype;
-  tensor.shape = std::move(shape);
-  return tensor;
-}
-
-Catalog catalog_of(std::vector<TensorInfo> tensors) {
-  Catalog catalog;
-  catalog.tensors = std::move(tensors);
-  return catalog;
-}
-
 /// Names whose paths need care, all weights of one float.
 Catalog named(const std::vector<std::string>& names) {
   Catalog catalog;
@@ -59,94 +45,14 @@ Catalog named(const std::vector<std::string>& names) {
   return catalog;
 }
 
-void fill_with_example(Sink& sink, const Catalog& catalog) {
-  for (std::size_t i = 0; i < sink.fragments().size(); ++i) {
-    const Fragment& fragment = sink.fragments()[i];
-    sink.write(i, fragment.range, test::example_bytes(catalog, fragment.tensor, 1, fragment.range));
-  }
-}
-
 std::unique_ptr<Source> write(const Path& path, const Catalog& catalog) {
-  const auto sink = make_hdf5_sink(posix_storage(), path, catalog);
-  fill_with_example(*sink, catalog);
-  sink->commit();
-  return open_source(posix_storage(), path);
+  return write_example_file("hdf5", path, catalog);
 }
 
 std::vector<std::string> labels(const Catalog& catalog) {
   std::vector<std::string> labels;
   for (const TensorInfo& tensor : catalog.tensors) labels.push_back(tensor.label());
   return labels;
-}
-
-/// The catalog with the digests of what the source gives.
-Catalog digested(const Source& source) {
-  Catalog catalog = source.catalog();
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
-    catalog.tensors[i].crc64 = crc64(read_all(source, i));
-  return catalog;
-}
-
-Catalog expected_of(Catalog catalog) {
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
-    catalog.tensors[i].crc64 = crc64(test::example_bytes(catalog, i, 1));
-  return catalog;
-}
-
-TEST(Hdf5, KeepsATrainingStateWithItsIdentity) {
-  const TempDir temp;
-  for (const bool bf16 : {false, true}) {
-    const Catalog catalog = test::example_catalog({.bf16 = bf16});
-    const auto source = write(temp.path() / (bf16 ? "b.h5" : "a.h5"), catalog);
-    const Catalog& read = source->catalog();
-    EXPECT_EQ(source->format(), "hdf5");
-    EXPECT_EQ(source->notes(), std::vector<std::string>{});
-    EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
-    EXPECT_EQ(labels(read), labels(catalog)) << "in the order of the catalog";
-    EXPECT_EQ(read.aliases, catalog.aliases);
-    EXPECT_EQ(read.step, catalog.step);
-    EXPECT_EQ(read.groups, catalog.groups);
-    EXPECT_EQ(read.client_state, catalog.client_state);
-    EXPECT_EQ(read.world_size, catalog.world_size);
-    for (std::size_t i = 0; i < read.tensors.size(); ++i) {
-      EXPECT_EQ(read.tensors[i].frozen, catalog.tensors[i].frozen);
-      EXPECT_EQ(read.tensors[i].group, catalog.tensors[i].group);
-    }
-  }
-}
-
-TEST(Hdf5, KeepsEveryTypeAndShape) {
-  const TempDir temp;
-  Catalog catalog;
-  for (const DTypeInfo& type : dtype_table()) {
-    const std::string name(type.name);
-    catalog.tensors.push_back(weight(name, type.dtype, {3, 5, 2}));
-    catalog.tensors.push_back(weight(name + ".scalar", type.dtype, {}));
-    catalog.tensors.push_back(weight(name + ".empty", type.dtype, {2, 0, 3}));
-    catalog.tensors.push_back(weight(name + ".large", type.dtype, {1025, 9}));
-  }
-  const auto source = write(temp.path() / "x.h5", catalog);
-  ASSERT_EQ(source->catalog().tensors.size(), catalog.tensors.size());
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    const TensorInfo& tensor = source->catalog().tensors[i];
-    EXPECT_EQ(tensor.fqn, catalog.tensors[i].fqn);
-    EXPECT_EQ(tensor.dtype, catalog.tensors[i].dtype) << tensor.fqn;
-    EXPECT_EQ(tensor.shape, catalog.tensors[i].shape) << tensor.fqn;
-    EXPECT_EQ(read_all(*source, i), test::example_bytes(catalog, i, 1)) << tensor.fqn;
-  }
-}
-
-TEST(Hdf5, ReadsAnyRangeOfElements) {
-  const TempDir temp;
-  const Catalog catalog = catalog_of({weight("w", DType::Int16, {7, 11})});
-  const auto source = write(temp.path() / "x.h5", catalog);
-  for (std::uint64_t begin = 0; begin <= 77; begin += 7) {
-    for (std::uint64_t end = begin; end <= 77; end += 5) {
-      std::vector<std::byte> bytes(2 * (end - begin));
-      source->read(0, {begin, end}, bytes);
-      EXPECT_EQ(bytes, test::example_bytes(catalog, 0, 1, {begin, end}));
-    }
-  }
 }
 
 TEST(Hdf5, KeepsNamesThatHdf5CannotHold) {
@@ -178,7 +84,7 @@ TEST(Hdf5, KeepsNamesThatHdf5CannotHold) {
   const Catalog catalog = named(names);
   const auto source = write(temp.path() / "x.h5", catalog);
   EXPECT_EQ(labels(digested(*source)).size(), names.size());
-  EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+  EXPECT_EQ(identity(digested(*source)), identity(with_example_digests(catalog)));
   EXPECT_EQ(source->notes(), std::vector<std::string>{});
 }
 
@@ -189,7 +95,7 @@ TEST(Hdf5, KeepsDeepAndLongNames) {
   const Catalog catalog =
       named({deep, std::string(4096, 'x'), std::string(4000, '%'), "a/" + std::string(3000, 'y')});
   const auto source = write(temp.path() / "x.h5", catalog);
-  EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+  EXPECT_EQ(identity(digested(*source)), identity(with_example_digests(catalog)));
 }
 
 TEST(Hdf5, TiedNamesAreLinksToOneDataSet) {
@@ -204,40 +110,6 @@ TEST(Hdf5, TiedNamesAreLinksToOneDataSet) {
   std::ranges::sort(aliases, by_name);
   std::ranges::sort(expected, by_name);
   EXPECT_EQ(aliases, expected);
-}
-
-TEST(Hdf5, AnEmptyModelIsAFile) {
-  const TempDir temp;
-  const auto source = write(temp.path() / "x.h5", {});
-  EXPECT_TRUE(source->catalog().tensors.empty());
-}
-
-TEST(Hdf5Sink, TheSameInputGivesTheSameBytes) {
-  const TempDir temp;
-  const Catalog catalog = test::example_catalog({});
-  write(temp.path() / "a.h5", catalog);
-  write(temp.path() / "b.h5", catalog);
-  EXPECT_EQ(read_file(temp.path() / "a.h5"), read_file(temp.path() / "b.h5"));
-}
-
-TEST(Hdf5Sink, RefusesAnExistingFile) {
-  const TempDir temp;
-  write_file(temp.path() / "x.h5", "mine");
-  EXPECT_THAT(
-      error_of([&] { make_hdf5_sink(posix_storage(), temp.path() / "x.h5", named({"a"})); }),
-      Fails(ErrorCode::AlreadyExists));
-  EXPECT_EQ(read_file(temp.path() / "x.h5"), "mine");
-}
-
-TEST(Hdf5Sink, NothingIsVisibleBeforeCommitAndNothingLeftAfterwards) {
-  const TempDir temp;
-  {
-    const Catalog catalog = named({"a"});
-    const auto sink = make_hdf5_sink(posix_storage(), temp.path() / "x.h5", catalog);
-    fill_with_example(*sink, catalog);
-    EXPECT_FALSE(std::filesystem::exists(temp.path() / "x.h5"));
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(temp.path()));
 }
 
 TEST(Hdf5Sink, RefusesTwoTensorsOfOneNameAndTooManyDimensions) {
@@ -271,15 +143,8 @@ TEST(Hdf5Source, ReadsBehindAUserBlock) {
     const Path path = temp.path() / (std::to_string(block) + ".h5");
     write_file(path, std::string(block, '#') + read_file(temp.path() / "x.h5"));
     const auto source = open_source(posix_storage(), path);
-    EXPECT_EQ(identity(digested(*source)), identity(expected_of(catalog)));
+    EXPECT_EQ(identity(digested(*source)), identity(with_example_digests(catalog)));
   }
-}
-
-TEST(Hdf5Source, HasNoTags) {
-  const TempDir temp;
-  write(temp.path() / "x.h5", named({"a"}));
-  EXPECT_THAT(error_of([&] { open_source(posix_storage(), temp.path() / "x.h5", "tag"); }),
-              Fails(ErrorCode::InvalidArgument));
 }
 
 TEST(Hdf5Source, RefusesOneShardOfANativeCheckpoint) {

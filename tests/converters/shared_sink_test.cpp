@@ -36,6 +36,7 @@ class SharedSinks : public testing::TestWithParam<std::string> {
   static std::string name() {
     if (GetParam() == "safetensors") return "out.safetensors";
     if (GetParam() == "torch") return "out.pt";
+    if (GetParam() == "npz") return "out.npz";
     return GetParam() == "hdf5" ? "out.h5" : "out";
   }
 
@@ -111,7 +112,7 @@ TEST_P(SharedSinks, TheFirstOneClearsUp) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, SharedSinks,
                          testing::Values("native", "safetensors", "deepspeed",
-                                         "deepspeed-universal", "dcp", "torch", "hdf5"),
+                                         "deepspeed-universal", "dcp", "torch", "hdf5", "npz"),
                          [](const auto& format) {
                            std::string name = format.param;
                            std::erase(name, '-');

@@ -354,9 +354,9 @@ ZipFiles files_of(std::string_view zip) {
   try {
     test::MemoryStorage storage;
     storage.put("zip", std::string(zip));
-    const torch::ZipReader reader(torch::whole_file(storage, "zip"));
+    const torch::ZipReader reader(torch::whole_file(storage, "zip"), torch::ZipReader::Root::None);
     for (const torch::ZipEntry& entry : reader.entries())
-      files.emplace_back(reader.root() + "/" + entry.name, reader.content(entry, kLimit));
+      files.emplace_back(entry.name, reader.content(entry, kLimit));
   } catch (const Error&) {
     return {};
   }
@@ -377,6 +377,23 @@ std::string mutate_torch_file(std::string_view zip, std::uint64_t seed) {
     bytes.resize(seed / 64 % (2 * bytes.size() + 1));
   }
   return zip_of(files);
+}
+
+std::string mutate_arrays(std::string_view zip, std::uint64_t seed) {
+  constexpr std::size_t kHeaderBytes = 128;
+  static constexpr std::string_view kText = "0123456789(),'<>|{}:LTFOVUfiucb \\";
+  ZipFiles files = files_of(zip);
+  if (files.empty()) return {};
+  Random random(seed);
+  std::string& bytes = files[random() % files.size()].second;
+  if (bytes.empty() || random() % 4 == 0) {
+    bytes = mutate_bytes(bytes, random);
+  } else {
+    for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes)
+      bytes[random() % std::min(bytes.size(), kHeaderBytes)] = kText[random() % kText.size()];
+  }
+  if (random() % 16 == 0) files.pop_back();
+  return zip_of(files, random() % 2 == 0 ? ZipMethod::Stored : ZipMethod::Deflated);
 }
 
 std::string mutate_folder(std::string_view zip, std::uint64_t seed) {

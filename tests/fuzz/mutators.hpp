@@ -34,6 +34,10 @@ ZipFiles files_of(std::string_view zip);
 /// `zip` is no such archive.
 std::string mutate_torch_file(std::string_view zip, std::uint64_t seed);
 
+/// Changes, cuts or removes one entry of an archive of arrays: its text of sizes and types, or any
+/// bytes. Empty when `zip` is no archive.
+std::string mutate_arrays(std::string_view zip, std::uint64_t seed);
+
 /// Changes, cuts or removes one file of a folder that is given as a zip archive. Pickles, JSON
 /// files and torch.save files are changed by the functions above. Empty when `zip` is none.
 std::string mutate_folder(std::string_view zip, std::uint64_t seed);

@@ -209,8 +209,8 @@ class Verbs(unittest.TestCase):
     def test_every_format_reads_alike(self):
         with unishard.open(GOLDEN / "v1") as checkpoint:
             masters = {name: checkpoint[name].bits().tobytes() for name in checkpoint.names() if "fp32" in checkpoint.states(name)}
-        for to in ("native", "deepspeed", "deepspeed-universal", "dcp", "torch", "hdf5"):
-            made = self.folder / (to + {"torch": ".pt", "hdf5": ".h5"}.get(to, ""))
+        for to in ("native", "deepspeed", "deepspeed-universal", "dcp", "torch", "hdf5", "npz"):
+            made = self.folder / (to + {"torch": ".pt", "hdf5": ".h5", "npz": ".npz"}.get(to, ""))
             unishard.convert(GOLDEN / "v1", made, to=to)
             with unishard.open(made) as checkpoint:
                 self.assertEqual(checkpoint.format, to)

@@ -316,6 +316,7 @@ std::vector<Workload> conversion_workloads(const Path& folder) {
   out.push_back(
       conversion("torch folder", folder, made("torch", folder / "model", model, "", 8192)));
   out.push_back(conversion("hdf5 file", folder, made("hdf5", folder / "m.h5", all)));
+  out.push_back(conversion("npz file", folder, made("npz", folder / "m.npz", all)));
   out.push_back(conversion("dcp", folder, made("dcp", folder / "dcp", all)));
   out.push_back(conversion("deepspeed", folder, made("deepspeed", folder, all, "new"),
                            made("deepspeed", folder, all, "old")));

@@ -56,7 +56,11 @@ TEST_F(Command, AnOutputsSuffixIsThatOfItsFormat) {
   EXPECT_TRUE(holds(refusal("convert", "x.pt", {"--to", "safetensors"}), "pass --to torch"));
   EXPECT_TRUE(holds(refusal("convert", "x.safetensors", {"--to", "dcp"}), "a safetensors file"));
   EXPECT_TRUE(holds(refusal("reshard", "x.bin", {"-w", "3"}), "a torch file"));
-  EXPECT_TRUE(holds(refusal("zero_to_fp32", "x.gguf", {}), ".gguf files cannot be written"));
+  EXPECT_TRUE(holds(refusal("zero_to_fp32", "x.onnx", {}), ".onnx files cannot be written"));
+  EXPECT_TRUE(holds(refusal("convert", "x.npz", {"--to", "gguf"}), "pass --to npz"));
+  EXPECT_TRUE(holds(refusal("convert", "x.weights", {"--to", "npz"}), "npz files end in .npz"));
+  EXPECT_TRUE(holds(refusal("convert", "x.safetensor", {"--to", "safetensors"}),
+                    "did you mean .safetensors?"));
 }
 
 TEST(CommandUsage, HelpVersionAndErrors) {
@@ -89,6 +93,7 @@ TEST(CommandUsage, HelpVersionAndErrors) {
 
 TEST_F(Command, EnvAndCompletion) {
   EXPECT_TRUE(report_of({"env"}).contains("hdf5"));
+  EXPECT_TRUE(report_of({"env"}).at("formats").contains("gguf"));
   const ProcessResult bash = unishard({"completion", "bash"});
   EXPECT_TRUE(holds(bash.out, "--keep-last"));
   EXPECT_TRUE(holds(bash.out, "verify) words='--help "));
@@ -310,6 +315,27 @@ TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
     EXPECT_NE(verified.out.find("could be read, and has no checksum"), std::string::npos)
         << verified.out;
   }
+}
+
+TEST_F(Command, ModelsGoToNumpyAndGgufAndBack) {
+  for (const std::string format : {"npz", "gguf"}) {
+    const std::string file = temp_.path() / ("m." + format);
+    ASSERT_EQ(unishard({"convert", in_, file, "--to", format, "--weights-only", "--only",
+                        "*.weight", "--only", "*.bias"})
+                  .status,
+              0);
+    EXPECT_EQ(report_of({"inspect", file}).at("format"), format);
+    const std::string verified = unishard({"verify", file, "--deep"}).out;
+    EXPECT_EQ(holds(verified, "has no checksum"), format == "gguf") << verified;
+    const std::string back = temp_.path() / (format + "-back");
+    ASSERT_EQ(unishard({"convert", file, back, "--to", "native"}).status, 0);
+    EXPECT_EQ(unishard({"diff", file, back}).status, 0);
+    const ProcessResult limited = unishard({"verify", file, "--deep", "--memory-limit", "64MiB"});
+    EXPECT_EQ(limited.status, 0) << limited.err;
+  }
+  const std::string whole = temp_.path() / "z.npz";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, whole}).status, 0);
+  EXPECT_EQ(unishard({"diff", in_, whole}).status, 0);
 }
 
 TEST_F(Command, ConvertGoesToDeepSpeedAndBack) {

@@ -36,7 +36,7 @@ void add_convert(CLI::App& app, Action& action) {
                                "Rewrite a checkpoint of any format in another one", options, run);
   add_checkpoint(*command, "in", options->run.input,
                  "A checkpoint: DeepSpeed, DCP/FSDP, torch.save, safetensors, Hugging Face (also "
-                 "ORG/NAME in the local cache of the hub), HDF5 or UniShard");
+                 "ORG/NAME in the local cache of the hub), HDF5, .npz, GGUF or UniShard");
   command->add_option("out", options->output, "Folder or file to write; nothing is overwritten")
       ->required();
   add_to_format(*command, options->to, "Format to write")->required();
@@ -72,6 +72,7 @@ void add_convert(CLI::App& app, Action& action) {
       "  srun -n 8 unishard convert ds_run fsdp_run --to dcp -w 16\n"
       "  unishard convert checkpoint-500 model/ --to safetensors --weights-only --dtype bf16\n"
       "  unishard convert model.safetensors model.h5 --to hdf5\n"
+      "  unishard convert model/ model.npz --to npz --dtype fp32\n"
       "  unishard convert model.pt model.safetensors --to safetensors --rename '^module\\.='\n");
 }
 

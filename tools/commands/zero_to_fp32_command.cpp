@@ -68,7 +68,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   add_checkpoint(*command, "checkpoint_dir", options->checkpoint);
   command
       ->add_option("output", options->output,
-                   "A .safetensors, .bin, .pt, .pth or .h5 file, "
+                   "A .safetensors, .bin, .pt, .pth, .h5, .npz or .gguf file, "
                    "or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);

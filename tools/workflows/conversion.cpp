@@ -1,5 +1,6 @@
 #include "workflows/conversion.hpp"
 
+#include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
 
 #include "support/machine.hpp"
@@ -63,23 +64,37 @@ Path run_folder(const Path& input) {
 struct Suffix {
   std::string_view text, format;
 };
-constexpr std::array<Suffix, 17> kSuffixes = {{{".safetensors", "safetensors"},
+constexpr std::array<Suffix, 31> kSuffixes = {{{".safetensors", "safetensors"},
                                                {".bin", "torch"},
                                                {".pt", "torch"},
                                                {".pth", "torch"},
                                                {".ckpt", "torch"},
                                                {".h5", "hdf5"},
                                                {".hdf5", "hdf5"},
-                                               {".gguf", ""},
-                                               {".npz", ""},
+                                               {".npz", "npz"},
+                                               {".gguf", "gguf"},
                                                {".npy", ""},
                                                {".onnx", ""},
                                                {".keras", ""},
                                                {".msgpack", ""},
                                                {".pkl", ""},
+                                               {".pickle", ""},
+                                               {".joblib", ""},
+                                               {".tflite", ""},
+                                               {".pb", ""},
+                                               {".engine", ""},
+                                               {".plan", ""},
+                                               {".mlmodel", ""},
+                                               {".mlpackage", ""},
+                                               {".pdparams", ""},
+                                               {".json", ""},
+                                               {".txt", ""},
                                                {".zip", ""},
                                                {".tar", ""},
-                                               {".gz", ""}}};
+                                               {".tgz", ""},
+                                               {".gz", ""},
+                                               {".zst", ""},
+                                               {".xz", ""}}};
 
 /// Returns nullptr for the suffix of a folder.
 const Suffix* suffix_of(const Path& path) {
@@ -87,15 +102,44 @@ const Suffix* suffix_of(const Path& path) {
   return found == kSuffixes.end() ? nullptr : found;
 }
 
+/// Returns the suffix that `text` seems to be a misspelling of; empty when it seems to be none.
+/// Short suffixes resemble too much.
+std::string_view meant_suffix(std::string_view text) {
+  for (const Suffix& suffix : kSuffixes) {
+    constexpr std::size_t kLong = 8;
+    const std::size_t most = suffix.text.size() < kLong ? 1 : 3;
+    const bool is_long = suffix.text.size() > 4 && !suffix.format.empty();
+    if (is_long && edit_distance(text, suffix.text) <= most) return suffix.text;
+  }
+  return {};
+}
+
+/// Throws: InvalidArgument when a suffix that is none of a format cannot be that of a folder
+/// either.
+void require_folder_name(std::string_view format, const Path& path) {
+  const std::string suffix = path.extension().string();
+  if (suffix.empty()) return;
+  const bool is_file = converters::format_entry(format).shape == OutputShape::File;
+  const std::string_view meant = meant_suffix(suffix);
+  if (!is_file && meant.empty()) return;
+  const auto* const usual = std::ranges::find(kSuffixes, format, &Suffix::format);
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{}: {} is the suffix of no format, and the output is {}", path.string(),
+                    suffix, format),
+        meant.empty() ? fmt::format("{} files end in {}", format, usual->text)
+                      : fmt::format("did you mean {}?", meant));
+}
+
 /// Throws: InvalidArgument when the suffix of `path` is that of a file of another format than
-/// `format`, or of a file that UniShard does not write.
+/// `format`, of a file that UniShard does not write, or of none.
 void require_fitting_suffix(std::string_view format, const Path& path) {
   const Suffix* const suffix = suffix_of(path);
-  if (suffix == nullptr || suffix->format == format) return;
+  if (suffix == nullptr) return require_folder_name(format, path);
+  if (suffix->format == format) return;
   if (suffix->format.empty()) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{}: {} files cannot be written", path.string(), suffix->text),
-          "name a folder, or a file that ends in .safetensors, .pt, .bin or .h5");
+          "name a folder, or a file that ends in .safetensors, .pt, .bin, .h5, .npz or .gguf");
   }
   raise(ErrorCode::InvalidArgument,
         fmt::format("{}: {} is the suffix of a {} file, and the output is {}", path.string(),
@@ -147,8 +191,12 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.asked_for = notes_.left_out.size();
   const bool is_deepspeed = source.format().starts_with(kDeepSpeed);
   const Path beside = is_deepspeed ? run_folder(options_.input) : options_.input;
-  if (output.max_shard_bytes != 0)
-    output.side_files = model_side_files(beside, source.catalog(), plan_.target, notes_.left_out);
+  std::vector<std::string> unused;
+  const bool is_gguf = output.format == "gguf";  // takes only the model's configuration
+  if (output.max_shard_bytes != 0 || is_gguf) {
+    output.side_files = model_side_files(beside, source.catalog(), plan_.target,
+                                         is_gguf ? unused : notes_.left_out);
+  }
   if (is_adapter(options_.input)) output.stem = kAdapter;
   if (output.format.starts_with(kDeepSpeed) && is_deepspeed)
     output.side_files = find_trainer_files(beside, notes_.left_out);

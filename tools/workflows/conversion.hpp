@@ -90,7 +90,8 @@ class Conversion {
 
 /// Returns whether the suffix is that of one model file; any other name means a folder.
 bool is_model_file(const Path& path);
-/// Returns the format of a model that its name chooses: "hdf5", "torch" or "safetensors".
+/// Returns the format of a model that its name chooses: "hdf5", "torch", "npz", "gguf" or, for any
+/// other name, "safetensors".
 std::string model_format(const Path& path);
 /// The output of a model: for a folder, `max_shard_size` ("5GB") is its largest file.
 /// Throws: InvalidArgument for a size that is none.

@@ -24,7 +24,8 @@ bool is_model_state(std::string_view state) {
 
 /// A model file declares every tensor a weight; a checkpoint has more precise states.
 bool has_states(const Source& source) {
-  constexpr std::array<std::string_view, 3> kModelFormats = {"safetensors", "torch", "hdf5"};
+  constexpr std::array<std::string_view, 5> kModelFormats = {"safetensors", "torch", "hdf5", "npz",
+                                                             "gguf"};
   if (std::ranges::count(kModelFormats, source.format()) == 0) return true;
   const auto is_weight = [](const TensorInfo& tensor) { return tensor.state == state::kWeights; };
   return !std::ranges::all_of(source.catalog().tensors, is_weight);

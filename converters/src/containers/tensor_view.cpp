@@ -18,6 +18,9 @@ constexpr std::uint64_t kRepeatedBytesMax = std::uint64_t{64} << 30;
 /// Upper bound on the bytes of the storage that a strided read fetches at once.
 constexpr std::uint64_t kGatherBytes = std::uint64_t{4} << 20;
 
+/// Elements of a run that are farther apart are read one by one.
+constexpr std::uint64_t kGatherStepBytes = 1024;
+
 /// Consecutive elements of the last dimension, as element numbers of the storage.
 struct Run {
   std::uint64_t first = 0, stride = 1, count = 0;
@@ -55,8 +58,14 @@ void read_run(const StorageBytes& storage, Run run, std::uint64_t width, Reading
   if (run.stride == 1 || run.count == 1) {
     return storage.read(run.first * width, std::span(out, run.count * width), reading);
   }
+  const std::uint64_t step_bytes = run.stride * width;
+  if (step_bytes > kGatherStepBytes) {
+    for (std::uint64_t i = 0; i < run.count; ++i)
+      storage.read((run.first + i * run.stride) * width, std::span(out + i * width, width),
+                   reading);
+    return;
+  }
   while (run.count > 0) {
-    const std::uint64_t step_bytes = run.stride * width;
     const std::uint64_t fit =
         step_bytes == 0 ? run.count : 1 + (kGatherBytes - width) / std::max(step_bytes, width);
     const std::uint64_t count = std::min(run.count, fit);
@@ -67,6 +76,48 @@ void read_run(const StorageBytes& storage, Run run, std::uint64_t width, Reading
     run.first += count * run.stride;
     run.count -= count;
   }
+}
+
+/// Reads whole rows (all elements of one index of the first dimension) of a view whose first
+/// dimension has stride 1, as a transposed matrix has: element by element of a row, that of all
+/// rows at once.
+void read_rows(const TensorView& view, std::uint64_t first_row, std::uint64_t rows,
+               std::uint64_t row_elements, Reading reading, std::byte* out) {
+  const std::uint64_t width = size_of(view.dtype);
+  std::vector<std::byte> column(rows * width);
+  std::uint64_t at = 0;  // in the row
+  TensorView row = view;
+  row.offset += first_row;
+  for_each_run(row, {0, row_elements}, [&](const Run& run) {
+    for (std::uint64_t i = 0; i < run.count; ++i, ++at) {
+      view.storage->read((run.first + i * run.stride) * width, column, reading);
+      for (std::uint64_t r = 0; r < rows; ++r)
+        std::memcpy(out + (r * row_elements + at) * width, column.data() + r * width, width);
+    }
+  });
+}
+
+void read_runs(const TensorView& view, ElementRange range, Reading reading, std::byte* out) {
+  const std::uint64_t width = size_of(view.dtype);
+  std::vector<std::byte> scratch;
+  for_each_run(view, range, [&](const Run& run) {
+    read_run(*view.storage, run, width, reading, scratch, out);
+    out += run.count * width;
+  });
+}
+
+void read_strided(const TensorView& view, ElementRange range, Reading reading, std::byte* out) {
+  const bool is_transposed = view.shape.size() > 1 && view.strides.front() == 1;
+  const std::uint64_t row = is_transposed ? view.elements() / view.shape.front() : 0;
+  const std::uint64_t first = is_transposed ? (range.begin + row - 1) / row : 0,
+                      end = is_transposed ? range.end / row : 0;
+  if (end < first + 2) return read_runs(view, range, reading, out);
+  const std::uint64_t width = size_of(view.dtype);
+  const ElementRange rows{first * row, end * row};
+  read_runs(view, {range.begin, rows.begin}, reading, out);
+  out += (rows.begin - range.begin) * width;
+  read_rows(view, first, end - first, row, reading, out);
+  read_runs(view, {rows.end, range.end}, reading, out + rows.size() * width);
 }
 
 void swap_bytes(std::span<std::byte> bytes, std::uint64_t width) {
@@ -142,12 +193,7 @@ void TensorView::read(ElementRange range, std::span<std::byte> out, Reading read
   if (contiguous()) {
     storage->read((offset + range.begin) * width, out, reading);
   } else {
-    std::vector<std::byte> scratch;
-    std::byte* at = out.data();
-    for_each_run(*this, range, [&](const Run& run) {
-      read_run(*storage, run, width, reading, scratch, at);
-      at += run.count * width;
-    });
+    read_strided(*this, range, reading, out.data());
   }
   const bool is_complex = info(dtype).kind == Kind::Complex;
   const std::uint64_t part = is_complex ? width / 2 : width;

@@ -184,7 +184,7 @@ std::optional<std::uint64_t> find_archive(const Window& window) {
   return is_archive ? std::optional(begin) : std::nullopt;
 }
 
-ZipReader::ZipReader(Window window) : window_(std::move(window)) {
+ZipReader::ZipReader(Window window, Root root) : window_(std::move(window)), shape_(root) {
   const Directory directory = find_directory(window_);
   read_directory(directory.offset, directory.size, directory.count);
   check_disjoint();
@@ -237,18 +237,27 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
     if (!entry.deflated && entry.bytes != entry.stored_bytes)
       damaged(window_, at, "a stored entry with two sizes");
     rest.remove_prefix(total);
-    const std::size_t slash = entry.name.find('/');
-    if (slash == std::string::npos)
-      damaged(window_, at, fmt::format("entry {} is in no folder", unishard::quote(entry.name)));
-    if (entries_.empty() && root_.empty()) root_ = entry.name.substr(0, slash);
-    if (entry.name.compare(0, slash, root_) != 0) {
-      damaged(window_, at,
-              fmt::format("entry {} is not under {}", unishard::quote(entry.name),
-                          unishard::quote(root_)));
-    }
-    entry.name.erase(0, slash + 1);
-    if (!entry.name.empty()) entries_.push_back(std::move(entry));  // the folder itself
+    if (shape_ == Root::Folder) take_off_root(entry.name, at);
+    const bool is_folder = entry.name.empty() || (shape_ == Root::None && entry.name.back() == '/');
+    if (!is_folder) entries_.push_back(std::move(entry));
   }
+  if (!rest.empty()) damaged(window_, offset, "its directory has more entries than it counts");
+}
+
+void ZipReader::take_off_root(std::string& name, std::uint64_t at) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string::npos)
+    damaged(window_, at, fmt::format("entry {} is in no folder", unishard::quote(name)));
+  if (entries_.empty() && root_.empty()) root_ = name.substr(0, slash);
+  if (name.compare(0, slash, root_) != 0) {
+    damaged(window_, at,
+            fmt::format("entry {} is not under {}", unishard::quote(name), unishard::quote(root_)));
+  }
+  name.erase(0, slash + 1);
+}
+
+std::string ZipReader::full_name(const ZipEntry& entry) const {
+  return shape_ == Root::Folder ? fmt::format("{}/{}", root_, entry.name) : entry.name;
 }
 
 void ZipReader::check_disjoint() const {
@@ -283,7 +292,7 @@ std::uint64_t ZipReader::data_offset(const ZipEntry& entry) const {
                       extra_bytes = field<std::uint16_t>(header, 28);
   const std::uint64_t name_offset = entry.header_offset + kLocalHeaderBytes;
   const std::string name = read_string(window_, name_offset, name_bytes);
-  if (name != fmt::format("{}/{}", root_, entry.name)) {
+  if (name != full_name(entry)) {
     damaged(window_, entry.header_offset,
             fmt::format("the local header of {} names {}", unishard::quote(entry.name),
                         unishard::quote(name)));

@@ -1,7 +1,7 @@
 #pragma once
-// The directory of a zip archive in a window of a file, as torch.save and DCP write it. Sizes and
-// offsets come from the central directory only, and every range is checked against the window
-// before use.
+// The directory of a zip archive in a window of a file, as torch.save, DCP and numpy write it.
+// Sizes and offsets come from the central directory only, and every range is checked against the
+// window before use.
 #include "unishard/format/storage.hpp"
 
 #include "core/file_pool.hpp"
@@ -37,7 +37,7 @@ Window open_window(const std::shared_ptr<FilePool>& pool, const Path& path);
 std::optional<std::uint64_t> find_archive(const Window& window);
 
 struct ZipEntry {
-  std::string name;                 ///< without the archive's root folder
+  std::string name;                 ///< without the archive's root folder, if it has one
   std::uint64_t header_offset = 0;  ///< offset of the local header in the window
   std::uint64_t stored_bytes = 0;
   std::uint64_t bytes = 0;
@@ -48,12 +48,15 @@ struct ZipEntry {
 /// Immutable and thread-safe after construction.
 class ZipReader {
  public:
+  /// torch.save puts every entry into one folder, numpy puts them into none.
+  enum class Root : std::uint8_t { Folder, None };
   /// Reads and checks the directory.
   /// Throws: Corrupt; Unsupported for encryption, several disks and methods other than stored and
   /// deflate; MemoryLimit.
-  explicit ZipReader(Window window);
+  explicit ZipReader(Window window, Root root = Root::Folder);
 
   const Window& window() const { return window_; }
+  /// Returns the folder of all entries; empty with Root::None.
   const std::string& root() const { return root_; }
   const std::vector<ZipEntry>& entries() const { return entries_; }
   /// Returns false when every CRC-32 is zero, because the archive was written without checksums.
@@ -72,9 +75,12 @@ class ZipReader {
 
  private:
   void read_directory(std::uint64_t offset, std::uint64_t size, std::uint64_t count);
+  void take_off_root(std::string& name, std::uint64_t at);
   void check_disjoint() const;
+  std::string full_name(const ZipEntry& entry) const;
 
   Window window_;
+  const Root shape_;
   std::string root_;
   std::vector<ZipEntry> entries_;
   std::unordered_map<std::string_view, std::size_t> by_name_;

@@ -43,7 +43,7 @@ ZipWriter::ZipWriter(File& file, std::uint64_t begin, std::string root, std::vec
   std::uint64_t directory_bytes = 0;
   for (Item& item : items) {
     Entry entry;
-    entry.name = fmt::format("{}/{}", root, item.name);
+    entry.name = root.empty() ? std::move(item.name) : fmt::format("{}/{}", root, item.name);
     if (entry.name.size() > 0xffff)
       raise(ErrorCode::Unsupported, "a zip entry's name is longer than 65535 bytes");
     entry.bytes = item.bytes;

@@ -20,8 +20,8 @@ class ZipWriter {
     std::string name;  ///< without the root folder
     std::uint64_t bytes = 0;
   };
-  /// Plans an archive that begins at byte `begin` of `file`. Writes nothing.
-  /// Lifetime: `file` must outlive this object.
+  /// Plans an archive that begins at byte `begin` of `file`, with all items in the folder `root`,
+  /// or in none when `root` is empty. Writes nothing. Lifetime: `file` must outlive this object.
   /// Throws: Unsupported when a name is longer than 65535 bytes.
   ZipWriter(File& file, std::uint64_t begin, std::string root, std::vector<Item> items);
 

@@ -93,6 +93,13 @@ bool is_plain_model(const Catalog& catalog) {
          });
 }
 
+bool is_bare_model(const Catalog& catalog) {
+  static const Json kUsual = {{"metadata", {{"format", "pt"}}}};
+  const Json& producer = catalog.producer;
+  const bool says_nothing = producer.is_null() || producer == Json::object() || producer == kUsual;
+  return is_plain_model(catalog) && catalog.aliases.empty() && says_nothing;
+}
+
 bool needs_text(const Catalog& catalog) {
   return !is_plain_model(catalog) || !catalog.producer.is_null();
 }

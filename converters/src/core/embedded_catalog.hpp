@@ -23,6 +23,10 @@ inline constexpr std::string_view kCatalogKey = "unishard.catalog";
 /// which holds the metadata of a file, may be there.
 bool is_plain_model(const Catalog& catalog);
 
+/// Returns true for a plain model without second names whose producer says no more than the
+/// "format" of safetensors: names and types express all of it.
+bool is_bare_model(const Catalog& catalog);
+
 /// Returns true when paths do not express the whole catalog: states other than weights, groups,
 /// client state and so on. A catalog of plain weights needs no text; its step alone is no reason
 /// for one.

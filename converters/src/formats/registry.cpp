@@ -11,8 +11,10 @@
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
 #include "formats/format_detection.hpp"
+#include "formats/gguf/reader.hpp"
 #include "formats/hdf5/reader.hpp"
 #include "formats/native/reader.hpp"
+#include "formats/numpy/reader.hpp"
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/safetensors/reader.hpp"
 #include "formats/torch/reader.hpp"
@@ -108,8 +110,18 @@ std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog cat
 std::unique_ptr<Sink> make_hdf5(Storage& storage, const Output& to, Catalog catalog) {
   return make_hdf5_sink(storage, to.path, std::move(catalog), to.share);
 }
+std::unique_ptr<Sink> make_npz(Storage& storage, const Output& to, Catalog catalog) {
+  return make_npz_sink(storage, to.path, std::move(catalog), to.share);
+}
+std::unique_ptr<Sink> make_gguf(Storage& storage, const Output& to, Catalog catalog) {
+  const auto config =
+      std::ranges::find(to.side_files, "config.json", &SideFiles::value_type::first);
+  const std::string_view text =
+      config == to.side_files.end() ? std::string_view() : std::string_view(config->second);
+  return make_gguf_sink(storage, to.path, std::move(catalog), text, to.share);
+}
 
-constexpr std::array<Row, 7> kFormats = {{
+constexpr std::array<Row, 9> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
      is_native,
      open_native,
@@ -137,6 +149,18 @@ constexpr std::array<Row, 7> kFormats = {{
      make_safetensors,
      nullptr,
      "a safetensors model"},
+    {{"npz", "one .npz file of numpy; .npy files are read too", OutputShape::File},
+     is_npz,
+     open_whole<open_npz>,
+     make_npz,
+     nullptr,
+     "a file of numpy"},
+    {{"gguf", "one GGUF file, not quantized", OutputShape::File},
+     is_gguf,
+     open_whole<open_gguf>,
+     make_gguf,
+     nullptr,
+     "a GGUF file"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
      is_torch,

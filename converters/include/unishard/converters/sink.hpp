@@ -147,6 +147,20 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalo
 std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog,
                                      const WorkSplit& share = {});
 
+/// Returns a sink for one .npz archive of numpy with one stored entry per tensor, under the names
+/// that the safetensors sink uses. Process 0 writes the whole file.
+/// Throws: AlreadyExists for an existing file; InvalidArgument when two tensors have one name.
+std::unique_ptr<Sink> make_npz_sink(Storage& storage, const Path& output, Catalog catalog,
+                                    const WorkSplit& share = {});
+
+/// Returns a sink for one GGUF file. Its metadata are those of the GGUF file that the catalog comes
+/// from, else only the architecture that `hf_config`, the text of a Hugging Face config.json,
+/// tells. Names and element order are those of the catalog. Process 0 writes the whole file.
+/// Throws: AlreadyExists for an existing file; Unsupported, naming the tensor, for a type or shape
+/// that GGUF does not have.
+std::unique_ptr<Sink> make_gguf_sink(Storage& storage, const Path& output, Catalog catalog,
+                                     std::string_view hf_config = {}, const WorkSplit& share = {});
+
 /// Describes a copy.
 /// Lifetime: `source` and `target` must outlive the copy.
 struct CopyPlan {

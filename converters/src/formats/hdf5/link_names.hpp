@@ -1,7 +1,6 @@
 #pragma once
 // Maps tensor names to paths of links in an HDF5 file, and back. "/" makes groups. A name that HDF5
-// cannot represent in that way ("a//b", ".", "a" beside "a/b") is written in the root group as
-// "unishard.fqn:" followed by the name with %XX for every "%", "/" and control character.
+// cannot represent in that way ("a//b", ".", "a" beside "a/b") is escaped, in the root group.
 // Thread safety: pure functions.
 #include <string>
 #include <string_view>

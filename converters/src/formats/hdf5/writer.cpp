@@ -1,10 +1,11 @@
-// The constructor creates the file complete except for its payload. All sizes are known, so several
-// threads may write tensors in any order. The file appears by one rename.
+// The file is created complete except for its payload. All sizes are known, so several threads may
+// write tensors in any order.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
 #include "core/embedded_catalog.hpp"
-#include "core/partial_output.hpp"
+#include "core/idle_sink.hpp"
+#include "core/one_file_sink.hpp"
 #include "formats/hdf5/link_names.hpp"
 #include "formats/hdf5/new_file.hpp"
 
@@ -85,76 +86,19 @@ Draft make_draft(const Catalog& catalog) {
   return draft;
 }
 
-class Hdf5Sink final : public Sink {
- public:
-  Hdf5Sink(Storage& storage, Path output, Catalog catalog, Draft draft)
-      : partial_(storage, std::move(output), PartialOutput::Shape::File),
-        catalog_(std::move(catalog)),
-        notes_(std::move(draft.notes)),
-        file_(storage.create(partial_.path())),
-        offsets_(hdf5::fill_new_file(*file_, draft.file)) {
-    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
-      const std::uint64_t elements = catalog_.tensors[i].elements();
-      if (elements > 0) fragments_.push_back({static_cast<std::uint32_t>(i), {0, elements}});
-    }
-    file_->reserve(file_->size());
-    if (!draft.text.empty()) file_->write_at(offsets_.text, std::as_bytes(std::span(draft.text)));
-  }
-
-  const std::vector<Fragment>& fragments() const override { return fragments_; }
-
-  void write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) override {
-    const std::size_t tensor = fragments_.at(fragment).tensor;
-    file_->write_at(
-        offsets_.data_sets[tensor] + range.begin * size_of(catalog_.tensors[tensor].dtype), bytes);
-  }
-
-  std::string seal() override {
-    file_->sync();
-    file_->close();
-    return {};
-  }
-  Path complete(std::span<const std::string> /*seals*/) override { return partial_.path(); }
-  void publish() override { partial_.publish(); }
-
-  std::vector<std::string> notes() const override { return notes_; }
-
- private:
-  PartialOutput partial_;  // before the file: it removes it after it is closed
-  const Catalog catalog_;
-  const std::vector<std::string> notes_;
-  std::vector<Fragment> fragments_;
-  const std::unique_ptr<File> file_;
-  const hdf5::NewFileOffsets offsets_;
-};
-
-/// The sink of the processes that write nothing.
-class IdleSink final : public Sink {
- public:
-  const std::vector<Fragment>& fragments() const override { return none_; }
-  void write(std::size_t, ElementRange, std::span<const std::byte>) override {
-    raise(ErrorCode::Internal, "written to a sink that wants nothing");
-  }
-  std::string seal() override { return {}; }
-  Path complete(std::span<const std::string>) override {
-    raise(ErrorCode::Internal, "a process that wrote nothing completes the result");
-  }
-  void publish() override {
-    raise(ErrorCode::Internal, "a process that wrote nothing publishes the result");
-  }
-
- private:
-  const std::vector<Fragment> none_;
-};
-
 }  // namespace
 
 std::unique_ptr<Sink> make_hdf5_sink(Storage& storage, Path output, Catalog catalog,
                                      const WorkSplit& share) {
   if (share.rank != 0) return std::make_unique<IdleSink>();
-  Draft draft = make_draft(catalog);
-  return std::make_unique<Hdf5Sink>(storage, std::move(output), std::move(catalog),
-                                    std::move(draft));
+  const Draft draft = make_draft(catalog);
+  const auto begin = [&draft](File& file) {
+    hdf5::NewFileOffsets offsets = hdf5::fill_new_file(file, draft.file);
+    file.reserve(file.size());
+    if (!draft.text.empty()) file.write_at(offsets.text, std::as_bytes(std::span(draft.text)));
+    return std::move(offsets.data_sets);
+  };
+  return std::make_unique<OneFileSink>(storage, output, std::move(catalog), begin, draft.notes);
 }
 
 }  // namespace unishard::converters
