@@ -22,9 +22,6 @@ namespace {
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-/// Types of the reference implementation that DType lacks.
-constexpr std::array<std::string_view, 3> kForeignTypes = {"F4", "F6_E2M3", "F6_E3M2"};
-
 /// Rank of a type; higher ones are stored first. Wide types come first, so that all tensors are
 /// aligned.
 constexpr std::array<DType, 19> kWriteOrder = {
@@ -128,11 +125,7 @@ class Decoder {
     if (!json.is_string()) fail(name, "dtype is not a string");
     const auto& text = json.get_ref<const std::string&>();
     if (const auto dtype = dtype_from_safetensors(text); dtype && !text.empty()) return *dtype;
-    if (std::find(kForeignTypes.begin(), kForeignTypes.end(), text) != kForeignTypes.end()) {
-      raise(ErrorCode::Unsupported,
-            fmt::format("{}: tensor {}: UniShard has no element type for {}", where_,
-                        unishard::quote(name), text));
-    }
+    if (is_sub_byte(text)) return DType::UInt8;
     fail(name, fmt::format("unknown dtype {}", unishard::quote(text)));
   }
 
@@ -150,8 +143,24 @@ class Decoder {
     if (!offsets.is_array() || offsets.size() != 2) fail(name, "data_offsets are not two numbers");
     entry.begin = number(name, offsets[0], "data offset");
     entry.end = number(name, offsets[1], "data offset");
+    if (const auto dtype = entry_type(json); is_sub_byte(dtype)) pack(entry, dtype);
     check_size(entry);
     return entry;
+  }
+
+  /// Pre: decode_dtype() has accepted it.
+  static const std::string& entry_type(const SortedJson& json) {
+    return json.at("dtype").get_ref<const std::string&>();
+  }
+
+  void pack(HeaderEntry& entry, const std::string& dtype) const {
+    SubByteType type{dtype, std::move(entry.shape)};
+    try {
+      entry.shape = packed_shape(type);
+    } catch (const Error& error) {
+      fail(entry.name, error.what());
+    }
+    entry.sub_byte = std::move(type);
   }
 
   void check_size(const HeaderEntry& entry) const {
@@ -193,9 +202,10 @@ class Decoder {
   Header header_;
 };
 
-std::size_t write_rank(DType dtype) {
-  const auto found = std::find(kWriteOrder.begin(), kWriteOrder.end(), dtype);
-  return static_cast<std::size_t>(found - kWriteOrder.begin());
+/// Twice the place in kWriteOrder: elements below a byte come behind uint8.
+std::size_t write_rank(const HeaderEntry& entry) {
+  const auto found = std::find(kWriteOrder.begin(), kWriteOrder.end(), entry.dtype);
+  return 2 * static_cast<std::size_t>(found - kWriteOrder.begin()) + (entry.sub_byte ? 1 : 0);
 }
 
 /// Returns the members of a JSON object in their order; of a key that comes twice, the last value.
@@ -219,17 +229,19 @@ Header read_header(const File& file) { return Decoder(file).decode(); }
 
 std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& metadata) {
   std::sort(entries.begin(), entries.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
-    return std::pair(write_rank(a.dtype), std::string_view(a.name)) <
-           std::pair(write_rank(b.dtype), std::string_view(b.name));
+    return std::pair(write_rank(a), std::string_view(a.name)) <
+           std::pair(write_rank(b), std::string_view(b.name));
   });
   std::string text = "{";  // built piece by piece: a tree would hold every name a second time
   if (!metadata.empty())
     text += fmt::format(R"("{}":{{{}}})", kMetadataKey, encode_members(metadata));
   std::uint64_t offset = 0;
   for (HeaderEntry& entry : entries) {
-    if (write_rank(entry.dtype) == kWriteOrder.size()) {
-      raise(ErrorCode::Unsupported, fmt::format("tensor {}: safetensors has no {}",
-                                                unishard::quote(entry.name), name_of(entry.dtype)));
+    if (write_rank(entry) == 2 * kWriteOrder.size()) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("tensor {}: safetensors has no {}", unishard::quote(entry.name),
+                        name_of(entry.dtype)),
+            "choose the tensors with --only, or write torch, dcp, npz or hdf5, which have it");
     }
     entry.begin = offset;
     offset = checked_add(offset,
@@ -238,8 +250,9 @@ std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& met
     entry.end = offset;
     text += fmt::format(R"({}{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
                         text.size() > 1 ? "," : "", Json(entry.name).dump(),
-                        info(entry.dtype).safetensors_name, Json(entry.shape).dump(), entry.begin,
-                        entry.end);
+                        entry.sub_byte ? entry.sub_byte->dtype : info(entry.dtype).safetensors_name,
+                        Json(entry.sub_byte ? entry.sub_byte->shape : entry.shape).dump(),
+                        entry.begin, entry.end);
   }
   text += '}';
   text.resize(round_up(text.size(), 8, "safetensors header"), ' ');

@@ -6,7 +6,10 @@
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
 
+#include "containers/sub_byte_types.hpp"
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +27,9 @@ struct HeaderEntry {
   Shape shape;
   std::uint64_t begin = 0;  ///< relative to Header::data_offset
   std::uint64_t end = 0;
+  /// For elements below a byte: what the file says. `dtype` and `shape` are then those of the
+  /// packed bytes.
+  std::optional<SubByteType> sub_byte = {};
 };
 
 struct Header {

@@ -73,6 +73,9 @@ SafetensorsPieces read_pieces(const std::shared_ptr<const File>& file) {
     raise(ErrorCode::Corrupt, fmt::format("{}: {} is no object", name, kShardingInfo));
   for (const safetensors::HeaderEntry& entry : header.entries) {
     try {
+      if (entry.sub_byte)
+        raise(ErrorCode::Unsupported,
+              fmt::format("UniShard has no element type for {}", entry.sub_byte->dtype));
       out.pieces.push_back({entry.name,
                             {saved_offsets(info, entry), entry.shape},
                             whole_view(file, header.data_offset, entry)});

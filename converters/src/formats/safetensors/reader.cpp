@@ -34,12 +34,14 @@ class SafetensorsSource final : public Source {
     }
     if (const auto text = metadata_.extract(std::string(kCatalogKey)); !text.empty()) {
       restore_catalog(text.mapped(), catalog_, path.string() + ": " + std::string(kCatalogKey));
+      record_sub_bytes();
       return;
     }
     take_aliases();
     catalog_.producer = Json::object();
     if (!metadata_.empty()) catalog_.producer["metadata"] = metadata_;
     if (!notes.empty()) catalog_.producer["notes"] = std::move(notes);
+    record_sub_bytes();
   }
 
   std::string format() const override { return "safetensors"; }
@@ -52,6 +54,7 @@ class SafetensorsSource final : public Source {
     counts_.add(false, out.size());
   }
   std::vector<std::string> notes() const override { return unread_; }
+  std::vector<std::string> remarks() const override { return remarks_; }
   using Source::verify_reads;
   InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
@@ -79,6 +82,7 @@ class SafetensorsSource final : public Source {
       tensor.state = state::kWeights;
       tensor.dtype = entry.dtype;
       tensor.shape = std::move(entry.shape);
+      sub_bytes_.push_back(std::move(entry.sub_byte));
       catalog_.tensors.push_back(std::move(tensor));
     }
     for (const auto& [key, value] : header.metadata) metadata_[key] = value;
@@ -114,6 +118,16 @@ class SafetensorsSource final : public Source {
     }
   }
 
+  void record_sub_bytes() {
+    safetensors::record_types(catalog_, sub_bytes_);
+    for (std::size_t i = 0; i < sub_bytes_.size(); ++i) {
+      if (!sub_bytes_[i]) continue;
+      remarks_.push_back(fmt::format("{}: elements of type {} are kept packed in bytes (uint8)",
+                                     unishard::quote(catalog_.tensors[i].label()),
+                                     sub_bytes_[i]->dtype));
+    }
+  }
+
   /// `save_model` of safetensors notes a tied name as metadata {removed: kept}.
   void take_aliases() {
     std::erase_if(metadata_, [this](const auto& entry) {
@@ -123,11 +137,12 @@ class SafetensorsSource final : public Source {
     });
   }
 
-  std::vector<std::string> unread_;
+  std::vector<std::string> unread_, remarks_;
   Catalog catalog_;
   mutable ReadCounts counts_;
   std::vector<std::unique_ptr<File>> files_;
-  std::vector<Place> places_;  ///< one per tensor
+  std::vector<Place> places_;                                       ///< one per tensor
+  std::vector<std::optional<safetensors::SubByteType>> sub_bytes_;  ///< one per tensor
   std::unordered_map<std::string, std::size_t> by_name_;
   std::map<std::string, std::string> metadata_;
 };

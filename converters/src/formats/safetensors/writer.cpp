@@ -24,6 +24,7 @@ namespace unishard::converters {
 namespace {
 
 using safetensors::Metadata;
+using SubBytes = std::vector<std::optional<safetensors::SubByteType>>;
 
 /// "format" first, because transformers refuses files without it; the rest in order of the keys.
 Metadata complete_metadata(Metadata metadata) {
@@ -35,8 +36,8 @@ Metadata complete_metadata(Metadata metadata) {
 
 class SafetensorsSink final : public Sink {
  public:
-  SafetensorsSink(Storage& storage, const Path& output, Catalog catalog, SafetensorsOptions options,
-                  const WorkSplit& share)
+  SafetensorsSink(Storage& storage, const Path& output, Catalog catalog, SubBytes sub_bytes,
+                  SafetensorsOptions options, const WorkSplit& share)
       : storage_(storage),
         is_folder_(options.max_shard_bytes != 0),
         side_files_(std::move(options.side_files)),
@@ -45,6 +46,7 @@ class SafetensorsSink final : public Sink {
                  is_folder_ ? PartialOutput::Shape::Folder : PartialOutput::Shape::File, share),
         share_(share),
         catalog_(std::move(catalog)),
+        sub_bytes_(std::move(sub_bytes)),
         metadata_(complete_metadata(std::move(options.metadata))) {
     places_.resize(catalog_.tensors.size());
     create_files(options.max_shard_bytes);
@@ -103,7 +105,10 @@ class SafetensorsSink final : public Sink {
     std::vector<safetensors::HeaderEntry> entries;
     for (const std::size_t tensor : tensors) {
       const TensorInfo& info = catalog_.tensors[tensor];
-      entries.push_back({.name = info.fqn, .dtype = info.dtype, .shape = info.shape});
+      entries.push_back({.name = info.fqn,
+                         .dtype = info.dtype,
+                         .shape = info.shape,
+                         .sub_byte = sub_bytes_[tensor]});
     }
     const std::string header = safetensors::encode_header(entries, metadata_);
     std::unordered_map<std::string_view, std::uint64_t> offsets;
@@ -174,6 +179,7 @@ class SafetensorsSink final : public Sink {
   PartialOutput partial_;  // before the files: it removes them after they are closed
   const WorkSplit share_;
   const Catalog catalog_;
+  const SubBytes sub_bytes_;  ///< one per tensor
   const Metadata metadata_;
   std::vector<Fragment> fragments_;
   std::vector<Place> places_;  ///< one per tensor
@@ -200,14 +206,15 @@ void check_names(const Catalog& catalog) {
 
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, const Path& output, Catalog catalog,
                                             SafetensorsOptions options, const WorkSplit& share) {
+  SubBytes sub_bytes = safetensors::recorded_types(catalog);
   if (needs_text(catalog)) {
     const std::vector<std::string> paths = flat_paths(catalog, "");
     options.metadata.emplace_back(kCatalogKey, catalog_text(catalog, paths));
     for (std::size_t i = 0; i < paths.size(); ++i) catalog.tensors[i].fqn = paths[i];
   }
   check_names(catalog);
-  return std::make_unique<SafetensorsSink>(storage, output, std::move(catalog), std::move(options),
-                                           share);
+  return std::make_unique<SafetensorsSink>(storage, output, std::move(catalog),
+                                           std::move(sub_bytes), std::move(options), share);
 }
 
 }  // namespace unishard::converters
