@@ -15,39 +15,122 @@
 namespace unishard::converters {
 namespace {
 
+/// What to do with arrays that only another library can load.
+constexpr std::string_view kSaveArrays =
+    "load it with that library and save its arrays with numpy.savez or safetensors";
+constexpr std::string_view kPickle =
+    "a Python pickle (pickle, joblib, scikit-learn), which runs code when it is loaded";
+constexpr std::string_view kNameOne = "name one of them";
+
 /// A file name that identifies a format. `prefix` and `suffix` must both match.
 struct Sign {
-  std::string_view prefix, suffix, format, text;
+  std::string_view prefix, suffix, format;
+  std::string_view text;  ///< of what the folder is
+  std::string_view next;  ///< what to do
 };
 
-constexpr std::array<Sign, 4> kSigns = {{
-    {"", "_optim_states.pt", "deepspeed",
-     "a part of a DeepSpeed checkpoint without its model file"},
-    {"", ".pt", "torch", "a folder of torch.save files: name one of them"},
-    {"", ".pth", "torch", "a folder of torch.save files: name one of them"},
-    {"", ".bin", "torch", "a folder of torch.save files: name one of them"},
+constexpr std::array<Sign, 17> kSigns = {{
+    {"", "_optim_states.pt", "deepspeed", "a part of a DeepSpeed checkpoint without its model file",
+     ""},
+    {"saved_model", ".pb", "tensorflow", "a TensorFlow SavedModel", kSaveArrays},
+    {"", ".index", "tensorflow", "a TensorFlow checkpoint", kSaveArrays},
+    {"", "_CHECKPOINT_METADATA", "orbax", "an Orbax checkpoint of JAX", kSaveArrays},
+    {"manifest", ".ocdbt", "orbax", "an Orbax checkpoint of JAX", kSaveArrays},
+    {"_METADATA", "_METADATA", "orbax", "an Orbax checkpoint of JAX", kSaveArrays},
+    {"com.apple.CoreML", "", "coreml", "a Core ML model", kSaveArrays},
+    {"", ".gguf", "gguf", "a folder of GGUF files", kNameOne},
+    {"", ".npz", "npz", "a folder of .npz files", kNameOne},
+    {"", ".pt", "torch", "a folder of torch.save files", kNameOne},
+    {"", ".pth", "torch", "a folder of torch.save files", kNameOne},
+    {"", ".bin", "torch", "a folder of torch.save files", kNameOne},
+    {"tf_model", ".h5", "hdf5", "a TensorFlow model of Hugging Face", "name the file"},
+    {"", ".onnx", "onnx", "a folder of ONNX models", kSaveArrays},
+    {"", ".msgpack", "flax", "a Flax model", kSaveArrays},
+    {"", ".npy", "npz", "a folder of .npy files", kNameOne},
+    {"", ".keras", "keras", "a folder of Keras models", kNameOne},
 }};
 
 std::optional<ForeignFormat> recognise_names(const std::vector<Entry>& entries) {
   for (const Sign& sign : kSigns) {
     for (const Entry& entry : entries) {
       if (entry.name.starts_with(sign.prefix) && entry.name.ends_with(sign.suffix)) {
-        return ForeignFormat{std::string(sign.format), fmt::format("{} (it holds {})", sign.text,
-                                                                   unishard::quote(entry.name))};
+        return ForeignFormat{
+            std::string(sign.format),
+            fmt::format("{} (it holds {}){}{}", sign.text, unishard::quote(entry.name),
+                        sign.next.empty() ? "" : ": ", sign.next)};
       }
     }
   }
   return std::nullopt;
 }
 
+/// Bytes at a place in a file that identify a format; for files that are named in any way.
+struct Magic {
+  std::size_t offset;
+  std::string_view bytes, format, text, next;
+};
+constexpr std::array<Magic, 10> kMagics = {{
+    {0, kGitLfsBegin, "git-lfs", kGitLfsPointer, ""},
+    {0, "ftrt", "tensorrt", "a TensorRT engine", "take the model that it was built from"},
+    {4, "TFL3", "tensorflow", "a TensorFlow Lite model", kSaveArrays},
+    {0, "\x80\x02", "pickle", kPickle, kSaveArrays},
+    {0, "\x80\x03", "pickle", kPickle, kSaveArrays},
+    {0, "\x80\x04", "pickle", kPickle, kSaveArrays},
+    {0, "\x80\x05", "pickle", kPickle, kSaveArrays},
+    {0, "\x1f\x8b", "gzip", "compressed with gzip", "unpack it"},
+    {1, "7zXZ", "xz", "compressed with xz", "unpack it"},
+    {0, "\x28\xb5\x2f\xfd", "zstd", "compressed with zstd", "unpack it"},
+}};
+
+/// The end of a file's name, for formats whose first bytes say nothing.
+struct Suffix {
+  std::string_view suffix, format, text, next;
+};
+constexpr std::array<Suffix, 20> kSuffixes = {{
+    {kKerasSuffix, "keras", "a Keras model", "unzip it and name the model.weights.h5 in it"},
+    {".onnx", "onnx", "an ONNX model", kSaveArrays},
+    {".pb", "tensorflow", "a graph of TensorFlow", kSaveArrays},
+    {".index", "tensorflow", "a part of a TensorFlow checkpoint", kSaveArrays},
+    {".data-00000-of-00001", "tensorflow", "a part of a TensorFlow checkpoint", kSaveArrays},
+    {".tflite", "tensorflow", "a TensorFlow Lite model", kSaveArrays},
+    {".msgpack", "flax", "a Flax model", kSaveArrays},
+    {".ocdbt", "orbax", "a part of an Orbax checkpoint of JAX", kSaveArrays},
+    {".engine", "tensorrt", "a TensorRT engine", "take the model that it was built from"},
+    {".plan", "tensorrt", "a TensorRT engine", "take the model that it was built from"},
+    {".mlmodel", "coreml", "a Core ML model", kSaveArrays},
+    {".pdparams", "paddle", "a PaddlePaddle model", kSaveArrays},
+    {".joblib", "pickle", kPickle, kSaveArrays},
+    {".pkl", "pickle", kPickle, kSaveArrays},
+    {".pickle", "pickle", kPickle, kSaveArrays},
+    {".distcp", "dcp", "a part of a PyTorch distributed checkpoint", "name its folder"},
+    {".index.json", "index", "the index of a model's files", "name its folder"},
+    {".gguf", "gguf", "no GGUF file, though its name ends so",
+     "it may be cut short or another file under this name"},
+    {".h5", "hdf5", "no HDF5 file, though its name ends so",
+     "it may be cut short or another file under this name"},
+    {".pt", "torch", "no torch.save file, though its name ends so",
+     "it may be cut short or another file under this name"},
+}};
+
+ForeignFormat made(std::string_view format, std::string_view text, std::string_view next) {
+  return {std::string(format), fmt::format("{}{}{}", text, next.empty() ? "" : ": ", next)};
+}
+
 std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) {
   const std::unique_ptr<File> file = storage.open(path);
-  std::array<char, 8> head{};
+  std::array<char, 32> head{};
   const std::size_t size = std::min<std::uint64_t>(file->size(), head.size());
   file->read_at(0, std::as_writable_bytes(std::span(head).first(size)));
   const std::string_view text(head.data(), size);
-  if (text == kGitLfsStart) return ForeignFormat{"git-lfs", std::string(kGitLfsPointer)};
-  return std::nullopt;
+  for (const Magic& magic : kMagics) {
+    if (text.size() >= magic.offset && text.substr(magic.offset).starts_with(magic.bytes))
+      return made(magic.format, magic.text, magic.next);
+  }
+  const std::string name = path.filename().string();
+  const auto* const named = std::ranges::find_if(
+      kSuffixes, [&](const Suffix& each) { return name.ends_with(each.suffix); });
+  if (named == kSuffixes.end()) return std::nullopt;
+  return made(named->format, named->text, named->next);
 }
 
 }  // namespace
@@ -75,7 +158,7 @@ std::string explain_unknown(Storage& storage, const Path& path) {
     }
     return fmt::format(
         "{} is in no known format (known: checkpoints of UniShard, DeepSpeed and DCP, torch.save "
-        "files, HDF5 files, *.safetensors)",
+        "files, *.safetensors, HDF5, .npz and GGUF files)",
         name);
   }
   if (is_partial_name(path.filename().string())) {

@@ -5,13 +5,17 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace unishard::converters {
 
+/// Files of Keras are zip archives, which torch.save's are too.
+inline constexpr std::string_view kKerasSuffix = ".keras";
+
 /// A format that UniShard recognises but does not read.
 struct ForeignFormat {
-  std::string name;  ///< for example "deepspeed"
-  /// For example "a DeepSpeed checkpoint (ZeRO, files like zero_pp_rank_0_...)".
+  std::string name;  ///< for example "onnx"
+  /// What it is, and what to do: "an ONNX model: load it with ...".
   std::string text;
 };
 

@@ -73,6 +73,10 @@ bool is_safetensors(Storage& storage, const Path& path) {
   return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
 }
 
+bool is_torch_not_keras(Storage& storage, const Path& path) {
+  return path.extension() != kKerasSuffix && is_torch(storage, path);
+}
+
 /// For formats without tags: open_source() refuses a tag for them.
 template <auto Open>
 std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
@@ -163,7 +167,7 @@ constexpr std::array<Row, 9> kFormats = {{
      "a GGUF file"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
-     is_torch,
+     is_torch_not_keras,
      open_whole<open_torch>,
      make_torch,
      nullptr,
