@@ -15,8 +15,9 @@
 extern "C" {
 using Target = int(const std::uint8_t*, std::size_t);
 using Mutator = std::size_t(std::uint8_t*, std::size_t, std::size_t, unsigned);
-Target pickle_input, torch_file_input, safetensors_input, manifest_input, shard_input, folder_input;
-Mutator pickle_mutation, torch_file_mutation, manifest_mutation, folder_mutation;
+Target pickle_input, torch_file_input, safetensors_input, npz_input, gguf_input, manifest_input,
+    shard_input, folder_input;
+Mutator pickle_mutation, torch_file_mutation, npz_mutation, manifest_mutation, folder_mutation;
 }
 
 namespace {
@@ -75,6 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, FuzzCorpus,
                          testing::Values(Case{"pickle", pickle_input, pickle_mutation},
                                          Case{"torch_file", torch_file_input, torch_file_mutation},
                                          Case{"safetensors", safetensors_input, change_bytes},
+                                         Case{"npz", npz_input, npz_mutation},
+                                         Case{"gguf", gguf_input, change_bytes},
                                          Case{"manifest", manifest_input, manifest_mutation},
                                          Case{"shard", shard_input, change_bytes},
                                          Case{"deepspeed", folder_input, folder_mutation},

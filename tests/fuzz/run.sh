@@ -32,7 +32,7 @@ case "${1:-}" in
     shift ;;
 esac
 [ -n "$coverage" ] || { seconds=${1:-60}; shift || true; }
-targets=${*:-pickle torch_file safetensors manifest shard deepspeed dcp}
+targets=${*:-pickle torch_file safetensors npz gguf manifest shard deepspeed dcp}
 fixtures=${UNISHARD_FIXTURES:-../shared/fixtures}
 
 mkdir -p "$build"
@@ -106,7 +106,9 @@ export unguided build corpus seeds findings seconds longest
 # The files of each reader; its container and pickle files are those of torch_file and pickle.
 declare -A readers=(
   [pickle]='containers/pickle(_text|_value)?.cpp' [torch_file]='(containers/(object_tree|tensor_view|torch_file|zip_reader)|formats/torch/(reader|training_file|training_layout)).cpp'
-  [safetensors]='(containers/safetensors_header|formats/safetensors/reader).cpp' [manifest]='manifest/.*.cpp'
+  [safetensors]='(containers/(safetensors_header|sub_byte_types)|formats/safetensors/reader).cpp'
+  [npz]='(containers/(inflated_file|zip_reader)|formats/numpy/(array_header|entry_names|reader)).cpp'
+  [gguf]='formats/gguf/(header_reader|reader|types).cpp' [manifest]='manifest/.*.cpp'
   [shard]='shard/(base_links|chunked_payload|container|shard_tables|table_checks|tables).cpp'
   [deepspeed]='(containers/(entry_checksum|entry_verification|pieced_source)|formats/deepspeed/(flat_groups|frozen_pieces|layout|model_file|optimizer_file|parameter_table|pickle_fields|reader_.*|slot_matcher|stage0)).cpp'
   [dcp]='formats/dcp/(boxes|client_tree|distributed_tensor|flat_parameters|groups|keys|megatron|metadata|raw_names|safetensors_pieces|state_dict|state_dict_source|state_dict_to_catalog|stored_items|zstd_item).cpp')

@@ -9,7 +9,7 @@ python=build/peers/bin/python
 deepspeed=0.19.8
 
 setup() {
-  "$python" -c 'import deepspeed, transformers, h5py' >/dev/null 2>&1 && return
+  "$python" -c 'import deepspeed, transformers, h5py, gguf, ml_dtypes' >/dev/null 2>&1 && return
   echo "installing the peers into build/peers"
   python3 -m venv build/peers &&
     "$python" -m pip install -q wheel setuptools ninja py-cpuinfo -r tests/interop/peers/requirements.txt &&
@@ -34,6 +34,9 @@ ask() {  # ask TITLE SCRIPT ARGUMENTS...
 }
 ask "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
 ask "torch.load and dcp.load find their own keys and values again" torch_keeps.py
+ask "the gguf package of llama.cpp reads and writes GGUF" gguf_accepts.py
+printf '\n== numpy and ml_dtypes read and write .npz\n'
+"$python" tests/interop/numpy_exchange.py "$(realpath "$build")/bin/unishard=tests/golden/v1/global_step7" || failed=1
 printf '\n== The Python package with torch\n'
 UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/package_test.py || failed=1
 ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
