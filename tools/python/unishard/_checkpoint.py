@@ -239,7 +239,8 @@ class Checkpoint:
 
 
 def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:
-    """Opens a checkpoint of any format that UniShard reads: UniShard, DeepSpeed, DCP/FSDP, torch.save, safetensors, HDF5.
+    """Opens a checkpoint of any format that UniShard reads: UniShard, DeepSpeed, DCP/FSDP, torch.save, safetensors, HDF5,
+    .npz and GGUF.
 
     path: a file or folder, or ORG/NAME in the local cache of the Hugging Face hub.
     tag: chooses one of several checkpoints in a folder; default: what `latest` names.
