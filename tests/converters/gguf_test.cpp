@@ -8,6 +8,7 @@
 #include "temp_dir.hpp"
 #include "write_example_file.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

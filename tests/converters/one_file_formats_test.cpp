@@ -10,6 +10,7 @@
 #include "temp_dir.hpp"
 #include "write_example_file.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 namespace unishard::converters::torch {
