@@ -7,9 +7,9 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
+#include "containers/boxes.hpp"
 #include "expect.hpp"
 #include "fixtures.hpp"
-#include "formats/dcp/boxes.hpp"
 #include "formats/dcp/reader.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
@@ -616,11 +616,11 @@ TEST(DcpBoxes, ARangeOfElementsIsARowOfBoxes) {
   for (std::uint64_t begin = 0; begin <= 60; ++begin) {
     for (std::uint64_t end = begin; end <= 60; ++end) {
       std::uint64_t at = begin;
-      const auto boxes = dcp::boxes_of(shape, {begin, end});
+      const auto boxes = boxes_of(shape, {begin, end});
       EXPECT_LE(boxes.size(), 5u);
-      for (const dcp::Box& box : boxes) {
-        EXPECT_EQ(dcp::count_before(shape, box, at), 0u);
-        dcp::BoxRuns(shape, box)({0, box.elements()}, [&](const dcp::Run& run) {
+      for (const Box& box : boxes) {
+        EXPECT_EQ(count_before(shape, box, at), 0u);
+        BoxRuns(shape, box)({0, box.elements()}, [&](const auto& run) {
           EXPECT_EQ(run.tensor_first, at);
           at += run.count;
         });
@@ -631,11 +631,10 @@ TEST(DcpBoxes, ARangeOfElementsIsARowOfBoxes) {
 }
 
 TEST(DcpBoxes, ACoverHasNoHoleAndNoOverlap) {
-  using dcp::Box;
   const auto verdict = [](const Shape& shape, const std::vector<Box>& boxes) -> std::string {
     std::vector<const Box*> pointers;
     for (const Box& box : boxes) pointers.push_back(&box);
-    const auto error = thrown_by([&] { dcp::check_cover(shape, pointers, "t"); });
+    const auto error = thrown_by([&] { check_cover(shape, pointers, "t"); });
     return error ? error->what() : "covered";
   };
   EXPECT_EQ(verdict({}, {{{}, {}}}), "covered");

@@ -5,8 +5,8 @@
 #include "unishard/format/json.hpp"
 
 #include "containers/pickle_json.hpp"
-#include "containers/torch_output.hpp"
 #include "expect.hpp"
+#include "expected_tensors.hpp"
 #include "fixtures.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/layout.hpp"
@@ -14,6 +14,7 @@
 #include "formats/deepspeed/slot_matcher.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -50,38 +51,6 @@ std::unique_ptr<Source> open_checkpoint(const Path& folder) {
     return open_deepspeed(posix_storage(), folder, std::nullopt);
   EXPECT_TRUE(is_deepspeed_universal(posix_storage(), folder)) << folder;
   return open_deepspeed_universal(posix_storage(), folder, std::nullopt);
-}
-
-/// The state that holds `<fqn>|<name>` of expected.safetensors.
-std::optional<std::size_t> counterpart(const Catalog& catalog, const std::string& label) {
-  const std::string fqn = label.substr(0, label.rfind('|')),
-                    name = label.substr(label.rfind('|') + 1);
-  if (const auto found = catalog.find(fqn, name)) return found;
-  if (name == "weights") return catalog.find(fqn, state::kFp32);  // a run in fp32
-  return std::nullopt;
-}
-
-/// Number of tensors compared.
-std::size_t compare_tensors(const Source& source, const Path& expected_path) {
-  const auto expected = open_source(posix_storage(), expected_path);
-  const Catalog& catalog = source.catalog();
-  std::set<std::size_t> used;
-  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
-    const TensorInfo& wanted = expected->catalog().tensors[i];
-    const auto found = counterpart(catalog, wanted.fqn);
-    if (!found) {
-      ADD_FAILURE() << wanted.fqn << " is missing";
-      continue;
-    }
-    used.insert(*found);
-    const TensorInfo& info = catalog.tensors[*found];
-    EXPECT_EQ(name_of(info.dtype), name_of(wanted.dtype)) << wanted.fqn;
-    EXPECT_EQ(info.shape, wanted.shape) << wanted.fqn;
-    EXPECT_TRUE(read_all(source, *found) == read_all(*expected, i)) << wanted.fqn;
-  }
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
-    EXPECT_TRUE(used.contains(i)) << catalog.tensors[i].label() << " was not expected";
-  return expected->catalog().tensors.size();
 }
 
 void compare_names(const Catalog& catalog, const SortedJson& about) {
@@ -276,8 +245,8 @@ std::vector<Damage> damages() {
        [=](const Copy& c) {
          fs::copy_file(c.tag() / model, c.tag() / "mp_rank_01_model_states.pt");
        },
-       unsupported,
-       {"mp_rank_01", "model-parallel rank 1"}},
+       corrupt,
+       {"mp_rank files of rank 1", "left from another save", "says 1 ranks"}},
       {"pipeline",
        "stage1_w2",
        [=](const Copy& c) { fs::copy_file(c.tag() / model, c.tag() / "layer_03-model_states.pt"); },
@@ -402,43 +371,6 @@ TEST(DeepSpeedSource, ReadsAnyRangeAcrossPieces) {
 }
 
 // ---- Files as other versions wrote them, made here.
-
-struct Made {
-  DType dtype;
-  Shape shape;
-  std::vector<float> values;  ///< of Float32; other types are all zero
-};
-
-/// torch.save of `object`, whose {"$tensor": name} are `tensors`.
-void save_torch(const Path& file, const Json& object, const std::map<std::string, Made>& tensors) {
-  torch::PickleWriter pickle;
-  std::vector<std::string> order;
-  torch::write_json(pickle, object, [&](torch::PickleWriter& writer, const std::string& name) {
-    const auto known = std::ranges::find(order, name);
-    const auto key = static_cast<std::size_t>(known - order.begin());
-    if (known == order.end()) order.push_back(name);
-    const Made& made = tensors.at(name);
-    writer.tensor(made.dtype, made.shape, std::to_string(key), element_count(made.shape));
-  });
-  torch::ArchivePlan plan{file.filename(), "archive", pickle.finish(), {}};
-  std::vector<std::vector<std::byte>> bytes;
-  for (const std::string& name : order) {
-    const Made& made = tensors.at(name);
-    bytes.emplace_back(element_count(made.shape) * size_of(made.dtype));
-    if (made.dtype == DType::Float32)
-      std::ranges::copy(std::as_bytes(std::span(made.values)), bytes.back().begin());
-    plan.storage_bytes.push_back(bytes.back().size());
-  }
-  torch::TorchOutput output(posix_storage(), file.parent_path());
-  const std::size_t archive = output.add(std::move(plan));
-  for (std::size_t i = 0; i < bytes.size(); ++i) output.write(archive, i, 0, bytes[i]);
-  output.finish();
-}
-
-Json tensor(const std::string& name) { return {{"$tensor", name}}; }
-Json with_number_keys(Json value) {
-  return {{"$type", "builtins.dict"}, {"pairs", Json::array({Json::array({0, std::move(value)})})}};
-}
 
 /// A parameter a of (2, 2), b of (3) on two ranks, as DeepSpeed 0.4 wrote it: param_shapes in the
 /// optimizer file, no buffer_names, no shared_params, no zero_stage class.
@@ -609,8 +541,7 @@ TEST(DeepSpeedLayout, ParsesRanksAsNumbers) {
 TEST(DeepSpeedLayout, OrdersRanksByNumber) {
   const test::TempDir folder;
   for (int rank = 0; rank < 12; ++rank) write_file(folder.path() / Copy::optimizer_name(rank), "x");
-  const auto files =
-      deepspeed::find_rank_files(posix_storage(), folder.path(), deepspeed::Tensors::OfRanks);
+  const auto files = deepspeed::find_files(posix_storage(), folder.path()).model_ranks.at(0);
   ASSERT_EQ(files.optimizers.size(), 12u);
   for (std::uint32_t rank = 0; rank < 12; ++rank) EXPECT_EQ(files.optimizers[rank].first, rank);
 }

@@ -1,8 +1,8 @@
 #pragma once
 // DTensor and ShardedTensor objects in torch.save files of a single rank: a part of a tensor and
 // its position in the whole.
+#include "containers/boxes.hpp"
 #include "containers/torch_file.hpp"
-#include "formats/dcp/boxes.hpp"
 
 #include <vector>
 

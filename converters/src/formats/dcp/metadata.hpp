@@ -4,7 +4,7 @@
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
 
-#include "formats/dcp/boxes.hpp"
+#include "containers/boxes.hpp"
 #include "formats/dcp/stored_items.hpp"
 
 #include <optional>

@@ -2,7 +2,7 @@
 // Writes `.metadata` with classes that torch 2.0 and later can read.
 #include "unishard/format/tensor_info.hpp"
 
-#include "formats/dcp/boxes.hpp"
+#include "containers/boxes.hpp"
 #include "formats/dcp/metadata.hpp"
 
 #include <string>

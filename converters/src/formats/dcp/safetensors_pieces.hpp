@@ -3,8 +3,8 @@
 // DCP_SHARDING_INFO in `__metadata__` where each piece begins in its tensor.
 #include "unishard/format/storage.hpp"
 
+#include "containers/boxes.hpp"
 #include "containers/tensor_view.hpp"
-#include "formats/dcp/boxes.hpp"
 
 #include <memory>
 #include <string>

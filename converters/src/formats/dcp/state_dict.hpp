@@ -4,7 +4,7 @@
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 
-#include "formats/dcp/boxes.hpp"
+#include "containers/boxes.hpp"
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/stored_items.hpp"
 

@@ -30,7 +30,6 @@
 namespace unishard::converters {
 namespace {
 
-using dcp::Box;
 using dcp::KeyPath;
 using torch::ArchiveDraft;
 using torch::PickleWriter;

@@ -81,45 +81,25 @@ Path tag_folder(Storage& storage, const Path& path, const std::string& tag, cons
   return folder;
 }
 
-using ByRank = std::map<std::uint32_t, Path>;
-
-void add_rank(ByRank& files, std::uint32_t rank, const Path& file) {
-  const auto [known, is_new] = files.emplace(rank, file);
-  if (is_new) return;
-  raise(ErrorCode::Corrupt,
-        fmt::format("{}: both {} and {} are the file of rank {}: the folder mixes two saves",
-                    file.parent_path().string(), unishard::quote(known->second.filename().string()),
-                    unishard::quote(file.filename().string()), rank),
-        "remove those of the older save");
+void refuse_fast_writer(const Path& folder, const std::string& name) {
+  if (name.find("_states.pt-") == std::string::npos) return;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{}: {} was written by DeepSpeed's Fast checkpoint writer, whose parts are "
+                    "not read",
+                    folder.string(), unishard::quote(name)),
+        "save with the default writer (no checkpoint.writer in the configuration)");
 }
 
-void refuse_parallel(const Path& folder, const std::string& name, const FileName& parsed) {
-  if (parsed.role == FileRole::Layer) {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: {} is a layer of a pipeline; pipeline parallelism is not read",
-                      folder.string(), unishard::quote(name)),
-          "load it with DeepSpeed and save the model without a PipelineModule");
-  }
-  if (parsed.role == FileRole::Expert) {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: {} belongs to a mixture of experts; expert parallelism is not read",
-                      folder.string(), unishard::quote(name)),
-          kGatherExperts);
-  }
-  if (parsed.role != FileRole::Other && parsed.model_rank > 0) {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: {} is of model-parallel rank {}; tensor and pipeline parallelism are "
-                      "not read, because the files do not say how the tensors were cut",
-                      folder.string(), unishard::quote(name), parsed.model_rank),
-          kMergeRanks);
-  }
-  if (name.find("_states.pt-") != std::string::npos) {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: {} was written by DeepSpeed's Fast checkpoint writer, whose parts are "
-                      "not read",
-                      folder.string(), unishard::quote(name)),
-          "save with the default writer (no checkpoint.writer in the configuration)");
-  }
+/// Sorts the files by rank.
+void sort_ranks(const Path& folder, std::vector<std::pair<std::uint32_t, Path>>& files) {
+  std::ranges::sort(files);
+  const auto two = std::ranges::adjacent_find(files, {}, [](const auto& f) { return f.first; });
+  if (two == files.end()) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: both {} and {} are the file of rank {}: the folder mixes two saves",
+                    folder.string(), unishard::quote(two->second.filename().string()),
+                    unishard::quote((two + 1)->second.filename().string()), two->first),
+        "remove those of the older save");
 }
 
 /// Returns, for example, "1, 2, 5 and 12 more".
@@ -223,27 +203,45 @@ Path choose_tag(Storage& storage, const Path& path, const std::optional<std::str
         "choose one with --tag");
 }
 
-RankFiles find_rank_files(Storage& storage, const Path& folder, Tensors tensors) {
-  RankFiles files;
+const Path* RankFiles::first_model() const {
+  if (model) return &*model;
+  const bool has_first = !rank_models.empty() && rank_models.front().first == 0;
+  return has_first ? &rank_models.front().second : nullptr;
+}
+
+TagFiles find_files(Storage& storage, const Path& folder) {
+  TagFiles files;
   files.folder = folder;
-  ByRank rank_models, optimizers, parallel_models;
+  files.model_ranks[0];
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::File) continue;
+    refuse_fast_writer(folder, entry.name);
     const FileName parsed = parse_file_name(entry.name);
     const Path file = folder / entry.name;
-    const bool is_model = parsed.role == FileRole::Model || parsed.role == FileRole::RankModel;
-    if (tensors == Tensors::Whole && is_model && parsed.model_rank > 0) {
-      if (parsed.rank == 0) add_rank(parallel_models, parsed.model_rank, file);
-      continue;
+    switch (parsed.role) {
+      case FileRole::Layer:
+        if (!files.layer) files.layer = entry.name;
+        break;
+      case FileRole::Expert:
+        if (!files.expert) files.expert = entry.name;
+        break;
+      case FileRole::Model:
+        files.model_ranks[parsed.model_rank].model = file;
+        break;
+      case FileRole::RankModel:
+        files.model_ranks[parsed.model_rank].rank_models.emplace_back(parsed.rank, file);
+        break;
+      case FileRole::Optimizer:
+        files.model_ranks[parsed.model_rank].optimizers.emplace_back(parsed.rank, file);
+        break;
+      case FileRole::Other:
+        break;
     }
-    refuse_parallel(folder, entry.name, parsed);
-    if (parsed.role == FileRole::Model) files.model = file;
-    if (parsed.role == FileRole::RankModel) add_rank(rank_models, parsed.rank, file);
-    if (parsed.role == FileRole::Optimizer) add_rank(optimizers, parsed.rank, file);
   }
-  files.rank_models.assign(rank_models.begin(), rank_models.end());
-  files.optimizers.assign(optimizers.begin(), optimizers.end());
-  files.parallel_models.assign(parallel_models.begin(), parallel_models.end());
+  for (auto& [model_rank, of_rank] : files.model_ranks) {
+    sort_ranks(folder, of_rank.rank_models);
+    sort_ranks(folder, of_rank.optimizers);
+  }
   return files;
 }
 

@@ -4,6 +4,7 @@
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,10 @@ namespace unishard::converters::deepspeed {
 
 /// Hints of errors about runs whose model was cut.
 inline constexpr const char* kMergeRanks =
-    "make a universal checkpoint with DeepSpeed's ds_to_universal, which is read, or merge the "
-    "ranks with the framework that cut them (Megatron's checkpoint tools)";
+    "make a universal checkpoint with DeepSpeed's ds_to_universal, which is read";
+inline constexpr const char* kMergeStages =
+    "make a universal checkpoint with DeepSpeed's ds_to_universal (after ZeRO stage 1), which is "
+    "read, or load it with DeepSpeed and save the model without a PipelineModule";
 inline constexpr const char* kGatherExperts =
     "load it with the program that saved it, and save the whole model there, for example with "
     "save_pretrained() or torch.save()";
@@ -62,23 +65,26 @@ std::vector<std::string> tags_of(Storage& storage, const Path& folder, const Fol
 Path choose_tag(Storage& storage, const Path& path, const std::optional<std::string>& tag,
                 const FolderKind& kind);
 
-/// The files of one tag, by rank.
+/// The files of one model-parallel rank, by rank in its data-parallel group.
 struct RankFiles {
-  Path folder;
   /// The model file of all ranks: stages 0 to 2.
   std::optional<Path> model;
   std::vector<std::pair<std::uint32_t, Path>> rank_models;  ///< stage 3, ascending ranks
   std::vector<std::pair<std::uint32_t, Path>> optimizers;   ///< stages 1 to 3, ascending ranks
-  /// In universal folders only: the model files of the first data rank of the other model-parallel
-  /// ranks, in ascending order.
-  std::vector<std::pair<std::uint32_t, Path>> parallel_models;
+
+  /// Returns the model file of the first data-parallel rank; null when it is missing.
+  const Path* first_model() const;
 };
 
-/// What the tensors of a folder are: as the ranks of a parallel run have them, or whole.
-enum class Tensors : std::uint8_t { OfRanks, Whole };
-/// Throws: Unsupported for tensor, pipeline and expert parallelism, unless the tensors are whole;
-/// Corrupt for two files of one rank.
-RankFiles find_rank_files(Storage& storage, const Path& folder, Tensors tensors);
+/// The files of one tag.
+struct TagFiles {
+  Path folder;
+  /// By the number after mp_rank_; at least one entry.
+  std::map<std::uint32_t, RankFiles> model_ranks;
+  std::optional<std::string> layer, expert;  ///< name of the first such file
+};
+/// Throws: Unsupported for files of DeepSpeed's Fast writer; Corrupt for two files of one rank.
+TagFiles find_files(Storage& storage, const Path& folder);
 
 /// Checks that `files` are those of ranks 0 to world_size - 1. Messages name the files by `what`
 /// ("optimizer") and the origin of the world size by `said_by`.

@@ -27,27 +27,6 @@ bool any(std::optional<Value> value) {
                               : value->is(NodeKind::Int) && value->integer() > 0;
 }
 
-void refuse_parallel(const TorchFile& file, Value root) {
-  const auto degree = [&](std::string_view key) -> std::int64_t {
-    const auto dimensions = present(root, "checkpoint_parallel_dimensions");
-    const auto found = dimensions ? present(*dimensions, key) : std::nullopt;
-    return found ? found->integer() : 1;
-  };
-  if (root.at("module").is_none() || degree("pp_degree") > 1) {
-    refuse(file, "the model was cut into the layers of a pipeline, which are not read",
-           "load it with DeepSpeed and save the model without a PipelineModule");
-  }
-  const auto model_parallel = present(root, "mp_world_size");
-  if (degree("tp_degree") > 1 || (model_parallel && model_parallel->integer() > 1)) {
-    refuse(file, "the run was tensor-parallel, and the files do not say how tensors were cut",
-           kMergeRanks);
-  }
-  if (any(present(root, "num_experts")) || any(present(root, "ds_autoep_layers"))) {
-    refuse(file, "the model is a mixture of experts, whose expert files are not read",
-           kGatherExperts);
-  }
-}
-
 /// Finds second names by equal storage, offset and geometry, for files without shared_params.
 std::vector<std::pair<std::string, std::string>> ties_by_storage(const ModelFile& model) {
   using Place = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
@@ -172,10 +151,32 @@ void read_facts(const TorchFile& file, ModelFile& model, Notes& notes) {
 
 }  // namespace
 
+std::string ParallelDegrees::text() const {
+  return is_told ? fmt::format("checkpoint_parallel_dimensions says pp_degree {}, tp_degree {}",
+                               pipeline, tensor)
+                 : fmt::format("mp_world_size is {}", tensor);
+}
+
+ParallelDegrees degrees_of(const TorchFile& file) {
+  require_model_file(file);
+  const Value root = file.root();
+  const auto degree = [](std::optional<Value> holder, std::string_view key) {
+    const auto found = holder ? present(*holder, key) : std::nullopt;
+    return found ? found->unsigned_int() : 1;
+  };
+  const auto told = present(root, "checkpoint_parallel_dimensions");
+  ParallelDegrees degrees;
+  degrees.is_told = told.has_value();
+  degrees.pipeline = degree(told, "pp_degree");
+  degrees.tensor = told ? degree(told, "tp_degree") : degree(root, "mp_world_size");
+  degrees.has_layer_files = root.at("module").is_none();
+  degrees.has_experts = any(present(root, "num_experts")) || any(present(root, "ds_autoep_layers"));
+  return degrees;
+}
+
 ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes) {
   require_model_file(file);
   const Value root = file.root();
-  refuse_parallel(file, root);
   ModelFile model;
   read_facts(file, model, notes);
   model.module = named_views(file, root.at("module"), "module entry", notes);

@@ -3,6 +3,7 @@
 // counters.
 #include "formats/deepspeed/pickle_fields.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,9 +29,22 @@ struct ModelFile {
   Json own = Json::object();
 };
 
+/// How a run was parallel beside ZeRO.
+struct ParallelDegrees {
+  std::uint64_t pipeline = 1, tensor = 1;
+  bool is_told = false;          ///< DeepSpeed 0.19.5 and later; before, `tensor` is their product
+  bool has_layer_files = false;  ///< the module is in the layer files of a pipeline
+  bool has_experts = false;
+
+  /// Returns what the file says, for messages.
+  std::string text() const;
+};
+/// Throws: Corrupt.
+ParallelDegrees degrees_of(const TorchFile& file);
+
+/// Reads what one rank holds; when the run was tensor-parallel, its parts of the tensors.
 /// `placeholders` is true for ZeRO stage 3, whose module has empty parameters.
-/// Throws: Corrupt; Unsupported for models that are split in other ways than by ZeRO, and for
-/// quantised weights.
+/// Throws: Corrupt; Unsupported for quantised weights.
 ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes);
 /// Reads the same of one rank of a tensor- or pipeline-parallel run, without its tensors, which are
 /// not whole: `module` and the frozen ones stay empty, and the shapes are those of the rank.

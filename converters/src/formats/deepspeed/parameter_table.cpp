@@ -223,6 +223,12 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 
+void remove_cut_rules(Catalog& catalog) {
+  if (!catalog.client_state.is_object()) return;
+  const bool is_removed = catalog.client_state.erase("universal_checkpoint_info") > 0;
+  if (is_removed && catalog.client_state.empty()) catalog.client_state = nullptr;
+}
+
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
                          Notes& notes) {
   const std::int64_t counted = std::max<std::int64_t>(0, model.global_steps - model.skipped_steps);

@@ -72,6 +72,10 @@ Json describe_groups(const Json& settings, const ParameterTable& parameters);
 /// Copies counters, scheduler, configuration and client state from the model file into the catalog.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
 
+/// Removes from the client state how the ranks of a tensor-parallel run cut its tensors: they are
+/// whole in the catalog.
+void remove_cut_rules(Catalog& catalog);
+
 /// Returns the catalog's step, chosen from those in the files. Adds a note when they contradict
 /// each other.
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,

@@ -47,7 +47,8 @@ class UniversalReader {
   UniversalReader(Storage& storage, const Path& folder)
       : storage_(storage),
         pool_(reading_pool(storage)),
-        files_(find_rank_files(storage, folder, Tensors::Whole)),
+        tag_files_(find_files(storage, folder)),
+        files_(tag_files_.model_ranks.at(0)),
         zero_(folder / "zero"),
         where_(folder.string()) {}
 
@@ -65,13 +66,16 @@ class UniversalReader {
     if (steps_.empty()) steps_ = common_steps_;
     check_weights();
     Catalog& catalog = parts_.catalog;
+    const std::uint64_t data_ranks =
+        std::clamp<std::uint64_t>(model_.world_size.value_or(1), 1, ~0u);
     catalog.world_size = static_cast<std::uint32_t>(
-        std::clamp<std::uint64_t>(model_.world_size.value_or(1), 1, ~0u));
+        std::min<std::uint64_t>(data_ranks * tag_files_.model_ranks.size(), ~0u));
     catalog.stage = stage();
     catalog.step = choose_step(steps_, model_, notes_);
     catalog.groups = describe_groups(settings_, parameters_);
     catalog.loss_scaler = loss_scaler_;
     take_run_facts(model_, catalog);
+    if (is_parallel_) remove_cut_rules(catalog);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
     parts_.format = "deepspeed-universal";
     parts_.notes = notes_.lines();
@@ -90,16 +94,13 @@ class UniversalReader {
     return has_placeholders() ? 3 : 1;
   }
 
-  bool is_parallel() const { return !files_.parallel_models.empty(); }
-
   /// The model files of a tensor- or pipeline-parallel run hold parts of tensors; zero/ holds whole
   /// ones. The files tell which parameter is in which group.
   void read_parallel_models() {
     std::vector<Path> paths;
-    if (files_.model) paths.push_back(*files_.model);
-    if (!files_.model && !files_.rank_models.empty())
-      paths.push_back(files_.rank_models.front().second);
-    for (const auto& [rank, path] : files_.parallel_models) paths.push_back(path);
+    for (const auto& [rank, files] : tag_files_.model_ranks) {
+      if (const Path* const model = files.first_model()) paths.push_back(*model);
+    }
     for (const Path& path : paths) {
       ModelFile model = read_parallel_model_file(open(path), notes_);
       const ShapeGroups shapes = std::exchange(model.param_shapes, {}).value_or(ShapeGroups());
@@ -120,7 +121,18 @@ class UniversalReader {
   }
 
   void read_model() {
-    if (is_parallel()) return read_parallel_models();
+    if (const Path* const model = files_.first_model()) {
+      const ParallelDegrees degrees = degrees_of(open(*model));
+      if (degrees.has_experts || tag_files_.expert) {
+        raise(
+            ErrorCode::Unsupported,
+            fmt::format("{}: {}: a mixture of experts, which is not read", where_, degrees.text()),
+            kGatherExperts);
+      }
+      is_parallel_ = tag_files_.model_ranks.size() > 1 || degrees.pipeline > 1 ||
+                     degrees.tensor > 1 || degrees.has_layer_files;
+    }
+    if (is_parallel_) return read_parallel_models();
     if (files_.model) {
       model_ = read_model_file(open(*files_.model), false, notes_);
       frozen_ = whole_frozen(model_);
@@ -133,7 +145,7 @@ class UniversalReader {
     model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);
     if (model_.frozen_shapes.empty()) return;  // the other ranks' files hold nothing of interest
     const std::uint64_t world_size = model_.world_size.value_or(files_.rank_models.size());
-    check_complete(files_.folder, files_.rank_models, world_size, "model", "dp_world_size");
+    check_complete(tag_files_.folder, files_.rank_models, world_size, "model", "dp_world_size");
     FrozenSlices slices(model_, world_size);
     for (const auto& [rank, path] : files_.rank_models) {
       slices.add_rank(rank == 0 ? model_ : read_model_file(open(path), true, notes_), rank, notes_);
@@ -160,7 +172,7 @@ class UniversalReader {
 
   /// The trainable parameters with their shapes and groups, in the groups' own order.
   void add_parameters() {
-    if (is_parallel()) return add_parallel();
+    if (is_parallel_) return add_parallel();
     if (!model_.param_shapes) return add_unlisted();
     const ShapeGroups& shapes = *model_.param_shapes;
     const std::size_t groups = settings_.is_array() ? settings_.size() : 0;
@@ -345,9 +357,11 @@ class UniversalReader {
 
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
-  RankFiles files_;
+  TagFiles tag_files_;
+  const RankFiles& files_;  ///< of the first model-parallel rank
   Path zero_;
   std::string where_;
+  bool is_parallel_ = false;  ///< the model files hold parts of tensors
   ModelFile model_;
   std::vector<std::pair<std::string, std::int32_t>> parallel_groups_;  ///< fqn and group
   std::set<std::string> parallel_buffers_;

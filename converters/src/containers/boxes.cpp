@@ -1,4 +1,4 @@
-#include "formats/dcp/boxes.hpp"
+#include "containers/boxes.hpp"
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <map>
 
-namespace unishard::converters::dcp {
+namespace unishard::converters {
 namespace {
 
 /// Upper bound on the corners that check_cover() keeps: four million are 2^22 cuts of a matrix by
@@ -167,4 +167,4 @@ Run BoxRuns::at_element(std::uint64_t box_element) const {
   return run;
 }
 
-}  // namespace unishard::converters::dcp
+}  // namespace unishard::converters

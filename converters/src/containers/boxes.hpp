@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace unishard::converters::dcp {
+namespace unishard::converters {
 
 struct Box {
   Shape offsets, sizes;
@@ -61,4 +61,4 @@ class BoxRuns {
   Shape offsets_, sizes_, strides_;  // sizes_.back() is the number of elements of a run
 };
 
-}  // namespace unishard::converters::dcp
+}  // namespace unishard::converters

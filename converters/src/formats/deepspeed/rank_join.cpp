@@ -1,0 +1,185 @@
+#include "formats/deepspeed/rank_join.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/parameter_table.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+/// Elements that are compared to tell whether a buffer is the same on all ranks.
+constexpr std::uint64_t kCompared = 4096;
+
+void check_one_save(const RankContent& first, const RankContent& other) {
+  const auto differ = [&](std::string_view what) {
+    raise_two_saves(first.model_name, other.model_name, what);
+  };
+  const Catalog &a = first.parts.catalog, &b = other.parts.catalog;
+  if (first.global_steps != other.global_steps)
+    differ(fmt::format("global_steps are {} and {}", first.global_steps, other.global_steps));
+  if (first.world_size != other.world_size) differ("dp_world_size differs");
+  if (a.step != b.step) differ(fmt::format("the optimizer steps are {} and {}", a.step, b.step));
+  if (a.stage != b.stage) differ("their ZeRO stages differ");
+  if (a.producer != b.producer) differ("their DeepSpeed versions differ");
+  if (a.groups != b.groups) differ("their parameter groups differ");
+}
+
+class RankJoin {
+ public:
+  RankJoin(std::vector<RankContent> ranks, CutRules& rules, const std::string& where, Notes& notes)
+      : rules_(rules), where_(where), notes_(notes) {
+    for (const RankContent& rank : ranks) check_one_save(ranks.front(), rank);
+    for (RankContent& rank : ranks) {
+      world_size_ += rank.world_size;
+      names_.push_back(rank.model_name);
+      shards_.push_back(make_pieced_source(std::move(rank.parts), rank.model_name));
+    }
+  }
+
+  std::unique_ptr<Source> join() {
+    out_.format = "deepspeed";
+    out_.catalog = shards_.front()->catalog();
+    const std::vector<TensorInfo> tensors = std::exchange(out_.catalog.tensors, {});
+    for (const TensorInfo& tensor : tensors) add(tensor);
+    check_surplus();
+    finish_catalog();
+    return make_joined_source(std::move(out_), std::move(shards_), where_);
+  }
+
+ private:
+  /// Returns the numbers of a tensor in the ranks' catalogs.
+  std::vector<std::size_t> find(const TensorInfo& tensor) const {
+    std::vector<std::size_t> numbers;
+    for (std::size_t r = 0; r < shards_.size(); ++r) {
+      const auto found = shards_[r]->catalog().find(tensor.fqn, tensor.state);
+      if (!found)
+        raise_two_saves(names_[0], names_[r], fmt::format("only one has {}", tensor.label()));
+      const TensorInfo& other = shards_[r]->catalog().tensors[*found];
+      if (other.dtype != tensor.dtype || other.frozen != tensor.frozen ||
+          other.derived != tensor.derived || other.group != tensor.group) {
+        raise_two_saves(names_[0], names_[r],
+                        fmt::format("{} is described differently", tensor.label()));
+      }
+      numbers.push_back(*found);
+    }
+    return numbers;
+  }
+
+  void check_surplus() const {
+    for (std::size_t r = 1; r < shards_.size(); ++r) {
+      for (const TensorInfo& tensor : shards_[r]->catalog().tensors) {
+        if (!shards_[0]->catalog().find(tensor.fqn, tensor.state))
+          raise_two_saves(names_[0], names_[r], fmt::format("only one has {}", tensor.label()));
+      }
+    }
+  }
+
+  void add(const TensorInfo& tensor) {
+    JoinedTensor joined{find(tensor), nullptr};
+    const Cut* cut = cut_of(tensor, joined.tensors);
+    if (cut == nullptr) {
+      return notes_.add(fmt::format(
+          "left out: buffer {}, which differs between the tensor-parallel ranks", tensor.fqn));
+    }
+    TensorInfo whole = tensor;
+    whole.shape = cut->shape;
+    joined.boxes = cut->boxes;
+    // The weights of each rank were rounded from its own master; the mean has its own.
+    if (!cut->boxes && whole.state == state::kWeights && has_master(whole)) whole.derived = true;
+    out_.catalog.tensors.push_back(std::move(whole));
+    out_.tensors.push_back(std::move(joined));
+  }
+
+  bool has_master(const TensorInfo& weights) const {
+    return shards_.front()->catalog().find(weights.fqn, state::kFp32).has_value();
+  }
+
+  /// What the states of one parameter share.
+  struct Cut {
+    std::vector<Shape> shards;
+    Shape shape;
+    std::shared_ptr<const std::vector<SharedBox>> boxes;
+  };
+
+  /// Returns null for a buffer that no rule describes and that differs.
+  const Cut* cut_of(const TensorInfo& tensor, const std::vector<std::size_t>& numbers) {
+    std::vector<Shape> shards;
+    for (std::size_t r = 0; r < shards_.size(); ++r)
+      shards.push_back(shards_[r]->catalog().tensors[numbers[r]].shape);
+    const auto known = cuts_.find(tensor.fqn);
+    if (known != cuts_.end() && known->second.shards == shards) return &known->second;
+    std::optional<TensorCut> cut;
+    if (tensor.state == state::kBuffer) {
+      cut = cut_of_buffer(tensor, shards, numbers);
+      if (!cut) return nullptr;
+    } else {
+      cut = rules_.cut_of(tensor.fqn, shards);
+    }
+    return &keep(tensor, std::move(shards), *std::move(cut));
+  }
+
+  std::optional<TensorCut> cut_of_buffer(const TensorInfo& tensor, const std::vector<Shape>& shards,
+                                         const std::vector<std::size_t>& numbers) {
+    if (auto cut = rules_.described_cut_of(tensor.fqn, shards)) return cut;
+    if (!is_same(tensor, shards, numbers)) return std::nullopt;
+    return rules_.replicated(tensor.fqn, shards);
+  }
+
+  /// Compares the beginnings; the rest is compared when it is read.
+  bool is_same(const TensorInfo& tensor, const std::vector<Shape>& shards,
+               const std::vector<std::size_t>& numbers) const {
+    const ElementRange range{0, std::min(kCompared, tensor.elements())};
+    std::vector<std::byte> first(range.size() * size_of(tensor.dtype)), other(first.size());
+    shards_[0]->read(numbers[0], range, first);
+    for (std::size_t r = 1; r < shards_.size(); ++r) {
+      if (shards[r] != shards[0]) return false;
+      shards_[r]->read(numbers[r], range, other);
+      if (other != first) return false;
+    }
+    return true;
+  }
+
+  const Cut& keep(const TensorInfo& tensor, std::vector<Shape> shards, TensorCut cut) {
+    Cut kept{std::move(shards), std::move(cut.shape), nullptr};
+    if (cut.dropped_rows > 0) {
+      out_.remarks.push_back(
+          fmt::format("{}: {} rows of padding behind original_vocab_size were dropped", tensor.fqn,
+                      cut.dropped_rows));
+    }
+    if (!cut.is_mean)
+      kept.boxes = std::make_shared<const std::vector<SharedBox>>(std::move(cut.boxes));
+    return cuts_.insert_or_assign(tensor.fqn, std::move(kept)).first->second;
+  }
+
+  void finish_catalog() {
+    Catalog& catalog = out_.catalog;
+    catalog.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(world_size_, ~0u));
+    remove_cut_rules(catalog);
+    out_.notes = notes_.lines();
+  }
+
+  CutRules& rules_;
+  const std::string& where_;
+  Notes& notes_;
+  std::uint64_t world_size_ = 0;
+  std::vector<std::string> names_;  ///< model files of the ranks
+  std::vector<std::unique_ptr<Source>> shards_;
+  std::map<std::string, Cut> cuts_;  ///< by fqn
+  JoinedCatalog out_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
+                                   const std::string& where, Notes& notes) {
+  return RankJoin(std::move(ranks), rules, where, notes).join();
+}
+
+}  // namespace unishard::converters::deepspeed

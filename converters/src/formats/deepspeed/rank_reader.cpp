@@ -1,0 +1,280 @@
+#include "formats/deepspeed/rank_reader.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/flat_groups.hpp"
+#include "formats/deepspeed/frozen_pieces.hpp"
+#include "formats/deepspeed/stage0.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+class RankReader {
+ public:
+  RankReader(Storage& storage, const std::shared_ptr<FilePool>& pool, const RankInput& input,
+             Notes& notes)
+      : storage_(storage),
+        pool_(pool),
+        in_(input),
+        files_(input.files),
+        where_(input.is_only ? input.folder.string()
+                             : fmt::format("{}: {}", input.folder.string(), input.name())),
+        notes_(notes) {}
+
+  RankContent read() {
+    if (!files_.optimizers.empty()) {
+      read_partitions();
+    } else if (files_.model) {
+      read_without_partitions();
+    } else {
+      raise_no_files();
+    }
+    catalog().step = choose_step(steps_, model_, notes_);
+    take_run_facts(model_, catalog());
+    note_changed_weights();
+    parts_.format = "deepspeed";
+    return {std::move(parts_), model_.name, world_size_, model_.global_steps,
+            std::move(model_.aliases)};
+  }
+
+ private:
+  Catalog& catalog() { return parts_.catalog; }
+  TorchFile open(const Path& path) const { return TorchFile(open_window(pool_, path)); }
+
+  [[noreturn]] void raise_no_files() const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} model files of stage 3 and no optimizer file: "
+                      "*_zero_pp_rank_<r>_{}_optim_states.pt are missing for all ranks",
+                      where_, files_.rank_models.size(), in_.name()),
+          "copy them from the nodes that wrote them, or use another checkpoint");
+  }
+
+  void read_without_partitions() {
+    const TorchFile file = open(*files_.model);
+    model_ = read_model_file(file, false, notes_);
+    take_aliases();
+    world_size_ = model_.world_size.value_or(1);
+    if (model_.param_shapes && !present(file.root(), "optimizer"))
+      check_complete(in_.folder, {}, world_size_, files_of("optimizer"), "dp_world_size");
+    Stage0Optimizer optimizer = read_stage0(file, model_, notes_);
+    steps_ = std::move(optimizer.steps);
+    parameters_ = std::move(optimizer.parameters);
+    catalog().world_size =
+        static_cast<std::uint32_t>(std::clamp<std::uint64_t>(world_size_, 1, ~0u));
+    catalog().loss_scaler = std::move(optimizer.loss_scaler);
+    if (optimizer.is_there) catalog().groups = describe_groups(optimizer.settings, parameters_);
+    assemble({&model_, &parameters_, &frozen_, false, optimizer.is_there}, parts_, notes_);
+  }
+
+  void read_partitions() {
+    const OptimizerFile first = read_optimizer_file(open(files_.optimizers.front().second), notes_);
+    const bool is_sliced = first.stage == 3;
+    read_models(is_sliced);
+    check_world_size(first);
+    const ShapeGroups shapes = shapes_of(first);
+    add_parameters(first, shapes);
+    if (is_sliced) {
+      SlicedGroups groups(shapes, world_size_, parameters_, storage_, pool_, in_.folder);
+      for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
+        groups.add_rank(file, rank);
+      });
+    } else {
+      ConcatenatedGroups groups(shapes, first.gaps, parameters_);
+      for_each_rank(first,
+                    [&](const OptimizerFile& file, std::uint32_t) { groups.add_rank(file); });
+      groups.check_ends(world_size_, where_);
+    }
+    catalog().world_size = static_cast<std::uint32_t>(world_size_);
+    catalog().stage = first.stage;
+    catalog().loss_scaler = first.loss_scaler;
+    catalog().groups = describe_groups(first.settings, parameters_);
+    if (first.settings.is_null()) {
+      notes_.add(
+          "the settings of the parameter groups (lr, betas, ...) are not in the files: "
+          "elastic_checkpoint leaves them out");
+    }
+    assemble({&model_, &parameters_, &frozen_, is_sliced, true}, parts_, notes_);
+  }
+
+  /// The model files; stage 3 has one per rank, with each frozen parameter's part in it.
+  void read_models(bool is_sliced) {
+    if (!is_sliced) {
+      if (!files_.model) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: {}_model_states.pt is missing", in_.folder.string(), in_.name()),
+              "copy it from the node that wrote it, or use another checkpoint");
+      }
+      model_ = read_model_file(open(*files_.model), false, notes_);
+      take_aliases();
+      world_size_ = model_.world_size.value_or(files_.optimizers.size());
+      frozen_ = whole_frozen(model_);
+      if (!files_.rank_models.empty())
+        notes_.add("left out: model files of stage 3, which are left from another save");
+      return;
+    }
+    if (files_.rank_models.empty())
+      check_complete(in_.folder, {}, files_.optimizers.size(), files_of("model"), "the optimizer");
+    if (files_.model)
+      notes_.add(
+          fmt::format("left out: {}_model_states.pt, which is left from another save", in_.name()));
+    model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);
+    take_aliases();
+    world_size_ = model_.world_size.value_or(files_.optimizers.size());
+    check_complete(in_.folder, files_.rank_models, world_size_, files_of("model"), "dp_world_size");
+    FrozenSlices slices(model_, world_size_);
+    for (const auto& [rank, path] : files_.rank_models) {
+      slices.add_rank(rank == 0 ? model_ : read_other_rank(path), rank, notes_);
+    }
+    frozen_ = slices.take();
+  }
+
+  ModelFile read_other_rank(const Path& path) {
+    ModelFile other = read_model_file(open(path), true, notes_);
+    if (other.global_steps != model_.global_steps) {
+      raise_two_saves(
+          model_.name, other.name,
+          fmt::format("global_steps are {} and {}", model_.global_steps, other.global_steps));
+    }
+    if (other.world_size != model_.world_size)
+      raise_two_saves(model_.name, other.name, "dp_world_size differs");
+    if (other.client_state != model_.client_state)
+      notes_.add("the client state differs between ranks; that of rank 0 is kept");
+    return other;
+  }
+
+  void check_world_size(const OptimizerFile& first) const {
+    const auto& counts = first.partition_counts;
+    const std::string said_by = model_.world_size ? "dp_world_size" : "the number of files";
+    if (!counts.empty()) {
+      const std::uint64_t most = std::ranges::max(counts);
+      if (std::ranges::min(counts) != most || most != world_size_) {
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: partition_count is {}, {} says {} ranks, and {} optimizer files are "
+                          "here: the folder mixes saves, or the run partitioned in groups of ranks "
+                          "(MiCS, experts), which are not read",
+                          where_, fmt::join(counts, ", "), said_by, world_size_,
+                          files_.optimizers.size()));
+      }
+    }
+    check_complete(in_.folder, files_.optimizers, world_size_, files_of("optimizer"), said_by);
+  }
+
+  /// param_shapes by flat group, in the order of the flat vectors.
+  ShapeGroups shapes_of(const OptimizerFile& first) const {
+    const auto& shapes = model_.param_shapes ? model_.param_shapes : first.param_shapes;
+    if (!shapes) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: no param_shapes: nothing tells what lies in the partitions",
+                        model_.name));
+    }
+    if (first.stage == 3 && shapes->size() != first.groups.size())
+      return regroup(*shapes, first.groups, world_size_, where_);
+    return *shapes;
+  }
+
+  /// Parameters in their groups' own order, whatever order the flat vectors have.
+  void add_parameters(const OptimizerFile& first, const ShapeGroups& shapes) {
+    const bool is_round_robin =
+        first.stage != 3 && zero_setting(model_.config, "round_robin_gradients") == Json(true);
+    std::vector<std::int32_t> group_of(shapes.size());
+    for (std::size_t g = 0; g < shapes.size(); ++g) group_of[g] = static_cast<std::int32_t>(g);
+    if (first.stage == 3) group_of = owners(first.members, shapes.size(), where_);
+    for (std::size_t g = 0; g < shapes.size(); ++g) {
+      const auto names = is_round_robin ? undo_round_robin(shapes[g], world_size_) : shapes[g];
+      for (const NamedShape& named : names) parameters_.add(named.fqn, named.shape, group_of[g]);
+    }
+  }
+
+  template <class Use>
+  void for_each_rank(const OptimizerFile& first, Use&& use) {
+    for (const auto& [rank, path] : files_.optimizers) {
+      if (rank == 0) {
+        check_rank(first, first);
+        use(first, rank);
+        continue;
+      }
+      const OptimizerFile file = read_optimizer_file(open(path), notes_);
+      check_rank(first, file);
+      use(file, rank);
+    }
+  }
+
+  /// Checks what all ranks of one save have in common.
+  void check_rank(const OptimizerFile& first, const OptimizerFile& file) {
+    const auto differ = [&](std::string_view what) {
+      raise_two_saves(first.name, file.name, what);
+    };
+    if (file.stage != first.stage) differ("their ZeRO stages differ");
+    if (file.version != first.version) differ("their DeepSpeed versions differ");
+    if (file.groups.size() != first.groups.size()) {
+      differ(
+          fmt::format("they have {} and {} flat groups", first.groups.size(), file.groups.size()));
+    }
+    if (file.partition_counts != first.partition_counts) differ("their partition_count differs");
+    if (file.gaps != first.gaps) differ("their param_alignment_paddings differ");
+    for (std::size_t g = 0; g < file.groups.size(); ++g) {
+      const auto& step = file.groups[g].step;
+      if (step && first.groups[g].step && step != first.groups[g].step) {
+        differ(fmt::format("the optimizer steps of group {} are {} and {}", g,
+                           *first.groups[g].step, *step));
+      }
+      if (step) steps_.push_back(*step);
+    }
+    if (file.settings != first.settings) differ("the settings of their parameter groups differ");
+  }
+
+  void note_changed_weights() {
+    const std::vector<std::string> names = disagreeing_weights(model_, parameters_);
+    if (names.empty()) return;
+    const bool is_lost = std::ranges::any_of(
+        names, [&](const std::string& name) { return !catalog().find(name, state::kWeights); });
+    notes_.add(fmt::format(
+        "{} parameters, first {}, are not in the module what the optimizer's fp32 "
+        "copy rounds to: files of two saves, or weights changed after the last "
+        "step{}",
+        names.size(), unishard::quote(names.front()), is_lost ? "; the optimizer's are kept" : ""));
+  }
+
+  /// Only the first rank of a run records second names.
+  void take_aliases() {
+    if (in_.aliases != nullptr) model_.aliases = *in_.aliases;
+  }
+  /// Returns "optimizer" or, of one of several ranks, "mp_rank_01 optimizer".
+  std::string files_of(std::string_view kind) const {
+    return in_.is_only ? std::string(kind) : fmt::format("{} {}", in_.name(), kind);
+  }
+
+  Storage& storage_;
+  std::shared_ptr<FilePool> pool_;
+  const RankInput& in_;
+  const RankFiles& files_;
+  std::string where_;
+  std::uint64_t world_size_ = 1;
+  ModelFile model_;
+  FrozenTable frozen_;
+  ParameterTable parameters_;
+  std::vector<std::int64_t> steps_;
+  PiecedCatalog parts_;
+  Notes& notes_;
+};
+
+}  // namespace
+
+std::string RankInput::name() const { return fmt::format("mp_rank_{:02}", model_rank); }
+
+void raise_two_saves(const std::string& a, const std::string& b, std::string_view what) {
+  raise(ErrorCode::Corrupt, fmt::format("{} and {} are not of one save: {}", a, b, what),
+        "use another checkpoint, or find the files that belong together");
+}
+
+RankContent read_rank(Storage& storage, const std::shared_ptr<FilePool>& pool,
+                      const RankInput& input, Notes& notes) {
+  return RankReader(storage, pool, input, notes).read();
+}
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,547 @@
+// Regular checkpoints of tensor-parallel runs, read whole and compared bit by bit with what the
+// ranks had in memory; what is refused of them, and of other kinds of parallelism.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "expect.hpp"
+#include "expected_tensors.hpp"
+#include "fixtures.hpp"
+#include "temp_dir.hpp"
+#include "torch_files.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+namespace {
+
+using test::error_of;
+using test::Fails;
+using test::read_file;
+namespace fs = std::filesystem;
+
+Path parallel_case(const std::string& name) { return test::fixtures() / "parallel" / name; }
+
+std::unique_ptr<Source> open_case(const std::string& name) {
+  return open_source(posix_storage(), parallel_case(name) / "checkpoint");
+}
+
+const std::vector<std::string> kTensorParallel = {
+    "autotp2_stage0_fp32",        "autotp2_stage1_bf16",
+    "autotp2_stage1_fp32_phi3",   "autotp2_stage1_fp32_uneven_bias",
+    "autotp2_stage2_fp32_tied",   "autotp2dp2_stage2_bf16",
+    "autotp2dp2_stage3_fp32",     "mg_tp2_stage1_fp32",
+    "mg_tp2dp2_stage2_bf16_tied", "mg_tp2dp2_stage3_bf16"};
+
+TEST(DeepSpeedTensorParallel, EveryFixtureGivesTheBitsOfTheWholeModel) {
+  SKIP_WITHOUT_FIXTURES();
+  std::size_t tensors = 0;
+  for (const std::string& name : kTensorParallel) {
+    SCOPED_TRACE(name);
+    const auto source = open_case(name);
+    const Path folder = parallel_case(name);
+    tensors += compare_tensors(*source, folder / "expected.safetensors");
+    const Catalog& catalog = source->catalog();
+    const SortedJson about = parse_sorted_json(read_file(folder / "case.json"), "case.json");
+    EXPECT_EQ(static_cast<double>(catalog.step), about["optimizer_step"].get<double>());
+    EXPECT_EQ(catalog.world_size, about["world_size"]);
+    EXPECT_EQ(catalog.stage, about["stage"]);
+    EXPECT_EQ(SortedJson::parse(catalog.groups.dump()), about["param_groups"]);
+    EXPECT_EQ(catalog.data_position["global_steps"], about["global_steps"].get<int>());
+    std::map<std::string, std::string> aliases;
+    for (const Alias& alias : catalog.aliases) aliases[alias.fqn] = alias.target;
+    EXPECT_EQ(SortedJson(aliases), about["tied"]);
+    EXPECT_TRUE(catalog.client_state.is_null()) << catalog.client_state;
+    EXPECT_TRUE(source->notes().empty()) << source->notes().front();
+  }
+  EXPECT_EQ(tensors, 990u);
+}
+
+TEST(DeepSpeedTensorParallel, EqualsTheUniversalCheckpointMadeOfIt) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string name :
+       {"autotp2_stage1_fp32_phi3", "autotp2dp2_stage3_fp32", "mg_tp2_stage1_fp32"}) {
+    SCOPED_TRACE(name);
+    const auto regular = open_case(name), universal = open_case("universal_" + name);
+    EXPECT_EQ(regular->catalog().step, universal->catalog().step);
+    EXPECT_EQ(regular->catalog().groups, universal->catalog().groups);
+    EXPECT_EQ(regular->catalog().world_size, universal->catalog().world_size);
+    EXPECT_EQ(regular->catalog().client_state, universal->catalog().client_state);
+    for (std::size_t i = 0; i < universal->catalog().tensors.size(); ++i) {
+      const TensorInfo& tensor = universal->catalog().tensors[i];
+      const auto found = regular->catalog().find(tensor.fqn, tensor.state);
+      ASSERT_TRUE(found) << tensor.label();
+      EXPECT_EQ(regular->catalog().tensors[*found].group, tensor.group) << tensor.label();
+      EXPECT_TRUE(read_all(*regular, *found) == read_all(*universal, i)) << tensor.label();
+    }
+  }
+}
+
+TEST(DeepSpeedTensorParallel, RowsOfPaddingAreARemark) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto remarks = open_case("mg_tp2_stage1_fp32")->remarks();
+  ASSERT_EQ(remarks.size(), 2u);
+  EXPECT_EQ(remarks[0],
+            "embedding.word_embeddings.weight: 3 rows of padding behind original_vocab_size were "
+            "dropped");
+}
+
+/// A range that begins and ends inside of a row takes from all ranks.
+TEST(DeepSpeedTensorParallel, AnyRangeIsThatOfTheWholeTensor) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string name : {"autotp2_stage1_fp32_uneven_bias", "autotp2_stage1_fp32_phi3"}) {
+    const auto source = open_case(name);
+    for (std::size_t i = 0; i < source->catalog().tensors.size(); ++i) {
+      const TensorInfo& tensor = source->catalog().tensors[i];
+      const std::vector<std::byte> all = read_all(*source, i);
+      const std::uint64_t width = size_of(tensor.dtype), step = tensor.elements() / 7 + 1;
+      for (std::uint64_t begin = 0; begin < tensor.elements(); begin += step) {
+        const std::uint64_t end = std::min(tensor.elements(), begin + 2 * step);
+        std::vector<std::byte> part((end - begin) * width);
+        source->read(i, {begin, end}, part);
+        EXPECT_TRUE(
+            std::ranges::equal(part, std::span(all).subspan(begin * width, (end - begin) * width)))
+            << tensor.label();
+      }
+    }
+  }
+}
+
+TEST(DeepSpeedTensorParallel, WithoutRulesIsRefusedWithWhatToDo) {
+  SKIP_WITHOUT_FIXTURES();
+  const Error error = error_of([] { open_case("mg_tp2_stage1_fp32_no_info"); });
+  EXPECT_THAT(error, Fails(ErrorCode::Unsupported,
+                           {"mp_rank_00", "universal_checkpoint_info", "is missing"}));
+  EXPECT_THAT(error.hint(), testing::HasSubstr("universal checkpoint"));
+}
+
+TEST(DeepSpeedOtherParallelism, IsRefusedWithWhatTheFilesSay) {
+  SKIP_WITHOUT_FIXTURES();
+  std::size_t pipelines = 0, experts = 0;
+  for (const auto& entry : fs::directory_iterator(test::fixtures() / "parallel")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("pp2") || name.starts_with("mg_pp2")) {
+      ++pipelines;
+      const Error error = error_of([&] { open_case(name); });
+      EXPECT_THAT(error, Fails(ErrorCode::Unsupported, {"pp_degree 2", "layer_0", "pipeline"}));
+      EXPECT_THAT(error.hint(), testing::HasSubstr("ds_to_universal"));
+    }
+    if (name.starts_with("moe")) {
+      ++experts;
+      EXPECT_THAT(
+          error_of([&] { open_case(name); }),
+          Fails(ErrorCode::Unsupported, {"pp_degree 1", "mp_rank_00", "mixture of experts"}));
+    }
+  }
+  EXPECT_EQ(pipelines, 9u);
+  EXPECT_EQ(experts, 8u);
+}
+
+/// A copy of a fixture, to be damaged.
+class CopiedRun {
+ public:
+  explicit CopiedRun(const std::string& name) {
+    test::copy_folder(parallel_case(name) / "checkpoint", path());
+  }
+  Path path() const { return folder_.path() / "checkpoint"; }
+  Path file(const std::string& name) const { return path() / "global_step3" / name; }
+  auto open() const { return open_source(posix_storage(), path()); }
+
+ private:
+  test::TempDir folder_;
+};
+
+TEST(DeepSpeedTensorParallel, AMissingOrStrayFileIsNamed) {
+  SKIP_WITHOUT_FIXTURES();
+  struct Case {
+    std::string fixture, removed;
+    std::vector<std::string> words;
+  };
+  const std::vector<Case> cases = {
+      {"autotp2_stage1_bf16",
+       "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt",
+       {"mp_rank_01", "optimizer files of rank 0 are missing"}},
+      {"autotp2_stage1_bf16",
+       "mp_rank_01_model_states.pt",
+       {"mp_rank_01_model_states.pt", "missing"}},
+      {"autotp2dp2_stage2_bf16",
+       "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt",
+       {"mp_rank_01 optimizer files of rank 1 are missing"}},
+      {"autotp2dp2_stage3_fp32",
+       "zero_pp_rank_1_mp_rank_01_model_states.pt",
+       {"mp_rank_01 model files of rank 1 are missing"}},
+      {"autotp2_stage0_fp32",
+       "mp_rank_01_model_states.pt",
+       {"mp_rank files of rank 1 are missing", "checkpoint_parallel_dimensions says 2 ranks"}},
+      {"autotp2_stage0_fp32",
+       "mp_rank_00_model_states.pt",
+       {"mp_rank files of rank 0 are missing"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.fixture + " without " + c.removed);
+    const CopiedRun copy(c.fixture);
+    ASSERT_TRUE(fs::remove(copy.file(c.removed)));
+    const Error error = error_of([&] { copy.open(); });
+    EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+    for (const std::string& word : c.words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
+  }
+  const CopiedRun stray("autotp2_stage0_fp32");
+  fs::copy_file(stray.file("mp_rank_01_model_states.pt"), stray.file("mp_rank_02_model_states.pt"));
+  EXPECT_THAT(error_of([&] { stray.open(); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank files of rank 2 are left from another save"}));
+}
+
+// ---- Small runs of two ranks, written here. Tensors have the values of their names.
+
+/// A run of two tensor-parallel ranks without optimizer.
+class TwoRanks {
+ public:
+  void add(const std::string& name, const Made& first, const Made& second) {
+    ranks_[0][name] = first;
+    ranks_[1][name] = second;
+  }
+  std::unique_ptr<Source> open(const Json& info) const {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      Json module = Json::object();
+      for (const auto& [name, made] : ranks_[rank]) module[name] = tensor(name);
+      const Json model = {{"module", module},     {"buffer_names", buffers},
+                          {"optimizer", nullptr}, {"global_steps", 1},
+                          {"skipped_steps", 0},   {"dp_world_size", 1},
+                          {"mp_world_size", 2},   {"universal_checkpoint_info", info}};
+      save_torch(folder_.path() / ("mp_rank_0" + std::to_string(rank) + "_model_states.pt"), model,
+                 ranks_[rank]);
+    }
+    return open_source(posix_storage(), folder_.path());
+  }
+
+  Json buffers = Json::array();
+
+ private:
+  test::TempDir folder_;
+  std::array<std::map<std::string, Made>, 2> ranks_;
+};
+
+Made floats(const Shape& shape, const std::vector<float>& values) {
+  return {DType::Float32, shape, values};
+}
+
+std::vector<float> values_of(const Source& source, const std::string& fqn,
+                             std::string_view state = state::kWeights) {
+  const std::vector<std::byte> bytes = read_all(source, source.catalog().find(fqn, state).value());
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::ranges::copy(bytes, std::as_writable_bytes(std::span(values)).begin());
+  return values;
+}
+
+Json piece(const Shape& shape, const Shape& source_strides, std::uint64_t source,
+           const Shape& dest_strides, std::uint64_t dest, const Shape& locations) {
+  return {{"shape", shape},
+          {"source", {source, source_strides}},
+          {"dest", {dest, dest_strides}},
+          {"locations", locations}};
+}
+
+/// Python's {0: a, 1: b}.
+Json by_rank(const Json& a, const Json& b) {
+  return {{"$type", "builtins.dict"}, {"pairs", {Json::array({0, a}), Json::array({1, b})}}};
+}
+
+/// The map of "w", of (2, 4), whose columns 0 to 2 and 3 are on ranks 0 and 1.
+struct Columns {
+  Json logical = {2, 4}, shape0 = {2, 3}, shape1 = {2, 1};
+  Json piece0 = piece({2, 3}, {4, 1}, 0, {3, 1}, 0, {0});
+  Json piece1 = piece({2, 1}, {4, 1}, 3, {1, 1}, 0, {1});
+  Json version = 1;
+
+  Json info() const {
+    return {{"affine_map",
+             {{"version", version},
+              {"params",
+               {{"^w$",
+                 {{"logical_shape", logical},
+                  {"ranks",
+                   by_rank({{"shard_shape", shape0}, {"pieces", Json::array({piece0})}},
+                           {{"shard_shape", shape1}, {"pieces", Json::array({piece1})}})}}}}}}}};
+  }
+  std::unique_ptr<Source> open() const {
+    TwoRanks run;
+    run.add("w", floats({2, 3}, {0, 1, 2, 4, 5, 6}), floats({2, 1}, {3, 7}));
+    return run.open(info());
+  }
+};
+
+TEST(DeepSpeedAffineMap, PutsColumnsTogether) {
+  EXPECT_EQ(values_of(*Columns().open(), "w"), (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+TEST(DeepSpeedAffineMap, IsRefusedWhenItContradictsItselfOrTheFiles) {
+  struct Case {
+    std::string what;
+    std::function<void(Columns&)> change;
+    ErrorCode code;
+    std::vector<std::string> words;
+  };
+  const ErrorCode corrupt = ErrorCode::Corrupt, unsupported = ErrorCode::Unsupported;
+  const std::uint64_t huge = std::uint64_t{1} << 62;
+  const std::vector<Case> cases = {
+      {"newer", [](Columns& c) { c.version = 2; }, unsupported, {"version 2"}},
+      {"hole",
+       [](Columns& c) {
+         c.logical = {2, 5};
+         c.piece0["source"] = {0, {5, 1}};
+         c.piece1["source"] = {3, {5, 1}};
+       },
+       corrupt,
+       {"\"w\"", "no chunk"}},
+      {"overlap",
+       [](Columns& c) {
+         c.piece1["source"] = {2, {4, 1}};
+       },
+       corrupt,
+       {"several chunks"}},
+      {"outside of the whole",
+       [](Columns& c) {
+         c.piece1["source"] = {4, {4, 1}};
+       },
+       corrupt,
+       {"reaches out"}},
+      {"far outside of the whole",
+       [=](Columns& c) {
+         c.piece1["source"] = {huge, {4, 1}};
+       },
+       corrupt,
+       {"reaches out"}},
+      {"outside of the shard",
+       [](Columns& c) {
+         c.piece1["dest"] = {1, {1, 1}};
+       },
+       corrupt,
+       {"rank 1", "reaches out"}},
+      {"other strides",
+       [](Columns& c) {
+         c.piece0["source"] = {0, {1, 2}};
+       },
+       unsupported,
+       {"is no box"}},
+      {"other dimensions", [](Columns& c) { c.piece0["shape"] = {6}; }, unsupported, {"is no box"}},
+      {"negative offset",
+       [](Columns& c) {
+         c.piece0["source"] = {-1, {4, 1}};
+       },
+       corrupt,
+       {}},
+      {"scaled", [](Columns& c) { c.piece0["scale"] = 0.5; }, unsupported, {"scaled by 0.5"}},
+      {"other shard",
+       [](Columns& c) {
+         c.shape0 = {3, 2};
+       },
+       corrupt,
+       {"rank 0", "shape (3, 2)"}},
+      {"wrong locations",
+       [](Columns& c) {
+         c.piece0["locations"] = {0, 1};
+       },
+       corrupt,
+       {"said to be on the ranks 0, 1"}},
+      {"shape that overflows",
+       [=](Columns& c) {
+         c.logical = {huge, huge};
+       },
+       corrupt,
+       {}},
+      {"hole in a shard",
+       [](Columns& c) {
+         c.logical = {2, 3};
+         c.piece0 = piece({2, 2}, {3, 1}, 0, {3, 1}, 0, {0});
+         c.piece1["source"] = {2, {3, 1}};
+       },
+       corrupt,
+       {"rank 0", "no chunk"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    Columns columns;
+    c.change(columns);
+    const Error error = error_of([&] { columns.open(); });
+    EXPECT_EQ(error.code(), c.code) << error.what();
+    for (const std::string& word : c.words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
+  }
+}
+
+TEST(DeepSpeedTensorParallel, PatternsTellHowTensorsWereCut) {
+  TwoRanks run;
+  run.add("same", floats({2}, {1, 2}), floats({2}, {1, 2}));
+  run.add("mean", floats({2}, {1, 2}), floats({2}, {2, 5}));
+  run.add("rows", floats({2, 1}, {1, 3}), floats({2, 2}, {2, 2.5, 4, 4.5}));
+  run.add("plain", floats({1, 2}, {1, 2}), floats({2, 2}, {3, 4, 5, 6}));
+  run.add("two", floats({2}, {1, 5}), floats({4}, {2, 3, 6, 7}));
+  run.add("sub", floats({3}, {1, 2, 5}), floats({2}, {3, 6}));
+  run.add("table", floats({2, 1}, {1, 2}), floats({2, 1}, {3, 0}));
+  const Json info = {{"universal_checkpoint_version", 0.4},
+                     {"tp_replicated_parameter_patterns", {"same"}},
+                     {"parameter_to_average_patterns", {"mean"}},
+                     {"parameter_with_row_parallelism_patterns", {"rows"}},
+                     {"parameter_with_2_sub_params_cat_dim_0", {"two"}},
+                     {"parameter_with_sub_params",
+                      {{{"patterns", {"^sub$"}}, {"shape", {{3, 2}}}, {"partition_dim", 0}}}},
+                     {"sub_param_shard_widths", {{"^sub$", {{2, 1}, {1, 1}}}}},
+                     {"vocabulary_parameter_patterns", {"table"}},
+                     {"original_vocab_size", 3}};
+  const auto source = run.open(info);
+  EXPECT_EQ(values_of(*source, "same"), (std::vector<float>{1, 2}));
+  EXPECT_EQ(values_of(*source, "mean"), (std::vector<float>{1.5, 3.5}));
+  EXPECT_EQ(values_of(*source, "rows"), (std::vector<float>{1, 2, 2.5, 3, 4, 4.5}));
+  EXPECT_EQ(values_of(*source, "plain"), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(values_of(*source, "two"), (std::vector<float>{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(values_of(*source, "sub"), (std::vector<float>{1, 2, 3, 5, 6}));
+  EXPECT_EQ(values_of(*source, "table"), (std::vector<float>{1, 2, 3}));
+}
+
+/// Rows that are long, and rows that are short, in more than one step.
+TEST(DeepSpeedTensorParallel, LargeTensorsArePutTogetherInSteps) {
+  const auto columns = [](std::uint64_t rows, std::uint64_t width, std::uint64_t begin,
+                          std::uint64_t end) {
+    std::vector<float> values;
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      for (std::uint64_t column = begin; column < end; ++column)
+        values.push_back(static_cast<float>(row * width + column));
+    }
+    return floats({rows, end - begin}, values);
+  };
+  TwoRanks run;
+  run.add("long", columns(40, 40000, 0, 18000), columns(40, 40000, 18000, 40000));
+  run.add("short", columns(600000, 3, 0, 1), columns(600000, 3, 1, 3));
+  const auto source = run.open({{"parameter_with_row_parallelism_patterns", {"long", "short"}}});
+  for (const std::string name : {"long", "short"}) {
+    const std::vector<float> values = values_of(*source, name);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      wrong += values[i] == static_cast<float>(i) ? 0u : 1u;
+    EXPECT_EQ(wrong, 0u) << name;
+  }
+}
+
+TEST(DeepSpeedTensorParallel, PatternsThatDoNotFitAreRefused) {
+  struct Case {
+    std::string what;
+    Made first, second;
+    Json info;
+    ErrorCode code;
+    std::string words;
+  };
+  const ErrorCode corrupt = ErrorCode::Corrupt, unsupported = ErrorCode::Unsupported;
+  const Made two = floats({2}, {1, 2}), three = floats({3}, {1, 2, 3});
+  const Json sub = {{{"patterns", {"w"}}, {"shape", {{3, 2}}}, {"partition_dim", 0}}};
+  const std::vector<Case> cases = {
+      {"replicated, other shapes",
+       two,
+       three,
+       {{"tp_replicated_parameter_patterns", {"w"}}},
+       corrupt,
+       "rank 1"},
+      {"mean of other shapes",
+       two,
+       three,
+       {{"parameter_to_average_patterns", {"w"}}},
+       corrupt,
+       "differ in shape"},
+      {"odd halves",
+       two,
+       three,
+       {{"parameter_with_2_sub_params_cat_dim_0", {"w"}}},
+       corrupt,
+       "3 rows"},
+      {"columns of a vector",
+       two,
+       three,
+       {{"parameter_with_row_parallelism_patterns", {"w"}}},
+       corrupt,
+       "dimension 1"},
+      {"two patterns",
+       two,
+       two,
+       {{"tp_replicated_parameter_patterns", {"w", "^w"}}},
+       corrupt,
+       "two patterns"},
+      {"unsupported",
+       two,
+       two,
+       {{"autotp_unsupported_parameter_patterns", {{"w", "mixed up"}}}},
+       unsupported,
+       "mixed up"},
+      {"no widths",
+       two,
+       three,
+       {{"universal_checkpoint_version", 0.4}, {"parameter_with_sub_params", sub}},
+       corrupt,
+       "sub_param_shard_widths"},
+      {"older, uneven",
+       two,
+       three,
+       {{"universal_checkpoint_version", 0.3}, {"parameter_with_sub_params", sub}},
+       unsupported,
+       "do not say"},
+      {"widths of three ranks",
+       two,
+       three,
+       {{"parameter_with_sub_params", sub},
+        {"sub_param_shard_widths", {{"w", {{1, 1, 1}, {1, 1, 0}}}}}},
+       corrupt,
+       "3"},
+      {"widths of another tensor",
+       two,
+       three,
+       {{"parameter_with_sub_params", sub}, {"sub_param_shard_widths", {{"w", {{2, 1}, {2, 1}}}}}},
+       corrupt,
+       "reaches out"},
+      {"empty", two, two, Json::object(), unsupported, "has no rules"},
+      {"look-ahead",
+       two,
+       two,
+       {{"tp_replicated_parameter_patterns", {"(?=w)"}}},
+       unsupported,
+       "not understood"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    TwoRanks run;
+    run.add("w", c.first, c.second);
+    EXPECT_THAT(error_of([&] { run.open(c.info); }), Fails(c.code, c.words));
+  }
+}
+
+TEST(DeepSpeedTensorParallel, CopiesThatDifferAreNamedWhenTheyAreRead) {
+  TwoRanks run;
+  run.add("w", floats({2}, {1, 2}), floats({2}, {1, 2.5}));
+  const Json info = {{"tp_replicated_parameter_patterns", {"w"}}};
+  const auto source = run.open(info);
+  EXPECT_THAT(error_of([&] { read_all_tensors(*source); }),
+              Fails(ErrorCode::Corrupt, {"w [weights]", "ranks 0 and 1", "different values"}));
+  EXPECT_THAT(error_of([&] { source->check({}); }), Fails(ErrorCode::Corrupt, "different values"));
+  EXPECT_TRUE(source->ignore_checksums());
+  EXPECT_EQ(values_of(*source, "w"), (std::vector<float>{1, 2}));
+}
+
+TEST(DeepSpeedTensorParallel, ABufferThatDiffersIsLeftOut) {
+  TwoRanks run;
+  run.buffers = {"same", "other"};
+  run.add("w", floats({1}, {1}), floats({1}, {2}));
+  run.add("same", floats({2}, {1, 2}), floats({2}, {1, 2}));
+  run.add("other", floats({2}, {1, 2}), floats({2}, {1, 3}));
+  const auto source = run.open({{"parameter_with_row_parallelism_patterns", {"x"}}});
+  EXPECT_EQ(values_of(*source, "w"), (std::vector<float>{1, 2}));
+  EXPECT_EQ(values_of(*source, "same", state::kBuffer), (std::vector<float>{1, 2}));
+  EXPECT_FALSE(source->catalog().find("other", state::kBuffer));
+  EXPECT_EQ(source->notes(),
+            (std::vector<std::string>{
+                "left out: buffer other, which differs between the tensor-parallel ranks"}));
+}
+
+}  // namespace
+}  // namespace unishard::converters
