@@ -9,7 +9,10 @@
 
 #include "containers/boxes.hpp"
 #include "expect.hpp"
+#include "expected_tensors.hpp"
 #include "fixtures.hpp"
+#include "formats/dcp/metadata.hpp"
+#include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/reader.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
@@ -21,6 +24,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <set>
 
 namespace unishard::converters {
 namespace {
@@ -264,10 +268,11 @@ TEST(Dcp, HostileFoldersAreRefusedOrReadSafely) {
 }
 
 void write_dcp(const Source& source, const Path& folder, std::uint32_t world_size,
-               const Json& layout = {}, std::vector<std::string>* notes = nullptr) {
+               const Json& layout = {}, std::vector<std::string>* notes = nullptr,
+               std::string_view key_layout = {}) {
   Catalog catalog = source.catalog();
   catalog.world_size = world_size;
-  const auto sink = make_dcp_sink(posix_storage(), folder, catalog, {}, layout);
+  const auto sink = make_dcp_sink(posix_storage(), folder, catalog, {}, layout, key_layout);
   if (notes != nullptr) *notes = sink->notes();
   CopyPlan plan{&source, &catalog, {}};
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
@@ -336,6 +341,66 @@ TEST(Dcp, HasItsOwnKeysWhereATensorIsGone) {
   const auto copy = open_dcp(posix_storage(), work.path() / "out");
   EXPECT_TRUE(copy->layout().is_null());
   expect_same(*source, *copy);
+}
+
+TEST(Dcp, WritesTheKeysThatAreAskedFor) {
+  SKIP_WITHOUT_FIXTURES();
+  using Keys = std::map<std::string, std::string>;  // name of a layout -> a key
+  const Keys weights = {{"model-optim", "model.NAME"},
+                        {"app", "app.model.NAME"},
+                        {"flat", "NAME"},
+                        {"titan", "NAME"}};
+  const Keys moments = {{"model-optim", "optim.state.NAME.exp_avg"},
+                        {"app", "app.optim.state.NAME.exp_avg"},
+                        {"flat", "optim.state.NAME.exp_avg"},
+                        {"titan", "optimizer.state.NAME.exp_avg"}};
+  const Keys rates = {{"model-optim", "optim.param_groups.0.lr"},
+                      {"app", "app.optim.param_groups.0.lr"},
+                      {"flat", "optim.param_groups.0.lr"},
+                      {"titan", "optimizer.param_groups.NAME.lr"}};
+  for (const char* fixture : {"dcp_fsdp2_w2", "dcp_fsdp2_bf16_w2", "dcp_fsdp2_tied_w3"}) {
+    const auto source = open_dcp(posix_storage(), fixtures() / "torch" / fixture / "checkpoint");
+    const auto moment =
+        std::ranges::find(source->catalog().tensors, state::kExpAvg, &TensorInfo::state);
+    ASSERT_NE(moment, source->catalog().tensors.end());
+    EXPECT_EQ(dcp_key_layouts().size(), weights.size());
+    for (const std::string& layout : dcp_key_layouts()) {
+      SCOPED_TRACE(std::string(fixture) + " as " + layout);
+      const test::TempDir work;
+      write_dcp(*source, work.path() / "out", 2, {}, nullptr, layout);
+      const dcp::Metadata metadata =
+          dcp::read_metadata(posix_storage(), work.path() / "out/.metadata");
+      std::set<std::string> keys;
+      for (const auto& tensor : metadata.tensors) keys.insert(tensor.key);
+      for (const auto& object : metadata.objects) keys.insert(object.key);
+      for (const Keys* wanted : {&weights, &moments, &rates}) {
+        std::string key = wanted->at(layout);
+        if (const auto at = key.find("NAME"); at != key.npos) key.replace(at, 4, moment->fqn);
+        EXPECT_TRUE(keys.contains(key)) << key;
+      }
+      EXPECT_EQ(keys.contains("train_state.step"), layout == "titan");
+      const auto copy = open_dcp(posix_storage(), work.path() / "out");
+      expect_same(*source, *copy);
+      const test::TempDir again;  // a reshard keeps it
+      write_dcp(*copy, again.path() / "out", 1, copy->layout());
+      const auto second = open_dcp(posix_storage(), again.path() / "out");
+      expect_same(*source, *second);
+      const Json own = {{"own", layout}};
+      EXPECT_EQ(copy->layout(), layout == "model-optim" ? Json() : own);
+      EXPECT_EQ(second->layout(), copy->layout());
+    }
+  }
+  EXPECT_THAT(error_of([&] { (void)dcp::own_layout("other"); }),
+              Fails(ErrorCode::InvalidArgument, "model-optim, app, flat, titan"));
+}
+
+// torchtitan counts steps in train_state; an optimizer without step counters has no other.
+TEST(Dcp, TheStepOfATrainStateIsNoTensorOfTheModel) {
+  const auto source =
+      open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
+  for (const TensorInfo& tensor : source->catalog().tensors)
+    EXPECT_THAT(tensor.fqn, Not(HasSubstr("train_state"))) << tensor.label();
+  EXPECT_EQ(source->catalog().client_state["train_state"]["step"], 7);
 }
 
 // A second model beside the first, such as an average of its weights, with tied weights.
@@ -658,19 +723,28 @@ TEST(DcpBoxes, ACoverHasNoHoleAndNoOverlap) {
   EXPECT_EQ(verdict({0, 3}, {}), "covered");
 }
 
-/// Compares every tensor with expected.safetensors, which names them "fqn|state".
-void expect_equals(const Source& source, const Path& expected_path) {
-  const auto expected = open_source(posix_storage(), expected_path);
-  std::map<std::string, std::size_t> tensors;
-  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
-    const TensorInfo& tensor = source.catalog().tensors[i];
-    tensors[tensor.fqn + '|' + tensor.state] = i;
-  }
-  EXPECT_EQ(tensors.size(), expected->catalog().tensors.size());
-  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
-    const std::string& name = expected->catalog().tensors[i].fqn;
-    ASSERT_TRUE(tensors.contains(name)) << name;
-    EXPECT_EQ(read_all(source, tensors[name]), read_all(*expected, i)) << name;
+// Of torchtitan's arrangement: train_state and dataloader beside the model's keys.
+TEST(Dcp, FoldersOfSeveralMeshAxesAreExactAndKeepTheirKeys) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* name : {"dcp_fsdp2_tp2", "dcp_pp2_fsdp2"}) {
+    SCOPED_TRACE(name);
+    const Path folder = fixtures() / "parallel" / name;
+    const auto source = open_source(posix_storage(), folder / "checkpoint");
+    compare_tensors(*source, folder / "expected.safetensors");
+    const Json about = read_json(folder / "case.json");
+    const Catalog& catalog = source->catalog();
+    EXPECT_EQ(static_cast<double>(catalog.step), about["optimizer_step"][0].get<double>());
+    EXPECT_EQ(catalog.world_size, 4u);
+    EXPECT_TRUE(catalog.client_state["train_state"].contains("step")) << catalog.client_state;
+    EXPECT_TRUE(catalog.client_state.contains("dataloader")) << catalog.client_state;
+    std::size_t named = 0;
+    for (const Json& group : catalog.groups) named += group["params"].size();
+    std::set<std::string> trained;
+    for (const TensorInfo& tensor : catalog.tensors) trained.insert(tensor.fqn);
+    EXPECT_EQ(named, trained.size());
+    const test::TempDir work;
+    write_dcp(*source, work.path() / "out", 3, source->layout());
+    expect_same_keys(*source, *open_dcp(posix_storage(), work.path() / "out"));
   }
 }
 
@@ -679,7 +753,7 @@ TEST(MegatronCore, ParametersHaveTheirMomentsAndMasters) {
   for (const auto& [name, step] : {std::pair{"mcore_tp2_pp2", 3}, {"mcore_ep2_dp2", 2}}) {
     const Path folder = test::fixtures() / "parallel" / name;
     const auto source = open_source(posix_storage(), folder / "checkpoint");
-    expect_equals(*source, folder / "expected.safetensors");
+    compare_tensors(*source, folder / "expected.safetensors");
     const Catalog& catalog = source->catalog();
     EXPECT_EQ(catalog.step, step);
     ASSERT_EQ(catalog.groups.size(), 1u);

@@ -297,11 +297,11 @@ TEST_F(Command, ZeroToFp32WritesAFileAndAFolder) {
 }
 
 TEST_F(Command, ZeroToFp32TakesDashesDtypeAndItsOwnName) {
-  const std::string file = temp_.path() / "m.safetensors";
-  const ProcessResult result = run({UNISHARD_BIN "/zero_to_fp32", in_, file, "--max-shard-size",
+  const std::string folder = temp_.path() / "model";
+  const ProcessResult result = run({UNISHARD_BIN "/zero_to_fp32", in_, folder, "--max-shard-size",
                                     "1GB", "--dtype", "bf16", "--json"});
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_EQ(Json::parse(result.out).at("output"), file);
+  EXPECT_EQ(Json::parse(result.out).at("output"), folder);
   const std::string bin = temp_.path() / "pytorch_model.bin";
   EXPECT_EQ(unishard({"zero_to_fp32", in_, bin}).status, 0);
   EXPECT_EQ(unishard({"diff", in_, bin, "--states", "fp32,weights"}).status, 0);
@@ -336,6 +336,36 @@ TEST_F(Command, ModelsGoToNumpyAndGgufAndBack) {
   const std::string whole = temp_.path() / "z.npz";
   ASSERT_EQ(unishard({"zero_to_fp32", in_, whole}).status, 0);
   EXPECT_EQ(unishard({"diff", in_, whole}).status, 0);
+}
+
+TEST_F(Command, FlagsThatTheOutputCannotFollowAreErrors) {
+  const std::string file = temp_.path() / "m.safetensors";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> calls = {
+      {{"zero_to_fp32", in_, file, "--max-shard-size", "1GB"}, "model folders"},
+      {{"convert", in_, file, "--to", "safetensors", "--max-shard-size", "1GB"}, "model folders"},
+      {{"convert", in_, out_, "--to", "dcp", "--max-shard-size", "1GB"}, "model folders"},
+      {{"convert", in_, out_, "--to", "dcp", "--out-tag", "x"}, "dcp has none"},
+      {{"convert", in_, file, "--to", "safetensors", "--out-tag", "x"}, "safetensors has none"},
+      {{"convert", in_, out_, "--to", "deepspeed", "--dcp-layout", "app"}, "--dcp-layout"},
+      {{"reshard", in_, out_, "-w", "2", "--dcp-layout", "app"}, "--dcp-layout"},
+      {{"convert", in_, out_, "--to", "dcp", "--dcp-layout", "other"}, "--dcp-layout"},
+  };
+  for (const auto& [call, words] : calls) {
+    const ProcessResult result = unishard(call);
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr(words));
+    EXPECT_FALSE(std::filesystem::exists(out_));
+    EXPECT_FALSE(std::filesystem::exists(file));
+  }
+}
+
+TEST_F(Command, ADcpFolderGetsTheKeysThatAreAskedFor) {
+  const std::string titan = temp_.path() / "titan", app = temp_.path() / "app";
+  ASSERT_EQ(unishard({"convert", in_, titan, "--to", "dcp", "--dcp-layout", "titan"}).status, 0);
+  EXPECT_THAT(read_file(titan + "/.metadata"), testing::HasSubstr("optimizer.param_groups."));
+  ASSERT_EQ(unishard({"reshard", titan, app, "-w", "3", "--dcp-layout", "app"}).status, 0);
+  EXPECT_THAT(read_file(app + "/.metadata"), testing::HasSubstr("app.optim.param_groups."));
+  EXPECT_EQ(unishard({"diff", in_, app}).status, 0);
 }
 
 TEST_F(Command, ConvertGoesToDeepSpeedAndBack) {

@@ -9,7 +9,7 @@ struct ConvertRequest {
   std::string to;
   std::string dtype;
   std::vector<std::string> renames;
-  std::string max_shard_size = "5GB";
+  std::string max_shard_size;
   ConvertRun run;
   Processes processes;
 };
@@ -40,10 +40,12 @@ void add_convert(CLI::App& app, Action& action) {
   command->add_option("out", options->output, "Folder or file to write; nothing is overwritten")
       ->required();
   add_to_format(*command, options->to, "Format to write")->required();
+  add_dcp_layout(*command, options->run.output.key_layout);
   add_compress(*command, options->run.output.compression);
   add_tag(*command, options->run.tag);
-  command->add_option("--out-tag,--out_tag", options->run.output.tag,
-                      "Tag to write (default: the input's, else global_step<N>)");
+  command->add_option(
+      "--out-tag,--out_tag", options->run.output.tag,
+      "Tag to write (default: the input's, else global_step<N>); for formats with tags");
   command->add_option("-w,--world-size,--world_size", options->run.convert.world_size,
                       "Ranks of the result (default: the input's)");
   command
@@ -69,6 +71,7 @@ void add_convert(CLI::App& app, Action& action) {
       "Examples:\n"
       "  unishard convert ds_run native_run --to native\n"
       "  unishard convert ds_run fsdp_run --to dcp -w 16\n"
+      "  unishard convert ds_run titan_run --to dcp --dcp-layout titan -w 8\n"
       "  srun -n 8 unishard convert ds_run fsdp_run --to dcp -w 16\n"
       "  unishard convert checkpoint-500 model/ --to safetensors --weights-only --dtype bf16\n"
       "  unishard convert model.safetensors model.h5 --to hdf5\n"

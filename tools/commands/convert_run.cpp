@@ -23,6 +23,12 @@ converters::Output decide_output(const ConvertRun& job, const converters::Source
   if (output.compression != Compression{} && output.format != "native")
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
           "add --to native, or leave --compress out; nothing was written");
+  require_dcp(output);
+  if (!output.tag.empty() && converters::format_entry(output.format).shape != OutputShape::Tags) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--out-tag is for formats with tags, and {} has none", output.format),
+          "leave --out-tag out, or name the tag's folder as the output; nothing was written");
+  }
   if (output.tag.empty()) output.tag = input_tag;
   if (output.tag.empty()) output.tag = fmt::format("global_step{}", source.catalog().step);
   return output;
@@ -111,6 +117,19 @@ CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string
     if (is_sharded || !sharded_only) names.emplace_back(entry.name);
   }
   return command.add_option("--to", to, help)->check(CLI::IsMember(names));
+}
+
+void add_dcp_layout(CLI::App& command, std::string& layout) {
+  command
+      .add_option("--dcp-layout,--dcp_layout", layout,
+                  "Keys of a DCP folder (default: the input's, else model-optim)")
+      ->check(CLI::IsMember(converters::dcp_key_layouts()));
+}
+
+void require_dcp(const converters::Output& output) {
+  if (output.key_layout.empty() || output.format == "dcp") return;
+  raise(ErrorCode::InvalidArgument, "--dcp-layout is for DCP folders",
+        "add --to dcp, or leave --dcp-layout out; nothing was written");
 }
 
 }  // namespace unishard::cli

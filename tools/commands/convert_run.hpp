@@ -29,4 +29,9 @@ struct ConvertRun {
 CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string& help,
                            bool sharded_only = false);
 
+/// Adds --dcp-layout with the names of the key layouts.
+void add_dcp_layout(CLI::App& command, std::string& layout);
+/// Throws: InvalidArgument when a key layout is asked for and the format is not DCP.
+void require_dcp(const converters::Output& output);
+
 }  // namespace unishard::cli

@@ -13,6 +13,7 @@ int run_in(tools::Team& team, const ConvertRun& job) {
   const std::string format = converters::probe(posix_storage(), job.input).format;
   const bool to_native = job.output.format.empty() || job.output.format == "native";
   const bool is_native = format.empty() || (format == "native" && to_native);
+  if (is_native) require_dcp(job.output);
   return is_native ? run_reshard(team, job) : job.run(team);
 }
 
@@ -43,6 +44,7 @@ void add_reshard(CLI::App& app, Action& action) {
       ->required();
   command->add_option("-s,--stage", job.convert.stage, "ZeRO stage, 0 to 3 (default: as it is)");
   add_to_format(*command, job.output.format, "Format to write (default: the input's)", true);
+  add_dcp_layout(*command, job.output.key_layout);
   add_compress(*command, job.output.compression);
   add_tag(*command, job.tag);
   command->add_flag("--dry-run,--dry_run", job.dry_run, "Print what would be read and written");

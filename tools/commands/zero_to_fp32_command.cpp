@@ -10,7 +10,7 @@ struct ZeroToFp32Request {
   std::string checkpoint;
   std::string output;
   std::optional<std::string> tag;
-  std::string max_shard_size = "5GB";
+  std::string max_shard_size;
   std::string dtype;
   bool safe_serialization = false;
   bool exclude_frozen = false;

@@ -200,7 +200,8 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   if (is_adapter(options_.input)) output.stem = kAdapter;
   if (output.format.starts_with(kDeepSpeed) && is_deepspeed)
     output.side_files = find_trainer_files(beside, notes_.left_out);
-  if (output.format == source.format()) output.layout = source.layout();
+  if (output.format == source.format() && output.key_layout.empty())
+    output.layout = source.layout();
   checking_.mark(plan_.target, output);
   const std::uint64_t bytes =
       plan_.disk_bytes != 0 ? plan_.disk_bytes : plan_.target.stored_bytes();
@@ -278,10 +279,16 @@ converters::Output model_output(std::string format, const Path& path,
                                 const std::string& max_shard_size) {
   const bool is_folder =
       converters::format_entry(format).shape == OutputShape::FileOrFolder && !is_model_file(path);
+  if (!is_folder && !max_shard_size.empty()) {
+    raise(ErrorCode::InvalidArgument, "--max-shard-size is for model folders",
+          fmt::format("leave it out, or name a folder instead of {}; nothing was written",
+                      path.string()));
+  }
+  const std::string size = max_shard_size.empty() ? "5GB" : max_shard_size;
   return {.format = std::move(format),
           .path = path,
           .tag = {},
-          .max_shard_bytes = is_folder ? parse_bytes(max_shard_size, "--max_shard_size") : 0};
+          .max_shard_bytes = is_folder ? parse_bytes(size, "--max_shard_size") : 0};
 }
 
 }  // namespace unishard::tools

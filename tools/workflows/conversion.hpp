@@ -93,7 +93,8 @@ bool is_model_file(const Path& path);
 /// Returns the format of a model that its name chooses: "hdf5", "torch", "npz", "gguf" or, for any
 /// other name, "safetensors".
 std::string model_format(const Path& path);
-/// The output of a model: for a folder, `max_shard_size` ("5GB") is its largest file.
+/// The output of a model: for a folder, `max_shard_size` is its largest file ("": 5GB).
+/// Throws: InvalidArgument for a size where there is no model folder.
 /// Throws: InvalidArgument for a size that is none.
 converters::Output model_output(std::string format, const Path& path,
                                 const std::string& max_shard_size);

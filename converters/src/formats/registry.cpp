@@ -95,7 +95,7 @@ std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog
                                        to.side_files);
 }
 std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
-  return make_dcp_sink(storage, to.path, std::move(catalog), to.share, to.layout);
+  return make_dcp_sink(storage, to.path, std::move(catalog), to.share, to.layout, to.key_layout);
 }
 std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
   return make_safetensors_sink(storage, to.path, std::move(catalog),

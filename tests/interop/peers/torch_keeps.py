@@ -32,17 +32,24 @@ def odd_values():
             "bytearray": bytearray(b"q"), "inf": [float("inf"), None, True]}
 
 
+def trained(steps=3, seed=1):
+    """A model and its optimizer after some steps."""
+    import torch
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
 def state_dicts():
     """Name -> state dict, as applications arrange them."""
     import torch
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, get_state_dict
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.randn(5, 6)).square().sum().backward()
-        optimizer.step()
+    model, optimizer = trained()
     weights, states = get_state_dict(model, optimizer)
     flat = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
     train_state = {"step": torch.tensor(7, dtype=torch.int32), "losses": b"\x80\x04K\x01.", "seen": 7}
@@ -98,6 +105,44 @@ def write_inputs(folder):
         torch.save(state, folder / f"{name}.pt")
 
 
+def script_arrangements(model, optimizer):
+    """--dcp-layout -> what a training script of that kind passes to dcp.load."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, get_state_dict
+    weights, states = get_state_dict(model, optimizer)
+    flat = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
+    return {"model-optim": {"model": weights, "optim": states}, "app": {"app": {"model": weights, "optim": states}},
+            "flat": {**weights, "optim": states}, "titan": {**weights, "optimizer": flat, "train_state": {"step": 0}}}
+
+
+def layout_rows(unishard, source, folder, row):
+    """A checkpoint with the keys of each kind of script, loaded by such a script into a fresh model and optimizer."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+    wanted = script_arrangements(*trained())
+    for layout in wanted:
+        truth.run(unishard, "convert", source, folder / layout, "--to", "dcp", "--dcp-layout", layout, "-w", "2")
+        model, optimizer = trained(steps=1, seed=9)
+        loaded = script_arrangements(model, optimizer)[layout]
+        dcp.load(loaded, checkpoint_id=folder / layout, no_dist=True)
+        if layout == "titan":
+            wanted[layout]["train_state"]["step"] = 3
+        found = differences(wanted[layout], loaded)
+        inner = loaded.get("app", loaded)
+        weights = inner.get("model", {key: value for key, value in loaded.items() if key in model.state_dict()})
+        states = inner.get("optim", inner.get("optimizer"))
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states,
+                       options=StateDictOptions(flatten_optimizer_state_dict=layout == "titan"))
+        truth_model, truth_optimizer = trained()
+        found += differences(dict(truth_model.state_dict()), dict(model.state_dict()))
+        found += differences(truth_optimizer.state_dict()["state"], optimizer.state_dict()["state"])
+        row(f"--dcp-layout {layout}", found)
+        truth.run(unishard, "reshard", folder / layout, folder / f"{layout}-3", "-w", "3")
+        again = script_arrangements(*trained(steps=1, seed=9))[layout]
+        dcp.load(again, checkpoint_id=folder / f"{layout}-3", no_dist=True)
+        row(f"--dcp-layout {layout}, resharded", differences(wanted[layout], again))
+
+
 def keys_of(folder):
     from torch.distributed.checkpoint import FileSystemReader
     metadata = FileSystemReader(folder).read_metadata()
@@ -137,6 +182,7 @@ def main():
             row(f"dcp {name}", found)
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
+        layout_rows(unishard, folder / "model_optim", folder / "layouts", row)
     return 1 if failed else 0
 
 

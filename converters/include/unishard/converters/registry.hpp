@@ -56,6 +56,7 @@ struct Output {
   WorkSplit share = {};
   /// Source::layout() of a source of the same format; it is followed where the catalog still fits.
   Json layout = {};
+  std::string key_layout = {};  ///< for "dcp", where `layout` is null: one of dcp_key_layouts()
 };
 /// Returns the sink of output.format; sink.hpp describes the sinks.
 /// Lifetime: `storage` must outlive the sink.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -133,12 +134,16 @@ std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folde
                                                     SideFiles side_files = {});
 
 /// Returns a sink for a DCP folder (.metadata, __<rank>_0.distcp) of catalog.world_size data files.
-/// Tensors are split on their first dimension as FSDP2 splits them. Keys: "model.<fqn>",
-/// "optim.state.<fqn>.<state>", "optim.param_groups.<i>.<key>"; or those of `layout` (see
-/// Output::layout). Work is split by whole files.
-/// Throws: AlreadyExists for a folder that is not empty.
+/// Tensors are split on their first dimension as FSDP2 splits them. The keys are those of `layout`
+/// (see Output::layout), or those of `key_layout`, one of dcp_key_layouts(); "": the first, with
+/// "model.<fqn>", "optim.state.<fqn>.<state>", "optim.param_groups.<i>.<key>". Work is split by
+/// whole files.
+/// Throws: AlreadyExists for a folder that is not empty; InvalidArgument for an unknown layout.
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
-                                    const WorkSplit& share = {}, const Json& layout = {});
+                                    const WorkSplit& share = {}, const Json& layout = {},
+                                    std::string_view key_layout = {});
+/// Returns the names of the arrangements of keys: "model-optim", "app", "flat", "titan".
+std::vector<std::string> dcp_key_layouts();
 
 /// Returns a sink for one HDF5 file with one data set per tensor, under the names that the
 /// safetensors sink uses. "/" in a name makes groups; tied names are hard links. Process 0 writes

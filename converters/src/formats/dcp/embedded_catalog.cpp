@@ -38,9 +38,10 @@ void sort_tensors(Arrangement& arrangement) {
 
 /// Tensors that the sink adds to those of the catalog: step counters and second names.
 bool is_addition(const std::string& key, const Catalog& catalog) {
-  if (key.starts_with("optim.state.") && key.ends_with(".step")) return true;
-  return std::ranges::any_of(catalog.aliases, [&](const Alias& alias) {
-    return key == fmt::format("model.{}", alias.fqn);
+  return std::ranges::any_of(own_layouts(), [&](const OwnLayout& layout) {
+    if (key.starts_with(layout.optimizer_key("state.")) && key.ends_with(".step")) return true;
+    return std::ranges::any_of(
+        catalog.aliases, [&](const Alias& alias) { return key == layout.model_key(alias.fqn); });
   });
 }
 
@@ -48,9 +49,9 @@ bool is_addition(const std::string& key, const Catalog& catalog) {
 
 // FSDP2 trains 16-bit runs on fp32 parameters, which it casts during the step. The master weights
 // are therefore the model's, and an optimizer for them has fp32 states.
-std::vector<std::string> own_keys(const Catalog& catalog) {
-  constexpr std::string_view kPlain = "optimizer.", kOurs = "optim.";
-  std::vector<std::string> keys = flat_paths(catalog, "model.");
+std::vector<std::string> own_keys(const Catalog& catalog, const OwnLayout& layout) {
+  constexpr std::string_view kModel = "model.", kPlain = "optimizer.";
+  std::vector<std::string> keys = flat_paths(catalog, kModel);
   std::unordered_map<std::string_view, std::size_t> masters;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (catalog.tensors[i].state == state::kFp32) masters.emplace(catalog.tensors[i].fqn, i);
@@ -61,10 +62,12 @@ std::vector<std::string> own_keys(const Catalog& catalog) {
     if (tensor.state == kExtraState) {
       keys[i] = tensor.fqn;
     } else if (tensor.state == state::kWeights && master != masters.end()) {
-      keys[master->second] = fmt::format("model.{}", tensor.fqn);
-      keys[i] = fmt::format("optim.state.{}.{}", tensor.fqn, kHalfState);
+      keys[master->second] = layout.model_key(tensor.fqn);
+      keys[i] = layout.optimizer_key(fmt::format("state.{}.{}", tensor.fqn, kHalfState));
     } else if (keys[i].starts_with(kPlain)) {
-      keys[i].replace(0, kPlain.size(), kOurs);
+      keys[i] = layout.optimizer_key(keys[i].substr(kPlain.size()));
+    } else if (keys[i].starts_with(kModel)) {
+      keys[i] = layout.model_key(keys[i].substr(kModel.size()));
     }
   }
   return keys;

@@ -1,6 +1,7 @@
 #pragma once
 // What UniShard's own sink stores in a DCP folder beside the keys that PyTorch knows: the embedded
 // catalog, as one object under kTextKey.
+#include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
 #include <optional>
@@ -18,7 +19,7 @@ inline constexpr std::string_view kHalfState = "weights_16bit";
 inline constexpr std::string_view kExtraState = "extra";
 
 /// Returns the key that UniShard's sink gives each tensor of a catalog.
-std::vector<std::string> own_keys(const Catalog& catalog);
+std::vector<std::string> own_keys(const Catalog& catalog, const OwnLayout& layout);
 /// Returns the embedded catalog; nullopt for a folder of another writer.
 /// Throws: Corrupt or Unsupported, naming `where`, as restore_catalog() does.
 std::optional<Arrangement> arrange_own(const StateDict& state, const std::string& where);

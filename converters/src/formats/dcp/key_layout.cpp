@@ -36,6 +36,18 @@ KeyedContents::Constant constant_of(const Json& row) {
   return constant;
 }
 
+/// Tells the layouts apart by the keys of the tensors.
+Json describe_own(const StateDict& state, const Arrangement& arrangement) {
+  std::vector<std::string> keys;
+  for (const std::size_t entry : arrangement.entries) keys.push_back(state.tensors[entry].key);
+  for (const OwnLayout& layout : own_layouts()) {
+    if (own_keys(arrangement.catalog, layout) != keys) continue;
+    const bool is_default = &layout == &own_layouts().front();
+    return is_default ? Json() : Json{{"own", layout.name}};
+  }
+  return {};
+}
+
 std::string label(const std::string& fqn, const std::string& state) { return fqn + '\n' + state; }
 
 }  // namespace
@@ -70,7 +82,8 @@ Json describe_keys(const StateDict& state, const Arrangement& arrangement) {
 }
 
 Json describe_folder(const StateDict& state, const Arrangement& arrangement) {
-  if (std::ranges::count(state.objects, kTextKey, &ObjectEntry::key) > 0) return {};
+  if (std::ranges::count(state.objects, kTextKey, &ObjectEntry::key) > 0)
+    return describe_own(state, arrangement);
   Json layout = describe_keys(state, arrangement);
   Json& objects = layout["objects"] = Json::array();
   for (const auto* entries : {&state.objects, &state.tensor_objects}) {
@@ -80,8 +93,12 @@ Json describe_folder(const StateDict& state, const Arrangement& arrangement) {
   return layout;
 }
 
+std::string own_layout_in(const Json& layout) {
+  return layout.is_object() ? layout.value("own", std::string()) : std::string();
+}
+
 std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Catalog& catalog) {
-  if (!layout.is_object()) return std::nullopt;
+  if (!layout.is_object() || !layout.contains("tensors")) return std::nullopt;
   std::unordered_map<std::string, std::size_t> by_label;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i)
     by_label.emplace(label(catalog.tensors[i].fqn, catalog.tensors[i].state), i);

@@ -20,7 +20,8 @@ namespace unishard::converters::dcp {
 /// shape, bytes] of the tensors with one element that became numbers of the catalog. A path lists
 /// [text, is_position]; it is empty where the files record none.
 Json describe_keys(const StateDict& state, const Arrangement& arrangement);
-/// Adds "objects": it lists [key, path, value]. Null for a folder that UniShard wrote.
+/// Adds "objects": it lists [key, path, value]. Of a folder that UniShard wrote: {"own": name of
+/// its OwnLayout}, or null for the default.
 Json describe_folder(const StateDict& state, const Arrangement& arrangement);
 
 /// What the keys of such an object hold, in a catalog that is to be written.
@@ -48,6 +49,9 @@ class KeyedContents {
   std::unordered_map<std::string, std::size_t> tensors_;
   std::unordered_map<std::string, Constant> constants_;
 };
+
+/// Returns the name in {"own": name}; "" for everything else.
+std::string own_layout_in(const Json& layout);
 
 /// Returns the path of a row of "tensors", "constants" or "objects".
 KeyPath path_of_row(const Json& row);

@@ -4,6 +4,7 @@
 
 #include "formats/dcp/client_tree.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
+#include "formats/dcp/entry_values.hpp"
 #include "formats/dcp/groups.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
@@ -19,12 +20,11 @@
 namespace unishard::converters::dcp {
 namespace {
 
-constexpr std::string_view kStep = "step";
+constexpr std::string_view kStep = "step", kTrainState = "train_state",
+                           kTrainStep = "train_state.step";
 
 /// Upper bound on steps: float64 holds whole numbers exactly up to here.
 constexpr double kLargestStep = 9007199254740992.0;
-/// Tensors of two names are compared in pieces of this size.
-constexpr std::uint64_t kCompareBytes = std::uint64_t{4} << 20;
 
 bool is_statistic(std::string_view fqn) {
   const std::string_view last = fqn.substr(fqn.rfind('.') + 1);
@@ -32,40 +32,6 @@ bool is_statistic(std::string_view fqn) {
 }
 
 bool is_wide_float(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }
-
-std::optional<double> scalar(const TensorEntry& tensor, const Items& items) {
-  if (element_count(tensor.shape) != 1) return std::nullopt;
-  std::vector<std::byte> bytes(size_of(tensor.dtype));
-  read_elements(tensor, items, {0, 1}, bytes);
-  if (info(tensor.dtype).kind == Kind::Float) return float_at(tensor.dtype, bytes.data());
-  if (tensor.dtype == DType::Int64) {
-    std::int64_t value = 0;
-    std::memcpy(&value, bytes.data(), sizeof value);
-    return static_cast<double>(value);
-  }
-  if (tensor.dtype == DType::Int32) {
-    std::int32_t value = 0;
-    std::memcpy(&value, bytes.data(), sizeof value);
-    return static_cast<double>(value);
-  }
-  return std::nullopt;
-}
-
-/// Compares the bytes of both tensors, which have the same shape and type.
-bool equal_bytes(const TensorEntry& a, const TensorEntry& b, const Items& items) {
-  const std::uint64_t width = size_of(a.dtype), total = element_count(a.shape);
-  std::vector<std::byte> left, right;
-  for (std::uint64_t at = 0, count = 0; at < total; at += count) {
-    // Compares a few bytes first, because most tensors of the same shape differ at once.
-    count = std::min(total - at, (at == 0 ? 4096 : kCompareBytes) / width);
-    left.resize(count * width);
-    right.resize(count * width);
-    read_elements(a, items, {at, at + count}, left, torch::Reading::Sample);
-    read_elements(b, items, {at, at + count}, right, torch::Reading::Sample);
-    if (left != right) return false;
-  }
-  return true;
-}
 
 class Arranger {
  public:
@@ -118,10 +84,25 @@ class Arranger {
                  group && !group->setting.empty() && element_count(tensor.shape) == 1) {
         const auto value = scalar(tensor, *state_.items);
         if (value) groups_.add(*group, *value);
+      } else if (is_train_step(tensor)) {
+        take_train_step(tensor);
       } else {
         others_.push_back(i);
       }
     }
+  }
+
+  bool is_train_step(const TensorEntry& tensor) const {
+    return tensor.key == kTrainStep && scalar(tensor, *state_.items) &&
+           std::ranges::count(state_.objects, kTrainState, &ObjectEntry::key) == 0;
+  }
+
+  /// torchtitan's counter, a number or a tensor. It is no parameter, whatever the model's keys are.
+  void take_train_step(const TensorEntry& tensor) {
+    train_step_ = scalar(tensor, *state_.items);
+    if (train_step_)
+      keep(tensor.key, {{"train_state", false}, {"step", false}},
+           static_cast<std::int64_t>(*train_step_));
   }
 
   void sort_object(const ObjectEntry& object) {
@@ -135,6 +116,11 @@ class Arranger {
     if (optimizer != prefixes_.end() && object.value.is_object() &&
         object.value.contains("param_groups"))
       return sort_optimizer(object, static_cast<std::size_t>(optimizer - prefixes_.begin()));
+    if (object.key == kTrainStep && object.value.is_number())
+      train_step_ = object.value.get<double>();
+    if (object.key == kTrainState && object.value.is_object() && object.value.contains("step") &&
+        object.value["step"].is_number())
+      train_step_ = object.value["step"].get<double>();
     const bool is_state = std::ranges::any_of(
         prefixes_, [&](const std::string& prefix) { return object.key == prefix + "state"; });
     if (is_state) take_number_steps(object.value);
@@ -451,6 +437,7 @@ class Arranger {
       if (const auto value = scalar(entry(state.entry), *state_.items)) take_step(*value);
     }
     if (steps_.empty() && state_.step) take_step(*state_.step);
+    if (steps_.empty() && train_step_) take_step(*train_step_);
     if (steps_.empty()) return;
     const auto [low, high] = std::ranges::minmax(steps_);
     out_.catalog.step = static_cast<std::int64_t>(high);
@@ -481,6 +468,7 @@ class Arranger {
   std::vector<Parameter> model_;
   std::vector<std::size_t> others_, extras_;
   std::vector<double> steps_;
+  std::optional<double> train_step_;
   std::unordered_map<std::string, std::string> raw_names_;  // "<optimizer>\n<number>" -> name
   std::unordered_map<std::string, std::vector<std::size_t>> states_of_;
   std::unordered_map<std::string, std::int32_t> group_of_;

@@ -15,6 +15,7 @@
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/metadata_writer.hpp"
+#include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/reader.hpp"
 
 #include <fmt/format.h>
@@ -44,8 +45,11 @@ std::uint64_t rows_per_rank(const Shape& shape, std::uint32_t world_size) {
 
 class Planner {
  public:
-  Planner(const Catalog& catalog, torch::TorchOutput& output)
-      : catalog_(catalog), output_(output), keys_(dcp::own_keys(catalog)) {}
+  Planner(const Catalog& catalog, torch::TorchOutput& output, const dcp::OwnLayout& layout)
+      : catalog_(catalog),
+        output_(output),
+        layout_(layout),
+        keys_(dcp::own_keys(catalog, layout)) {}
 
   /// `layout` is that of dcp::describe_folder(), or null.
   torch::OutputPlan plan(const Json& layout) {
@@ -57,6 +61,8 @@ class Planner {
     add_steps();
     add_groups();
     if (catalog_.client_state.is_object()) add_client_state(catalog_.client_state, {});
+    if (layout_.has_train_state && !used_.contains("train_state.step"))
+      add_object({{"train_state", false}, {"step", false}}, catalog_.step);
     add_object({{"unishard", false}, {"catalog", false}}, catalog_text(catalog_, keys_));
     return std::move(plan_);
   }
@@ -64,8 +70,6 @@ class Planner {
   std::string metadata() const { return dcp::encode_metadata(tensors_, objects_); }
 
  private:
-  static constexpr std::string_view kModel = "model", kOptimizer = "optim";
-
   /// Plans the keys of another folder; returns false, and plans nothing, when the catalog is no
   /// longer what that folder held.
   bool plan_as_it_was(const Json& layout) {
@@ -105,7 +109,7 @@ class Planner {
   using ExtraPaths = std::unordered_map<std::string, KeyPath>;
 
   bool is_of_model(std::size_t index, const std::string& key) const {
-    return key == fmt::format("{}.{}", kModel, catalog_.tensors[index].fqn) &&
+    return key == layout_.model_key(catalog_.tensors[index].fqn) &&
            catalog_.tensors[index].state != dcp::kExtraState;
   }
 
@@ -115,11 +119,17 @@ class Planner {
       const auto known = extra_paths().find(key);
       return known == extra_paths().end() ? KeyPath{{key, false}} : known->second;
     }
-    if (is_of_model(index, key)) return {{std::string(kModel), false}, {tensor.fqn, false}};
-    return {{std::string(kOptimizer), false},
-            {"state", false},
-            {tensor.fqn, false},
-            {key.substr(key.rfind('.') + 1), false}};
+    if (is_of_model(index, key)) return extended(layout_.model, {tensor.fqn, false});
+    return state_path(tensor.fqn, key.substr(key.rfind('.') + 1));
+  }
+
+  KeyPath state_path(const std::string& fqn, const std::string& state) const {
+    if (layout_.is_flat)
+      return extended(layout_.optimizer, {fmt::format("state.{}.{}", fqn, state), false});
+    KeyPath path = extended(layout_.optimizer, {"state", false});
+    path.push_back({fqn, false});
+    path.push_back({state, false});
+    return path;
   }
 
   /// Paths of the tensors that client_state mentions.
@@ -133,7 +143,7 @@ class Planner {
     if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string()) {
       auto key = value["$tensor"].get<std::string>();
       // At another place it is a second name of the tensor, which the embedded catalog keeps.
-      if (joined(path) == key) found.emplace(std::move(key), path);
+      if (dcp::joined(path) == key) found.emplace(std::move(key), path);
     } else if (value.is_object() && !value.contains("$type")) {
       for (const auto& [key, child] : value.items())
         find_extras(child, extended(path, {key, false}), found);
@@ -148,12 +158,6 @@ class Planner {
     longer.push_back(std::move(part));
     return longer;
   }
-  static std::string joined(const KeyPath& path) {
-    std::string key;
-    for (const dcp::PathPart& part : path) key += (key.empty() ? "" : ".") + part.text;
-    return key;
-  }
-
   static std::string file_of(std::uint64_t rank) { return fmt::format("__{}_0.distcp", rank); }
   dcp::WrittenItem item_of(std::uint64_t rank, std::size_t archive) const {
     const torch::TorchOutput::Extent extent = output_.extent(archive);
@@ -210,8 +214,8 @@ class Planner {
     for (const Alias& alias : catalog_.aliases) {
       const auto target = model.find(alias.target);
       if (target == model.end()) continue;
-      add_tensor(target->second, fmt::format("{}.{}", kModel, alias.fqn),
-                 {{std::string(kModel), false}, {alias.fqn, false}});
+      add_tensor(target->second, layout_.model_key(alias.fqn),
+                 extended(layout_.model, {alias.fqn, false}));
     }
   }
 
@@ -230,9 +234,8 @@ class Planner {
     if (!is_adam_) return;  // SGD counts no steps
     const auto step = static_cast<float>(catalog_.step);
     for (const std::string& fqn : trained_) {
-      const KeyPath path = {
-          {std::string(kOptimizer), false}, {"state", false}, {fqn, false}, {"step", false}};
-      const std::string key = joined(path);
+      const KeyPath path = state_path(fqn, "step");
+      const std::string key = dcp::joined(path);
       if (used_.contains(key)) continue;
       std::vector<std::byte> bytes(sizeof step);
       std::memcpy(bytes.data(), &step, sizeof step);
@@ -261,12 +264,25 @@ class Planner {
       if (!settings.contains("params")) settings["params"] = params_of(g, groups.size());
       if (settings.contains("betas") && settings["betas"].is_array())
         settings["betas"] = {{"$type", "tuple"}, {"items", settings["betas"]}};
+      layout_.is_flat ? add_flat_group(settings) : add_group(g, settings);
+    }
+  }
+
+  void add_group(std::size_t number, const Json& settings) {
+    for (const auto& [key, value] : settings.items()) {
+      KeyPath path = extended(layout_.optimizer, {"param_groups", false});
+      path.push_back({std::to_string(number), true});
+      path.push_back({key, false});
+      add_object(path, value);
+    }
+  }
+  void add_flat_group(const Json& settings) {
+    for (const Json& fqn : settings["params"]) {
       for (const auto& [key, value] : settings.items()) {
-        add_object({{std::string(kOptimizer), false},
-                    {"param_groups", false},
-                    {std::to_string(g), true},
-                    {key, false}},
-                   value);
+        if (key == "params") continue;
+        const std::string name =
+            fmt::format("param_groups.{}.{}", fqn.get_ref<const std::string&>(), key);
+        add_object(extended(layout_.optimizer, {name, false}), value);
       }
     }
   }
@@ -298,20 +314,20 @@ class Planner {
     } else if (value.is_array() && !std::ranges::all_of(value, is_plain)) {
       for (std::size_t i = 0; i < value.size(); ++i)
         add_client_state(value[i], extended(path, {std::to_string(i), true}));
-    } else if (!used_.contains(joined(path))) {
+    } else if (!used_.contains(dcp::joined(path))) {
       try {
         add_object(path, value);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::Unsupported) throw;
         plan_.notes.push_back(
-            fmt::format("{}: in unishard.catalog only, not under its own key ({})", joined(path),
-                        error.what()));
+            fmt::format("{}: in unishard.catalog only, not under its own key ({})",
+                        dcp::joined(path), error.what()));
       }
     }
   }
 
   void add_object(const KeyPath& path, const Json& value) {
-    add_object(joined(path), path, [&](ArchiveDraft& item) {
+    add_object(dcp::joined(path), path, [&](ArchiveDraft& item) {
       torch::write_json(item.pickle, value, torch::refuse_tensor);
     });
   }
@@ -335,6 +351,7 @@ class Planner {
 
   const Catalog& catalog_;
   torch::TorchOutput& output_;
+  const dcp::OwnLayout& layout_;
   const std::vector<std::string> keys_;
   torch::OutputPlan plan_;
   std::vector<dcp::WrittenTensor> tensors_;
@@ -355,11 +372,14 @@ void write_file(Storage& storage, const Path& path, std::string_view text) {
 }  // namespace
 
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
-                                    const WorkSplit& share, const Json& layout) {
+                                    const WorkSplit& share, const Json& layout,
+                                    std::string_view key_layout) {
+  const dcp::OwnLayout& own =
+      dcp::own_layout(key_layout.empty() ? dcp::own_layout_in(layout) : key_layout);
   auto partial =
       std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
-  Planner planner(catalog, *output);
+  Planner planner(catalog, *output, own);
   torch::OutputPlan plan = planner.plan(layout);
   auto complete = [partial, &storage, metadata = planner.metadata()] {
     write_file(storage, partial->path() / kMetadataFile, metadata);
