@@ -65,6 +65,20 @@ Description describe_native(Storage& storage, const Path& path,
   return out;
 }
 
+/// Empty when no tensor is in files of ranks.
+std::vector<std::vector<OwnedRange>> owners_of(const converters::Source& source) {
+  std::vector<std::vector<OwnedRange>> owners;
+  bool is_any = false;
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+    owners.emplace_back();
+    for (const auto& [rank, range] : source.stored_ranges(i))
+      owners.back().push_back({rank, range});
+    is_any |= !owners.back().empty();
+  }
+  if (!is_any) owners.clear();
+  return owners;
+}
+
 /// One tensor per thread at a time, from its first to its last element.
 void measure_missing(const converters::Source& source, const TransferOptions& options,
                      Catalog& catalog) {
@@ -123,6 +137,7 @@ Description describe(Storage& storage, const Path& path, const std::optional<std
     out.tag = opened.tag;
     out.catalog = source->catalog();
     out.notes = source->notes_and_remarks();
+    if (options.layout) out.owners = owners_of(*source);
     if (options.identity) out.catalog = with_digests(*source, options.transfer);
     if (options.stats) measure_missing(*source, options.transfer, out.catalog);
   }

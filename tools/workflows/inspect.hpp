@@ -41,8 +41,9 @@ struct Description {
   std::vector<Shard> shards;
   /// Compression of the shards; empty: none.
   std::string compression;
-  std::vector<std::vector<OwnedRange>> owners;  ///< per tensor
-  std::vector<std::string> notes;               ///< Source::notes_and_remarks()
+  /// Per tensor. Of a tensor in too many ranges (Source::stored_ranges()): none.
+  std::vector<std::vector<OwnedRange>> owners;
+  std::vector<std::string> notes;  ///< Source::notes_and_remarks()
 
   /// Returns true for the state of a run, with a step and ranks; false for a model or other
   /// tensors.

@@ -70,6 +70,28 @@ class JoinedSource final : public Source {
   std::vector<std::string> notes() const override { return joined_.notes; }
   std::vector<std::string> remarks() const override { return joined_.remarks; }
 
+  std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
+    const auto& boxes = joined_.tensors.at(tensor).boxes;
+    std::vector<StoredRange> ranges;
+    for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+      const std::size_t number = joined_.tensors[tensor].tensors[shard];
+      const std::vector<StoredRange> stored = shards_[shard]->stored_ranges(number);
+      if (stored.empty() && shards_[shard]->catalog().tensors[number].elements() > 0) return {};
+      if (!boxes) {  // every shard has all of it
+        add_ranges(stored, shard, {0, joined_.catalog.tensors[tensor].elements()}, 0, ranges);
+        continue;
+      }
+      for (const SharedBox& box : *boxes) {
+        for (const SharedBox::Copy& copy : box.copies) {
+          if (copy.shard == shard) add_box(tensor, box, copy, stored, ranges);
+        }
+      }
+    }
+    if (ranges.size() > kStoredRanges) return {};
+    std::ranges::sort(ranges, {}, [](const StoredRange& r) { return std::pair(r.range, r.rank); });
+    return ranges;
+  }
+
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     returned_ += out.size();
     const std::size_t master = masters_[tensor];
@@ -118,6 +140,39 @@ class JoinedSource final : public Source {
   }
 
  private:
+  /// Adds what is stored of a shard's elements from `first` on, which are the whole tensor's
+  /// elements `whole`.
+  void add_ranges(const std::vector<StoredRange>& stored, std::uint32_t shard, ElementRange whole,
+                  std::uint64_t first, std::vector<StoredRange>& out) const {
+    for (const StoredRange& range : stored) {
+      const ElementRange part = intersect(range.range, {first, first + whole.size()});
+      if (part.empty()) continue;
+      out.push_back({joined_.rank_of(shard, range.rank, shards_.size()),
+                     {whole.begin + (part.begin - first), whole.begin + (part.end - first)}});
+    }
+  }
+
+  /// Stops where there are too many ranges anyway.
+  void add_box(std::size_t tensor, const SharedBox& box, const SharedBox::Copy& copy,
+               const std::vector<StoredRange>& stored, std::vector<StoredRange>& out) const {
+    const Source& source = *shards_[copy.shard];
+    const Shape& shape =
+        source.catalog().tensors[joined_.tensors[tensor].tensors[copy.shard]].shape;
+    const BoxRuns in_whole(joined_.catalog.tensors[tensor].shape, box.whole);
+    const BoxRuns in_shard(shape, {copy.offsets, box.whole.sizes});
+    const std::uint64_t all = box.whole.elements();
+    const std::uint64_t step = std::min(in_whole.run_elements(), in_shard.run_elements());
+    for (std::uint64_t at = 0; at < all && out.size() <= kStoredRanges;) {
+      in_whole({at, std::min(at + step, all)}, [&](const Run& whole) {
+        in_shard({at, at + whole.count}, [&](const Run& part) {
+          const std::uint64_t begin = whole.tensor_first + (part.box_first - at);
+          add_ranges(stored, copy.shard, {begin, begin + part.count}, part.tensor_first, out);
+        });
+        at += whole.count;
+      });
+    }
+  }
+
   void compare_copies(const TransferOptions& options) const {
     const auto& tensors = joined_.catalog.tensors;
     run_bounded(tensors.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {

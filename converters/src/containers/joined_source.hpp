@@ -35,6 +35,8 @@ struct JoinedCatalog {
   Catalog catalog;
   std::vector<JoinedTensor> tensors;  ///< for each tensor of the catalog
   std::vector<std::string> notes, remarks;
+  /// Number of the rank `rank` of shard `shard` among the ranks of all shards.
+  std::uint32_t (*rank_of)(std::uint32_t shard, std::uint32_t rank, std::size_t shards) = nullptr;
 };
 
 /// Returns a thread-safe source. Its reads compare the copies of a box, unless the checksums of the

@@ -76,6 +76,18 @@ class PiecedSource final : public Source {
   const Catalog& catalog() const override { return parts_.catalog; }
   std::vector<std::string> notes() const override { return parts_.notes; }
 
+  std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
+    const auto& pieces = parts_.pieces[masters_.at(tensor)];
+    if (parts_.rank_of_file == nullptr || pieces.size() > kStoredRanges) return {};
+    std::vector<StoredRange> ranges;
+    for (const ViewPiece& piece : pieces) {
+      if (piece.view.storage && piece.view.storage->window.file)
+        ranges.push_back(
+            {parts_.rank_of_file(piece.view.storage->window.file->path()), piece.range});
+    }
+    return ranges;
+  }
+
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const TensorInfo& info = parts_.catalog.tensors.at(tensor);
     const std::size_t master = masters_[tensor];

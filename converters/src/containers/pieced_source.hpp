@@ -24,6 +24,8 @@ struct PiecedCatalog {
   /// fp32.
   std::vector<std::vector<ViewPiece>> pieces;
   std::vector<std::string> notes;  ///< what the files hold and the catalog cannot express
+  /// Returns the rank that wrote a file; null when files are not those of ranks.
+  std::uint32_t (*rank_of_file)(const Path&) = nullptr;
 };
 
 /// Returns a thread-safe source. `where` is the checkpoint that messages name.

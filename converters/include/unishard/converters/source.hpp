@@ -31,6 +31,15 @@ struct ReadPeers {
   std::vector<std::string> parts = {};  ///< read_parts() of all processes, by rank
 };
 
+/// Elements of a tensor that the file of one rank holds.
+struct StoredRange {
+  std::uint32_t rank = 0;
+  ElementRange range;
+};
+
+/// Upper bound on the ranges of one tensor that Source::stored_ranges() lists.
+inline constexpr std::size_t kStoredRanges = 4096;
+
 /// Thread safety: read() is thread-safe; ignore_checksums() and verify_reads() must not run beside
 /// read().
 class Source {
@@ -81,6 +90,10 @@ class Source {
   virtual std::vector<std::string> remarks() const { return {}; }
   /// Returns notes() and then remarks().
   std::vector<std::string> notes_and_remarks() const;
+  /// Returns which rank's file holds which elements of a tensor, ascending; what several files hold
+  /// is in several ranges. Empty when the files are not those of ranks, and when there are more
+  /// than kStoredRanges.
+  virtual std::vector<StoredRange> stored_ranges(std::size_t /*tensor*/) const { return {}; }
   /// Returns how the files arrange what catalog() holds, for a sink of the same format
   /// (Output::layout); null where the format has one arrangement only.
   virtual Json layout() const { return {}; }

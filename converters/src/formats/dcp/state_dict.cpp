@@ -110,15 +110,6 @@ class FolderFiles {
   std::map<std::string, std::map<std::string, EntryKind>> listings_;
 };
 
-/// Returns the rank of `__<rank>_<number>.distcp`, in all forms that torch writes.
-std::uint32_t rank_of_file(const std::string& relative) {
-  const std::string name = Path(relative).filename().string();
-  std::uint32_t rank = 0;
-  if (!name.starts_with("__")) return 0;
-  const auto [end, error] = std::from_chars(name.data() + 2, name.data() + name.size(), rank);
-  return error == std::errc() && *end == '_' && rank < limits::kWorldSize ? rank : 0;
-}
-
 /// Return the first element of a box in the tensor, and the one after its last.
 ElementRange span_of(const Shape& shape, const Box& box) {
   ElementRange span;
@@ -302,6 +293,15 @@ std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, Eleme
   return covered;
 }
 
+std::optional<std::uint32_t> rank_of_file(const Path& file) {
+  const std::string name = file.filename().string();
+  std::uint32_t rank = 0;
+  if (!name.starts_with("__")) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + 2, name.data() + name.size(), rank);
+  if (error != std::errc() || *end != '_' || rank >= limits::kWorldSize) return std::nullopt;
+  return rank;
+}
+
 StateDictBuilder::StateDictBuilder(Storage& storage)
     : storage_(storage), pool_(reading_pool(storage)) {
   out.items = std::make_unique<Items>();
@@ -327,7 +327,7 @@ TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType
 void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) {
   FolderFiles files(storage_, pool_, folder, metadata.files);
   for (const std::string& name : metadata.files) {
-    out.world_size = std::max(out.world_size, rank_of_file(name) + 1);
+    out.world_size = std::max(out.world_size, rank_of_file(name).value_or(0) + 1);
   }
   out.notes.insert(out.notes.end(), metadata.notes.begin(), metadata.notes.end());
   const std::size_t first = order_.size();

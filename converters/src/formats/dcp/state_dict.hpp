@@ -73,6 +73,10 @@ std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, Eleme
                             std::span<std::byte> out,
                             torch::Reading reading = torch::Reading::Data);
 
+/// Returns the rank that wrote a file of a DCP folder (`__<rank>_<number>.distcp`); nullopt for
+/// other files.
+std::optional<std::uint32_t> rank_of_file(const Path& file);
+
 /// Builds a StateDict from the files of one or several folders. Not thread-safe.
 class StateDictBuilder {
  public:

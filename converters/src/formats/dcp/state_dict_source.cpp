@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <set>
@@ -32,6 +33,23 @@ class StateDictSource final : public Source {
   std::vector<std::string> remarks() const override { return arrangement_.remarks; }
   Json layout() const override {
     return state_.layout ? state_.layout(state_, arrangement_) : Json();
+  }
+
+  std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
+    const TensorEntry& entry = state_.tensors[arrangement_.entries.at(tensor)];
+    std::vector<StoredRange> ranges;
+    for (const Chunk& chunk : entry.chunks) {
+      const auto rank = rank_of_file(state_.items->file(chunk.item));
+      if (!rank) return {};
+      const BoxRuns runs(entry.shape, chunk.box);
+      const std::uint64_t elements = chunk.box.elements();
+      if (elements / runs.run_elements() > kStoredRanges - ranges.size()) return {};
+      runs({0, elements}, [&](const Run& run) {
+        ranges.push_back({*rank, {run.tensor_first, run.tensor_first + run.count}});
+      });
+    }
+    std::ranges::sort(ranges, {}, [](const StoredRange& stored) { return stored.range; });
+    return ranges;
   }
 
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {

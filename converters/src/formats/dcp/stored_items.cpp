@@ -111,6 +111,11 @@ std::uint32_t Items::add(torch::TensorView view) {
   return checked_cast<std::uint32_t>(items_.size() - 1, "number of items");
 }
 
+Path Items::file(std::uint32_t item) const {
+  const torch::Window& window = items_.at(item).window;
+  return window.file ? window.file->path() : Path();
+}
+
 std::string Items::place(std::uint32_t item) const {
   const torch::Window& window = items_[item].window;
   return window.file ? fmt::format("{} at byte {}", window.name(), window.begin) : "memory";

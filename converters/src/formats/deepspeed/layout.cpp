@@ -150,6 +150,13 @@ FileName parse_file_name(std::string_view name) {
   return {};
 }
 
+std::uint32_t rank_of_file(const Path& file) {
+  // A state that was swapped out lies in the folder of its rank.
+  const auto swapped = match_numbers("rank#", file.parent_path().filename().string());
+  if (swapped && file.extension() == ".swp") return swapped->front();
+  return parse_file_name(file.filename().string()).rank;
+}
+
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
          name.find('\0') == std::string_view::npos;

@@ -38,6 +38,10 @@ struct FileName {
 };
 FileName parse_file_name(std::string_view name);
 
+/// Returns the data-parallel rank that wrote a file of a regular checkpoint; 0 for the files of all
+/// ranks.
+std::uint32_t rank_of_file(const Path& file);
+
 /// Returns the numbers in `name` at each "#" of `pattern`; nullopt when the name does not match.
 std::optional<std::vector<std::uint32_t>> match_numbers(std::string_view pattern,
                                                         std::string_view name);

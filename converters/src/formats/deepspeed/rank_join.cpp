@@ -14,6 +14,11 @@
 namespace unishard::converters::deepspeed {
 namespace {
 
+/// Numbers the ranks as the launcher does where tensor parallelism is innermost.
+std::uint32_t global_rank(std::uint32_t tensor_rank, std::uint32_t data_rank, std::size_t tensors) {
+  return static_cast<std::uint32_t>(data_rank * tensors + tensor_rank);
+}
+
 /// Elements that are compared to tell whether a buffer is the same on all ranks.
 constexpr std::uint64_t kCompared = 4096;
 
@@ -45,6 +50,7 @@ class RankJoin {
 
   std::unique_ptr<Source> join() {
     out_.format = "deepspeed";
+    out_.rank_of = global_rank;
     out_.catalog = shards_.front()->catalog();
     const std::vector<TensorInfo> tensors = std::exchange(out_.catalog.tensors, {});
     for (const TensorInfo& tensor : tensors) add(tensor);

@@ -38,6 +38,7 @@ class RankReader {
     take_run_facts(model_, catalog());
     note_changed_weights();
     parts_.format = "deepspeed";
+    parts_.rank_of_file = rank_of_file;
     return {std::move(parts_), model_.name, world_size_, model_.global_steps,
             std::move(model_.aliases)};
   }
