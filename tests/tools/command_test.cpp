@@ -79,8 +79,8 @@ TEST(CommandUsage, HelpVersionAndErrors) {
   EXPECT_EQ(unishard({"help", "diff"}).out, unishard({"diff", "--help"}).out);
   for (const char* version : {"version", "-v"})
     EXPECT_EQ(unishard({version}).out, unishard({"--version"}).out);
-  for (const char* verb : {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "prune",
-                           "launch", "env", "completion"}) {
+  for (const char* verb : {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "report",
+                           "prune", "launch", "env", "completion"}) {
     const ProcessResult help = unishard({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_TRUE(holds(help.out, "--")) << verb;

@@ -85,6 +85,8 @@ TEST_F(HostileText, InNamesOfTensors) {
   EXPECT_THAT(check({"inspect", file}).out, HasSubstr("h\\x1b[2J\\x0a\\u009b31m\\u202ecod.exe"));
   check({"inspect", file, "--stats"});
   check({"verify", file, "--deep"});
+  check({"report", file, "--stats", "-o", path("page.html")});
+  check({"report", file, "-o", "-"});
   check({"verify", file, "--deep", "--json"});
   check({"zero_to_fp32", file, path("m"), "--debug"});
   check({"convert", file, path("n"), "--to", "native"});

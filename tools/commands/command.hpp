@@ -109,6 +109,7 @@ void add_reshard(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_diff(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
 void add_prune(CLI::App& app, Action& action);
 void add_launch(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
