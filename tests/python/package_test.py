@@ -232,6 +232,25 @@ class Verbs(unittest.TestCase):
         self.assertEqual(unishard.diff(GOLDEN / "v1", GOLDEN / "v1-shared")["equal"], False)
         self.assertEqual(unishard.prune(run, keep_last=1)["removed"], [])
 
+    def test_report_writes_a_page_and_a_notebook_shows_a_table(self):
+        page = self.folder / "page.html"
+        summary = unishard.report(GOLDEN / "v1", GOLDEN / "v1-shared", output=page)
+        self.assertTrue(summary["ok"])
+        self.assertGreater(summary["compared"]["different"], 0)
+        self.assertEqual(page.stat().st_size, summary["page_bytes"])
+        with unishard.open(GOLDEN / "v1") as checkpoint:
+            table = checkpoint._repr_html_()
+        for words in ("step 7", "exp_avg_sq", "float32", "identity 155daf7beb4d0a3f"):
+            self.assertIn(words, table)
+
+    def test_a_notebook_shows_hostile_names_as_text(self):
+        folder = self.folder / "<img src=x onerror=alert(1)>\u202e"
+        shutil.copytree(GOLDEN / "v1", folder)
+        with unishard.open(folder) as checkpoint:
+            table = checkpoint._repr_html_()
+        self.assertNotIn("<img", table)
+        self.assertIn("&lt;img src=x onerror=alert(1)&gt;\\u202e", table)
+
     def test_failures_have_codes(self):
         taken = self.folder / "taken.safetensors"
         taken.write_text("somebody's")

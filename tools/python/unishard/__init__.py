@@ -12,8 +12,8 @@
 
 from ._checkpoint import Checkpoint, Stats, Tensor, open
 from ._errors import Error
-from ._program import convert, diff, inspect, program, prune, reshard, verify, zero_to_fp32
+from ._program import convert, diff, inspect, program, prune, report, reshard, verify, zero_to_fp32
 
 __version__ = "0.1.0"
-__all__ = ["Checkpoint", "Error", "Stats", "Tensor", "convert", "diff", "inspect", "open", "program", "prune", "reshard",
-           "verify", "zero_to_fp32"]
+__all__ = ["Checkpoint", "Error", "Stats", "Tensor", "convert", "diff", "inspect", "open", "program", "prune", "report",
+           "reshard", "verify", "zero_to_fp32"]

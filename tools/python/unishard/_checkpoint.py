@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from ._html import checkpoint_html
 from ._native import Handle
 
 if TYPE_CHECKING:
@@ -186,6 +187,9 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.path} ({self.format}, {len(self._states)} names, {len(self.tensors)} tensors)>"
+
+    def _repr_html_(self) -> str:
+        return checkpoint_html(self)
 
     def __enter__(self) -> Checkpoint:
         return self
