@@ -65,13 +65,13 @@ def zero_to_fp32(checkpoint: Path_, output: Path_, *, progress: Progress = None,
     return _run("zero_to_fp32", [checkpoint, output], flags, progress, cancel)
 
 
-def prune(folder_of_tags: Path_, *, progress: Progress = None, cancel: Optional[Cancel] = None, **flags: Any) -> dict[str, Any]:
-def report(checkpoint: Path_, *others: Path_, output: Path_ = "report.html", **flags: Any) -> dict[str, Any]:
+def report(checkpoint: Path_, *others: Path_, output: Path_ = "report.html", progress: Progress = None,
+           cancel: Optional[Cancel] = None, **flags: Any) -> dict[str, Any]:
     """Writes one HTML page on one or several checkpoints to `output`, and returns a summary: report(path, all=True) takes all tags."""
-    return _run("report", [checkpoint, *others], {"output": output, **flags})
+    return _run("report", [checkpoint, *others], {"output": output, **flags}, progress, cancel)
 
 
-def prune(folder_of_tags: Path_, **flags: Any) -> dict[str, Any]:
+def prune(folder_of_tags: Path_, *, progress: Progress = None, cancel: Optional[Cancel] = None, **flags: Any) -> dict[str, Any]:
     """Removes old checkpoints: prune(folder, keep_last=3). dry_run=True only says which."""
     return _run("prune", [folder_of_tags], flags, progress, cancel)
 
