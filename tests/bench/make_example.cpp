@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   app.add_option("--layers", spec.layers, "Each has 9 tensors")->capture_default_str();
   app.add_option("--changed", changed,
                  "Save global_step8 as well: this parameter changed, all other chunks shared");
+  app.add_flag("--boxes", spec.boxes, "Cut tensors of two axes into ranges and boxes");
   CLI11_PARSE(app, argc, argv);
   try {
     Path tag = test::write_example(folder, spec);

@@ -174,11 +174,11 @@ const Damage kDamages[] = {
     {"UnknownShardFeature",
      [](const fs::path& f) {
        forge_tables(f, 0, [](std::string& text, const ShardEntry&) {
-         put<std::uint32_t>(text, 12, 4);
+         put<std::uint32_t>(text, 12, 8);
          put(text, 4088, crc64(std::string_view(text).substr(0, 4088)));
        });
      },
-     {kShard0, "features 0x4"},
+     {kShard0, "features 0x8"},
      ErrorCode::Unsupported},
     {"RowOfUnknownTensor",
      [](const fs::path& f) {

@@ -34,9 +34,11 @@ bool noticed(const fs::path& root) {
   return test::thrown_by([&] { is_damaged = has_damaged_chunks(root); }) || is_damaged;
 }
 
-TEST(Flip, OneBitAnywhereIsNoticed) {
+class Flip : public testing::TestWithParam<bool> {};
+
+TEST_P(Flip, OneBitAnywhereIsNoticed) {
   const test::TempDir dir;
-  test::write_example(dir.path(), {.world_size = 2, .stage = 2, .bf16 = true});
+  test::write_example(dir.path(), {.world_size = 2, .stage = 2, .bf16 = true, .boxes = GetParam()});
   ASSERT_FALSE(noticed(dir.path()));
   std::vector<fs::path> files;
   std::vector<std::uint64_t> ends;
@@ -71,6 +73,9 @@ TEST(Flip, OneBitAnywhereIsNoticed) {
   EXPECT_EQ(missed, 0);
   EXPECT_FALSE(noticed(dir.path()));
 }
+
+INSTANTIATE_TEST_SUITE_P(Fragments, Flip, testing::Bool(),
+                         [](const auto& row) { return row.param ? "Boxes" : "Ranges"; });
 
 }  // namespace
 }  // namespace unishard

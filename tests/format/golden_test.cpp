@@ -47,20 +47,29 @@ TEST(GoldenVersion1, OfSharedChunksIsReadableBitForBit) {
   for (const auto& shard : reader.shards()) EXPECT_GT(shard->shared_payload_bytes(), 0u);
 }
 
+const test::CheckpointSpec kBoxes{.world_size = 2, .boxes = true};
+
+TEST(GoldenVersion1, OfBoxesIsReadableBitForBit) {
+  const CheckpointReader reader(posix_storage(),
+                                resolve_checkpoint(posix_storage(), kGolden / "v1-boxes", {}));
+  expect_golden(reader, "ab70c7d97d4925b2", kBoxes);
+  for (const auto& shard : reader.shards()) EXPECT_GT(shard->entry().boxes_bytes, 0u);
+}
+
 // Everything but HDF5's own structures, whose bytes belong to the HDF5 library in use.
-TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
-  const CheckpointReader golden(posix_storage(), kGolden / "v1" / kSpec.tag);
+void expect_same_bytes(const fs::path& folder, const test::CheckpointSpec& spec) {
+  const CheckpointReader golden(posix_storage(), folder / spec.tag);
   const test::TempDir dir;
-  const Catalog catalog = test::example_catalog(kSpec);
-  for (std::uint32_t rank = 0; rank < kSpec.world_size; ++rank) {
+  const Catalog catalog = test::example_catalog(spec);
+  for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
     const ShardEntry& expected = golden.manifest().shards[rank];
     ShardWriter writer(posix_storage(), dir.path() / expected.file, golden.manifest().save_id,
-                       catalog, rank, plan_shard(catalog, rank),
+                       catalog, rank, test::example_fragments(catalog, rank, spec.boxes),
                        {.chunk_bytes = golden.manifest().chunk_bytes});
     for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
       const Fragment& fragment = writer.fragments()[i];
-      writer.write(i, fragment.range,
-                   test::example_bytes(catalog, fragment.tensor, kSpec.seed, fragment.range));
+      const ElementRange range = test::written_range(catalog, fragment);
+      writer.write(i, range, test::example_bytes(catalog, fragment, spec.seed, range));
     }
     const ShardEntry entry = writer.finish();
     const std::string now = test::read_file(dir.path() / entry.file);
@@ -71,6 +80,8 @@ TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
               then.substr(expected.index_offset, expected.index_rows * 96));
     EXPECT_EQ(now.substr(entry.names_offset, entry.names_bytes),
               then.substr(expected.names_offset, expected.names_bytes));
+    EXPECT_EQ(now.substr(entry.boxes_offset, entry.boxes_bytes),
+              then.substr(expected.boxes_offset, expected.boxes_bytes));
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
       const DataSetEntry &a = entry.data_sets[i], &b = expected.data_sets[i];
       EXPECT_EQ(a.name(), b.name());
@@ -78,6 +89,11 @@ TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
           << a.name();
     }
   }
+}
+
+TEST(GoldenVersion1, IsWhatTheWriterStillWrites) {
+  expect_same_bytes(kGolden / "v1", kSpec);
+  expect_same_bytes(kGolden / "v1-boxes", kBoxes);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A native shard: the user block and the tables, and the manifest's entry for it. The input is a
 // list of edits of a sound shard; its checksum stops almost every one, so it is put right first.
 #include "unishard/format/checkpoint_reader.hpp"
+#include "unishard/format/coverage.hpp"
 #include "unishard/format/shard_reader.hpp"
 
 #include "fuzz.hpp"
@@ -10,6 +11,7 @@
 #include "shard/tables.hpp"
 #include "temp_dir.hpp"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <span>
@@ -25,10 +27,10 @@ struct Sound {
   Path shard;
   std::vector<std::size_t> editable;  ///< file offsets of the user block and the tables
 
-  Sound(const Compression& compression, bool shares) {
+  Sound(const Compression& compression, bool shares, bool boxes) {
     const test::TempDir temp;
     test::CheckpointSpec spec{
-        .world_size = 2, .stage = 2, .bf16 = true, .compression = compression};
+        .world_size = 2, .stage = 2, .bf16 = true, .compression = compression, .boxes = boxes};
     Path tag = test::write_example(temp.path(), spec);
     if (shares) {
       spec.base = std::exchange(tag, {});
@@ -44,6 +46,7 @@ struct Sound {
     add(0, detail::kUserBlockBytes);
     add(entry.index_offset, entry.index_rows * detail::kIndexRowBytes);
     add(entry.names_offset, entry.names_bytes);
+    add(entry.boxes_offset, entry.boxes_bytes);
     for (const DataSetEntry& set : entry.data_sets) {
       const auto chunks = detail::ChunkGeometry(set, manifest.chunk_bytes).count();
       add(set.chunks_offset, chunks * detail::chunk_row_bytes(set.shared));
@@ -74,8 +77,9 @@ class Input {
 
 /// The numbers of the manifest's entry that lead into the file.
 void edit_entry(ShardEntry& entry, Input& input) {
-  std::vector<std::uint64_t*> fields = {&entry.index_offset, &entry.index_rows, &entry.names_offset,
-                                        &entry.names_bytes};
+  std::vector<std::uint64_t*> fields = {&entry.index_offset, &entry.index_rows,
+                                        &entry.names_offset, &entry.names_bytes,
+                                        &entry.boxes_offset, &entry.boxes_bytes};
   for (DataSetEntry& set : entry.data_sets)
     fields.insert(fields.end(), {&set.offset, &set.elements, &set.chunks_offset});
   *fields[input.number(1) % fields.size()] = input.number(8);
@@ -114,7 +118,10 @@ std::uint64_t digest_of_tables(Storage& storage, const Path& path, const ShardEn
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Sound kinds[] = {{{}, false}, {{Compression::Mode::Zstd, 0}, false}, {{}, true}};
+  static const Sound kinds[] = {{{}, false, false},
+                                {{Compression::Mode::Zstd, 0}, false, false},
+                                {{}, true, false},
+                                {{}, false, true}};
   const Sound& sound = kinds[size % std::size(kinds)];
   return fuzz::expect_error_or_success([&] {
     test::MemoryStorage storage = sound.storage;
@@ -132,12 +139,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         digest_of_tables(storage, sound.shard, entry, sound.manifest.chunk_bytes);
     const ShardReader reader(storage, sound.shard, entry, sound.manifest.save_id,
                              sound.manifest.catalog, sound.manifest.chunk_bytes);
+    std::vector<std::vector<HeldPart>> held(sound.manifest.catalog.tensors.size());
+    for (std::size_t row = 0; row < reader.rows().size(); ++row) {
+      const FragmentRow fragment = reader.fragment(row);
+      held[fragment.row->tensor].push_back(fragment.held());
+    }
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      std::ranges::sort(held[i], {}, &HeldPart::range);
+      (void)find_coverage_fault(sound.manifest.catalog.tensors[i].shape, held[i], "tensor");
+    }
     for (std::size_t row = 0; row < reader.rows().size(); ++row) {
       const IndexRow& found = reader.rows()[row];
       if (found.data_set == kDerivedDataSet) continue;
       const DType dtype = sound.manifest.catalog.tensors[found.tensor].dtype;
-      std::vector<std::byte> out(found.range.size() * size_of(dtype));
-      reader.read(row, found.range, out);
+      std::vector<std::byte> out(found.elements * size_of(dtype));
+      reader.read(row, {0, found.elements}, out);
     }
   });
 }

@@ -52,7 +52,7 @@ comm -13 before after >added
 inside 'dpkg-query --listfiles unishard' >files
 inside 'unishard --version
   unishard env >/dev/null
-  for made in v1 v1-zstd v1-shared; do unishard verify --deep golden/$made; done
+  for made in v1 v1-zstd v1-shared v1-boxes; do unishard verify --deep golden/$made; done
   zero_to_fp32 golden/v1 model.safetensors -q
   unishard inspect model.safetensors >/dev/null
   unishard convert golden/v1-zstd model.h5 --to hdf5 -q

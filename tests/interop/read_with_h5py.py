@@ -49,7 +49,7 @@ def read_manifest(folder):
     check(first == b'{"crc64":"%016x",' % crc64(rest), "manifest.json does not match its checksum")
     manifest = json.loads(first + rest)
     check(manifest["format"] == "unishard" and manifest["version"] == 1, "not format version 1")
-    check(set(manifest["required_features"]) <= {"zstd", "shared"}, "a required feature is unknown")  # HDF5 and its plug-in do both
+    check(set(manifest["required_features"]) <= {"zstd", "shared", "boxes"}, "a required feature is unknown")  # HDF5 and its plug-in do both
     return manifest
 
 
@@ -67,6 +67,7 @@ def read_shard(path, entry, manifest, tensors):
         check(file.attrs["save_id"].decode() == manifest["save_id"], f"{path} belongs to another save")
         check(file.attrs["rank"] == entry["rank"], f"{path} is another rank's shard")
         names = file["names"][...].tobytes()
+        boxes = file["boxes"][...].tolist() if "boxes" in file else []
         sets = [raw(file["data"][f"{item['state']}.{item['dtype']}"]) for item in entry["data_sets"]]
         for row in file["index"][...]:
             info = manifest["tensors"][row["tensor"]]
@@ -74,10 +75,14 @@ def read_shard(path, entry, manifest, tensors):
             check(name == info["fqn"] + "\0" + info["state"], f"{path}: row for {name!r} has another tensor's number")
             if row["data_set"] == 0xFFFFFFFF:
                 continue  # derived: not stored
-            begin, end, at = int(row["begin"]), int(row["end"]), int(row["element_offset"])
-            part = sets[row["data_set"]][at:at + end - begin]
+            target, at = tensors[row["tensor"]][int(row["begin"]):int(row["end"])], int(row["element_offset"])
+            if boxes and row["box"]:
+                axes, first = len(info["shape"]), int(row["box"])  # the word before is the contribution
+                sides = zip(boxes[first:first + axes], boxes[first + axes:first + 2 * axes])
+                target = tensors[row["tensor"]].reshape(info["shape"])[tuple(slice(low, low + size) for low, size in sides)]
+            part = sets[row["data_set"]][at:at + target.size]
             check(crc64(part.tobytes()) == row["crc64"], f"{path}: {name!r} does not match its checksum")
-            tensors[row["tensor"]][begin:end] = part
+            target[...] = part.reshape(target.shape)
 
 
 def bfloat16_bits(values):

@@ -122,6 +122,52 @@ std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
   return example_bytes(catalog, tensor, seed, {0, catalog.tensors[tensor].elements()});
 }
 
+std::vector<Fragment> example_fragments(const Catalog& catalog, std::uint32_t rank, bool boxes) {
+  std::vector<Fragment> fragments = plan_shard(catalog, rank);
+  if (!boxes) return fragments;
+  const auto is_boxed = [](const TensorInfo& tensor) {
+    return tensor.shape.size() == 2 && tensor.elements() > 0;
+  };
+  std::erase_if(fragments, [&](const Fragment& fragment) {
+    return is_boxed(catalog.tensors[fragment.tensor]);
+  });
+  const std::uint64_t count = catalog.world_size;
+  for (std::uint32_t i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
+    if (!is_boxed(tensor)) continue;
+    const std::uint64_t rows = tensor.shape[0], columns = tensor.shape[1], front = rows / 4;
+    const auto share = [&](std::uint64_t of) {
+      return ElementRange{of * rank / count, of * (rank + 1) / count};
+    };
+    const ElementRange range = share(front * columns), across = share(columns);
+    if (!range.empty()) fragments.push_back({i, range});
+    if (across.empty()) continue;
+    fragments.push_back(
+        Fragment::of_box(i, tensor, {{front, across.begin}, {rows - front, across.size()}}));
+  }
+  std::ranges::sort(fragments, {}, [](const Fragment& fragment) {
+    return std::pair(fragment.tensor, fragment.range);
+  });
+  return fragments;
+}
+
+ElementRange written_range(const Catalog& catalog, const Fragment& fragment) {
+  if (!fragment.box) return fragment.range;
+  return {0, ElementMap(catalog.tensors[fragment.tensor].shape, *fragment.box).elements()};
+}
+
+std::vector<std::byte> example_bytes(const Catalog& catalog, const Fragment& fragment,
+                                     std::uint64_t seed, ElementRange range) {
+  if (!fragment.box) return example_bytes(catalog, fragment.tensor, seed, range);
+  std::vector<std::byte> bytes;
+  ElementMap(catalog.tensors[fragment.tensor].shape, *fragment.box)
+      .each_run(range, [&](std::uint64_t, ElementRange run) {
+        const auto row = example_bytes(catalog, std::size_t{fragment.tensor}, seed, run);
+        bytes.insert(bytes.end(), row.begin(), row.end());
+      });
+  return bytes;
+}
+
 Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& storage,
                    CommitOptions options) {
   const Catalog catalog = example_catalog(spec);
@@ -134,7 +180,7 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
     if (options.on_step) options.on_step(CommitStep::WriteShard);
     ShardWriter writer(
         storage, save.staging() / shard_file_name(rank, spec.world_size), save_id, catalog, rank,
-        plan_shard(catalog, rank),
+        example_fragments(catalog, rank, spec.boxes),
         {options.chunk_bytes, spec.compression,
          spec.base.empty() ? nullptr
                            : std::make_shared<ShardBase>(storage, spec.base, rank, spec.world_size,
@@ -143,9 +189,10 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
     for (std::size_t i = 0; i < writer.fragments().size(); ++i) {
       const Fragment& fragment = writer.fragments()[i];
       const std::uint64_t seed = spec.seed_of(catalog.tensors[fragment.tensor].fqn);
-      for (std::uint64_t at = fragment.range.begin; at < fragment.range.end; at += kStep) {
-        const ElementRange part{at, std::min(at + kStep, fragment.range.end)};
-        std::vector<std::byte> bytes = example_bytes(catalog, fragment.tensor, seed, part);
+      const ElementRange whole = written_range(catalog, fragment);
+      for (std::uint64_t at = whole.begin; at < whole.end; at += kStep) {
+        const ElementRange part{at, std::min(at + kStep, whole.end)};
+        std::vector<std::byte> bytes = example_bytes(catalog, fragment, seed, part);
         if (spec.diverged && catalog.tensors[fragment.tensor].label() == "wte.weight [exp_avg]")
           std::ranges::fill(bytes, std::byte{0xff});
         writer.write(i, part, bytes);

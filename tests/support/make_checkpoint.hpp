@@ -6,6 +6,7 @@
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/manifest.hpp"
+#include "unishard/format/partition.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -31,6 +32,7 @@ struct CheckpointSpec {
   Path base = {};            ///< folder of the tag to share chunks with; empty: none
   bool diverged = false;     ///< all elements of wte.weight's exp_avg are NaN
   std::string changed = {};  ///< fqn of a parameter whose bytes are those of the next seed
+  bool boxes = false;        ///< cuts tensors of two axes into ranges and boxes
 
   std::uint64_t seed_of(const std::string& fqn) const { return fqn == changed ? seed + 1 : seed; }
 };
@@ -42,6 +44,15 @@ std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
                                      ElementRange range);
 std::vector<std::byte> example_bytes(const Catalog& catalog, std::size_t tensor,
                                      std::uint64_t seed);
+
+/// Returns the fragments of a rank: those of plan_shard(), or, with boxes, of each tensor of two
+/// axes a range of the first quarter of its rows, and a part of the columns of the other rows.
+std::vector<Fragment> example_fragments(const Catalog& catalog, std::uint32_t rank, bool boxes);
+/// Returns the bytes that ShardWriter::write() takes for `range` of `fragment`.
+std::vector<std::byte> example_bytes(const Catalog& catalog, const Fragment& fragment,
+                                     std::uint64_t seed, ElementRange range);
+/// Returns all elements of a fragment as ShardWriter::write() counts them.
+ElementRange written_range(const Catalog& catalog, const Fragment& fragment);
 
 /// Saves the checkpoint with SaveTransaction and ShardWriter; returns the tag's folder.
 Path write_example(const Path& folder, const CheckpointSpec& spec = {},

@@ -34,7 +34,7 @@ class ChunkFindingsTest : public testing::Test {
 
 TEST_F(ChunkFindingsTest, ArriveAsTheyWereSent) {
   const std::string text =
-      R"([[[3,"fp32.float32",0,4096,100,[[0,5,9],[1,0,2]]]],[[0,0,4,18446744073709551615]]])";
+      R"([[[3,"fp32.float32",0,4096,100,[[0,5,9,4],[1,0,2,1]]]],[[0,0,4,18446744073709551615,7]]])";
   EXPECT_EQ(to_json(decode(text)).dump(), text);
   EXPECT_EQ(to_json(decode("[[],[]]")).dump(), "[[],[]]");
 }
@@ -43,19 +43,44 @@ TEST_F(ChunkFindingsTest, OfSoundRowsNothingIsLeft) {
   const std::uint32_t number = long_row(10);
   const IndexRow& row = shard().rows()[number];
   ChunkFindings findings;
-  findings.parts = {{number, row.range, row.crc64}};
+  const ElementRange whole{0, row.elements};
+  findings.parts = {{number, whole, row.crc64}};
   findings.condense(shard(), reader_.catalog());
   EXPECT_TRUE(findings.parts.empty());
-  findings.parts = {{number, row.range, row.crc64 ^ 1}};
+  findings.parts = {{number, whole, row.crc64 ^ 1}};
   std::vector<Finding> out;
   findings.report(shard(), reader_.catalog(), out);
   ASSERT_EQ(out.size(), 1u);
   EXPECT_EQ(out[0].code, "fragment-digest-differs");
 }
 
+TEST_F(ChunkFindingsTest, AContributionThatIsNotTheTablesIsReported) {
+  const test::TempDir temp;
+  const CheckpointReader boxes(posix_storage(), test::write_example(temp.path(), {.boxes = true}));
+  const ShardReader& boxed = *boxes.shards().front();
+  std::uint32_t number = 0;
+  while (boxed.rows()[number].box == 0) ++number;
+  const FragmentRow fragment = boxed.fragment(number);
+  const ElementRange front{0, 4}, back{4, fragment.row->elements};
+  ChunkFindings findings;
+  // Contributions of parts add up by xor; the digest is that of the second part, as if the first
+  // were empty text.
+  findings.parts = {{number, front, 0, 5}, {number, back, fragment.row->crc64, 6}};
+  findings.parts[1].contribution = fragment.contribution ^ 5;
+  ChunkFindings sound = findings;
+  sound.condense(boxed, boxes.catalog());
+  EXPECT_TRUE(sound.parts.empty());
+  findings.parts[0].contribution ^= 1;
+  std::vector<Finding> out;
+  findings.report(boxed, boxes.catalog(), out);
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].code, "fragment-digest-differs");
+  EXPECT_THAT(out[0].message, testing::HasSubstr("the table of boxes says"));
+}
+
 TEST_F(ChunkFindingsTest, PartsOfTwoProcessesMakeARow) {
   const std::uint32_t number = long_row(10);
-  const ElementRange whole = shard().rows()[number].range;
+  const ElementRange whole{0, shard().rows()[number].elements};
   const ElementRange front{whole.begin, whole.begin + 4}, back{whole.begin + 4, whole.end};
   ChunkFindings one, other;
   one.parts = {{number, back, 1}};
@@ -67,7 +92,7 @@ TEST_F(ChunkFindingsTest, PartsOfTwoProcessesMakeARow) {
   one.append(other);
   one.report(shard(), reader_.catalog(), out);
   ASSERT_EQ(out.size(), 1u);
-  EXPECT_EQ(out[0].lost[0].range, whole);
+  EXPECT_EQ(out[0].lost[0].range, shard().rows()[number].range);
 }
 
 TEST_F(ChunkFindingsTest, NonsenseIsRefused) {

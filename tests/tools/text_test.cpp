@@ -44,11 +44,18 @@ TEST(FormatText, CountsAndDurations) {
 }
 
 TEST(DrawBar, ShowsOwnersInProportion) {
-  const std::vector<OwnedRange> owners = {{0, {0, 50}}, {1, {50, 75}}, {10, {75, 100}}};
-  EXPECT_EQ(draw_bar(owners, 100, 8), "000011aa");
-  EXPECT_EQ(draw_bar({}, 100, 3), "...");
-  EXPECT_EQ(draw_bar(owners, 0, 3), "...");
-  EXPECT_EQ(list_ranges(owners), "0:[0,50) 1:[50,75) 10:[75,100)");
+  const std::vector<OwnedPart> owners = {{0, {0, 50}}, {1, {50, 75}}, {10, {75, 100}}};
+  EXPECT_EQ(draw_bar(owners, {100}, 8), "000011aa");
+  EXPECT_EQ(draw_bar({}, {100}, 3), "...");
+  EXPECT_EQ(draw_bar(owners, {0}, 3), "...");
+  EXPECT_EQ(list_parts(owners), "0:[0,50) 1:[50,75) 10:[75,100)");
+}
+
+TEST(DrawBar, ShowsBoxesByTheirElements) {
+  const std::vector<OwnedPart> owners = {{0, {0, 6}, {{0, 0}, {2, 2}}},
+                                         {1, {2, 8}, {{0, 2}, {2, 2}}}};
+  EXPECT_EQ(draw_bar(owners, {2, 4}, 8), "00110011");
+  EXPECT_EQ(list_parts(owners), "0:[0:2, 0:2] 1:[0:2, 2:4]");
 }
 
 TEST(Table, AlignsByWhatIsSeen) {

@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace unishard::tools {
 namespace {
 
@@ -22,7 +24,8 @@ using test::write_example;
 
 class Verify : public testing::Test {
  protected:
-  void SetUp() override { tag_ = write_example(folder_.path(), {.bf16 = true}); }
+  explicit Verify(bool boxes = false)
+      : boxes_(boxes), tag_(write_example(folder_.path(), {.bf16 = true, .boxes = boxes})) {}
 
   VerifyReport check(bool deep = false, bool all = false) {
     return verify(posix_storage(), folder_.path(),
@@ -46,12 +49,35 @@ class Verify : public testing::Test {
   std::uint64_t elements_of(std::uint32_t rank) {
     std::uint64_t count = 0;
     const Catalog catalog = test::example_catalog({.bf16 = true});
-    for (const Fragment& fragment : plan_shard(catalog, rank)) count += fragment.range.size();
+    for (const Fragment& fragment : test::example_fragments(catalog, rank, boxes_))
+      count += test::written_range(catalog, fragment).size();
     return count;
   }
 
+  static std::uint64_t lost_elements(const Finding& finding) {
+    std::uint64_t lost = 0;
+    for (const LostRange& range : finding.lost) lost += range.elements;
+    return lost;
+  }
+
+  void expect_that_every_flipped_byte_is_found() {
+    const auto size = std::filesystem::file_size(shard(0));
+    for (std::uint64_t offset = 0; offset < size; offset += size / 97) {
+      flip_bits(shard(0), offset);
+      EXPECT_FALSE(check(true).is_clean()) << "byte " << offset;
+      flip_bits(shard(0), offset);
+    }
+    EXPECT_TRUE(check(true).is_clean());
+  }
+
   const TempDir folder_;
-  Path tag_;
+  const bool boxes_;
+  const Path tag_;
+};
+
+class VerifyBoxes : public Verify {
+ protected:
+  VerifyBoxes() : Verify(true) {}
 };
 
 using Codes = std::vector<std::string>;
@@ -72,9 +98,48 @@ TEST_F(Verify, AMissingShardSaysExactlyWhatIsLost) {
   std::filesystem::remove(shard(1));
   const VerifyReport report = check();
   EXPECT_EQ(codes(report), Codes{"shard-missing"});
-  std::uint64_t lost = 0;
-  for (const LostRange& range : report.findings.at(0).lost) lost += range.range.size();
-  EXPECT_EQ(lost, elements_of(1));
+  EXPECT_EQ(lost_elements(report.findings.at(0)), elements_of(1));
+  for (const LostRange& range : report.findings[0].lost)
+    EXPECT_EQ(range.elements, range.range.size());
+}
+
+TEST_F(VerifyBoxes, SoundOnesPass) {
+  EXPECT_TRUE(check().is_clean());
+  EXPECT_TRUE(check(true).is_clean());
+}
+
+TEST_F(VerifyBoxes, AMissingShardSaysHowManyElementsAreLostAndWhere) {
+  std::filesystem::remove(shard(1));
+  const VerifyReport report = check(true);
+  EXPECT_EQ(codes(report), Codes{"shard-missing"});
+  EXPECT_EQ(lost_elements(report.findings.at(0)), elements_of(1));
+  // [16:64, 10:21] of [64, 32], and the elements 170 to 341 in front of it.
+  EXPECT_THAT(cli::verify_text(report),
+              testing::HasSubstr("lost: wte.weight [fp32] 699 of the elements 170 to 2037"));
+}
+
+TEST_F(VerifyBoxes, EveryFlippedByteIsFound) { expect_that_every_flipped_byte_is_found(); }
+
+TEST_F(VerifyBoxes, DeepSaysHowManyElementsOfAChunkAreDamaged) {
+  std::uint64_t offset = 0, elements = 0;
+  {
+    const CheckpointReader reader(posix_storage(), tag_);
+    const auto& sets = reader.manifest().shards[1].data_sets;
+    const auto moments = std::ranges::find(sets, "exp_avg", &DataSetEntry::state);
+    ASSERT_NE(moments, sets.end());
+    offset = moments->offset;
+    elements = moments->elements;
+  }
+  flip_bits(shard(1), offset + 8);
+  const VerifyReport report = check(true);
+  ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report);
+  EXPECT_EQ(lost_elements(report.findings[0]), elements) << "the data set has one chunk";
+  const Error error = error_of([&] {
+    const CheckpointReader reader(posix_storage(), tag_);
+    std::vector<std::byte> bytes(2048 * 4);
+    reader.read(*reader.catalog().find("wte.weight", "exp_avg"), {0, 2048}, bytes);
+  });
+  EXPECT_THAT(error, Fails(ErrorCode::Corrupt, "528 of the elements 522 to 2037"));
 }
 
 TEST_F(Verify, SeveralBadShardsAreAllListed) {
@@ -82,9 +147,7 @@ TEST_F(Verify, SeveralBadShardsAreAllListed) {
   std::filesystem::resize_file(shard(2), 5000);
   const VerifyReport report = check(true);
   EXPECT_EQ(codes(report), (Codes{"shard-missing", "shard-damaged", "elements-lost"}));
-  std::uint64_t lost = 0;
-  for (const LostRange& range : report.findings.at(2).lost) lost += range.range.size();
-  EXPECT_EQ(lost, elements_of(0) + elements_of(2));
+  EXPECT_EQ(lost_elements(report.findings.at(2)), elements_of(0) + elements_of(2));
 }
 
 TEST_F(Verify, DeepNamesTheDamagedElements) {
@@ -105,15 +168,7 @@ TEST_F(Verify, DeepNamesTheDamagedElements) {
   EXPECT_FALSE(finding.lost.empty());
 }
 
-TEST_F(Verify, EveryFlippedByteIsFound) {
-  const auto size = std::filesystem::file_size(shard(0));
-  for (std::uint64_t offset = 0; offset < size; offset += size / 97) {
-    flip_bits(shard(0), offset);
-    EXPECT_FALSE(check(true).is_clean()) << "byte " << offset;
-    flip_bits(shard(0), offset);
-  }
-  EXPECT_TRUE(check(true).is_clean());
-}
+TEST_F(Verify, EveryFlippedByteIsFound) { expect_that_every_flipped_byte_is_found(); }
 
 TEST_F(Verify, SwappedShardsAreFound) {
   std::filesystem::rename(shard(0), tag_ / "x");

@@ -28,9 +28,12 @@ Json tensor_json(const tools::Description& description, std::size_t index,
                {"stats", tensor.stats ? stats_json(*tensor.stats) : Json(nullptr)}};
   if (view.layout) {
     Json owners = Json::array();
-    for (const tools::OwnedRange& owner : description.owners.at(index)) {
-      owners.push_back(
-          {{"rank", owner.rank}, {"begin", owner.range.begin}, {"end", owner.range.end}});
+    for (const tools::OwnedPart& owner : description.owners.at(index)) {
+      Json& part = owners.emplace_back(
+          Json{{"rank", owner.rank}, {"begin", owner.range.begin}, {"end", owner.range.end}});
+      if (owner.box.sizes.empty()) continue;
+      part["offsets"] = owner.box.offsets;
+      part["sizes"] = owner.box.sizes;
     }
     json["layout"] = std::move(owners);
   }

@@ -156,11 +156,11 @@ std::string layout_text(const Description& description, const InspectView& view)
     }
     const auto& owners = description.owners.at(index);
     const std::string padding(name_width - std::min(display_width(name), name_width), ' ');
-    out += fmt::format("{}{} |{}|\n", name, padding,
-                       tools::draw_bar(owners, tensor.elements(), bar_width));
+    out +=
+        fmt::format("{}{} |{}|\n", name, padding, tools::draw_bar(owners, tensor.shape, bar_width));
     constexpr std::size_t kListed = 4;
     if (owners.size() <= kListed) {
-      out += fmt::format("{}  {}\n", std::string(name_width, ' '), tools::list_ranges(owners));
+      out += fmt::format("{}  {}\n", std::string(name_width, ' '), tools::list_parts(owners));
     }
   }
   return out + "each column shows the rank that holds it (0-9, a-z, A-Z, then again from 0)\n";

@@ -1,5 +1,6 @@
 #include "views/verify_view.hpp"
 
+#include "unishard/format/box.hpp"
 #include "unishard/format/text.hpp"
 
 #include "support/size_text.hpp"
@@ -22,8 +23,8 @@ std::string finding_text(const tools::Finding& finding) {
   }
   for (std::size_t i = 0; i < std::min(finding.lost.size(), kLostListed); ++i) {
     const tools::LostRange& lost = finding.lost[i];
-    out += fmt::format("  lost: {} elements {} to {}\n", printable(lost.tensor), lost.range.begin,
-                       lost.range.end);
+    out += fmt::format("  lost: {} {}\n", printable(lost.tensor),
+                       elements_text(lost.range, lost.elements));
   }
   if (finding.lost.size() > kLostListed) {
     out += fmt::format("  lost: {} more ranges (--json lists all)\n",
@@ -109,8 +110,10 @@ Json verify_json(const tools::VerifyReport& report) {
   for (const tools::Finding& finding : report.findings) {
     Json lost = Json::array();
     for (const tools::LostRange& range : finding.lost) {
-      lost.push_back(
-          {{"tensor", range.tensor}, {"begin", range.range.begin}, {"end", range.range.end}});
+      lost.push_back({{"tensor", range.tensor},
+                      {"begin", range.range.begin},
+                      {"end", range.range.end},
+                      {"elements", range.elements}});
     }
     Json bytes = nullptr;
     if (finding.bytes) bytes = {{"begin", finding.bytes->begin}, {"end", finding.bytes->end}};

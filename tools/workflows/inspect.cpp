@@ -59,20 +59,21 @@ Description describe_native(Storage& storage, const Path& path,
   for (std::size_t i = 0; layout && i < out.catalog.tensors.size(); ++i) {
     auto& owners = out.owners.emplace_back();
     for (const CheckpointReader::StoredFragment& fragment : reader.fragments(i)) {
-      owners.push_back({reader.shards()[fragment.shard]->entry().rank, fragment.range});
+      owners.push_back({reader.shards()[fragment.shard]->entry().rank, fragment.range,
+                        reader.box_of(fragment).owned()});
     }
   }
   return out;
 }
 
 /// Empty when no tensor is in files of ranks.
-std::vector<std::vector<OwnedRange>> owners_of(const converters::Source& source) {
-  std::vector<std::vector<OwnedRange>> owners;
+std::vector<std::vector<OwnedPart>> owners_of(const converters::Source& source) {
+  std::vector<std::vector<OwnedPart>> owners;
   bool is_any = false;
   for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
     owners.emplace_back();
     for (const auto& [rank, range] : source.stored_ranges(i))
-      owners.back().push_back({rank, range});
+      owners.back().push_back({rank, range, {}});
     is_any |= !owners.back().empty();
   }
   if (!is_any) owners.clear();

@@ -42,7 +42,7 @@ struct Description {
   /// Compression of the shards; empty: none.
   std::string compression;
   /// Per tensor. Of a tensor in too many ranges (Source::stored_ranges()): none.
-  std::vector<std::vector<OwnedRange>> owners;
+  std::vector<std::vector<OwnedPart>> owners;
   std::vector<std::string> notes;  ///< Source::notes_and_remarks()
 
   /// Returns true for the state of a run, with a step and ranks; false for a model or other

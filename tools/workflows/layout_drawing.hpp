@@ -1,7 +1,7 @@
 #pragma once
 // Draws which rank holds which elements of a tensor, as one line of text.
 // Thread safety: pure functions.
-#include "unishard/format/tensor_info.hpp"
+#include "unishard/format/box.hpp"
 
 #include <cstdint>
 #include <span>
@@ -9,9 +9,10 @@
 
 namespace unishard::tools {
 
-struct OwnedRange {
+struct OwnedPart {
   std::uint32_t rank = 0;
-  ElementRange range;
+  ElementRange range;  ///< of a box, its bounds
+  Box box = {};        ///< without axes: the range
 };
 
 /// Returns one character per rank: 0-9, a-z, A-Z, then again from 0.
@@ -19,9 +20,9 @@ char rank_symbol(std::uint32_t rank);
 
 /// Returns `width` columns. Each shows the rank that holds the element in its middle, or '.' when
 /// no rank does.
-std::string draw_bar(std::span<const OwnedRange> owners, std::uint64_t elements, std::size_t width);
+std::string draw_bar(std::span<const OwnedPart> owners, const Shape& shape, std::size_t width);
 
-/// Returns, for example, "0:[0,512) 1:[512,1000)".
-std::string list_ranges(std::span<const OwnedRange> owners);
+/// Returns, for example, "0:[0,512) 1:[512,1000)", and boxes as "0:[0:64, 0:32]".
+std::string list_parts(std::span<const OwnedPart> owners);
 
 }  // namespace unishard::tools

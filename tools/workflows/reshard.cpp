@@ -19,12 +19,9 @@ constexpr std::uint64_t kFragmentOverheadBytes = 512;
 
 void add_source_shards(const CheckpointReader& source, const Fragment& fragment,
                        std::set<std::uint32_t>& shards) {
-  const auto fragments = source.fragments(fragment.tensor);
-  auto found = std::partition_point(fragments.begin(), fragments.end(), [&](const auto& candidate) {
-    return candidate.range.end <= fragment.range.begin;
-  });
-  for (; found != fragments.end() && found->range.begin < fragment.range.end; ++found) {
-    shards.insert(source.shards()[found->shard]->entry().rank);
+  for (const auto& stored : source.fragments(fragment.tensor, fragment.range)) {
+    const ShardReader& shard = *source.shards()[stored.shard];
+    if (!shard.map_of(stored.row).own_in(fragment.range).empty()) shards.insert(shard.entry().rank);
   }
 }
 

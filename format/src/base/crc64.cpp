@@ -58,6 +58,28 @@ std::uint64_t crc64_zeros(std::uint64_t bytes) {
   return ~multiply(shift_by(bytes), ~std::uint64_t{0});
 }
 
+std::uint64_t crc64_contribution(std::uint64_t crc, std::uint64_t bytes, std::uint64_t behind) {
+  return multiply(shift_by(behind), crc ^ crc64_zeros(bytes));
+}
+
+// A product is the sum of the products with each bit, so tables of digits give it by xor.
+Crc64Shift::Crc64Shift(std::uint64_t bytes) {
+  std::uint64_t power = shift_by(bytes);  // times x^(63 - bit), for the bit below
+  for (std::size_t bit = 64; bit-- > 0;) {
+    auto& digits = table_[bit / 4];
+    const std::size_t place = std::size_t{1} << bit % 4;
+    digits[place] = power;
+    power = (power & 1) ? (power >> 1) ^ kReflectedPolynomial : power >> 1;
+  }
+  for (auto& digits : table_) {
+    digits[0] = 0;
+    for (std::size_t digit = 3; digit < digits.size(); ++digit) {
+      const std::size_t low = digit & (~digit + 1);
+      if (low != digit) digits[digit] = digits[low] ^ digits[digit ^ low];
+    }
+  }
+}
+
 std::string hex64(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
 std::optional<std::uint64_t> parse_hex64(std::string_view text) {

@@ -60,28 +60,44 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
   }
 }
 
+/// A row and its box, kept while the next shards are read.
+struct KeptRow {
+  IndexRow row;
+  Box box;
+  std::uint64_t contribution = 0;
+
+  FragmentRow fragment() const { return {&row, box, contribution}; }
+};
+
 // Combines tensor digests and statistics from the shards' tables as they are on disk. Opening a
 // shard checks it.
 void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) {
-  std::vector<std::vector<IndexRow>> rows(manifest.catalog.tensors.size());
+  std::vector<std::vector<KeptRow>> kept(manifest.catalog.tensors.size());
   for (const ShardEntry& entry : manifest.shards) {
     const ShardReader shard(storage, staging / entry.file, entry, manifest.save_id,
                             manifest.catalog, manifest.chunk_bytes);
-    for (const IndexRow& row : shard.rows()) rows[row.tensor].push_back(row);
+    for (std::size_t i = 0; i < shard.rows().size(); ++i) {
+      const FragmentRow fragment = shard.fragment(i);
+      kept[fragment.row->tensor].push_back(
+          {*fragment.row, fragment.box.owned(), fragment.contribution});
+    }
   }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
+  for (std::size_t i = 0; i < kept.size(); ++i) {
     TensorInfo& tensor = manifest.catalog.tensors[i];
-    std::ranges::sort(rows[i], {}, &IndexRow::range);
-    RowTotal total;
-    for (const IndexRow& row : rows[i]) {
-      if (row.range.begin != total.end) break;
-      total.append(row, tensor.dtype);
+    std::ranges::sort(kept[i], {}, [](const KeptRow& item) { return item.row.range; });
+    std::vector<FragmentRow> rows;
+    std::vector<HeldPart> parts;
+    for (const KeptRow& item : kept[i]) {
+      rows.push_back(item.fragment());
+      parts.push_back(rows.back().held());
     }
-    if (total.end != tensor.elements()) {
+    const std::string label = fmt::format("{}: tensor {}", staging.native(), tensor.label());
+    if (const auto fault = find_coverage_fault(tensor.shape, parts, label)) {
       raise(ErrorCode::Internal,
-            fmt::format("{}: tensor {}: the shards do not hold each element once (element {})",
-                        staging.native(), tensor.label(), total.end));
+            fmt::format("{}: the shards do not hold each element once (element {} is {})", label,
+                        fault->range.begin, fault->is_missing ? "missing" : "stored twice"));
     }
+    const RowTotal total = total_of(tensor, rows);
     tensor.crc64 = total.crc64;
     tensor.stats = total.stats;
   }

@@ -38,7 +38,8 @@ TransferOptions TransferOptions::within(std::uint64_t memory_bytes, unsigned thr
 std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Fragment> fragments,
                                     std::uint64_t buffer_bytes, const Boundary& boundary) {
   std::vector<Fragment> cut;
-  for (const auto& [tensor, range] : fragments) {
+  for (const Fragment& fragment : fragments) {
+    const auto& [tensor, range, box] = fragment;
     const std::uint64_t step =
         std::max<std::uint64_t>(1, buffer_bytes / size_of(catalog.tensors[tensor].dtype));
     for (std::uint64_t at = range.begin; at < range.end;) {

@@ -189,7 +189,7 @@ void check_version(const Fields& fields) {
           "use a newer UniShard");
   }
   for (const std::string& feature : names_from_json(fields, "required_features")) {
-    if (feature == kZstdFeature || feature == kSharedFeature) continue;
+    if (feature == kZstdFeature || feature == kSharedFeature || feature == kBoxesFeature) continue;
     raise(ErrorCode::Unsupported,
           fmt::format("{}.required_features: {} is not known here", fields.path(), quote(feature)),
           "use a newer UniShard");
@@ -205,6 +205,8 @@ Json required_features(const Manifest& manifest) {
   Json features = Json::array();
   if (is_used(&DataSetEntry::compressed)) features.push_back(kZstdFeature);
   if (is_used(&DataSetEntry::shared)) features.push_back(kSharedFeature);
+  if (std::ranges::any_of(manifest.shards, &ShardEntry::boxes_bytes))
+    features.push_back(kBoxesFeature);
   return features;
 }
 

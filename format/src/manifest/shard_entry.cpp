@@ -27,10 +27,24 @@ std::uint64_t chunk_bytes_for(const Catalog& catalog, const Compression& compres
   return is_small ? kSmallChunkBytes : kChunkBytes;
 }
 
-void RowTotal::append(const IndexRow& row, DType dtype) {
-  end = std::max(end, row.range.end);
-  crc64 = crc64_combine(crc64, row.crc64, row.range.size() * size_of(dtype));
-  stats.append(row.stats);
+RowTotal total_of(const TensorInfo& tensor, std::span<const FragmentRow> rows) {
+  RowTotal total;
+  const std::uint64_t width = size_of(tensor.dtype), bytes = tensor.bytes();
+  const bool has_boxes =
+      std::ranges::any_of(rows, [](const FragmentRow& row) { return !row.box.empty(); });
+  if (has_boxes) total.crc64 = crc64_zeros(bytes);
+  for (const auto& [row, box, contribution] : rows) {
+    total.stats.append(row->stats);
+    const std::uint64_t row_bytes = row->elements * width;
+    if (!has_boxes) {
+      total.crc64 = crc64_combine(total.crc64, row->crc64, row_bytes);
+    } else {
+      total.crc64 ^= box.empty()
+                         ? crc64_contribution(row->crc64, row_bytes, bytes - row->range.end * width)
+                         : contribution;
+    }
+  }
+  return total;
 }
 
 std::string shard_file_name(std::uint32_t rank, std::uint32_t world_size) {
@@ -60,6 +74,10 @@ Json to_json(const ShardEntry& entry) {
             {"names_offset", entry.names_offset},
             {"names_bytes", entry.names_bytes},
             {"data_sets", std::move(data_sets)}};
+  if (entry.boxes_bytes != 0) {
+    json["boxes_offset"] = entry.boxes_offset;
+    json["boxes_bytes"] = entry.boxes_bytes;
+  }
   for (const BaseFile& base : entry.bases) {
     json["bases"].push_back({{"file", base.file},
                              {"save_id", base.save_id},
@@ -138,6 +156,12 @@ ShardEntry shard_entry_from_json(const Json& json, std::string_view where) {
   entry.index_rows = fields.u64("index_rows", limits::kIndexRows);
   entry.names_offset = fields.u64("names_offset", entry.bytes);
   entry.names_bytes = fields.u64("names_bytes", entry.bytes);
+  if (fields.has("boxes_bytes")) {
+    entry.boxes_offset = fields.u64("boxes_offset", entry.bytes);
+    entry.boxes_bytes = fields.u64("boxes_bytes", std::min(entry.bytes, limits::kBoxesBytes));
+    if (entry.boxes_bytes == 0 || entry.boxes_bytes % sizeof(std::uint64_t) != 0)
+      fields.fail("boxes_bytes", "is not a multiple of 8 above 0");
+  }
   std::size_t number = 0;
   for (const Json& item : fields.array("data_sets", limits::kDataSetsPerShard)) {
     entry.data_sets.push_back(

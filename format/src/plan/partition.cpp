@@ -107,6 +107,16 @@ ElementRange FlatLayout::owned(std::size_t index, std::uint32_t rank,
   return {flat.begin - slot.offset, flat.end - slot.offset};
 }
 
+Fragment Fragment::of_box(std::uint32_t number, const TensorInfo& tensor, Box box) {
+  return {number, ElementMap(tensor.shape, box).bounds(),
+          std::make_shared<const Box>(std::move(box))};
+}
+
+bool Fragment::operator==(const Fragment& other) const {
+  if (tensor != other.tensor || range != other.range || !box != !other.box) return false;
+  return !box || *box == *other.box;
+}
+
 std::uint64_t bytes_of(const Catalog& catalog, std::span<const Fragment> fragments) {
   std::uint64_t bytes = 0;
   for (const Fragment& fragment : fragments)

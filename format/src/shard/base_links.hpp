@@ -28,8 +28,8 @@ class BaseLinks {
   /// Do the same as ShardBase::find(); the first returns nullptr when the chunk's file is not
   /// linked.
   const ChunkRow* find(const DataSetEntry& set, std::uint64_t chunk) const;
-  const ShardBase::Known* find(const TensorInfo& tensor, ElementRange range) const {
-    return base_->find(tensor, range);
+  const ShardBase::Known* find(const TensorInfo& tensor, const Fragment& fragment) const {
+    return base_->find(tensor, fragment);
   }
   /// Keeps the links that `tables` use and removes the others. Renumbers ChunkRow::file in `tables`
   /// for the files that it returns.

@@ -1,6 +1,7 @@
 #pragma once
 #include "unishard/format/shard_reader.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -14,6 +15,12 @@ class ChunkCache {
   using Bytes = std::shared_ptr<std::vector<std::byte>>;  ///< not changed while shared
 
   explicit ChunkCache(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+
+  /// Raises the capacity to at least `capacity_bytes`.
+  void grow(std::uint64_t capacity_bytes) {
+    const std::scoped_lock lock(mutex_);
+    capacity_bytes_ = std::max(capacity_bytes_, capacity_bytes);
+  }
 
   /// Returns chunk `chunk` of the shard that `owner` identifies; nullptr when it is not cached.
   Bytes find(const void* owner, std::uint64_t chunk) {

@@ -18,7 +18,7 @@ constexpr H5Z_filter_t kZstdFilter = 32015;  // as registered with The HDF Group
 
 using Handle = Hdf5Handle;
 
-Handle index_type() {
+Handle index_type(bool has_boxes) {
   Handle type(H5Tcreate(H5T_COMPOUND, kIndexRowBytes), H5Tclose);
   H5Tinsert(type, "tensor", 0, H5T_STD_U32LE);
   H5Tinsert(type, "data_set", 4, H5T_STD_U32LE);
@@ -28,7 +28,7 @@ Handle index_type() {
   H5Tinsert(type, "crc64", 32, H5T_STD_U64LE);
   H5Tinsert(type, "name_offset", 40, H5T_STD_U64LE);
   H5Tinsert(type, "name_bytes", 48, H5T_STD_U32LE);
-  H5Tinsert(type, "reserved", 52, H5T_STD_U32LE);
+  H5Tinsert(type, has_boxes ? "box" : "reserved", 52, H5T_STD_U32LE);
   H5Tinsert(type, "nan_count", 56, H5T_STD_U64LE);
   H5Tinsert(type, "inf_count", 64, H5T_STD_U64LE);
   H5Tinsert(type, "min", 72, H5T_IEEE_F64LE);
@@ -183,8 +183,12 @@ struct Container::Impl {
   }
 
   void create_data_sets(const ContainerSpec& spec) {
-    offsets.index = offset_of(data_set("index", index_type(), spec.index_rows));
+    const bool has_boxes = spec.boxes_bytes != 0;
+    offsets.index = offset_of(data_set("index", index_type(has_boxes), spec.index_rows));
     offsets.names = offset_of(data_set("names", H5T_STD_U8LE, spec.names_bytes));
+    if (has_boxes)
+      offsets.boxes =
+          offset_of(data_set("boxes", H5T_STD_U64LE, spec.boxes_bytes / sizeof(std::uint64_t)));
     for (const ContainerDataSet& item : spec.data_sets) {
       offsets.chunks.push_back(
           offset_of(data_set("chunks/" + item.name, chunk_type(spec.shares), item.chunks)));

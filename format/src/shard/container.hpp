@@ -36,7 +36,7 @@ struct ContainerSpec {
   std::string save_id;
   std::uint32_t rank = 0, world_size = 1;
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t index_rows = 0, names_bytes = 0;
+  std::uint64_t index_rows = 0, names_bytes = 0, boxes_bytes = 0;
   /// Own chunks are below /fresh, and map() creates the data sets below /data.
   bool shares = false;
   std::vector<ContainerDataSet> data_sets;
@@ -44,7 +44,7 @@ struct ContainerSpec {
 
 /// Absolute file offsets in bytes; 0 for an empty table and for a compressed data set.
 struct ContainerOffsets {
-  std::uint64_t index = 0, names = 0;
+  std::uint64_t index = 0, names = 0, boxes = 0;
   std::vector<std::uint64_t> data, chunks;
 };
 

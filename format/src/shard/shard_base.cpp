@@ -50,9 +50,11 @@ ShardBase::ShardBase(Storage& storage, const Path& tag_folder, std::uint32_t ran
       if (!set.compressed) row.filter_mask = detail::kNoFilter;
     }
   }
-  for (const IndexRow& row : shard.rows()) {
+  for (std::size_t i = 0; i < shard.rows().size(); ++i) {
+    const IndexRow& row = shard.rows()[i];
     const TensorInfo& tensor = manifest.catalog.tensors[row.tensor];
-    fragments_.emplace(tensor.label(), Known{tensor.dtype, row.range, row.crc64, row.stats});
+    fragments_.emplace(tensor.label(), Known{tensor.dtype, row.range, shard.fragment(i).box.owned(),
+                                             row.crc64, row.stats});
   }
   choose_holders(shard.stored_payload_bytes());
 }
@@ -87,9 +89,13 @@ const ChunkRow* ShardBase::find(const DataSetEntry& set, std::uint64_t chunk) co
   return row.file == 0 ? nullptr : &row;
 }
 
-const ShardBase::Known* ShardBase::find(const TensorInfo& tensor, ElementRange range) const {
-  for (auto [at, end] = fragments_.equal_range(tensor.label()); at != end; ++at)
-    if (at->second.dtype == tensor.dtype && at->second.range == range) return &at->second;
+const ShardBase::Known* ShardBase::find(const TensorInfo& tensor, const Fragment& fragment) const {
+  const Box box = fragment.box ? *fragment.box : Box{};
+  for (auto [at, end] = fragments_.equal_range(tensor.label()); at != end; ++at) {
+    const Known& known = at->second;
+    if (known.dtype == tensor.dtype && known.range == fragment.range && known.box == box)
+      return &known;
+  }
   return nullptr;
 }
 

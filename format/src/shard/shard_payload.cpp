@@ -62,24 +62,24 @@ ShardReader::Damage ShardPayload::damage(std::size_t set, std::uint64_t chunk) c
   for (const std::uint32_t number : tables_.rows_in_set[set]) {
     const IndexRow& row = tables_.rows[number];
     const ElementRange common =
-        intersect(in_set, {row.element_offset, row.element_offset + row.range.size()});
+        intersect(in_set, {row.element_offset, row.element_offset + row.elements});
     if (common.empty()) continue;
-    const std::uint64_t first = row.range.begin + (common.begin - row.element_offset);
-    out.lost.push_back({row.tensor, {first, first + common.size()}});
+    const ElementRange own{common.begin - row.element_offset, common.end - row.element_offset};
+    out.lost.push_back({row.tensor, tables_.map_of(row).bounds_of(own), own.size()});
   }
   return out;
 }
 
 void ShardPayload::raise_damaged(const ShardReader::Damage& bad) const {
   std::string lost;
-  for (const Fragment& part : bad.lost) {
+  for (const ShardReader::Lost& part : bad.lost) {
     if (lost.size() > 300) {
       lost += ", ...";
       break;
     }
-    lost +=
-        fmt::format("{}{} elements {} to {}", lost.empty() ? "" : ", ",
-                    tables_.catalog.tensors[part.tensor].label(), part.range.begin, part.range.end);
+    lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ",
+                        tables_.catalog.tensors[part.tensor].label(),
+                        elements_text(part.bounds, part.elements));
   }
   raise(ErrorCode::Corrupt,
         fmt::format("{}: bytes {} to {} (data set {}) do not match their checksum: damaged {}",

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/version.hpp"
 
 #include "shard/chunk_cache.hpp"
 #include "shard/shard_payload.hpp"
@@ -53,6 +54,8 @@ void check_user_block(const File& file, const ShardTables& tables, std::string_v
                                header.rank, entry.rank),
                    "files were renamed or swapped");
   }
+  if (((header.required_features & kBoxesFeatureBit) != 0) != (entry.boxes_bytes != 0))
+    tables.corrupt("the header and the manifest disagree on whether the shard has boxes");
 }
 
 /// Checks that each base is the file that the manifest names; the chunk tables cover its bytes.
@@ -115,28 +118,34 @@ const std::vector<ChunkRow>& ShardReader::chunks(std::size_t data_set) const {
   return impl_->tables.chunks.at(data_set);
 }
 
-void ShardReader::read(std::size_t row_number, ElementRange range, std::span<std::byte> out) const {
-  const ShardTables& tables = impl_->tables;
-  const IndexRow& row = tables.rows.at(row_number);
-  if (row.data_set == kDerivedDataSet || !row.range.contains(range)) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("elements {} to {} are not in row {} of {}", range.begin, range.end,
-                      row_number, tables.path.native()));
-  }
-  const std::uint64_t item_bytes = size_of(tables.entry.data_sets[row.data_set].dtype);
-  if (out.size() != range.size() * item_bytes)
-    raise(ErrorCode::InvalidArgument, "the buffer does not have the range's size");
-  const std::uint64_t first = row.element_offset + (range.begin - row.range.begin);
-  impl_->payload.read(row.data_set, first * item_bytes, out);
+FragmentRow ShardReader::fragment(std::size_t row) const {
+  return impl_->tables.fragment(impl_->tables.rows.at(row));
 }
 
-std::uint64_t ShardReader::chunk_start(std::size_t row_number, std::uint64_t element) const {
+ElementMap ShardReader::map_of(std::size_t row) const {
+  return impl_->tables.map_of(impl_->tables.rows.at(row));
+}
+
+void ShardReader::read(std::size_t row_number, ElementRange own, std::span<std::byte> out) const {
+  const ShardTables& tables = impl_->tables;
+  const IndexRow& row = tables.rows.at(row_number);
+  if (row.data_set == kDerivedDataSet || own.begin > own.end || own.end > row.elements) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("elements {} to {} are not in row {} of {}", own.begin, own.end, row_number,
+                      tables.path.native()));
+  }
+  const std::uint64_t item_bytes = size_of(tables.entry.data_sets[row.data_set].dtype);
+  if (out.size() != own.size() * item_bytes)
+    raise(ErrorCode::InvalidArgument, "the buffer does not have the range's size");
+  impl_->payload.read(row.data_set, (row.element_offset + own.begin) * item_bytes, out);
+}
+
+std::uint64_t ShardReader::chunk_start(std::size_t row_number, std::uint64_t own) const {
   const IndexRow& row = impl_->tables.rows.at(row_number);
-  if (row.data_set == kDerivedDataSet || !row.range.contains({element, element})) return element;
+  if (row.data_set == kDerivedDataSet || own > row.elements) return own;
   const std::uint64_t width = size_of(impl_->tables.entry.data_sets[row.data_set].dtype);
   const std::uint64_t per_chunk = impl_->tables.chunk_bytes / width;
-  const std::uint64_t inside = element - row.range.begin;
-  return row.range.begin + inside - std::min(inside, (row.element_offset + inside) % per_chunk);
+  return own - std::min(own, (row.element_offset + own) % per_chunk);
 }
 
 std::uint64_t ShardReader::stored_payload_bytes() const {

@@ -80,17 +80,24 @@ void read_index(const File& file, ShardTables& tables) {
   const auto names = read_table(file, tables, "names", entry.names_offset, entry.names_bytes, 1);
   const auto index =
       read_table(file, tables, "index", entry.index_offset, entry.index_rows, kIndexRowBytes);
+  tables.box_table =
+      decode_words(read_table(file, tables, "boxes", entry.boxes_offset, entry.boxes_bytes, 1));
   tables.rows.reserve(entry.index_rows);
   tables.rows_in_set.resize(entry.data_sets.size());
-  std::uint64_t names_end = 0;  // of the rows so far
+  std::uint64_t names_end = 0, boxes_end = 0;  // of the rows so far
   for (std::uint32_t i = 0; i < entry.index_rows; ++i) {
     IndexRow row = decode_index_row(std::span(index).subspan(i * kIndexRowBytes, kIndexRowBytes));
     check_index_row(tables, i, row, names);
+    if (row.box != 0) {
+      if (row.box != boxes_end + 1)
+        tables.corrupt(fmt::format("index row {}: its box does not follow the one before", i));
+      boxes_end += box_words(tables.catalog.tensors[row.tensor].shape.size());
+    }
     if (row.name_offset > names_end)
       tables.corrupt(fmt::format("index row {}: there is a hole before its name", i));
     names_end = std::max<std::uint64_t>(names_end, row.name_offset + row.name_bytes);
     if (info(tables.catalog.tensors[row.tensor].dtype).kind == Kind::Float)
-      row.stats.count = row.range.size();
+      row.stats.count = row.elements;
     if (row.data_set != kDerivedDataSet) tables.rows_in_set[row.data_set].push_back(i);
     tables.rows.push_back(row);
   }
@@ -100,9 +107,23 @@ void read_index(const File& file, ShardTables& tables) {
                     names_end, names.size()),
         "the manifest is wrong, although its checksum is right: use another checkpoint");
   }
+  if (boxes_end != tables.box_table.size()) {
+    tables.corrupt(
+        fmt::format("the boxes of the rows fill {} words of the table of boxes, which has {}",
+                    boxes_end, tables.box_table.size()));
+  }
 }
 
 }  // namespace
+
+FragmentRow ShardTables::fragment(const IndexRow& row) const {
+  if (row.box == 0) return {.row = &row};
+  const std::size_t axes = catalog.tensors[row.tensor].shape.size();
+  const auto words = std::span(box_table).subspan(row.box - 1, box_words(axes));
+  return {.row = &row,
+          .box = {words.subspan(1, axes), words.subspan(1 + axes)},
+          .contribution = words.front()};
+}
 
 std::uint64_t ShardTables::first_chunk(std::size_t set) const {
   std::uint64_t number = 0;

@@ -23,8 +23,15 @@ struct ShardTables {
   std::vector<IndexRow> rows = {};
   std::vector<std::vector<ChunkRow>> chunks = {};            ///< [data set][chunk]
   std::vector<std::vector<std::uint32_t>> rows_in_set = {};  ///< [data set]: rows by element offset
+  std::vector<std::uint64_t> box_table = {};                 ///< content of /boxes
 
   ChunkGeometry geometry(std::size_t set) const { return {entry.data_sets[set], chunk_bytes}; }
+  /// Returns the box and the contribution of a row; no box for a range.
+  /// Pre: the row was checked.
+  FragmentRow fragment(const IndexRow& row) const;
+  ElementMap map_of(const IndexRow& row) const {
+    return {catalog.tensors[row.tensor].shape, row.range, fragment(row).box};
+  }
   /// Returns the number of the data set's first chunk, counted over all data sets in order.
   std::uint64_t first_chunk(std::size_t set) const;
   /// Returns the path of the file that ChunkRow::file `file` refers to.

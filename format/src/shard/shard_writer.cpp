@@ -4,7 +4,8 @@
 //     data set allocated. Compressed or shared chunks are placed one by one as they are written.
 //  2. write() cuts its range at the ends of chunks. Each piece lies in one fragment and one chunk.
 //     It is digested and measured once, and its result is kept as a record. The bytes are written
-//     to their offset.
+//     to their offset. What a piece of a box contributes to its tensor's digest is added to the sum
+//     of its fragment at once, because the order does not matter.
 //  3. finish() sorts the records, which proves that every element was written once, and combines
 //     their digests (CRC-64 combines): by fragment for the index, by chunk for the chunk tables.
 //  4. finish() writes the tables and the user block. The digest of all bytes outside the payload is
@@ -15,6 +16,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/fragment_digest.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/version.hpp"
 
@@ -22,12 +24,12 @@
 #include "shard/chunk_geometry.hpp"
 #include "shard/chunked_payload.hpp"
 #include "shard/container.hpp"
+#include "shard/planned_fragments.hpp"
 #include "shard/tables.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 
 namespace unishard {
@@ -37,18 +39,13 @@ namespace {
 // Elements that were written: within one fragment and, if stored, within one chunk.
 struct Record {
   std::uint32_t fragment = 0;
-  ElementRange range;  // of the tensor
+  ElementRange own;  // own elements of the fragment
   std::uint64_t crc64 = 0;
   Stats stats;
 };
 
 /// `auto` does not compress a smaller shard: measuring would cost more than compression can save.
 constexpr std::uint64_t kAutoBytesMin = std::uint64_t{64} << 20;
-
-struct Placement {
-  std::uint32_t data_set = kDerivedDataSet;
-  std::uint64_t element_offset = 0;
-};
 
 void write_table(File& file, std::uint64_t offset, std::span<const std::byte> bytes) {
   if (!bytes.empty()) file.write_at(offset, bytes);
@@ -63,10 +60,8 @@ struct ShardWriter::Impl {
   const Catalog& catalog;
   const std::uint64_t chunk_bytes;
   Compression compression;
-  std::vector<Fragment> fragments;
-  std::vector<Placement> placements;
-  std::vector<char> names;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> name_places;
+  const detail::PlannedFragments fragments;
+  std::vector<std::uint64_t> contributions;  // one per fragment; of boxes only
   ShardEntry entry;
   std::unique_ptr<File> file;
   std::unique_ptr<detail::Container> container;
@@ -85,9 +80,11 @@ struct ShardWriter::Impl {
         catalog(c),
         chunk_bytes(options.chunk_bytes),
         compression(options.compression),
-        fragments(std::move(f)) {
+        fragments(catalog, std::move(f), path),
+        contributions(fragments.size()) {
     entry.file = path.filename().native();
     entry.rank = rank;
+    entry.data_sets = fragments.data_sets();
   }
 
   // Removes an unfinished shard. A file that cannot be removed stays in its staging folder, which
@@ -107,55 +104,6 @@ struct ShardWriter::Impl {
   Impl& operator=(const Impl&) = delete;
 
   bool is_chunked() const { return base || compression.mode != Compression::Mode::None; }
-
-  const TensorInfo& tensor_of(std::size_t fragment) const {
-    return catalog.tensors.at(fragments.at(fragment).tensor);
-  }
-
-  void place_fragments() {
-    std::map<std::string, DataSetEntry> sets;
-    for (std::size_t i = 0; i < fragments.size(); ++i) {
-      const TensorInfo& tensor = tensor_of(i);
-      if (fragments[i].range.empty() || fragments[i].range.end > tensor.elements()) {
-        raise(ErrorCode::InvalidArgument,
-              fmt::format("{}: fragment {} to {} is not within its {} elements", tensor.label(),
-                          fragments[i].range.begin, fragments[i].range.end, tensor.elements()));
-      }
-      if (tensor.derived) continue;
-      DataSetEntry key{tensor.state, tensor.dtype, 0, 0, 0};
-      sets.emplace(key.name(), key);
-    }
-    for (auto& [name, item] : sets) entry.data_sets.push_back(item);
-    for (std::size_t i = 0; i < fragments.size(); ++i) {
-      const TensorInfo& tensor = tensor_of(i);
-      Placement placement;
-      if (!tensor.derived) {
-        const auto found = std::find_if(
-            entry.data_sets.begin(), entry.data_sets.end(), [&](const DataSetEntry& item) {
-              return item.state == tensor.state && item.dtype == tensor.dtype;
-            });
-        placement.data_set = static_cast<std::uint32_t>(found - entry.data_sets.begin());
-        placement.element_offset = found->elements;
-        found->elements =
-            checked_add(found->elements, fragments[i].range.size(), "a data set's elements");
-      }
-      placements.push_back(placement);
-    }
-  }
-
-  void collect_names() {
-    std::map<std::uint32_t, std::pair<std::uint64_t, std::uint32_t>> known;
-    for (const Fragment& fragment : fragments) {
-      auto [place, fresh] = known.try_emplace(fragment.tensor);
-      if (fresh) {
-        const TensorInfo& tensor = catalog.tensors[fragment.tensor];
-        const std::string name = tensor.fqn + '\0' + tensor.state;
-        place->second = {names.size(), static_cast<std::uint32_t>(name.size())};
-        names.insert(names.end(), name.begin(), name.end());
-      }
-      name_places.push_back(place->second);
-    }
-  }
 
   // A base of which no file can be linked is ignored.
   void link(std::shared_ptr<const ShardBase> from) {
@@ -194,7 +142,8 @@ struct ShardWriter::Impl {
     spec.chunk_bytes = chunk_bytes;
     spec.shares = base != nullptr;
     spec.index_rows = entry.index_rows = fragments.size();
-    spec.names_bytes = entry.names_bytes = names.size();
+    spec.names_bytes = entry.names_bytes = fragments.names().size();
+    spec.boxes_bytes = entry.boxes_bytes = fragments.boxes_bytes();
     for (const DataSetEntry& item : entry.data_sets) {
       const std::uint64_t bytes = item.padded_bytes(), width = size_of(item.dtype);
       const detail::ChunkGeometry geometry(item, chunk_bytes);
@@ -206,6 +155,7 @@ struct ShardWriter::Impl {
     const detail::ContainerOffsets& offsets = container->offsets();
     entry.index_offset = offsets.index;
     entry.names_offset = offsets.names;
+    entry.boxes_offset = offsets.boxes;
     for (std::size_t i = 0; i < entry.data_sets.size(); ++i) {
       entry.data_sets[i].offset = offsets.data[i];
       entry.data_sets[i].chunks_offset = offsets.chunks[i];
@@ -238,50 +188,64 @@ struct ShardWriter::Impl {
     }
   }
 
-  /// Cuts a written range at the ends of chunks: visit(elements of the tensor, their bytes).
+  /// Cuts written elements at the ends of chunks: visit(own elements, their bytes).
   template <class Visit>
-  void each_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
+  void each_piece(std::size_t fragment, ElementRange own, std::span<const std::byte> bytes,
                   const Visit& visit) const {
-    const std::uint64_t width = size_of(tensor_of(fragment).dtype), per_chunk = chunk_bytes / width;
-    const std::uint64_t first = fragments[fragment].range.begin;
-    while (!range.empty()) {
-      const std::uint64_t element = placements[fragment].element_offset + (range.begin - first);
-      const std::uint64_t count = std::min(range.size(), per_chunk - element % per_chunk);
-      visit(ElementRange{range.begin, range.begin + count}, bytes.first(count * width));
+    const std::uint64_t width = size_of(fragments.tensor(fragment).dtype),
+                        per_chunk = chunk_bytes / width;
+    while (!own.empty()) {
+      const std::uint64_t element = fragments.row(fragment).element_offset + own.begin;
+      const std::uint64_t count = std::min(own.size(), per_chunk - element % per_chunk);
+      visit(ElementRange{own.begin, own.begin + count}, bytes.first(count * width));
       bytes = bytes.subspan(count * width);
-      range.begin += count;
+      own.begin += count;
     }
+  }
+
+  /// Returns the digest of a piece. `contribution` receives that of a piece of a box.
+  std::uint64_t digest(std::size_t fragment, ElementRange own, std::span<const std::byte> bytes,
+                       std::uint64_t& contribution) const {
+    if (!fragments.is_box(fragment)) return crc64(bytes);
+    const TensorInfo& tensor = fragments.tensor(fragment);
+    const FragmentDigest digest = digest_elements(fragments.map(fragment), tensor.elements(),
+                                                  size_of(tensor.dtype), own, bytes);
+    contribution ^= digest.contribution;
+    return digest.crc64;
   }
 
   // Stores bytes that lie in one chunk. Returns true when they completed a chunk that the base does
   // not hold.
-  bool store_piece(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes,
+  bool store_piece(std::size_t fragment, ElementRange own, std::span<const std::byte> bytes,
                    std::uint64_t crc) {
-    const Placement& placement = placements[fragment];
-    if (placement.data_set == kDerivedDataSet) return false;
-    const std::uint64_t element =
-        placement.element_offset + (range.begin - fragments[fragment].range.begin);
-    const std::uint64_t at = element * size_of(tensor_of(fragment).dtype);
-    if (chunked) return chunked->write(placement.data_set, at, bytes, crc);
-    file->write_at(entry.data_sets[placement.data_set].offset + at, bytes);
+    const IndexRow& row = fragments.row(fragment);
+    if (row.data_set == kDerivedDataSet) return false;
+    const std::uint64_t at =
+        (row.element_offset + own.begin) * size_of(fragments.tensor(fragment).dtype);
+    if (chunked) return chunked->write(row.data_set, at, bytes, crc);
+    file->write_at(entry.data_sets[row.data_set].offset + at, bytes);
     return true;
   }
 
   // Digests and measures each piece while it is in the processor's cache. The statistics of a
   // fragment that the base holds unchanged are copied from the base; that it is unchanged is known
   // only after its last byte.
-  void write_run(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
-    const TensorInfo& tensor = tensor_of(fragment);
-    const ShardBase::Known* const known =
-        base && range == fragments[fragment].range ? base->find(tensor, range) : nullptr;
+  void write_run(std::size_t fragment, ElementRange own, std::span<const std::byte> bytes) {
+    const TensorInfo& tensor = fragments.tensor(fragment);
+    const ShardBase::Known* const known = base && own.size() == fragments.map(fragment).elements()
+                                              ? base->find(tensor, fragments.stored(fragment))
+                                              : nullptr;
     std::vector<Record> run;
-    std::uint64_t digest = 0;
+    std::uint64_t whole = 0, contribution = 0;
     std::size_t unmeasured = 0;
     bool differs = known == nullptr;
-    each_piece(fragment, range, bytes, [&](ElementRange part, std::span<const std::byte> piece) {
-      Record record{static_cast<std::uint32_t>(fragment), part, crc64(piece), {}};
+    each_piece(fragment, own, bytes, [&](ElementRange part, std::span<const std::byte> piece) {
+      Record record{static_cast<std::uint32_t>(fragment),
+                    part,
+                    digest(fragment, part, piece, contribution),
+                    {}};
       if (store_piece(fragment, part, piece, record.crc64)) differs = true;
-      digest = crc64_combine(digest, record.crc64, piece.size());
+      whole = crc64_combine(whole, record.crc64, piece.size());
       if (differs) {
         record.stats = measure(tensor.dtype, piece);
       } else {
@@ -289,60 +253,57 @@ struct ShardWriter::Impl {
       }
       run.push_back(record);
     });
-    if (known != nullptr && digest == known->crc64) {
+    if (known != nullptr && whole == known->crc64) {
       for (Record& record : run) record.stats = {};
       run.front().stats = known->stats;
     } else if (unmeasured > 0) {
       auto record = run.begin();
-      each_piece(fragment, range, bytes, [&](ElementRange, std::span<const std::byte> piece) {
+      each_piece(fragment, own, bytes, [&](ElementRange, std::span<const std::byte> piece) {
         if (unmeasured > 0) record++->stats = measure(tensor.dtype, piece), --unmeasured;
       });
     }
     const std::scoped_lock lock(mutex);
     records.insert(records.end(), run.begin(), run.end());
+    contributions[fragment] ^= contribution;
   }
 
   // Sorts the records and checks that they cover each fragment exactly once.
   void check_complete() {
     std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
-      return a.fragment != b.fragment ? a.fragment < b.fragment : a.range < b.range;
+      return a.fragment != b.fragment ? a.fragment < b.fragment : a.own < b.own;
     });
     std::size_t at = 0;
     for (std::size_t i = 0; i < fragments.size(); ++i) {
-      std::uint64_t next = fragments[i].range.begin;
+      std::uint64_t next = 0;
       for (; at < records.size() && records[at].fragment == i; ++at) {
-        if (records[at].range.begin != next) incomplete(i, next, records[at].range.begin);
-        next = records[at].range.end;
+        if (records[at].own.begin != next) incomplete(i, next, records[at].own.begin);
+        next = records[at].own.end;
       }
-      if (next != fragments[i].range.end) incomplete(i, next, fragments[i].range.end);
+      if (next != fragments.map(i).elements()) incomplete(i, next, fragments.map(i).elements());
     }
   }
 
   [[noreturn]] void incomplete(std::size_t fragment, std::uint64_t expected,
                                std::uint64_t found) const {
-    raise(
-        ErrorCode::InvalidArgument,
-        fmt::format("{}: {}: elements {} to {} were {}", path.native(), tensor_of(fragment).label(),
-                    std::min(expected, found), std::max(expected, found),
-                    found > expected ? "not written" : "written twice"));
+    const std::uint64_t first = fragments.first_number(fragment);
+    const Fragment& part = fragments.all()[fragment];
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{}: {}: elements {} to {}{} were {}", path.native(),
+                      fragments.tensor(fragment).label(), first + std::min(expected, found),
+                      first + std::max(expected, found),
+                      part.box ? " of the box " + to_text(*part.box) : "",
+                      found > expected ? "not written" : "written twice"));
   }
 
   std::vector<std::byte> index_table() const {
     std::vector<std::byte> table(fragments.size() * detail::kIndexRowBytes);
     std::size_t at = 0;
     for (std::size_t i = 0; i < fragments.size(); ++i) {
-      IndexRow row{fragments[i].tensor,
-                   placements[i].data_set,
-                   fragments[i].range,
-                   placements[i].element_offset,
-                   0,
-                   name_places[i].first,
-                   name_places[i].second,
-                   {}};
-      const std::uint64_t item_bytes = size_of(tensor_of(i).dtype);
+      IndexRow row = fragments.row(i);
+      const std::uint64_t item_bytes = size_of(fragments.tensor(i).dtype);
       for (; at < records.size() && records[at].fragment == i; ++at) {
         row.crc64 =
-            crc64_combine(row.crc64, records[at].crc64, records[at].range.size() * item_bytes);
+            crc64_combine(row.crc64, records[at].crc64, records[at].own.size() * item_bytes);
         row.stats.append(records[at].stats);
       }
       detail::encode_index_row(
@@ -364,8 +325,8 @@ struct ShardWriter::Impl {
     // The data set's fragments are in file order, so their records are too.
     std::uint64_t at = 0;
     for (const Record& record : records) {
-      if (placements[record.fragment].data_set != set) continue;
-      const std::uint64_t bytes = record.range.size() * item_bytes;
+      if (fragments.row(record.fragment).data_set != set) continue;
+      const std::uint64_t bytes = record.own.size() * item_bytes;
       std::uint64_t& digest = rows[geometry.at(at)].crc64;
       digest = crc64_combine(digest, record.crc64, bytes);
       at += bytes;
@@ -417,8 +378,6 @@ ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const
                          std::uint32_t rank, std::vector<Fragment> fragments, ShardOptions options)
     : impl_(std::make_unique<Impl>(storage, std::move(path), std::move(save_id), catalog, rank,
                                    std::move(fragments), options)) {
-  impl_->place_fragments();
-  impl_->collect_names();
   impl_->link(std::move(options.base));
   impl_->create_file();
   impl_->create_container();
@@ -426,20 +385,24 @@ ShardWriter::ShardWriter(Storage& storage, Path path, std::string save_id, const
 
 ShardWriter::~ShardWriter() = default;
 
-const std::vector<Fragment>& ShardWriter::fragments() const { return impl_->fragments; }
+const std::vector<Fragment>& ShardWriter::fragments() const { return impl_->fragments.all(); }
 
 void ShardWriter::write(std::size_t fragment, ElementRange range,
                         std::span<const std::byte> bytes) {
-  const TensorInfo& tensor = impl_->tensor_of(fragment);
-  const Fragment& whole = impl_->fragments[fragment];
-  const std::uint64_t item_bytes = size_of(tensor.dtype);
-  if (!whole.range.contains(range) || bytes.size() != range.size() * item_bytes) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("{}: elements {} to {} in {} bytes are not a part of the fragment {} to {}",
-                      tensor.label(), range.begin, range.end, bytes.size(), whole.range.begin,
-                      whole.range.end));
+  const detail::PlannedFragments& fragments = impl_->fragments;
+  const TensorInfo& tensor = fragments.tensor(fragment);
+  const std::uint64_t item_bytes = size_of(tensor.dtype), first = fragments.first_number(fragment);
+  const ElementRange allowed{first, first + fragments.map(fragment).elements()};
+  if (range.begin > range.end || !allowed.contains(range) ||
+      bytes.size() != range.size() * item_bytes) {
+    raise(
+        ErrorCode::InvalidArgument,
+        fmt::format("{}: elements {} to {} in {} bytes are not a part of the fragment {} to {}{}",
+                    tensor.label(), range.begin, range.end, bytes.size(), allowed.begin,
+                    allowed.end, fragments.all()[fragment].box ? ", counted within its box" : ""));
   }
-  if (!range.empty()) impl_->write_run(fragment, range, bytes);
+  const ElementRange own{range.begin - first, range.end - first};
+  if (!own.empty()) impl_->write_run(fragment, own, bytes);
 }
 
 ShardEntry ShardWriter::finish() {
@@ -452,14 +415,17 @@ ShardEntry ShardWriter::finish() {
   }
   self.close_container();
   write_table(*self.file, self.entry.index_offset, self.index_table());
-  write_table(*self.file, self.entry.names_offset, std::as_bytes(std::span(self.names)));
+  write_table(*self.file, self.entry.names_offset,
+              std::as_bytes(std::span(self.fragments.names())));
+  write_table(*self.file, self.entry.boxes_offset, self.fragments.box_table(self.contributions));
   for (std::size_t set = 0; set < tables.size(); ++set) {
     const DataSetEntry& item = self.entry.data_sets[set];
     write_table(*self.file, item.chunks_offset,
                 detail::encode_chunk_table(tables[set], item.shared));
   }
-  const std::uint32_t features =
-      (self.is_chunked() ? kZstdFeatureBit : 0) | (self.base ? kSharedFeatureBit : 0);
+  const std::uint32_t features = (self.is_chunked() ? kZstdFeatureBit : 0) |
+                                 (self.base ? kSharedFeatureBit : 0) |
+                                 (self.entry.boxes_bytes != 0 ? kBoxesFeatureBit : 0);
   self.file->write_at(0, detail::encode_user_block({kFormatVersion, features, self.save_id,
                                                     self.entry.rank, self.catalog.world_size}));
   self.entry.metadata_crc64 = detail::metadata_crc64(

@@ -44,20 +44,42 @@ bool is_sound(const ShardTables& tables, std::size_t number, std::uint64_t chunk
                        : is_sound_shared(geometry, tables.entry.bases, chunk, row);
 }
 
+/// Returns what is wrong with the box of a row.
+std::optional<std::string> box_problem_of(const ShardTables& tables, const IndexRow& row,
+                                          const TensorInfo& tensor) {
+  const std::size_t first = row.box - 1, words = box_words(tensor.shape.size());
+  if (first > tables.box_table.size() || words > tables.box_table.size() - first)
+    return "its box ends beyond the table of boxes";
+  const BoxView box = tables.fragment(row).box;
+  if (auto problem = box_problem(tensor.shape, box)) return problem;
+  const ElementMap map(tensor.shape, box);
+  if (map.is_range()) return "the box " + to_text(box) + " is a range, and must be stored as one";
+  if (map.bounds() == row.range) return std::nullopt;
+  return fmt::format("elements {} to {} are not the bounds of the box {}", row.range.begin,
+                     row.range.end, to_text(box));
+}
+
 }  // namespace
 
-void check_index_row(const ShardTables& tables, std::uint32_t number, const IndexRow& row,
+void check_index_row(const ShardTables& tables, std::uint32_t number, IndexRow& row,
                      std::span<const std::byte> names) {
   const auto bad = [&](const std::string& problem) {
     tables.corrupt(fmt::format("index row {}: {}", number, problem));
   };
-  const auto& [path, entry, catalog, chunk_bytes, rows, chunks, rows_in_set] = tables;
+  const ShardEntry& entry = tables.entry;
+  const Catalog& catalog = tables.catalog;
   if (row.tensor >= catalog.tensors.size())
     bad(fmt::format("tensor number {} of {}", row.tensor, catalog.tensors.size()));
   const TensorInfo& tensor = catalog.tensors[row.tensor];
   if (row.range.empty() || row.range.end > tensor.elements()) {
     bad(fmt::format("elements {} to {} of {}, which has {}", row.range.begin, row.range.end,
                     tensor.label(), tensor.elements()));
+  }
+  row.elements = row.range.size();
+  if (row.box != 0) {
+    if (const auto problem = box_problem_of(tables, row, tensor))
+      bad(fmt::format("{}: {}", tensor.label(), *problem));
+    row.elements = tables.map_of(row).elements();
   }
   if (checked_add(row.name_offset, row.name_bytes, "a name's end") > names.size())
     bad("the name ends beyond the table");
@@ -75,10 +97,10 @@ void check_index_row(const ShardTables& tables, std::uint32_t number, const Inde
   const DataSetEntry& set = entry.data_sets[row.data_set];
   if (set.state != tensor.state || set.dtype != tensor.dtype)
     bad(fmt::format("{} is in data set {}", tensor.label(), set.name()));
-  if (checked_add(row.element_offset, row.range.size(), "a fragment's end") > set.elements)
+  if (checked_add(row.element_offset, row.elements, "a fragment's end") > set.elements)
     bad(fmt::format("{} ends beyond data set {}", tensor.label(), set.name()));
-  const std::uint64_t elements = row.range.size();
-  if (row.stats.nan_count > elements || row.stats.inf_count > elements - row.stats.nan_count)
+  if (row.stats.nan_count > row.elements ||
+      row.stats.inf_count > row.elements - row.stats.nan_count)
     bad("more NaN and Inf than elements");
 }
 
@@ -96,7 +118,7 @@ void check_tiling(ShardTables& tables) {
                         rows[row].element_offset < next ? "fragments overlap" : "there is a hole",
                         next, tables.catalog.tensors[rows[row].tensor].label()));
       }
-      next += rows[row].range.size();
+      next += rows[row].elements;
     }
     if (next != item.elements) {
       tables.corrupt(fmt::format("data set {}: fragments fill {} of {} elements", item.name(), next,

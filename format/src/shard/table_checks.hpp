@@ -7,10 +7,10 @@
 
 namespace unishard::detail {
 
-/// Checks row `number` of the index against the catalog and the data sets; `names` is the shard's
-/// table of names.
+/// Checks row `number` of the index against the catalog, the data sets and its box, and sets
+/// row.elements; `names` is the shard's table of names.
 /// Throws: Corrupt naming the row.
-void check_index_row(const ShardTables& tables, std::uint32_t number, const IndexRow& row,
+void check_index_row(const ShardTables& tables, std::uint32_t number, IndexRow& row,
                      std::span<const std::byte> names);
 /// Checks that the fragments fill each data set without overlap or hole; sorts rows_in_set.
 /// Throws: Corrupt naming the data set and the tensor.

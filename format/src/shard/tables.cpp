@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::string_view kMagic = "UNISHARD";
 constexpr std::size_t kSaveIdBytes = 32;
+constexpr std::uint32_t kKnownFeatureBits = kZstdFeatureBit | kSharedFeatureBit | kBoxesFeatureBit;
 constexpr std::size_t kBlockCrcOffset = kUserBlockBytes - 8;
 
 }  // namespace
@@ -53,7 +54,7 @@ UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path) 
   block.rank = load<std::uint32_t>(bytes, 48);
   block.world_size = load<std::uint32_t>(bytes, 52);
   if (block.version < kOldestReadableVersion || block.version > kFormatVersion ||
-      (block.required_features & ~(kZstdFeatureBit | kSharedFeatureBit)) != 0) {
+      (block.required_features & ~kKnownFeatureBits) != 0) {
     raise(
         ErrorCode::Unsupported,
         fmt::format("{}: format version {} (features {:#x}); this program reads versions {} to {}",
@@ -73,7 +74,7 @@ void encode_index_row(const IndexRow& row, std::span<std::byte> out) {
   store(out, 32, row.crc64);
   store(out, 40, row.name_offset);
   store(out, 48, row.name_bytes);
-  store(out, 52, std::uint32_t{0});
+  store(out, 52, row.box);
   store(out, 56, row.stats.nan_count);
   store(out, 64, row.stats.inf_count);
   store(out, 72, row.stats.min);
@@ -90,12 +91,32 @@ IndexRow decode_index_row(std::span<const std::byte> bytes) {
   row.crc64 = load<std::uint64_t>(bytes, 32);
   row.name_offset = load<std::uint64_t>(bytes, 40);
   row.name_bytes = load<std::uint32_t>(bytes, 48);
+  row.box = load<std::uint32_t>(bytes, 52);
   row.stats.nan_count = load<std::uint64_t>(bytes, 56);
   row.stats.inf_count = load<std::uint64_t>(bytes, 64);
   row.stats.min = load<double>(bytes, 72);
   row.stats.max = load<double>(bytes, 80);
   row.stats.sum_squares = load<double>(bytes, 88);
   return row;
+}
+
+void append_box(std::vector<std::uint64_t>& words, BoxView box, std::uint64_t contribution) {
+  words.push_back(contribution);
+  words.insert(words.end(), box.offsets.begin(), box.offsets.end());
+  words.insert(words.end(), box.sizes.begin(), box.sizes.end());
+}
+
+std::vector<std::byte> encode_words(std::span<const std::uint64_t> words) {
+  std::vector<std::byte> bytes(words.size_bytes());
+  for (std::size_t i = 0; i < words.size(); ++i) store(bytes, i * sizeof(words[i]), words[i]);
+  return bytes;
+}
+
+std::vector<std::uint64_t> decode_words(std::span<const std::byte> bytes) {
+  std::vector<std::uint64_t> words(bytes.size() / sizeof(std::uint64_t));
+  for (std::size_t i = 0; i < words.size(); ++i)
+    words[i] = load<std::uint64_t>(bytes, i * sizeof(words[i]));
+  return words;
 }
 
 std::size_t chunk_row_bytes(bool shared) { return shared ? 32 : 24; }
@@ -131,6 +152,7 @@ std::uint64_t table_memory(const ShardEntry& entry, std::uint64_t chunk_bytes) {
   constexpr std::string_view kWhat = "the size of a shard's tables";
   std::uint64_t bytes =
       checked_add(entry.names_bytes, checked_mul(entry.index_rows, kPerRow, kWhat), kWhat);
+  bytes = checked_add(bytes, checked_mul(2, entry.boxes_bytes, kWhat), kWhat);
   for (const DataSetEntry& set : entry.data_sets) {
     const std::uint64_t count = ChunkGeometry(set, chunk_bytes).count();
     bytes = checked_add(bytes, checked_mul(count, kPerChunk + chunk_row_bytes(set.shared), kWhat),

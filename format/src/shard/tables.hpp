@@ -30,6 +30,14 @@ UserBlock decode_user_block(std::span<const std::byte> bytes, const Path& path);
 void encode_index_row(const IndexRow& row, std::span<std::byte> out);
 IndexRow decode_index_row(std::span<const std::byte> bytes);
 
+/// Returns the words (u64) of one box in /boxes: its contribution, its offsets, its sizes.
+constexpr std::uint32_t box_words(std::size_t axes) {
+  return static_cast<std::uint32_t>(1 + 2 * axes);
+}
+void append_box(std::vector<std::uint64_t>& words, BoxView box, std::uint64_t contribution);
+std::vector<std::byte> encode_words(std::span<const std::uint64_t> words);
+std::vector<std::uint64_t> decode_words(std::span<const std::byte> bytes);
+
 /// Returns the bytes of a row of a chunk table. Rows of a shared data set also name a file.
 std::size_t chunk_row_bytes(bool shared);
 /// Encode and decode all rows of one data set, back to back.

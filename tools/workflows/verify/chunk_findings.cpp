@@ -23,8 +23,8 @@ Finding describe(const Damage& damage, const ShardReader& shard, const Catalog& 
       .hint = "use another checkpoint, or a copy of this file",
       .bytes = Finding::Bytes{damage.file_offset, damage.file_offset + damage.bytes},
       .lost = {}};
-  for (const Fragment& part : damage.lost)
-    finding.lost.push_back({catalog.tensors[part.tensor].label(), part.range});
+  for (const ShardReader::Lost& part : damage.lost)
+    finding.lost.emplace_back(catalog.tensors[part.tensor].label(), part.bounds, part.elements);
   if (damage.lost.empty()) finding.message += " (padding only: no tensor is affected)";
   return finding;
 }
@@ -38,7 +38,7 @@ class Decoder {
   ChunkFindings decode(const Json& json) const {
     ChunkFindings out;
     for (const Json& item : list(list(json, 2)[0])) out.damages.push_back(damage(list(item, 6)));
-    for (const Json& item : list(json[1])) out.parts.push_back(part(list(item, 4)));
+    for (const Json& item : list(json[1])) out.parts.push_back(part(list(item, 5)));
     return out;
   }
 
@@ -53,22 +53,23 @@ class Decoder {
                .lost = {}};
     if (out.bytes > std::numeric_limits<std::uint64_t>::max() - out.file_offset) refuse();
     for (const Json& lost : list(item[5])) {
-      const auto tensor = number(list(lost, 3)[0], catalog_.tensors.size());
-      out.lost.push_back({static_cast<std::uint32_t>(tensor),
-                          range(lost, {0, catalog_.tensors[tensor].elements()})});
+      const auto tensor = number(list(lost, 4)[0], catalog_.tensors.size());
+      const ElementRange bounds = range(lost, catalog_.tensors[tensor].elements());
+      out.lost.push_back(
+          {static_cast<std::uint32_t>(tensor), bounds, number(lost[3], bounds.size() + 1)});
     }
     return out;
   }
 
   Part part(const Json& item) const {
     const auto row = number(item[0], shard_.rows().size());
-    return {static_cast<std::uint32_t>(row), range(item, shard_.rows()[row].range),
-            number(item[3])};
+    return {static_cast<std::uint32_t>(row), range(item, shard_.rows()[row].elements),
+            number(item[3]), number(item[4])};
   }
 
-  ElementRange range(const Json& item, ElementRange within) const {
+  ElementRange range(const Json& item, std::uint64_t elements) const {
     const ElementRange out{number(item[1]), number(item[2])};
-    if (out.empty() || out.begin < within.begin || out.end > within.end) refuse();
+    if (out.empty() || out.end > elements) refuse();
     return out;
   }
 
@@ -97,23 +98,25 @@ class Decoder {
 }  // namespace
 
 void ChunkFindings::condense(const ShardReader& shard, const Catalog& catalog) {
-  std::ranges::sort(parts, {}, [](const Part& part) { return std::pair(part.row, part.range); });
+  std::ranges::sort(parts, {}, [](const Part& part) { return std::pair(part.row, part.own); });
   std::vector<Part> joined;
   for (const Part& part : parts) {
     const DType dtype = catalog.tensors[shard.rows()[part.row].tensor].dtype;
-    const bool follows = !joined.empty() && joined.back().row == part.row &&
-                         joined.back().range.end == part.range.begin;
+    const bool follows =
+        !joined.empty() && joined.back().row == part.row && joined.back().own.end == part.own.begin;
     if (!follows) {
       joined.push_back(part);
       continue;
     }
     Part& last = joined.back();
-    last.crc64 = crc64_combine(last.crc64, part.crc64, part.range.size() * size_of(dtype));
-    last.range.end = part.range.end;
+    last.crc64 = crc64_combine(last.crc64, part.crc64, part.own.size() * size_of(dtype));
+    last.contribution ^= part.contribution;
+    last.own.end = part.own.end;
   }
   std::erase_if(joined, [&](const Part& part) {
-    const IndexRow& row = shard.rows()[part.row];
-    return part.range == row.range && part.crc64 == row.crc64;
+    const FragmentRow fragment = shard.fragment(part.row);
+    return part.own.size() == fragment.row->elements && part.crc64 == fragment.row->crc64 &&
+           part.contribution == fragment.contribution;
   });
   parts = std::move(joined);
 }
@@ -130,16 +133,24 @@ void ChunkFindings::report(const ShardReader& shard, const Catalog& catalog,
   for (const Damage& damage : damages) out.push_back(describe(damage, shard, catalog));
   condense(shard, catalog);
   for (const Part& part : parts) {
-    const IndexRow& row = shard.rows()[part.row];
-    if (part.range != row.range) continue;  // the rest is damaged, which is reported already
+    const FragmentRow fragment = shard.fragment(part.row);
+    const IndexRow& row = *fragment.row;
+    // If a part is damaged, that is reported already.
+    if (part.own.size() != row.elements) continue;
     const std::string label = catalog.tensors[row.tensor].label();
-    out.push_back({.code = "fragment-digest-differs",
-                   .path = shard.path(),
-                   .message = fmt::format("{}: its bytes have digest {}, the index says {}", label,
-                                          hex64(part.crc64), hex64(row.crc64)),
-                   .hint = "use another checkpoint, or a copy of this file",
-                   .bytes = {},
-                   .lost = {{label, row.range}}});
+    const bool has_digest = part.crc64 == row.crc64;
+    out.push_back(
+        {.code = "fragment-digest-differs",
+         .path = shard.path(),
+         .message = has_digest ? fmt::format("{}: the box {} contributes {} to the tensor's "
+                                             "digest, the table of boxes says {}",
+                                             label, to_text(fragment.box), hex64(part.contribution),
+                                             hex64(fragment.contribution))
+                               : fmt::format("{}: its bytes have digest {}, the index says {}",
+                                             label, hex64(part.crc64), hex64(row.crc64)),
+         .hint = "use another checkpoint, or a copy of this file",
+         .bytes = {},
+         .lost = {{label, row.range, row.elements}}});
   }
 }
 
@@ -147,13 +158,14 @@ Json to_json(const ChunkFindings& findings) {
   Json damages = Json::array(), parts = Json::array();
   for (const Damage& damage : findings.damages) {
     Json lost = Json::array();
-    for (const Fragment& part : damage.lost)
-      lost.push_back(Json::array({part.tensor, part.range.begin, part.range.end}));
+    for (const ShardReader::Lost& part : damage.lost)
+      lost.push_back(Json::array({part.tensor, part.bounds.begin, part.bounds.end, part.elements}));
     damages.push_back(Json::array({damage.chunk, damage.data_set, damage.file, damage.file_offset,
                                    damage.bytes, std::move(lost)}));
   }
   for (const Part& part : findings.parts)
-    parts.push_back(Json::array({part.row, part.range.begin, part.range.end, part.crc64}));
+    parts.push_back(
+        Json::array({part.row, part.own.begin, part.own.end, part.crc64, part.contribution}));
   return Json::array({std::move(damages), std::move(parts)});
 }
 

@@ -14,14 +14,15 @@ struct ChunkFindings {
   /// A part of a stored fragment in sound chunks.
   struct Part {
     std::uint32_t row = 0;
-    ElementRange range;  ///< elements of the tensor
+    ElementRange own;  ///< own elements of the fragment
     std::uint64_t crc64 = 0;
+    std::uint64_t contribution = 0;  ///< of a part of a box, to the digest of its tensor
   };
   std::vector<ShardReader::Damage> damages;
   std::vector<Part> parts;
 
-  /// Joins consecutive parts, and removes parts that are a whole row whose digest equals the
-  /// index's: sound bytes need no report.
+  /// Joins consecutive parts, and removes parts that are a whole row whose digests equal the
+  /// tables': sound bytes need no report.
   void condense(const ShardReader& shard, const Catalog& catalog);
   /// Appends the findings of another process.
   void append(ChunkFindings other);

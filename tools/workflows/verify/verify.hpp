@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unishard::tools {
@@ -26,8 +27,14 @@ struct VerifyOptions {
 
 /// A part of a tensor that cannot be read back.
 struct LostRange {
+  LostRange(std::string label, ElementRange bounds)
+      : LostRange(std::move(label), bounds, bounds.size()) {}
+  LostRange(std::string label, ElementRange bounds, std::uint64_t count)
+      : tensor(std::move(label)), range(bounds), elements(count) {}
+
   std::string tensor;  ///< TensorInfo::label()
   ElementRange range;
+  std::uint64_t elements;  ///< how many of the range; all unless boxes are concerned
 };
 
 struct Finding {

@@ -5,6 +5,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/fragment_digest.hpp"
 
 #include "team/shared_digests.hpp"
 #include "workflows/verify/chunk_findings.hpp"
@@ -104,18 +105,22 @@ class ShardCheck {
     const auto& order = rows_[chunk.data_set];
     auto at = std::partition_point(order.begin(), order.end(), [&](std::uint32_t number) {
       const IndexRow& row = shard_.rows()[number];
-      return row.element_offset + row.range.size() <= here.begin;
+      return row.element_offset + row.elements <= here.begin;
     });
     std::vector<ChunkFindings::Part> parts;
     for (; at != order.end() && shard_.rows()[*at].element_offset < here.end; ++at) {
       const IndexRow& row = shard_.rows()[*at];
       const ElementRange common =
-          intersect(here, {row.element_offset, row.element_offset + row.range.size()});
-      const std::uint64_t first = row.range.begin + (common.begin - row.element_offset);
-      parts.push_back({*at,
-                       {first, first + common.size()},
-                       crc64(bytes.subspan((common.begin - here.begin) * item_bytes,
-                                           common.size() * item_bytes))});
+          intersect(here, {row.element_offset, row.element_offset + row.elements});
+      const ElementRange own{common.begin - row.element_offset, common.end - row.element_offset};
+      const auto data =
+          bytes.subspan((common.begin - here.begin) * item_bytes, common.size() * item_bytes);
+      const FragmentDigest digest =
+          row.box == 0
+              ? FragmentDigest{crc64(data), 0}
+              : digest_elements(shard_.map_of(*at), catalog_.tensors[row.tensor].elements(),
+                                item_bytes, own, data);
+      parts.push_back({*at, own, digest.crc64, digest.contribution});
     }
     const std::lock_guard lock(mutex_);
     findings_.parts.insert(findings_.parts.end(), parts.begin(), parts.end());
@@ -299,7 +304,7 @@ void verify_derived(Storage& storage, const Path& folder, const TransferOptions&
                                 tensor.label()),
          .hint = {},
          .bytes = {},
-         .lost = {{tensor.label(), {0, tensor.elements()}}}});
+         .lost = {{tensor.label(), ElementRange{0, tensor.elements()}}}});
   }
 }
 

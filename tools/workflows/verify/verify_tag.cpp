@@ -115,9 +115,9 @@ class TagCheck {
     }
   }
 
-  /// A row of the index of shards_[shard], which owns it.
+  /// A fragment in shards_[shard], which owns its row.
   struct Row {
-    const IndexRow* index;
+    FragmentRow fragment;
     std::size_t shard;
   };
 
@@ -126,15 +126,14 @@ class TagCheck {
   void check_coverage() {
     std::vector<std::vector<Row>> rows(manifest_.catalog.tensors.size());
     for (std::size_t i = 0; i < shards_.size(); ++i) {
-      if (!shards_[i]) continue;
-      for (const IndexRow& row : shards_[i]->rows()) {
-        rows[row.tensor].push_back({&row, i});
+      for (std::size_t row = 0; shards_[i] && row < shards_[i]->rows().size(); ++row) {
+        const FragmentRow fragment = shards_[i]->fragment(row);
+        rows[fragment.row->tensor].push_back({fragment, i});
       }
     }
     std::vector<LostRange> lost;
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      std::sort(rows[i].begin(), rows[i].end(),
-                [](const Row& a, const Row& b) { return a.index->range < b.index->range; });
+      std::ranges::sort(rows[i], {}, [](const Row& row) { return row.fragment.row->range; });
       check_tensor(manifest_.catalog.tensors[i], rows[i], lost);
     }
     report_lost(std::move(lost));
@@ -142,36 +141,78 @@ class TagCheck {
 
   void check_tensor(const TensorInfo& tensor, const std::vector<Row>& rows,
                     std::vector<LostRange>& lost) {
-    RowTotal total;
-    bool is_whole = true;
-    for (const auto& [row, shard] : rows) {
-      if (row->range.begin > total.end) {
-        lost.push_back({tensor.label(), {total.end, row->range.begin}});
-        is_whole = false;
-      } else if (row->range.begin < total.end) {
-        add("stored-twice", shards_[shard]->path(),
-            fmt::format("{}: elements {} to {} are also in another shard", tensor.label(),
-                        row->range.begin, std::min(total.end, row->range.end)));
-        is_whole = false;
-      }
-      total.append(*row, tensor.dtype);
-    }
-    if (total.end < tensor.elements()) {
-      lost.push_back({tensor.label(), {total.end, tensor.elements()}});
-      is_whole = false;
-    }
-    if (is_whole && tensor.crc64 != total.crc64) {
+    std::vector<FragmentRow> fragments;
+    for (const Row& row : rows) fragments.push_back(row.fragment);
+    const bool has_boxes =
+        std::ranges::any_of(fragments, [](const FragmentRow& row) { return !row.box.empty(); });
+    if (!(has_boxes ? is_whole_of_boxes(tensor, rows, lost) : is_whole(tensor, rows, lost))) return;
+    const RowTotal total = total_of(tensor, fragments);
+    if (tensor.crc64 != total.crc64) {
       add("digest-differs", folder_ / kManifestFile,
           fmt::format("{}: the shards' digests combine to {}, the manifest says {}", tensor.label(),
                       hex64(total.crc64), tensor.crc64 ? hex64(*tensor.crc64) : "nothing"));
     }
-    if (is_whole && tensor.stats && !describes(*tensor.stats, total.stats)) {
+    if (tensor.stats && !describes(*tensor.stats, total.stats)) {
       add("statistics-differ", folder_ / kManifestFile,
           fmt::format("{}: the manifest's NaN and Inf counts, minimum, maximum or sum of squares "
                       "are not those of the shards",
                       tensor.label()),
           "the elements are sound; the manifest was written or changed by something else");
     }
+  }
+
+  /// Reports every range that is missing or stored twice. Returns true when there is none.
+  bool is_whole(const TensorInfo& tensor, const std::vector<Row>& rows,
+                std::vector<LostRange>& lost) {
+    std::uint64_t end = 0;
+    bool whole = true;
+    for (const auto& [fragment, shard] : rows) {
+      const ElementRange range = fragment.row->range;
+      if (range.begin > end) {
+        lost.emplace_back(tensor.label(), ElementRange{end, range.begin});
+        whole = false;
+      } else if (range.begin < end) {
+        add("stored-twice", shards_[shard]->path(),
+            fmt::format("{}: elements {} to {} are also in another shard", tensor.label(),
+                        range.begin, std::min(end, range.end)));
+        whole = false;
+      }
+      end = std::max(end, range.end);
+    }
+    if (end < tensor.elements()) {
+      lost.emplace_back(tensor.label(), ElementRange{end, tensor.elements()});
+      whole = false;
+    }
+    return whole;
+  }
+
+  /// Does the same for a tensor with boxes, whose wrong elements lie anywhere between the first and
+  /// the last.
+  bool is_whole_of_boxes(const TensorInfo& tensor, const std::vector<Row>& rows,
+                         std::vector<LostRange>& lost) {
+    std::vector<HeldPart> parts;
+    std::uint64_t held = 0;
+    for (const Row& row : rows) {
+      parts.push_back(row.fragment.held());
+      held += row.fragment.row->elements;
+    }
+    std::optional<CoverageFault> fault;
+    try {
+      fault = find_coverage_fault(tensor.shape, parts, tensor.label());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Corrupt) throw;
+      add("stored-twice", folder_ / kManifestFile, error.what());
+      return false;
+    }
+    if (!fault) return true;
+    if (fault->is_missing && held < tensor.elements()) {
+      lost.emplace_back(tensor.label(), fault->range, tensor.elements() - held);
+    } else {
+      add("stored-twice", folder_ / kManifestFile,
+          fmt::format("{}: the boxes overlap: the first wrong element is {}, the last one {}",
+                      tensor.label(), fault->range.begin, fault->range.end - 1));
+    }
+    return false;
   }
 
   void report_lost(std::vector<LostRange> lost) {

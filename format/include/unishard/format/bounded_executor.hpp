@@ -33,6 +33,7 @@ using Boundary = std::function<std::uint64_t(std::uint32_t tensor, std::uint64_t
 
 /// Cuts fragments into pieces that fit a buffer of `buffer_bytes`, in the same order. A piece ends
 /// at a boundary where that leaves it longer than half a buffer.
+/// Pre: no fragment is a box.
 std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Fragment> fragments,
                                     std::uint64_t buffer_bytes, const Boundary& boundary = {});
 

@@ -37,19 +37,29 @@ class CheckpointReader {
   struct StoredFragment {
     std::uint32_t shard = 0;
     std::uint32_t row = 0;
-    ElementRange range;
+    ElementRange range;  ///< of a box, its bounds
   };
-  /// Returns the fragments of a tensor in element order.
-  /// Lifetime: the result is valid as long as this object.
+  /// Returns the fragments of a tensor in the order of their first elements. The second function
+  /// leaves out fragments at both ends that hold no element of `range`; others may hold none
+  /// either. Lifetime: the result is valid as long as this object.
   std::span<const StoredFragment> fragments(std::size_t tensor) const;
+  std::span<const StoredFragment> fragments(std::size_t tensor, ElementRange range) const;
+  /// Returns the box of a fragment; an empty one for a range.
+  /// Lifetime: the result is valid as long as this object.
+  BoxView box_of(const StoredFragment& fragment) const;
 
   /// Reads elements `range` of catalog().tensors[tensor] into `out`, checked against the chunks'
   /// checksums. A derived tensor is rounded from its fp32 state. Takes the memory of a few chunks.
   /// Throws: Corrupt, naming file, tensor and bytes; InvalidArgument when `range` or the size of
   /// `out` is wrong.
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const;
-  /// Returns the first element that lies in the same fragment and chunk as `element`. Reads that
-  /// begin and end at such elements, or at the tensor's end, read no chunk twice.
+  /// Reads the elements of `box`, row-major, in the same way. Reads the chunks that hold elements
+  /// of the box.
+  void read_box(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
+  /// Returns an element, at most `element`, at which a read is best split. In a range it is the
+  /// first element in the same fragment and chunk as `element`: reads that begin and end at such
+  /// elements, or at the tensor's end, read no chunk twice. Where boxes lie side by side, it begins
+  /// a row of all of them, in which a chunk of one of them begins.
   std::uint64_t chunk_start(std::size_t tensor, std::uint64_t element) const;
 
  private:

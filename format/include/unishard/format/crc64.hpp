@@ -5,6 +5,8 @@
 // bytes therefore gives the digests of chunks, fragments and tensors. A CRC detects damage, not
 // malice.
 // Thread safety: pure functions.
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -23,6 +25,28 @@ std::uint64_t crc64_combine(std::uint64_t first, std::uint64_t second, std::uint
 
 /// Returns the checksum of `bytes` bytes that are all zero, without reading memory.
 std::uint64_t crc64_zeros(std::uint64_t bytes);
+
+/// Returns what `crc`, of `bytes` bytes, adds by xor to the checksum of a longer text in which
+/// `behind` bytes follow them: the checksum of the text is the xor of the contributions of its
+/// parts and of crc64_zeros() of its length.
+std::uint64_t crc64_contribution(std::uint64_t crc, std::uint64_t bytes, std::uint64_t behind);
+
+/// Multiplies remainders by x^(8 * bytes), which moves contributions `bytes` bytes further from the
+/// end. Takes 2 KiB. An immutable value.
+class Crc64Shift {
+ public:
+  explicit Crc64Shift(std::uint64_t bytes);
+
+  std::uint64_t operator()(std::uint64_t remainder) const {
+    std::uint64_t product = 0;
+    for (std::size_t digit = 0; digit < table_.size(); ++digit)
+      product ^= table_[digit][remainder >> (4 * digit) & 15];
+    return product;
+  }
+
+ private:
+  std::array<std::array<std::uint64_t, 16>, 16> table_;
+};
 
 /// Returns `value` as 16 lower-case hexadecimal digits.
 std::string hex64(std::uint64_t value);

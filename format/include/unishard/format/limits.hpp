@@ -17,6 +17,8 @@ inline constexpr std::uint32_t kWorldSize = 1u << 20;
 inline constexpr std::uint64_t kDataSetsPerShard = 4096;
 inline constexpr std::uint64_t kBasesPerShard = 255;
 inline constexpr std::uint64_t kIndexRows = 100'000'000;
+/// Bytes of the table of boxes of one shard.
+inline constexpr std::uint64_t kBoxesBytes = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t kChunkBytesMin = 4096;
 inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{1} << 30;
 /// Largest chunk of a compressed data set. It is smaller than kChunkBytesMax because a few stored

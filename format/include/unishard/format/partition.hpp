@@ -9,6 +9,7 @@
 // Offsets do not depend on W, so changing W only changes where the vector is cut.
 //
 // Thread safety: values and pure functions.
+#include "unishard/format/box.hpp"
 #include "unishard/format/catalog.hpp"
 
 #include <cstdint>
@@ -44,14 +45,20 @@ struct FlatLayout {
 /// Throws: Corrupt on overflow.
 FlatLayout flat_layout(std::span<const std::uint64_t> parameter_elements);
 
-/// The range of a tensor that one shard stores.
+/// The part of a tensor that one shard stores: a range, or a box.
 struct Fragment {
   std::uint32_t tensor = 0;  ///< index into Catalog::tensors
-  ElementRange range;
-  bool operator==(const Fragment&) const = default;
+  ElementRange range;        ///< of a box: the bounds of its elements (ElementMap::bounds())
+  std::shared_ptr<const Box> box = nullptr;  ///< null: the fragment is the range
+
+  /// Returns a fragment that is a box.
+  /// Pre: box_problem(tensor.shape, box) is nullopt.
+  static Fragment of_box(std::uint32_t number, const TensorInfo& tensor, Box box);
+  bool operator==(const Fragment& other) const;
 };
 
 /// Returns the bytes of the fragments' elements, without padding.
+/// Pre: no fragment is a box.
 std::uint64_t bytes_of(const Catalog& catalog, std::span<const Fragment> fragments);
 
 /// Computes for each rank of catalog.world_size the fragments that it writes at catalog.stage,

@@ -42,13 +42,14 @@ class ShardBase {
   struct Known {
     DType dtype = DType::Float32;
     ElementRange range;
+    Box box;  ///< without axes: the range
     std::uint64_t crc64 = 0;
     Stats stats;
   };
-  /// Returns the facts about the fragment with the same tensor name, dtype and range; nullptr when
-  /// there is none.
+  /// Returns the facts about the fragment with the same tensor name, dtype, range and box; nullptr
+  /// when there is none.
   /// Lifetime: the result is valid as long as this object.
-  const Known* find(const TensorInfo& tensor, ElementRange range) const;
+  const Known* find(const TensorInfo& tensor, const Fragment& fragment) const;
 
  private:
   void choose_holders(std::uint64_t stored_bytes);

@@ -4,10 +4,12 @@
 // Thread safety: values and pure functions.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/compression.hpp"
+#include "unishard/format/coverage.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/limits.hpp"
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +67,8 @@ struct ShardEntry {
   std::uint64_t names_bytes = 0;
   std::vector<DataSetEntry> data_sets;
   std::vector<BaseFile> bases = {};  ///< empty unless a data set is shared
+  std::uint64_t boxes_offset = 0;
+  std::uint64_t boxes_bytes = 0;  ///< 0 when no fragment is a box
 
   bool operator==(const ShardEntry&) const = default;
 };
@@ -78,25 +82,34 @@ ShardEntry shard_entry_from_json(const Json& json, std::string_view where);
 struct IndexRow {
   std::uint32_t tensor = 0;
   std::uint32_t data_set = 0;        ///< index into ShardEntry::data_sets, or kDerivedDataSet
-  ElementRange range;                ///< elements of the tensor
+  ElementRange range;                ///< elements of the tensor; of a box, their bounds
   std::uint64_t element_offset = 0;  ///< offset of the fragment's first element in the data set
   std::uint64_t crc64 = 0;
   std::uint64_t name_offset = 0;  ///< offset of "fqn\0state" in /names
   std::uint32_t name_bytes = 0;
+  std::uint32_t box = 0;  ///< 0: a range; else 1 + the number of the box's first word in /boxes
   Stats stats;
+  std::uint64_t elements = 0;  ///< elements of the fragment; not stored
 };
 inline constexpr std::uint32_t kDerivedDataSet = 0xffffffffu;
 
-/// What the rows of one tensor hold together, whichever shards they are in.
-struct RowTotal {
-  std::uint64_t end = 0;    ///< the elements from 0 to here were appended
-  std::uint64_t crc64 = 0;  ///< digest of these elements
-  Stats stats;
+/// A fragment of one tensor, as a shard's tables describe it.
+struct FragmentRow {
+  const IndexRow* row = nullptr;
+  BoxView box = {};                ///< empty: a range
+  std::uint64_t contribution = 0;  ///< of a box, to the digest of its tensor
 
-  /// Appends the next row in the order of elements. Digest and statistics are right only if it
-  /// begins at `end`.
-  void append(const IndexRow& row, DType dtype);
+  HeldPart held() const { return {row->range, box}; }
 };
+
+/// What all fragments of one tensor hold together, whichever shards they are in.
+struct RowTotal {
+  std::uint64_t crc64 = 0;
+  Stats stats;
+};
+/// Returns the digest and the statistics of `tensor`.
+/// Pre: the rows hold each element exactly once, and are sorted by the beginnings of their ranges.
+RowTotal total_of(const TensorInfo& tensor, std::span<const FragmentRow> rows);
 
 /// A row of a chunk table: location and checksum of one chunk's stored bytes.
 struct ChunkRow {

@@ -43,14 +43,25 @@ class ShardReader {
   /// Returns the path of the file that ChunkRow::file `file` refers to.
   Path path_of(std::uint32_t file) const;
   const std::vector<ChunkRow>& chunks(std::size_t data_set) const;
-  /// Reads elements `range` of rows()[row] into `out`.
+  /// Returns rows()[row] with its box, if it is one.
+  /// Lifetime: the result is valid as long as this object.
+  FragmentRow fragment(std::size_t row) const;
+  /// Returns where the own elements of rows()[row] lie in the tensor.
+  ElementMap map_of(std::size_t row) const;
+  /// Reads the own elements `own` of rows()[row] into `out`; the first of the fragment is number 0.
   /// Pre: the row is not derived.
   /// Throws: Corrupt, naming the file, the tensor, the damaged elements and the bytes of the chunk;
-  /// InvalidArgument when `range` is not in the row or `out` has another size.
-  void read(std::size_t row, ElementRange range, std::span<std::byte> out) const;
-  /// Returns the first element of the row in the chunk that contains `element`.
-  std::uint64_t chunk_start(std::size_t row, std::uint64_t element) const;
+  /// InvalidArgument when `own` is not in the row or `out` has another size.
+  void read(std::size_t row, ElementRange own, std::span<std::byte> out) const;
+  /// Returns the first own element of the row in the chunk that contains own element `own`.
+  std::uint64_t chunk_start(std::size_t row, std::uint64_t own) const;
 
+  /// Elements of a tensor that are damaged: all of `bounds`, or some when a box is cut there.
+  struct Lost {
+    std::uint32_t tensor = 0;
+    ElementRange bounds;
+    std::uint64_t elements = 0;  ///< how many
+  };
   /// A chunk that does not match its checksum or cannot be decoded.
   struct Damage {
     /// Number of the chunk over all data sets, as for check_chunks().
@@ -59,7 +70,7 @@ class ShardReader {
     /// See ChunkRow::file.
     std::uint32_t file = 0;
     std::uint64_t file_offset = 0, bytes = 0;
-    std::vector<Fragment> lost;  ///< the tensors' elements in the chunk
+    std::vector<Lost> lost;  ///< the tensors' elements in the chunk
   };
   /// Returns the number of chunks in all data sets.
   std::uint64_t chunk_count() const;

@@ -1,0 +1,58 @@
+#pragma once
+// The fragments of a shard that is being written, and their places in its data sets and tables.
+#include "unishard/format/partition.hpp"
+#include "unishard/format/shard_entry.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace unishard::detail {
+
+/// Immutable, and so thread-safe.
+class PlannedFragments {
+ public:
+  /// `path` is the shard's, for messages.
+  /// Lifetime: `catalog` must outlive this object.
+  /// Throws: InvalidArgument, naming the tensor, when a fragment is not within its tensor.
+  PlannedFragments(const Catalog& catalog, std::vector<Fragment> fragments, const Path& path);
+
+  const std::vector<Fragment>& all() const { return fragments_; }
+  std::size_t size() const { return fragments_.size(); }
+  const TensorInfo& tensor(std::size_t fragment) const {
+    return catalog_.tensors[fragments_.at(fragment).tensor];
+  }
+  const ElementMap& map(std::size_t fragment) const { return maps_[fragment]; }
+  /// Returns true for a fragment that is stored as a box. A box that is a range is stored as one.
+  bool is_box(std::size_t fragment) const { return rows_[fragment].box != 0; }
+  /// Returns the number of the fragment's first element in the ranges that ShardWriter::write()
+  /// takes.
+  std::uint64_t first_number(std::size_t fragment) const {
+    return fragments_[fragment].box ? 0 : fragments_[fragment].range.begin;
+  }
+  /// Returns the fragment as it is stored.
+  Fragment stored(std::size_t fragment) const;
+  /// Returns the row of /index, without digest and statistics.
+  const IndexRow& row(std::size_t fragment) const { return rows_[fragment]; }
+
+  /// Return the data sets without offsets, the content of /names and the bytes of /boxes.
+  const std::vector<DataSetEntry>& data_sets() const { return data_sets_; }
+  const std::vector<char>& names() const { return names_; }
+  std::uint64_t boxes_bytes() const { return boxes_bytes_; }
+  /// Returns the content of /boxes. `contributions` has one item for each fragment.
+  std::vector<std::byte> box_table(const std::vector<std::uint64_t>& contributions) const;
+
+ private:
+  void add_row(const Fragment& fragment, const TensorInfo& tensor);
+  void collect_names();
+
+  const Catalog& catalog_;
+  std::vector<Fragment> fragments_;
+  std::vector<ElementMap> maps_;  ///< one per fragment
+  std::vector<IndexRow> rows_;    ///< one per fragment
+  std::vector<DataSetEntry> data_sets_;
+  std::vector<char> names_;
+  std::uint64_t boxes_bytes_ = 0;
+};
+
+}  // namespace unishard::detail
