@@ -2,6 +2,7 @@
 // apply. Arguments are bytes, or tensors.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/crc64.hpp"
+#include "unishard/format/fragment_digest.hpp"
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/stats.hpp"
 
@@ -52,6 +53,18 @@ void checksum(benchmark::State& state) {
   each_byte(state, [](const auto& bytes) { benchmark::DoNotOptimize(crc64(bytes)); });
 }
 BENCHMARK(checksum)->Arg(kInCache)->Arg(kInMemory);
+
+/// The digests of a box whose rows have range(1) bytes, of a matrix with rows four times as long.
+void box_digest(benchmark::State& state) {
+  const auto row = static_cast<std::uint64_t>(state.range(1)) / sizeof(float);
+  const std::uint64_t rows = static_cast<std::uint64_t>(state.range(0)) / sizeof(float) / row;
+  const ElementMap map({rows, 4 * row}, Box{{0, row}, {rows, row}});
+  each_byte(state, [&](const auto& bytes) {
+    benchmark::DoNotOptimize(
+        digest_elements(map, 4 * row * rows, sizeof(float), {0, map.elements()}, bytes));
+  });
+}
+BENCHMARK(box_digest)->Args({8 << 20, 2048})->Args({8 << 20, 128})->Args({8 << 20, 4});
 
 void statistics_float32(benchmark::State& state) {
   each_byte(state,

@@ -7,6 +7,7 @@ import concurrent.futures
 import importlib.util
 import itertools
 import json
+import math
 import os
 import pickle
 import random
@@ -23,10 +24,11 @@ from pathlib import Path
 import numpy as np
 
 import unishard
-from unishard._shards import Box, own_share, runs
+from unishard import _native
+from unishard._shards import Box, own_share, part_of, run_elements, runs
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
-SETS = ("v1", "v1-zstd", "v1-shared")
+SETS = ("v1", "v1-zstd", "v1-shared", "v1-boxes")
 
 
 def crc64(data):
@@ -165,7 +167,102 @@ class Shards(unittest.TestCase):
                 for rank in range(count):
                     low, high = own_share(box, shape, list(range(count)), rank, number)
                     written[inside[low:high]] += 1
+                    if low < high and run_elements(box, shape) < box.elements:
+                        part = part_of(box, low, high)
+                        sides = tuple(slice(first, first + size) for first, size in zip(part.offset, part.sizes))
+                        self.assertEqual(numbers[sides].reshape(-1).tolist(), inside[low:high].tolist())
             self.assertTrue((written == 1).all(), (shape, boxes))
+
+
+class Boxes(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.values = {name: np.arange(math.prod(shape), dtype=np.float32).reshape(shape) + number
+                       for number, (name, shape) in enumerate({"w": (12, 10), "e": (3, 4, 6)}.items())}
+
+    def save(self, tag, ranks):
+        """Saves the values; ranks: for each rank what it writes, as (name, slices or a range)."""
+        catalog = {"tensors": [{"name": name, "state": "weights", "dtype": "float32", "shape": list(value.shape)}
+                               for name, value in self.values.items()], "step": 1, "world_size": len(ranks)}
+        save = _native.Save(os.fspath(self.folder), tag, catalog, {})
+        try:
+            save.publish([self.written(save.place, catalog, rank, parts) for rank, parts in enumerate(ranks)])
+        finally:
+            save.close()
+        return unishard.open(self.folder, tag=tag)
+
+    def written(self, place, catalog, rank, parts):
+        """Writes one rank's file; returns its entry."""
+        names, fragments, data = list(self.values), [], []
+        for name, where in parts:
+            whole = self.values[name]
+            if isinstance(where, range):
+                fragments.append((names.index(name), where.start, where.stop))
+                data.append(whole.reshape(-1)[where.start:where.stop].copy())
+            else:
+                data.append(whole[where].copy())
+                fragments.append((names.index(name), [side.start for side in where], list(data[-1].shape)))
+        shard = _native.Shard(place, catalog, rank, fragments, {})
+        try:
+            for number, (fragment, values) in enumerate(zip(fragments, data)):
+                begin, end = _native.written_elements(fragment)
+                middle = (begin + end) // 2  # in two pieces, the second one first
+                address = values.ctypes.data
+                shard.write(number, middle, end, address + (middle - begin) * 4, (end - middle) * 4)
+                shard.write(number, begin, middle, address, (middle - begin) * 4)
+            return shard.finish()
+        finally:
+            shard.close()
+
+    def boxed(self):
+        return self.save("boxes", [
+            [("w", np.s_[0:12, 0:7]), ("e", np.s_[0:3, 0:2, 0:6])],
+            [("w", np.s_[0:8, 7:10]), ("w", np.s_[8:12, 7:10]), ("e", np.s_[0:3, 2:4, 0:3]), ("e", np.s_[0:3, 2:4, 3:6])]])
+
+    def test_they_hold_the_same_state_as_ranges(self):
+        with self.boxed() as boxes, self.save("ranges", [[("w", range(0, 120)), ("e", range(0, 72))]]) as ranges:
+            self.assertEqual(boxes.identity, ranges.identity)
+            for name, value in self.values.items():
+                np.testing.assert_array_equal(boxes[name].numpy(), value)
+                self.assertEqual(boxes[name].crc64, crc64(value.tobytes()))
+        self.assertTrue(unishard.verify(self.folder / "boxes", deep=True)["ok"])
+        self.assertTrue(unishard.diff(self.folder / "boxes", self.folder / "ranges")["equal"])
+
+    def test_any_box_is_read_from_any_layout(self):
+        random.seed(5)
+        with self.boxed() as boxes, self.save("ranges", [[("w", range(0, 120)), ("e", range(0, 72))]]) as ranges:
+            unishard.convert(self.folder / "boxes", self.folder / "w.safetensors", to="safetensors")
+            with unishard.open(self.folder / "w.safetensors") as foreign:
+                for _ in range(100):
+                    name, value = random.choice(list(self.values.items()))
+                    offsets = [random.randrange(size) for size in value.shape]
+                    sizes = [random.randint(1, size - low) for low, size in zip(offsets, value.shape)]
+                    expected = value[tuple(slice(low, low + size) for low, size in zip(offsets, sizes))]
+                    for checkpoint in (boxes, ranges, foreign):
+                        read = np.empty(sizes, dtype=np.float32)
+                        checkpoint[name]._read_box_into(offsets, sizes, read.ctypes.data)
+                        np.testing.assert_array_equal(read, expected)
+
+    def test_the_layout_names_the_boxes(self):
+        self.boxed().close()
+        layout = unishard.inspect(self.folder / "boxes", layout=True)["tensors"][0]["layout"]
+        self.assertEqual([(one["rank"], one.get("offsets"), one.get("sizes")) for one in layout],
+                         [(0, [0, 0], [12, 7]), (1, [0, 7], [8, 3]), (1, [8, 7], [4, 3])])
+
+    def test_any_world_size_follows(self):
+        with self.boxed() as boxes:
+            unishard.reshard(self.folder / "boxes", self.folder / "three", world_size=3, stage=2)
+            with unishard.open(self.folder / "three") as three:
+                self.assertEqual(three.identity, boxes.identity)
+
+    def test_overlaps_and_holes_are_refused(self):
+        for part in (np.s_[0:12, 6:10], np.s_[0:12, 8:10]):
+            with self.assertRaisesRegex(unishard.Error, "do not hold each element once"):
+                self.save("bad", [[("w", np.s_[0:12, 0:7]), ("w", part), ("e", range(0, 72))]])
+        with self.assertRaisesRegex(unishard.Error, "axis 1, which has 10"):
+            catalog = {"tensors": [{"name": "w", "state": "weights", "dtype": "float32", "shape": [12, 10]}], "step": 1, "world_size": 1}
+            _native.Shard({"staging": os.fspath(self.folder), "save_id": "0" * 32}, catalog, 0, [(0, [0, 4], [12, 7])], {})
 
 
 class Errors(unittest.TestCase):

@@ -81,6 +81,24 @@ void read(const converters::Source& source, std::uint32_t tensor, ElementRange r
   });
 }
 
+/// Reads `box` in pieces on `threads` threads, cut along its first axis with several indices.
+void read_box(const converters::Source& source, std::uint32_t tensor, BoxView box,
+              std::span<std::byte> out, unsigned threads) {
+  std::size_t axis = 0;
+  while (axis + 1 < box.sizes.size() && box.sizes[axis] == 1) ++axis;
+  const std::uint64_t rows = box.sizes[axis], row_bytes = out.size() / rows;
+  const std::uint64_t step = std::max<std::uint64_t>(1, kPieceBytes / row_bytes);
+  const TransferOptions options = {.threads = std::clamp(threads, 1u, 64u), .buffer_bytes = 1};
+  run_bounded((rows + step - 1) / step, options, [&](std::size_t index, std::span<std::byte>) {
+    Box piece = box.owned();
+    piece.offsets[axis] += index * step;
+    piece.sizes[axis] = std::min(step, rows - index * step);
+    const auto bytes = out.subspan(index * step * row_bytes, piece.sizes[axis] * row_bytes);
+    source.read_box(tensor, piece, bytes);
+    return std::uint64_t{bytes.size()};
+  });
+}
+
 }  // namespace
 }  // namespace unishard
 
@@ -122,5 +140,21 @@ char* unishard_read(const unishard_checkpoint* checkpoint, uint64_t tensor, uint
     if (begin == end) return;
     read(source, static_cast<std::uint32_t>(tensor), {begin, end},
          {static_cast<std::byte*>(buffer), bytes}, threads);
+  });
+}
+
+char* unishard_read_box(const unishard_checkpoint* checkpoint, uint64_t tensor,
+                        const uint64_t* offsets, const uint64_t* sizes, uint64_t axes, void* buffer,
+                        uint64_t bytes, unsigned threads) {
+  return guarded([&] {
+    const converters::Source& source = *checkpoint->opened.source;
+    const auto& tensors = source.catalog().tensors;
+    const BoxView box(std::span(offsets, axes), std::span(sizes, axes));
+    const bool is_box = tensor < tensors.size() && !box_problem(tensors[tensor].shape, box);
+    if (!is_box ||
+        bytes != ElementMap(tensors[tensor].shape, box).elements() * size_of(tensors[tensor].dtype))
+      raise(ErrorCode::InvalidArgument, "the tensor has no such box, or the buffer another size");
+    read_box(source, static_cast<std::uint32_t>(tensor), box,
+             {static_cast<std::byte*>(buffer), bytes}, threads);
   });
 }

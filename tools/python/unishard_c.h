@@ -20,7 +20,7 @@ extern "C" {
 #define UNISHARD_C_API __attribute__((visibility("default")))
 /* Version of this interface. It changes when a function does not accept the same arguments any
  * more. */
-#define UNISHARD_C_VERSION 1
+#define UNISHARD_C_VERSION 2
 
 /* A checkpoint that is open for reading. */
 typedef struct unishard_checkpoint unishard_checkpoint;
@@ -49,6 +49,13 @@ UNISHARD_C_API char* unishard_describe(const unishard_checkpoint* checkpoint, ch
 UNISHARD_C_API char* unishard_read(const unishard_checkpoint* checkpoint, uint64_t tensor,
                                    uint64_t begin, uint64_t end, void* buffer, uint64_t bytes,
                                    unsigned threads);
+
+/* Reads a box in the same way: the elements whose index on each axis i lies in [offsets[i],
+ * offsets[i] + sizes[i]). `axes` is the number of axes of the tensor. */
+UNISHARD_C_API char* unishard_read_box(const unishard_checkpoint* checkpoint, uint64_t tensor,
+                                       const uint64_t* offsets, const uint64_t* sizes,
+                                       uint64_t axes, void* buffer, uint64_t bytes,
+                                       unsigned threads);
 
 /* Saving. The processes of a run have ranks from 0 on and exchange texts by their own means:
  *   1. all agree on the catalog, a JSON object with the keys of unishard_describe(): "tensors"
@@ -79,14 +86,17 @@ UNISHARD_C_API char* unishard_save_publish(unishard_save* save, const char* entr
 /* Ends a save. One that was not published is removed. NULL is allowed. */
 UNISHARD_C_API void unishard_save_free(unishard_save* save);
 
-/* Begins the shard of `rank`. `fragments` has `count` triples (tensor, begin, end), sorted: the
- * elements [begin, end) of a tensor of the catalog. Over all ranks, each element occurs once. */
+/* Begins the shard of `rank`. `fragments` is a JSON list of what it will hold of tensors of the
+ * catalog, in the order of tensors and first elements: [tensor, begin, end] for the elements
+ * [begin, end), or [tensor, [offset, ...], [size, ...]] for a box. Over all ranks, each element
+ * occurs once. */
 UNISHARD_C_API char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank,
-                                          const uint64_t* fragments, uint64_t count,
-                                          const char* options, unishard_shard** out);
+                                          const char* fragments, const char* options,
+                                          unishard_shard** out);
 
-/* Writes the elements [begin, end) of the tensor of fragment number `fragment`, which must contain
- * them. Each element is written once. */
+/* Writes the elements [begin, end) of fragment number `fragment`: numbers of elements of the tensor
+ * when the fragment was given as a range, and numbers of elements of the box, from 0 on and
+ * row-major, when it was given as a box. Each element is written once. */
 UNISHARD_C_API char* unishard_shard_write(unishard_shard* shard, uint64_t fragment, uint64_t begin,
                                           uint64_t end, const void* data, uint64_t bytes);
 

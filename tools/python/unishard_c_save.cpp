@@ -51,6 +51,31 @@ Catalog catalog_from(const char* text) {
   return catalog;
 }
 
+/// Throws: InvalidArgument when the text is no list of fragments of `catalog`.
+std::vector<Fragment> fragments_from(const char* text, const Catalog& catalog) {
+  const Json json = parse_json(text, "the fragments of a shard");
+  std::vector<Fragment> fragments;
+  try {
+    for (const Json& row : json) {
+      const auto number = row.at(0).get<std::uint32_t>();
+      if (number >= catalog.tensors.size()) {
+        raise(ErrorCode::InvalidArgument,
+              fmt::format("fragment {} is of no tensor", fragments.size()));
+      }
+      if (row.at(1).is_array()) {
+        Box box{row.at(1).get<Shape>(), row.at(2).get<Shape>()};
+        fragments.push_back({number, {}, std::make_shared<const Box>(std::move(box))});
+      } else {
+        fragments.push_back(
+            {number, {row.at(1).get<std::uint64_t>(), row.at(2).get<std::uint64_t>()}});
+      }
+    }
+  } catch (const Json::exception& error) {
+    raise(ErrorCode::InvalidArgument, fmt::format("the fragments of a shard: {}", error.what()));
+  }
+  return fragments;
+}
+
 struct SaveOptions {
   Compression compression;
   bool may_replace = true, move_latest = true;
@@ -144,26 +169,18 @@ char* unishard_save_publish(unishard_save* save, const char* entries, char** war
 void unishard_save_free(unishard_save* save) { delete save; }
 
 char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank,
-                           const uint64_t* fragments, uint64_t count, const char* options,
-                           unishard_shard** out) {
+                           const char* fragments, const char* options, unishard_shard** out) {
   return guarded([&] {
     const SaveOptions wanted = options_from(options);
     const Json where = parse_json(place, "the place of a save");
     auto shard = std::make_unique<unishard_shard>();
     shard->catalog = catalog_from(catalog);
     const Catalog& tensors = shard->catalog;
-    std::vector<Fragment> own;
-    for (uint64_t i = 0; i < count; ++i) {
-      if (fragments[3 * i] >= tensors.tensors.size())
-        raise(ErrorCode::InvalidArgument, fmt::format("fragment {} is of no tensor", i));
-      own.push_back({static_cast<std::uint32_t>(fragments[3 * i]),
-                     {fragments[3 * i + 1], fragments[3 * i + 2]}});
-    }
     const std::uint64_t chunk_bytes = chunk_bytes_for(tensors, wanted.compression);
     const Path path =
         Path(where.at("staging").get<std::string>()) / shard_file_name(rank, tensors.world_size);
     shard->writer.emplace(posix_storage(), path, where.at("save_id").get<std::string>(), tensors,
-                          rank, std::move(own),
+                          rank, fragments_from(fragments, tensors),
                           ShardOptions{chunk_bytes, wanted.compression,
                                        base_of(wanted, rank, tensors.world_size, chunk_bytes)});
     *out = shard.release();

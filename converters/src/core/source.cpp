@@ -1,5 +1,6 @@
 #include "unishard/converters/source.hpp"
 
+#include "unishard/format/batched_read.hpp"
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
@@ -9,21 +10,58 @@
 
 namespace unishard::converters {
 
-void Source::read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
-  const std::vector<TensorInfo>& tensors = catalog().tensors;
+namespace {
+
+const TensorInfo& tensor_of(const Source& source, std::size_t tensor) {
+  const std::vector<TensorInfo>& tensors = source.catalog().tensors;
   if (tensor >= tensors.size())
     raise(ErrorCode::InvalidArgument,
           fmt::format("there is no tensor {} of {}", tensor, tensors.size()));
-  const TensorInfo& info = tensors[tensor];
+  return tensors[tensor];
+}
+
+void check_size(const TensorInfo& tensor, std::uint64_t elements, std::span<std::byte> out) {
+  if (out.size() == elements * size_of(tensor.dtype)) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{}: {} elements of {} do not have {} bytes", tensor.label(), elements,
+                    name_of(tensor.dtype), out.size()));
+}
+
+}  // namespace
+
+void Source::read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
+  const TensorInfo& info = tensor_of(*this, tensor);
   if (range.begin > range.end || range.end > info.elements())
     raise(ErrorCode::InvalidArgument,
           fmt::format("{}: elements {} to {} of {} do not exist", info.label(), range.begin,
                       range.end, info.elements()));
-  if (out.size() != range.size() * size_of(info.dtype))
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("{}: {} elements of {} do not have {} bytes", info.label(), range.size(),
-                      name_of(info.dtype), out.size()));
+  check_size(info, range.size(), out);
   read_range(tensor, range, out);
+}
+
+void Source::read_box(std::size_t tensor, BoxView box, std::span<std::byte> out) const {
+  const TensorInfo& info = tensor_of(*this, tensor);
+  if (const auto problem = box_problem(info.shape, box))
+    raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", info.label(), *problem));
+  check_size(info, ElementMap(info.shape, box).elements(), out);
+  read_box_range(tensor, box, out);
+}
+
+void Source::read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const {
+  constexpr std::uint64_t kGapBytes = std::uint64_t{64} << 10;
+  const TensorInfo& info = catalog().tensors[tensor];
+  const std::uint64_t width = size_of(info.dtype);
+  BatchedRead batched(
+      width, out,
+      [&](std::uint64_t begin, std::span<std::byte> to) {
+        read_range(tensor, {begin, begin + to.size() / width}, to);
+      },
+      [&](std::uint64_t end, std::uint64_t begin) { return (begin - end) * width <= kGapBytes; });
+  const ElementMap map(info.shape, box);
+  map.each_run({0, map.elements()}, [&](std::uint64_t own, ElementRange run) {
+    batched.add({run.begin, own, run.size()});
+  });
+  batched.flush();
 }
 
 std::vector<std::string> Source::notes_and_remarks() const {

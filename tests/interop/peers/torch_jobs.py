@@ -201,6 +201,8 @@ def judge_kinds(judge, folder):
         of = again.name.split("-of-")[1]
         judge.row(f"{again.name}: saved again", unishard.diff(again, folder / "saved" / of)["equal"] and
                   unishard.inspect(again)["identity"] == unishard.inspect(folder / "saved" / of)["identity"])
+    shards = json.loads(next((folder / "saved" / "tp-4").glob("*/manifest.json")).read_text())["shards"]
+    judge.row("tp-4: parts that are no ranges are stored as boxes", all("boxes_bytes" in shard for shard in shards))
     for to in ("deepspeed", "dcp"):
         made = folder / f"made-{to}"
         unishard.convert(folder / "saved" / "tp-4", made, to=to)

@@ -7,7 +7,7 @@ import difflib
 import math
 import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
@@ -113,6 +113,10 @@ class Tensor:
     def _read_into(self, begin: int, elements: int, address: int) -> None:
         """Reads elements [begin, begin + elements) into the memory at `address`, which the caller keeps alive."""
         self._checkpoint._read(self, begin, elements, address)
+
+    def _read_box_into(self, offsets: Sequence[int], sizes: Sequence[int], address: int) -> None:
+        """Reads a box, of at least one element, into the memory at `address`, which the caller keeps alive."""
+        self._checkpoint._read_box(self, offsets, sizes, address)
 
     def bits(self, index: Any = ...) -> np.ndarray[Any, Any]:
         """Reads as numpy() does; bfloat16 gives uint16, and 8-bit floats give uint8, with the same bits."""
@@ -234,12 +238,19 @@ class Checkpoint:
             raise KeyError(f"there is no tensor {name}" + (f"; do you mean {near[0]}?" if near else ""))
         return target
 
-    def _read(self, tensor: Tensor, begin: int, elements: int, address: int) -> None:
+    def _open_handle(self) -> Handle:
         handle = self._handle
         if handle is None:
             raise ValueError(f"the checkpoint {self.path} is closed")
+        return handle
+
+    def _read(self, tensor: Tensor, begin: int, elements: int, address: int) -> None:
         size = elements * (tensor.nbytes // tensor.size) if tensor.size else 0
-        handle.read(tensor._number, begin, begin + elements, address, size, self._threads, (tensor.name, tensor.state))
+        self._open_handle().read(tensor._number, begin, begin + elements, address, size, self._threads, (tensor.name, tensor.state))
+
+    def _read_box(self, tensor: Tensor, offsets: Sequence[int], sizes: Sequence[int], address: int) -> None:
+        size = math.prod(sizes) * (tensor.nbytes // tensor.size)
+        self._open_handle().read_box(tensor._number, offsets, sizes, address, size, self._threads, (tensor.name, tensor.state))
 
 
 def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union, cast
 
 from ._errors import Error
 
-_VERSION = 1
+_VERSION = 2
 
 
 def folder() -> Path:
@@ -34,10 +36,11 @@ def _load() -> ctypes.CDLL:
         "unishard_describe": [ctypes.c_void_p, pointer],
         "unishard_read": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64,
                           ctypes.c_uint],
+        "unishard_read_box": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p,
+                              ctypes.c_uint64, ctypes.c_uint],
         "unishard_save_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, pointer, pointer],
         "unishard_save_publish": [ctypes.c_void_p, ctypes.c_char_p, pointer],
-        "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_char_p,
-                                 pointer],
+        "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, pointer],
         "unishard_shard_write": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64],
         "unishard_shard_finish": [ctypes.c_void_p, pointer],
     }.items():
@@ -93,6 +96,13 @@ class Handle:
         """Reads elements [begin, end) into `size` bytes of memory at `address`, which the caller keeps alive."""
         _check(_library.unishard_read(self._pointer, tensor, begin, end, address, size, threads), label)
 
+    def read_box(self, tensor: int, offsets: Sequence[int], sizes: Sequence[int], address: int, size: int, threads: int,
+                 label: tuple[str, str]) -> None:
+        """Reads a box into `size` bytes of memory at `address`, which the caller keeps alive."""
+        axes = ctypes.c_uint64 * len(sizes)
+        _check(_library.unishard_read_box(self._pointer, tensor, axes(*offsets), axes(*sizes), len(sizes), address, size, threads),
+               label)
+
 
 def _dumped(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False).encode()
@@ -119,18 +129,32 @@ class Save:
         self._pointer = ctypes.c_void_p()
 
 
-class Shard:
-    """One rank's part of a save: `fragments` are sorted triples (tensor, begin, end). close() removes what was not finished."""
+# What a shard holds of a tensor: (tensor, begin, end) for a range of elements, or (tensor, offsets, sizes) for a box.
+Fragment = Union[tuple[int, int, int], tuple[int, Sequence[int], Sequence[int]]]
 
-    def __init__(self, place: dict[str, str], catalog: dict[str, Any], rank: int, fragments: list[tuple[int, int, int]],
+
+def written_elements(fragment: Fragment) -> tuple[int, int]:
+    """Returns all elements [begin, end) of a fragment as Shard.write() counts them: those of a box from 0 on."""
+    _, first, second = fragment
+    if isinstance(first, int) and isinstance(second, int):
+        return first, second
+    return 0, math.prod(cast(Sequence[int], second))
+
+
+class Shard:
+    """One rank's part of a save. `fragments` are in the order of tensors and first elements. close() removes what was not finished."""
+
+    def __init__(self, place: dict[str, str], catalog: dict[str, Any], rank: int, fragments: Sequence[Fragment],
                  options: dict[str, Any]) -> None:
-        numbers = (ctypes.c_uint64 * (3 * len(fragments)))(*(number for fragment in fragments for number in fragment))
         self._pointer = ctypes.c_void_p()
-        _check(_library.unishard_shard_begin(_dumped(place), _dumped(catalog), rank, numbers, len(fragments), _dumped(options),
+        _check(_library.unishard_shard_begin(_dumped(place), _dumped(catalog), rank, _dumped(fragments), _dumped(options),
                                              ctypes.byref(self._pointer)))
 
     def write(self, fragment: int, begin: int, end: int, address: int, size: int) -> None:
-        """Writes elements [begin, end) from `size` bytes of memory at `address`. Thread-safe."""
+        """Writes elements [begin, end) of fragment number `fragment` from `size` bytes of memory at `address`. Thread-safe.
+
+        A range counts the elements of the tensor, and a box its own elements: written_elements() returns all of a fragment.
+        """
         _check(_library.unishard_shard_write(self._pointer, fragment, begin, end, address, size))
 
     def finish(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _PIECE_BYTES = 32 << 20
 class Part(NamedTuple):
     """What one rank writes as one fragment of a tensor."""
 
-    fragment: tuple[int, int, int]  # number of the tensor in the catalog, first element, end
+    fragment: _native.Fragment  # with the number of the tensor in the catalog
     local: torch.Tensor  # holds the elements in row-major order
     at: int  # place of the first element within `local`
 
@@ -72,7 +72,7 @@ def _write(shard: _native.Shard, parts: list[tuple[int, Part]]) -> None:
     size = flat.element_size()
     most = max(1, _PIECE_BYTES // size)
     for number, part in parts:
-        _, begin, end = part.fragment
+        begin, end = _native.written_elements(part.fragment)
         for low in range(begin, end, most):
             high = min(end, low + most)
             values = flat[part.at + low - begin:part.at + high - begin].cpu()

@@ -46,16 +46,38 @@ def runs(box: Box, shape: tuple[int, ...]) -> Iterable[tuple[int, int]]:
         yield begin, begin + length
 
 
+def first_element(box: Box, shape: tuple[int, ...]) -> int:
+    """Returns the number of the box's first element in the whole tensor."""
+    return sum(low * math.prod(shape[axis + 1:]) for axis, low in enumerate(box.offset))
+
+
 def own_share(box: Box, shape: tuple[int, ...], holders: list[int], rank: int, number: int) -> tuple[int, int]:
     """Returns the elements [begin, end) of a box, counted within it, that `rank` writes, one of the `holders` of the same box.
 
-    number: of the tensor; small tensors and boxes of many ranges go to the holders in turn.
+    number: of the tensor; small tensors go to the holders in turn. The share of a box that is no range is a box too (part_of()).
     """
     count, elements = len(holders), box.elements
     if count == 1:
         return 0, elements
-    if elements < _SHARED_ELEMENTS or run_elements(box, shape) != elements:
+    if elements < _SHARED_ELEMENTS:
         return (0, elements) if holders[number % count] == rank else (0, 0)
     place = holders.index(rank)
-    blocks = -(-elements // _BLOCK)
-    return min(elements, blocks * place // count * _BLOCK), min(elements, blocks * (place + 1) // count * _BLOCK)
+    unit = _BLOCK if run_elements(box, shape) == elements else _row_elements(box)
+    units = -(-elements // unit)
+    return min(elements, units * place // count * unit), min(elements, units * (place + 1) // count * unit)
+
+
+def part_of(box: Box, first: int, last: int) -> Box:
+    """Returns the elements [first, last) of a box, counted within it, as a box. They are whole rows of its first axis with several."""
+    axis = next((one for one, size in enumerate(box.sizes) if size > 1), 0)
+    row = _row_elements(box)
+    offset, sizes = list(box.offset), list(box.sizes)
+    offset[axis] += first // row
+    sizes[axis] = (last - first) // row
+    return Box(tuple(offset), tuple(sizes))
+
+
+def _row_elements(box: Box) -> int:
+    """Returns the elements for each index of the first axis on which the box has several."""
+    axis = next((one for one, size in enumerate(box.sizes) if size > 1), 0)
+    return math.prod(box.sizes[axis + 1:])

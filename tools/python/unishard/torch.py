@@ -28,7 +28,7 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
 from ._saving import Part, save_together
-from ._shards import Box, own_share, run_elements, runs
+from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: number}}, optimizer states that are one number
 _THREADS = 4
@@ -79,8 +79,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     tag: default global_step<step>. client_state: what JSON can express. keep_last: complete checkpoints to keep, 0 for all.
     compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
     Readers see the older checkpoints only until the new one is complete, also after an error or a crash. Every rank writes its own
-    elements; ranks that hold the same elements share them out. A tensor that is split along another axis than its first takes 96
-    bytes of tables for each row of its part.
+    elements; ranks that hold the same elements share them out.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
     """
     path, tag = os.fspath(folder), tag or f"global_step{step}"
@@ -271,12 +270,13 @@ def _own_parts(catalog: dict[str, Any], holders: Holders, items: list[_Item]) ->
             continue
         number = numbers[item.key]
         first, last = own_share(item.box, item.shape, holders[item.key][item.box], ranks.rank(), number)
-        at = 0
-        for begin, end in runs(item.box, item.shape) if first < last else ():
-            low, high = max(first, at), min(last, at + end - begin)
-            if low < high:
-                parts.append(Part((number, begin + low - at, begin + high - at), item.local, low))
-            at += end - begin
+        if first == last:
+            continue
+        if run_elements(item.box, item.shape) == item.box.elements:
+            begin = first_element(item.box, item.shape)
+            parts.append(Part((number, begin + first, begin + last), item.local, first))
+        else:
+            parts.append(Part((number, *part_of(item.box, first, last)), item.local, first))
     return parts
 
 
@@ -317,21 +317,20 @@ def _matched(checkpoint: _checkpoint.Checkpoint, state: _State, strict: bool, ca
 
 
 def _read(tensor: _checkpoint.Tensor, box: Box, local: torch.Tensor) -> None:
-    """Reads a box of the tensor into `local`, in place; directly where the box is one range in this processor's memory."""
+    """Reads a box of the tensor into `local`, in place; directly where `local` lies row-major in this processor's memory."""
     if box.elements == 0:
         return
-    is_run = run_elements(box, tensor.shape) == box.elements
-    if is_run and local.device.type == "cpu" and local.is_contiguous() and str(local.dtype) == "torch." + tensor.dtype:
-        begin = next(iter(runs(box, tensor.shape)))[0]
-        tensor._read_into(begin, box.elements, local.data_ptr())
-    elif not tensor.shape:
+    if not tensor.shape:
         local.copy_(tensor.torch())
+    elif local.device.type == "cpu" and local.is_contiguous() and str(local.dtype) == "torch." + tensor.dtype:
+        tensor._read_box_into(*box, local.data_ptr())
     else:
-        rows = max(1, _PIECE_BYTES * tensor.shape[0] // max(1, tensor.nbytes))
-        across = tuple(slice(low, low + size) for low, size in zip(box.offset[1:], box.sizes[1:]))
+        rows = max(1, _PIECE_BYTES * tensor.size // max(1, tensor.nbytes) // max(1, box.elements // box.sizes[0]))
         for low in range(0, box.sizes[0], rows):
-            high = min(box.sizes[0], low + rows)
-            local[low:high].copy_(tensor.torch((slice(box.offset[0] + low, box.offset[0] + high), *across)))
+            part = Box((box.offset[0] + low, *box.offset[1:]), (min(rows, box.sizes[0] - low), *box.sizes[1:]))
+            values = torch.empty(part.sizes, dtype=getattr(torch, tensor.dtype))
+            tensor._read_box_into(*part, values.data_ptr())
+            local[low:low + part.sizes[0]].copy_(values)
 
 
 def _settings(checkpoint: _checkpoint.Checkpoint, state: _State) -> list[dict[str, Any]]:

@@ -54,6 +54,8 @@ class Source {
   /// Throws: InvalidArgument when the tensor has no such elements or `out` has another size;
   /// Corrupt, naming file, tensor and byte, when a stored checksum does not match.
   void read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const;
+  /// Reads the elements of a box, row-major, in the same way.
+  void read_box(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
   /// Returns the last element, at most `element` (which may be the tensor's end), at which a read
   /// can begin without reading the bytes before it. A caller that reads a tensor in parts splits it
   /// at such elements.
@@ -102,6 +104,9 @@ class Source {
   /// Does the work of read(), which has checked the arguments.
   virtual void read_range(std::size_t tensor, ElementRange range,
                           std::span<std::byte> out) const = 0;
+  /// Does the same for read_box(). By default it calls read_range() for rows of the box that are
+  /// near each other.
+  virtual void read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
 };
 
 /// The format of a path.

@@ -18,6 +18,10 @@ class NativeSource final : public Source {
     reader_->read(tensor, range, out);
     counts_.add(true, out.size());
   }
+  void read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const override {
+    reader_->read_box(tensor, box, out);
+    counts_.add(true, out.size());
+  }
   /// read() compares each chunk before it returns bytes of it.
   using Source::verify_reads;
   InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
