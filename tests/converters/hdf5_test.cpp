@@ -9,7 +9,6 @@
 #include "formats/hdf5/hyperslabs.hpp"
 #include "formats/hdf5/link_names.hpp"
 #include "make_checkpoint.hpp"
-#include "random_parts.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
 #include "write_example_file.hpp"
@@ -34,7 +33,6 @@ using test::overwrite;
 using test::read_file;
 using test::TempDir;
 using test::thrown_by;
-using test::weight;
 using test::write_file;
 using testing::HasSubstr;
 using testing::StrEq;

@@ -4,6 +4,7 @@
 #include "unishard/format/crc64.hpp"
 
 #include "make_checkpoint.hpp"
+#include "random_parts.hpp"
 #include "read_source.hpp"
 
 #include <memory>
@@ -13,14 +14,7 @@
 
 namespace unishard::converters {
 
-inline TensorInfo weight(std::string fqn, DType dtype, Shape shape) {
-  TensorInfo tensor;
-  tensor.fqn = std::move(fqn);
-  tensor.state = state::kWeights;
-  tensor.dtype = dtype;
-  tensor.shape = std::move(shape);
-  return tensor;
-}
+using test::weight;
 
 inline Catalog catalog_of(std::vector<TensorInfo> tensors) {
   Catalog catalog;

@@ -64,7 +64,7 @@ Ownership ownership(const Description& description) {
   const Catalog& catalog = description.catalog;
   std::size_t ranks = catalog.world_size;
   for (const auto& owners : description.owners) {
-    for (const OwnedRange& owner : owners) ranks = std::max<std::size_t>(ranks, owner.rank + 1);
+    for (const OwnedPart& owner : owners) ranks = std::max<std::size_t>(ranks, owner.rank + 1);
   }
   const std::size_t per_column = things_per_row(ranks, kOwnershipColumns);
   out.ranks = rank_labels(ranks, per_column);
@@ -77,8 +77,9 @@ Ownership ownership(const Description& description) {
     const std::size_t unit = units.number_of(tensor);
     if (unit >= by_unit.size())
       by_unit.resize(unit + 1, std::vector<std::uint64_t>(out.ranks.size()));
-    for (const OwnedRange& owner : description.owners[i]) {
-      const std::uint64_t bytes = owner.range.size() * size_of(tensor.dtype);
+    for (const OwnedPart& owner : description.owners[i]) {
+      const std::uint64_t bytes =
+          ElementMap(tensor.shape, owner.range, owner.box).elements() * size_of(tensor.dtype);
       by_unit[unit][owner.rank / per_column] += bytes;
       out.rank_bytes[owner.rank] += bytes;
     }
