@@ -102,7 +102,8 @@ class ReportMaker {
     if (added.is_described) summarise(added);
   }
 
-  /// Adds a checkpoint that the user did not name: one that is not supported is part of the report.
+  /// Adds a checkpoint that the user did not name. One that a training has removed meanwhile, or
+  /// that is not supported, is part of the report.
   void add_other(const Wanted& wanted) {
     try {
       add(wanted);
