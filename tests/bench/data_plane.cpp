@@ -96,7 +96,7 @@ struct RankState {
     std::vector<Piece> pieces;
     for (std::size_t i = 0; i < fragments.size(); ++i) {
       const std::uint64_t width = size_of(catalog.tensors[fragments[i].tensor].dtype);
-      for (const auto& [tensor, range] :
+      for (const auto& [tensor, range, box] :
            cut_fragments(catalog, {&fragments[i], 1}, kBlock, boundary)) {
         const std::uint64_t at = (range.begin - fragments[i].range.begin) * width;
         pieces.push_back({i, range, places[i].subspan(at, range.size() * width)});
@@ -111,7 +111,7 @@ struct RankState {
   std::vector<std::span<std::byte>> places_in(const Catalog& catalog) {
     std::vector<std::span<std::byte>> places;
     std::size_t at = 0;
-    for (const auto& [tensor, range] : fragments) {
+    for (const auto& [tensor, range, box] : fragments) {
       const std::size_t count = range.size() * size_of(catalog.tensors[tensor].dtype);
       places.push_back(std::span(bytes).subspan(at, count));
       at += count;
@@ -280,7 +280,7 @@ class Bench {
   void change_one() {
     for (RankState& state : states_) {
       std::size_t at = 0;
-      for (const auto& [tensor, range] : state.fragments) {
+      for (const auto& [tensor, range, box] : state.fragments) {
         const TensorInfo& info = catalog_.tensors[tensor];
         const std::size_t count = range.size() * size_of(info.dtype);
         if (info.fqn == "h.12.attn.weight") {

@@ -134,10 +134,8 @@ void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
   const Boundary boundary = [&](std::uint32_t tensor, std::uint64_t element) {
     return reader.read_boundary(tensor, element);
   };
-  for (const auto& [tensor, range] :
-       cut_fragments(reader.catalog(), {&held, 1}, kPartBytes, boundary)) {
-    parts.push_back({whole.place, whole.dtype, whole.to.part(range)});
-  }
+  for (const Fragment& part : cut_fragments(reader.catalog(), {&held, 1}, kPartBytes, boundary))
+    parts.push_back({whole.place, whole.dtype, whole.to.part(part.range)});
 }
 
 /// Reads in parallel: one part is checked while another is read from disk.
