@@ -77,7 +77,7 @@ TEST(Registry, SafetensorsHasNoTags) {
       Error);
 }
 
-TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 9u); }
+TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 11u); }
 
 }  // namespace
 }  // namespace unishard::converters

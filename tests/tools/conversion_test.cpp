@@ -18,11 +18,12 @@ namespace {
 
 using test::TempDir;
 
-/// GGUF has too few types for the example.
+/// GGUF has too few types for the example; a Trainer has no place for 16-bit copies beside masters.
 std::vector<std::string_view> format_names() {
   std::vector<std::string_view> names;
   for (const converters::FormatEntry& entry : converters::known_formats()) {
-    if (entry.name != "gguf") names.push_back(entry.name);
+    if (entry.name != "gguf" && entry.name != "trainer" && entry.name != "accelerate")
+      names.push_back(entry.name);
   }
   return names;
 }

@@ -59,16 +59,16 @@ TEST_F(SideFilesOfModels, StateOfATrainingRunIsNamedAndStrictRefusesIt) {
                 .status,
             0);
   for (const Path& model : {model_, torch_model}) {
-    write_file(model / "optimizer.pt", "state");
+    write_file(model / "scheduler.pt", "state");
     write_file(model / "rng_state_0.pth", "state");
     EXPECT_THAT(convert(model)["left_out"].dump(),
-                AllOf(HasSubstr("not read: optimizer.pt: the optimizer's state"),
+                AllOf(HasSubstr("not read: scheduler.pt: the learning rate schedule"),
                       HasSubstr("not read: rng_state_0.pth")));
     const Path strict = temp_.path() / "strict.safetensors";
     const ProcessResult result =
         unishard({"convert", model, strict, "--to", "safetensors", "--strict"});
     EXPECT_EQ(result.status, 4) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("optimizer.pt"));
+    EXPECT_THAT(result.err, HasSubstr("scheduler.pt"));
     EXPECT_FALSE(fs::exists(strict));
   }
 }
@@ -246,14 +246,13 @@ TEST_F(SideFilesOfModels, AnAdapterStaysAnAdapter) {
 
 TEST_F(SideFilesOfModels, AFolderOfModelsNamesThem) {
   const Path runs = temp_.path() / "runs";
-  for (const char* name : {"checkpoint-2", "checkpoint-4"}) {
+  for (const char* name : {"model-4", "model-10"}) {
     fs::create_directories(runs / name);
     fs::copy_file(model_ / "model.safetensors", runs / name / "model.safetensors");
-    write_file(runs / name / "optimizer.pt", "state");
   }
   const ProcessResult refused = unishard({"inspect", runs});
   EXPECT_NE(refused.status, 0);
-  EXPECT_THAT(refused.err, HasSubstr("name one of them, checkpoint-2, checkpoint-4"));
+  EXPECT_THAT(refused.err, HasSubstr("name one of them, model-4, model-10"));
 }
 
 class SideFilesOfTrainers : public testing::Test {
@@ -290,7 +289,8 @@ TEST_F(SideFilesOfTrainers, TheConfigurationGoesWithTheModelOfATag) {
   write_file(run_ / "config.json", "{\"dtype\": \"bfloat16\"}");
   for (const Path& input : {run_, run_ / "global_step7"}) {
     fs::remove_all(out_);
-    EXPECT_EQ(report_of({"zero_to_fp32", input, out_})["side_files"], Json({"config.json"}));
+    EXPECT_EQ(report_of({"zero_to_fp32", input, out_})["side_files"],
+              Json({"config.json", "modeling_x.py"}));
     EXPECT_EQ(parse_json(read_file(out_ / "config.json"), "config")["dtype"], "float32");
   }
 }

@@ -1,3 +1,4 @@
+#include "unishard/converters/registry.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/text.hpp"
 
@@ -6,6 +7,9 @@
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 
 namespace unishard::cli {
 namespace {
@@ -17,12 +21,31 @@ struct PruneRequest {
   bool json = false;
 };
 
+/// Returns the checkpoints of other programs, which stay in any case.
+std::vector<KeptTag> foreign_tags(Storage& storage, const Path& folder) {
+  std::vector<KeptTag> kept;
+  for (const auto& [tag, format] : converters::list_sub_folders(storage, folder)) {
+    if (!format.empty() && format != "native")
+      kept.push_back(
+          {tag, fmt::format("it is in the format {}, and UniShard did not write it", format)});
+  }
+  return kept;
+}
+
+PruneResult prune_folder(Storage& storage, const PruneRequest& options) {
+  std::vector<KeptTag> foreign = foreign_tags(storage, options.folder);
+  const bool is_native = converters::probe(storage, options.folder).format == "native";
+  if (foreign.empty()) tools::require_native(storage, options.folder);
+  PruneResult result;
+  if (is_native)
+    result = options.dry_run ? plan_prune(storage, options.folder, options.keep_last)
+                             : prune(storage, options.folder, options.keep_last);
+  std::ranges::move(foreign, std::back_inserter(result.kept));
+  return result;
+}
+
 int run(const PruneRequest& options) {
-  Storage& storage = posix_storage();
-  tools::require_native(storage, options.folder);
-  const PruneResult result = options.dry_run
-                                 ? plan_prune(storage, options.folder, options.keep_last)
-                                 : prune(storage, options.folder, options.keep_last);
+  const PruneResult result = prune_folder(posix_storage(), options);
   if (options.json) {
     Json kept = Json::array();
     for (const KeptTag& tag : result.kept)

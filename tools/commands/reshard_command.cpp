@@ -10,7 +10,9 @@ struct ReshardRequest {
 };
 
 int run_in(tools::Team& team, const ConvertRun& job) {
-  const std::string format = converters::probe(posix_storage(), job.input).format;
+  const auto numbered = converters::find_numbered_checkpoint(posix_storage(), job.input, job.tag);
+  const std::string format =
+      converters::probe(posix_storage(), numbered.value_or(job.input)).format;
   const bool to_native = job.output.format.empty() || job.output.format == "native";
   const bool is_native = format.empty() || (format == "native" && to_native);
   if (is_native) require_dcp(job.output);

@@ -6,9 +6,8 @@
 #include "support/machine.hpp"
 #include "support/size_text.hpp"
 #include "workflows/catalog_digests.hpp"
-#include "workflows/model_config.hpp"
 #include "workflows/native_folder.hpp"
-#include "workflows/side_files.hpp"
+#include "workflows/run_files.hpp"
 
 #include <fmt/format.h>
 
@@ -43,22 +42,8 @@ ExpectedDigests expected_digests(const converters::Source& source, const Convers
   return out;
 }
 
-constexpr const char* kAdapter = "adapter_model";
-
-/// Returns whether `input` is a folder of PEFT, which finds its tensors by their file's name.
-bool is_adapter(const Path& input) {
-  const Path file = input / fmt::format("{}.safetensors", kAdapter);
-  return posix_storage().kind(file) == EntryKind::File;
-}
-
 /// The names of both formats begin with it.
 constexpr std::string_view kDeepSpeed = "deepspeed";
-
-/// Returns the folder in which the checkpoint `input` lies, or `input` when it is that folder.
-Path run_folder(const Path& input) {
-  const Path path = absolute_folder(input);
-  return converters::list_tag_folders(posix_storage(), path).empty() ? path.parent_path() : path;
-}
 
 /// A suffix of files and their format; "" for one that UniShard does not write.
 struct Suffix {
@@ -162,6 +147,24 @@ std::optional<std::string> remark_on_frozen(const converters::Source& source, co
       count, quote(first->fqn));
 }
 
+/// Throws: Unsupported when `format` finds states by their parameters' names, and a reader could
+/// not name them.
+void require_named_states(const Catalog& target, std::string_view format) {
+  if (!format.starts_with(kDeepSpeed)) return;
+  const auto unnamed = std::ranges::find_if(target.tensors, [](const TensorInfo& tensor) {
+    constexpr std::string_view kStart = "state.";
+    return tensor.fqn.starts_with(kStart) && tensor.state != state::kFp32 &&
+           tensor.state != state::kWeights && tensor.state != state::kBuffer &&
+           tensor.fqn.find_first_not_of("0123456789", kStart.size()) == std::string::npos;
+  });
+  if (unnamed == target.tensors.end()) return;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{}: the optimizer's states have numbers, and nothing says of which parameters "
+                    "they are",
+                    unnamed->label()),
+        "trainer, accelerate, dcp and native keep the numbers; --weights-only converts the model");
+}
+
 }  // namespace
 
 std::vector<std::string> ConversionNotes::losses() const {
@@ -183,23 +186,14 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   Storage& storage = posix_storage();
   converters::Output& output = options_.output;
   require_fitting_suffix(output.format, output.path);
+  require_named_states(plan_.target, output.format);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
     notes_.remarks.push_back(std::move(*remark));
   notes_.left_out = std::exchange(plan_.notes, {});
   notes_.asked_for = notes_.left_out.size();
-  const bool is_deepspeed = source.format().starts_with(kDeepSpeed);
-  const Path beside = is_deepspeed ? run_folder(options_.input) : options_.input;
-  std::vector<std::string> unused;
-  const bool is_gguf = output.format == "gguf";  // takes only the model's configuration
-  if (output.max_shard_bytes != 0 || is_gguf) {
-    output.side_files = model_side_files(beside, source.catalog(), plan_.target,
-                                         is_gguf ? unused : notes_.left_out);
-  }
-  if (is_adapter(options_.input)) output.stem = kAdapter;
-  if (output.format.starts_with(kDeepSpeed) && is_deepspeed)
-    output.side_files = find_trainer_files(beside, notes_.left_out);
+  take_side_files(source, options_.input, plan_, output, notes_);
   if (output.format == source.format() && output.key_layout.empty())
     output.layout = source.layout();
   checking_.mark(plan_.target, output);

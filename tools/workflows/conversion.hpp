@@ -3,6 +3,7 @@
 // plan differently and report differently; everything between is here.
 #include "unishard/converters/registry.hpp"
 
+#include "workflows/conversion_notes.hpp"
 #include "workflows/conversion_plan.hpp"
 #include "workflows/input_check.hpp"
 #include "workflows/shared_output.hpp"
@@ -27,18 +28,6 @@ struct ConversionOptions {
   converters::Output output;
   bool check_input = true;  ///< compare the input with its checksums
   ReadBack read_back = ReadBack::Payload;
-};
-
-/// What does not arrive in the result, and what the reader chose; one line each.
-struct ConversionNotes {
-  std::vector<std::string> not_read;  ///< by the source's reader
-  std::vector<std::string> left_out;  ///< by the plan and the options
-  std::size_t asked_for = 0;          ///< lines of left_out that the user's options ask for
-  std::vector<std::string> cannot_be_written;  ///< in the result's format
-  std::vector<std::string> remarks;            ///< as Source::remarks()
-
-  /// Returns what does not arrive, each line with its reason in front.
-  std::vector<std::string> losses() const;
 };
 
 /// With ReadBack::Recorded only the first process of the team has `different` and `identity`.

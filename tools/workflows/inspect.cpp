@@ -134,7 +134,7 @@ Description describe(Storage& storage, const Path& path, const std::optional<std
     const TaggedSource opened = open_tagged(storage, path, tag);
     const auto& source = opened.source;
     out.format = source->format();
-    out.path = path;
+    out.path = source->path();
     out.tag = opened.tag;
     out.catalog = source->catalog();
     out.notes = source->notes_and_remarks();

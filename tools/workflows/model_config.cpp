@@ -1,5 +1,6 @@
 #include "workflows/model_config.hpp"
 
+#include "workflows/conversion_plan.hpp"
 #include "workflows/side_files.hpp"
 
 #include <fmt/format.h>
@@ -50,7 +51,7 @@ std::string text_of(const Json& config) {
 
 /// Makes the config.json that lies beside the input agree with the weights, so that from_pretrained
 /// loads them as they are.
-void adapt_model_config(std::string& text, const Catalog& target) {
+void adapt_text(std::string& text, const Catalog& target) {
   const auto dtype = floating_dtype(target);
   if (!dtype) return;
   Json config = parse_json(text, std::string(kConfigFile));
@@ -85,11 +86,19 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
   files.emplace_back(kConfigFile, std::move(text));
 }
 
+void adapt_model_config(converters::SideFiles& files, const Catalog& target) {
+  const auto config = find_config(files);
+  if (config == files.end()) return;
+  Catalog model;
+  for (const std::size_t index : model_tensors(target))
+    model.tensors.push_back(target.tensors[index]);
+  adapt_text(config->second, model);
+}
+
 converters::SideFiles model_side_files(const Path& input, const Catalog& source,
                                        const Catalog& target, std::vector<std::string>& notes) {
   converters::SideFiles files = find_side_files(input, notes);
-  if (const auto config = find_config(files); config != files.end())
-    adapt_model_config(config->second, target);
+  adapt_model_config(files, target);
   add_model_config(files, source, target, notes);
   return files;
 }

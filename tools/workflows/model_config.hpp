@@ -17,6 +17,9 @@ inline constexpr std::string_view kModelConfigKey = "hf_config";
 void add_model_config(converters::SideFiles& files, const Catalog& source, const Catalog& target,
                       std::vector<std::string>& notes);
 
+/// Makes the config.json among `files` state the dtype of the model in `target`.
+void adapt_model_config(converters::SideFiles& files, const Catalog& target);
+
 /// Returns the small files of a model folder made from `input`: those beside it, and a config.json
 /// if there is one in either place, with the dtype of the weights. Adds a line to `notes` for what
 /// is left out.

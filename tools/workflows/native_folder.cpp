@@ -39,9 +39,9 @@ std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const
 
 void require_outside_checkpoints(Storage& storage, const Path& output, bool is_folder_of_tags) {
   const auto holds_checkpoint = [&](const Path& folder) {
-    constexpr std::array<std::string_view, 4> kNames = {
-        kManifestFile, ".metadata", "mp_rank_00_model_states.pt",
-        "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    constexpr std::array<std::string_view, 6> kNames = {
+        kManifestFile,  ".metadata",     "mp_rank_00_model_states.pt",
+        "optimizer.pt", "optimizer.bin", "zero_pp_rank_0_mp_rank_00_model_states.pt"};
     return std::ranges::any_of(
         kNames, [&](auto name) { return storage.kind(folder / name) == EntryKind::File; });
   };
@@ -77,6 +77,8 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
 
 TaggedSource open_tagged(Storage& storage, const Path& path,
                          const std::optional<std::string>& tag) {
+  if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag))
+    return open_tagged(storage, *numbered, std::nullopt);
   constexpr int kTries = 20;
   TaggedSource opened;
   for (int i = 0; i < kTries; ++i) {

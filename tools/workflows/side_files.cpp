@@ -16,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -24,40 +25,75 @@ namespace unishard::tools {
 namespace {
 
 constexpr std::uint64_t kBytesPerFile = std::uint64_t{64} << 20;
-constexpr std::array<std::string_view, 15> kNames = {"config.json",
+constexpr std::array<std::string_view, 22> kNames = {"config.json",
                                                      "adapter_config.json",
                                                      "generation_config.json",
                                                      "tokenizer.json",
                                                      "tokenizer_config.json",
                                                      "tokenizer.model",
+                                                     "spiece.model",
+                                                     "sentencepiece.bpe.model",
+                                                     "source.spm",
+                                                     "target.spm",
+                                                     "bpe.codes",
                                                      "special_tokens_map.json",
                                                      "added_tokens.json",
+                                                     "normalizer.json",
                                                      "vocab.json",
                                                      "vocab.txt",
                                                      "merges.txt",
                                                      "chat_template.jinja",
                                                      "chat_template.json",
                                                      "preprocessor_config.json",
+                                                     "video_preprocessor_config.json",
                                                      "processor_config.json"};
+
+using Pattern = std::pair<std::string_view, std::string_view>;  ///< prefix and suffix
+/// The source of models outside transformers, which is copied and never run.
+constexpr std::array<Pattern, 6> kSourcePatterns = {{{"modeling_", ".py"},
+                                                     {"configuration_", ".py"},
+                                                     {"tokenization_", ".py"},
+                                                     {"processing_", ".py"},
+                                                     {"image_processing_", ".py"},
+                                                     {"feature_extraction_", ".py"}}};
 
 /// The file by which the folder of a Trainer is known.
 constexpr std::string_view kTrainerState = "trainer_state.json";
 constexpr std::array<std::string_view, 5> kTrainerNames = {
-    kTrainerState, "training_args.bin", "scheduler.pt", "scaler.pt", "zero_to_fp32.py"};
-/// Prefix and suffix: states of random generators, and the source of models outside transformers.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kTrainerPatterns = {
-    {{"rng_state", ".pth"},
-     {"random_states_", ".pkl"},
-     {"modeling_", ".py"},
-     {"configuration_", ".py"},
-     {"tokenization_", ".py"},
-     {"processing_", ".py"}}};
+    kTrainerState, "training_args.bin", "scheduler.pt", "scaler.pt", "README.md"};
+/// The states of random generators, by which the folder of accelerate is known.
+constexpr Pattern kAccelerateState = {"random_states_", ".pkl"};
+/// A Trainer keeps no source of other programs in its folders.
+constexpr std::array<Pattern, 7> kTrainerPatterns = {{kAccelerateState,
+                                                      {"rng_state", ".pth"},
+                                                      {"scheduler", ".bin"},
+                                                      {"sampler", ".bin"},
+                                                      {"dl_state_dict", ".bin"},
+                                                      {"custom_checkpoint_", ".pkl"},
+                                                      {"", ".py"}}};
 
-bool is_trainer_file(std::string_view name) {
-  return std::ranges::count(kNames, name) + std::ranges::count(kTrainerNames, name) > 0 ||
-         std::ranges::any_of(kTrainerPatterns, [&](const auto& pattern) {
-           return name.starts_with(pattern.first) && name.ends_with(pattern.second);
-         });
+bool matches(const Pattern& pattern, std::string_view name) {
+  return name.starts_with(pattern.first) && name.ends_with(pattern.second);
+}
+
+bool matches_any(std::span<const Pattern> patterns, std::string_view name) {
+  return std::ranges::any_of(patterns,
+                             [&](const Pattern& pattern) { return matches(pattern, name); });
+}
+
+bool goes_with_model(std::string_view name) {
+  return std::ranges::count(kNames, name) > 0 || matches_any(kSourcePatterns, name);
+}
+
+bool goes_with_run(std::string_view name) {
+  return goes_with_model(name) || std::ranges::count(kTrainerNames, name) > 0 ||
+         matches_any(kTrainerPatterns, name);
+}
+
+bool is_training_folder(const std::vector<Entry>& entries) {
+  return std::ranges::any_of(entries, [](const Entry& entry) {
+    return entry.name == kTrainerState || matches(kAccelerateState, entry.name);
+  });
 }
 
 /// Returns the real path of the open file: without links, and safe against being replaced.
@@ -153,27 +189,33 @@ class Collector {
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace
-
-converters::SideFiles find_side_files(const Path& model, std::vector<std::string>& notes) {
-  const Descriptor folder(::open(model.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0) return {};
-  Collector collector(folder, notes);
-  for (const std::string_view name : kNames) collector.take(std::string(name));
-  return std::move(collector.files);
-}
-
-converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes) {
-  const Descriptor folder(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0 || posix_storage().kind(run / kTrainerState) != EntryKind::File) return {};
+converters::SideFiles collect(const Descriptor& folder, const std::vector<Entry>& entries,
+                              bool (*is_wanted)(std::string_view),
+                              std::vector<std::string>& notes) {
   std::vector<std::string> names;
-  for (const Entry& entry : posix_storage().list(run)) {
-    if (is_trainer_file(entry.name)) names.push_back(entry.name);
+  for (const Entry& entry : entries) {
+    if (is_wanted(entry.name)) names.push_back(entry.name);
   }
   std::ranges::sort(names);
   Collector collector(folder, notes);
   for (const std::string& name : names) collector.take(name);
   return std::move(collector.files);
+}
+
+}  // namespace
+
+converters::SideFiles find_side_files(const Path& model, std::vector<std::string>& notes) {
+  const Descriptor folder(::open(model.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return {};
+  return collect(folder, posix_storage().list(model), goes_with_model, notes);
+}
+
+converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes) {
+  const Descriptor folder(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return {};
+  const std::vector<Entry> entries = posix_storage().list(run);
+  if (!is_training_folder(entries)) return {};
+  return collect(folder, entries, goes_with_run, notes);
 }
 
 std::vector<std::string> names_of(const converters::SideFiles& files) {

@@ -9,15 +9,17 @@
 
 namespace unishard::tools {
 
-/// Returns config.json, tokenizer files and similar files of the folder `model`; none when it is no
-/// folder. Links that leave the folder (except those of the Hugging Face cache, snapshots/REVISION
+/// Returns config.json, tokenizer files, the source of a custom model and similar files of the
+/// folder `model`; none when it is no folder. Links that leave the folder (except those of the
+/// Hugging Face cache, snapshots/REVISION
 /// -> blobs), files that are not regular or too large, and .json files that are not JSON are left
 /// out, each with a line in `notes`.
 converters::SideFiles find_side_files(const Path& model, std::vector<std::string>& notes);
 
-/// Returns the files of the folder `run` without which the Trainer of Hugging Face does not go on
-/// from the checkpoint in it: trainer_state.json, the random generators, the schedule, the model's
-/// configuration. None when it is no folder of a Trainer. The same files are left out as above.
+/// Returns the files of the folder `run` without which the Trainer of Hugging Face, or accelerate,
+/// does not resume from the checkpoint in it: trainer_state.json, the random generators, the
+/// schedule, samplers, objects of the user's, the model's configuration and source. None when it is
+/// no folder of theirs. The same files are left out as above.
 converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes);
 
 /// Returns the names, for reports.

@@ -31,12 +31,22 @@ std::unique_ptr<File> TorchOutput::open_file(Storage& storage, const Path& path)
   return file;
 }
 
+TorchOutput::OutputFile& TorchOutput::file_of(const std::string& name) {
+  OutputFile& file = files_[name];
+  if (!file.file)
+    file.file = std::make_unique<PooledFile>(pool_, name.empty() ? folder_ : folder_ / name);
+  return file;
+}
+
+std::size_t TorchOutput::add(PlainPlan plan) {
+  OutputFile& file = file_of(plan.file);
+  file.end = plan.head.size() + plan.storage_bytes;
+  archives_.push_back({&file, std::move(plan.head), 0, nullptr});
+  return archives_.size() - 1;
+}
+
 std::size_t TorchOutput::add(ArchivePlan plan) {
-  OutputFile& file = files_[plan.file];
-  if (!file.file) {
-    file.file =
-        std::make_unique<PooledFile>(pool_, plan.file.empty() ? folder_ : folder_ / plan.file);
-  }
+  OutputFile& file = file_of(plan.file);
   std::vector<ZipWriter::Item> items = {{"data.pkl", plan.pickle.size()}, {"byteorder", 6}};
   for (std::size_t i = 0; i < plan.storage_bytes.size(); ++i)
     items.push_back({fmt::format("data/{}", i), plan.storage_bytes[i]});
@@ -67,13 +77,19 @@ void TorchOutput::keep(const WorkSplit& share) {
 
 void TorchOutput::write(std::size_t archive, std::size_t storage, std::uint64_t offset,
                         std::span<const std::byte> bytes) {
-  archives_.at(archive).zip->write(kFirstStorage + storage, offset, bytes);
+  const Archive& to = archives_.at(archive);
+  if (to.zip) return to.zip->write(kFirstStorage + storage, offset, bytes);
+  to.output->file->write_at(to.pickle.size() + offset, bytes);
 }
 
 void TorchOutput::finish(const std::function<void()>& check) {
   for (Archive& archive : archives_) {
     if (!archive.output->is_ours) continue;
     check();
+    if (!archive.zip) {
+      archive.output->file->write_at(0, std::as_bytes(std::span(archive.pickle)));
+      continue;
+    }
     archive.zip->write(kPickle, archive.pickle);
     archive.zip->write(kByteOrder, "little");
     archive.zip->write(archive.zip->size() - 1, "3\n");

@@ -25,6 +25,13 @@ struct ArchivePlan {
   std::vector<std::uint64_t> storage_bytes;  ///< size of each storage
 };
 
+/// A file that is no archive: `head`, then the bytes of its only storage.
+struct PlainPlan {
+  std::string file;  ///< as ArchivePlan::file
+  std::string head;
+  std::uint64_t storage_bytes = 0;
+};
+
 /// Thread safety: write() is thread-safe, the other functions are not.
 class TorchOutput {
  public:
@@ -37,6 +44,8 @@ class TorchOutput {
   /// Appends an archive to its file and returns its number.
   /// Pre: called before the first write().
   std::size_t add(ArchivePlan plan);
+  /// Adds a file that is no archive. Its number counts among those of the archives.
+  std::size_t add(PlainPlan plan);
   /// Returns how many archives were added: the number of the next one.
   std::size_t size() const { return archives_.size(); }
   struct Extent {
@@ -66,12 +75,13 @@ class TorchOutput {
   };
   struct Archive {
     const OutputFile* output = nullptr;
-    std::string pickle;
+    std::string pickle;  // of a plain file: its head
     std::uint64_t begin = 0;
-    std::unique_ptr<ZipWriter> zip;
+    std::unique_ptr<ZipWriter> zip;  // null: a plain file
   };
 
   std::unique_ptr<File> open_file(Storage& storage, const Path& path);
+  OutputFile& file_of(const std::string& name);
 
   std::shared_ptr<FilePool> pool_;
   Path folder_;

@@ -18,11 +18,14 @@
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/safetensors/reader.hpp"
 #include "formats/torch/reader.hpp"
+#include "formats/trainer/reader.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <tuple>
 
 namespace unishard::converters {
 namespace {
@@ -85,7 +88,8 @@ std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
 }
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
-  return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share);
+  return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share,
+                          to.side_files);
 }
 std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
   return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share, to.side_files);
@@ -95,7 +99,8 @@ std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog
                                        to.side_files);
 }
 std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
-  return make_dcp_sink(storage, to.path, std::move(catalog), to.share, to.layout, to.key_layout);
+  return make_dcp_sink(storage, to.path, std::move(catalog), to.share, to.layout, to.key_layout,
+                       to.side_files);
 }
 std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catalog catalog) {
   return make_safetensors_sink(storage, to.path, std::move(catalog),
@@ -111,6 +116,16 @@ std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog cat
       {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files, .layout = to.layout},
       to.share);
 }
+template <bool IsAccelerate>
+std::unique_ptr<Sink> make_trainer(Storage& storage, const Output& to, Catalog catalog) {
+  return make_trainer_sink(storage, to.path, std::move(catalog),
+                           {.is_accelerate = IsAccelerate,
+                            .max_shard_bytes = to.max_shard_bytes,
+                            .side_files = to.side_files,
+                            .stem = to.stem,
+                            .layout = to.layout},
+                           to.share);
+}
 std::unique_ptr<Sink> make_hdf5(Storage& storage, const Output& to, Catalog catalog) {
   return make_hdf5_sink(storage, to.path, std::move(catalog), to.share);
 }
@@ -125,7 +140,7 @@ std::unique_ptr<Sink> make_gguf(Storage& storage, const Output& to, Catalog cata
   return make_gguf_sink(storage, to.path, std::move(catalog), text, to.share);
 }
 
-constexpr std::array<Row, 9> kFormats = {{
+constexpr std::array<Row, 11> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
      is_native,
      open_native,
@@ -141,6 +156,20 @@ constexpr std::array<Row, 9> kFormats = {{
      open_deepspeed_universal,
      make_universal,
      deepspeed::is_universal_tag},
+    {{"trainer", "checkpoints of Hugging Face's Trainer: model, optimizer.pt, trainer_state.json",
+      OutputShape::Folder},
+     is_trainer,
+     open_whole<open_trainer>,
+     make_trainer<false>,
+     nullptr,
+     "a checkpoint of a Trainer"},
+    {{"accelerate", "folders of accelerate's save_state: model, optimizer.bin",
+      OutputShape::Folder},
+     is_accelerate,
+     open_whole<open_trainer>,
+     make_trainer<true>,
+     nullptr,
+     "a folder of accelerate"},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
      open_dcp,
@@ -205,15 +234,44 @@ std::string format_of_one(Storage& storage, const Path& folder) {
   return row == kFormats.end() ? std::string() : std::string(row->entry.name);
 }
 
+/// Returns 500 for "checkpoint-500" (a Trainer) and for "checkpoint_500" (accelerate).
+std::optional<std::uint64_t> checkpoint_number(std::string_view name) {
+  constexpr std::string_view kStart = "checkpoint";
+  if (!name.starts_with(kStart) || name.size() < kStart.size() + 2) return std::nullopt;
+  const char mark = name[kStart.size()];
+  name.remove_prefix(kStart.size() + 1);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const bool is_number = error == std::errc() && end == name.data() + name.size();
+  if ((mark != '-' && mark != '_') || !is_number) return std::nullopt;
+  return number;
+}
+
+/// Text before the number at the end, then the number: "checkpoint-9" is before "checkpoint-10".
+std::tuple<std::string_view, std::size_t, std::string_view> natural_order(std::string_view name) {
+  const std::size_t text = name.find_last_not_of("0123456789") + 1;  // npos + 1 is 0
+  std::string_view number = name.substr(text);
+  number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
+  return {name.substr(0, text), number.size(), name.substr(text)};
+}
+
+/// A numbered checkpoint of a Trainer with DeepSpeed is a folder with one tag.
+std::string format_of_folder(Storage& storage, const Path& folder) {
+  std::string format = format_of_one(storage, folder);
+  if (!format.empty() || !checkpoint_number(folder.filename().string())) return format;
+  const Row* const row = find_row(storage, folder);
+  return row == nullptr || row->entry.name == "native" ? format : std::string(row->entry.name);
+}
+
 std::vector<TagFolder> sub_folders(Storage& storage, const Path& path) {
   std::vector<TagFolder> folders;
   for (const Entry& entry : storage.list(path)) {
     const bool is_folder = entry.kind == EntryKind::Directory ||
                            storage.kind(path / entry.name) == EntryKind::Directory;  // by a link
     if (is_folder && !is_leftover(entry.name))
-      folders.push_back({entry.name, format_of_one(storage, path / entry.name)});
+      folders.push_back({entry.name, format_of_folder(storage, path / entry.name)});
   }
-  std::ranges::sort(folders, {}, &TagFolder::tag);
+  std::ranges::sort(folders, {}, [](const TagFolder& each) { return natural_order(each.tag); });
   return folders;
 }
 
@@ -260,6 +318,30 @@ Probe probe(Storage& storage, const Path& path) {
   return {{}, explain_unknown(storage, path)};
 }
 
+namespace {
+
+/// Does the work of find_numbered_checkpoint(). `row` is that of `path`.
+std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row* row,
+                                  const std::optional<std::string>& tag) {
+  if (storage.kind(path) != EntryKind::Directory) return std::nullopt;
+  if (row != nullptr && (!tag || row->tagless.empty())) return std::nullopt;
+  std::optional<std::pair<std::uint64_t, Path>> newest;
+  for (const Entry& entry : storage.list(path)) {
+    const auto number = checkpoint_number(entry.name);
+    if (!number || (tag && entry.name != *tag) || (newest && newest->first > *number)) continue;
+    if (find_row(storage, path / entry.name) != nullptr) newest.emplace(*number, path / entry.name);
+  }
+  if (!newest) return std::nullopt;
+  return newest->second;
+}
+
+}  // namespace
+
+std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
+                                             const std::optional<std::string>& tag) {
+  return find_numbered(storage, path, find_row(storage, path), tag);
+}
+
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
                                        const Path& path) {
   return row_of(format).open(storage, path, std::nullopt);
@@ -267,12 +349,17 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
 
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
-  if (const Row* row = find_row(storage, path)) {
+  const Row* const row = find_row(storage, path);
+  if (const auto numbered = find_numbered(storage, path, row, tag))
+    return open_source(storage, *numbered);
+  if (row != nullptr) {
     if (tag && !row->tagless.empty()) {
       raise(ErrorCode::InvalidArgument,
             fmt::format("{} is {}: it has no tags to choose from", path.string(), row->tagless));
     }
-    return row->open(storage, path, tag);
+    auto source = row->open(storage, path, tag);
+    if (source->path().empty()) source->set_path(path);
+    return source;
   }
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);

@@ -322,6 +322,13 @@ VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& opt
 
 VerifyReport verify(Storage& storage, const Path& given, const VerifyOptions& options, Team& team) {
   const Path path = without_trailing_slash(given);
+  if (!options.all_tags) {
+    VerifyOptions one = options;
+    one.tag.reset();
+    const auto numbered = converters::find_numbered_checkpoint(storage, path, options.tag);
+    const std::string chosen = team.gather(numbered.value_or(Path()).string()).front();
+    if (!chosen.empty()) return verify_one(storage, chosen, one, team);
+  }
   if (options.tag || storage.kind(path) != EntryKind::Directory || looks_like_tag(storage, path))
     return verify_one(storage, path, options, team);
   const Runs runs = agree_on_runs(storage, path, options.all_tags, team);

@@ -35,9 +35,9 @@ struct TagFolder {
   std::string tag;
   std::string format;  ///< empty when it is no checkpoint of a known format
 };
-/// Returns the sub-folders of `path` by name, except those that interrupted saves left. Links to
-/// folders count. The result is empty when `path` is no folder or is a checkpoint itself. Decides
-/// by names and reads no file.
+/// Returns the sub-folders of `path` by name and number, except those that interrupted saves left.
+/// Links to folders count. The result is empty when `path` is no folder or is a checkpoint itself.
+/// Decides by names and reads no file.
 std::vector<TagFolder> list_tag_folders(Storage& storage, const Path& path);
 /// Returns the same also when `path` is a checkpoint itself: the output folder of a training run
 /// holds the final model beside `checkpoint-500`.
@@ -49,8 +49,8 @@ struct Output {
   Path path;
   std::string tag;                    ///< for OutputShape::Tags
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
-  SideFiles side_files = {};          ///< for model folders and DeepSpeed's checkpoints
-  std::string stem = "model";         ///< of the files in a folder of "safetensors"
+  SideFiles side_files = {};          ///< for every format but single files
+  std::string stem = "model";         ///< of the model's files in a folder
   std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for "safetensors"
   Compression compression = {};                                    ///< for "native"
   WorkSplit share = {};

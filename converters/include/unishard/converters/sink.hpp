@@ -18,6 +18,10 @@
 
 namespace unishard::converters {
 
+/// Small files that are copied unchanged into the folder of a result, or beside the tag of a run:
+/// name and content.
+using SideFiles = std::vector<std::pair<std::string, std::string>>;
+
 /// Several processes that share a file system can write one result together. Each constructs the
 /// sink with the same arguments and its own WorkSplit: process 0 first, the others after it has
 /// finished. Each writes its fragments() and calls seal(). Process 0 passes the results of all
@@ -79,16 +83,13 @@ class Sink {
 };
 
 /// Returns a sink for the native checkpoint `<folder>/<tag>` with catalog.world_size shards at
-/// catalog.stage. Work is split by whole shards.
+/// catalog.stage. `side_files` are written into the folder of the tag. Work is split by whole
+/// shards.
 /// Lifetime: here and below, `storage` must outlive the sink.
 /// Throws: AlreadyExists when the tag exists.
 std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression = {},
-                                       const WorkSplit& share = {});
-
-/// Small files that are copied unchanged into a model folder, or beside the tag of a run: name and
-/// content.
-using SideFiles = std::vector<std::pair<std::string, std::string>>;
+                                       const WorkSplit& share = {}, SideFiles side_files = {});
 
 struct SafetensorsOptions {
   /// 0: one file; else a folder, with model.safetensors.index.json for several files.
@@ -136,14 +137,29 @@ std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folde
 /// Returns a sink for a DCP folder (.metadata, __<rank>_0.distcp) of catalog.world_size data files.
 /// Tensors are split on their first dimension as FSDP2 splits them. The keys are those of `layout`
 /// (see Output::layout), or those of `key_layout`, one of dcp_key_layouts(); "": the first, with
-/// "model.<fqn>", "optim.state.<fqn>.<state>", "optim.param_groups.<i>.<key>". Work is split by
-/// whole files.
+/// "model.<fqn>", "optim.state.<fqn>.<state>", "optim.param_groups.<i>.<key>". `side_files` are
+/// written beside them. Work is split by whole files.
 /// Throws: AlreadyExists for a folder that is not empty; InvalidArgument for an unknown layout.
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
                                     const WorkSplit& share = {}, const Json& layout = {},
-                                    std::string_view key_layout = {});
+                                    std::string_view key_layout = {}, SideFiles side_files = {});
 /// Returns the names of the arrangements of keys: "model-optim", "app", "flat", "titan".
 std::vector<std::string> dcp_key_layouts();
+
+struct TrainerOptions {
+  bool is_accelerate = false;         ///< file names of accelerate instead of the Trainer's
+  std::uint64_t max_shard_bytes = 0;  ///< of the model's files; 0: 5 GB
+  SideFiles side_files = {};
+  std::string stem = "model";  ///< of the model's files
+  Json layout = {};            ///< see Output::layout
+};
+/// Returns a sink for a folder from which the Trainer of Hugging Face, or accelerate, goes on: the
+/// model as safetensors, optimizer.pt, scheduler.pt, trainer_state.json (accelerate: optimizer.bin,
+/// scheduler.bin). Work is split by whole files.
+/// Throws: AlreadyExists for a folder that is not empty; InvalidArgument for a catalog without
+/// optimizer states.
+std::unique_ptr<Sink> make_trainer_sink(Storage& storage, const Path& folder, Catalog catalog,
+                                        TrainerOptions options, const WorkSplit& share = {});
 
 /// Returns a sink for one HDF5 file with one data set per tensor, under the names that the
 /// safetensors sink uses. "/" in a name makes groups; tied names are hard links. Process 0 writes

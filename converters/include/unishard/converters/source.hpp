@@ -99,6 +99,10 @@ class Source {
   /// Returns how the files arrange what catalog() holds, for a sink of the same format
   /// (Output::layout); null where the format has one arrangement only.
   virtual Json layout() const { return {}; }
+  /// Returns the path of the checkpoint, where open_source() opened it: the folder or file, of
+  /// UniShard's own the folder of the tag, of DeepSpeed's that folder or the one above. Else empty.
+  const Path& path() const { return path_; }
+  void set_path(Path path) { path_ = std::move(path); }
 
  private:
   /// Does the work of read(), which has checked the arguments.
@@ -107,6 +111,8 @@ class Source {
   /// Does the same for read_box(). By default it calls read_range() for rows of the box that are
   /// near each other.
   virtual void read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
+
+  Path path_;
 };
 
 /// The format of a path.
@@ -117,7 +123,14 @@ struct Probe {
 /// Recognises the format of `path` by names and the first bytes of files.
 Probe probe(Storage& storage, const Path& path);
 
-/// Opens a checkpoint of any known format. `tag` chooses one of several checkpoints in a folder.
+/// Returns the checkpoint that is meant where `path` is the output folder of a Trainer or of
+/// accelerate, which holds `checkpoint-500` and others, in any format: the one called `tag`, else
+/// the one with the highest number. Returns nullopt for every other path.
+std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
+                                             const std::optional<std::string>& tag);
+
+/// Opens a checkpoint of any known format. `tag` chooses one of several checkpoints in a folder;
+/// in the output folder of a Trainer, find_numbered_checkpoint() does.
 /// Lifetime: here and below, `storage` must outlive the source.
 /// Throws: NotFound or Unsupported, with the explanation of probe(); Corrupt when the checkpoint is
 /// damaged.

@@ -42,6 +42,18 @@ struct ObjectEntry {
 };
 
 struct Arrangement;
+struct NamedShape;
+struct NumberedParameters;
+
+/// How a reader names the numbered states of an optimizer where the model's tensors are not in the
+/// order of its parameters.
+struct NumberNames {
+  /// Returns nullopt when no names or several fit.
+  std::function<std::optional<std::vector<std::string>>(const NumberedParameters&,
+                                                        const std::vector<NamedShape>&)>
+      fit = {};
+  std::string undecided;  ///< what the user may do then, for a remark
+};
 
 /// A tensor that is stored once and has two keys.
 struct SecondKey {
@@ -64,6 +76,9 @@ struct StateDict {
   std::vector<std::string> notes;
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};
+  NumberNames number_names = {};
+  /// Completes the result of arrange(); may be empty.
+  std::function<void(const StateDict&, Arrangement&)> complete = {};
 };
 
 /// Reads elements `range` of a tensor. Returns how many of their bytes a checksum covers.

@@ -134,7 +134,7 @@ class Arranger {
         groups_.add({index, std::nullopt, {}, {}}, value);
       } else if (name == "state") {
         take_number_steps(value);
-      } else {
+      } else if (name != kTextKey) {
         KeyPath path = object.path;
         path.push_back({name, false});
         keep(fmt::format("{}.{}", object.key, name), path, value);
@@ -234,8 +234,10 @@ class Arranger {
         model.push_back({parameter.fqn, entry(parameter.entry).shape});
     }
     const std::vector<std::string> listed = listed_names(groups);
-    const auto names =
-        listed.empty() ? fit_by_shape(parameters, model) : fit_listed(listed, parameters, model);
+    const bool is_in_order = !state_.number_names.fit;
+    const auto names = !listed.empty() ? fit_listed(listed, parameters, model)
+                       : is_in_order   ? fit_by_shape(parameters, model)
+                                       : state_.number_names.fit(parameters, model);
     const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       raw_names_[fmt::format("{}\n{}", optimizer, numbers[i])] =
@@ -244,8 +246,10 @@ class Arranger {
     if (!names) {
       out_.remarks.push_back(
           fmt::format("the optimizer's {} states have numbers and no names that fit the model: "
-                      "called state.0, state.1, ...; save with get_state_dict to keep the names",
-                      numbers.size()));
+                      "called state.0, state.1, ...; {}",
+                      numbers.size(),
+                      is_in_order ? "save with get_state_dict to keep the names"
+                                  : state_.number_names.undecided));
     } else if (listed.empty()) {
       out_.remarks.push_back(
           fmt::format("the optimizer's {} states have numbers: named in the order of the model, "
@@ -479,7 +483,9 @@ class Arranger {
 
 Arrangement arrange(const StateDict& state, const std::string& where) {
   if (auto own = arrange_own(state, where)) return std::move(*own);
-  return Arranger(state, where).run();
+  Arrangement out = Arranger(state, where).run();
+  if (state.complete) state.complete(state, out);
+  return out;
 }
 
 }  // namespace unishard::converters::dcp

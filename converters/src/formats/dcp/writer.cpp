@@ -373,7 +373,7 @@ void write_file(Storage& storage, const Path& path, std::string_view text) {
 
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
                                     const WorkSplit& share, const Json& layout,
-                                    std::string_view key_layout) {
+                                    std::string_view key_layout, SideFiles side_files) {
   const dcp::OwnLayout& own =
       dcp::own_layout(key_layout.empty() ? dcp::own_layout_in(layout) : key_layout);
   auto partial =
@@ -381,7 +381,10 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalo
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   Planner planner(catalog, *output, own);
   torch::OutputPlan plan = planner.plan(layout);
-  auto complete = [partial, &storage, metadata = planner.metadata()] {
+  auto complete = [partial, &storage, metadata = planner.metadata(),
+                   side_files = std::move(side_files)] {
+    for (const auto& [name, content] : side_files)
+      replace_text(storage, partial->path() / name, content);
     write_file(storage, partial->path() / kMetadataFile, metadata);
   };
   return std::make_unique<torch::PlacedSink>(

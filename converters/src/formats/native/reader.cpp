@@ -10,7 +10,9 @@ namespace {
 class NativeSource final : public Source {
  public:
   explicit NativeSource(std::shared_ptr<const CheckpointReader> reader)
-      : reader_(std::move(reader)) {}
+      : reader_(std::move(reader)) {
+    set_path(reader_->folder());
+  }
 
   std::string format() const override { return "native"; }
   const Catalog& catalog() const override { return reader_->catalog(); }

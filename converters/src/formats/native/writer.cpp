@@ -30,13 +30,14 @@ struct RankShard {
 class NativeSink final : public Sink {
  public:
   NativeSink(Storage& storage, const Path& folder, const std::string& tag, Catalog catalog,
-             const Compression& compression, const WorkSplit& share)
+             const Compression& compression, const WorkSplit& share, SideFiles side_files)
       : storage_(storage),
         catalog_(std::move(catalog)),
         options_{chunk_bytes_for(catalog_, compression), compression},
         expected_identity_(identity(catalog_)),
         save_id_(share.id.empty() ? new_save_id() : share.id),
         staging_(staging_folder(folder, tag, save_id_)),
+        side_files_(std::move(side_files)),
         ranks_(catalog_.world_size) {
     for (TensorInfo& tensor : catalog_.tensors) {
       tensor.crc64.reset();
@@ -85,6 +86,8 @@ class NativeSink final : public Sink {
     if (!each_once)
       raise(ErrorCode::Internal,
             fmt::format("{}: not every shard was written by one process", staging_.string()));
+    for (const auto& [name, content] : side_files_)
+      replace_text(storage_, staging_ / name, content);
     save_->complete(std::move(catalog_), std::move(entries));
     return staging_;
   }
@@ -138,6 +141,7 @@ class NativeSink final : public Sink {
   const std::optional<std::string> expected_identity_;
   const std::string save_id_;
   const Path staging_;
+  const SideFiles side_files_;
   std::optional<SaveTransaction> save_;  ///< of process 0; before the writers, which go first
   std::vector<RankShard> ranks_;
   std::vector<Fragment> fragments_;
@@ -148,10 +152,11 @@ class NativeSink final : public Sink {
 
 std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression,
-                                       const WorkSplit& share) {
+                                       const WorkSplit& share, SideFiles side_files) {
   validate_tag(tag);
   validate(catalog, "the new checkpoint");
-  return std::make_unique<NativeSink>(storage, folder, tag, std::move(catalog), compression, share);
+  return std::make_unique<NativeSink>(storage, folder, tag, std::move(catalog), compression, share,
+                                      std::move(side_files));
 }
 
 }  // namespace unishard::converters

@@ -12,6 +12,7 @@
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/torch/training_file.hpp"
 #include "formats/torch/training_layout.hpp"
+#include "formats/torch/weight_index.hpp"
 
 #include <fmt/format.h>
 
@@ -126,29 +127,6 @@ class Collector {
   std::map<std::pair<std::string, torch::ViewIdentity>, std::string> seen_;
 };
 
-/// Returns the weight_map of an index file: shard -> names. Shards are plain file names in the
-/// index's folder.
-std::map<std::string, std::set<std::string>> read_index(Storage& storage, const Path& path) {
-  constexpr std::uint64_t kIndexBytes = std::uint64_t{256} << 20;
-  const SortedJson index = parse_sorted_json(read_text(storage, path, kIndexBytes), path.string());
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    raise(ErrorCode::Corrupt, fmt::format("{}: no object weight_map", path.string()));
-  }
-  std::map<std::string, std::set<std::string>> shards;
-  for (const auto& [name, shard] : index["weight_map"].items()) {
-    if (!shard.is_string())
-      raise(ErrorCode::Corrupt, fmt::format("{}: weight_map of {} is not a file name",
-                                            path.string(), unishard::quote(name)));
-    const auto file = shard.get<std::string>();
-    if (file.empty() || file.starts_with('.') || file.find_first_of("/\\") != std::string::npos) {
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: {} is not a plain file name", path.string(), unishard::quote(file)));
-    }
-    shards[file].insert(name);
-  }
-  return shards;
-}
-
 }  // namespace
 
 bool is_torch(Storage& storage, const Path& path) {
@@ -172,7 +150,7 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
   } else if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);
   } else {
-    for (const auto& [file, names] : read_index(storage, path / kIndex))
+    for (const auto& [file, names] : torch::read_weight_index(storage, path / kIndex))
       collector.add_file(storage, path / file, &names);
   }
   if (storage.kind(path) == EntryKind::Directory) {

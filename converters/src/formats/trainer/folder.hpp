@@ -1,0 +1,31 @@
+#pragma once
+// The files of a checkpoint of Hugging Face's Trainer (`checkpoint-500`) or of accelerate
+// (`save_state`): a model, an optimizer, a schedule. Everything else in the folder is copied by the
+// tools and read by nobody.
+#include "unishard/format/storage.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace unishard::converters::trainer {
+
+enum class Program : std::uint8_t { Trainer, Accelerate };
+
+/// The names by which a program finds its state.
+struct FileNames {
+  std::string_view format;  ///< name of registry.hpp
+  std::string_view optimizer, scheduler;
+};
+FileNames file_names(Program program);
+
+inline constexpr std::string_view kTrainerState = "trainer_state.json";
+
+/// Returns the program that wrote the checkpoint `folder`; nullopt unless it has a model and an
+/// optimizer in files of their own.
+std::optional<Program> find_program(Storage& storage, const Path& folder);
+
+/// Returns true when the model is in pytorch_model.bin, whole or sharded.
+bool has_torch_model(Storage& storage, const Path& folder);
+
+}  // namespace unishard::converters::trainer

@@ -1,0 +1,221 @@
+#include "formats/trainer/reader.hpp"
+
+#include "unishard/converters/adapter_names.hpp"
+#include "unishard/format/error.hpp"
+
+#include "containers/object_tree.hpp"
+#include "core/embedded_catalog.hpp"
+#include "formats/dcp/key_layout.hpp"
+#include "formats/dcp/safetensors_pieces.hpp"
+#include "formats/dcp/state_dict_source.hpp"
+#include "formats/safetensors/model_folder.hpp"
+#include "formats/torch/weight_index.hpp"
+#include "formats/trainer/folder.hpp"
+#include "formats/trainer/parameter_names.hpp"
+#include "formats/trainer/trainer_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+namespace unishard::converters {
+namespace trainer {
+namespace {
+
+using dcp::StateDictBuilder;
+using torch::TorchFile;
+
+constexpr const char *kModel = "model", *kOptimizer = "optimizer";
+
+std::optional<Program> program_of(Storage& storage, const Path& path) {
+  try {
+    return find_program(storage, path);
+  } catch (const Error&) {
+    return std::nullopt;  // another reader reports what cannot be examined
+  }
+}
+
+/// The model's file sorts its tensors, so nothing depends on their order.
+void read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
+  std::set<std::string> found;
+  for (const std::string& name : model.files) {
+    std::vector<dcp::SafetensorsPiece> pieces =
+        dcp::read_pieces(builder.open(folder / name)).pieces;
+    const bool is_adapter =
+        name.starts_with(kAdapterStem) &&
+        std::ranges::any_of(pieces, is_adapter_name, &dcp::SafetensorsPiece::key);
+    for (dcp::SafetensorsPiece& piece : pieces) {
+      if (!found.insert(piece.key).second) {
+        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
+                                              (folder / name).string(), quote(piece.key)));
+      }
+      const Shape shape = piece.box.sizes;
+      const std::string fqn = is_adapter ? adapter_module_name(piece.key) : piece.key;
+      builder.add_piece(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, shape,
+                        std::move(piece.box), std::move(piece.view));
+    }
+  }
+  for (const auto& [tensor, file] : model.weight_map) {
+    if (!found.contains(tensor))
+      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
+                                            (folder / *model.index).string(), quote(tensor), file));
+  }
+}
+
+void read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  std::set<std::string> files = {"pytorch_model.bin"};
+  if (storage.kind(folder / *files.begin()) != EntryKind::File) {
+    files.clear();
+    const Path index = folder / "pytorch_model.bin.index.json";
+    for (const auto& [file, names] : torch::read_weight_index(storage, index)) files.insert(file);
+  }
+  for (const std::string& name : files) {
+    const std::shared_ptr<const File> file = builder.open(folder / name);
+    builder.finds_second_keys = true;
+    builder.add_object(kModel, {{kModel, false}}, TorchFile({file, 0, file->size()}));
+    builder.finds_second_keys = false;
+  }
+}
+
+/// Returns `model_type` of config.json.
+std::optional<std::string> model_type(Storage& storage, const Path& folder) {
+  constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
+  const Path path = folder / "config.json";
+  if (storage.kind(path) != EntryKind::File) return std::nullopt;
+  try {
+    const SortedJson config = parse_sorted_json(read_text(storage, path, kConfigBytes), "config");
+    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
+      return config["model_type"].get<std::string>();
+  } catch (const Error&) {
+  }
+  return std::string();  // there is a configuration, and its model is not known
+}
+
+/// The embedded catalog that UniShard's sink adds to the optimizer's file.
+std::string embedded_text(const Json& optimizer) {
+  const std::string key(kCatalogKey);
+  if (!optimizer.is_object() || !optimizer.contains(key) || !optimizer[key].is_string()) return {};
+  return optimizer[key].get<std::string>();
+}
+
+/// Restores what the files' names and groups do not express. The text does not count where another
+/// program has changed the model or the optimizer.
+void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangement& arranged) {
+  constexpr std::string_view kStates = "optimizer.state.";
+  Catalog saved;
+  for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
+    TensorInfo tensor = arranged.catalog.tensors[i];
+    const std::string& key = state.tensors[arranged.entries[i]].key;
+    tensor.fqn =
+        key.starts_with(kStates) ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
+    saved.tensors.push_back(std::move(tensor));
+  }
+  try {
+    const std::vector<bool> known = restore_catalog(text, saved, std::string(kCatalogKey));
+    if (std::ranges::count(known, false) > 0)
+      raise(ErrorCode::Corrupt, "it lacks tensors that are there");
+  } catch (const Error& error) {
+    arranged.notes.push_back(
+        fmt::format("left out: {} of the optimizer's file ({})", kCatalogKey, error.what()));
+    return;
+  }
+  arranged.catalog = std::move(saved);
+}
+
+class Reader {
+ public:
+  Reader(Storage& storage, Path folder, Program program)
+      : storage_(storage),
+        folder_(std::move(folder)),
+        names_(file_names(program)),
+        builder_(storage) {}
+
+  std::unique_ptr<Source> open() {
+    const bool is_torch =
+        has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
+    if (is_torch) {
+      read_torch_model(storage_, folder_, builder_);
+    } else {
+      read_safetensors(storage_, folder_, builder_);
+    }
+    read_optimizer();
+    read_schedule();
+    const auto progress = read_progress(storage_, folder_, builder_.out.notes);
+    builder_.out.step = progress;
+    builder_.out.producer = {
+        {"library", names_.format == "trainer" ? "transformers" : "accelerate"}};
+    const OrderSource order{is_torch, model_type(storage_, folder_)};
+    // UniShard's own sink lists the names that it knows.
+    const bool is_ours = !text_.empty();
+    builder_.out.number_names = {
+        .fit =
+            [order, is_ours](const auto& parameters, const auto& model) {
+              return is_ours ? std::nullopt : name_parameters(order, parameters, model);
+            },
+        .undecided = "a conversion to the same format keeps them, no other format can name them"};
+    builder_.out.complete = [progress, text = text_](const dcp::StateDict& state,
+                                                     dcp::Arrangement& arranged) {
+      if (!text.empty()) restore(text, state, arranged);
+      if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+    };
+    return dcp::make_state_dict_source(std::string(names_.format),
+                                       builder_.finish(folder_.string()), folder_.string());
+  }
+
+ private:
+  void read_optimizer() {
+    const std::shared_ptr<const File> opened = builder_.open(folder_ / names_.optimizer);
+    const TorchFile file({opened, 0, opened->size()});
+    builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
+    // A copy in the same format repeats the object as it is.
+    auto object = std::make_shared<Json>();
+    for (const dcp::ObjectEntry& entry : builder_.out.objects) {
+      if (entry.key == kOptimizer) *object = entry.value;
+    }
+    text_ = embedded_text(*object);
+    if (!text_.empty()) return;
+    builder_.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arranged) {
+      Json layout = dcp::describe_keys(state, arranged);
+      layout["object"] = *object;
+      return layout;
+    };
+  }
+
+  void read_schedule() {
+    const Path path = folder_ / names_.scheduler;
+    if (storage_.kind(path) != EntryKind::File) return;
+    const TorchFile file(torch::whole_file(storage_, path));
+    builder_.out.scheduler = torch::to_json(file.root());
+  }
+
+  Storage& storage_;
+  const Path folder_;
+  const FileNames names_;
+  StateDictBuilder builder_;
+  std::string text_;
+};
+
+}  // namespace
+}  // namespace trainer
+
+bool is_trainer(Storage& storage, const Path& path) {
+  return trainer::program_of(storage, path) == trainer::Program::Trainer;
+}
+
+bool is_accelerate(Storage& storage, const Path& path) {
+  return trainer::program_of(storage, path) == trainer::Program::Accelerate;
+}
+
+std::unique_ptr<Source> open_trainer(Storage& storage, const Path& path) {
+  const auto program = trainer::find_program(storage, path);
+  if (!program)
+    raise(ErrorCode::NotFound,
+          fmt::format("{} holds no model with an optimizer beside it", path.string()));
+  return trainer::Reader(storage, path, *program).open();
+}
+
+}  // namespace unishard::converters

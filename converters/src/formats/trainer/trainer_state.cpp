@@ -1,0 +1,65 @@
+#include "formats/trainer/trainer_state.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "formats/trainer/folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace unishard::converters::trainer {
+namespace {
+
+constexpr std::uint64_t kBytes = std::uint64_t{64} << 20;
+constexpr const char* kSteps = "global_step";
+
+/// Replaces the numbers that Python writes and JSON lacks by null.
+std::string strict_json(std::string_view text) {
+  constexpr std::array<std::string_view, 3> kNumbers = {"-Infinity", "Infinity", "NaN"};
+  std::string out;
+  bool is_inside = false;
+  while (!text.empty()) {
+    std::size_t length = is_inside && text.front() == '\\' && text.size() > 1 ? 2 : 1;
+    if (length == 1 && text.front() == '"') is_inside = !is_inside;
+    const auto* const number = std::ranges::find_if(
+        kNumbers, [&](std::string_view each) { return !is_inside && text.starts_with(each); });
+    if (number != kNumbers.end()) {
+      length = number->size();
+      out += "null";
+    } else {
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
+                                          std::vector<std::string>& notes) {
+  const Path path = folder / kTrainerState;
+  if (storage.kind(path) != EntryKind::File) return std::nullopt;
+  try {
+    const SortedJson state =
+        parse_sorted_json(strict_json(read_text(storage, path, kBytes)), path.string());
+    if (state.is_object() && state.contains(kSteps) && state[kSteps].is_number_unsigned() &&
+        std::in_range<std::int64_t>(state[kSteps].get<std::uint64_t>()))
+      return state[kSteps].get<std::int64_t>();
+    notes.push_back(fmt::format("not read: {} (there is no {})", kTrainerState, kSteps));
+  } catch (const Error& error) {
+    notes.push_back(fmt::format("not read: {} ({})", kTrainerState, error.what()));
+  }
+  return std::nullopt;
+}
+
+std::string progress_text(std::int64_t step) {
+  return Json{{kSteps, step}, {"log_history", Json::array()}}.dump(2) + "\n";
+}
+
+}  // namespace unishard::converters::trainer

@@ -1,0 +1,20 @@
+#pragma once
+// trainer_state.json: the steps of a Trainer and its log, which may hold NaN and Infinity.
+#include "unishard/format/storage.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::trainer {
+
+/// Returns the steps done; nullopt without the file. Adds a line to `notes` for a file that cannot
+/// be read.
+std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
+                                          std::vector<std::string>& notes);
+
+/// Returns the smallest file from which a Trainer goes on at `step`.
+std::string progress_text(std::int64_t step);
+
+}  // namespace unishard::converters::trainer

@@ -1,0 +1,408 @@
+// The model is a safetensors file, as save_pretrained writes it; the optimizer is numbered in the
+// order of its groups and lists its parameters' names (param_names), by which UniShard reads it
+// again. What neither expresses is the embedded catalog beside the optimizer's state; torch ignores
+// it. Work is split by whole files.
+#include "unishard/converters/adapter_names.hpp"
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "containers/archive_draft.hpp"
+#include "containers/pickle_json.hpp"
+#include "containers/placed_sink.hpp"
+#include "containers/safetensors_header.hpp"
+#include "core/adamw_defaults.hpp"
+#include "core/embedded_catalog.hpp"
+#include "core/file_split.hpp"
+#include "core/partial_output.hpp"
+#include "formats/dcp/embedded_catalog.hpp"
+#include "formats/dcp/key_layout.hpp"
+#include "formats/trainer/folder.hpp"
+#include "formats/trainer/trainer_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace unishard::converters {
+namespace trainer {
+namespace {
+
+using torch::ArchiveDraft;
+using torch::OutputPlan;
+using torch::PickleWriter;
+
+constexpr std::uint64_t kShardBytes = 5'000'000'000;
+
+bool is_model(const TensorInfo& tensor) {
+  return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
+         tensor.state == state::kBuffer;
+}
+
+class Planner {
+ public:
+  Planner(const Catalog& catalog, Program program, const TrainerOptions& options,
+          torch::TorchOutput& output)
+      : catalog_(catalog),
+        program_(program),
+        names_(file_names(program)),
+        options_(options),
+        output_(output),
+        stands_(catalog.tensors.size()),
+        states_() {}
+
+  OutputPlan plan() {
+    sort_tensors();
+    add_optimizer();
+    add_model();
+    add_schedule();
+    add_side_files();
+    std::ranges::sort(plan_.left_out);
+    return std::move(plan_);
+  }
+  /// The small files of the folder: name and content.
+  const SideFiles& texts() const { return texts_; }
+
+ private:
+  /// Decides which tensor stands for its parameter and which are states.
+  void sort_tensors() {
+    std::size_t halves = 0, others = 0, base = 0;
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      const TensorInfo& tensor = catalog_.tensors[i];
+      if (!is_model(tensor)) continue;
+      const auto [found, is_new] = model_.emplace(tensor.fqn, i);
+      if (!is_new && tensor.state == state::kFp32) found->second = i;
+    }
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      const TensorInfo& tensor = catalog_.tensors[i];
+      if (is_model(tensor)) {
+        const bool is_base = is_adapter() && !adapter_file_name(tensor.fqn);
+        stands_[i] = !is_base && model_.at(tensor.fqn) == i;
+        if (stands_[i]) continue;
+        ++(is_base ? base : halves);
+        plan_.left_out.push_back(i);
+      } else if (tensor.state == dcp::kExtraState) {
+        ++others;
+        plan_.left_out.push_back(i);
+      } else {
+        states_[tensor.fqn].push_back(i);
+      }
+    }
+    if (states_.empty() && catalog_.groups.is_null()) {  // SGD has groups and no states
+      raise(ErrorCode::InvalidArgument,
+            "this checkpoint holds no optimizer, from which a training could go on",
+            "pass --to safetensors for the model alone");
+    }
+    if (halves > 0) plan_.notes.push_back(fmt::format("16-bit copies of {} parameters", halves));
+    if (base > 0)
+      plan_.notes.push_back(fmt::format("{} parameters of the adapter's base model", base));
+    if (others > 0)
+      plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer", others));
+  }
+
+  void add_optimizer() {
+    ArchiveDraft file(plan_, catalog_, output_.size());
+    const auto contents = dcp::KeyedContents::match(options_.layout, catalog_);
+    if (contents && contents->has_all(torch::tensors_in(options_.layout["object"]))) {
+      if (const auto object = torch::with_all_tensors(options_.layout["object"], {}, plan_.notes)) {
+        contents->write(*object, file);
+        take_own_names();
+        return finish(file, names_.optimizer);
+      }
+    }
+    write_optimizer(file);
+    finish(file, names_.optimizer);
+  }
+
+  /// The names that the model's file had, where they differ from the catalog's.
+  void take_own_names() {
+    constexpr std::string_view kBelow = "model.";
+    std::map<std::pair<std::string, std::string>, std::string> own;
+    for (const Json& row : options_.layout["tensors"]) {
+      const auto& key = row[0].get_ref<const std::string&>();
+      if (key.starts_with(kBelow))
+        own.emplace(std::pair(row[2].get<std::string>(), row[3].get<std::string>()),
+                    key.substr(kBelow.size()));
+    }
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      const auto found = own.find({tensor.fqn, std::string(tensor.state)});
+      if (found != own.end()) own_names_.emplace(tensor.fqn, found->second);
+    }
+  }
+
+  void write_optimizer(ArchiveDraft& file) {
+    const bool is_adam = has_state(state::kExpAvg);
+    const std::vector<std::vector<std::string>> groups = params_of_groups();
+    PickleWriter& p = file.pickle;
+    p.begin_dict();
+    p.str("state");
+    p.begin_dict();
+    std::int64_t number = 0;
+    for (const auto& params : groups) {
+      for (const std::string& fqn : params) write_states(file, number++, fqn);
+    }
+    p.end_dict();
+    p.str("param_groups");
+    p.begin_list();
+    number = 0;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      Json settings = is_adam ? adamw_defaults() : Json::object();
+      if (catalog_.groups.is_array()) settings.update(catalog_.groups[g]);
+      if (settings.contains("betas") && settings["betas"].is_array())
+        settings["betas"] = {{"$type", "tuple"}, {"items", settings["betas"]}};
+      settings["params"] = Json::array();
+      for (std::size_t i = 0; i < groups[g].size(); ++i) settings["params"].push_back(number++);
+      settings["param_names"] = groups[g];
+      if (!are_parameters(groups[g])) settings.erase("param_names");
+      torch::write_json(
+          p, torch::without_unwritable(settings, fmt::format("parameter group {}", g), plan_.notes),
+          torch::refuse_tensor);
+    }
+    p.end_list();
+    p.str(kCatalogKey);
+    p.str(embedded_text());
+    p.end_dict();
+  }
+
+  bool has_state(std::string_view name) const {
+    return std::ranges::any_of(catalog_.tensors,
+                               [&](const TensorInfo& tensor) { return tensor.state == name; });
+  }
+
+  /// SGD counts no steps.
+  bool counts_steps() const {
+    return std::ranges::any_of(states_, [&](const auto& states) {
+      return std::ranges::any_of(states.second, [&](std::size_t index) {
+        return catalog_.tensors[index].state != "momentum_buffer";
+      });
+    });
+  }
+
+  void write_states(ArchiveDraft& file, std::int64_t number, const std::string& fqn) {
+    const auto found = states_.find(fqn);
+    if (found == states_.end()) return;  // it was never updated
+    file.pickle.integer(number);
+    file.pickle.begin_dict();
+    if (counts_steps()) {
+      file.pickle.str("step");
+      file.scalar(static_cast<float>(catalog_.step));
+    }
+    for (const std::size_t index : found->second) {
+      file.pickle.str(catalog_.tensors[index].state);
+      file.tensor(index);
+    }
+    file.pickle.end_dict();
+  }
+
+  /// Whether the model's file has all of them. Numbered states of unknown parameters have no names.
+  bool are_parameters(const std::vector<std::string>& fqns) const {
+    return std::ranges::all_of(fqns, [&](const std::string& fqn) { return model_.contains(fqn); });
+  }
+
+  /// Returns the parameters of each group. Those with states that no group lists are left out.
+  std::vector<std::vector<std::string>> params_of_groups() {
+    std::vector<std::vector<std::string>> groups;
+    std::unordered_map<std::string_view, bool> is_listed;
+    for (const auto& [fqn, indices] : states_) is_listed.emplace(fqn, false);
+    if (!catalog_.groups.is_array() || catalog_.groups.empty()) {
+      groups.emplace_back();
+      for (const TensorInfo& tensor : catalog_.tensors) {
+        const auto found = is_listed.find(tensor.fqn);
+        if (found == is_listed.end() || found->second) continue;
+        found->second = true;
+        groups.back().push_back(tensor.fqn);
+      }
+      return groups;
+    }
+    for (std::size_t g = 0; g < catalog_.groups.size(); ++g) {
+      groups.push_back(listed_params(g));
+      for (const std::string& fqn : groups.back()) {
+        if (const auto found = is_listed.find(fqn); found != is_listed.end()) found->second = true;
+      }
+    }
+    for (const auto& [fqn, lost] : states_) {
+      if (is_listed.at(fqn)) continue;
+      plan_.notes.push_back(
+          fmt::format("{}: {} optimizer states (in no parameter group)", fqn, lost.size()));
+      plan_.left_out.insert(plan_.left_out.end(), lost.begin(), lost.end());
+    }
+    return groups;
+  }
+
+  std::vector<std::string> listed_params(std::size_t group) const {
+    const Json& settings = catalog_.groups[group];
+    std::vector<std::string> fqns;
+    if (settings.is_object() && settings.contains("params") && settings["params"].is_array()) {
+      for (const Json& fqn : settings["params"]) {
+        if (fqn.is_string()) fqns.push_back(fqn.get<std::string>());
+      }
+      return fqns;
+    }
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      if (tensor.group == static_cast<std::int32_t>(group) && states_.contains(tensor.fqn) &&
+          std::ranges::count(fqns, tensor.fqn) == 0)
+        fqns.push_back(tensor.fqn);
+    }
+    return fqns;
+  }
+
+  std::string embedded_text() const {
+    Catalog kept = catalog_;
+    kept.tensors.clear();
+    std::vector<bool> is_left_out(catalog_.tensors.size());
+    for (const std::size_t i : plan_.left_out) is_left_out[i] = true;
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      if (!is_left_out[i]) kept.tensors.push_back(catalog_.tensors[i]);
+    }
+    return catalog_text(kept, flat_paths(kept, "model."));
+  }
+
+  void add_model() {
+    std::vector<std::size_t> model;
+    std::vector<std::uint64_t> sizes;
+    for (std::size_t i = 0; i < stands_.size(); ++i) {
+      if (!stands_[i]) continue;
+      model.push_back(i);
+      sizes.push_back(catalog_.tensors[i].bytes());
+    }
+    const std::uint64_t most =
+        options_.max_shard_bytes == 0 ? kShardBytes : options_.max_shard_bytes;
+    const auto split = safetensors::split_files(sizes, most);
+    std::map<std::string, std::string> file_of;
+    for (std::size_t i = 0; i < split.size(); ++i) {
+      const std::string name = safetensors::model_file_name(i, split.size(), options_.stem);
+      std::vector<std::size_t> tensors;
+      for (const std::size_t each : split[i]) {
+        tensors.push_back(model[each]);
+        file_of[own_name(model[each])] = name;
+      }
+      add_model_file(name, tensors);
+    }
+    if (split.size() == 1) return;
+    const std::uint64_t total = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+    const SortedJson index = {{"metadata", {{"total_size", total}}}, {"weight_map", file_of}};
+    texts_.emplace_back(fmt::format("{}.safetensors.index.json", options_.stem),
+                        index.dump(2) + "\n");
+  }
+
+  bool is_adapter() const { return options_.stem == kAdapterStem; }
+
+  std::string own_name(std::size_t tensor) const {
+    const std::string& fqn = catalog_.tensors[tensor].fqn;
+    if (is_adapter()) return adapter_file_name(fqn).value_or(fqn);
+    const auto found = own_names_.find(fqn);
+    return found == own_names_.end() ? fqn : found->second;
+  }
+
+  void add_model_file(const std::string& name, const std::vector<std::size_t>& tensors) {
+    std::vector<safetensors::HeaderEntry> entries;
+    std::unordered_map<std::string, std::size_t> by_name;
+    std::uint64_t bytes = 0;
+    for (const std::size_t index : tensors) {
+      const TensorInfo& tensor = catalog_.tensors[index];
+      by_name.emplace(own_name(index), index);
+      entries.push_back({.name = own_name(index), .dtype = tensor.dtype, .shape = tensor.shape});
+      bytes += tensor.bytes();
+    }
+    std::string head = safetensors::encode_header(entries, {{"format", "pt"}});
+    const std::size_t number = output_.add({name, std::move(head), bytes});
+    for (const safetensors::HeaderEntry& entry : entries) {
+      const auto index = static_cast<std::uint32_t>(by_name.at(entry.name));
+      const std::uint64_t elements = catalog_.tensors[index].elements();
+      if (elements == 0) continue;
+      plan_.placements.push_back({index, {0, elements}, number, 0, entry.begin, entry.dtype});
+    }
+  }
+
+  /// Whether the side files hold the schedule, under the name that either program gives it.
+  bool has_schedule() const {
+    return std::ranges::any_of(options_.side_files,
+                               [](const auto& file) { return is_schedule(file.first); });
+  }
+  static bool is_schedule(const std::string& name) {
+    return name == file_names(Program::Trainer).scheduler ||
+           name == file_names(Program::Accelerate).scheduler;
+  }
+
+  void add_schedule() {
+    if (has_schedule()) return;
+    Json schedule = catalog_.scheduler;
+    const bool is_torch = schedule.is_object() && schedule.contains("last_epoch");
+    if (!is_torch) {
+      if (program_ == Program::Accelerate) return;  // it needs none
+      schedule = schedule_at_step();
+    }
+    ArchiveDraft file(plan_, catalog_, output_.size());
+    torch::write_json(file.pickle, torch::without_unwritable(schedule, "scheduler", plan_.notes),
+                      torch::refuse_tensor);
+    finish(file, names_.scheduler);
+  }
+
+  /// The state of the Trainer's own schedules, all of which depend on the step alone. The Trainer
+  /// loads no optimizer without a schedule.
+  Json schedule_at_step() const {
+    Json rates = Json::array(), lambdas = Json::array();
+    const std::size_t count = catalog_.groups.is_array() ? catalog_.groups.size() : 1;
+    for (std::size_t g = 0; g < count; ++g) {
+      const bool has_rate = catalog_.groups.is_array() && catalog_.groups[g].contains("lr");
+      rates.push_back(has_rate ? catalog_.groups[g]["lr"] : adamw_defaults()["lr"]);
+      lambdas.push_back(nullptr);
+    }
+    return {{"last_epoch", catalog_.step},
+            {"_step_count", catalog_.step + 1},
+            {"_last_lr", std::move(rates)},
+            {"lr_lambdas", std::move(lambdas)}};
+  }
+
+  void add_side_files() {
+    bool has_progress = program_ == Program::Accelerate;
+    for (const auto& [name, content] : options_.side_files) {
+      has_progress |= name == kTrainerState;
+      texts_.emplace_back(is_schedule(name) ? std::string(names_.scheduler) : name, content);
+    }
+    if (!has_progress) texts_.emplace_back(kTrainerState, progress_text(catalog_.step));
+  }
+
+  void finish(ArchiveDraft& file, std::string_view name) {
+    output_.add(file.finish(std::string(name)));
+  }
+
+  const Catalog& catalog_;
+  const Program program_;
+  const FileNames names_;
+  const TrainerOptions& options_;
+  torch::TorchOutput& output_;
+  OutputPlan plan_;
+  SideFiles texts_;
+  std::unordered_map<std::string_view, std::size_t> model_;  // fqn -> what stands for it
+  std::vector<bool> stands_;  // one per tensor: it is in the model's file
+  std::map<std::string, std::vector<std::size_t>> states_;  // by fqn
+  std::unordered_map<std::string, std::string> own_names_;  // fqn -> name in the file
+};
+
+}  // namespace
+}  // namespace trainer
+
+std::unique_ptr<Sink> make_trainer_sink(Storage& storage, const Path& folder, Catalog catalog,
+                                        TrainerOptions options, const WorkSplit& share) {
+  auto partial =
+      std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
+  auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
+  const auto program =
+      options.is_accelerate ? trainer::Program::Accelerate : trainer::Program::Trainer;
+  trainer::Planner planner(catalog, program, options, *output);
+  torch::OutputPlan plan = planner.plan();
+  auto complete = [&storage, partial, texts = planner.texts()] {
+    for (const auto& [name, content] : texts)
+      replace_text(storage, partial->path() / name, content);
+  };
+  return std::make_unique<torch::PlacedSink>(
+      std::move(catalog), std::move(plan),
+      torch::Ending{.partial = partial, .complete = std::move(complete)}, std::move(output), share);
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,261 @@
+// Checkpoints of Hugging Face's Trainer (transformers 5.23): a Llama, and an adapter of PEFT.
+#include "unishard/converters/adapter_names.hpp"
+#include "unishard/converters/registry.hpp"
+#include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
+
+#include "expect.hpp"
+#include "formats/trainer/known_models.hpp"
+#include "read_source.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const Path kFolders = Path(UNISHARD_TEST_DATA) / "golden/trainer";
+const std::string kLayer = "model.layers.0.";
+const Json kDecaying = {"model.embed_tokens.weight",
+                        kLayer + "self_attn.q_proj.weight",
+                        kLayer + "self_attn.k_proj.weight",
+                        kLayer + "self_attn.v_proj.weight",
+                        kLayer + "self_attn.o_proj.weight",
+                        kLayer + "mlp.gate_proj.weight",
+                        kLayer + "mlp.up_proj.weight",
+                        kLayer + "mlp.down_proj.weight",
+                        "lm_head.weight"};
+const Json kNorms = {kLayer + "input_layernorm.weight", kLayer + "post_attention_layernorm.weight",
+                     "model.norm.weight"};
+
+std::vector<std::string> tensor_labels(const Catalog& catalog) {
+  std::vector<std::string> out;
+  for (const TensorInfo& tensor : catalog.tensors) out.push_back(tensor.label());
+  return out;
+}
+
+/// Writes the checkpoint again in its format; returns what the copy holds.
+std::unique_ptr<Source> copy_of(const Source& source, const Path& output, const Json& layout,
+                                Output wanted = {}) {
+  wanted.format = wanted.format.empty() ? source.format() : wanted.format;
+  wanted.path = output;
+  wanted.layout = layout;
+  const auto sink = make_sink(posix_storage(), wanted, source.catalog());
+  CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
+  copy(plan, *sink, {});
+  sink->commit();
+  return open_source(posix_storage(), output);
+}
+
+void expect_same_tensors(const Source& a, const Source& b) {
+  ASSERT_THAT(tensor_labels(b.catalog()),
+              testing::UnorderedElementsAreArray(tensor_labels(a.catalog())));
+  for (std::size_t i = 0; i < a.catalog().tensors.size(); ++i) {
+    const std::vector<std::string> names = tensor_labels(b.catalog());
+    const auto at = std::ranges::find(names, a.catalog().tensors[i].label()) - names.begin();
+    EXPECT_EQ(read_all(a, i), read_all(b, static_cast<std::size_t>(at))) << names[i];
+  }
+}
+
+class TrainerFolder : public testing::Test {
+ protected:
+  /// A copy of a golden folder, to be changed.
+  Path copied(const std::string& name) const {
+    fs::copy(kFolders / name, temp_.path() / name);
+    return temp_.path() / name;
+  }
+  const test::TempDir temp_;
+};
+
+TEST_F(TrainerFolder, IsOneTrainingState) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  const Catalog& catalog = source->catalog();
+  EXPECT_EQ(source->format(), "trainer");
+  EXPECT_EQ(catalog.tensors.size(), 36u);
+  ASSERT_EQ(catalog.groups.size(), 2u);
+  EXPECT_EQ(catalog.groups[0]["params"], kDecaying);
+  EXPECT_EQ(catalog.groups[1]["params"], kNorms);
+  EXPECT_EQ(catalog.groups[0]["weight_decay"], 0.1);
+  EXPECT_EQ(catalog.step, 2);
+  EXPECT_EQ(catalog.scheduler["last_epoch"], 2);
+  EXPECT_EQ(catalog.data_position, Json({{"global_steps", 2}}));
+  EXPECT_THAT(source->notes(), testing::IsEmpty());
+}
+
+TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
+  const Path folder = copied("llama");
+  test::write_file(folder / "config.json", R"({"model_type": "mine"})");
+  const auto source = open_source(posix_storage(), folder);
+  EXPECT_EQ(source->catalog().groups[1]["params"], Json({"state.9", "state.10", "state.11"}));
+  EXPECT_THAT(source->remarks(), ElementsAre(HasSubstr("12 states have numbers and no names")));
+  // Without its layout, as from another format.
+  const auto again = copy_of(*source, temp_.path() / "again", {});
+  EXPECT_EQ(again->catalog().groups, source->catalog().groups);
+  expect_same_tensors(*source, *again);
+}
+
+TEST_F(TrainerFolder, IsWrittenAgainAsItWas) {
+  for (const char* name : {"llama", "adapter"}) {
+    const auto source = open_source(posix_storage(), kFolders / name);
+    Output output;
+    if (std::string(name) == "adapter") output.stem = kAdapterStem;
+    const auto again = copy_of(*source, temp_.path() / name, source->layout(), output);
+    EXPECT_EQ(again->layout(), source->layout());
+    expect_same_tensors(*source, *again);
+  }
+}
+
+TEST_F(TrainerFolder, MadeOfAnotherFormatHasTheWholeCatalog) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  for (const char* format : {"trainer", "accelerate"}) {
+    Output output;
+    output.format = format;
+    const auto again = copy_of(*source, temp_.path() / format, {}, output);
+    EXPECT_EQ(again->format(), format);
+    EXPECT_EQ(again->catalog().groups, source->catalog().groups);
+    EXPECT_EQ(again->catalog().scheduler, source->catalog().scheduler);
+    EXPECT_EQ(again->catalog().step, 2);
+    expect_same_tensors(*source, *again);
+    EXPECT_THAT(again->remarks(), testing::IsEmpty());  // the groups list the names
+  }
+  EXPECT_TRUE(fs::exists(temp_.path() / "trainer/trainer_state.json"));
+  EXPECT_FALSE(fs::exists(temp_.path() / "accelerate/trainer_state.json"));
+}
+
+TEST_F(TrainerFolder, OfAnAdapterHasTheNamesOfItsModules) {
+  const auto source = open_source(posix_storage(), kFolders / "adapter");
+  EXPECT_EQ(source->catalog().groups[0]["params"],
+            Json({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",
+                  "base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight",
+                  "base_model.model.model.layers.0.self_attn.v_proj.lora_A.default.weight",
+                  "base_model.model.model.layers.0.self_attn.v_proj.lora_B.default.weight",
+                  "base_model.model.lm_head.modules_to_save.default.weight"}));
+}
+
+TEST_F(TrainerFolder, ModelIsSplitAtTheLargestFile) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  Output output;
+  output.max_shard_bytes = 400;
+  const auto again = copy_of(*source, temp_.path() / "split", source->layout(), output);
+  EXPECT_TRUE(fs::exists(temp_.path() / "split/model.safetensors.index.json"));
+  EXPECT_FALSE(fs::exists(temp_.path() / "split/model.safetensors"));
+  expect_same_tensors(*source, *again);
+}
+
+TEST_F(TrainerFolder, WhoseIndexListsATensorThatIsGoneIsDamaged) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  Output output;
+  output.max_shard_bytes = 400;
+  copy_of(*source, temp_.path() / "split", source->layout(), output);
+  const Path index = temp_.path() / "split/model.safetensors.index.json";
+  SortedJson json = parse_sorted_json(read_text(posix_storage(), index, 1 << 20), "index");
+  json["weight_map"]["gone.weight"] = json["weight_map"]["lm_head.weight"];
+  test::write_file(index, json.dump());
+  const auto error = test::error_of([&] { open_source(posix_storage(), temp_.path() / "split"); });
+  EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+  EXPECT_THAT(error.what(), HasSubstr("gone.weight"));
+}
+
+TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
+  const Path folder = copied("llama");
+  test::write_file(
+      folder / "trainer_state.json",
+      R"({"log_history": [{"loss": NaN, "text": "NaN \" Infinity"}, -Infinity], "global_step": 40})");
+  EXPECT_EQ(open_source(posix_storage(), folder)->catalog().data_position["global_steps"], 40);
+  for (const char* broken : {"{\"global_step\": ", "{\"global_step\": -1}", "[]", "\""}) {
+    test::write_file(folder / "trainer_state.json", broken);
+    const auto source = open_source(posix_storage(), folder);
+    EXPECT_TRUE(source->catalog().data_position.is_null()) << broken;
+    EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("trainer_state.json"))) << broken;
+  }
+}
+
+TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  copy_of(*source, temp_.path() / "ours", {});
+  copy_of(*open_source(posix_storage(), kFolders / "adapter"), temp_.path() / "other", {});
+  fs::copy_file(temp_.path() / "other/model.safetensors", temp_.path() / "ours/model.safetensors",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(open_source(posix_storage(), temp_.path() / "ours")->notes(),
+              testing::Contains(HasSubstr("left out: unishard.catalog")));
+}
+
+TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {
+  const auto source = open_source(posix_storage(), kFolders / "llama/model.safetensors");
+  const auto error = test::error_of([&] {
+    make_sink(posix_storage(), {.format = "trainer", .path = temp_.path() / "out", .tag = {}},
+              source->catalog());
+  });
+  EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+  EXPECT_FALSE(fs::exists(temp_.path() / "out"));
+}
+
+TEST_F(TrainerFolder, OutputFolderMeansTheCheckpointWithTheHighestNumber) {
+  const Path run = temp_.path() / "run";
+  fs::create_directory(run);
+  for (const char* name : {"checkpoint-9", "checkpoint-10"})
+    fs::copy(kFolders / "llama", run / name);
+  for (const char* name : {"checkpoint-11", "checkpoint-x", "checkpoint-12-old"})
+    fs::create_directory(run / name);
+  EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, {}), run / "checkpoint-10");
+  EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, "checkpoint-9"), run / "checkpoint-9");
+  EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, "checkpoint-x"), std::nullopt);
+  EXPECT_EQ(open_source(posix_storage(), run)->path(), run / "checkpoint-10");
+  // With a final model in it, the folder is that model, and tags are its checkpoints.
+  fs::copy_file(kFolders / "llama/model.safetensors", run / "model.safetensors");
+  EXPECT_EQ(open_source(posix_storage(), run)->format(), "safetensors");
+  EXPECT_EQ(open_source(posix_storage(), run, "checkpoint-9")->path(), run / "checkpoint-9");
+}
+
+TEST(KnownModels, HaveTheirParametersInOrder) {
+  const auto order = trainer::known_order("gpt2");
+  ASSERT_TRUE(order);
+  std::vector<std::string> names = {
+      "lm_head.weight",         "transformer.h.10.ln_1.bias", "transformer.h.2.ln_2.weight",
+      "transformer.wpe.weight", "transformer.h.2.ln_1.bias",  "transformer.h.2.ln_1.weight"};
+  std::ranges::sort(names, {},
+                    [&](const std::string& name) { return order->place_of(name).value(); });
+  EXPECT_THAT(names, ElementsAre("transformer.wpe.weight", "transformer.h.2.ln_1.weight",
+                                 "transformer.h.2.ln_1.bias", "transformer.h.2.ln_2.weight",
+                                 "transformer.h.10.ln_1.bias", "lm_head.weight"));
+  EXPECT_EQ(order->place_of("h.2.ln_1.bias"), order->place_of("transformer.h.2.ln_1.bias"));
+  for (const char* other : {"transformer.h.ln_1.weight", "transformer.h.x.ln_1.weight", "", ".",
+                            "transformer.h.2.ln_3.weight", "transformer.h.99999999999.ln_1.bias"})
+    EXPECT_EQ(order->place_of(other), std::nullopt) << other;
+  EXPECT_FALSE(trainer::known_order("gpt"));
+  EXPECT_FALSE(trainer::known_order(""));
+}
+
+TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"m.q.lora_A.default.weight", "m.q.lora_A.weight"},
+      {"m.q.lora_magnitude_vector.default.weight", "m.q.lora_magnitude_vector"},
+      {"m.q.ia3_l.default", "m.q.ia3_l"},
+      {"m.head.modules_to_save.default.bias", "m.head.bias"}};
+  for (const auto& [module_name, file_name] : names) {
+    EXPECT_EQ(adapter_file_name(module_name), file_name);
+    EXPECT_EQ(adapter_module_name(file_name), module_name);
+  }
+  EXPECT_EQ(adapter_file_name("m.q.lora_A.other.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(adapter_file_name("m.q.lora_A.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(adapter_file_name("m.q.base_layer.weight"), std::nullopt);
+  EXPECT_EQ(adapter_file_name("m.head.original_module.weight"), std::nullopt);
+  for (const char* odd : {"lora_A", "", ".", "modules_to_save", "a.modules_to_save"})
+    EXPECT_NO_THROW({
+      adapter_file_name(odd);
+      adapter_module_name(odd);
+    }) << odd;
+}
+
+}  // namespace
+}  // namespace unishard::converters

@@ -1,0 +1,423 @@
+#!/usr/bin/env python3
+"""Folders of the real Trainer, accelerate and PEFT go through UniShard, and their programs go on from the results.
+
+  trainer_resumes.py BUILD [PART...]    parts: orders trainer deepspeed accelerate adapters dtypes objects (default: all)
+
+  orders      the optimizer of every model that UniShard knows gets the names of named_parameters()
+  trainer     a plain Trainer resumes from its checkpoint after each conversion with the bits of the undisturbed run
+  deepspeed   so does a Trainer with DeepSpeed, also on another number of ranks
+  accelerate  Accelerator.load_state
+  adapters    PEFT loads the adapter of a run under the Trainer, DeepSpeed or DCP with equal values
+  dtypes      from_pretrained without a dtype gives the values of the checkpoint
+  objects     odd Python values in DeepSpeed's client state stay what they are
+Exit status: 0 all equal, 1 something differs, 77 something is not installed.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import torch_keeps
+import truth
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+warnings.filterwarnings("ignore")
+PARTS = ("orders", "trainer", "deepspeed", "accelerate", "adapters", "dtypes", "objects")
+STEPS, SAVED = 6, 3
+TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
+        "max_position_embeddings": 32, "head_dim": 8, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "d_model": 16, "d_kv": 8, "d_ff": 24,
+        "num_layers": 2, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "ffn_dim": 24, "word_embed_proj_dim": 16, "dim": 16, "hidden_dim": 24, "n_heads": 2,
+        "n_layers": 2, "n_inner": 24, "rotary_dim": 4, "embedding_size": 16, "image_size": 8, "patch_size": 4, "state_size": 4, "time_step_rank": 2,
+        "max_source_positions": 16, "max_target_positions": 16, "num_mel_bins": 4, "attention_types": [[["global", "local"], 1]], "expansion_ratio": 2,
+        "max_seq_len": 32, "partial_rotary_factor": 0.5, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+        "num_hidden_groups": 1, "global_attn_every_n_layers": 2}
+
+
+# ---- one job of a Trainer ------------------------------------------------------------------------------------------
+
+def make_model(kind, adapter=False):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    torch.manual_seed(0)
+    layers = {"num_hidden_layers": 12, "n_layer": 12} if kind == "gpt2" else {}  # h.10 comes after h.9, and before it by name
+    config = AutoConfig.for_model(kind, **{**TINY, **layers, "resid_pdrop": 0.1})
+    model = AutoModelForCausalLM.from_config(config)
+    if not adapter:
+        return model
+    from peft import LoraConfig, get_peft_model
+    return get_peft_model(model, LoraConfig(r=4, target_modules=adapter, lora_dropout=0.1, modules_to_save=["lm_head"], task_type="CAUSAL_LM"))
+
+
+def samples(count=64):
+    import torch
+    rows = torch.randint(0, 64, (count, 16), generator=torch.Generator().manual_seed(7))
+
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return count
+
+        def __getitem__(self, i):
+            return {"input_ids": rows[i], "labels": rows[i]}
+    return Samples()
+
+
+def run_trainer(job):
+    """Trains to STEPS; returns the losses."""
+    from transformers import Trainer, TrainingArguments
+    arguments = {"output_dir": job["out"], "max_steps": STEPS, "save_steps": SAVED, "per_device_train_batch_size": 2, "logging_steps": 1,
+                 "learning_rate": 1e-2, "warmup_steps": 2, "weight_decay": 0.1, "report_to": [], "use_cpu": True, "seed": 1, "disable_tqdm": True}
+    if job.get("stage") is not None:
+        arguments["deepspeed"] = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "gradient_accumulation_steps": "auto",
+                                  "zero_optimization": {"stage": job["stage"]}, "zero_allow_untested_optimizer": True,
+                                  "bf16": {"enabled": job.get("bf16", False)}, "steps_per_print": 1 << 30}
+        arguments["bf16"] = job.get("bf16", False)
+    trainer = Trainer(model=make_model(job["kind"], job.get("adapter")), args=TrainingArguments(**arguments, **job.get("more", {})),
+                      train_dataset=samples())
+    trainer.train(resume_from_checkpoint=job.get("resume"))
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def work(job_file):
+    import torch
+    import transformers
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    job = json.loads(pathlib.Path(job_file).read_text())
+    if job["do"] == "trainer":
+        losses = run_trainer(job)
+    elif job["do"] == "client_state":
+        losses = client_state(job)
+    if os.environ["RANK"] == "0":
+        print("RESULT " + json.dumps(losses), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # some of DeepSpeed's threads outlive it
+
+
+def launch(job, ranks=1):
+    """Runs a job in processes of its own; returns its result."""
+    import glob
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(job, file)
+        file.flush()
+        path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with the ninja there
+        environment = {"LOCAL_SIZE": str(ranks), "DS_ACCELERATOR": "cpu", "PATH": path}
+        outputs, port = truth.launch(__file__, file.name, ranks, environment)
+    for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):
+        os.remove(left)
+    for rank, (status, output) in enumerate(outputs):
+        if status != 0:
+            raise SystemExit(f"rank {rank} of {job}:\n{output[-3000:]}")
+    return json.loads(next(line[7:] for line in outputs[0][1].splitlines() if line.startswith("RESULT ")))
+
+
+# ---- what the parts share ------------------------------------------------------------------------------------------
+
+class Table:
+    def __init__(self):
+        self.failed = 0
+
+    def row(self, name, found):
+        self.failed += bool(found)
+        print(f"{name:62} {'equal' if not found else 'DIFFERS: ' + '; '.join(map(str, found[:4]))}", flush=True)
+
+
+def convert(unishard, *steps):
+    """`convert` from each path to the next; a step is (path, format)."""
+    for (source, _), (target, form) in zip(steps, steps[1:]):
+        truth.run(unishard, "convert", source, target, "--to", form)
+    return steps[-1][0]
+
+
+def model_of(folder):
+    from safetensors.torch import load_file
+    return load_file(next(folder / name for name in ("model.safetensors", "adapter_model.safetensors") if (folder / name).exists()))
+
+
+def differing_tensors(expected, found):
+    import torch
+    if set(expected) != set(found):
+        return [f"other names: {sorted(set(expected) ^ set(found))[:4]}"]
+    return [name for name in expected if expected[name].dtype != found[name].dtype or not torch.equal(expected[name], found[name])]
+
+
+def compare_runs(expected, losses, run, reference, unishard=None):
+    """A resumed run beside the undisturbed one: losses after the resume, weights and optimizer at the end."""
+    import torch
+    found = [f"losses {losses[-3:]} instead of {expected[-3:]}"] if losses[-(STEPS - SAVED):] != expected[-(STEPS - SAVED):] else []
+    ends = [folder / f"checkpoint-{STEPS}" for folder in (reference, run)]
+    if not (ends[0] / "latest").exists():
+        found += differing_tensors(*map(model_of, ends))
+    if (ends[0] / "optimizer.pt").exists():
+        states = [torch.load(end / "optimizer.pt", weights_only=True)["state"] for end in ends]
+        found += torch_keeps.differences(*states, "optimizer")
+    if unishard:
+        found += json.loads(subprocess.run([unishard, "diff", *ends, "--json"], capture_output=True, text=True).stdout)["differences"]
+    return found
+
+
+# ---- the parts -----------------------------------------------------------------------------------------------------
+
+def known_models():
+    """The model types in UniShard's table."""
+    table = pathlib.Path(__file__).resolve().parents[3] / "converters/src/formats/trainer/known_models.cpp"
+    text = table.read_text()
+    text = text[text.index("kModels = {{"):text.index("}};")]
+    return [name for types in re.findall(r'^    \{"([^"(]*)",', text, re.M) for name in types.split()]
+
+
+def model_class(kind):
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+    for names in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+                  auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES):
+        if kind in names:
+            return getattr(transformers, names[kind] if isinstance(names[kind], str) else names[kind][0])
+    raise KeyError(kind)
+
+
+def orders(unishard, scratch, table):
+    import torch
+    import transformers
+    from transformers import AutoConfig, Trainer, TrainingArguments
+    transformers.logging.set_verbosity_error()
+    for kind in known_models():
+        folder = scratch / kind
+        config = AutoConfig.for_model(kind, **{k: v for k, v in TINY.items() if k != "head_dim" or kind not in ("gptj", "codegen", "falcon")})
+        torch.manual_seed(0)
+        model = model_class(kind)(config)
+        trainer = Trainer(model=model, args=TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[], weight_decay=0.1))
+        optimizer = trainer.create_optimizer()
+        with torch.no_grad():
+            for i, parameter in enumerate(model.parameters()):
+                parameter.fill_(i)
+                parameter.grad = torch.ones_like(parameter)
+        model.save_pretrained(folder)  # some modules have other names in files
+        names = {float(tensor.flatten()[0]): name for name, tensor in model_of(folder).items()}
+        expected = [[names[float(p.flatten()[0])] for p in group["params"]] for group in optimizer.param_groups]
+        optimizer.step()
+        torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+        found = json.loads(truth.run(unishard, "inspect", folder, "--json"))
+        table.row(f"orders {kind}", [] if [group["params"] for group in found["groups"]] == expected else ["other names for its numbers"])
+        shutil.rmtree(folder)
+
+
+def trainer(unishard, scratch, table):
+    for kind, more in (("gpt2", {}), ("llama", {}), ("llama", {"optim": "sgd"}), ("gpt2", {"optim": "adafactor"})):
+        label = f"{kind} {more.get('optim', 'adamw')}"
+        job = {"do": "trainer", "kind": kind, "more": more}
+        reference = scratch / label.replace(" ", "-")
+        expected = launch({**job, "out": str(reference)})
+        saved = reference / f"checkpoint-{SAVED}"
+        ways = {"itself": [], "native": ["native"], "dcp": ["dcp"], "accelerate": ["accelerate"], "deepspeed": ["deepspeed"],
+                "deepspeed native": ["deepspeed", "native"]}
+        if more:
+            ways = {"itself": [], "native": ["native"]}
+        for name, through in ways.items():
+            work_folder = scratch / f"{reference.name}-{name.replace(' ', '-')}"
+            steps = [(saved, None)] + [(work_folder / str(i), form) for i, form in enumerate(through)]
+            resumed = convert(unishard, *steps, (work_folder / "run" / f"checkpoint-{SAVED}", "trainer"))
+            losses = launch({**job, "out": str(work_folder / "run"), "resume": str(resumed)})
+            found = compare_runs(expected, losses, work_folder / "run", reference)
+            missing = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()}
+            table.row(f"trainer {label} through {name}", found + ([f"lacks {sorted(missing)}"] if missing else []))
+    # The output folder means its newest checkpoint.
+    listed = json.loads(truth.run(unishard, "inspect", reference, "--tags", "--json"))
+    found = [] if [tag["tag"] for tag in listed["tags"]] == [f"checkpoint-{SAVED}", f"checkpoint-{STEPS}"] else [listed]
+    for tag, step in ((None, STEPS), (f"checkpoint-{SAVED}", SAVED)):
+        shown = json.loads(truth.run(unishard, "inspect", reference, "--json", *(["--tag", tag] if tag else [])))
+        found += [] if shown["step"] == step else [f"{tag} is step {shown['step']}"]
+    table.row("trainer: the output folder", found)
+
+
+def deepspeed(unishard, scratch, table):
+    for stage, bf16 in ((2, False), (3, True)):
+        job = {"do": "trainer", "kind": "llama", "stage": stage, "bf16": bf16}
+        reference = scratch / f"stage{stage}"
+        expected = launch({**job, "out": str(reference)}, 2)
+        saved = reference / f"checkpoint-{SAVED}"
+        for ranks in (2, 1):
+            run = scratch / f"stage{stage}-{ranks}"
+            resumed = run / f"checkpoint-{SAVED}"
+            truth.run(unishard, "reshard", saved, resumed, "-w", ranks)
+            losses = launch({**job, "out": str(run), "resume": str(resumed)}, ranks)
+            names = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()} - {"model.safetensors"}
+            found = [f"lacks {sorted(names)}"] if names else []
+            if ranks == 2:
+                found += compare_runs(expected, losses, run, reference, unishard)
+            table.row(f"deepspeed stage {stage}{' bf16' if bf16 else ''}, 2 ranks to {ranks}", found)
+
+
+def accelerate(unishard, scratch, table):
+    import torch
+    from accelerate import Accelerator
+
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+        def state_dict(self):
+            return {"count": self.count, "values": torch.arange(3)}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    def prepare():
+        from accelerate.state import AcceleratorState, GradientState, PartialState
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+        accelerator = Accelerator(cpu=True)
+        model = make_model("llama")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        loader = torch.utils.data.DataLoader(samples(), batch_size=2, shuffle=True)
+        counter = Counter()
+        accelerator.register_for_checkpointing(counter)
+        return (accelerator, counter, *accelerator.prepare(model, optimizer, schedule, loader))
+
+    def train(accelerator, counter, model, optimizer, schedule, loader, count):
+        losses = []
+        batches = iter(loader)
+        for _ in range(count):
+            loss = model(**next(batches)).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            counter.count += 1
+            losses.append(float(loss.detach()))
+        return losses
+
+    job = prepare()
+    train(*job, SAVED)
+    for safe in (True, False):
+        saved = scratch / f"saved-{safe}"
+        job[0].save_state(str(saved), safe_serialization=safe)
+        expected = None
+        for name, through in (("nothing", None), ("itself", []), ("native", ["native"]), ("dcp", ["dcp"])):
+            steps = [(saved, None)] + [(scratch / f"{name}-{safe}-{i}", form) for i, form in enumerate(through or [])]
+            resumed = saved if through is None else convert(unishard, *steps, (scratch / f"{name}-{safe}", "accelerate"))
+            again = prepare()
+            again[0].load_state(str(resumed))
+            losses = train(*again, SAVED), again[1].count
+            if through is None:
+                expected = losses
+                continue
+            found = [] if losses == expected else [f"{losses} instead of {expected}"]
+            missing = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()} - {"pytorch_model.bin"}
+            table.row(f"accelerate {'safetensors' if safe else 'pytorch_model.bin'} through {name}",
+                      found + ([f"lacks {sorted(missing)}"] if missing else []))
+
+
+def adapters(unishard, scratch, table):
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from peft import PeftModel, get_peft_model_state_dict
+    targets = ["q_proj", "v_proj"]
+
+    def check(name, folder, expected):
+        loaded = PeftModel.from_pretrained(make_model("llama"), folder)
+        found = differing_tensors({k: v.float() for k, v in expected.items()}, {k: v.float() for k, v in get_peft_model_state_dict(loaded).items()})
+        table.row(f"adapters {name}", found)
+
+    job = {"do": "trainer", "kind": "llama", "adapter": targets}
+    reference = scratch / "plain"
+    losses = launch({**job, "out": str(reference)})
+    saved = reference / f"checkpoint-{SAVED}"
+    truth.run(unishard, "zero_to_fp32", saved, scratch / "plain-model")
+    check("of a Trainer", scratch / "plain-model", model_of(saved))
+    for name, through in (("itself", []), ("native", ["native"])):
+        run = scratch / f"plain-{name}"
+        steps = [(saved, None)] + [(scratch / f"plain-{form}-0", form) for form in through]
+        resumed = convert(unishard, *steps, (run / f"checkpoint-{SAVED}", "trainer"))
+        again = launch({**job, "out": str(run), "resume": str(resumed)})
+        table.row(f"adapters: the Trainer resumes through {name}", compare_runs(losses, again, run, reference))
+    for stage in (2, 3):
+        run = scratch / f"stage{stage}"
+        launch({**job, "out": str(run), "stage": stage}, 2)
+        truth.run(unishard, "zero_to_fp32", run / f"checkpoint-{SAVED}", scratch / f"model{stage}")
+        check(f"of a Trainer with DeepSpeed, stage {stage}", scratch / f"model{stage}", model_of(run / f"checkpoint-{SAVED}"))
+    model = make_model("llama", targets)
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optim": states}, checkpoint_id=scratch / "dcp", no_dist=True)
+    model.peft_config["default"].save_pretrained(scratch / "dcp")
+    truth.run(unishard, "zero_to_fp32", scratch / "dcp", scratch / "dcp-model")
+    check("of a DCP folder with its base model", scratch / "dcp-model", get_peft_model_state_dict(model))
+
+
+def dtypes(unishard, scratch, table):
+    import torch
+    from transformers import AutoModelForCausalLM
+    model = make_model("llama").to(torch.bfloat16)
+    for key in ("dtype", "torch_dtype"):
+        folder = scratch / key
+        model.save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text())
+        config.pop("dtype", None)
+        (folder / "config.json").write_text(json.dumps({**config, key: "bfloat16"}))
+        for dtype in (None, "fp16", "bf16"):
+            made = scratch / f"{key}-{dtype}"
+            truth.run(unishard, "zero_to_fp32", folder, made, *(["--dtype", dtype] if dtype else []))
+            loaded = AutoModelForCausalLM.from_pretrained(made).state_dict()
+            table.row(f"dtypes {key}, --dtype {dtype}", differing_tensors(model_of(made), {k: loaded[k] for k in model_of(made)}))
+
+
+def client_state(job):
+    """Saves odd values in DeepSpeed's client state, or loads and compares them."""
+    import deepspeed
+    import torch
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    torch.manual_seed(3)
+    model = torch.nn.Linear(4, 3)
+    config = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True,
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}, "steps_per_print": 1 << 30}
+    engine = deepspeed.initialize(model=model, config=config)[0]
+    values = {"odd": torch_keeps.odd_values(), "nested": {"list": [torch.arange(4), (torch.ones(2, dtype=torch.float16), {"deep": torch.tensor(3)})]},
+              "plain": 7}
+    if not job.get("load"):
+        loss = engine(torch.ones(2, 4)).sum()
+        engine.backward(loss)
+        engine.step()
+        engine.save_checkpoint(job["folder"], client_state=values)
+        return []
+    _, client = engine.load_checkpoint(job["folder"])
+    found = [f"{key} is gone" for key in values if key not in client]
+    return found + torch_keeps.differences(values, {key: client.get(key) for key in values})
+
+
+def objects(unishard, scratch, table):
+    launch({"do": "client_state", "folder": str(scratch / "saved")})
+    truth.run(unishard, "reshard", scratch / "saved", scratch / "resharded", "-w", 1)
+    table.row("objects deepspeed to deepspeed", launch({"do": "client_state", "folder": str(scratch / "resharded"), "load": True}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", choices=PARTS)
+    arguments = parser.parse_args()
+    truth.require("transformers", "accelerate", "peft", "deepspeed")
+    table = Table()
+    for part in arguments.parts:
+        with tempfile.TemporaryDirectory() as scratch:
+            globals()[part]((arguments.build / "bin/unishard").resolve(), pathlib.Path(scratch), table)
+    return 1 if table.failed else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--worker":
+        work(sys.argv[2])
+    sys.exit(main())

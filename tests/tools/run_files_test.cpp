@@ -1,0 +1,177 @@
+// What goes along with a checkpoint of a Trainer, and what its output folder means to each verb.
+#include "unishard/format/json.hpp"
+
+#include "expect.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unishard::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const fs::path kFolders = fs::path(UNISHARD_TEST_DATA) / "golden/trainer";
+
+class RunFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"checkpoint-9", "checkpoint-10"}) {
+      fs::create_directories(run_);
+      fs::copy(kFolders / "llama", run_ / name);
+      write_file(run_ / name / "rng_state_0.pth", "random");
+      write_file(run_ / name / "training_args.bin", "arguments");
+      write_file(run_ / name / "helpers.py", "import os");
+    }
+  }
+  std::vector<std::string> files_of(const fs::path& folder) const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder))
+      names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
+  fs::path convert(const fs::path& from, const std::string& name, const std::string& format) {
+    report_of({"convert", from, temp_.path() / name, "--to", format});
+    return temp_.path() / name;
+  }
+
+  const TempDir temp_;
+  const fs::path run_ = temp_.path() / "run";
+};
+
+TEST_F(RunFiles, GoThroughEveryFormatThatARunGoesOnFrom) {
+  const fs::path saved = run_ / "checkpoint-10";
+  for (const char* format : {"trainer", "native", "dcp", "deepspeed", "deepspeed-universal"}) {
+    const fs::path there = convert(saved, std::string("to-") + format, format);
+    const fs::path back = convert(there, std::string("back-") + format, "trainer");
+    EXPECT_EQ(files_of(back), files_of(saved)) << format;
+    for (const char* name : {"rng_state_0.pth", "training_args.bin", "helpers.py", "scheduler.pt",
+                             "trainer_state.json", "config.json"})
+      EXPECT_EQ(read_file(back / name), read_file(saved / name)) << format << " " << name;
+    EXPECT_EQ(unishard({"diff", saved, back, "--quiet"}).status, 0) << format;
+    EXPECT_EQ(unishard({"verify", there, "--deep"}).status, 0) << format;
+  }
+}
+
+TEST_F(RunFiles, OfTheTrainerGetTheNamesOfAccelerate) {
+  const fs::path made = convert(run_ / "checkpoint-10", "made", "accelerate");
+  EXPECT_THAT(files_of(made),
+              AllOf(testing::Contains("scheduler.bin"), Not(testing::Contains("scheduler.pt"))));
+  EXPECT_EQ(read_file(made / "scheduler.bin"), read_file(run_ / "checkpoint-10/scheduler.pt"));
+}
+
+TEST_F(RunFiles, AreNamedWhereAModelCannotHoldThem) {
+  const Json report = report_of(
+      {"convert", run_ / "checkpoint-10", temp_.path() / "all.safetensors", "--to", "safetensors"});
+  EXPECT_THAT(report["left_out"].dump(),
+              AllOf(HasSubstr("files of the training run"), HasSubstr("rng_state_0.pth")));
+  const Json model = report_of({"convert", run_ / "checkpoint-10", temp_.path() / "model", "--to",
+                                "safetensors", "--weights-only", "--strict"});
+  EXPECT_EQ(model["side_files"], Json({"config.json"}));
+}
+
+TEST_F(RunFiles, OfGeneratorsAreCopiedWithARemark) {
+  const auto remarks = [&](const std::string& ranks) {
+    fs::remove_all(temp_.path() / "out");
+    return report_of({"convert", run_ / "checkpoint-10", temp_.path() / "out", "--to", "deepspeed",
+                      "-w", ranks})["remarks"]
+        .dump();
+  };
+  EXPECT_THAT(remarks("1"), Not(HasSubstr("random generators")));
+  EXPECT_THAT(remarks("3"), HasSubstr("those of 1 ranks and are copied as they are: of 3 ranks"));
+}
+
+TEST_F(RunFiles, ModelBesideATagIsNotTakenForTheCheckpoint) {
+  const fs::path made = convert(run_ / "checkpoint-10", "made", "deepspeed");
+  fs::copy_file(kFolders / "llama/model.safetensors", made / "model.safetensors");
+  const Json report = report_of({"reshard", made, temp_.path() / "out", "-w", "2"});
+  EXPECT_EQ(report["from"], "deepspeed");
+  EXPECT_THAT(report["side_files"], testing::Contains(Json("trainer_state.json")));
+  EXPECT_THAT(report["remarks"].dump(), HasSubstr("model.safetensors is not copied"));
+}
+
+TEST_F(RunFiles, OutputFolderMeansItsNewestCheckpoint) {
+  const auto looked_at = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"inspect", run_});
+    return report_of(more)["path"].get<std::string>();
+  };
+  EXPECT_EQ(looked_at({}), run_ / "checkpoint-10");
+  EXPECT_EQ(looked_at({"--tag", "checkpoint-9"}), run_ / "checkpoint-9");
+  EXPECT_EQ(unishard({"inspect", run_, "--tag", "checkpoint-8"}).status, 4);
+  for (const char* verb : {"reshard", "convert"}) {
+    const fs::path out = temp_.path() / verb;
+    const Json report = report_of({verb, run_, out, "--to", "dcp", "-w", "2"});
+    EXPECT_EQ(report["from"], "trainer") << verb;
+  }
+  EXPECT_EQ(unishard({"zero_to_fp32", run_, temp_.path() / "model", "-q"}).status, 0);
+  EXPECT_EQ(unishard({"diff", run_, run_ / "checkpoint-10"}).status, 0);
+}
+
+TEST_F(RunFiles, OutputFolderIsListedVerifiedAndNeverPruned) {
+  convert(run_ / "checkpoint-9", "run/checkpoint-11", "deepspeed");
+  const Json listed = report_of({"inspect", run_, "--tags"})["tags"];
+  ASSERT_EQ(listed.size(), 3u) << listed.dump();
+  EXPECT_EQ(listed[0]["tag"], "checkpoint-9");
+  EXPECT_EQ(listed[1]["tag"], "checkpoint-10");
+  EXPECT_EQ(listed[2]["tag"], "checkpoint-11");
+  const auto checked = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"verify", run_});
+    return report_of(more)["checked"];
+  };
+  EXPECT_EQ(checked({}).size(), 1u);
+  EXPECT_EQ(checked({})[0]["format"], "deepspeed");
+  EXPECT_EQ(checked({"--tag", "checkpoint-9"})[0]["format"], "trainer");
+  EXPECT_EQ(checked({"--all", "--deep"}).size(), 3u);
+  for (const bool is_dry : {true, false}) {
+    std::vector<std::string> arguments = {"prune", run_, "--keep-last", "1"};
+    if (is_dry) arguments.emplace_back("--dry-run");
+    const Json pruned = report_of(arguments);
+    EXPECT_EQ(pruned["removed"], Json::array());
+    EXPECT_EQ(pruned["kept"].size(), 3u);
+    EXPECT_THAT(pruned["kept"].dump(), HasSubstr("UniShard did not write it"));
+  }
+  EXPECT_TRUE(fs::exists(run_ / "checkpoint-9/model.safetensors"));
+}
+
+TEST_F(RunFiles, AdapterOfARunUnderDeepSpeedBecomesAnAdapter) {
+  const fs::path made = convert(kFolders / "adapter", "made", "deepspeed");
+  EXPECT_TRUE(fs::exists(made / "adapter_config.json"));
+  EXPECT_EQ(report_of({"zero_to_fp32", made, temp_.path() / "model"})["tensors"], 5);
+  const Json model = report_of({"inspect", temp_.path() / "model"});
+  std::vector<std::string> names;
+  for (const Json& tensor : model["tensors"]) names.push_back(tensor["name"]);
+  EXPECT_THAT(names, testing::Contains("base_model.model.lm_head.weight"));
+  EXPECT_EQ(unishard({"diff", kFolders / "adapter/adapter_model.safetensors",
+                      temp_.path() / "model/adapter_model.safetensors"})
+                .status,
+            0);
+  EXPECT_THAT(files_of(temp_.path() / "model"),
+              testing::ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+}
+
+TEST_F(RunFiles, StatesWithoutNamesAreNoneForDeepSpeed) {
+  write_file(run_ / "checkpoint-10/config.json", R"({"model_type": "mine"})");
+  const ProcessResult result =
+      unishard({"convert", run_ / "checkpoint-10", temp_.path() / "out", "--to", "deepspeed"});
+  EXPECT_EQ(result.status, 4);
+  EXPECT_THAT(result.err, HasSubstr("nothing says of which parameters they are"));
+  EXPECT_FALSE(fs::exists(temp_.path() / "out"));
+  const fs::path back = convert(convert(run_ / "checkpoint-10", "dcp", "dcp"), "back", "trainer");
+  EXPECT_EQ(unishard({"diff", run_ / "checkpoint-10", back}).status, 0);
+}
+
+TEST_F(RunFiles, ResultInsideACheckpointIsRefused) {
+  const ProcessResult result =
+      unishard({"convert", run_ / "checkpoint-9", run_ / "checkpoint-10/native", "--to", "native"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr("lies inside the checkpoint"));
+}
+
+}  // namespace
+}  // namespace unishard::test

@@ -1,0 +1,20 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace unishard::tools {
+
+/// What does not arrive in the result, and what the reader chose; one line each.
+struct ConversionNotes {
+  std::vector<std::string> not_read;  ///< by the source's reader
+  std::vector<std::string> left_out;  ///< by the plan and the options
+  std::size_t asked_for = 0;          ///< lines of left_out that the user's options ask for
+  std::vector<std::string> cannot_be_written;  ///< in the result's format
+  std::vector<std::string> remarks;            ///< as Source::remarks()
+
+  /// Returns what does not arrive, each line with its reason in front.
+  std::vector<std::string> losses() const;
+};
+
+}  // namespace unishard::tools

@@ -1,0 +1,183 @@
+#include "workflows/run_files.hpp"
+
+#include "unishard/converters/adapter_names.hpp"
+
+#include "workflows/model_config.hpp"
+#include "workflows/native_folder.hpp"
+#include "workflows/side_files.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace unishard::tools {
+namespace {
+
+using converters::OutputShape;
+
+constexpr std::string_view kDeepSpeedFormats = "deepspeed";
+constexpr std::string_view kModelConfig = "config.json";
+
+/// Returns the folder of the run in which a checkpoint of DeepSpeed lies, or `path` when it is that
+/// folder.
+Path run_folder(const Path& path) {
+  const Path folder = absolute_folder(path);
+  const auto is_tag = [](const converters::TagFolder& each) {
+    return each.format.starts_with(kDeepSpeedFormats);
+  };
+  // The model of a Trainer may lie beside the tag.
+  const auto folders = converters::list_sub_folders(posix_storage(), folder);
+  return std::ranges::any_of(folders, is_tag) ? folder : folder.parent_path();
+}
+
+/// Returns the folder in which the files beside the checkpoint lie.
+Path folder_beside(const converters::Source& source, const Path& input) {
+  const Path& opened = source.path().empty() ? input : source.path();
+  return source.format().starts_with(kDeepSpeedFormats) ? run_folder(opened) : opened;
+}
+
+bool has_file(const Path& folder, const std::string& name) {
+  return posix_storage().kind(folder / name) == EntryKind::File;
+}
+
+/// A checkpoint of UniShard's own has its model's files in the folder of the tag, where a
+/// conversion put them, or beside `latest`, where users do.
+Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
+  const bool is_elsewhere =
+      source.format() == "native" && !has_file(beside, std::string(kModelConfig));
+  return is_elsewhere ? input : beside;
+}
+
+/// Removes the lines of a reader about files that are copied.
+void forget_copied(const converters::SideFiles& files, std::vector<std::string>& not_read) {
+  std::erase_if(not_read, [&](const std::string& line) {
+    return std::ranges::any_of(files, [&](const auto& file) {
+      const std::string start = fmt::format("not read: {}", file.first);
+      return line == start || line.starts_with(start + ":");
+    });
+  });
+}
+
+/// The states of random generators are files of the ranks, which nobody can divide.
+void remark_on_generators(const converters::SideFiles& files, std::uint32_t world_size,
+                          std::vector<std::string>& remarks) {
+  const auto count = std::ranges::count_if(files, [](const auto& file) {
+    return file.first.starts_with("rng_state") || file.first.starts_with("random_states_");
+  });
+  if (count == 0 || std::cmp_equal(count, world_size)) return;
+  remarks.push_back(
+      fmt::format("the states of random generators are those of {} ranks and are copied as they "
+                  "are: of {} ranks, one that has none goes on with new random numbers",
+                  count, world_size));
+}
+
+/// The weights that a Trainer stores beside DeepSpeed's files are in those, too.
+void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
+  constexpr std::array<const char*, 4> kModels = {"model.safetensors",
+                                                  "model.safetensors.index.json",
+                                                  "adapter_model.safetensors", "pytorch_model.bin"};
+  for (const char* name : kModels) {
+    if (has_file(beside, name))
+      remarks.push_back(fmt::format(
+          "{} is not copied: the checkpoint holds its tensors, and zero_to_fp32 writes them",
+          name));
+  }
+}
+
+void take_run_files(const converters::Source& source, const Path& beside,
+                    const ConversionPlan& plan, converters::Output& output,
+                    ConversionNotes& notes) {
+  output.side_files = find_trainer_files(beside, notes.left_out);
+  if (output.side_files.empty()) return;
+  const bool is_deepspeed = output.format.starts_with(kDeepSpeedFormats);
+  if (!is_deepspeed)
+    std::erase_if(output.side_files,  // scripts of DeepSpeed
+
+                  [](const auto& file) { return file.first.starts_with("zero_to_"); });
+  if (output.format != source.format()) adapt_model_config(output.side_files, plan.target);
+  if (is_deepspeed) remark_on_generators(output.side_files, plan.target.world_size, notes.remarks);
+  if (source.format().starts_with(kDeepSpeedFormats) && is_deepspeed)
+    remark_on_copies(beside, notes.remarks);
+}
+
+/// Says which files of a training run a model folder or file cannot hold.
+void note_lost_run_files(const Path& beside, const ConversionPlan& plan,
+                         const converters::Output& output, ConversionNotes& notes) {
+  if (plan.target.groups.is_null()) return;  // only the model was asked for
+  std::vector<std::string> ignored, lost;
+  for (const std::string& name : names_of(find_trainer_files(beside, ignored))) {
+    if (std::ranges::count(names_of(output.side_files), name) == 0) lost.push_back(name);
+  }
+  if (!lost.empty())
+    notes.left_out.push_back(fmt::format("files of the training run: {}", fmt::join(lost, ", ")));
+}
+
+/// Keeps the tensors of the adapter, under the names that PEFT reads.
+void keep_adapter(ConversionPlan& plan, std::vector<std::string>& left_out) {
+  ConversionPlan kept = plan;
+  kept.target.tensors.clear();
+  kept.tensor_map.clear();
+  for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
+    TensorInfo tensor = plan.target.tensors[i];
+    auto name = converters::adapter_file_name(tensor.fqn);
+    if (!name) continue;
+    tensor.fqn = std::move(*name);
+    kept.target.tensors.push_back(std::move(tensor));
+    kept.tensor_map.push_back(plan.tensor_map[i]);
+  }
+  kept.target.aliases.clear();
+  const std::size_t base = plan.tensor_map.size() - kept.tensor_map.size();
+  if (base > 0) left_out.push_back(fmt::format("{} parameters of the adapter's base model", base));
+  plan = std::move(kept);
+}
+
+/// Whether the names are those of modules: in an adapter's folder they are PEFT's already.
+bool has_module_names(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
+    return converters::is_adapter_name(tensor.fqn) &&
+           converters::adapter_file_name(tensor.fqn) != tensor.fqn;
+  });
+}
+
+/// Whether every tensor is the only one of its parameter.
+bool is_model_alone(const Catalog& catalog) {
+  return model_tensors(catalog).size() == catalog.tensors.size();
+}
+
+}  // namespace
+
+void take_side_files(const converters::Source& source, const Path& input, ConversionPlan& plan,
+                     converters::Output& output, ConversionNotes& notes) {
+  const Path beside = folder_beside(source, input);
+  const bool is_adapter =
+      has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
+      has_file(beside, "adapter_config.json");
+  const OutputShape shape = converters::format_entry(output.format).shape;
+  const bool goes_on = shape == OutputShape::Tags || shape == OutputShape::Folder;
+  if (is_adapter) output.stem = converters::kAdapterStem;
+  if (output.format == "gguf") {  // takes only the model's configuration
+    std::vector<std::string> unused;
+    output.side_files = model_side_files(model_folder_beside(source, beside, input),
+                                         source.catalog(), plan.target, unused);
+  }
+  if (output.max_shard_bytes != 0) {
+    if (output.format == "safetensors" && is_adapter && is_model_alone(plan.target) &&
+        has_module_names(plan.target))
+      keep_adapter(plan, notes.left_out);
+    output.side_files = model_side_files(model_folder_beside(source, beside, input),
+                                         source.catalog(), plan.target, notes.left_out);
+  }
+  if (goes_on) {
+    take_run_files(source, beside, plan, output, notes);
+  } else {
+    note_lost_run_files(beside, plan, output, notes);
+  }
+  forget_copied(output.side_files, notes.not_read);
+}
+
+}  // namespace unishard::tools
