@@ -365,8 +365,8 @@ std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
 }
 
 Json without_unwritable(const Json& object, const std::string& path,
-                        std::vector<std::string>& dropped) {
-  return Pruner(dropped, refuse_tensor).members(object, path);
+                        std::vector<std::string>& dropped, WriteTensor tensor) {
+  return Pruner(dropped, std::move(tensor)).members(object, path);
 }
 
 }  // namespace unishard::converters::torch

@@ -38,8 +38,8 @@ std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
                                      std::vector<std::string>& dropped);
 
 /// Returns `object` without the entries that write_json() would refuse, at any depth of dicts,
-/// and without tensors. Adds "<path>: <reason>" to `dropped` for each.
+/// and without the tensors that `tensor` refuses. Adds "<path>: <reason>" to `dropped` for each.
 Json without_unwritable(const Json& object, const std::string& path,
-                        std::vector<std::string>& dropped);
+                        std::vector<std::string>& dropped, WriteTensor tensor = refuse_tensor);
 
 }  // namespace unishard::converters::torch

@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/inline_tensors.hpp"
+#include "containers/object_tree.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
@@ -82,6 +84,16 @@ Json read_position(const TorchFile& file, Value root, Notes& notes) {
 
 constexpr const char* kOwnSection = "unishard";
 
+/// As exact_json(), and small tensors stay.
+Json user_value(const TorchFile& file, Value value, const std::string& path, Notes& notes) {
+  torch::ObjectTree tree = torch::describe(value, file.pickle().bytes().size());
+  for (const std::string& name : torch::inline_tensors(file, tree))
+    notes.add(fmt::format("left out: tensor {} of {}", name, path));
+  for (const std::string& line : tree.opaque)
+    notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
+  return std::move(tree.content);
+}
+
 Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
   Json client;
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
@@ -91,8 +103,7 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
     }
     const std::string key(root.key(i).string());
     if (is_deepspeed_key(key) || key == kOwnSection) continue;
-    client[key] = exact_json(root.value(i), fmt::format("client_state.{}", key),
-                             file.pickle().bytes().size(), notes);
+    client[key] = user_value(file, root.value(i), fmt::format("client_state.{}", key), notes);
   }
   return client;
 }

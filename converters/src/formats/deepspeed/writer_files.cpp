@@ -226,7 +226,7 @@ void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& 
     pickle.str("universal_checkpoint_info");  // ds_to_universal asks for it, empty is enough
     write_plain(pickle, Json::object());
   }
-  write_client_state(pickle, run.facts);
+  write_client_state(file, run.facts);
   pickle.end_dict();
 }
 

@@ -120,7 +120,8 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   return section;
 }
 
-Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes) {
+Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes,
+                  std::map<std::string, torch::InlineTensor>& tensors) {
   Json client = Json::object();
   if (catalog.client_state.is_object() && !catalog.client_state.contains("$type")) {
     for (const auto& [key, value] : catalog.client_state.items()) {
@@ -135,7 +136,13 @@ Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<st
   }
   const Json own = unishard_section(catalog, model);
   if (!own.empty()) client["unishard"] = own;
-  return torch::without_unwritable(client, "client_state", notes);
+  tensors = torch::take_inline_tensors(client);
+  return torch::without_unwritable(client, "client_state", notes,
+                                   [&](torch::PickleWriter& pickle, const std::string& name) {
+                                     if (!tensors.contains(name))
+                                       return torch::refuse_tensor(pickle, name);
+                                     pickle.none();
+                                   });
 }
 
 void count_progress(const Catalog& catalog, RunFacts& run) {
@@ -163,7 +170,7 @@ RunFacts describe_run(const Catalog& catalog, const SinkModel& model,
   }
   const Json* clip = setting(catalog.config, {"gradient_clipping"});
   if (clip != nullptr && clip->is_number()) run.clip_grad = clip->get<double>();
-  run.client_state = client_state(catalog, model, notes);
+  run.client_state = client_state(catalog, model, notes, run.tensors);
   if (!catalog.units.empty()) {
     notes.emplace_back("units: left out, UniShard's trainer makes them from its model");
   }
@@ -187,10 +194,13 @@ void write_scaling(torch::PickleWriter& pickle, const RunFacts& run) {
   pickle.boolean(false);
 }
 
-void write_client_state(torch::PickleWriter& pickle, const RunFacts& run) {
+void write_client_state(torch::ArchiveDraft& file, const RunFacts& run) {
   for (const auto& [key, value] : run.client_state.items()) {
-    pickle.str(key);
-    write_plain(pickle, value);
+    file.pickle.str(key);
+    torch::write_json(file.pickle, value, [&](torch::PickleWriter&, const std::string& name) {
+      const torch::InlineTensor& tensor = run.tensors.at(name);
+      file.constant(tensor.dtype, tensor.shape, tensor.bytes);
+    });
   }
 }
 

@@ -3,10 +3,13 @@
 // settings, configuration and client state.
 #include "unishard/format/catalog.hpp"
 
+#include "containers/archive_draft.hpp"
+#include "containers/inline_tensors.hpp"
 #include "containers/pickle_writer.hpp"
 #include "formats/deepspeed/writer_model.hpp"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +26,7 @@ struct RunFacts {
   bool has_loss_scaler = false;  ///< false: `loss_scaler` is that of a run without scaling
   Json config;                   ///< DeepSpeed's configuration, null when unknown
   Json client_state;             ///< an object, merged into the model file
+  std::map<std::string, torch::InlineTensor> tensors;  ///< those that client_state names
   std::int64_t global_steps = 0, skipped_steps = 0;
   std::optional<std::int64_t> global_samples;
   std::optional<double> clip_grad;
@@ -40,7 +44,7 @@ void write_plain(torch::PickleWriter& pickle, const Json& value);
 /// Writes the keys loss_scaler, dynamic_loss_scale and overflow into an open dict.
 void write_scaling(torch::PickleWriter& pickle, const RunFacts& run);
 /// Writes the user's keys and "unishard" into an open dict.
-void write_client_state(torch::PickleWriter& pickle, const RunFacts& run);
+void write_client_state(torch::ArchiveDraft& file, const RunFacts& run);
 /// Writes one entry of `param_groups`.
 void write_group(torch::PickleWriter& pickle, const SinkGroup& group,
                  std::span<const std::int64_t> params);

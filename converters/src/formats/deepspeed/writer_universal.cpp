@@ -71,7 +71,7 @@ class UniversalDraft {
     write_progress(file.pickle, run_.facts);
     write_world(file.pickle, run_);
     write_origin(file.pickle, run_.facts);
-    write_client_state(file.pickle, run_.facts);
+    write_client_state(file, run_.facts);
     file.pickle.end_dict();
     draft_.archives.push_back(file.finish(name));
   }

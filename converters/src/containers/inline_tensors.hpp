@@ -1,0 +1,34 @@
+#pragma once
+// Small tensors among other values, as JSON that holds their bytes:
+// {"$type": "torch.Tensor", "dtype": "float32", "shape": [2], "hex": "..."}.
+// Thread safety: pure functions.
+#include "unishard/format/json.hpp"
+#include "unishard/format/tensor_info.hpp"
+
+#include "containers/object_tree.hpp"
+#include "containers/torch_file.hpp"
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::torch {
+
+/// Larger ones stay {"$tensor": name}, as do those beyond 1 MiB in all.
+inline constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
+
+/// Replaces {"$tensor": name} in tree.content by the tensors' bytes. Returns the names of the
+/// tensors that are too large or of a kind that UniShard does not read.
+std::vector<std::string> inline_tensors(const TorchFile& file, ObjectTree& tree);
+
+struct InlineTensor {
+  DType dtype = DType::Float32;
+  Shape shape;
+  std::vector<std::byte> bytes;
+};
+/// Replaces the tensors in `value` by {"$tensor": name}, and returns them by name. One whose bytes
+/// do not make such a tensor stays as it is.
+std::map<std::string, InlineTensor> take_inline_tensors(Json& value);
+
+}  // namespace unishard::converters::torch
