@@ -57,15 +57,19 @@ std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& op
   return chosen;
 }
 
-void rename_groups(Json& groups, const Renamer& rename, const std::set<std::string>& kept) {
+/// Drops the parameters that are left out. Those that have no tensor at all keep their places, by
+/// which an optimizer numbers them.
+void rename_groups(Json& groups, const Renamer& rename, const std::set<std::string>& kept,
+                   const std::set<std::string_view>& all) {
   if (!groups.is_array()) return;
   for (Json& group : groups) {
     if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
     Json params = Json::array();
     for (const Json& fqn : group["params"]) {
       if (!fqn.is_string()) continue;
-      std::string name = rename(fqn.get<std::string>());
-      if (kept.contains(name)) params.push_back(std::move(name));
+      const auto& old = fqn.get_ref<const std::string&>();
+      std::string name = rename(old);
+      if (kept.contains(name) || !all.contains(old)) params.push_back(std::move(name));
     }
     group["params"] = std::move(params);
   }
@@ -90,7 +94,10 @@ void take_surroundings(const Catalog& from, const Renamer& rename, const Convert
     return;
   }
   to.groups = from.groups;
-  rename_groups(to.groups, rename, kept);
+  std::set<std::string_view> all;
+  for (const TensorInfo& tensor : from.tensors) all.insert(tensor.fqn);
+  for (const Alias& alias : from.aliases) all.insert(alias.fqn);
+  rename_groups(to.groups, rename, kept, all);
   for (const UnitLayout& unit : from.units) {
     UnitLayout renamed{unit.name, {}};
     for (const std::string& fqn : unit.fqns) {

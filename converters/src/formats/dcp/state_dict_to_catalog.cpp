@@ -216,6 +216,11 @@ class Arranger {
         is_raw = true;
         if (state.key.state != kStep) shapes.emplace(state.key.fqn, entry(state.entry).shape);
       }
+      // SGD has no states, and its groups have numbers all the same.
+      if (state_.number_names.fit) {
+        for (const Json& group : groups_.groups(o))
+          is_raw = is_raw || std::ranges::any_of(group["params"], &Json::is_number_integer);
+      }
       if (is_raw) name_raw_states(o, shapes);
     }
     for (State& state : states_) {
