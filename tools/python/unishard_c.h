@@ -59,8 +59,9 @@ UNISHARD_C_API char* unishard_read_box(const unishard_checkpoint* checkpoint, ui
 
 /* Saving. The processes of a run have ranks from 0 on and exchange texts by their own means:
  *   1. all agree on the catalog, a JSON object with the keys of unishard_describe(): "tensors"
- * (each with "name", "state", "dtype", "shape", and if wanted "group", "frozen"), "aliases",
- * "step", "world_size" (the number of shards), "stage", and the sections of SPEC.md;
+ * (each with "name", "state", "dtype", "shape", and if wanted "group", "frozen", "derived"),
+ * "aliases", "step", "world_size" (the number of shards), "stage", and the sections of SPEC.md; the
+ * elements of a derived tensor are passed like others, for its checksum, but not stored;
  *   2. rank 0 calls unishard_save_begin() and sends the place to all;
  *   3. each rank writes its shard, an own part of the elements, and sends its entry to rank 0;
  *   4. rank 0 calls unishard_save_publish(). Until then, no reader sees anything of the save.

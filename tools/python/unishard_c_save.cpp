@@ -28,6 +28,7 @@ TensorInfo tensor_from(const Json& row) {
   tensor.shape = row.at("shape").get<Shape>();
   tensor.group = row.value("group", -1);
   tensor.frozen = row.value("frozen", false);
+  tensor.derived = row.value("derived", false);
   return tensor;
 }
 

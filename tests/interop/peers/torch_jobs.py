@@ -175,7 +175,7 @@ def launch(mode, folder, ranks, *words):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    return [subprocess.Popen([sys.executable, __file__, "--rank", mode, str(folder), *words], start_new_session=True,
+    return [subprocess.Popen([sys.executable, sys.argv[0], "--rank", mode, str(folder), *words], start_new_session=True,
                              env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                                   "MASTER_PORT": port}) for rank in range(ranks)]
 

@@ -1,0 +1,204 @@
+"""Python values as the JSON of a catalog's sections, and back.
+
+The JSON is the one that UniShard makes of pickles (MAPPING.md): {"$type": ...} for what JSON lacks, {"$tensor": name} for a
+tensor. Only plain data is made again: a checkpoint cannot name a class or function that is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copyreg
+import datetime
+import decimal
+import enum
+import fractions
+import math
+import pathlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ._errors import Error
+
+# Classes whose objects are data, by the names that their pickles have.
+_PLAIN: dict[str, Any] = {
+    "argparse.Namespace": argparse.Namespace, "types.SimpleNamespace": types.SimpleNamespace, "builtins.range": range,
+    "builtins.slice": slice, "datetime.date": datetime.date, "datetime.datetime": datetime.datetime, "datetime.time": datetime.time,
+    "datetime.timedelta": datetime.timedelta, "datetime.timezone": datetime.timezone, "decimal.Decimal": decimal.Decimal,
+    "fractions.Fraction": fractions.Fraction, "pathlib.PosixPath": pathlib.PurePosixPath, "pathlib.PurePosixPath": pathlib.PurePosixPath,
+    "pathlib.WindowsPath": pathlib.PureWindowsPath, "pathlib.PureWindowsPath": pathlib.PureWindowsPath,
+    "numpy.dtype": np.dtype}
+_SCALAR, _ARRAY = "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"
+_NUMBERS = "biufcSU"  # kinds of numpy's types that are numbers or texts
+_DEPTH = 200
+
+
+def to_json(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) -> Any:
+    """Returns the value as JSON. `path` names it in messages; keep(path, tensor) is called for each tensor in it.
+
+    Raises Error for an object that is not plain data.
+    """
+    if path.count(".") > _DEPTH:
+        raise Error("invalid argument", f"{path[:200]}... is nested too deeply, or contains itself")
+    if value is None or isinstance(value, bool) or type(value) is str and not _has_surrogate(value):
+        return value
+    kind = type(value)
+    if kind is int:
+        return value if -2**63 <= value < 2**63 else {"$type": "int", "dec": str(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"$type": "float", "value": repr(value)}
+    if kind is str:
+        return {"$type": "str", "hex": value.encode("utf-8", "surrogatepass").hex()}
+    if kind in (bytes, bytearray):
+        return {"$type": kind.__name__, "hex": value.hex()}
+    if kind is complex:
+        return {"$type": "complex", "value": [to_json(one, path, keep) for one in (value.real, value.imag)]}
+    if kind is list:
+        return _items(value, path, keep)
+    if kind in (tuple, set, frozenset, torch.Size):
+        return {"$type": "torch.Size" if kind is torch.Size else kind.__name__, "items": _items(value, path, keep)}
+    if kind is dict and all(type(key) is str and not key.startswith("$") and not _has_surrogate(key) for key in value):
+        return {key: to_json(one, f"{path}.{key}", keep) for key, one in value.items()}
+    if kind in (dict, collections.OrderedDict):
+        pairs = [[to_json(key, path, keep), to_json(one, f"{path}.{key}", keep)] for key, one in value.items()]
+        return {"$type": "builtins.dict" if kind is dict else "collections.OrderedDict", "pairs": pairs}
+    if isinstance(value, torch.dtype):
+        return {"$type": "torch.dtype", "value": str(value)}
+    if isinstance(value, torch.device):
+        return {"$type": "torch.device", "value": str(value)}
+    if isinstance(value, torch.Tensor):
+        keep(path, value.detach())
+        return {"$tensor": path}
+    base = next((one for one in (str, int, float, dict, list, tuple) if isinstance(value, one)), None)
+    if base is not None and not isinstance(value, np.generic):  # members of an enumeration, named tuples and the like
+        return to_json(base(value.value if isinstance(value, enum.Enum) else value), path, keep)
+    return _object(value, path, keep)
+
+
+def simple_json(value: Any, path: str) -> Any:
+    """Returns settings as JSON: tuples are lists, dtypes texts and tensors of one element numbers."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, dict):
+        return {str(key): simple_json(one, f"{path}.{key}") for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [simple_json(one, f"{path}.{number}") for number, one in enumerate(value)]
+    return str(value) if isinstance(value, torch.dtype) else to_json(value, path, _refused)
+
+
+def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
+    """Returns the value that to_json() described; tensor(name) gives its tensors. What is no plain data stays JSON."""
+    if isinstance(value, list):
+        return [from_json(one, tensor) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"$tensor"}:
+        return tensor(value["$tensor"])
+    kind = value.get("$type")
+    if kind is None:
+        return {key: from_json(one, tensor) for key, one in value.items()}
+    try:
+        return _typed(kind, value, tensor)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, decimal.InvalidOperation) as error:
+        raise Error("corrupt", f"a value of the checkpoint's state is no {kind}: {error}") from None
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _refused(path: str, tensor: torch.Tensor) -> None:
+    raise Error("unsupported", f"{path} is a tensor of shape {tuple(tensor.shape)}, and not a number or text")
+
+
+def _items(values: Any, path: str, keep: Callable[[str, torch.Tensor], None]) -> list[Any]:
+    return [to_json(one, f"{path}.{number}", keep) for number, one in enumerate(values)]
+
+
+def _object(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) -> Any:
+    """Describes an object of _PLAIN, a numpy scalar or a numpy array by what its pickle would call."""
+    kind = type(value)
+    if kind is np.ndarray and value.dtype.kind in _NUMBERS:
+        shape, fortran, content = value.shape, bool(value.flags.f_contiguous and not value.flags.c_contiguous), value.tobytes("A")
+        args: tuple[Any, ...] = ((0,), b"b")
+        state = to_json((1, shape, value.dtype, fortran, content), path, keep)
+        return {"$type": "object", "name": _ARRAY, "args": [{"$type": "global", "name": "numpy.ndarray"}, *_items(args, path, keep)],
+                "state": state}
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
+        return {"$type": "object", "name": _SCALAR, "args": _items((value.dtype, value.tobytes()), path, keep)}
+    if isinstance(value, np.dtype) and value.kind in _NUMBERS:
+        name: Any = "numpy.dtype"
+    else:
+        name = next((name for name, one in _PLAIN.items() if kind.__name__ == name.rsplit(".", 1)[1] and issubclass(kind, one)), None)
+    if name is None:
+        raise Error("invalid argument", f"{path} is a {kind.__module__}.{kind.__qualname__}, which is no plain data")
+    if kind in (range, slice):
+        return {"$type": "object", "name": name, "args": [value.start, value.stop, value.step]}
+    call, args, *rest = value.__reduce_ex__(2)
+    if call is copyreg.__newobj__:  # type: ignore[attr-defined,unused-ignore]
+        args = args[1:]
+    out = {"$type": "object", "name": name}
+    if args:
+        out["args"] = _items(args, path, keep)
+    if rest and rest[0] is not None:
+        out["state"] = to_json(rest[0], path, keep)
+    return out
+
+
+def _typed(kind: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any:
+    if kind == "int":
+        return int(value["dec"]) if "dec" in value else int.from_bytes(bytes.fromhex(value["hex_le"]), "little", signed=True)
+    if kind == "float":
+        return float(value["value"])
+    if kind == "str":
+        return bytes.fromhex(value["hex"]).decode("utf-8", "surrogatepass")
+    if kind in ("bytes", "bytearray"):
+        content = bytes.fromhex(value["hex"])
+        return content if kind == "bytes" else bytearray(content)
+    if kind == "complex":
+        return complex(*(from_json(one, tensor) for one in value["value"]))
+    if kind in ("tuple", "set", "frozenset", "torch.Size"):
+        make: Any = {"tuple": tuple, "set": set, "frozenset": frozenset, "torch.Size": torch.Size}[kind]
+        return make(from_json(value["items"], tensor))
+    if kind in ("builtins.dict", "collections.OrderedDict", "collections.defaultdict"):
+        pairs = [(from_json(key, tensor), from_json(one, tensor)) for key, one in value["pairs"]]
+        return collections.OrderedDict(pairs) if kind == "collections.OrderedDict" else dict(pairs)
+    if kind == "torch.dtype":
+        dtype = getattr(torch, value["value"].removeprefix("torch."))
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(value["value"])
+        return dtype
+    if kind == "torch.device":
+        return torch.device(value["value"])
+    return _plain(value, tensor) if kind == "object" else value
+
+
+def _plain(value: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any:
+    name = value.get("name")
+    if name == _ARRAY:
+        _, shape, dtype, fortran, content = from_json(value["state"], tensor)
+        return np.frombuffer(content, _checked(dtype)).reshape(shape, order="F" if fortran else "C").copy("A")
+    if name not in _PLAIN and name != _SCALAR:
+        return value
+    args, state = from_json(value.get("args", []), tensor), from_json(value.get("state"), tensor)
+    if name == _SCALAR:
+        dtype, content = args
+        return np.frombuffer(content, _checked(dtype))[0]
+    if name == "numpy.dtype":
+        return _checked(np.dtype(args[0]).newbyteorder(state[1]) if state and state[1] in "<>" else np.dtype(args[0]))
+    made = _PLAIN[name](*args)
+    if name in ("argparse.Namespace", "types.SimpleNamespace"):
+        made.__dict__.update(state or {})
+    if name in ("pathlib.PosixPath", "pathlib.WindowsPath"):
+        return pathlib.Path(made) if isinstance(pathlib.Path(), _PLAIN[name]) else made
+    return made
+
+
+def _checked(dtype: Any) -> np.dtype[Any]:
+    if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS or dtype.itemsize == 0:
+        raise ValueError(f"{dtype} is no type of numbers or texts")
+    return dtype
