@@ -265,6 +265,52 @@ class Boxes(unittest.TestCase):
             _native.Shard({"staging": os.fspath(self.folder), "save_id": "0" * 32}, catalog, 0, [(0, [0, 4], [12, 7])], {})
 
 
+class Objects(unittest.TestCase):
+    def setUp(self):
+        if importlib.util.find_spec("torch") is None:
+            self.skipTest("torch is not installed")
+
+    def test_values_are_described_as_the_library_describes_their_pickles(self):
+        import torch
+        from unishard._objects import from_json, to_json
+        import argparse, collections, datetime, decimal, fractions  # noqa: E401
+        values = {
+            "plain": [None, True, -5, 1.5, "text", {"a": []}], "large": [2**63, -2**70], "odd": [float("nan"), float("-inf"), "\ud800"],
+            "bytes": [b"\0\xff", bytearray(b"a")], "nested": ((1, (2,)), {3}, frozenset([4]), 1 - 2j), "keys": {1: "a", (2, None): "b"},
+            "dollar": {"$a": 1}, "ordered": collections.OrderedDict(b=1, a=2), "path": Path("a/b"),
+            "torch": [torch.Size([2, 3]), torch.bfloat16, torch.device("cuda:1")],
+            "times": [datetime.datetime(2024, 1, 2, 3, 4, 5, 6), datetime.timedelta(3), datetime.date(2024, 1, 2), datetime.timezone.utc],
+            "numbers": [decimal.Decimal("1.50"), fractions.Fraction(1, 3), range(3), slice(1, None)],
+            "arguments": argparse.Namespace(lr=1e-3, betas=(0.9, 0.95)), "numpy": [np.float32(1.5), np.int64(-3), np.bool_(True)],
+            "arrays": [np.arange(6, dtype=np.uint32).reshape(2, 3), np.array(["a", "bc"]), np.asfortranarray(np.ones((2, 3))), np.array(7)]}
+        with tempfile.TemporaryDirectory() as folder:
+            counts = {"global_steps": 1, "skipped_steps": 0, "dp_world_size": 1, "mp_world_size": 1}
+            torch.save({"module": {"w": torch.ones(2)}, **counts, **values}, Path(folder) / "mp_rank_00_model_states.pt")
+            with unishard.open(folder) as checkpoint:  # a DeepSpeed folder
+                content = checkpoint.client_state
+        for key, value in values.items():
+            described = to_json(value, key, None)
+            self.assertEqual(json.loads(json.dumps(described)), content[key], key)
+            again = from_json(described, None)
+            self.assertEqual(repr(again), repr(value))
+            self.assertIs(type(again), type(value))
+
+    def test_what_is_no_plain_data_is_refused(self):
+        from unishard._objects import from_json, to_json
+        loop = []
+        loop.append(loop)
+        for value in (object(), print, loop, np.array([object()], dtype=object), np.zeros(1, dtype=[("a", "i4")])):
+            with self.assertRaises(unishard.Error):
+                to_json(value, "value", None)
+        for hostile in ({"$type": "object", "name": "os.system", "args": ["false"]}, {"$type": "global", "name": "os.system"}):
+            self.assertEqual(from_json(hostile, None), hostile)
+        for damaged in ({"$type": "bytes", "hex": "0"}, {"$type": "torch.dtype", "value": "load"}, {"$type": "complex", "value": []},
+                        {"$type": "object", "name": "numpy.dtype", "args": ["O"]}, {"$type": "tuple"}, {"$tensor": 5},
+                        {"$type": "object", "name": "datetime.date", "args": [1]}):
+            with self.assertRaises(unishard.Error):
+                from_json(damaged, {}.__getitem__)
+
+
 class Errors(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="unishard-python-"))

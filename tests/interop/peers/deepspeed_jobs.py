@@ -27,7 +27,8 @@ TORCH, CPU = {"torch_adam": True}, {"device": "cpu"}
 # name: stage, precision, settings of zero_optimization, other settings of the configuration, settings of the optimizer
 KINDS = {f"stage{stage}-{precision}": (stage, precision, {}, {}, TORCH) for stage in range(4) for precision in ("fp32", "bf16", "fp16")}
 KINDS.update({
-    "stage0-fp16-fused": (0, "fp16", {}, {}, {}), "stage0-bf16-fused": (0, "bf16", {}, {}, {}), "stage2-fp16-fused": (2, "fp16", {}, {}, {}),
+    "stage0-fp16-fused": (0, "fp16", {}, {}, {}), "stage0-bf16-fused": (0, "bf16", {}, {}, {}),
+    "stage2-fp16-fused": (2, "fp16", {}, {}, {}),
     "stage1-bf16-class": (1, "bf16", {}, {"data_types": {"grad_accum_dtype": "fp32"}}, TORCH),
     "stage2-bf16-round-robin": (2, "bf16", {"round_robin_gradients": True}, {}, TORCH),
     "stage2-fp32-aligned": (2, "fp32", {"parameter_alignment": True}, {}, TORCH),
@@ -38,7 +39,8 @@ CROSSINGS = [("stage2-fp32", "stage3-fp32"), ("stage3-fp32", "stage1-fp32"), ("s
              ("stage3-bf16", "stage2-bf16"), ("stage2-bf16", "stage3-bf16"), ("stage2-fp16", "stage3-fp16"),
              ("stage3-bf16-offload", "stage1-bf16-class"), ("stage2-fp32-offload", "stage0-fp32"), ("stage2-fp16", "stage0-fp16"),
              ("stage2-bf16-round-robin", "stage2-bf16-round-robin"), ("stage2-fp32-aligned", "stage2-fp32-aligned")]
-CLIENT = {"epoch": 3, "betas": (0.5, 1), "when": datetime.datetime(2024, 5, 6, 7, 8), "names": {"a"}, "odd": {7: b"\0\xff", "inf": float("inf")}}
+CLIENT = {"epoch": 3, "betas": (0.5, 1), "when": datetime.datetime(2024, 5, 6, 7, 8), "names": {"a"},
+          "odd": {7: b"\0\xff", "inf": float("inf")}}
 
 
 # A rank of a job.
@@ -83,7 +85,8 @@ def make_engine(kind):
         config["bf16"] = {"enabled": True}
     model = make_model()
     trained = [one for one in model.parameters() if one.requires_grad]
-    groups = [{"params": [one for one in trained if one.ndim > 1]}, {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0}]
+    groups = [{"params": [one for one in trained if one.ndim > 1]},
+              {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0}]
     return deepspeed.initialize(model=model, model_parameters=groups, config=config)[0]
 
 
@@ -197,11 +200,11 @@ def rank_that_fails(folder):
     unishard.deepspeed.save(engine, folder / "good", "first")
     expect("same tag", lambda: unishard.deepspeed.save(engine, folder / "good", "first", replace=False))
     expect("nothing there", lambda: unishard.deepspeed.load(engine, folder / "none"))
-    other = deepspeed.initialize(model=torch.nn.Linear(3, 3), config={"train_batch_size": 2, "optimizer": {"type": "SGD", "params": {"lr": 1}}})
-    expect("another model", lambda: unishard.deepspeed.load(other[0], folder / "good"))
+    config = {"train_batch_size": 2, "optimizer": {"type": "SGD", "params": {"lr": 1}}}
+    other = deepspeed.initialize(model=torch.nn.Linear(3, 3), config=config)[0]
+    expect("another model", lambda: unishard.deepspeed.load(other, folder / "good"))
     pipeline = deepspeed.pipe.PipelineModule([torch.nn.Linear(3, 3)], num_stages=1, loss_fn=torch.nn.MSELoss())
-    piped = deepspeed.initialize(model=pipeline, model_parameters=pipeline.parameters(), config={
-        "train_batch_size": 2, "optimizer": {"type": "SGD", "params": {"lr": 1}}})[0]
+    piped = deepspeed.initialize(model=pipeline, model_parameters=pipeline.parameters(), config=config)[0]
     expect("pipeline", lambda: unishard.deepspeed.save(piped, folder / "bad"))
     if rank == 0:
         shard = next((folder / "good" / "first").glob("shard-00000*"))
@@ -241,8 +244,8 @@ def is_same(ours, theirs):
     import unishard
     report = unishard.diff(ours, theirs, states=["fp32", "weights", "buffer", "exp_avg", "exp_avg_sq"])
     with unishard.open(ours) as a, unishard.open(theirs) as b:
-        rows = [[(one.name, one.state, one.dtype, one.shape, one.group, one.frozen) for one in side.tensors.values() if one.state != "extra"]
-                for side in (a, b)]
+        rows = [[(one.name, one.state, one.dtype, one.shape, one.group, one.frozen) for one in side.tensors.values()
+                 if one.state != "extra"] for side in (a, b)]
         facts = ("groups", "scheduler", "loss_scaler", "data_position", "config", "step", "stage", "world_size", "aliases")
         odd = [fact for fact in facts if getattr(a, fact) != getattr(b, fact)]
         if odd or rows[0] != rows[1]:

@@ -9,7 +9,7 @@ python=build/peers/bin/python
 deepspeed=0.19.8
 
 setup() {
-  "$python" -c 'import deepspeed, transformers, h5py, gguf, ml_dtypes, accelerate, peft' >/dev/null 2>&1 && return
+  "$python" -c 'import deepspeed, transformers, h5py, gguf, ml_dtypes, accelerate, peft, lightning' >/dev/null 2>&1 && return
   echo "installing the peers into build/peers"
   python3 -m venv build/peers &&
     "$python" -m pip install -q wheel setuptools ninja py-cpuinfo -r tests/interop/peers/requirements.txt &&
@@ -41,6 +41,7 @@ printf '\n== The Python package with torch\n'
 UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/package_test.py || failed=1
 ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
 ask "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py
+ask "Trainer, accelerate and Lightning save and load with unishard.integrations" trainer_jobs.py
 ask "transformers and train_gpt: the same logits" gpt2_logits.py
 ask "The Trainer, accelerate and PEFT go on from converted folders" trainer_resumes.py
 # shellcheck disable=SC2086

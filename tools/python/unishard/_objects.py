@@ -26,12 +26,12 @@ from ._errors import Error
 
 # Classes whose objects are data, by the names that their pickles have.
 _PLAIN: dict[str, Any] = {
-    "argparse.Namespace": argparse.Namespace, "types.SimpleNamespace": types.SimpleNamespace, "builtins.range": range,
+    "argparse.Namespace": argparse.Namespace, "types.SimpleNamespace": types.SimpleNamespace, "builtins.xrange": range,
     "builtins.slice": slice, "datetime.date": datetime.date, "datetime.datetime": datetime.datetime, "datetime.time": datetime.time,
     "datetime.timedelta": datetime.timedelta, "datetime.timezone": datetime.timezone, "decimal.Decimal": decimal.Decimal,
-    "fractions.Fraction": fractions.Fraction, "pathlib.PosixPath": pathlib.PurePosixPath, "pathlib.PurePosixPath": pathlib.PurePosixPath,
-    "pathlib.WindowsPath": pathlib.PureWindowsPath, "pathlib.PureWindowsPath": pathlib.PureWindowsPath,
-    "numpy.dtype": np.dtype}
+    "builtins.range": range, "fractions.Fraction": fractions.Fraction, "pathlib.PosixPath": pathlib.PurePosixPath,
+    "pathlib.PurePosixPath": pathlib.PurePosixPath, "pathlib.WindowsPath": pathlib.PureWindowsPath,
+    "pathlib.PureWindowsPath": pathlib.PureWindowsPath, "numpy.dtype": np.dtype}
 _SCALAR, _ARRAY = "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"
 _NUMBERS = "biufcSU"  # kinds of numpy's types that are numbers or texts
 _DEPTH = 200
@@ -96,14 +96,12 @@ def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         return [from_json(one, tensor) for one in value]
     if not isinstance(value, dict):
         return value
-    if set(value) == {"$tensor"}:
-        return tensor(value["$tensor"])
-    kind = value.get("$type")
+    kind = "tensor" if set(value) == {"$tensor"} else value.get("$type")
     if kind is None:
         return {key: from_json(one, tensor) for key, one in value.items()}
     try:
         return _typed(kind, value, tensor)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, decimal.InvalidOperation) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise Error("corrupt", f"a value of the checkpoint's state is no {kind}: {error}") from None
 
 
@@ -136,8 +134,8 @@ def _object(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
         name = next((name for name, one in _PLAIN.items() if kind.__name__ == name.rsplit(".", 1)[1] and issubclass(kind, one)), None)
     if name is None:
         raise Error("invalid argument", f"{path} is a {kind.__module__}.{kind.__qualname__}, which is no plain data")
-    if kind in (range, slice):
-        return {"$type": "object", "name": name, "args": [value.start, value.stop, value.step]}
+    if kind in (range, slice):  # Python 2's name of range is that of protocol 2
+        return {"$type": "object", "name": "builtins.xrange" if kind is range else name, "args": [value.start, value.stop, value.step]}
     call, args, *rest = value.__reduce_ex__(2)
     if call is copyreg.__newobj__:  # type: ignore[attr-defined,unused-ignore]
         args = args[1:]
@@ -150,6 +148,8 @@ def _object(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
 
 
 def _typed(kind: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any:
+    if kind == "tensor":
+        return tensor(value["$tensor"])
     if kind == "int":
         return int(value["dec"]) if "dec" in value else int.from_bytes(bytes.fromhex(value["hex_le"]), "little", signed=True)
     if kind == "float":
@@ -160,7 +160,8 @@ def _typed(kind: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
         content = bytes.fromhex(value["hex"])
         return content if kind == "bytes" else bytearray(content)
     if kind == "complex":
-        return complex(*(from_json(one, tensor) for one in value["value"]))
+        real, imaginary = (from_json(one, tensor) for one in value["value"])
+        return complex(real, imaginary)
     if kind in ("tuple", "set", "frozenset", "torch.Size"):
         make: Any = {"tuple": tuple, "set": set, "frozenset": frozenset, "torch.Size": torch.Size}[kind]
         return make(from_json(value["items"], tensor))

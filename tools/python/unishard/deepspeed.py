@@ -125,8 +125,10 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
             _set_progress(live, checkpoint, load_lr_scheduler_states)
         return client
 
-    client_state = ranks.together("reading the checkpoint", fill)
-    live.end_load()
+    try:
+        client_state = ranks.together("reading the checkpoint", fill)
+    finally:
+        live.end_load()
     if isinstance(client_state, dict):
         client_state.pop(_SCALARS, None)
     where = os.path.join(name, tag) if tag and os.path.isdir(os.path.join(name, tag)) else checkpoint.path

@@ -1,0 +1,88 @@
+"""Accelerate with UniShard checkpoints.
+
+    unishard.integrations.accelerate.save_state(accelerator, "runs/job/step10")
+    unishard.integrations.accelerate.load_state(accelerator, "runs/job/step10")
+
+The folder has accelerate's other files (schedulers, samplers, random states, registered objects); models and optimizers are UniShard
+checkpoints within it, which any number of ranks loads. Plain, DDP, FSDP2 and DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Optional, Union
+
+from accelerate import Accelerator  # type: ignore[import-untyped,unused-ignore]
+
+from .. import torch as jobs
+from .._errors import Error
+
+Path_ = Union[str, os.PathLike[str]]
+
+
+def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, step: int = 0, **options: Any) -> str:
+    """Saves what accelerator.save_state() saves. All ranks call it. Returns the folder.
+
+    output_dir: may be left out where the ProjectConfiguration names checkpoints itself. options: arguments of unishard.torch.save().
+    Raises Error on every rank.
+    """
+    models, optimizers = _prepared(accelerator)
+    if _patched(models, options):
+        return str(accelerator.save_state(_text(output_dir)))
+    with _without(accelerator):
+        folder = str(accelerator.save_state(_text(output_dir)))
+    for number, model in enumerate(models):
+        jobs.save(_place(folder, number), model, optimizers[number] if optimizers else None, step=step, **options)
+    return folder
+
+
+def load_state(accelerator: Accelerator, input_dir: Path_) -> None:
+    """Loads what save_state() saved, or accelerate's own folder. All ranks call it, after prepare(). Raises Error on every rank."""
+    models, optimizers = _prepared(accelerator)
+    folder = os.fspath(input_dir)
+    if _patched(models, {}) or not os.path.isdir(_place(folder, 0)):
+        accelerator.load_state(folder)
+        return
+    for number, model in enumerate(models):
+        jobs.load(_place(folder, number), model, optimizers[number] if optimizers else None)
+    with _without(accelerator):
+        accelerator.load_state(folder)
+
+
+def _text(path: Optional[Path_]) -> Optional[str]:
+    return None if path is None else os.fspath(path)
+
+
+def _place(folder: str, number: int) -> str:
+    return os.path.join(folder, f"unishard_{number}" if number else "unishard")
+
+
+def _prepared(accelerator: Any) -> tuple[list[Any], list[Any]]:
+    models, optimizers = list(accelerator._models), [getattr(one, "optimizer", one) for one in accelerator._optimizers]
+    if optimizers and len(optimizers) != len(models):
+        raise Error("unsupported", f"the accelerator has prepared {len(models)} models and {len(optimizers)} optimizers",
+                    "prepare one optimizer for each model, or save them with unishard.torch.save()")
+    return models, optimizers
+
+
+def _patched(models: list[Any], options: dict[str, Any]) -> bool:
+    engines = [one for one in models if hasattr(one, "zero_optimization_stage")]
+    if engines:
+        from .. import deepspeed
+
+        for engine in engines:
+            deepspeed.patch(engine, **options)
+    return bool(engines)
+
+
+@contextlib.contextmanager
+def _without(accelerator: Any) -> Iterator[None]:
+    """Hides models and optimizers from the accelerator, so that it saves and loads the rest."""
+    kept = accelerator._models, accelerator._optimizers
+    accelerator._models, accelerator._optimizers = [], []
+    try:
+        yield
+    finally:
+        accelerator._models, accelerator._optimizers = kept
