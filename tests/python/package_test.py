@@ -509,8 +509,11 @@ for _ in range(3):
 
 
 ENGINE = """
-import os, torch
-os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29417")
+import os, socket, torch
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 import deepspeed
 deepspeed.init_distributed("gloo")
 engine = deepspeed.initialize(model=torch.nn.Linear(3, 4), config={"train_batch_size": 1, "zero_optimization": {"stage": 2},
