@@ -20,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch_jobs
 from torch_jobs import Judge, finish, judge_kills, launch
 
 STEPS, SAVED, BATCH = 2, 2, 12
@@ -46,29 +47,17 @@ CLIENT = {"epoch": 3, "betas": (0.5, 1), "when": datetime.datetime(2024, 5, 6, 7
 # A rank of a job.
 
 def make_model():
+    """The model of torch_jobs.py (tied weights, a frozen bias, sizes that no world size divides) with a buffer that changes."""
     import torch
+    model, _ = torch_jobs.make_model("plain")
+    model.register_buffer("seen", torch.tensor([0, 4]))
+    model.register_buffer("unsaved", torch.ones(2), persistent=False)
 
-    class Model(torch.nn.Module):
-        """With tied weights, a frozen bias, buffers and a size that no world size divides."""
+    def count(module, inputs):
+        module.seen += 1
 
-        def __init__(self):
-            super().__init__()
-            self.embed, self.up, self.down = torch.nn.Embedding(51, 24), torch.nn.Linear(24, 66), torch.nn.Linear(66, 24)
-            self.norm, self.head = torch.nn.LayerNorm(24), torch.nn.Linear(24, 51, bias=False)
-            self.scale = torch.nn.Parameter(torch.full((1,), 1.5))
-            self.head.weight = self.embed.weight
-            self.register_buffer("seen", torch.tensor([0, 4]))
-            self.register_buffer("unsaved", torch.ones(2), persistent=False)
-            self.up.bias.requires_grad_(False)
-
-        def forward(self, tokens):
-            self.seen += 1
-            hidden = self.embed(tokens)
-            logits = self.head(self.norm(hidden + self.down(torch.relu(self.up(hidden))) * self.scale))
-            return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
-
-    torch.manual_seed(1)
-    return Model()
+    model.register_forward_pre_hook(count)
+    return model
 
 
 def make_engine(kind):
@@ -96,7 +85,8 @@ def train(engine, last):
     first = int(os.environ["RANK"]) * share
     while engine.global_steps < last:
         tokens = torch.randint(0, 51, (BATCH, 7), generator=torch.Generator().manual_seed(engine.global_steps))
-        loss = engine(tokens[first:first + share])
+        own = tokens[first:first + share]
+        loss = torch.nn.functional.cross_entropy(engine(own).float().flatten(0, 1), own.flatten())
         engine.backward(loss)
         engine.step()
         losses.append(loss.item().hex())
@@ -279,6 +269,21 @@ def judge_failures(judge, folder):
     judge.row("failures leave nothing", not (folder / "bad").exists() or not list((folder / "bad").iterdir()))
 
 
+def prepare(build):
+    """Sets the environment of the ranks."""
+    package = Path(__file__).resolve().parents[3] / "tools" / "python"
+    os.environ.update(UNISHARD_LIBRARY_DIR=str(Path(build).resolve() / "bin"), PYTHONDONTWRITEBYTECODE="1", DS_ACCELERATOR="cpu",
+                      OMP_NUM_THREADS="1", PYTHONPATH=f"{package}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                      PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # DeepSpeed builds its kernels with ninja
+    sys.path.insert(0, str(package))
+
+
+def clean(folder):
+    shutil.rmtree(folder)
+    for left in glob.glob("/dev/shm/deepspeed_allreduce_buffer_*"):  # DeepSpeed leaves 66 MiB a rank
+        os.remove(left)
+
+
 def main():
     if sys.argv[1] == "--rank":
         mode, folder = sys.argv[2], Path(sys.argv[3])
@@ -286,11 +291,7 @@ def main():
          "until_killed": lambda path: rank_until_killed(path, int(sys.argv[4]))}[mode](folder)
         sys.stdout.flush()
         os._exit(0)  # Gloo's threads can abort Python's own end: https://github.com/pytorch/pytorch/pull/179291
-    build = Path(sys.argv[1]).resolve()
-    os.environ.update(UNISHARD_LIBRARY_DIR=str(build / "bin"), PYTHONDONTWRITEBYTECODE="1", DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1",
-                      PYTHONPATH=str(Path(__file__).resolve().parents[3] / "tools" / "python"),
-                      PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # DeepSpeed builds its kernels with ninja
-    sys.path.insert(0, os.environ["PYTHONPATH"])
+    prepare(sys.argv[1])
     judge, folder = Judge(), Path(tempfile.mkdtemp(prefix="unishard-deepspeed-"))
     kills = functools.partial(judge_kills, kills=3, steps=30)
     try:
@@ -299,9 +300,7 @@ def main():
                 (folder / name / sub).mkdir(parents=True, exist_ok=True)
             part(judge, folder / name)
     finally:
-        shutil.rmtree(folder)
-        for left in glob.glob("/dev/shm/deepspeed_allreduce_buffer_*"):  # DeepSpeed leaves 66 MiB a rank
-            os.remove(left)
+        clean(folder)
     return 1 if judge.failed else 0
 
 

@@ -8,8 +8,6 @@ from its own checkpoint of the same moment.
 
 Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
-import glob
-import json
 import logging
 import os
 import random
@@ -21,6 +19,7 @@ import time
 import warnings
 from pathlib import Path
 
+from deepspeed_jobs import clean, prepare
 from torch_jobs import Judge, finish, launch
 
 STEPS, SAVED = 8, 4
@@ -247,12 +246,8 @@ def main():
         {"trainer": rank_of_trainer, "accelerate": rank_of_accelerate, "lightning": rank_of_lightning}[mode](folder, *sys.argv[4:])
         sys.stdout.flush()
         os._exit(0)  # Gloo's threads can abort Python's own end: https://github.com/pytorch/pytorch/pull/179291
-    build = Path(sys.argv[1]).resolve()
-    os.environ.update(UNISHARD_LIBRARY_DIR=str(build / "bin"), PYTHONDONTWRITEBYTECODE="1", DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1",
-                      ACCELERATE_USE_CPU="true", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="",
-                      PYTHONPATH=f"{Path(__file__).resolve().parents[3]}/tools/python{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-                      PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # DeepSpeed builds its kernels with ninja
-    sys.path.insert(0, os.environ["PYTHONPATH"].split(os.pathsep)[0])
+    prepare(sys.argv[1])
+    os.environ.update(ACCELERATE_USE_CPU="true", CUDA_VISIBLE_DEVICES="")
     only = sys.argv[2:]
     judge, folder = Judge(), Path(tempfile.mkdtemp(prefix="unishard-trainers-"))
     parts = [(f"trainer-{way}", lambda judge, path, way=way: judge_trainer(judge, path, way)) for way in WAYS]
@@ -263,9 +258,7 @@ def main():
             if not only or name in only:
                 part(judge, folder / name)
     finally:
-        shutil.rmtree(folder)
-        for left in glob.glob("/dev/shm/deepspeed_allreduce_buffer_*"):  # DeepSpeed leaves 66 MiB a rank
-            os.remove(left)
+        clean(folder)
     return 1 if judge.failed else 0
 
 

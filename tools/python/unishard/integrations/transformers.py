@@ -91,9 +91,11 @@ class _Mixin(Trainer):
         return super().train(resume_from_checkpoint, *others, **settings)
 
     def save_model(self: Any, output_dir: Optional[str] = None, _internal_call: bool = False) -> None:
-        if not _internal_call or self.args.save_only_model or hasattr(self.model, "peft_config"):
+        if not _internal_call or output_dir is None or self.args.save_only_model or hasattr(self.model, "peft_config"):
             super().save_model(output_dir, _internal_call=_internal_call)
             return
+        if self.args.should_save:  # a folder that is written again is not complete until the end
+            Path(output_dir, _STATE).unlink(missing_ok=True)
         self._save(output_dir, state_dict={})  # the files beside the weights
         remove: Any = remove_dummy_checkpoint
         remove(self.args.should_save, output_dir, [WEIGHTS_NAME, SAFE_WEIGHTS_NAME])
