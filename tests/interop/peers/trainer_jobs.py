@@ -206,7 +206,7 @@ def judge_trainer(judge, folder, way):
             rank.wait()
     after = run("trainer", rough, 2, way, "ours", "yes")
     judge.row(f"Trainer, {way}: 3 kills: every loss is that of the undisturbed run", after == calm)
-    kept = sorted(path.name for path in (rough / "out").glob("checkpoint-*"))
+    kept = sorted(path.name for path in (folder / "calm2" / "out").glob("checkpoint-*"))
     judge.row(f"Trainer, {way}: save_total_limit", kept == [f"checkpoint-{STEPS - 1}", f"checkpoint-{STEPS}"])
 
 
