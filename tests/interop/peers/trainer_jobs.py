@@ -185,7 +185,7 @@ def judge_trainer(judge, folder, way):
             shutil.copytree(folder / side / "out" / checkpoint.name, folder / f"{side}{ranks}" / "out" / checkpoint.name)
         mine, other = (folder / f"{side}{ranks}" / "out" / checkpoint.name for side in ("calm", "plain"))
         if ranks != 2 and way == "deepspeed":  # DeepSpeed's own folders load on as many ranks as have saved them
-            unishard.convert(folder / "plain" / "out" / checkpoint.name, folder / "made", to="deepspeed", world_size=ranks)
+            unishard.convert(other / f"global_step{SAVED}", folder / "made", to="deepspeed", world_size=ranks)
             shutil.rmtree(other / f"global_step{SAVED}")
             shutil.copytree(folder / "made", other, dirs_exist_ok=True)
         ours = run("trainer", folder / f"calm{ranks}", ranks, way, "ours", str(mine))
