@@ -1,8 +1,8 @@
 #include "unishard_c.h"
 
 #include "unishard/format/bounded_executor.hpp"
-#include "unishard/format/crc64.hpp"
 
+#include "python/c_catalog.hpp"
 #include "python/c_texts.hpp"
 #include "workflows/hub_cache.hpp"
 #include "workflows/native_folder.hpp"
@@ -22,44 +22,17 @@ namespace {
 /// Reads of more bytes than this are shared by several threads.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 
-Json stats_json(const std::optional<Stats>& stats) {
-  if (!stats || stats->count == 0) return nullptr;
-  return {{"count", stats->count}, {"nan", stats->nan_count}, {"inf", stats->inf_count},
-          {"min", stats->min},     {"max", stats->max},       {"sum_squares", stats->sum_squares}};
-}
-
-Json tensor_json(const TensorInfo& tensor) {
-  return {{"name", tensor.fqn},
-          {"state", tensor.state},
-          {"dtype", name_of(tensor.dtype)},
-          {"shape", tensor.shape},
-          {"bytes", tensor.bytes()},
-          {"group", tensor.group},
-          {"frozen", tensor.frozen},
-          {"derived", tensor.derived},
-          {"crc64", tensor.crc64 ? Json(hex64(*tensor.crc64)) : Json(nullptr)},
-          {"stats", stats_json(tensor.stats)}};
-}
-
 Json describe(const unishard_checkpoint& checkpoint) {
   const converters::Source& source = *checkpoint.opened.source;
   const Catalog& catalog = source.catalog();
   const std::string& tag = checkpoint.opened.tag;
   const std::optional<std::string> digest = identity(catalog);
-  Json json = {{"format", source.format()},
-               {"path", checkpoint.path},
-               {"tag", tag.empty() ? Json(nullptr) : Json(tag)},
-               {"step", catalog.step},
-               {"world_size", catalog.world_size},
-               {"stage", catalog.stage},
-               {"identity", digest ? Json(*digest) : Json(nullptr)},
-               {"notes", source.notes_and_remarks()}};
-  Json tensors = Json::array(), aliases = Json::array();
-  for (const TensorInfo& tensor : catalog.tensors) tensors.push_back(tensor_json(tensor));
-  for (const Alias& alias : catalog.aliases) aliases.push_back({alias.fqn, alias.target});
-  json["tensors"] = std::move(tensors);
-  json["aliases"] = std::move(aliases);
-  for (const auto& [name, member] : Catalog::sections()) json[name] = catalog.*member;
+  Json json = c_interface::catalog_json(catalog);
+  json["format"] = source.format();
+  json["path"] = checkpoint.path;
+  json["tag"] = tag.empty() ? Json(nullptr) : Json(tag);
+  json["identity"] = digest ? Json(*digest) : Json(nullptr);
+  json["notes"] = source.notes_and_remarks();
   return json;
 }
 

@@ -78,6 +78,10 @@ typedef struct unishard_shard unishard_shard;
 UNISHARD_C_API char* unishard_save_begin(const char* folder, const char* tag, const char* catalog,
                                          const char* options, unishard_save** out, char** place);
 
+/* Replaces the catalog that unishard_save_begin() got, when a part of it became known during the
+ * save: its tensors and its world size must be the same. */
+UNISHARD_C_API char* unishard_save_describe(unishard_save* save, const char* catalog);
+
 /* Checks all shards, commits the checkpoint and moves `latest`. `entries` is a JSON list with one
  * entry for each rank, in rank order. Sets `*warnings` to a JSON list of sentences on what failed
  * after the commit, for example the removal of an old checkpoint. */
@@ -106,6 +110,12 @@ UNISHARD_C_API char* unishard_shard_finish(unishard_shard* shard, char** entry);
 
 /* Ends a shard. One that was not finished is removed. NULL is allowed. */
 UNISHARD_C_API void unishard_shard_free(unishard_shard* shard);
+
+/* Sets `*out` to the catalog of a state dict of torch.distributed.checkpoint that is about to be
+ * saved, by the rules of MAPPING.md. `described` is a JSON object; planned_state_dict.hpp
+ * (unishard/converters) lists its keys. Each tensor of the result has its "key" in the state dict;
+ * "notes" and "remarks" are sentences. */
+UNISHARD_C_API char* unishard_plan_state_dict(const char* described, char** out);
 
 #ifdef __cplusplus
 }

@@ -2,55 +2,18 @@
 #include "unishard/format/shard_base.hpp"
 #include "unishard/format/shard_writer.hpp"
 
+#include "python/c_catalog.hpp"
 #include "python/c_texts.hpp"
 #include "unishard_c.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
 namespace unishard {
 namespace {
-
-constexpr std::string_view kCatalog = "the catalog";
-
-TensorInfo tensor_from(const Json& row) {
-  TensorInfo tensor;
-  tensor.fqn = row.at("name").get<std::string>();
-  tensor.state = row.at("state").get<std::string>();
-  const std::string name = row.at("dtype").get<std::string>();
-  const std::optional<DType> dtype = dtype_from_name(name);
-  if (!dtype)
-    raise(ErrorCode::Unsupported,
-          fmt::format("tensor {}: {} is not a known element type", quote(tensor.fqn), quote(name)));
-  tensor.dtype = *dtype;
-  tensor.shape = row.at("shape").get<Shape>();
-  tensor.group = row.value("group", -1);
-  tensor.frozen = row.value("frozen", false);
-  tensor.derived = row.value("derived", false);
-  return tensor;
-}
-
-/// Throws: InvalidArgument when the text is no catalog.
-Catalog catalog_from(const char* text) {
-  const Json json = parse_json(text, kCatalog);
-  Catalog catalog;
-  try {
-    for (const Json& row : json.at("tensors")) catalog.tensors.push_back(tensor_from(row));
-    for (const Json& row : json.value("aliases", Json::array()))
-      catalog.aliases.push_back({row.at(0).get<std::string>(), row.at(1).get<std::string>()});
-    catalog.step = json.at("step").get<std::int64_t>();
-    catalog.world_size = json.at("world_size").get<std::uint32_t>();
-    catalog.stage = json.value("stage", 0U);
-    for (const auto& [name, member] : Catalog::sections())
-      catalog.*member = json.value(name, Json());
-  } catch (const Json::exception& error) {
-    raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", kCatalog, error.what()));
-  }
-  validate(catalog, kCatalog);
-  return catalog;
-}
 
 /// Throws: InvalidArgument when the text is no list of fragments of `catalog`.
 std::vector<Fragment> fragments_from(const char* text, const Catalog& catalog) {
@@ -131,6 +94,7 @@ struct unishard_shard {
 };
 
 using namespace unishard;
+using c_interface::catalog_from;
 using c_interface::guarded;
 using c_interface::set_text;
 
@@ -140,7 +104,7 @@ char* unishard_save_begin(const char* folder, const char* tag, const char* catal
     const SaveOptions wanted = options_from(options);
     auto save = std::make_unique<unishard_save>();
     save->catalog = catalog_from(catalog);
-    validate_sections(save->catalog, kCatalog);
+    validate_sections(save->catalog, "the catalog");
     const std::string save_id = new_save_id();
     save->transaction.emplace(
         posix_storage(), folder, tag, save_id,
@@ -153,6 +117,20 @@ char* unishard_save_begin(const char* folder, const char* tag, const char* catal
                       }});
     set_text(place, {{"staging", save->transaction->staging().string()}, {"save_id", save_id}});
     *out = save.release();
+  });
+}
+
+char* unishard_save_describe(unishard_save* save, const char* catalog) {
+  return guarded([&] {
+    Catalog described = catalog_from(catalog);
+    validate_sections(described, "the catalog");
+    const auto is_same = [](const TensorInfo& a, const TensorInfo& b) {
+      return a.label() == b.label() && a.dtype == b.dtype && a.shape == b.shape;
+    };
+    if (described.world_size != save->catalog.world_size ||
+        !std::ranges::equal(described.tensors, save->catalog.tensors, is_same))
+      raise(ErrorCode::InvalidArgument, "the save began with other tensors or another world size");
+    save->catalog = std::move(described);
   });
 }
 

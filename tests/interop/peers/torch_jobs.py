@@ -79,12 +79,12 @@ def train(model, optimizer, first, last):
     return losses
 
 
-def start_rank():
+def start_rank(backend="gloo"):
     import torch
     ranks = int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     if ranks > 1:
-        torch.distributed.init_process_group("gloo")
+        torch.distributed.init_process_group(backend)
     return int(os.environ["RANK"]), ranks
 
 

@@ -39,6 +39,8 @@ def _load() -> ctypes.CDLL:
         "unishard_read_box": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p,
                               ctypes.c_uint64, ctypes.c_uint],
         "unishard_save_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, pointer, pointer],
+        "unishard_save_describe": [ctypes.c_void_p, ctypes.c_char_p],
+        "unishard_plan_state_dict": [ctypes.c_char_p, pointer],
         "unishard_save_publish": [ctypes.c_void_p, ctypes.c_char_p, pointer],
         "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, pointer],
         "unishard_shard_write": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64],
@@ -108,6 +110,14 @@ def _dumped(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False).encode()
 
 
+def plan_state_dict(described: dict[str, Any]) -> dict[str, Any]:
+    """Returns the catalog of a state dict that is about to be saved; planned_state_dict.hpp describes both."""
+    text = ctypes.c_void_p()
+    _check(_library.unishard_plan_state_dict(_dumped(described), ctypes.byref(text)))
+    planned: dict[str, Any] = json.loads(_take(text.value))
+    return planned
+
+
 class Save:
     """Rank 0's part of a save. close() removes what was not published. Not thread-safe."""
 
@@ -116,6 +126,10 @@ class Save:
         _check(_library.unishard_save_begin(_encoded(folder, "the folder"), _encoded(tag, "the tag"), _dumped(catalog), _dumped(options),
                                             ctypes.byref(self._pointer), ctypes.byref(place)))
         self.place: dict[str, str] = json.loads(_take(place.value))
+
+    def describe(self, catalog: dict[str, Any]) -> None:
+        """Replaces the catalog by one with the same tensors."""
+        _check(_library.unishard_save_describe(self._pointer, _dumped(catalog)))
 
     def publish(self, entries: list[dict[str, Any]]) -> list[str]:
         """Commits the checkpoint. Returns sentences on what failed afterwards."""

@@ -79,6 +79,9 @@ struct StateDict {
   NumberNames number_names = {};
   /// Completes the result of arrange(); may be empty.
   std::function<void(const StateDict&, Arrangement&)> complete = {};
+  /// Tells whether two of `tensors` have the same elements, where they cannot be read; may be
+  /// empty.
+  std::function<bool(std::size_t, std::size_t)> is_equal = {};
 };
 
 /// Reads elements `range` of a tensor. Returns how many of their bytes a checksum covers.

@@ -303,6 +303,10 @@ class Arranger {
     for (std::size_t i = 0; i < states_.size(); ++i) states_of_[states_[i].key.fqn].push_back(i);
   }
 
+  bool are_equal(std::size_t a, std::size_t b) const {
+    return state_.is_equal ? state_.is_equal(a, b) : equal_bytes(entry(a), entry(b), *state_.items);
+  }
+
   /// A tied parameter is stored under each of its names, and the optimizer knows one of them.
   void find_ties() {
     if (states_.empty()) return;
@@ -318,7 +322,7 @@ class Arranger {
       for (const Parameter* other : trained) {
         const TensorEntry& target = entry(other->entry);
         if (target.dtype != tensor.dtype || target.shape != tensor.shape ||
-            !equal_bytes(tensor, target, *state_.items))
+            !are_equal(parameter.entry, other->entry))
           continue;
         out_.catalog.aliases.push_back({parameter.fqn, other->fqn});
         out_.copies.emplace_back(parameter.entry, other->entry);

@@ -52,12 +52,12 @@ class MemoryFile final : public File {
   const std::string bytes_;
 };
 
+}  // namespace
+
 torch::Window in_memory(const Path& path, std::string bytes) {
   const std::uint64_t size = bytes.size();
   return {std::make_shared<MemoryFile>(path, std::move(bytes)), 0, size};
 }
-
-}  // namespace
 
 /// Cache of the most recently used items. Each slot has its own lock, so that an item is unpacked
 /// once and other items are not delayed.

@@ -18,6 +18,9 @@ namespace unishard::converters::dcp {
 /// How an item's bytes were transformed before they were stored.
 enum class Packing : std::uint8_t { Plain, Zstd };
 
+/// Returns a window on bytes in memory. `path` is what messages call them.
+torch::Window in_memory(const Path& path, std::string bytes);
+
 /// Thread-safe once all items were added.
 class Items {
  public:

@@ -1,0 +1,123 @@
+"""The keys of a state dict of torch.distributed.checkpoint, and the values that are no tensors, within a UniShard checkpoint.
+
+Such a checkpoint has `producer["state_dict"]`: "tensors" lists [key, path, name, state]; "constants" lists [key, path, dtype, shape,
+bytes] of the tensors with one element that became numbers of the catalog; "objects" lists [key, path, JSON value], and behind that
+what torch.save makes of the object, compressed and in base64, where JSON does not express it exactly. A path lists [text, is position].
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import zlib
+from typing import Any, NamedTuple, Optional, Union
+
+import torch
+
+from . import _checkpoint
+from ._errors import Error
+
+Path = tuple[Union[str, int], ...]
+
+_OBJECT_BYTES = 64 << 20  # the manifest holds the objects
+
+
+class Entry(NamedTuple):
+    """What one key of the state dict means: a tensor of the checkpoint, a tensor with one element, or what torch.save has made."""
+
+    path: Optional[Path]
+    tensor: Optional[_checkpoint.Tensor] = None
+    constant: Optional[torch.Tensor] = None
+    pickle: Optional[bytes] = None
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Returns the value as JSON from which unplain() makes an equal value of the same types. Raises ValueError where there is none."""
+    kind = type(value)
+    if value is None or kind is bool or kind is str or kind is int and abs(value) < 1 << 63 or kind is float and math.isfinite(value):
+        return value
+    if kind in (list, tuple) and depth < 8:
+        items = [plain(one, depth + 1) for one in value]
+        return items if kind is list else {"$type": "tuple", "items": items}
+    raise ValueError(f"{kind.__name__} is not expressed exactly")
+
+
+def unplain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [unplain(one) for one in value]
+    return tuple(unplain(value["items"])) if isinstance(value, dict) else value
+
+
+def pickled(value: Any) -> bytes:
+    """Returns what torch.save makes of the value, as DCP stores objects."""
+    made = io.BytesIO()
+    torch.save(value, made)
+    return made.getvalue()
+
+
+def packed(objects: dict[str, bytes]) -> dict[str, str]:
+    """Returns the pickles as texts for the manifest. Raises Error when they are too large for it."""
+    if (size := sum(map(len, objects.values()))) > _OBJECT_BYTES:
+        largest = max(objects, key=lambda key: len(objects[key]))
+        raise Error("unsupported", f"the state dict has {size} bytes of objects that are no tensors, most of them in {largest}; up to "
+                    f"{_OBJECT_BYTES} are kept", "hold large data in tensors, in nested dicts that the planner flattens")
+    return {key: base64.b64encode(zlib.compress(value)).decode() for key, value in objects.items()}
+
+
+def entries(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
+    """Returns the state dict of a checkpoint by its keys: those that it was saved with, else those that the tools give it in DCP."""
+    producer = checkpoint.producer
+    recorded = producer.get("state_dict") if isinstance(producer, dict) else None
+    try:
+        if recorded and all((row[2], row[3]) in checkpoint.tensors for row in recorded["tensors"]):
+            return _recorded(checkpoint, recorded)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, zlib.error) as error:
+        raise Error("corrupt", f"{checkpoint.path}: the keys of its state dict are damaged: {error!r}") from None
+    return _usual(checkpoint)
+
+
+def _recorded(checkpoint: _checkpoint.Checkpoint, recorded: dict[str, Any]) -> dict[str, Entry]:
+    found = {key: Entry(_path(path), tensor=checkpoint.tensors[name, state]) for key, path, name, state in recorded["tensors"]}
+    for key, path, dtype, shape, content in recorded["constants"]:
+        values = torch.tensor(list(content), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(tuple(shape))
+        found[key] = Entry(_path(path), constant=values)
+    for key, path, value, *exact in recorded["objects"]:
+        found[key] = Entry(_path(path), pickle=zlib.decompress(base64.b64decode(exact[0])) if exact else pickled(unplain(value)))
+    return found
+
+
+def _path(parts: list[Any]) -> Optional[Path]:
+    return tuple(int(text) if is_position else text for text, is_position in parts) or None
+
+
+def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
+    """Returns model.<name>, optim.state.<name>.<state>, optim.param_groups and the client state, as MAPPING.md lists them."""
+    found: dict[str, Entry] = {}
+
+    def add(path: Path, **content: Any) -> None:
+        found[".".join(map(str, path))] = Entry(path, **content)
+
+    names = {name: name for name in checkpoint.names()}
+    for name, target in {**names, **checkpoint.aliases}.items():
+        values = [state for state in _checkpoint._WEIGHT_STATES if state in checkpoint.states(target)]
+        if values:
+            add(("model", name), tensor=checkpoint.tensors[target, values[0]])
+        if name != target:
+            continue
+        moments = [state for state in checkpoint.states(name) if state not in _checkpoint._WEIGHT_STATES and state != "extra"]
+        for state in moments:
+            add(("optim", "state", name, state), tensor=checkpoint.tensors[name, state])
+        if "exp_avg" in moments and "step" not in moments:
+            add(("optim", "state", name, "step"), constant=torch.tensor(float(checkpoint.step)))
+        if "extra" in checkpoint.states(name):
+            add((name,), tensor=checkpoint.tensors[name, "extra"])
+    for number, group in enumerate(checkpoint.groups if isinstance(checkpoint.groups, list) else []):
+        members = list(dict.fromkeys(one.name for one in checkpoint.tensors.values() if one.group == number))
+        for setting, value in {"params": members, **group}.items():
+            settled = tuple(value) if setting == "betas" else value
+            add(("optim", "param_groups", number, setting), pickle=pickled(settled))
+    for key, value in (checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}).items():
+        if key not in found:
+            add((key,), pickle=pickled(value))
+    return found

@@ -1,0 +1,365 @@
+"""UniShard checkpoints as a storage of torch.distributed.checkpoint (DCP).
+
+    import torch.distributed.checkpoint as dcp
+    from unishard.dcp import Reader, Writer
+
+    dcp.save(state_dict, storage_writer=Writer("runs/job", step=100))        # async_save() too
+    dcp.load(state_dict, storage_reader=Reader("runs/job"))                  # any world size and mesh
+
+The state dict, its keys and its planners are DCP's: plain, DDP, FSDP2, HSDP, tensor-parallel and expert-parallel tensors, objects, and
+Stateful values. The result is a UniShard checkpoint: with tags, committed atomically, with checksums, and every tool takes it. It has
+the catalog that the tools find in a folder of DCP's FileSystemWriter with the same state dict (MAPPING.md says how).
+Needs torch 2.5 or newer.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import gc
+import io
+import json
+import os
+import warnings
+import weakref
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata, MetadataIndex,
+                                                   TensorProperties, TensorStorageMetadata)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from . import _checkpoint, _native
+from ._errors import Error
+from ._saving import Part, write_shard
+from ._shards import Box, runs
+from ._state_dict import Entry, entries, packed
+from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, object_of,
+                               planner_of_caller)
+from .torch import _plain_json, _read
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+_THREADS = 4
+_SHARD = MetadataIndex("unishard.shard")  # what the index of a rank's own result is; no key of a state dict
+_unfinished: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+class _Order(NamedTuple):
+    """What the coordinator tells a rank."""
+
+    rank: int
+    place: dict[str, str]
+    catalog: bytes  # JSON, compressed: the tensors, each with its key
+    options: dict[str, Any]
+
+
+class _Shard(NamedTuple):
+    """What a rank tells the coordinator."""
+
+    rank: int
+    entry: dict[str, Any]
+
+
+class Writer(StorageWriter):
+    """Saves state dicts of DCP as UniShard checkpoints: the argument `storage_writer` of dcp.save() and dcp.async_save().
+
+    folder: of the run. With `tag` or `step` the checkpoint is `folder`/`tag`, else `folder` itself, whose name is then the tag. Without
+    a folder, DCP's argument checkpoint_id is the path of the checkpoint.
+    step: recorded as the checkpoint's step; default: what the optimizer's states count. tag: default global_step<step>.
+    client_state: what JSON can express, beside the state dict's own values. keep_last: complete checkpoints to keep, 0 for all.
+    compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
+    base: path of an older checkpoint of the same world size, or "latest": chunks that it has as well are shared and not written.
+    All ranks pass the same arguments; for base "latest", rank 0 decides. Readers see the older checkpoints only until the new one is
+    complete. An error on one rank becomes DCP's CheckpointException on all, and nothing of the save can be seen. What another rank's
+    failure leaves on disk goes with close(), the next save of this process, the Writer's end, or the end of the process.
+    Thread safety: a Writer makes one save at a time. Saves to different tags may run at the same time; of two that write the same tag, the
+    later one fails with the code "busy".
+    """
+
+    def __init__(self, folder: Optional[PathLike] = None, *, step: Optional[int] = None, tag: Optional[str] = None,
+                 client_state: Optional[dict[str, Any]] = None, keep_last: int = 0, compress: str = "none", replace: bool = True,
+                 base: Optional[PathLike] = None) -> None:
+        super().__init__()
+        self._path = None if folder is None else os.fspath(folder)
+        self._step = step
+        self._tag = tag if tag is not None or step is None else f"global_step{step}"
+        self._client_state = _plain_json(client_state or {})
+        self._base = None if base is None else os.fspath(base)
+        self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_coordinator = False
+        self._save: Optional[_native.Save] = None
+        self._description: Optional[Description] = None
+        self._tensors: list[dict[str, Any]] = []
+        self._early: dict[str, Object] = {}
+
+    def close(self) -> None:
+        """Removes what a failed save has left. May be called again, and not while a save runs."""
+        if self._save is not None:
+            self._save.close()
+        _unfinished.discard(self)
+        self._forget()
+
+    def __del__(self) -> None:
+        if getattr(self, "_save", None) is not None:
+            self.close()
+
+    # What DCP calls, in this order.
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
+        return "://" not in os.fspath(checkpoint_id)
+
+    def reset(self, checkpoint_id: Optional[PathLike] = None) -> None:
+        self.close()
+        if checkpoint_id is not None:
+            self._path, self._tag = os.fspath(checkpoint_id), None
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
+            raise Error("unsupported", "ranks that save without collectives make no checkpoint together", "use_collectives=True")
+        self.close()
+        self._is_coordinator = is_coordinator
+        if _unfinished:
+            gc.collect()  # a Writer whose save has failed may be kept alive by the exception's frames alone
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        planner = planner_of_caller()
+        if planner is None:
+            return dataclasses.replace(plan, storage_data={})
+        if self._is_coordinator:
+            self._early = group_objects(plan.items, planner)
+        is_kept = getattr(planner, "_enable_plan_caching", False)  # a later save with other elements would get the same plan
+        return dataclasses.replace(plan, storage_data={} if is_kept else equal_pieces(plan.items, planner))
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        plans = full_plans(plans)
+        labels: list[Labels] = [plan.storage_data if isinstance(plan.storage_data, dict) else {} for plan in plans]
+        self._description = Description(plans, labels)
+        catalog = self._described(self._description.planned({}, self._early), {}, {})
+        folder, tag = self._place()
+        options = {**self._options, "base": _base_path(folder, self._base)}
+        self._tensors = catalog["tensors"]
+        self._save = _native.Save(folder, tag, {**catalog, "producer": None}, options)
+        _unfinished.add(self)
+        rows = [{key: row[key] for key in ("name", "state", "dtype", "shape", "key")} for row in catalog["tensors"]]
+        sent = zlib.compress(json.dumps({"tensors": rows, "step": 0, "world_size": len(plans)}).encode(), 1)
+        return [dataclasses.replace(plan, storage_data=_Order(rank, self._save.place, sent, options)) for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        done: Future[list[WriteResult]] = Future()
+        try:
+            done.set_result(_written(plan, planner))
+        except BaseException:
+            self.close()
+            raise
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        try:
+            self._finish([result for of_rank in results for result in of_rank])
+        finally:
+            self.close()
+
+    def _finish(self, results: list[WriteResult]) -> None:
+        assert self._save is not None and self._description is not None
+        shards = sorted(result.storage_data for result in results if isinstance(result.storage_data, _Shard))
+        constants = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, bytes)}
+        objects = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, Object)}
+        planned = self._description.planned(constants, objects)
+        if list(map(_identity, planned["tensors"])) != list(map(_identity, self._tensors)):
+            planned = self._description.planned(constants, {**{key: one for key, one in objects.items() if one.pickle is None
+                                                               and "param_groups" not in key}, **self._early})
+        self._save.describe(self._described(planned, constants, objects))
+        for sentence in self._save.publish([shard.entry for shard in shards]):
+            warnings.warn(sentence, stacklevel=4)
+
+    def _place(self) -> tuple[str, str]:
+        if self._path is None:
+            raise Error("invalid argument", "the Writer has no folder", "pass one, or checkpoint_id to dcp.save()")
+        if self._tag is not None:
+            return self._path, self._tag
+        path = Path(os.path.abspath(self._path))
+        return str(path.parent), path.name
+
+    def _described(self, planned: dict[str, Any], constants: dict[str, bytes], objects: dict[str, Object]) -> dict[str, Any]:
+        """Returns the catalog with what the state dict itself does not say."""
+        producer = planned["producer"]
+        exact = packed({key: one.pickle for key, one in objects.items() if one.pickle is not None})
+        for row in producer["state_dict"]["objects"]:
+            row.extend([exact[row[0]]] if row[0] in exact else [])
+        if notes := [*planned["notes"], *planned["remarks"]]:
+            producer["notes"] = notes
+        producer["torch"] = torch.__version__
+        client_state = planned["client_state"]
+        if self._client_state:
+            client_state = {**(client_state if isinstance(client_state, dict) else {}), **self._client_state}
+        return {**planned, "client_state": client_state, "step": planned["step"] if self._step is None else self._step}
+
+
+def _identity(row: dict[str, Any]) -> Any:
+    return row["name"], row["state"], row["key"]
+
+
+def _base_path(folder: str, base: Optional[str]) -> str:
+    """Returns the folder of the base; "" where "latest" names none."""
+    if base != "latest":
+        return base or ""
+    try:
+        return os.path.join(folder, (Path(folder) / "latest").read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        return ""
+
+
+def _written(plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+    """Writes one rank's shard."""
+    order = plan.storage_data
+    if not isinstance(order, _Order):
+        raise Error("invalid argument", "the planner has lost the plan's storage_data", "keep it in finish_plan()")
+    catalog = json.loads(zlib.decompress(order.catalog))
+    numbers = {row["key"]: number for number, row in enumerate(catalog["tensors"])}
+    parts: list[Part] = []
+    results: list[WriteResult] = []
+    for item in plan.items:
+        key = item.index.fqn
+        if item.tensor_data is None:
+            value = object_of(planner, item)
+            results.append(WriteResult(item.index, value.size, value))
+            continue
+        box, shape = box_of(item), tuple(item.tensor_data.size)
+        if box.elements == 0:
+            continue
+        if key in numbers:
+            local = _local(planner, item, box)
+            parts += _parts(numbers[key], box, shape, local)
+            results.append(WriteResult(item.index, local.numel() * local.element_size(), None))
+        elif box.elements == 1 and len(shape) == shape.count(1):
+            content = _local(planner, item, box).contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()
+            results.append(WriteResult(item.index, len(content), content))
+    parts.sort(key=lambda part: part.fragment)
+    entry = write_shard(order.place, catalog, order.rank, parts, order.options)
+    return [*results, WriteResult(_SHARD, 0, _Shard(order.rank, entry))]
+
+
+def _local(planner: SavePlanner, item: Any, box: Box) -> torch.Tensor:
+    local = planner.resolve_data(item)
+    if not isinstance(local, torch.Tensor):
+        raise Error("mismatch", f"{item.index.fqn} is planned as a tensor, and the planner resolves it to {type(local).__name__}")
+    local = local.detach()
+    planned = item.tensor_data.properties.dtype
+    if tuple(local.shape) != box.sizes or local.dtype != planned:
+        raise Error("mismatch", f"{item.index.fqn} is {local.dtype} of size {tuple(local.shape)}, and was planned as {planned} of size "
+                    f"{box.sizes}", "do not change the state dict while it is saved")
+    return local
+
+
+def _parts(number: int, box: Box, shape: tuple[int, ...], local: torch.Tensor) -> list[Part]:
+    """Returns a box as what one shard holds of it."""
+    parts, at = [], 0
+    for begin, end in runs(box, shape):
+        parts.append(Part((number, begin, end), local, at))
+        at += end - begin
+    return parts
+
+
+class Reader(StorageReader):
+    """Loads state dicts of DCP from checkpoints: the argument `storage_reader` of dcp.load().
+
+    path: what unishard.open() takes; default: DCP's argument checkpoint_id. tag: chooses one of several checkpoints; default: what
+    `latest` names. threads: that read at the same time.
+    Keys: a checkpoint that Writer saved has those that it was saved with. Any other checkpoint, of any format, has the keys that
+    `unishard convert --to dcp` gives it: model.<name>, optim.state.<name>.<state>, optim.param_groups; MAPPING.md lists them.
+    Each rank reads the elements that its part of the state dict needs, and their checksums are compared. Errors become DCP's
+    CheckpointException on all ranks.
+    Thread safety: a Reader makes one load at a time.
+    """
+
+    def __init__(self, path: Optional[PathLike] = None, *, tag: Optional[str] = None, threads: int = _THREADS) -> None:
+        super().__init__()
+        self._path = None if path is None else os.fspath(path)
+        self._tag = tag
+        self._threads = threads
+        self._checkpoint: Optional[_checkpoint.Checkpoint] = None
+        self._entries: dict[str, Entry] = {}
+
+    # What DCP calls, in this order.
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:
+        return "://" not in os.fspath(checkpoint_id)
+
+    def reset(self, checkpoint_id: Optional[PathLike] = None) -> None:
+        if checkpoint_id is not None:
+            self._path, self._tag = os.fspath(checkpoint_id), None
+        self._checkpoint, self._entries = None, {}
+
+    # Without `kwargs`, so that DCP does not take a second try for the success of ranks that saved each for itself.
+    def read_metadata(self, *args: Any) -> Metadata:
+        if self._path is None:
+            raise Error("invalid argument", "the Reader has no path", "pass one, or checkpoint_id to dcp.load()")
+        self._checkpoint = _checkpoint.open(self._path, tag=self._tag, threads=1)
+        self._entries = entries(self._checkpoint)
+        paths = {key: entry.path for key, entry in self._entries.items()}
+        return Metadata({key: _storage_metadata(entry) for key, entry in self._entries.items()},
+                        planner_data=paths if None not in paths.values() else None, storage_data={})
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if self._checkpoint is None:
+            self.read_metadata()
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        assert self._checkpoint is not None
+        return dataclasses.replace(plan, storage_data=(self._checkpoint.tag, self._checkpoint.identity))
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        if len({plan.storage_data for plan in plans}) > 1:
+            raise Error("mismatch", f"the ranks have opened different checkpoints of {self._path}, since a new one was saved meanwhile",
+                        "name a tag")
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+            reads = []
+            for item in plan.items:
+                entry = self._entries[item.storage_index.fqn]
+                if item.type == LoadItemType.BYTE_IO:
+                    planner.load_bytes(item, io.BytesIO(entry.pickle or b""))
+                else:
+                    target = planner.resolve_tensor(item).detach()
+                    reads.append((pool.submit(_fill, item, entry, target), item, target))
+            for read, item, target in reads:
+                read.result()
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def _storage_metadata(entry: Entry) -> Union[TensorStorageMetadata, BytesStorageMetadata]:
+    if entry.tensor is not None:
+        dtype, shape = getattr(torch, entry.tensor.dtype), torch.Size(entry.tensor.shape)
+    elif entry.constant is not None:
+        dtype, shape = entry.constant.dtype, entry.constant.shape
+    else:
+        return BytesStorageMetadata()
+    whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(shape)), sizes=shape)
+    return TensorStorageMetadata(properties=TensorProperties(dtype=dtype), size=shape, chunks=[whole])
+
+
+def _fill(item: ReadItem, entry: Entry, target: torch.Tensor) -> None:
+    sizes = tuple(item.lengths)
+    if tuple(target.shape) != sizes:
+        raise Error("mismatch", f"{item.storage_index.fqn}: the planner has {tuple(target.shape)} for elements of size {sizes}")
+    if entry.tensor is not None:
+        _read(entry.tensor, Box(tuple(item.storage_offsets), sizes), target)
+    else:
+        assert entry.constant is not None
+        target.copy_(entry.constant)
