@@ -20,6 +20,9 @@ from ._errors import Error
 
 Path = tuple[Union[str, int], ...]
 
+# Settings that torch.optim.AdamW expects in every group of a checkpoint, as adamw_defaults.hpp has them for the tools.
+_ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False, "maximize": False, "foreach": None,
+          "capturable": False, "differentiable": False, "fused": None, "decoupled_weight_decay": True}
 _OBJECT_BYTES = 64 << 20  # the manifest holds the objects
 
 
@@ -72,7 +75,7 @@ def entries(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
     try:
         if recorded and all((row[2], row[3]) in checkpoint.tensors for row in recorded["tensors"]):
             return _recorded(checkpoint, recorded)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, zlib.error) as error:
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, zlib.error) as error:
         raise Error("corrupt", f"{checkpoint.path}: the keys of its state dict are damaged: {error!r}") from None
     return _usual(checkpoint)
 
@@ -114,7 +117,8 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
             add((name,), tensor=checkpoint.tensors[name, "extra"])
     for number, group in enumerate(checkpoint.groups if isinstance(checkpoint.groups, list) else []):
         members = list(dict.fromkeys(one.name for one in checkpoint.tensors.values() if one.group == number))
-        for setting, value in {"params": members, **group}.items():
+        defaults = _ADAMW if any("exp_avg" in checkpoint.states(name) for name in members) else {}
+        for setting, value in {"params": members, **defaults, **group}.items():
             settled = tuple(value) if setting == "betas" else value
             add(("optim", "param_groups", number, setting), pickle=pickled(settled))
     for key, value in (checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import inspect
 import re
 from collections.abc import Iterable
@@ -101,13 +102,24 @@ def planner_of_caller() -> Optional[SavePlanner]:
     return None
 
 
-def group_objects(items: Iterable[WriteItem], planner: SavePlanner) -> dict[str, Object]:
-    """Returns the objects on which the names of tensors depend: the groups of an optimizer that knows its parameters by numbers."""
-    items = list(items)
-    if not any(_NUMBERED.search(item.index.fqn) for item in items if item.tensor_data is not None):
-        return {}
-    return {item.index.fqn: object_of(planner, item) for item in items
-            if item.tensor_data is None and "param_groups" in item.index.fqn}
+def group_objects(plans: list[SavePlan], planner: SavePlanner) -> dict[str, Object]:
+    """Returns the objects on which the names of tensors depend: the groups of an optimizer that knows its parameters by numbers.
+
+    Objects that this rank does not have are left out.
+    """
+    items = [item for plan in plans for item in plan.items]
+    found: dict[str, Object] = {}
+    if any(_NUMBERED.search(item.index.fqn) for item in items if item.tensor_data is not None):
+        for item in items:
+            if item.tensor_data is None and names_parameters(item.index.fqn):
+                with contextlib.suppress(AttributeError, KeyError, ValueError):
+                    found[item.index.fqn] = object_of(planner, item)
+    return found
+
+
+def names_parameters(key: str) -> bool:
+    """Returns true for the key of an object that lists the parameters of a group."""
+    return "param_groups" in key.split(".") and key.endswith(("param_groups", ".params", ".param_names"))
 
 
 def equal_pieces(items: Iterable[WriteItem], planner: SavePlanner) -> Labels:

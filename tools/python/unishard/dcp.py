@@ -39,7 +39,7 @@ from ._errors import Error
 from ._saving import Part, write_shard
 from ._shards import Box, runs
 from ._state_dict import Entry, entries, packed
-from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, object_of,
+from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
                                planner_of_caller)
 from .torch import _plain_json, _read
 
@@ -99,6 +99,7 @@ class Writer(StorageWriter):
         self._save: Optional[_native.Save] = None
         self._description: Optional[Description] = None
         self._tensors: list[dict[str, Any]] = []
+        self._planner: Optional[SavePlanner] = None
         self._early: dict[str, Object] = {}
 
     def close(self) -> None:
@@ -135,8 +136,7 @@ class Writer(StorageWriter):
         planner = planner_of_caller()
         if planner is None:
             return dataclasses.replace(plan, storage_data={})
-        if self._is_coordinator:
-            self._early = group_objects(plan.items, planner)
+        self._planner = planner if self._is_coordinator else None
         is_kept = getattr(planner, "_enable_plan_caching", False)  # a later save with other elements would get the same plan
         return dataclasses.replace(plan, storage_data={} if is_kept else equal_pieces(plan.items, planner))
 
@@ -144,7 +144,9 @@ class Writer(StorageWriter):
         plans = full_plans(plans)
         labels: list[Labels] = [plan.storage_data if isinstance(plan.storage_data, dict) else {} for plan in plans]
         self._description = Description(plans, labels)
-        catalog = self._described(self._description.planned({}, self._early), {}, {})
+        self._early = group_objects(plans, self._planner) if self._planner else {}
+        self._planner = None
+        catalog = self._described(self._description.planned({}, self._early), {})
         folder, tag = self._place()
         options = {**self._options, "base": _base_path(folder, self._base)}
         self._tensors = catalog["tensors"]
@@ -174,11 +176,12 @@ class Writer(StorageWriter):
         shards = sorted(result.storage_data for result in results if isinstance(result.storage_data, _Shard))
         constants = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, bytes)}
         objects = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, Object)}
-        planned = self._description.planned(constants, objects)
-        if list(map(_identity, planned["tensors"])) != list(map(_identity, self._tensors)):
-            planned = self._description.planned(constants, {**{key: one for key, one in objects.items() if one.pickle is None
-                                                               and "param_groups" not in key}, **self._early})
-        self._save.describe(self._described(planned, constants, objects))
+        nameless = {key: one for key, one in objects.items() if not names_parameters(key)}
+        for known in (objects, {**nameless, **self._early}, self._early):
+            planned = self._description.planned(constants, known)
+            if list(map(_identity, planned["tensors"])) == list(map(_identity, self._tensors)):
+                break  # else: objects that were unknown when the tensors were named
+        self._save.describe(self._described(planned, objects))
         for sentence in self._save.publish([shard.entry for shard in shards]):
             warnings.warn(sentence, stacklevel=4)
 
@@ -190,12 +193,16 @@ class Writer(StorageWriter):
         path = Path(os.path.abspath(self._path))
         return str(path.parent), path.name
 
-    def _described(self, planned: dict[str, Any], constants: dict[str, bytes], objects: dict[str, Object]) -> dict[str, Any]:
+    def _described(self, planned: dict[str, Any], objects: dict[str, Object]) -> dict[str, Any]:
         """Returns the catalog with what the state dict itself does not say."""
         producer = planned["producer"]
         exact = packed({key: one.pickle for key, one in objects.items() if one.pickle is not None})
         for row in producer["state_dict"]["objects"]:
-            row.extend([exact[row[0]]] if row[0] in exact else [])
+            key = row[0]
+            if key in exact:
+                row.append(exact[key])
+            elif key in objects:
+                row[2] = objects[key].value
         if notes := [*planned["notes"], *planned["remarks"]]:
             producer["notes"] = notes
         producer["torch"] = torch.__version__

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Tests unishard.dcp within one process; tests/interop/peers/dcp_jobs.py has jobs of several ranks.
+
+    UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python dcp_test.py
+"""
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+
+try:
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+except ImportError:
+    sys.exit(77)
+
+import unishard
+from unishard import _native
+from unishard.dcp import Reader, Writer
+
+logging.disable()  # DCP logs every error that it raises
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+
+
+class Odd:
+    """An object that torch.load makes again, and that is no plain data."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __eq__(self, other):
+        return torch.equal(self.tensor, other.tensor)
+
+
+def job(value=1.0):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=value)
+    model(torch.full((2, 64), value)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "value": value}
+
+
+def zeroed(state):
+    if isinstance(state, dict):
+        return {key: zeroed(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [zeroed(value) for value in state]
+    return torch.zeros_like(state) if isinstance(state, torch.Tensor) else None
+
+
+class Saving(unittest.TestCase):
+    def setUp(self):
+        warnings.simplefilter("ignore")
+        self.folder = Path(tempfile.mkdtemp(prefix="unishard-dcp-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def check(self, state, path, **reader):
+        values = zeroed(state)
+        dcp.load(values, storage_reader=Reader(path, **reader))
+        torch.testing.assert_close(values, state, rtol=0, atol=0)
+
+    def test_checkpoint_id_is_the_path_of_the_checkpoint(self):
+        dcp.save(job(), checkpoint_id=self.folder / "run" / "a", storage_writer=Writer())
+        values = zeroed(job())
+        dcp.load(values, checkpoint_id=self.folder / "run" / "a", storage_reader=Reader())
+        torch.testing.assert_close(values, job(), rtol=0, atol=0)
+        dcp.save(job(2.0), storage_writer=Writer(self.folder / "run" / "b"))
+        self.assertEqual((self.folder / "run" / "latest").read_text().strip(), "b")
+        self.check(job(2.0), self.folder / "run")
+        self.check(job(), self.folder / "run", tag="a")
+
+    def test_one_writer_saves_again(self):
+        writer = Writer(self.folder / "run", tag="one")
+        for value in (1.0, 2.0):
+            dcp.save(job(value), storage_writer=writer)
+            self.check(job(value), self.folder / "run")
+
+    def test_step_client_state_and_retention(self):
+        for step in range(1, 4):
+            dcp.save(job(float(step)), storage_writer=Writer(self.folder, step=step, keep_last=2, client_state={"epoch": step}))
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["global_step2", "global_step3", "latest"])
+        with unishard.open(self.folder) as checkpoint:
+            self.assertEqual((checkpoint.step, checkpoint.client_state), (3, {"value": 3.0, "epoch": 3}))
+            self.assertEqual(checkpoint.states("0.weight"), ["fp32", "exp_avg", "exp_avg_sq"])
+
+    def test_an_incremental_save_shares_what_is_equal(self):
+        state = {**job(), "frozen": torch.randn(1 << 20)}
+        for step in (1, 2):
+            state["value"] = step
+            dcp.save(state, storage_writer=Writer(self.folder, step=step, base="latest"))
+        shared = unishard.inspect(self.folder)["shards"][0]["shared_bytes"]
+        self.assertGreater(shared, 4 << 20)
+        shutil.rmtree(self.folder / "global_step1")
+        self.check(state, self.folder)
+        self.assertTrue(unishard.verify(self.folder, deep=True)["ok"])
+
+    def test_a_planner_that_keeps_its_plans(self):
+        for value in (1.0, 2.0, 3.0):
+            dcp.save(job(value), storage_writer=Writer(self.folder / str(value)), planner=DefaultSavePlanner(enable_plan_caching=True))
+            self.check(job(value), self.folder / str(value))
+
+    def test_whole_state_dicts_as_objects(self):
+        state = {"model": {"a": torch.arange(3.0)}, "odd": Odd(torch.arange(4)), "step": 3}
+        dcp.save(state, storage_writer=Writer(self.folder / "one"), planner=DefaultSavePlanner(flatten_state_dict=False))
+        values = {"model": {}, "odd": None, "step": 0}
+        dcp.load(values, storage_reader=Reader(self.folder / "one"),
+                 planner=dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
+        self.assertTrue(torch.equal(values["model"]["a"], state["model"]["a"]))
+        self.assertEqual((values["odd"], values["step"]), (state["odd"], 3))
+        described = unishard.inspect(self.folder / "one")
+        self.assertIn("left out: the tensors inside of the object odd, which torch alone can load", described["producer"]["notes"])
+
+    def test_objects_that_are_too_large_are_named(self):
+        with self.assertRaises(dcp.api.CheckpointException) as caught:
+            dcp.save({"small": 1, "blob": bytes(65 << 20)}, storage_writer=Writer(self.folder / "one"))
+        self.assertIn("blob", str(caught.exception))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_a_driver_that_hides_its_planner(self):
+        """Then nothing is known of equal tensors and of numbers until the data is written; every key must come back all the same."""
+        state, writer, hidden = job(), Writer(self.folder / "one"), DefaultSavePlanner()
+        state["model"]["tied"] = state["model"]["0.weight"]
+        hidden.set_up_planner(state, None, True)
+        writer.set_up_storage_writer(True)
+        plans, metadata = hidden.create_global_plan([writer.prepare_local_plan(hidden.create_local_plan())])
+        plan = hidden.finish_plan(writer.prepare_global_plan(plans)[0])
+        writer.finish(metadata, [writer.write_data(plan, hidden).wait()])
+        self.check(state, self.folder / "one")
+        with unishard.open(self.folder / "one") as checkpoint:
+            self.assertEqual(checkpoint.states("0"), ["exp_avg", "exp_avg_sq"])
+            self.assertEqual((checkpoint.step, checkpoint.aliases), (1, {}))
+
+    def test_data_that_changes_after_planning_fails(self):
+        class Changing(DefaultSavePlanner):
+            def transform_object(self, item, value):
+                return value.double() if item.index.fqn == "model.0.weight" else super().transform_object(item, value)
+
+        with self.assertRaises(dcp.api.CheckpointException) as caught:
+            dcp.save(job(), storage_writer=Writer(self.folder / "one"), planner=Changing())
+        self.assertIn("model.0.weight is torch.float64", str(caught.exception))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+class Loading(unittest.TestCase):
+    def setUp(self):
+        warnings.simplefilter("ignore")
+        self.folder = Path(tempfile.mkdtemp(prefix="unishard-dcp-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def test_checkpoints_of_other_programs_have_the_usual_keys(self):
+        for to in ("native", "deepspeed", "torch", "hdf5"):
+            made = self.folder / (to + {"torch": ".pt", "hdf5": ".h5"}.get(to, ""))
+            unishard.convert(GOLDEN / "v1", made, to=to)
+            with unishard.open(GOLDEN / "v1") as checkpoint:
+                expected = {name: checkpoint[name].torch() for name in [*checkpoint.names(), *checkpoint.aliases]}
+                moments = {name: {state: checkpoint[name, state].torch() for state in ("exp_avg", "exp_avg_sq")}
+                           for name in checkpoint.names() if "exp_avg" in checkpoint.states(name)}
+                settings = checkpoint.groups[0]
+            state = {"model": expected, "optim": {"state": moments, "param_groups": [{"weight_decay": 0.0, "betas": None}]}}
+            values = zeroed(state)
+            dcp.load(values, storage_reader=Reader(made))
+            torch.testing.assert_close(values["model"], expected, rtol=0, atol=0)
+            torch.testing.assert_close(values["optim"]["state"], moments, rtol=0, atol=0)
+            self.assertEqual(values["optim"]["param_groups"][0], {"weight_decay": settings["weight_decay"],
+                                                                     "betas": (0.9, 0.999)})
+
+    def test_keys_survive_a_reshard(self):
+        state = {**job(), "experts": torch.randn(4, 5, 6), "lists": [torch.ones(2), {"x": (1, 2)}]}
+        dcp.save(state, storage_writer=Writer(self.folder / "one"))
+        unishard.reshard(self.folder / "one", self.folder / "more", world_size=3, compress="zstd")
+        values = zeroed(state)
+        dcp.load(values, storage_reader=Reader(self.folder / "more"))
+        torch.testing.assert_close(values, state, rtol=0, atol=0)
+
+    def test_a_damaged_byte_names_the_tensor(self):
+        state = job()
+        dcp.save(state, storage_writer=Writer(self.folder / "one"))
+        shard = next((self.folder / "one").glob("shard-*"))
+        content = bytearray(shard.read_bytes())
+        content[content.index(state["model"]["0.weight"].numpy().tobytes()[:16]) + 5] ^= 1
+        shard.write_bytes(content)
+        with self.assertRaises(dcp.api.CheckpointException) as caught:
+            dcp.load(zeroed(state), storage_reader=Reader(self.folder / "one"))
+        self.assertEqual([cause.tensor for cause, _ in caught.exception.failures.values()], [("0.weight", "fp32")])
+
+    def test_damaged_keys_are_an_error(self):
+        catalog = {"tensors": [{"name": "a", "state": "weights", "dtype": "float32", "shape": [0]}], "aliases": [], "step": 0, "world_size": 1}
+        good = {"tensors": [["a", [["a", False]], "a", "weights"]], "constants": [["c", [], "float32", [], [0, 0, 0, 0]]],
+                "objects": [["o", [["o", False]], 1]]}
+        bad = [{}, {**good, "tensors": [["a"]]}, {**good, "tensors": 7}, {**good, "tensors": [["a", 7, "a", "weights"]]},
+               {**good, "constants": [["c", [], "float32", [2], [0, 0, 0, 0]]]}, {**good, "constants": [["c", [], "nothing", [], [0]]]},
+               {**good, "constants": [["c", [], "float32", [], [0, 300]]]}, {**good, "objects": [["o"]]},
+               {**good, "objects": [["o", [["o", True]], 1]]}, {**good, "objects": [["o", [["o", False]], 1, "!"]]}, [good], "text"]
+        for number, described in enumerate([good, *bad]):
+            save = _native.Save(str(self.folder), f"tag{number}", {**catalog, "producer": {"state_dict": described}}, {})
+            shard = _native.Shard(save.place, catalog, 0, [], {})
+            save.publish([shard.finish()])
+            shard.close()
+            save.close()
+            values = {"a": torch.ones(0), "o": None} if number == 0 else {"model": {"a": torch.ones(0)}}
+            try:
+                dcp.load(values, storage_reader=Reader(self.folder, tag=f"tag{number}"))
+                self.assertTrue(number == 0 or described in ({}, "text") or isinstance(described, list), json.dumps(described))
+            except dcp.api.CheckpointException as error:
+                self.assertIn("the keys of its state dict are damaged", str(error), json.dumps(described))
+
+
+if __name__ == "__main__":
+    unittest.main()
