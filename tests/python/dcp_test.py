@@ -192,11 +192,11 @@ class Loading(unittest.TestCase):
     def test_damaged_keys_are_an_error(self):
         catalog = {"tensors": [{"name": "a", "state": "weights", "dtype": "float32", "shape": [0]}], "aliases": [], "step": 0, "world_size": 1}
         good = {"tensors": [["a", [["a", False]], "a", "weights"]], "constants": [["c", [], "float32", [], [0, 0, 0, 0]]],
-                "objects": [["o", [["o", False]], 1]]}
+                "objects": [["o", [["o", False]], 1]], "order": [2, 0, 1]}
         bad = [{}, {**good, "tensors": [["a"]]}, {**good, "tensors": 7}, {**good, "tensors": [["a", 7, "a", "weights"]]},
                {**good, "constants": [["c", [], "float32", [2], [0, 0, 0, 0]]]}, {**good, "constants": [["c", [], "nothing", [], [0]]]},
                {**good, "constants": [["c", [], "float32", [], [0, 300]]]}, {**good, "objects": [["o"]]},
-               {**good, "objects": [["o", [["o", True]], 1]]}, {**good, "objects": [["o", [["o", False]], 1, "!"]]}, [good], "text"]
+               {**good, "objects": [["o", [["o", True]], 1]]}, {**good, "objects": [["o", [["o", False]], 1, "!"]]}, {**good, "order": [1, 2, 3]}, {**good, "order": [0, 0, 1]}, [good], "text"]
         for number, described in enumerate([good, *bad]):
             save = _native.Save(str(self.folder), f"tag{number}", {**catalog, "producer": {"state_dict": described}}, {})
             shard = _native.Shard(save.place, catalog, 0, [], {})

@@ -11,11 +11,13 @@ Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
 import datetime
 import json
+import logging
 import os
 import pickle
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 from torch_jobs import LAUNCHES, SAVED, Judge, finish, judge_kills, launch, make_model, start_rank, train
@@ -23,6 +25,7 @@ from torch_jobs import LAUNCHES, SAVED, Judge, finish, judge_kills, launch, make
 # Layouts that name no optimizer state, and one that is saved in another thread, and one in another process.
 LAYOUTS = ("names", "app", "titan", "raw", "model", "free", "whole")
 ASYNC = {"names": "THREAD", "free": "THREAD", "titan": "PROCESS"}
+FIXTURES = Path(os.environ.get("UNISHARD_FIXTURES", Path(__file__).resolve().parents[4] / "shared" / "fixtures"))
 EQUAL = ("groups", "step", "aliases", "client_state", "stage", "world_size", "scheduler")
 
 
@@ -238,6 +241,17 @@ def rank_that_fails(folder):
 
 # The parent.
 
+def catalog_differences(saved, dcp_folder, made):
+    """Returns what the checkpoint `saved` has otherwise than the tools find in DCP's folder, of which `made` is the native copy."""
+    import unishard
+    with unishard.open(saved) as ours, unishard.open(dcp_folder) as theirs:
+        different = [part for part in EQUAL if getattr(ours, part) != getattr(theirs, part)]
+        rows = [[(one.name, one.state, one.dtype, one.shape, one.group, one.frozen) for one in of.tensors.values()]
+                for of in (ours, theirs)]
+    different += ["tensors"] if rows[0] != rows[1] else []
+    return different + (["identity"] if unishard.inspect(saved)["identity"] != unishard.inspect(made)["identity"] else [])
+
+
 def judge_layouts(judge, folder):
     import unishard
     for ranks in sorted(LAUNCHES, reverse=True):
@@ -249,13 +263,8 @@ def judge_layouts(judge, folder):
     for what, is_good in reports.items():
         judge.row(what, is_good)
     for saved in sorted((folder / "saved").iterdir()):
-        with unishard.open(saved) as ours, unishard.open(folder / "dcp" / saved.name) as theirs:
-            different = [part for part in EQUAL if getattr(ours, part) != getattr(theirs, part)]
-            rows = [[(one.name, one.state, one.dtype, one.shape, one.group, one.frozen) for one in of.tensors.values()]
-                    for of in (ours, theirs)]
-        different += ["tensors"] if rows[0] != rows[1] else []
         unishard.convert(folder / "dcp" / saved.name, folder / "made" / saved.name, to="native")
-        different += ["identity"] if unishard.inspect(saved)["identity"] != unishard.inspect(folder / "made" / saved.name)["identity"] else []
+        different = catalog_differences(saved, folder / "dcp" / saved.name, folder / "made" / saved.name)
         judge.row(f"{saved.name}: the catalog of DCP's folder {' '.join(different)}", not different)
         judge.row(f"{saved.name}: the elements of DCP's folder", unishard.diff(saved, folder / "dcp" / saved.name)["equal"])
         judge.row(f"{saved.name}: verify --deep", unishard.verify(saved, deep=True)["ok"])
@@ -270,6 +279,35 @@ def judge_layouts(judge, folder):
         judge.row(f"{kind}: resharded", unishard.diff(saved, folder / f"resharded-{kind}")["equal"])
         unishard.zero_to_fp32(saved, folder / f"{kind}.safetensors")
         judge.row(f"{kind}: zero_to_fp32", unishard.diff(saved, folder / f"{kind}.safetensors", states=["fp32"])["equal"])
+
+
+def judge_fixtures(judge, folder):
+    """State dicts that earlier versions of torch, and other programs, have saved: those that this DCP loads."""
+    import torch.distributed.checkpoint as dcp
+    import unishard
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+    from unishard.dcp import Reader, Writer
+    warnings.simplefilter("ignore")
+    logging.disable()
+    for metadata in sorted(path for path in FIXTURES.rglob(".metadata") if "hostile" not in path.parts):
+        name = "_".join(metadata.parent.relative_to(FIXTURES).parts)
+        try:
+            state = _load_state_dict_from_keys(storage_reader=dcp.FileSystemReader(metadata.parent))
+            dcp.save(state, checkpoint_id=folder / "dcp" / name)
+            unishard.convert(folder / "dcp" / name, folder / "made" / name, to="native")
+        except (Exception, dcp.api.CheckpointException) as error:
+            print(f"{name}: skipped: {str(error).strip().splitlines()[-1][:120]}")
+            continue
+        try:
+            dcp.save(state, storage_writer=Writer(folder / "saved" / name))
+        except dcp.api.CheckpointException as error:
+            judge.row(f"{name}: refused by name", "complex32" in str(error))
+            continue
+        different = catalog_differences(folder / "saved" / name, folder / "dcp" / name, folder / "made" / name)
+        judge.row(f"{name}: the catalog of DCP's folder {' '.join(different)}", not different)
+        again = _load_state_dict_from_keys(storage_reader=Reader(folder / "saved" / name))
+        judge.row(f"{name}: loads as from DCP's own storage", is_equal(
+            again, _load_state_dict_from_keys(storage_reader=dcp.FileSystemReader(folder / "dcp" / name))))
 
 
 def judge_failures(judge, folder):
@@ -300,7 +338,7 @@ def main():
     sys.path.insert(0, os.environ["PYTHONPATH"])
     judge, folder = Judge(), Path(tempfile.mkdtemp(prefix="unishard-dcp-"))
     try:
-        for part, name in ((judge_layouts, "layouts"), (judge_failures, "failures"), (judge_kills, "kills")):
+        for part, name in ((judge_layouts, "layouts"), (judge_fixtures, "fixtures"), (judge_failures, "failures"), (judge_kills, "kills")):
             for sub in ("", "calm", "rough"):
                 (folder / name / sub).mkdir(parents=True, exist_ok=True)
             part(judge, folder / name)

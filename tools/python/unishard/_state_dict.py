@@ -3,6 +3,7 @@
 Such a checkpoint has `producer["state_dict"]`: "tensors" lists [key, path, name, state]; "constants" lists [key, path, dtype, shape,
 bytes] of the tensors with one element that became numbers of the catalog; "objects" lists [key, path, JSON value], and behind that
 what torch.save makes of the object, compressed and in base64, where JSON does not express it exactly. A path lists [text, is position].
+"order" lists the numbers of all rows, counted through these three, in the order of the state dict.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from . import _checkpoint
 from ._errors import Error
 
+KINDS = ("tensors", "constants", "objects")
 Path = tuple[Union[str, int], ...]
 
 # Settings that torch.optim.AdamW expects in every group of a checkpoint, as adamw_defaults.hpp has them for the tools.
@@ -87,7 +89,10 @@ def _recorded(checkpoint: _checkpoint.Checkpoint, recorded: dict[str, Any]) -> d
         found[key] = Entry(_path(path), constant=values)
     for key, path, value, *exact in recorded["objects"]:
         found[key] = Entry(_path(path), pickle=zlib.decompress(base64.b64decode(exact[0])) if exact else pickled(unplain(value)))
-    return found
+    keys, order = list(found), recorded["order"]
+    if sorted(order) != list(range(len(keys))):
+        raise ValueError("the order of the keys")
+    return {keys[number]: found[keys[number]] for number in order}
 
 
 def _path(parts: list[Any]) -> Optional[Path]:

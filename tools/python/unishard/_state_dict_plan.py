@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from . import _native
 from ._errors import Error
 from ._shards import Box
-from ._state_dict import plain
+from ._state_dict import KINDS, plain
 
 # Keys of optimizer states, which are no second name of a parameter, and of states with numbers, whose names the groups list.
 _STATE = re.compile(r"(^|\.)state\.")
@@ -42,6 +42,7 @@ class Description:
 
     def __init__(self, plans: list[SavePlan], labels: list[Labels]) -> None:
         self._paths = _paths(plans)
+        self._keys: dict[str, int] = {}
         self._objects: dict[str, dict[str, Any]] = {}
         self._tensors: dict[str, dict[str, Any]] = {}
         pieces: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
@@ -49,6 +50,7 @@ class Description:
         items = [(rank, item) for rank, plan in enumerate(plans) for item in plan.items]
         for rank, item in sorted(items, key=lambda one: order.get(one[1].index.fqn, len(order))):
             key, data = item.index.fqn, item.tensor_data
+            self._keys.setdefault(key, len(self._keys))
             if data is None:
                 self._objects[key] = {"key": key, "path": self._paths.get(key), "value": None}
                 continue
@@ -61,6 +63,11 @@ class Description:
         self._world_size = len(plans)
         for key, label in _equal(pieces, labels).items():
             self._tensors[key]["equal"] = label
+
+    def order(self, described: dict[str, Any]) -> list[int]:
+        """Returns the numbers of the rows of "tensors", "constants" and "objects", counted through, in the order of the state dict."""
+        keys = [row[0] for kind in KINDS for row in described[kind]]
+        return sorted(range(len(keys)), key=lambda number: self._keys[keys[number]])
 
     def planned(self, constants: dict[str, bytes], objects: dict[str, Object]) -> dict[str, Any]:
         """Returns the catalog. Values that are not given count as zero and null."""

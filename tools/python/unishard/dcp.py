@@ -203,6 +203,7 @@ class Writer(StorageWriter):
                 row.append(exact[key])
             elif key in objects:
                 row[2] = objects[key].value
+        producer["state_dict"]["order"] = self._description.order(producer["state_dict"]) if self._description else []
         if notes := [*planned["notes"], *planned["remarks"]]:
             producer["notes"] = notes
         producer["torch"] = torch.__version__
