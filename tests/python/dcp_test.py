@@ -6,6 +6,7 @@
 import json
 import logging
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -144,6 +145,22 @@ class Saving(unittest.TestCase):
         with self.assertRaises(dcp.api.CheckpointException) as caught:
             dcp.save(job(), storage_writer=Writer(self.folder / "one"), planner=Changing())
         self.assertIn("model.0.weight is torch.float64", str(caught.exception))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+    def test_the_end_of_the_process_removes_what_another_rank_has_spoilt(self):
+        script = ("import sys, torch; from torch.distributed.checkpoint.default_planner import DefaultSavePlanner\n"
+                  "from unishard.dcp import Writer\n"
+                  "hidden, writer = DefaultSavePlanner(), Writer(sys.argv[1], step=1)\n"
+                  "hidden.set_up_planner({'a': torch.ones(3)}, None, True)\n"
+                  "writer.set_up_storage_writer(True)\n"
+                  "plans, _ = hidden.create_global_plan([writer.prepare_local_plan(hidden.create_local_plan())])\n"
+                  "plan = writer.prepare_global_plan(plans)[0]\n"
+                  "writer.write_data(plan, hidden)\n"
+                  "import os; print(sorted(os.listdir(sys.argv[1])))\n")
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", script, self.folder], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("global_step1.partial-", done.stdout)
         self.assertEqual(list(self.folder.iterdir()), [])
 
 

@@ -14,6 +14,7 @@ Needs torch 2.5 or newer.
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import dataclasses
 import gc
@@ -173,7 +174,8 @@ class Writer(StorageWriter):
 
     def _finish(self, results: list[WriteResult]) -> None:
         assert self._save is not None and self._description is not None
-        shards = sorted(result.storage_data for result in results if isinstance(result.storage_data, _Shard))
+        shards = sorted((result.storage_data for result in results if isinstance(result.storage_data, _Shard)),
+                        key=lambda shard: shard.rank)
         constants = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, bytes)}
         objects = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, Object)}
         nameless = {key: one for key, one in objects.items() if not names_parameters(key)}
@@ -211,6 +213,12 @@ class Writer(StorageWriter):
         if self._client_state:
             client_state = {**(client_state if isinstance(client_state, dict) else {}), **self._client_state}
         return {**planned, "client_state": client_state, "step": planned["step"] if self._step is None else self._step}
+
+
+@atexit.register
+def _close_unfinished() -> None:
+    for writer in list(_unfinished):
+        writer.close()
 
 
 def _identity(row: dict[str, Any]) -> Any:
@@ -270,7 +278,7 @@ def _local(planner: SavePlanner, item: Any, box: Box) -> torch.Tensor:
 
 
 def _parts(number: int, box: Box, shape: tuple[int, ...], local: torch.Tensor) -> list[Part]:
-    """Returns a box as what one shard holds of it."""
+    """Returns a box as the fragments of one shard, which are ranges."""
     parts, at = [], 0
     for begin, end in runs(box, shape):
         parts.append(Part((number, begin, end), local, at))

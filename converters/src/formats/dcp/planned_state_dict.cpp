@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <utility>
@@ -69,7 +70,7 @@ dcp::TensorEntry tensor_from(const Json& row, dcp::Items& items) {
     tensor.chunks.push_back({{Shape(tensor.shape.size(), 0), tensor.shape}, item});
     tensor.reach.push_back(1);
   } else {
-    tensor.chunks.resize(row.at("chunks").get<std::uint32_t>());
+    tensor.chunks.resize(std::min(row.at("chunks").get<std::uint32_t>(), 2U));  // one or several
   }
   return tensor;
 }
