@@ -11,7 +11,6 @@ import os
 import shutil
 import statistics
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.device_mesh import init_device_mesh
 
+from job_times import seconds
 from unishard.dcp import Reader, Writer
 
 ROUNDS = 5
@@ -37,18 +37,6 @@ def main():
     states = {name: {"step": torch.tensor(1.0), "exp_avg": values(torch.float32), "exp_avg_sq": values(torch.float32)} for name in names}
     state = {"model": {name: values(torch.bfloat16) for name in names},
              "optim": {"state": states, "param_groups": [{"params": names, "lr": 1e-3, "betas": (0.9, 0.95)}]}}
-
-    def seconds(work, is_load):
-        if first:
-            os.sync()
-            if is_load:
-                with open("/proc/sys/vm/drop_caches", "w") as file:
-                    file.write("3")
-        dist.barrier()
-        begin = time.monotonic()
-        work()
-        dist.barrier()
-        return time.monotonic() - begin
 
     times = {}
     for number in range(ROUNDS):

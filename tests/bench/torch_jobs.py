@@ -8,7 +8,6 @@ A layer has 2048 x 2048 parameters and two moments, 50 MB. Emptying the cache ne
 import os
 import shutil
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -17,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.fsdp import fully_shard
 
 import unishard.torch
+from job_times import seconds
 
 
 def main():
@@ -41,18 +41,6 @@ def main():
         values = state()
         dcp.load(values, checkpoint_id=f"{folder}/dcp")
         set_state_dict(model, optimizer, model_state_dict=values["model"], optim_state_dict=values["optim"])
-
-    def seconds(work, is_load):
-        if first:
-            os.sync()
-            if is_load:
-                with open("/proc/sys/vm/drop_caches", "w") as file:
-                    file.write("3")
-        dist.barrier()
-        begin = time.monotonic()
-        work()
-        dist.barrier()
-        return time.monotonic() - begin
 
     for _ in range(3):
         if first:

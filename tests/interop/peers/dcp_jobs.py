@@ -14,13 +14,11 @@ import json
 import logging
 import os
 import pickle
-import shutil
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 
-from torch_jobs import LAUNCHES, SAVED, Judge, finish, judge_kills, launch, make_model, start_rank, train
+from torch_jobs import LAUNCHES, SAVED, Judge, finish, judge_kills, launch, make_model, run, start_rank, train
 
 # Layouts that name no optimizer state, and one that is saved in another thread, and one in another process.
 LAYOUTS = ("names", "app", "titan", "raw", "model", "free", "whole")
@@ -170,7 +168,7 @@ def rank_until_killed(folder, steps):
         dcp.load(progress, storage_reader=Reader(run))
         first = progress["next"]
     saving = None
-    for step in range(first, steps):
+    for step in range(first, int(steps)):
         losses = train(model, optimizer, step, step + 1)
         if rank == 0:  # before the save: a kill behind it must not lose the line
             with open(folder / "losses", "a") as file:
@@ -325,27 +323,6 @@ def judge_failures(judge, folder):
               unishard.verify(folder / "bad", deep=True)["ok"])
 
 
-def main():
-    if sys.argv[1] == "--rank":
-        mode, folder = sys.argv[2], Path(sys.argv[3])
-        {"layouts": rank_of_layouts, "until_killed": lambda path: rank_until_killed(path, int(sys.argv[4])),
-         "that_fails": rank_that_fails}[mode](folder)
-        sys.stdout.flush()
-        os._exit(0)  # Gloo's threads can abort Python's own end: https://github.com/pytorch/pytorch/pull/179291
-    build = Path(sys.argv[1]).resolve()
-    os.environ.update(UNISHARD_LIBRARY_DIR=str(build / "bin"), PYTHONDONTWRITEBYTECODE="1",
-                      PYTHONPATH=str(Path(__file__).resolve().parents[3] / "tools" / "python"))
-    sys.path.insert(0, os.environ["PYTHONPATH"])
-    judge, folder = Judge(), Path(tempfile.mkdtemp(prefix="unishard-dcp-"))
-    try:
-        for part, name in ((judge_layouts, "layouts"), (judge_fixtures, "fixtures"), (judge_failures, "failures"), (judge_kills, "kills")):
-            for sub in ("", "calm", "rough"):
-                (folder / name / sub).mkdir(parents=True, exist_ok=True)
-            part(judge, folder / name)
-    finally:
-        shutil.rmtree(folder)
-    return 1 if judge.failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run({"layouts": rank_of_layouts, "until_killed": rank_until_killed, "that_fails": rank_that_fails},
+                 {"layouts": judge_layouts, "fixtures": judge_fixtures, "failures": judge_failures, "kills": judge_kills}))

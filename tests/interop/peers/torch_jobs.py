@@ -124,7 +124,7 @@ def rank_until_killed(folder, steps):
     run, first = folder / "run", 0
     if (run / "latest").exists():
         first = unishard.torch.load(run, model, optimizer).step
-    for step in range(first, steps):
+    for step in range(first, int(steps)):
         losses = train(model, optimizer, step, step + 1)
         if rank == 0:  # before the save: a kill behind it must not lose the line
             with open(folder / "losses", "a") as file:
@@ -252,11 +252,10 @@ def judge_failures(judge, folder):
     judge.row("failures leave nothing", not (folder / "bad").exists() or not list((folder / "bad").iterdir()))
 
 
-def main():
+def run(modes, parts):
+    """Is a rank of a job, or the parent, which judges. modes: functions of a rank by name; parts: functions of the parent by name."""
     if sys.argv[1] == "--rank":
-        mode, folder = sys.argv[2], Path(sys.argv[3])
-        {"kinds": rank_of_kinds, "until_killed": lambda path: rank_until_killed(path, int(sys.argv[4])),
-         "that_fails": rank_that_fails}[mode](folder)
+        modes[sys.argv[2]](Path(sys.argv[3]), *sys.argv[4:])
         sys.stdout.flush()
         os._exit(0)  # Gloo's threads can abort Python's own end: https://github.com/pytorch/pytorch/pull/179291
     build = Path(sys.argv[1]).resolve()
@@ -265,7 +264,7 @@ def main():
     sys.path.insert(0, os.environ["PYTHONPATH"])
     judge, folder = Judge(), Path(tempfile.mkdtemp(prefix="unishard-jobs-"))
     try:
-        for part, name in ((judge_kinds, "kinds"), (judge_kills, "kills"), (judge_failures, "failures")):
+        for name, part in parts.items():
             for sub in ("", "calm", "rough"):
                 (folder / name / sub).mkdir(parents=True, exist_ok=True)
             part(judge, folder / name)
@@ -275,4 +274,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run({"kinds": rank_of_kinds, "until_killed": rank_until_killed, "that_fails": rank_that_fails},
+                 {"kinds": judge_kinds, "kills": judge_kills, "failures": judge_failures}))
