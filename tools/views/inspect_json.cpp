@@ -104,6 +104,8 @@ Json inspect_json(const tools::Description& description, const InspectView& view
   json["aliases"] = std::move(aliases);
   json["groups"] = catalog.groups;
   json["producer"] = catalog.producer;
+  if (catalog.producer.is_object())
+    json["producer"].erase("state_dict");  // for programs that load it: as long as the tensors
   return json;
 }
 
