@@ -12,7 +12,7 @@ namespace unishard::detail {
 /// which holds all elements of `wanted` in their order.
 /// Pre: the row is not derived, and `out` has the size of `wanted`.
 /// Throws: Corrupt, as ShardReader::read() does.
-/// Memory: up to 1.5 MiB.
+/// Memory: that of BatchedRead.
 void gather(const ShardReader& shard, std::size_t row, const ElementMap& wanted,
             std::span<std::byte> out);
 

@@ -38,7 +38,7 @@ from torch.futures import Future
 from . import _checkpoint, _native
 from ._errors import Error
 from ._saving import Part, write_shard
-from ._shards import Box, runs
+from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
                                planner_of_caller)
@@ -242,7 +242,7 @@ def _written(plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         raise Error("invalid argument", "the planner has lost the plan's storage_data", "keep it in finish_plan()")
     catalog = json.loads(zlib.decompress(order.catalog))
     numbers = {row["key"]: number for number, row in enumerate(catalog["tensors"])}
-    parts: list[Part] = []
+    parts: list[tuple[int, Part]] = []  # with their first elements
     results: list[WriteResult] = []
     for item in plan.items:
         key = item.index.fqn
@@ -255,14 +255,20 @@ def _written(plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
             continue
         if key in numbers:
             local = _local(planner, item, box)
-            parts += _parts(numbers[key], box, shape, local)
+            parts.append((first_element(box, shape), Part(_fragment(numbers[key], box, shape), local, 0)))
             results.append(WriteResult(item.index, local.numel() * local.element_size(), None))
         elif box.elements == 1 and len(shape) == shape.count(1):
             content = _local(planner, item, box).contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()
             results.append(WriteResult(item.index, len(content), content))
-    parts.sort(key=lambda part: part.fragment)
-    entry = write_shard(order.place, catalog, order.rank, parts, order.options)
+    parts.sort(key=lambda placed: (placed[1].fragment[0], placed[0]))
+    entry = write_shard(order.place, catalog, order.rank, [part for _, part in parts], order.options)
     return [*results, WriteResult(_SHARD, 0, _Shard(order.rank, entry))]
+
+
+def _fragment(number: int, box: Box, shape: tuple[int, ...]) -> _native.Fragment:
+    begin = first_element(box, shape)
+    is_range = run_elements(box, shape) == box.elements
+    return (number, begin, begin + box.elements) if is_range else (number, box.offset, box.sizes)
 
 
 def _local(planner: SavePlanner, item: Any, box: Box) -> torch.Tensor:
@@ -275,15 +281,6 @@ def _local(planner: SavePlanner, item: Any, box: Box) -> torch.Tensor:
         raise Error("mismatch", f"{item.index.fqn} is {local.dtype} of size {tuple(local.shape)}, and was planned as {planned} of size "
                     f"{box.sizes}", "do not change the state dict while it is saved")
     return local
-
-
-def _parts(number: int, box: Box, shape: tuple[int, ...], local: torch.Tensor) -> list[Part]:
-    """Returns a box as the fragments of one shard, which are ranges."""
-    parts, at = [], 0
-    for begin, end in runs(box, shape):
-        parts.append(Part((number, begin, end), local, at))
-        at += end - begin
-    return parts
 
 
 class Reader(StorageReader):
