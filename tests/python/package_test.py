@@ -531,7 +531,7 @@ class Readme(unittest.TestCase):
             elif blocks[-1]:
                 blocks.append([])
         examples = ["\n".join(block) for block in blocks if block and block[0].startswith("import")]
-        self.assertEqual(len(examples), 5)
+        self.assertEqual(len(examples), 7)
         for example in examples:
             if "torch" in example:
                 try:

@@ -98,6 +98,7 @@ struct CheckpointReader::Impl {
       for (std::uint32_t row = 0; row < rows.size(); ++row)
         fragments[next[rows[row].tensor]++] = {shard, row, rows[row].range};
     }
+    reaches.reserve(fragments.size());
     for (std::size_t i = 0; i < tensors; ++i) {
       std::sort(fragments.begin() + static_cast<std::ptrdiff_t>(first[i]),
                 fragments.begin() + static_cast<std::ptrdiff_t>(first[i + 1]),

@@ -60,37 +60,53 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
   }
 }
 
-/// A row and its box, kept while the next shards are read.
-struct KeptRow {
-  IndexRow row;
-  Box box;
-  std::uint64_t contribution = 0;
+/// The rows of all shards, kept while the next shards are read.
+class KeptRows {
+ public:
+  explicit KeptRows(std::size_t tensors) : rows_(tensors) {}
 
-  FragmentRow fragment() const { return {&row, box, contribution}; }
+  void add(const FragmentRow& fragment) {
+    IndexRow& row = rows_[fragment.row->tensor].emplace_back(*fragment.row);
+    if (fragment.box.empty()) return;
+    boxes_.push_back({fragment.box.owned(), fragment.contribution});
+    row.box = static_cast<std::uint32_t>(boxes_.size());
+  }
+  /// Returns the fragments of a tensor in the order of their first elements.
+  /// Lifetime: the result is valid until the next call of a member.
+  std::vector<FragmentRow> of(std::size_t tensor) {
+    std::ranges::sort(rows_[tensor], {}, &IndexRow::range);
+    std::vector<FragmentRow> fragments;
+    for (const IndexRow& row : rows_[tensor]) {
+      const Kept* const kept = row.box == 0 ? nullptr : &boxes_[row.box - 1];
+      fragments.push_back(kept ? FragmentRow{&row, kept->box, kept->contribution}
+                               : FragmentRow{&row});
+    }
+    return fragments;
+  }
+
+ private:
+  struct Kept {
+    Box box;
+    std::uint64_t contribution = 0;
+  };
+  std::vector<std::vector<IndexRow>> rows_;  ///< [tensor]; IndexRow::box is 1 + its place in boxes_
+  std::vector<Kept> boxes_;
 };
 
 // Combines tensor digests and statistics from the shards' tables as they are on disk. Opening a
 // shard checks it.
 void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) {
-  std::vector<std::vector<KeptRow>> kept(manifest.catalog.tensors.size());
+  KeptRows kept(manifest.catalog.tensors.size());
   for (const ShardEntry& entry : manifest.shards) {
     const ShardReader shard(storage, staging / entry.file, entry, manifest.save_id,
                             manifest.catalog, manifest.chunk_bytes);
-    for (std::size_t i = 0; i < shard.rows().size(); ++i) {
-      const FragmentRow fragment = shard.fragment(i);
-      kept[fragment.row->tensor].push_back(
-          {*fragment.row, fragment.box.owned(), fragment.contribution});
-    }
+    for (std::size_t i = 0; i < shard.rows().size(); ++i) kept.add(shard.fragment(i));
   }
-  for (std::size_t i = 0; i < kept.size(); ++i) {
+  for (std::size_t i = 0; i < manifest.catalog.tensors.size(); ++i) {
     TensorInfo& tensor = manifest.catalog.tensors[i];
-    std::ranges::sort(kept[i], {}, [](const KeptRow& item) { return item.row.range; });
-    std::vector<FragmentRow> rows;
+    const std::vector<FragmentRow> rows = kept.of(i);
     std::vector<HeldPart> parts;
-    for (const KeptRow& item : kept[i]) {
-      rows.push_back(item.fragment());
-      parts.push_back(rows.back().held());
-    }
+    for (const FragmentRow& row : rows) parts.push_back(row.held());
     const std::string label = fmt::format("{}: tensor {}", staging.native(), tensor.label());
     if (const auto fault = find_coverage_fault(tensor.shape, parts, label)) {
       raise(ErrorCode::Internal,

@@ -218,7 +218,7 @@ struct ShardWriter::Impl {
   // not hold.
   bool store_piece(std::size_t fragment, ElementRange own, std::span<const std::byte> bytes,
                    std::uint64_t crc) {
-    const IndexRow& row = fragments.row(fragment);
+    const IndexRow row = fragments.row(fragment);
     if (row.data_set == kDerivedDataSet) return false;
     const std::uint64_t at =
         (row.element_offset + own.begin) * size_of(fragments.tensor(fragment).dtype);

@@ -17,7 +17,7 @@ namespace unishard {
 /// Cache of recently read and checked chunks, shared by the shards of one checkpoint, so that
 /// reading many small tensors does not read the same chunk repeatedly. Thread-safe.
 class ChunkCache;
-std::shared_ptr<ChunkCache> make_chunk_cache(std::uint64_t capacity_bytes = std::uint64_t{8} << 20);
+std::shared_ptr<ChunkCache> make_chunk_cache(std::uint64_t capacity_bytes = std::uint64_t{6} << 20);
 
 /// Reads one shard. The constructor checks everything in the tables; every payload byte is checked
 /// against its chunk's checksum before it is returned. Thread-safe.
