@@ -189,11 +189,12 @@ std::vector<double> Engine::Impl::ordered_losses(const std::vector<double>& mine
 void Engine::Impl::leave_out(const std::vector<double>& losses) {
   const std::string where = detail::describe_non_finite(state.model, losses, communicator);
   if (state.config.non_finite == NonFinite::Error) {
-    raise(ErrorCode::NotFinite,
-          "step " + std::to_string(state.step + 1) + " was not applied: " + where,
-          "continue from a checkpoint before the losses rose, with a lower learning rate, other data "
-          "or gradient clipping; \"non_finite\": \"skip\" in the configuration leaves such steps "
-          "out");
+    raise(
+        ErrorCode::NotFinite,
+        "step " + std::to_string(state.step + 1) + " was not applied: " + where,
+        "continue from a checkpoint before the losses rose, with a lower learning rate, other data "
+        "or gradient clipping; \"non_finite\": \"skip\" in the configuration leaves such steps "
+        "out");
   }
   ++state.skipped_steps;
 }
