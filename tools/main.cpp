@@ -193,6 +193,7 @@ int report_usage(const CLI::App& app, const Action& action, const CLI::ParseErro
 }
 
 void report(const Action& action, const std::exception& error) {
+  if (dynamic_cast<const unishard::cli::ClosedPipe*>(&error) != nullptr) return;
   const int status = unishard::cli::status_of(error);
   if (const auto* own = dynamic_cast<const unishard::Error*>(&error)) {
     say_error(action.verb, own->code(), own->what(), own->hint());

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
 #include <sstream>
 
 namespace unishard::test {
@@ -500,6 +501,29 @@ TEST_F(Command, AnEmptyPathIsAWrongArgument) {
     EXPECT_EQ(result.status, 2) << result.err;
     EXPECT_TRUE(holds(result.err, "is an empty text")) << result.err;
   }
+}
+
+TEST_F(Command, AnEmptyValueOfAnOptionIsAWrongArgument) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"reshard", in_, out_, "-w", ""},
+        {"reshard", in_, out_, "-w", "2", "-s", ""},
+        {"convert", in_, out_, "--to", "native", "--stage="},
+        {"inspect", in_, "-t", ""},
+        {"diff", in_, in_, "--states", ""}}) {
+    const ProcessResult result = unishard(words);
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_FALSE(std::filesystem::exists(out_));
+  }
+  EXPECT_TRUE(holds(unishard({"reshard", in_, out_, "-w", "2", "-s", ""}).err,
+                    "unishard reshard: error: the value of --stage is an empty text"));
+}
+
+TEST_F(Command, AFileWithoutTensorsHasNone) {
+  const std::string file = temp_.path() / "none.safetensors";
+  std::ofstream(file, std::ios::binary) << std::string_view("\x02\0\0\0\0\0\0\0{}", 10);
+  EXPECT_TRUE(unishard({"inspect", file}).out.ends_with("\n\nno tensors\n"));
+  EXPECT_TRUE(unishard({"inspect", in_, "--filter", "q*"})
+                  .out.ends_with("\n\nno tensor matches the filter\n"));
 }
 
 TEST_F(Command, DiffFindsAnotherSeed) {

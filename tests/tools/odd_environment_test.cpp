@@ -106,8 +106,7 @@ TEST_F(OddEnvironment, APipeThatNobodyReads) {
   const ProcessResult result =
       shell("{ \"$@\"; echo status $? >&2; } | true", {"inspect", in_, "--json"});
   if (result.err.find("status 0") != std::string::npos) GTEST_SKIP() << "the pipe took all of it";
-  EXPECT_THAT(result.err, HasSubstr("error: writing standard output: Broken pipe"));
-  EXPECT_THAT(result.err, HasSubstr("status 3"));
+  EXPECT_EQ(result.err, "status 141\n") << "128 + SIGPIPE, without a message";
 }
 
 TEST_F(OddEnvironment, AHangupLeavesNothing) {

@@ -83,12 +83,15 @@ std::uint64_t Resources::memory_bytes() const {
   return std::min(bytes, mappable - kept);
 }
 
-void refuse_empty_paths(const CLI::App& command) {
+void refuse_empty_values(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_positional() && std::ranges::count(option->results(), "") > 0)
-      raise(ErrorCode::InvalidArgument,
-            fmt::format("the argument {} is an empty text", option->get_name()),
-            "name a file or folder; perhaps a shell variable is not set");
+    if (std::ranges::count(option->results(), "") == 0) continue;
+    const bool is_path = option->get_positional();
+    raise(ErrorCode::InvalidArgument,
+          is_path ? fmt::format("the argument {} is an empty text", option->get_name())
+                  : fmt::format("the value of {} is an empty text", option->get_name()),
+          fmt::format("{}; perhaps a shell variable is not set",
+                      is_path ? "name a file or folder" : "give a value, or leave the option out"));
   }
 }
 

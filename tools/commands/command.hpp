@@ -32,8 +32,8 @@ int run_verb(const Action& action, Options& options, int (*run)(const Options&))
   return run(options);
 }
 
-/// Throws: InvalidArgument when a positional argument, which is a path, is an empty text.
-void refuse_empty_paths(const CLI::App& command);
+/// Throws: InvalidArgument when an argument or the value of an option is an empty text.
+void refuse_empty_values(const CLI::App& command);
 
 /// Adds a verb. `run` receives `options` after parsing.
 /// Lifetime: `action` must outlive `app`.
@@ -43,8 +43,8 @@ CLI::App* add_verb(CLI::App& app, Action& action, const std::string& verb,
                    int (*run)(const Options&)) {
   CLI::App* command = app.add_subcommand(verb, description);
   command->callback([command, &action, verb, options, run] {
-    refuse_empty_paths(*command);
     action.verb = verb;
+    refuse_empty_values(*command);
     action.run = [&action, options, run] { return run_verb(action, *options, run); };
   });
   return command;

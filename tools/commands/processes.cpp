@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <new>
@@ -169,6 +170,7 @@ ErrorCode cause_of(const std::exception& error) {
 }
 
 int status_of(const std::exception& error) {
+  if (dynamic_cast<const ClosedPipe*>(&error) != nullptr) return 128 + SIGPIPE;
   const ErrorCode cause = cause_of(error);
   if (cause != ErrorCode::Cancelled) return exit_status(cause);
   const auto* peer = dynamic_cast<const tools::PeerError*>(&error);

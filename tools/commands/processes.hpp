@@ -39,7 +39,8 @@ struct Processes {
 
 /// The code with which a verb failed, in this process or in another one of its team.
 ErrorCode cause_of(const std::exception& error);
-/// Returns the exit status for it; 128 + the signal when a signal ended it.
+/// Returns the exit status for it; 128 + the signal when a signal ended it, and after a ClosedPipe,
+/// which ends other programs by SIGPIPE.
 int status_of(const std::exception& error);
 
 }  // namespace unishard::cli

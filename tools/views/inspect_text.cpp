@@ -82,6 +82,10 @@ std::string summary(const Description& description) {
   return out;
 }
 
+std::string nothing_text(const Catalog& catalog) {
+  return catalog.tensors.empty() ? "no tensors\n" : "no tensor matches the filter\n";
+}
+
 std::string flags(const TensorInfo& tensor) {
   std::vector<std::string_view> words;
   if (tensor.frozen) words.push_back("frozen");
@@ -131,7 +135,7 @@ std::string inspect_text(const Description& description, const InspectView& view
     table.add(std::move(cells));
   }
   return summary(description) + "\n" +
-         (table.empty() ? "no tensor matches the filter\n" : table.text());
+         (table.empty() ? nothing_text(description.catalog) : table.text());
 }
 
 std::string layout_text(const Description& description, const InspectView& view) {

@@ -20,7 +20,9 @@ bool write_to(std::FILE* stream, std::string_view text) {
 }
 
 void write_to_output(std::string_view text) {
-  if (!write_to(stdout, text)) raise_errno("writing", "standard output", errno);
+  if (write_to(stdout, text)) return;
+  if (errno == EPIPE) throw ClosedPipe();
+  raise_errno("writing", "standard output", errno);
 }
 
 }  // namespace

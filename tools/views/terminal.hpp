@@ -9,8 +9,15 @@
 
 namespace unishard::cli {
 
+/// Nobody reads standard output any more, as behind `| head`. The program ends without a message.
+class ClosedPipe : public Error {
+ public:
+  ClosedPipe() : Error(ErrorCode::Io, "nobody reads standard output any more") {}
+};
+
 /// Writes lines to standard output. A newline inside a name must be escaped before, by printable().
-/// Throws: Io when writing fails, for example on a full disk behind a redirection.
+/// Throws: ClosedPipe when nobody reads; Io when writing fails otherwise, for example on a full
+/// disk behind a redirection.
 void print(std::string_view text);
 /// Writes indented JSON with a final newline, as print() does.
 void print_json(const Json& json);
