@@ -218,6 +218,26 @@ TEST_F(Command, InspectTakesTheFolderAndTheTag) {
   EXPECT_TRUE(holds(unishard({"inspect", in_, "--layout"}).out, "|0"));
 }
 
+TEST_F(Command, InspectShowsARowPerParameterAndLayersThatAgreeAsOne) {
+  const std::string rows = unishard({"inspect", in_}).out;
+  const std::string layers = unishard({"inspect", in_, "--no-collapse"}).out;
+  const std::string tensors = unishard({"inspect", in_, "--states"}).out;
+  const auto lines = [](const std::string& text, std::string_view words) {
+    std::size_t count = 0;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) count += holds(line, words) ? 1u : 0u;
+    return count;
+  };
+  EXPECT_EQ(lines(rows, "h.{0..1}.attn.weight "), 1u) << rows;
+  EXPECT_EQ(lines(rows, "attn.weight "), 1u) << rows;
+  EXPECT_EQ(lines(layers, "h.0.attn.weight "), 1u) << layers;
+  EXPECT_EQ(lines(layers, "h.1.attn.weight "), 1u) << layers;
+  EXPECT_EQ(lines(tensors, "h.0.attn.weight "), 4u) << tensors;
+  EXPECT_TRUE(holds(rows, "fp32 exp_avg exp_avg_sq, weights (derived)")) << rows;
+  EXPECT_EQ(unishard({"inspect", in_, "--stats", "--filter", "h.0.*"}).out.find("h.{"),
+            std::string::npos);
+}
+
 TEST_F(Command, InspectListsTagsWhereLatestNamesNone) {
   const test::TempDir temp;
   std::filesystem::copy(in_, temp.path() / "run", std::filesystem::copy_options::recursive);

@@ -10,9 +10,9 @@
 #include "temp_dir.hpp"
 #include "views/report/page.hpp"
 #include "views/report/report_json.hpp"
+#include "workflows/name_parts.hpp"
 #include "workflows/report/finding_advice.hpp"
 #include "workflows/report/layer_groups.hpp"
-#include "workflows/report/name_parts.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -4,6 +4,7 @@
 #include "support/completion.hpp"
 #include "support/man_page.hpp"
 #include "support/size_text.hpp"
+#include "views/inspect_rows.hpp"
 #include "views/table.hpp"
 #include "workflows/layout_drawing.hpp"
 
@@ -41,6 +42,47 @@ TEST(FormatText, CountsAndDurations) {
   EXPECT_EQ(format_duration(8.4), "8 s");
   EXPECT_EQ(format_duration(125), "2 min 05 s");
   EXPECT_EQ(format_duration(3600 * 3 + 720), "3 h 12 min");
+}
+
+TEST(InspectRows, NamesInBracesSpellOutExactlyTheirParameters) {
+  const auto names = [](const std::vector<std::pair<std::string, Shape>>& parameters,
+                        const cli::InspectView& view = {}) {
+    Catalog catalog;
+    for (const auto& [fqn, shape] : parameters)
+      catalog.tensors.push_back({fqn, "weights", DType::Float32, shape, -1, false, false, {}, {}});
+    std::vector<std::string> out;
+    for (const cli::InspectRow& row : cli::inspect_rows(catalog, view)) out.push_back(row.name);
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names({{"h.2.w", {2}}, {"x", {2}}, {"h.0.w", {2}}, {"h.1.w", {3}}, {"h.3.w", {2}}}),
+            (Names{"h.{0, 2..3}.w", "x", "h.1.w"}));
+  EXPECT_EQ(names({{"l.0.e.0.w", {}}, {"l.0.e.1.w", {}}, {"l.1.e.0.w", {}}, {"l.1.e.1.w", {}}}),
+            Names{"l.{0..1}.e.{0..1}.w"});
+  EXPECT_EQ(names({{"l.0.e.0.w", {}}, {"l.0.e.1.w", {}}, {"l.1.e.0.w", {}}}),
+            (Names{"l.0.e.{0..1}.w", "l.1.e.0.w"}));
+  EXPECT_EQ(names({{"h.0.w", {}}, {"h.1.w", {}}}, {.collapse = false}), (Names{"h.0.w", "h.1.w"}));
+  EXPECT_EQ(names({{"0.0.0.0.0.0.0.0.0", {}}, {"0.0.0.0.0.0.0.0.1", {}}}).size(), 2u);
+  EXPECT_EQ(names({{"h.00.w", {}}, {"h.01.w", {}}}), (Names{"h.00.w", "h.01.w"}));
+  std::vector<std::pair<std::string, Shape>> odd;
+  for (int layer = 1; layer < 20; layer += 2) odd.push_back({"h." + std::to_string(layer), {}});
+  EXPECT_EQ(names(odd), Names{"h.{1, 3, 5, 7, 9, 11, ...}"});
+}
+
+TEST(InspectRows, ARowHasTheStatesOfItsParameter) {
+  Catalog catalog;
+  for (const char* fqn : {"h.0.w", "h.1.w"}) {
+    for (const char* state : {"fp32", "exp_avg"})
+      catalog.tensors.push_back({fqn, state, DType::Float32, {4}, 1, false, false, {}, {}});
+    catalog.tensors.push_back({fqn, "weights", DType::BFloat16, {4}, 1, false, true, {}, {}});
+  }
+  const std::vector<cli::InspectRow> rows = cli::inspect_rows(catalog, {});
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].dtypes, "float32, bfloat16");
+  EXPECT_EQ(rows[0].states, "fp32 exp_avg, weights (derived)");
+  EXPECT_EQ(rows[0].bytes, 64u) << "the derived weights are not stored";
+  EXPECT_EQ(rows[0].elements, 8u);
+  EXPECT_EQ(rows[0].group, 1);
 }
 
 TEST(DrawBar, ShowsOwnersInProportion) {

@@ -53,6 +53,7 @@ int run(const InspectRequest& options) {
   }
   InspectView view = options.view;
   view.width = terminal_width();
+  view.states |= view.stats || needs_norm;
   if (options.json) {
     print_json(inspect_json(description, view));
   } else if (view.layout) {
@@ -72,6 +73,11 @@ void add_inspect(CLI::App& app, Action& action) {
                options, run);
   add_checkpoint(*command, "checkpoint", options->checkpoint);
   add_tag(*command, options->tag);
+  command->add_flag("--states", options->view.states,
+                    "A row for each state of each parameter of each layer");
+  command->add_flag_callback(
+      "--no-collapse,--no_collapse", [options] { options->view.collapse = false; },
+      "A row for each parameter of each layer, not one for layers that agree");
   command->add_flag("--stats", options->view.stats,
                     "NaN, Inf, min, max and norm of each tensor (read from the data where the "
                     "format does not store them)");
@@ -93,7 +99,11 @@ void add_inspect(CLI::App& app, Action& action) {
   command->add_flag("--json", options->json, "All of it as JSON, for programs");
   options->resources.add_to(*command);
   command->footer(
+      "Numbered layers that agree in shape, types and states are one row: "
+      "h.{0..47}.attn.c_attn.weight.\n"
       "Examples:\n"
+      "  unishard inspect runs/gpt --no-collapse --sort bytes\n"
+      "  unishard inspect runs/gpt --states --filter 'h.0.*'\n"
       "  unishard inspect runs/gpt --stats --sort norm\n"
       "  unishard inspect runs/gpt -t global_step500 --layout --filter 'h.0.*'\n"
       "  unishard inspect model.safetensors --json | jq .parameters\n");

@@ -2,6 +2,7 @@
 
 #include "support/size_text.hpp"
 #include "views/inspect_order.hpp"
+#include "views/inspect_rows.hpp"
 #include "views/table.hpp"
 
 #include <fmt/format.h>
@@ -86,6 +87,8 @@ std::string nothing_text(const Catalog& catalog) {
   return catalog.tensors.empty() ? "no tensors\n" : "no tensor matches the filter\n";
 }
 
+std::string group_text(std::int32_t group) { return group < 0 ? "-" : std::to_string(group); }
+
 std::string flags(const TensorInfo& tensor) {
   std::vector<std::string_view> words;
   if (tensor.frozen) words.push_back("frozen");
@@ -104,9 +107,8 @@ std::vector<std::string> stats_cells(const TensorInfo& tensor) {
           number(stats.max), number(std::sqrt(stats.sum_squares))};
 }
 
-}  // namespace
-
-std::string inspect_text(const Description& description, const InspectView& view) {
+/// One row per state of each parameter.
+Table tensor_table(const Catalog& catalog, const InspectView& view) {
   std::vector<Table::Column> columns = {{"tensor"},
                                         {"state"},
                                         {"dtype"},
@@ -120,20 +122,43 @@ std::string inspect_text(const Description& description, const InspectView& view
   }
   columns.push_back({""});
   Table table(std::move(columns));
-  for (const std::size_t index : shown_tensors(description.catalog, view)) {
-    const TensorInfo& tensor = description.catalog.tensors[index];
+  for (const std::size_t index : shown_tensors(catalog, view)) {
+    const TensorInfo& tensor = catalog.tensors[index];
     std::vector<std::string> cells = {tensor.fqn,
                                       tensor.state,
                                       std::string(name_of(tensor.dtype)),
                                       shape_text(tensor.shape),
                                       format_bytes(tensor.bytes()),
-                                      tensor.group < 0 ? "-" : std::to_string(tensor.group)};
+                                      group_text(tensor.group)};
     if (view.stats) {
       for (std::string& cell : stats_cells(tensor)) cells.push_back(std::move(cell));
     }
     cells.push_back(flags(tensor));
     table.add(std::move(cells));
   }
+  return table;
+}
+
+Table parameter_table(const Catalog& catalog, const InspectView& view) {
+  Table table({{"parameter"},
+               {"shape"},
+               {"dtype"},
+               {"states"},
+               {"bytes", Align::Right},
+               {"group", Align::Right},
+               {""}});
+  for (const InspectRow& row : inspect_rows(catalog, view)) {
+    table.add({row.name, row.shape, row.dtypes, row.states, format_bytes(row.bytes),
+               group_text(row.group), row.frozen ? "frozen" : ""});
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string inspect_text(const Description& description, const InspectView& view) {
+  const Table table = view.states ? tensor_table(description.catalog, view)
+                                  : parameter_table(description.catalog, view);
   return summary(description) + "\n" +
          (table.empty() ? nothing_text(description.catalog) : table.text());
 }

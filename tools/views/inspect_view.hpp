@@ -12,9 +12,11 @@ namespace unishard::cli {
 enum class SortBy : unsigned char { Model, Name, Bytes, Elements, Norm };
 
 struct InspectView {
-  std::string filter;  ///< shell pattern on the fqn; empty shows all
+  std::string filter = {};  ///< shell pattern on the fqn; empty shows all
   SortBy sort = SortBy::Model;
   bool stats = false;
+  bool states = false;   ///< a row per tensor; else one per parameter
+  bool collapse = true;  ///< numbered layers that agree in one row
   bool layout = false;
   std::size_t width = 100;
 };

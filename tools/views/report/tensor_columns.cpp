@@ -2,7 +2,7 @@
 
 #include "unishard/format/crc64.hpp"
 
-#include "workflows/report/name_parts.hpp"
+#include "workflows/name_parts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

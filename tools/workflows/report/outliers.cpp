@@ -1,6 +1,6 @@
 #include "workflows/report/outliers.hpp"
 
-#include "workflows/report/name_parts.hpp"
+#include "workflows/name_parts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "workflows/report/name_parts.hpp"
+#include "workflows/name_parts.hpp"
 
 #include <algorithm>
 #include <charconv>
