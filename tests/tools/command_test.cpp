@@ -565,10 +565,42 @@ TEST_F(Command, DiffCountsTensorsThatOneSideAloneHas) {
   EXPECT_GT(only_a, 5u);
   EXPECT_EQ(result.status, 1);
   EXPECT_TRUE(
-      holds(result.out, fmt::format("different: {0} of {0} tensors ({1} only in A, {1} only "
-                                    "in B, 0 in both)",
+      holds(result.out, fmt::format("different: {0} of {0} tensors ({0} of {0} parameters)\n"
+                                    "  weights: {1} only in A, {1} only in B\n",
                                     2 * only_a, only_a)))
       << result.out;
+}
+
+TEST_F(Command, DiffWidensTypesOnRequest) {
+  const std::string wide = temp_.path() / "wide.safetensors",
+                    masters = temp_.path() / "masters.safetensors",
+                    narrow = temp_.path() / "narrow.safetensors";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, narrow, "--dtype", "bf16"}).status, 0);
+  ASSERT_EQ(unishard({"zero_to_fp32", narrow, wide}).status, 0);
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, masters}).status, 0);
+  const ProcessResult strict = unishard({"diff", wide, narrow});
+  EXPECT_EQ(strict.status, 1);
+  EXPECT_TRUE(holds(strict.out, "dtype float32 and bfloat16\n")) << strict.out;
+  EXPECT_TRUE(holds(strict.out, "hint: --upcast compares the values of ")) << strict.out;
+  const ProcessResult same = unishard({"diff", narrow, wide, "--upcast"});
+  EXPECT_EQ(same.status, 0) << same.out;
+  EXPECT_TRUE(holds(same.out, " tensors of different types were compared by their values\n"));
+  // The fp32 masters are not the rounded weights.
+  const ProcessResult rounded = unishard({"diff", masters, narrow, "--upcast"});
+  EXPECT_EQ(rounded.status, 1);
+  EXPECT_FALSE(holds(rounded.out, "dtype ")) << rounded.out;
+  EXPECT_EQ(unishard({"diff", masters, narrow, "--upcast", "--tolerance", "0.1"}).status, 0);
+}
+
+TEST_F(Command, DiffPairsTheFp32StateWithWeightsOfAnotherType) {
+  write_example(out_, {});
+  const std::string narrow = temp_.path() / "narrow";
+  ASSERT_EQ(unishard({"convert", out_, narrow, "--to", "dcp", "--weights-only", "--dtype", "bf16"})
+                .status,
+            0);
+  const std::string text = unishard({"diff", out_, narrow}).out;
+  EXPECT_TRUE(holds(text, "wte.weight [fp32]: dtype float32 and bfloat16\n")) << text;
+  EXPECT_FALSE(holds(text, "only in B")) << text;
 }
 
 TEST_F(Command, PruneKeepsTheNewest) {

@@ -55,6 +55,29 @@ TEST(CompareElements, ComparesIntegersAndComplexNumbers) {
   EXPECT_EQ(diff.max_abs, 5.0);
 }
 
+TEST(CompareWidened, ValuesCountWhateverTheirTypes) {
+  const auto widened = [](const std::vector<std::uint16_t>& bf16, const std::vector<float>& fp32,
+                          std::optional<double> tolerance = {}) {
+    return compare_widened(DType::BFloat16, std::as_bytes(std::span(bf16)), DType::Float32,
+                           std::as_bytes(std::span(fp32)), 100, tolerance);
+  };
+  constexpr std::uint16_t kOne = 0x3f80, kMinusZero = 0x8000, kBf16Nan = 0x7fc0, kInf = 0x7f80;
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(widened({kOne, kMinusZero, kBf16Nan, kInf}, {1, 0, kNan, inf}).differing, 0u);
+  const float near_one = std::nextafter(1.0f, 2.0f);
+  const ElementDiff diff = widened({kOne, kOne, kOne}, {1, near_one, 1});
+  EXPECT_EQ(diff.elements, 3u);
+  EXPECT_EQ(diff.beyond, 1u);
+  EXPECT_EQ(diff.max_index, 101u);
+  EXPECT_EQ(diff.max_abs, double{near_one} - 1);
+  EXPECT_EQ(widened({kOne}, {near_one}, 1e-3).beyond, 0u);
+  EXPECT_TRUE(std::isinf(widened({kBf16Nan}, {1}).max_abs));
+  const std::vector<std::uint16_t> many(3000, kOne);
+  std::vector<float> last(3000, 1.0f);
+  last.back() = 3;
+  EXPECT_EQ(widened(many, last).max_index, 3099u);
+}
+
 TEST(ElementDiff, AppendsInAnyOrder) {
   const ElementDiff first = compare<float>(DType::Float32, {1}, {2});
   const ElementDiff second = compare<float>(DType::Float32, {1}, {5});

@@ -41,6 +41,38 @@ class Changed final : public Source {
   std::size_t tensor_;
 };
 
+/// A source with second names of parameters: tied, or stored as equal copies without digests.
+class WithSecondNames final : public Source {
+ public:
+  WithSecondNames(const Source& base, const std::vector<Alias>& names, bool are_copies)
+      : base_(base), catalog_(base.catalog()) {
+    catalog_.aliases = are_copies ? std::vector<Alias>{} : names;
+    for (std::size_t i = 0; are_copies && i < base.catalog().tensors.size(); ++i) {
+      const TensorInfo& tensor = base.catalog().tensors[i];
+      const auto name = std::ranges::find(names, tensor.fqn, &Alias::target);
+      if (name == names.end()) continue;
+      catalog_.tensors.push_back(tensor);
+      catalog_.tensors.back().fqn = name->fqn;
+      catalog_.tensors.back().crc64.reset();
+      copied_.push_back(i);
+    }
+  }
+  std::string format() const override { return base_.format(); }
+  const Catalog& catalog() const override { return catalog_; }
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    const std::size_t stored = base_.catalog().tensors.size();
+    const bool is_copy = tensor >= stored;
+    base_.read(is_copy ? copied_[tensor - stored] : tensor, range, out);
+    if (is_copy && is_changed && range.begin == 0) out[0] ^= std::byte{1};
+  }
+  bool is_changed = false;  ///< the copies differ in a byte
+
+ private:
+  const Source& base_;
+  Catalog catalog_;
+  std::vector<std::size_t> copied_;
+};
+
 class Diff : public testing::Test {
  protected:
   std::unique_ptr<Source> write(const char* name, const test::CheckpointSpec& spec) {
@@ -104,6 +136,23 @@ TEST_F(Diff, MissingTensorsAndOtherShapesAreDifferences) {
   EXPECT_EQ(diff(*a, *c, {}).differences.at(0).kind, DiffKind::Shape);
 }
 
+TEST_F(Diff, CountsTensorsByStateAndParameter) {
+  const auto a = write("a", {});
+  const Changed b(*a, 1);  // an exp_avg
+  const DiffReport report = diff(*a, b, {});
+  EXPECT_EQ(report.different_names, 1u);
+  EXPECT_EQ(report.states.at("exp_avg").different, 1u);
+  EXPECT_EQ(report.states.at("fp32").different, 0u);
+  EXPECT_EQ(report.names, 12u) << "8 trained, a frozen one and 3 buffers";
+  EXPECT_THAT(cli::diff_text(report),
+              testing::EndsWith("different: 1 of 28 tensors (1 of 12 parameters)\n"
+                                "  buffer: 3 equal\n"
+                                "  exp_avg: 1 of 8 differ\n"
+                                "  exp_avg_sq: 8 equal\n"
+                                "  fp32: 8 equal\n"
+                                "  weights: 1 equal\n"));
+}
+
 TEST_F(Diff, StatesRestrictTheComparison) {
   const auto a = write("a", {});
   const Changed b(*a, 1);  // an exp_avg
@@ -122,6 +171,37 @@ TEST_F(Diff, StatesThatNobodyHasAreNoEquality) {
   EXPECT_TRUE(diff(*a, *a, {.tolerance = {}, .states = {"fp32", "weights"}}).same_state());
   EXPECT_THAT(compare(*write_model(*a), {"exp_avg"}),
               Fails(ErrorCode::InvalidArgument, testing::HasSubstr("nothing to compare")));
+}
+
+TEST_F(Diff, ATiedParameterEqualsItsCopy) {
+  const auto full = write("a", {});
+  const auto flat = write_model(*full);
+  const std::vector<Alias>& names = full->catalog().aliases;
+  const WithSecondNames flat_tied(*flat, names, false);
+  WithSecondNames full_copy(*full, names, true), flat_copy(*flat, names, true);
+  for (const auto& [tied, copy] :
+       {std::pair<const Source*, WithSecondNames*>{full.get(), &full_copy},
+        {full.get(), &flat_copy},
+        {&flat_tied, &full_copy},
+        {&flat_tied, &flat_copy}}) {
+    ASSERT_EQ(copy->catalog().tensors.back().fqn, "lm_head.weight");
+    for (const bool swapped : {false, true}) {
+      const Source& a = swapped ? *copy : *tied;
+      const Source& b = swapped ? *tied : *copy;
+      copy->is_changed = false;
+      const DiffReport equal = diff(a, b, {});
+      EXPECT_TRUE(equal.same_state()) << cli::diff_text(equal);
+      EXPECT_THAT(cli::diff_text(equal), testing::HasSubstr("info: tied parameters were compared"));
+      EXPECT_THAT(cli::diff_text(equal), testing::HasSubstr("lm_head.weight"));
+      copy->is_changed = true;
+      const DiffReport changed = diff(a, b, {});
+      ASSERT_FALSE(changed.same_state());
+      for (const TensorDiff& found : changed.differences) {
+        EXPECT_EQ(found.kind, DiffKind::Values);
+        EXPECT_TRUE(found.tensor.starts_with("lm_head.weight [")) << found.tensor;
+      }
+    }
+  }
 }
 
 TEST_F(Diff, ComparesWithSafetensors) {

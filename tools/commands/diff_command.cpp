@@ -55,6 +55,9 @@ void add_diff(CLI::App& app, Action& action) {
       });
   command->add_option("--states", options->diff.states, "Only these states, such as fp32,exp_avg")
       ->delimiter(',');
+  command->add_flag("--upcast", options->diff.upcast,
+                    "Compare tensors of different floating-point types by their values, not as "
+                    "different");
   command->add_flag("--json", options->json, "Report as JSON");
   options->resources.add_to(*command);
   command->footer(
@@ -63,7 +66,8 @@ void add_diff(CLI::App& app, Action& action) {
       "Examples:\n"
       "  unishard diff runs/a runs/b\n"
       "  unishard diff runs/a runs/a --tag-a global_step1 --tag-b global_step2 --tolerance 1e-6\n"
-      "  unishard diff runs/a model.safetensors\n");
+      "  unishard diff runs/a model.safetensors\n"
+      "  unishard diff runs/a model-bf16/ --upcast --tolerance 1e-2\n");
 }
 
 }  // namespace unishard::cli

@@ -6,6 +6,7 @@
 #include "views/table.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -75,19 +76,31 @@ Json difference_json(const TensorDiff& found) {
   return json;
 }
 
-/// Tensors that one side alone has are not among those that were compared.
-std::string count_differences(const tools::DiffReport& report) {
-  const auto count = [&](DiffKind kind) {
-    return static_cast<std::uint64_t>(
-        std::ranges::count(report.differences, kind, &TensorDiff::kind));
-  };
-  const std::uint64_t only_a = count(DiffKind::OnlyInA), only_b = count(DiffKind::OnlyInB);
-  std::string out = fmt::format("different: {} of {} tensors", report.differences.size(),
-                                report.compared + only_a + only_b);
-  if (only_a + only_b > 0)
-    out +=
-        fmt::format(" ({} only in A, {} only in B, {} in both)", only_a, only_b, report.compared);
-  return out + "\n";
+/// Returns, for example, "14 of 15 differ, 1 only in B"; "15 equal".
+std::string count_text(const tools::StateCount& count) {
+  std::vector<std::string> parts;
+  if (count.different > 0)
+    parts.push_back(fmt::format("{} of {} differ", count.different, count.compared));
+  if (count.different == 0 && count.compared > 0)
+    parts.push_back(fmt::format("{} equal", count.compared));
+  if (count.only_a > 0) parts.push_back(fmt::format("{} only in A", count.only_a));
+  if (count.only_b > 0) parts.push_back(fmt::format("{} only in B", count.only_b));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// A tensor is one state of a parameter, so the number of tensors alone would tell little.
+void add_counts(const tools::DiffReport& report, std::string& out) {
+  std::uint64_t tensors = 0;
+  for (const auto& [state, count] : report.states)
+    tensors += count.compared + count.only_a + count.only_b;
+  out += "different";
+  out += fmt::format(": {} of {} tensors ({} of {} parameters)\n", report.differences.size(),
+                     tensors, report.different_names, report.names);
+  for (const auto& [state, count] : report.states)
+    out += fmt::format("  {}: {}\n", printable(state), count_text(count));
+  if (report.other_types > 0)
+    out += fmt::format("hint: --upcast compares the values of {} tensors of different types\n",
+                       report.other_types);
 }
 
 }  // namespace
@@ -95,25 +108,27 @@ std::string count_differences(const tools::DiffReport& report) {
 std::string diff_text(const tools::DiffReport& report) {
   std::string out;
   for (const TensorDiff& found : report.differences) {
-    out += fmt::format("{}: {}\n", printable(found.tensor), difference_text(found));
+    out += printable(found.tensor);
+    out += fmt::format(": {}\n", difference_text(found));
   }
   for (const TensorDiff& found : report.within_tolerance) {
-    out += fmt::format("{}: within the tolerance: {}\n", printable(found.tensor),
-                       difference_text(found));
+    out += printable(found.tensor);
+    out += fmt::format(": within the tolerance: {}\n", difference_text(found));
   }
   for (const std::string& line : report.information)
     out += fmt::format("info: {}\n", printable(line));
-  if (!report.same_state()) return out + count_differences(report);
+  if (!report.same_state()) {
+    add_counts(report, out);
+    return out;
+  }
   const std::string how = report.by_digest == report.compared
                               ? std::string("by digests, without reading data")
                               : fmt::format("{} by digests, {} read", report.by_digest,
                                             tools::format_bytes(report.bytes_read));
-  out += fmt::format("{}: {} tensors ({})\n",
-                     report.within_tolerance.empty() ? "equal" : "equal within the tolerance",
-                     report.compared, how);
-  if (report.identity_a && report.identity_a == report.identity_b) {
+  out += report.within_tolerance.empty() ? "equal" : "equal within the tolerance";
+  out += fmt::format(": {} tensors of {} parameters ({})\n", report.compared, report.names, how);
+  if (report.identity_a && report.identity_a == report.identity_b)
     out += fmt::format("identity {}\n", *report.identity_a);
-  }
   return out;
 }
 
@@ -123,7 +138,17 @@ Json diff_json(const tools::DiffReport& report) {
     for (const TensorDiff& each : found) json.push_back(difference_json(each));
     return json;
   };
+  Json states = Json::object();
+  for (const auto& [state, count] : report.states) {
+    states[state] = {{"compared", count.compared},
+                     {"different", count.different},
+                     {"only_in_a", count.only_a},
+                     {"only_in_b", count.only_b}};
+  }
   return {{"equal", report.same_state()},
+          {"names", report.names},
+          {"different_names", report.different_names},
+          {"states", std::move(states)},
           {"identity_a", report.identity_a ? Json(*report.identity_a) : Json(nullptr)},
           {"identity_b", report.identity_b ? Json(*report.identity_b) : Json(nullptr)},
           {"tensors_compared", report.compared},

@@ -86,4 +86,36 @@ ElementDiff compare_elements(DType dtype, std::span<const std::byte> a,
   return diff;
 }
 
+ElementDiff compare_widened(DType a_type, std::span<const std::byte> a, DType b_type,
+                            std::span<const std::byte> b, std::uint64_t first_index,
+                            const std::optional<double>& tolerance) {
+  ElementDiff diff;
+  diff.elements = a.size() / size_of(a_type);
+  std::array<double, kBlock> a_values;
+  std::array<double, kBlock> b_values;
+  for (std::size_t begin = 0; begin < diff.elements; begin += kBlock) {
+    const std::size_t count = std::min<std::size_t>(kBlock, diff.elements - begin);
+    const auto widen = [&](DType type, std::span<const std::byte> bytes,
+                           std::array<double, kBlock>& values) {
+      converters::convert_elements(
+          type, bytes.subspan(begin * size_of(type), count * size_of(type)), DType::Float64,
+          std::as_writable_bytes(std::span(values).first(count)));
+    };
+    widen(a_type, a, a_values);
+    widen(b_type, b, b_values);
+    for (std::size_t i = 0; i < count; ++i) {
+      const double apart = distance(a_values[i], b_values[i]);
+      if (apart == 0) continue;
+      diff.append({.elements = 0,
+                   .differing = 1,
+                   .beyond = !tolerance || apart > *tolerance ? 1u : 0u,
+                   .max_abs = apart,
+                   .max_index = first_index + begin + i,
+                   .a = a_values[i],
+                   .b = b_values[i]});
+    }
+  }
+  return diff;
+}
+
 }  // namespace unishard::tools

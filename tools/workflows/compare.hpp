@@ -34,4 +34,11 @@ ElementDiff compare_elements(DType dtype, std::span<const std::byte> a,
                              std::span<const std::byte> b, std::uint64_t first_index,
                              const std::optional<double>& tolerance);
 
+/// Compares elements of two floating-point types by their values, exactly: NaN equals NaN, and 0
+/// equals -0. Without a tolerance, `beyond` counts all that differ.
+/// Pre: both spans hold the same number of elements.
+ElementDiff compare_widened(DType a_type, std::span<const std::byte> a, DType b_type,
+                            std::span<const std::byte> b, std::uint64_t first_index,
+                            const std::optional<double>& tolerance);
+
 }  // namespace unishard::tools

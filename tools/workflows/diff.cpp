@@ -9,7 +9,7 @@
 
 #include <algorithm>
 #include <mutex>
-#include <set>
+#include <unordered_set>
 
 namespace unishard::tools {
 namespace {
@@ -39,37 +39,73 @@ class Comparison {
     report_.identity_a = identity(a_.catalog());
     report_.identity_b = identity(b_.catalog());
     const Pairing pairing = pair_tensors(a_, b_, options_.states);
-    for (const std::size_t index : pairing.only_a) {
-      add(a_.catalog().tensors[index].label(), DiffKind::OnlyInA, {}, {});
-    }
-    for (const std::size_t index : pairing.only_b) {
-      add(b_.catalog().tensors[index].label(), DiffKind::OnlyInB, {}, {});
-    }
+    for (const std::size_t index : pairing.only_a)
+      add(a_.catalog().tensors[index], {.kind = DiffKind::OnlyInA});
+    for (const std::size_t index : pairing.only_b)
+      add(b_.catalog().tensors[index], {.kind = DiffKind::OnlyInB});
     for (const TensorPair& pair : pairing.pairs) compare_tables(pair);
     compare_bytes();
     a_.verify_reads(options_.transfer);
     b_.verify_reads(options_.transfer);
     report_.information = pairing.notes;
+    if (widened_ > 0)
+      report_.information.push_back(
+          fmt::format("{} tensors of different types were compared by their values", widened_));
     compare_surroundings();
+    report_.names = names_.size();
+    report_.different_names = different_names_.size();
     return std::move(report_);
   }
 
  private:
-  void add(std::string tensor, DiffKind kind, std::string a, std::string b) {
-    report_.differences.push_back({std::move(tensor), kind, std::move(a), std::move(b), {}});
+  /// Adds a difference of `tensor`, whose label is filled in.
+  void add(const TensorInfo& tensor, TensorDiff found) {
+    names_.insert(tensor.fqn);
+    different_names_.insert(tensor.fqn);
+    StateCount& count = report_.states[tensor.state];
+    switch (found.kind) {
+      case DiffKind::OnlyInA:
+        ++count.only_a;
+        break;
+      case DiffKind::OnlyInB:
+        ++count.only_b;
+        break;
+      default:
+        ++count.different;
+    }
+    found.tensor = tensor.label();
+    report_.differences.push_back(std::move(found));
+  }
+
+  /// Returns the tensor that gives the pair its name: that of A, unless A has the name of B's as
+  /// the second name of a tied parameter.
+  const TensorInfo& named(const TensorPair& pair) const {
+    const TensorInfo& a = a_.catalog().tensors[pair.a];
+    const TensorInfo& b = b_.catalog().tensors[pair.b];
+    const bool is_second =
+        a.fqn != b.fqn && std::ranges::count(a_.catalog().aliases, b.fqn, &Alias::fqn) > 0;
+    return is_second ? b : a;
   }
 
   void compare_tables(const TensorPair& pair) {
     const TensorInfo& a = a_.catalog().tensors[pair.a];
     const TensorInfo& b = b_.catalog().tensors[pair.b];
+    const TensorInfo& tensor = named(pair);
+    names_.insert(tensor.fqn);
+    ++report_.states[tensor.state].compared;
     ++report_.compared;
+    const bool can_widen = info(a.dtype).kind == Kind::Float && info(b.dtype).kind == Kind::Float;
     if (a.shape != b.shape) {
-      add(a.label(), DiffKind::Shape, shape_text(a.shape), shape_text(b.shape));
-    } else if (a.dtype != b.dtype) {
-      add(a.label(), DiffKind::DType, std::string(name_of(a.dtype)), std::string(name_of(b.dtype)));
-    } else if (a.crc64 && a.crc64 == b.crc64) {
+      add(tensor, {.kind = DiffKind::Shape, .a = shape_text(a.shape), .b = shape_text(b.shape)});
+    } else if (a.dtype != b.dtype && !(options_.upcast && can_widen)) {
+      add(tensor, {.kind = DiffKind::DType,
+                   .a = std::string(name_of(a.dtype)),
+                   .b = std::string(name_of(b.dtype))});
+      if (can_widen) ++report_.other_types;
+    } else if (a.dtype == b.dtype && a.crc64 && a.crc64 == b.crc64) {
       ++report_.by_digest;
     } else {
+      if (a.dtype != b.dtype) ++widened_;
       readings_.push_back({pair, {}});
     }
   }
@@ -77,40 +113,48 @@ class Comparison {
   void compare_bytes() {
     std::vector<Run> runs;
     std::uint64_t total = 0;
-    const std::uint64_t run_bytes = options_.transfer.buffer_bytes / 2;
     for (std::size_t i = 0; i < readings_.size(); ++i) {
       const TensorInfo& tensor = a_.catalog().tensors[readings_[i].pair.a];
-      const std::uint64_t step = run_bytes / size_of(tensor.dtype);
-      total += 2 * tensor.bytes();
+      const TensorInfo& other = b_.catalog().tensors[readings_[i].pair.b];
+      const std::uint64_t step =
+          options_.transfer.buffer_bytes / (size_of(tensor.dtype) + size_of(other.dtype));
+      total += tensor.bytes() + other.bytes();
       for (std::uint64_t begin = 0; begin < tensor.elements(); begin += step) {
         runs.push_back({i, {begin, std::min(begin + step, tensor.elements())}});
       }
     }
     std::mutex mutex;
     options_.transfer.begin("diff", total);
-    run_bounded(runs.size(), options_.transfer,
-                [&](std::size_t index, std::span<std::byte> buffer) {
-                  Reading& reading = readings_[runs[index].reading];
-                  const ElementRange range = runs[index].range;
-                  const DType dtype = a_.catalog().tensors[reading.pair.a].dtype;
-                  const std::uint64_t bytes = range.size() * size_of(dtype);
-                  const auto from_a = buffer.first(bytes);
-                  const auto from_b = buffer.subspan(bytes, bytes);
-                  a_.read(reading.pair.a, range, from_a);
-                  b_.read(reading.pair.b, range, from_b);
-                  const ElementDiff found =
-                      compare_elements(dtype, from_a, from_b, range.begin, options_.tolerance);
-                  const std::lock_guard lock(mutex);
-                  reading.result.append(found);
-                  report_.bytes_read += 2 * bytes;
-                  return 2 * bytes;
-                });
+    run_bounded(
+        runs.size(), options_.transfer, [&](std::size_t index, std::span<std::byte> buffer) {
+          Reading& reading = readings_[runs[index].reading];
+          const ElementRange range = runs[index].range;
+          const DType in_a = a_.catalog().tensors[reading.pair.a].dtype;
+          const DType in_b = b_.catalog().tensors[reading.pair.b].dtype;
+          const auto from_a = buffer.first(range.size() * size_of(in_a));
+          const auto from_b = buffer.subspan(from_a.size(), range.size() * size_of(in_b));
+          a_.read(reading.pair.a, range, from_a);
+          b_.read(reading.pair.b, range, from_b);
+          const ElementDiff found =
+              in_a == in_b
+                  ? compare_elements(in_a, from_a, from_b, range.begin, options_.tolerance)
+                  : compare_widened(in_a, from_a, in_b, from_b, range.begin, options_.tolerance);
+          const std::uint64_t bytes = from_a.size() + from_b.size();
+          const std::lock_guard lock(mutex);
+          reading.result.append(found);
+          report_.bytes_read += bytes;
+          return bytes;
+        });
     for (const Reading& reading : readings_) {
       if (reading.result.differing == 0) continue;
-      TensorDiff found{
-          a_.catalog().tensors[reading.pair.a].label(), DiffKind::Values, {}, {}, reading.result};
-      (reading.result.beyond > 0 ? report_.differences : report_.within_tolerance)
-          .push_back(std::move(found));
+      const TensorInfo& tensor = named(reading.pair);
+      TensorDiff found{.kind = DiffKind::Values, .elements = reading.result};
+      if (reading.result.beyond > 0) {
+        add(tensor, std::move(found));
+      } else {
+        found.tensor = tensor.label();
+        report_.within_tolerance.push_back(std::move(found));
+      }
     }
   }
 
@@ -142,6 +186,8 @@ class Comparison {
   const DiffOptions& options_;
   DiffReport report_;
   std::vector<Reading> readings_;
+  std::uint64_t widened_ = 0;
+  std::unordered_set<std::string_view> names_, different_names_;
 };
 
 }  // namespace

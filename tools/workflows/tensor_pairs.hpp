@@ -20,7 +20,10 @@ struct Pairing {
 };
 
 /// Pairs the tensors of `states`; an empty list takes all. For formats without states see diff().
-/// Throws: InvalidArgument for a state that neither source has, and when `states` select nothing.
+/// A name that one side stores and the other has as the second name of a tied parameter is paired
+/// with the tensor of that parameter. Model states (fp32, weights, buffer) of a name are paired
+/// when each side has another one. Throws: InvalidArgument for a state that neither source has, and
+/// when `states` select nothing.
 Pairing pair_tensors(const converters::Source& a, const converters::Source& b,
                      const std::vector<std::string>& states);
 

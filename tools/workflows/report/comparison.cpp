@@ -32,8 +32,11 @@ DigestComparison compare_digests(const converters::Source& a, const converters::
   const Pairing pairing = pair_tensors(a, b, {});
   out.tensors.assign(a.catalog().tensors.size(), Sameness::NotCompared);
   for (const std::size_t index : pairing.only_a) out.tensors[index] = Sameness::OnlyInFirst;
-  for (const TensorPair& pair : pairing.pairs)
-    out.tensors[pair.a] = by_tables(a.catalog().tensors[pair.a], b.catalog().tensors[pair.b]);
+  for (const TensorPair& pair : pairing.pairs) {
+    Sameness& sameness = out.tensors[pair.a];  // of all pairs, when the parameter is tied in `a`
+    if (sameness != Sameness::Different)
+      sameness = by_tables(a.catalog().tensors[pair.a], b.catalog().tensors[pair.b]);
+  }
   for (const std::size_t index : pairing.only_b)
     out.only_second.push_back(b.catalog().tensors[index].label());
   out.information = pairing.notes;
