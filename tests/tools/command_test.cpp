@@ -603,6 +603,36 @@ TEST_F(Command, DiffPairsTheFp32StateWithWeightsOfAnotherType) {
   EXPECT_FALSE(holds(text, "only in B")) << text;
 }
 
+TEST_F(Command, DifferencesHaveColoursOnATerminalOnly) {
+  constexpr std::string_view kRed = "\x1b[31m";
+  write_example(out_, {.seed = 2, .bf16 = true});
+  const std::vector<std::string> words = {"diff", in_, out_};
+  const auto on_terminal = [&](const std::string& environment, const std::string& more = "") {
+    return run({"script", "-qec",
+                fmt::format("TERM=xterm {} {} diff {} {} {}", environment, kProgram, in_, out_,
+                            more),
+                "/dev/null"})
+        .out;
+  };
+  EXPECT_FALSE(holds(unishard(words).out, "\x1b"));
+  EXPECT_FALSE(holds(unishard({"diff", in_, out_, "--json", "--color", "always"}).out, "\x1b"));
+  const std::string coloured =
+      unishard({"diff", in_, out_, "--color", "always"}, {{"NO_COLOR", "1"}}).out;
+  EXPECT_TRUE(holds(coloured, fmt::format("{}different\x1b[0m: ", kRed))) << coloured;
+  EXPECT_EQ(unishard({"diff", in_, out_, "--color", "red"}).status, 2);
+  if (run({"sh", "-c", "command -v script"}).status != 0) GTEST_SKIP() << "script is not installed";
+  EXPECT_TRUE(holds(on_terminal("NO_COLOR="), kRed));
+  EXPECT_FALSE(holds(on_terminal("NO_COLOR=0"), kRed));
+  EXPECT_FALSE(holds(on_terminal("TERM=dumb"), kRed));
+  EXPECT_FALSE(holds(on_terminal("NO_COLOR=", "--color never"), kRed));
+}
+
+TEST_F(Command, FindingsHaveColours) {
+  damage_payload(0);
+  EXPECT_TRUE(holds(unishard({"verify", in_, "--deep", "--color=always"}).out,
+                    "\x1b[31mDAMAGE chunk-damaged\x1b[0m: "));
+}
+
 TEST_F(Command, PruneKeepsTheNewest) {
   for (const int step : {8, 9, 10})
     write_example(in_, {.step = step, .tag = "global_step" + std::to_string(step)});

@@ -144,7 +144,7 @@ TEST_F(Diff, CountsTensorsByStateAndParameter) {
   EXPECT_EQ(report.states.at("exp_avg").different, 1u);
   EXPECT_EQ(report.states.at("fp32").different, 0u);
   EXPECT_EQ(report.names, 12u) << "8 trained, a frozen one and 3 buffers";
-  EXPECT_THAT(cli::diff_text(report),
+  EXPECT_THAT(cli::diff_text(report).plain(),
               testing::EndsWith("different: 1 of 28 tensors (1 of 12 parameters)\n"
                                 "  buffer: 3 equal\n"
                                 "  exp_avg: 1 of 8 differ\n"
@@ -190,9 +190,10 @@ TEST_F(Diff, ATiedParameterEqualsItsCopy) {
       const Source& b = swapped ? *tied : *copy;
       copy->is_changed = false;
       const DiffReport equal = diff(a, b, {});
-      EXPECT_TRUE(equal.same_state()) << cli::diff_text(equal);
-      EXPECT_THAT(cli::diff_text(equal), testing::HasSubstr("info: tied parameters were compared"));
-      EXPECT_THAT(cli::diff_text(equal), testing::HasSubstr("lm_head.weight"));
+      EXPECT_TRUE(equal.same_state()) << cli::diff_text(equal).plain();
+      EXPECT_THAT(cli::diff_text(equal).plain(),
+                  testing::HasSubstr("info: tied parameters were compared"));
+      EXPECT_THAT(cli::diff_text(equal).plain(), testing::HasSubstr("lm_head.weight"));
       copy->is_changed = true;
       const DiffReport changed = diff(a, b, {});
       ASSERT_FALSE(changed.same_state());
@@ -208,7 +209,7 @@ TEST_F(Diff, ComparesWithSafetensors) {
   const auto a = write("a", {.bf16 = true});
   const auto b = write_model(*a);
   for (const DiffReport& report : {diff(*a, *b, {}), diff(*b, *a, {})}) {
-    EXPECT_TRUE(report.same_state()) << cli::diff_text(report);
+    EXPECT_TRUE(report.same_state()) << cli::diff_text(report).plain();
   }
 }
 

@@ -85,7 +85,7 @@ using Codes = std::vector<std::string>;
 TEST_F(Verify, ASoundCheckpointHasNoFindings) {
   for (const bool deep : {false, true}) {
     const VerifyReport report = check(deep);
-    EXPECT_TRUE(report.is_clean()) << cli::verify_text(report);
+    EXPECT_TRUE(report.is_clean()) << cli::verify_text(report).plain();
     ASSERT_EQ(report.checked.size(), 1u);
     EXPECT_EQ(report.checked[0].step, 7);
     EXPECT_EQ(report.checked[0].shards, 3u);
@@ -114,7 +114,7 @@ TEST_F(VerifyBoxes, AMissingShardSaysHowManyElementsAreLostAndWhere) {
   EXPECT_EQ(codes(report), Codes{"shard-missing"});
   EXPECT_EQ(lost_elements(report.findings.at(0)), elements_of(1));
   // [16:64, 10:21] of [64, 32], and the elements 170 to 341 in front of it.
-  EXPECT_THAT(cli::verify_text(report),
+  EXPECT_THAT(cli::verify_text(report).plain(),
               testing::HasSubstr("lost: wte.weight [fp32] 699 of the elements 170 to 2037"));
 }
 
@@ -132,7 +132,7 @@ TEST_F(VerifyBoxes, DeepSaysHowManyElementsOfAChunkAreDamaged) {
   }
   flip_bits(shard(1), offset + 8);
   const VerifyReport report = check(true);
-  ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report);
+  ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report).plain();
   EXPECT_EQ(lost_elements(report.findings[0]), elements) << "the data set has one chunk";
   const Error error = error_of([&] {
     const CheckpointReader reader(posix_storage(), tag_);
@@ -159,7 +159,7 @@ TEST_F(Verify, DeepNamesTheDamagedElements) {
   flip_bits(shard(1), offset + 8);
   EXPECT_TRUE(check(false).is_clean());
   const VerifyReport report = check(true);
-  ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report);
+  ASSERT_EQ(codes(report), Codes{"chunk-damaged"}) << cli::verify_text(report).plain();
   const Finding& finding = report.findings[0];
   EXPECT_EQ(finding.path, shard(1));
   ASSERT_TRUE(finding.bytes);

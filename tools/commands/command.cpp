@@ -161,6 +161,15 @@ void add_no_check_input(CLI::App& command, bool& check_input) {
       "checksums as well; the result is marked. UniShard's own are always checked");
 }
 
+void add_color(CLI::App& command, std::string& when) {
+  command
+      .add_option("--color", when,
+                  "Colours: auto (on a terminal, unless NO_COLOR is set), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("WHEN")
+      ->capture_default_str();
+}
+
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {
   command.add_option("-t,--tag", tag, "The checkpoint's tag (default: what `latest` names)");
 }

@@ -100,6 +100,10 @@ CLI::Option* add_checkpoint(CLI::App& command, const std::string& name, Text& pa
   });
 }
 
+/// Adds `--color`, whose value wants_color() takes.
+/// Lifetime: `when` must outlive `command`.
+void add_color(CLI::App& command, std::string& when);
+
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
 

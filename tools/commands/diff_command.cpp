@@ -16,6 +16,7 @@ struct DiffRequest {
   std::optional<std::string> tag_b;
   tools::DiffOptions diff;
   bool json = false;
+  std::string color = "auto";
   Resources resources;
 };
 
@@ -31,7 +32,7 @@ int run(const DiffRequest& options) {
   if (options.json) {
     print_json(diff_json(report));
   } else {
-    print(diff_text(report));
+    print(diff_text(report), wants_color(options.color));
   }
   return report.same_state() ? 0 : 1;
 }
@@ -59,6 +60,7 @@ void add_diff(CLI::App& app, Action& action) {
                     "Compare tensors of different floating-point types by their values, not as "
                     "different");
   command->add_flag("--json", options->json, "Report as JSON");
+  add_color(*command, options->color);
   options->resources.add_to(*command);
   command->footer(
       "Tensors whose digests agree are equal; only the others are read.\n"

@@ -11,6 +11,7 @@ struct VerifyRequest {
   std::string checkpoint;
   tools::VerifyOptions verify;
   bool json = false;
+  std::string color = "auto";
   Processes processes;
   Resources resources;
 };
@@ -28,7 +29,7 @@ int run_in(tools::Team& team, const VerifyRequest& options) {
   if (options.json) {
     print_json(verify_json(report));
   } else {
-    print(verify_text(report));
+    print(verify_text(report), wants_color(options.color));
   }
   return report.is_clean() ? 0 : 1;
 }
@@ -53,6 +54,7 @@ void add_verify(CLI::App& app, Action& action) {
   command->add_flag("--all", options->verify.all_tags,
                     "Every checkpoint of the folder, and of the runs in it");
   command->add_flag("--json", options->json, "Report as JSON");
+  add_color(*command, options->color);
   options->processes.add_to(*command);
   options->resources.add_to(*command);
   command->footer(

@@ -89,34 +89,34 @@ std::string count_text(const tools::StateCount& count) {
 }
 
 /// A tensor is one state of a parameter, so the number of tensors alone would tell little.
-void add_counts(const tools::DiffReport& report, std::string& out) {
+void add_counts(const tools::DiffReport& report, StyledText& out) {
   std::uint64_t tensors = 0;
   for (const auto& [state, count] : report.states)
     tensors += count.compared + count.only_a + count.only_b;
-  out += "different";
-  out += fmt::format(": {} of {} tensors ({} of {} parameters)\n", report.differences.size(),
-                     tensors, report.different_names, report.names);
+  out.add("different", Style::Bad);
+  out.add(fmt::format(": {} of {} tensors ({} of {} parameters)\n", report.differences.size(),
+                      tensors, report.different_names, report.names));
   for (const auto& [state, count] : report.states)
-    out += fmt::format("  {}: {}\n", printable(state), count_text(count));
+    out.add(fmt::format("  {}: {}\n", printable(state), count_text(count)));
   if (report.other_types > 0)
-    out += fmt::format("hint: --upcast compares the values of {} tensors of different types\n",
-                       report.other_types);
+    out.add(fmt::format("hint: --upcast compares the values of {} tensors of different types\n",
+                        report.other_types));
 }
 
 }  // namespace
 
-std::string diff_text(const tools::DiffReport& report) {
-  std::string out;
+StyledText diff_text(const tools::DiffReport& report) {
+  StyledText out;
   for (const TensorDiff& found : report.differences) {
-    out += printable(found.tensor);
-    out += fmt::format(": {}\n", difference_text(found));
+    out.add(printable(found.tensor), Style::Bad);
+    out.add(fmt::format(": {}\n", difference_text(found)));
   }
   for (const TensorDiff& found : report.within_tolerance) {
-    out += printable(found.tensor);
-    out += fmt::format(": within the tolerance: {}\n", difference_text(found));
+    out.add(printable(found.tensor), Style::Notice);
+    out.add(fmt::format(": within the tolerance: {}\n", difference_text(found)));
   }
   for (const std::string& line : report.information)
-    out += fmt::format("info: {}\n", printable(line));
+    out.add(fmt::format("info: {}\n", printable(line)));
   if (!report.same_state()) {
     add_counts(report, out);
     return out;
@@ -125,10 +125,10 @@ std::string diff_text(const tools::DiffReport& report) {
                               ? std::string("by digests, without reading data")
                               : fmt::format("{} by digests, {} read", report.by_digest,
                                             tools::format_bytes(report.bytes_read));
-  out += report.within_tolerance.empty() ? "equal" : "equal within the tolerance";
-  out += fmt::format(": {} tensors of {} parameters ({})\n", report.compared, report.names, how);
+  out.add(report.within_tolerance.empty() ? "equal" : "equal within the tolerance", Style::Good);
+  out.add(fmt::format(": {} tensors of {} parameters ({})\n", report.compared, report.names, how));
   if (report.identity_a && report.identity_a == report.identity_b)
-    out += fmt::format("identity {}\n", *report.identity_a);
+    out.add(fmt::format("identity {}\n", *report.identity_a));
   return out;
 }
 

@@ -3,13 +3,12 @@
 // Thread safety: pure functions.
 #include "unishard/format/json.hpp"
 
+#include "views/styled_text.hpp"
 #include "workflows/diff.hpp"
-
-#include <string>
 
 namespace unishard::cli {
 
-std::string diff_text(const tools::DiffReport& report);
+StyledText diff_text(const tools::DiffReport& report);
 Json diff_json(const tools::DiffReport& report);
 
 }  // namespace unishard::cli

@@ -25,9 +25,37 @@ void write_to_output(std::string_view text) {
   raise_errno("writing", "standard output", errno);
 }
 
+std::string_view escape_code(Style style) {
+  switch (style) {
+    case Style::Plain:
+      return "";
+    case Style::Good:
+      return "\x1b[32m";
+    case Style::Bad:
+      return "\x1b[31m";
+    case Style::Notice:
+      return "\x1b[33m";
+  }
+  return "";
+}
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 }  // namespace
 
 void print(std::string_view text) { write_to_output(printable_lines(text)); }
+
+void print(const StyledText& text, bool is_coloured) {
+  std::string out;
+  for (const StyledText::Part& part : text.parts()) {
+    const std::string_view code = is_coloured ? escape_code(part.style) : "";
+    out += fmt::format("{}{}{}", code, printable_lines(part.text), code.empty() ? "" : "\x1b[0m");
+  }
+  write_to_output(out);
+}
 
 void print_json(const Json& json) {
   write_to_output(printable_json(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n");
@@ -40,8 +68,7 @@ void say(std::string_view line) {
 void say_error(std::string_view verb, ErrorCode code, std::string_view message,
                std::string_view hint) {
   std::string text;
-  const char* wanted = std::getenv("UNISHARD_ERRORS");
-  if (wanted != nullptr && std::string_view(wanted) == "json") {
+  if (environment("UNISHARD_ERRORS") == "json") {
     const Json error = {
         {"verb", verb}, {"code", to_string(code)}, {"message", message}, {"hint", hint}};
     text = Json{{"error", error}}.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
@@ -51,6 +78,13 @@ void say_error(std::string_view verb, ErrorCode code, std::string_view message,
     if (!hint.empty()) text += fmt::format("  hint: {}\n", printable(hint));
   }
   if (!write_to(stderr, text)) write_to(stdout, text);
+}
+
+bool wants_color(std::string_view when) {
+  if (when != "auto") return when == "always";
+  // mpirun gives its processes a terminal, and sends what they print to a file or pipe perhaps.
+  return ::isatty(STDOUT_FILENO) == 1 && environment("NO_COLOR").empty() &&
+         environment("TERM") != "dumb" && environment("OMPI_COMM_WORLD_RANK").empty();
 }
 
 std::size_t terminal_width() {

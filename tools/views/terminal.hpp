@@ -4,6 +4,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
+#include "views/styled_text.hpp"
+
 #include <string>
 #include <string_view>
 
@@ -19,6 +21,8 @@ class ClosedPipe : public Error {
 /// Throws: ClosedPipe when nobody reads; Io when writing fails otherwise, for example on a full
 /// disk behind a redirection.
 void print(std::string_view text);
+/// Writes the parts as print() does, with escape sequences for their styles when `is_coloured`.
+void print(const StyledText& text, bool is_coloured);
 /// Writes indented JSON with a final newline, as print() does.
 void print_json(const Json& json);
 
@@ -30,6 +34,11 @@ void say(std::string_view line);
 /// for programs that start this one: {"error":{"verb":...,"code":...,"message":...,"hint":...}}.
 void say_error(std::string_view verb, ErrorCode code, std::string_view message,
                std::string_view hint);
+
+/// Returns true when standard output gets colours: with "always", and with "auto" when it is a
+/// terminal that has colours, mpirun has not made it, and NO_COLOR is unset or empty
+/// (https://no-color.org).
+bool wants_color(std::string_view when);
 
 /// Returns the columns of the terminal on standard output; 100 when it is no terminal.
 std::size_t terminal_width();

@@ -15,9 +15,8 @@ namespace {
 
 constexpr std::size_t kLostListed = 20;
 
-std::string finding_text(const tools::Finding& finding) {
-  std::string out = fmt::format("DAMAGE {}: {}\n", finding.code, printable(finding.path.string()));
-  out += fmt::format("  {}\n", printable(finding.message));
+std::string details_text(const tools::Finding& finding) {
+  std::string out = fmt::format("  {}\n", printable(finding.message));
   if (finding.bytes) {
     out += fmt::format("  bytes {} to {} of the file\n", finding.bytes->begin, finding.bytes->end);
   }
@@ -51,28 +50,9 @@ std::string looked_at_text(const tools::VerifyReport& report, const tools::Check
                                        tools::format_bytes(checked.bytes_without_checksum)));
 }
 
-}  // namespace
-
-std::string verify_text(const tools::VerifyReport& report) {
-  std::string out;
-  for (const tools::CheckedTag& checked : report.checked) {
-    out += fmt::format("{} ({}): {}{} tensors, {}{}\n", printable(checked.folder.string()),
-                       checked.format,
-                       checked.shards == 0 && checked.step == 0
-                           ? ""
-                           : fmt::format("step {}, {} shards, ", checked.step, checked.shards),
-                       checked.tensors, tools::format_bytes(checked.payload_bytes),
-                       checked.identity ? ", identity " + *checked.identity : "");
-    out += looked_at_text(report, checked);
-  }
-  for (const tools::Finding& finding : report.findings) out += finding_text(finding);
-  for (const std::string& note : report.notes) out += fmt::format("note: {}\n", printable(note));
-  if (!report.is_clean()) {
-    return out + fmt::format("{} finding{}\n", report.findings.size(),
-                             report.findings.size() == 1 ? "" : "s");
-  }
-  if (!report.deep)
-    return out + "sound as far as names, sizes and tables tell (--deep reads the data)\n";
+/// What the check of a checkpoint without findings tells.
+std::string_view verdict(const tools::VerifyReport& report) {
+  if (!report.deep) return "sound as far as names, sizes and tables tell (--deep reads the data)\n";
   const bool has_digests = std::ranges::all_of(
       report.checked, [](const auto& tag) { return tag.bytes_without_checksum == 0; });
   const bool has_some = std::ranges::any_of(report.checked, [](const auto& tag) {
@@ -80,13 +60,42 @@ std::string verify_text(const tools::VerifyReport& report) {
   });
   const bool is_native =
       std::ranges::all_of(report.checked, [](const auto& tag) { return tag.format == "native"; });
-  if (has_digests && is_native) return out + "sound: every byte and every digest was checked\n";
+  if (has_digests && is_native) return "sound: every byte and every digest was checked\n";
   if (has_digests)
-    return out +
-           "sound: every checksum of the format was compared; what describes the data may have "
+    return "sound: every checksum of the format was compared; what describes the data may have "
            "none\n";
-  return out + (has_some ? "readable: every byte could be read, and not all have a checksum\n"
-                         : "readable: every byte could be read, and has no checksum\n");
+  return has_some ? "readable: every byte could be read, and not all have a checksum\n"
+                  : "readable: every byte could be read, and has no checksum\n";
+}
+
+}  // namespace
+
+StyledText verify_text(const tools::VerifyReport& report) {
+  StyledText out;
+  for (const tools::CheckedTag& checked : report.checked) {
+    out.add(fmt::format("{} ({}): {}{} tensors, {}{}\n", printable(checked.folder.string()),
+                        checked.format,
+                        checked.shards == 0 && checked.step == 0
+                            ? ""
+                            : fmt::format("step {}, {} shards, ", checked.step, checked.shards),
+                        checked.tensors, tools::format_bytes(checked.payload_bytes),
+                        checked.identity ? ", identity " + *checked.identity : ""));
+    out.add(looked_at_text(report, checked));
+  }
+  for (const tools::Finding& finding : report.findings) {
+    out.add(fmt::format("DAMAGE {}", finding.code), Style::Bad);
+    out.add(fmt::format(": {}\n", printable(finding.path.string())));
+    out.add(details_text(finding));
+  }
+  for (const std::string& note : report.notes) out.add(fmt::format("note: {}\n", printable(note)));
+  if (report.is_clean()) {
+    out.add(std::string(verdict(report)), Style::Good);
+  } else {
+    out.add(fmt::format("{} finding{}\n", report.findings.size(),
+                        report.findings.size() == 1 ? "" : "s"),
+            Style::Bad);
+  }
+  return out;
 }
 
 Json verify_json(const tools::VerifyReport& report) {

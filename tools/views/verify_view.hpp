@@ -3,13 +3,12 @@
 // Thread safety: pure functions.
 #include "unishard/format/json.hpp"
 
+#include "views/styled_text.hpp"
 #include "workflows/verify/verify.hpp"
-
-#include <string>
 
 namespace unishard::cli {
 
-std::string verify_text(const tools::VerifyReport& report);
+StyledText verify_text(const tools::VerifyReport& report);
 Json verify_json(const tools::VerifyReport& report);
 
 }  // namespace unishard::cli
