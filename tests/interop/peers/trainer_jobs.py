@@ -180,14 +180,11 @@ def judge_trainer(judge, folder, way):
     others = [one for one in files if one.startswith(("model.", "pytorch_model", "optimizer", "zero_pp"))]
     judge.row(f"Trainer, {way}: its checkpoint has the trainer's files and one of UniShard's, and no other tensors",
               theirs <= files and not others and unishard.verify(checkpoint, deep=True)["ok"])
-    for ranks, words in ((2, ""), (3, " on 3 ranks")):
+    # DeepSpeed's own folders load on as many ranks as have saved them, so there is nothing to compare 3 ranks with.
+    for ranks, words in ((2, ""), (3, " on 3 ranks"))[:1 if way == "deepspeed" else 2]:
         for side, other in (("calm", "ours"), ("plain", "theirs")):
             shutil.copytree(folder / side / "out" / checkpoint.name, folder / f"{side}{ranks}" / "out" / checkpoint.name)
         mine, other = (folder / f"{side}{ranks}" / "out" / checkpoint.name for side in ("calm", "plain"))
-        if ranks != 2 and way == "deepspeed":  # DeepSpeed's own folders load on as many ranks as have saved them
-            unishard.convert(other / f"global_step{SAVED}", folder / "made", to="deepspeed", world_size=ranks)
-            shutil.rmtree(other / f"global_step{SAVED}")
-            shutil.copytree(folder / "made", other, dirs_exist_ok=True)
         ours = run("trainer", folder / f"calm{ranks}", ranks, way, "ours", str(mine))
         expected = run("trainer", folder / f"plain{ranks}", ranks, way, "theirs", str(other))
         judge.row(f"Trainer, {way}: resumes{words} as the trainer without UniShard", ours == expected and len(ours) == STEPS - SAVED)

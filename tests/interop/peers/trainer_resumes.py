@@ -407,11 +407,11 @@ def objects(unishard, scratch, table):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", choices=PARTS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {PARTS}; default: all")
     arguments = parser.parse_args()
     truth.require("transformers", "accelerate", "peft", "deepspeed")
     table = Table()
-    for part in arguments.parts:
+    for part in arguments.parts or PARTS:
         with tempfile.TemporaryDirectory() as scratch:
             globals()[part]((arguments.build / "bin/unishard").resolve(), pathlib.Path(scratch), table)
     return 1 if table.failed else 0
