@@ -13,13 +13,13 @@ import os
 import shutil
 import statistics
 import sys
-import time
 
 import deepspeed
 import torch
 import torch.distributed as dist
 
 import unishard.deepspeed
+from job_times import seconds
 
 ROUNDS = 5
 
@@ -31,19 +31,11 @@ def resident(key):
 
 def measured(work, is_load):
     """Returns seconds and MiB of the operation."""
-    if dist.get_rank() == 0:
-        os.sync()
-        if is_load:
-            with open("/proc/sys/vm/drop_caches", "w") as file:
-                file.write("3")
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak begins anew
     before = resident("VmRSS")
-    dist.barrier()
-    begin = time.monotonic()
-    work()
-    dist.barrier()
-    return time.monotonic() - begin, resident("VmHWM") - before
+    taken = seconds(work, is_load)
+    return taken, resident("VmHWM") - before
 
 
 def main():
