@@ -35,7 +35,9 @@ TEST(Config, ReadsAWholeDeepSpeedFile) {
   EXPECT_EQ(config.gradient_clipping, 0.5);
   EXPECT_EQ(config.steps_per_print, 10);
   EXPECT_EQ(config.seed, 7u);
-  EXPECT_EQ(config.notes.size(), 3u);  // reduce_bucket_size, overlap_comm, wall_clock_breakdown
+  EXPECT_EQ(config.zero.reduce_bucket_size, 500'000'000);
+  EXPECT_TRUE(config.zero.overlap_comm);
+  EXPECT_THAT(config.notes, testing::ElementsAre(testing::HasSubstr("wall_clock_breakdown")));
 }
 
 TEST(Config, DefaultsOfAnEmptyObject) {
@@ -44,6 +46,20 @@ TEST(Config, DefaultsOfAnEmptyObject) {
   EXPECT_EQ(config.stage, 0u);
   EXPECT_EQ(config.gradient_clipping, 1.0);
   EXPECT_FALSE(config.folds_every_micro_batch());
+}
+
+TEST(Config, ReadsTheLimitsOfCommunication) {
+  const Config config = parse(R"({"zero_optimization": {"stage": 3, "overlap_comm": false,
+      "reduce_bucket_size": 1, "allgather_bucket_size": 2e8, "stage3_prefetch_bucket_size": 3,
+      "stage3_max_live_parameters": 4, "stage3_max_reuse_distance": 5,
+      "stage3_param_persistence_threshold": "auto", "contiguous_gradients": true}})");
+  EXPECT_FALSE(config.zero.overlap_comm);
+  EXPECT_EQ(config.zero.reduce_bucket_size, 1);
+  EXPECT_EQ(config.zero.allgather_bucket_size, 200'000'000);
+  EXPECT_EQ(config.zero.prefetch_bucket_size, 3);
+  EXPECT_EQ(config.zero.max_live_parameters, 4);
+  EXPECT_EQ(config.zero.max_reuse_distance, 5);
+  EXPECT_EQ(config.zero.param_persistence_threshold, 0);
 }
 
 struct Refused {

@@ -33,7 +33,7 @@ constexpr std::int64_t kSaveStep = 2;
 constexpr GptConfig kModel{
     .vocabulary = 64, .context = 12, .layers = 2, .width = 16, .heads = 2, .dropout = 0.1};
 
-Config config_for(std::uint32_t stage, const std::string& dtype) {
+Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimits& zero) {
   Config config;
   config.batch = {.train = 6, .micro = 1, .accumulation = {}};
   config.hyper = {.lr = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
@@ -41,6 +41,7 @@ Config config_for(std::uint32_t stage, const std::string& dtype) {
   config.stage = stage;
   config.compute = dtype == "bfloat16" ? DType::BFloat16 : DType::Float32;
   config.canonical_order = true;
+  config.zero = zero;
   return config;
 }
 
@@ -67,10 +68,23 @@ struct Job {
   std::int64_t until = kSteps;
   Path from;  ///< empty: fresh
   Path save_to;
+  ZeroLimits zero = {};
 };
 
+/// Limits that differ from job to job: results must not depend on them.
+ZeroLimits limits_of(std::uint32_t job) {
+  const std::int64_t unit = 4096;
+  return {.overlap_comm = job % 5 != 0,
+          .reduce_bucket_size = job % 3 == 0 ? 0 : 3 * unit,
+          .allgather_bucket_size = job % 2 == 0 ? unit : 100 * unit,
+          .prefetch_bucket_size = unit * (job % 4),
+          .max_live_parameters = unit * (1 + job % 7),
+          .max_reuse_distance = job % 2 == 0 ? 0 : 100 * unit,
+          .param_persistence_threshold = job % 6 == 0 ? 2 * unit : 0};
+}
+
 Outcome run(const Job& job, Communicator& communicator) {
-  const Config config = config_for(job.stage, job.dtype);
+  const Config config = config_for(job.stage, job.dtype, job.zero);
   Gpt model{nullptr};
   {
     const ConstructionScope scope(placement_for(config, communicator));
@@ -157,9 +171,10 @@ class Driver {
   }
 
   /// Runs the job if this process is one of its ranks; the group's rank 0 compares.
-  void check(char world, const Job& job, const std::string& name) {
+  void check(char world, Job job, const std::string& name) {
     const std::uint32_t size = digit(world);
     const std::uint32_t number = job_++;
+    job.zero = limits_of(number);
     const std::uint32_t all = environment_.world_size;
     RankEnvironment group = environment_;
     group.rank = (environment_.rank + all - number % all) % all;

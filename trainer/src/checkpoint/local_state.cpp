@@ -6,6 +6,20 @@
 #include "device/tensor_bytes.hpp"
 
 namespace unishard::trainer::detail {
+namespace {
+
+/// Returns this rank's elements of a parameter, in a flat tensor of all that it holds of the unit.
+at::Tensor part_of(const at::Tensor& flat, const UnitLayout& layout, std::size_t slot) {
+  return flat.narrow(0, static_cast<std::int64_t>(layout.held_offset(slot)),
+                     static_cast<std::int64_t>(layout.held(slot).size()));
+}
+
+LocalTensor local_tensor(ElementRange held, const at::Tensor& values) {
+  if (!values.is_cpu()) return {.held = held, .bytes = {}, .on_device = values};
+  return {.held = held, .bytes = bytes_of(values), .keep = values};
+}
+
+}  // namespace
 
 LocalTensor LocalTensor::part(ElementRange range) const {
   LocalTensor out = *this;
@@ -77,46 +91,39 @@ LocalTensor LocalState::local(std::size_t tensor) const {
   const Origin& origin = origins_[tensor];
   if (origin.kind == Kind::Replica) {
     const at::Tensor& replica = replicas_[origin.source];
-    const ElementRange all{0, tensors_[tensor].elements()};
-    if (replica.is_cpu()) return {.held = all, .bytes = bytes_of(replica)};
     if (!replica.is_contiguous())
-      raise(ErrorCode::Unsupported, tensors_[tensor].label() + ": not contiguous on its device");
-    return {.held = all, .bytes = {}, .on_device = replica.detach().reshape({-1})};
+      raise(ErrorCode::Unsupported, tensors_[tensor].label() + ": not contiguous in memory");
+    return local_tensor({0, tensors_[tensor].elements()}, replica.detach().reshape({-1}));
   }
   const ParameterRecord& parameter = state_.model.parameters[origin.source];
   const FlatUnit& unit = *parameter.unit;
-  const ElementRange held = unit.held(parameter.slot);
+  const ElementRange held = unit.layout().held(parameter.slot);
   if (held.empty()) return {.held = held, .bytes = {}};
-  const std::size_t offset = unit.held_offset(parameter.slot);
+  const at::Tensor* all = origin.kind == Kind::State ? &unit.state(origin.state) : &unit.master();
   if (origin.kind == Kind::Weights) {
     if (rounded_unit_ != &unit) {
       const at::Tensor resident = unit.resident_shard();
       rounded_ = resident.defined() ? resident : unit.rounded_master();
       rounded_unit_ = &unit;
     }
-    const std::size_t bytes = size_of(tensors_[tensor].dtype);
-    return {.held = held,
-            .bytes = bytes_of(rounded_).subspan(offset * bytes, held.size() * bytes),
-            .keep = rounded_};
+    all = &rounded_;
   }
-  const auto all = origin.kind == Kind::Master ? unit.master() : unit.state(origin.state);
-  return {.held = held, .bytes = std::as_writable_bytes(all.subspan(offset, held.size()))};
+  return local_tensor(held, part_of(*all, unit.layout(), parameter.slot));
 }
 
 bool LocalState::is_rounded_master(std::size_t tensor) const {
   if (origins_[tensor].kind != Kind::Weights) return false;
   const ParameterRecord& parameter = state_.model.parameters[origins_[tensor].source];
   const FlatUnit& unit = *parameter.unit;
-  const std::size_t offset = unit.held_offset(parameter.slot);
-  const std::size_t count = unit.held(parameter.slot).size();
-  if (count == 0) return true;
-  const auto master = unit.master().subspan(offset, count);
+  if (unit.layout().held(parameter.slot).empty()) return true;
+  const at::Tensor master = part_of(unit.master(), unit.layout(), parameter.slot).cpu();
   at::Tensor weights = unit.resident_shard();
   if (!weights.defined()) {  // stage 3: rounded whenever they are needed, by LibTorch
-    if (rounds_one_way(master)) return true;
+    if (rounds_one_way(floats_of(master))) return true;
     weights = unit.rounded_master();
   }
-  return is_rounding(master, bytes_of(weights).subspan(offset * 2, count * 2));
+  return is_rounding(floats_of(master),
+                     bytes_of(part_of(weights, unit.layout(), parameter.slot).cpu()));
 }
 
 std::optional<std::size_t> LocalState::master_of(std::size_t tensor) const {

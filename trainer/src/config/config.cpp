@@ -92,11 +92,28 @@ void read_scheduler(const Json& json, Config& config) {
   require(schedule.total_num_steps >= 0, values, "total_num_steps", "zero or more");
 }
 
+void read_limits(const ObjectReader& reader, ZeroLimits& limits) {
+  const auto read = [&reader](const char* key, std::int64_t& value) {
+    value = reader.integer(key).value_or(value);
+    require(value >= 0, reader, key, "zero or more");
+  };
+  limits.overlap_comm = reader.boolean("overlap_comm").value_or(limits.overlap_comm);
+  read("reduce_bucket_size", limits.reduce_bucket_size);
+  read("allgather_bucket_size", limits.allgather_bucket_size);
+  read("stage3_prefetch_bucket_size", limits.prefetch_bucket_size);
+  read("stage3_max_live_parameters", limits.max_live_parameters);
+  read("stage3_max_reuse_distance", limits.max_reuse_distance);
+  read("stage3_param_persistence_threshold", limits.param_persistence_threshold);
+  require(reader.boolean("contiguous_gradients").value_or(true), reader, "contiguous_gradients",
+          "true: gradients are always kept in one piece");
+}
+
 void read_zero(const Json& json, Config& config) {
   const ObjectReader reader(json, "zero_optimization", detail::kZeroKeys, config.notes);
   const std::int64_t stage = reader.integer("stage").value_or(0);
   require(stage >= 0 && stage <= 3, reader, "stage", "0, 1, 2 or 3");
   config.stage = static_cast<std::uint32_t>(stage);
+  read_limits(reader, config.zero);
   require(reader.boolean("load_from_fp32_weights").value_or(true), reader, "load_from_fp32_weights",
           "true");
   require(reader.integer("zero_hpz_partition_size").value_or(1) == 1, reader,

@@ -2,6 +2,12 @@
 
 #include "unishard/trainer/fold.hpp"
 
+#include "device/tensor_bytes.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -51,23 +57,57 @@ double root_of(std::span<const Sum> nodes) {
   return open.empty() ? 0 : open.front().value;
 }
 
-std::uint64_t blocks_on_rank(const FlatUnit& unit) { return unit.gradients().size() / kShardBlock; }
+std::int64_t blocks_on_rank(const FlatUnit& unit) {
+  return unit.gradients().numel() / static_cast<std::int64_t>(kShardBlock);
+}
 
 /// The nodes of `unit` that `rank` sums.
 std::vector<TreeNode> nodes_of(const FlatUnit& unit, std::uint32_t rank) {
-  const std::uint64_t count = blocks_on_rank(unit);
+  const auto count = static_cast<std::uint64_t>(blocks_on_rank(unit));
   return tree_nodes(rank * count, (rank + 1) * count);
 }
 
-void append_sums(const FlatUnit& unit, std::uint32_t rank, std::vector<double>& sums) {
-  std::vector<double> blocks(blocks_on_rank(unit));
-  block_square_sums(unit.gradients(), blocks);
-  std::span<const double> rest = blocks;
-  for (const TreeNode& node : nodes_of(unit, rank)) {
-    const std::size_t count = std::size_t{1} << node.level;
-    sums.push_back(tree_sum(rest.first(count)));
-    rest = rest.subspan(count);
+/// Does what block_square_sums() does, with the same bits, on any device.
+at::Tensor square_sums_on_device(const at::Tensor& gradients) {
+  at::Tensor squares = gradients.view({-1, static_cast<std::int64_t>(kShardBlock)}).to(at::kDouble);
+  squares.mul_(squares);
+  for (std::int64_t half = squares.size(1) / 2; half > 0; half /= 2)
+    squares = squares.narrow(1, 0, half) + squares.narrow(1, half, half);
+  return squares.reshape({-1});
+}
+
+/// Returns one sum for each block, on the gradients' device.
+at::Tensor square_sums(const at::Tensor& gradients) {
+  constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements that are widened at a time
+  const std::int64_t blocks = gradients.numel() / static_cast<std::int64_t>(kShardBlock);
+  at::Tensor sums = at::empty({blocks}, gradients.options().dtype(at::kDouble));
+  if (gradients.is_cpu()) {
+    block_square_sums(floats_of(gradients),
+                      {sums.data_ptr<double>(), static_cast<std::size_t>(blocks)});
+    return sums;
   }
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : gradients.split(kAtOnce))
+    parts.push_back(square_sums_on_device(part));
+  return at::cat(parts);
+}
+
+/// Returns the sums of this rank's nodes of all units, one unit after another.
+std::vector<double> node_sums(const ModelState& model, std::uint32_t rank) {
+  std::vector<at::Tensor> blocks;
+  for (const UnitRecord& unit : model.units) blocks.push_back(square_sums(unit.flat->gradients()));
+  if (blocks.empty()) return {};
+  const at::Tensor all = at::cat(blocks).cpu();
+  std::span<const double> rest(all.data_ptr<double>(), static_cast<std::size_t>(all.numel()));
+  std::vector<double> sums;
+  for (const UnitRecord& unit : model.units) {
+    for (const TreeNode& node : nodes_of(*unit.flat, rank)) {
+      const std::size_t count = std::size_t{1} << node.level;
+      sums.push_back(tree_sum(rest.first(count)));
+      rest = rest.subspan(count);
+    }
+  }
+  return sums;
 }
 
 }  // namespace
@@ -84,27 +124,27 @@ std::vector<TreeNode> tree_nodes(std::uint64_t begin, std::uint64_t end) {
   return nodes;
 }
 
-double gradient_norm(std::span<FlatUnit* const> units, Communicator& communicator) {
-  const bool sharded =
-      std::ranges::any_of(units, [](const FlatUnit* unit) { return unit->placement().stage > 0; });
+double gradient_norm(const ModelState& model, Communicator& communicator) {
+  const at::NoGradGuard no_grad;
+  const bool sharded = std::ranges::any_of(
+      model.units, [](const UnitRecord& unit) { return unit.flat->placement().stage > 0; });
   const std::uint32_t ranks = sharded ? communicator.size() : 1;
   const std::uint32_t rank = sharded ? communicator.rank() : 0;
-  std::vector<double> mine;
-  for (const FlatUnit* unit : units) append_sums(*unit, rank, mine);
+  std::vector<double> mine = node_sums(model, rank);
   std::vector<std::size_t> next(ranks);  // of each rank's sums: those that are used already
   std::size_t most = 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     std::size_t count = 0;
-    for (const FlatUnit* unit : units) count += nodes_of(*unit, r).size();
+    for (const UnitRecord& unit : model.units) count += nodes_of(*unit.flat, r).size();
     most = std::max(most, count);
   }
   mine.resize(most);
   const std::vector<double> all = sharded ? gather_doubles(communicator, mine) : mine;
   double total = 0;
-  for (const FlatUnit* unit : units) {
+  for (const UnitRecord& unit : model.units) {
     std::vector<Sum> sums;
     for (std::uint32_t r = 0; r < ranks; ++r) {
-      for (const TreeNode& node : nodes_of(*unit, r))
+      for (const TreeNode& node : nodes_of(*unit.flat, r))
         sums.push_back({node, all[r * most + next[r]++]});
     }
     total += root_of(sums);

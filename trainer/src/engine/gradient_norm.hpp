@@ -1,8 +1,7 @@
 #pragma once
-#include "state/flat_unit.hpp"
+#include "state/model_state.hpp"
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -21,6 +20,7 @@ std::vector<TreeNode> tree_nodes(std::uint64_t begin, std::uint64_t end);
 /// Returns the global gradient norm, with the same bits on every world size and stage: squares are
 /// summed per block of the flat vectors, blocks along a binary tree, units in order. Collective: a
 /// rank sends one number for each of its tree_nodes().
-double gradient_norm(std::span<FlatUnit* const> units, Communicator& communicator);
+/// Waits for the device.
+double gradient_norm(const ModelState& model, Communicator& communicator);
 
 }  // namespace unishard::trainer::detail

@@ -1,5 +1,6 @@
 #include "engine/non_finite.hpp"
 
+#include <ATen/ops/isfinite.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,19 +9,17 @@
 namespace unishard::trainer::detail {
 namespace {
 
-bool is_finite(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
-}
-
 /// Returns the number, over all units in order, of the first parameter whose gradient is not finite
 /// on this rank; `none` when there is none.
 std::int64_t first_bad_parameter(const ModelState& model, std::int64_t none) {
   std::int64_t number = 0;
   for (const UnitRecord& unit : model.units) {
     for (std::size_t slot = 0; slot < unit.fqns.size(); ++slot, ++number) {
-      const auto gradient = unit.flat->gradients().subspan(unit.flat->held_offset(slot),
-                                                           unit.flat->held(slot).size());
-      if (!is_finite(gradient)) return number;
+      const UnitLayout& layout = unit.flat->layout();
+      const at::Tensor gradient =
+          unit.flat->gradients().narrow(0, static_cast<std::int64_t>(layout.held_offset(slot)),
+                                        static_cast<std::int64_t>(layout.held(slot).size()));
+      if (!at::isfinite(gradient).all().item<bool>()) return number;
     }
   }
   return none;

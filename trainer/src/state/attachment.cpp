@@ -58,12 +58,16 @@ std::unique_ptr<FlatUnit> take_left_root(const std::shared_ptr<torch::nn::Module
 }
 
 Attachment::Attachment(std::weak_ptr<torch::nn::Module> module, ModelState& model,
-                       StepContext& context, Communicator& communicator, Reduction reduction,
-                       std::size_t optimizer_states)
+                       StepContext& context, UnitLink link, const AttachmentOptions& options)
     : module_(std::move(module)), model_(model) {
   try {
-    for (const UnitRecord& unit : model_.units)
-      unit.flat->attach(unit.name, communicator, reduction, optimizer_states);
+    for (const UnitRecord& unit : model_.units) {
+      unit.flat->attach(unit.name, link,
+                        {.reduction = options.reduction,
+                         .states = options.states,
+                         .persistent = unit.flat->placement().stage == 3 &&
+                                       unit.flat->elements() <= options.persistent});
+    }
     for (std::size_t i = 0; i < model_.modules.size(); ++i)
       UnitAccess::attach(*model_.modules[i], &context, i + 1);
   } catch (...) {

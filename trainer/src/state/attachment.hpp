@@ -28,13 +28,21 @@ class ModelClaim {
 /// rank's part of the values, which are nowhere else. Thread-safe.
 std::unique_ptr<FlatUnit> take_left_root(const std::shared_ptr<torch::nn::Module>& model);
 
+struct AttachmentOptions {
+  Reduction reduction = Reduction::FoldEach;
+  std::size_t states = 0;  ///< of the optimizer
+  /// Units with at most this many elements keep their parameters at stage 3.
+  std::int64_t persistent = 0;
+};
+
 /// Connects the units of a model with an engine until it is destroyed; then it leaves the root unit
 /// for take_left_root(). Not thread-safe.
 class Attachment {
  public:
-  /// Lifetime: all arguments but `module` must outlive this object.
+  /// Collective when units are persistent.
+  /// Lifetime: `model`, `context` and what `link` refers to must outlive this object.
   Attachment(std::weak_ptr<torch::nn::Module> module, ModelState& model, StepContext& context,
-             Communicator& communicator, Reduction reduction, std::size_t optimizer_states);
+             UnitLink link, const AttachmentOptions& options);
   ~Attachment();
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;

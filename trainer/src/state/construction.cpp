@@ -15,12 +15,13 @@ thread_local ConstructionScope* current_scope = nullptr;
 
 }  // namespace
 
-Placement placement_for(const Config& config, const Communicator& communicator) {
+Placement placement_for(const Config& config, const Communicator& communicator, at::Device device) {
   return {.rank = communicator.rank(),
           .world_size = communicator.size(),
           .stage = config.stage,
           .compute = config.compute,
-          .seed = config.seed};
+          .seed = config.seed,
+          .device = device};
 }
 
 ConstructionScope::ConstructionScope(const Placement& placement)

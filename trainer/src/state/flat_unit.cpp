@@ -1,291 +1,144 @@
 #include "state/flat_unit.hpp"
 
-#include "unishard/format/error.hpp"
-
 #include "comm/operation_scope.hpp"
-#include "device/tensor_bytes.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/CPUAllocator.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
+#include <exception>
 #include <numeric>
 #include <utility>
 
 namespace unishard::trainer::detail {
 namespace {
 
-FlatLayout layout_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<std::uint64_t> elements;
-  for (const at::Tensor& each : parameters)
-    elements.push_back(static_cast<std::uint64_t>(each.numel()));
-  return flat_layout(elements);
+std::int64_t bytes_in(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(tensor.nbytes());
 }
 
-std::int64_t signed_size(std::uint64_t value) { return static_cast<std::int64_t>(value); }
-std::int64_t bytes_in(const at::Tensor& tensor) {
-  return tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+std::int64_t bytes_in(const std::vector<at::Tensor>& tensors) {
+  return std::accumulate(
+      tensors.begin(), tensors.end(), std::int64_t{0},
+      [](std::int64_t sum, const at::Tensor& each) { return sum + bytes_in(each); });
 }
 
 }  // namespace
 
-FlatUnit::FlatUnit(std::vector<at::Tensor> parameters, const Placement& placement,
+FlatUnit::FlatUnit(const std::vector<at::Tensor>& parameters, const Placement& placement,
                    std::shared_ptr<MemoryMeter> meter)
-    : placement_(placement),
-      parameters_(std::move(parameters)),
-      layout_(layout_of(parameters_)),
-      shard_(signed_size(layout_.shard_length(placement.world_size))),
-      padded_(shard_ * placement.world_size),
-      meter_(std::move(meter)) {
-  if (empty()) return;
-  const at::NoGradGuard no_grad;
-  std::int64_t initial_bytes = 0;
-  for (const at::Tensor& each : parameters_) initial_bytes += bytes_in(each);
+    : layout_(parameters, placement), meter_(std::move(meter)) {
+  const std::int64_t initial_bytes = bytes_in(parameters);
   meter_->add(initial_bytes);
-  copy_initial_values();
+  std::vector<at::Tensor> initial;  // keeps the values: the parameters become views of other memory
+  for (const at::Tensor& each : parameters) initial.push_back(each.detach());
+  gathered_.emplace(parameters, layout_, meter_);
+  if (!empty()) store_.emplace(layout_, initial, gathered_->flat());
   meter_->add(-initial_bytes);
-  if (placement_.stage == 3) release();
+  release();
 }
 
-void FlatUnit::copy_initial_values() {
-  full_ = at::zeros({padded_}, scalar_type(placement_.compute));
-  meter_->add(bytes_in(full_));
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const FlatSlot& slot = layout_.slots[i];
-    full_.narrow(0, signed_size(slot.offset), signed_size(slot.elements))
-        .copy_(parameters_[i].reshape({-1}));
-  }
-  const std::int64_t begin = placement_.stage == 0 ? 0 : shard_ * placement_.rank;
-  const std::int64_t length = placement_.stage == 0 ? padded_ : shard_;
-  aliased_ = placement_.compute == DType::Float32 && placement_.stage < 3;
-  if (aliased_) {
-    master_ = full_.narrow(0, begin, length);
-  } else {
-    master_ = at::zeros({length}, at::kFloat);
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const ElementRange range = held(i);
-      if (range.empty()) continue;
-      const std::int64_t count = signed_size(range.size());
-      master_.narrow(0, signed_size(held_offset(i)), count)
-          .copy_(parameters_[i].reshape({-1}).narrow(0, signed_size(range.begin), count));
-    }
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const FlatSlot& slot = layout_.slots[i];
-    at::Tensor& parameter = parameters_[i];
-    parameter.set_data(full_.narrow(0, signed_size(slot.offset), signed_size(slot.elements))
-                           .view(parameter.sizes()));
-  }
-}
-
-ElementRange FlatUnit::held(std::size_t index) const {
-  if (placement_.stage == 0) return {0, layout_.slots[index].elements};
-  return layout_.owned(index, placement_.rank, placement_.world_size);
-}
-
-std::size_t FlatUnit::held_offset(std::size_t index) const {
-  const std::uint64_t first =
-      placement_.stage == 0 ? 0 : static_cast<std::uint64_t>(shard_) * placement_.rank;
-  return layout_.slots[index].offset + held(index).begin - first;
-}
-
-void FlatUnit::attach(std::string name, Communicator& communicator, Reduction reduction,
-                      std::size_t states) {
+void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions& options) {
   name_ = name.empty() ? "the root unit" : "unit " + name;
-  communicator_ = &communicator;
-  reduction_ = reduction;
-  self_ = std::make_shared<FlatUnit*>(this);
+  link_.emplace(link);
   if (empty()) return;
-  const at::NoGradGuard no_grad;
-  follow_parameters();
-  shard_gradient_ = at::zeros({shard_}, at::kFloat);
-  if (placement_.stage == 0 || reduction == Reduction::FoldOnce) {
-    full_gradient_ = at::zeros({padded_}, at::kFloat);
-  }
-  for (std::size_t i = 0; i < states; ++i)
-    states_.push_back(at::zeros({master_.numel()}, at::kFloat));
-  for (const at::Tensor& each : parameters_) add_hook(each);
+  if (placement().stage < 3) store_->follow(resident_shard());
+  store_->make_states(options.states);
+  reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), gathered_->flat(),
+                                               link, options.reduction, [this] { release(); });
+  persistent_ = options.persistent;
+  if (persistent_) start_gather();
 }
 
 void FlatUnit::detach() {
-  self_.reset();
-  nodes_.clear();
+  if (!link_) return;
   abandon();
-  states_.clear();
-  shard_gradient_.reset();
-  full_gradient_.reset();
-  communicator_ = nullptr;
+  reducer_.reset();
+  persistent_ = false;
+  release();
+  if (store_) store_->make_states(0);
+  link_.reset();
 }
 
-/// Where a 16-bit parameter is still the rounding of its master, the master keeps its bits.
-void FlatUnit::follow_parameters() {
-  if (aliased_ || placement_.stage == 3) return;
-  const at::Tensor mine = resident_shard();
-  master_.copy_(at::where(rounded_master() == mine, master_, mine.to(at::kFloat)));
+void FlatUnit::start_gather() {
+  if (has_parameters()) return;
+  gathered_->allocate();
+  gather_on_stream("gather");
 }
 
-void FlatUnit::add_hook(const at::Tensor& parameter) {
-  using torch::autograd::variable_list;
-  AccumulateNode node = torch::autograd::impl::grad_accumulator(parameter);
-  node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-      [self = std::weak_ptr(self_)](const variable_list& outputs, const variable_list&) {
-        if (const auto unit = self.lock()) (*unit)->on_gradient();
-        return outputs;
-      }));
-  nodes_.push_back(std::move(node));
+void FlatUnit::gather_on_stream(const char* verb) {
+  link_->runtime.wait(Stream::Communication, link_->runtime.record(Stream::Compute));
+  link_->runtime.run(Stream::Communication, std::string(verb) + " " + name_, [this] {
+    const OperationScope scope(placement().stage == 3 ? "gathering" : "sharing the weights of",
+                               name_);
+    const at::Tensor& flat = gathered_->flat();
+    link_->collectives.all_gather(flat, master().to(flat.scalar_type()));
+  });
+  arrival_ = link_->runtime.record(Stream::Communication);
 }
 
-void FlatUnit::allocate_full() {
-  auto* storage = full_.storage().unsafeGetStorageImpl();
-  const std::size_t bytes = static_cast<std::size_t>(padded_) * full_.itemsize();
-  storage->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(bytes));
-  storage->set_nbytes(bytes);
-  meter_->add(static_cast<std::int64_t>(bytes));
-}
+void FlatUnit::finish_gather() { wait_for_arrival(); }
 
-void FlatUnit::free_full() {
-  auto* storage = full_.storage().unsafeGetStorageImpl();
-  meter_->add(-static_cast<std::int64_t>(storage->nbytes()));
-  storage->set_data_ptr_noswap(at::DataPtr(nullptr, c10::Device(c10::kCPU)));
-  storage->set_nbytes(0);
-}
-
-void FlatUnit::gather() {
-  if (gathered_ || empty()) return;
-  const at::NoGradGuard no_grad;
-  allocate_full();
-  gathered_ = true;
-  const at::Tensor mine = master_.to(full_.scalar_type());
-  const OperationScope scope("gathering", name_);
-  communicator_->all_gather(bytes_of(full_), bytes_of(mine))->wait();
+void FlatUnit::wait_for_arrival() {
+  if (arrival_) link_->runtime.wait(Stream::Compute, std::exchange(arrival_, nullptr));
 }
 
 void FlatUnit::release() {
-  if (!gathered_ || placement_.stage < 3 || empty()) return;
-  free_full();
-  gathered_ = false;
+  if (placement().stage < 3 || empty() || persistent_) return;
+  wait_for_arrival();
+  gathered_->free();
 }
 
 void FlatUnit::end_use() {
   if (--uses_ == 0) release();
 }
 
-void FlatUnit::abandon() {
-  if (empty()) return;
-  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  gradients_seen_ = 0;
-  uses_ = 0;
-  reduced_ = false;
-  release();
-}
-
 void FlatUnit::begin_step() {
-  if (empty()) return;
-  shard_gradient_.zero_();
-  if (reduction_ == Reduction::FoldOnce) full_gradient_.zero_();
+  if (reducer_) reducer_->begin_step();
 }
 
-void FlatUnit::on_gradient() {
-  if (++gradients_seen_ == parameters_.size()) reduce();
-}
-
-void FlatUnit::reduce() {
-  const at::NoGradGuard no_grad;
-  const at::Tensor flat = take_gradients();
-  release();
-  if (reduction_ == Reduction::FoldEach) {
-    fold(flat);
-  } else {
-    full_gradient_.add_(flat);
-  }
-  reduced_ = true;
-}
-
-at::Tensor FlatUnit::take_gradients() {
-  at::Tensor flat = at::empty({padded_}, full_.scalar_type());
-  std::int64_t end = 0;  // what lies before is written; gaps between slots are zeros
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::int64_t begin = signed_size(layout_.slots[i].offset);
-    const std::int64_t count = signed_size(layout_.slots[i].elements);
-    flat.narrow(0, end, begin - end).zero_();
-    end = begin + count;
-    at::Tensor& gradient = parameters_[i].mutable_grad();
-    const at::Tensor slot = flat.narrow(0, begin, count);
-    if (counts_ && gradient.defined()) {
-      slot.copy_(gradient.reshape({-1}));
-    } else {
-      slot.zero_();
-    }
-    gradient.reset();
-  }
-  flat.narrow(0, end, padded_ - end).zero_();
-  return flat;
-}
-
-void FlatUnit::fold(const at::Tensor& flat) {
-  const OperationScope scope("reducing the gradients of", name_);
-  communicator_->reduce_scatter_fold(floats_of(shard_gradient_), dtype_of(flat), bytes_of(flat))
-      ->wait();
+void FlatUnit::begin_backward(bool counts, bool is_last) {
+  if (reducer_) reducer_->begin_backward(counts, is_last);
 }
 
 void FlatUnit::finish_backward() {
-  if (empty()) return;
-  if (!reduced_) reduce();
+  if (reducer_) reducer_->finish_backward();
   release();
-  reduced_ = false;
-  gradients_seen_ = 0;
   uses_ = 0;
 }
 
-void FlatUnit::finish_step() {
-  if (empty()) return;
-  if (reduction_ == Reduction::FoldOnce) fold(full_gradient_);
-  if (placement_.stage == 0) {
-    const OperationScope scope("sharing the gradients of", name_);
-    communicator_->all_gather(bytes_of(full_gradient_), bytes_of(shard_gradient_))->wait();
+void FlatUnit::abandon() {
+  if (!link_) return;
+  link_->gradients.forget();
+  try {
+    wait_for_arrival();
+  } catch (const std::exception&) {  // the next operation reports the failure
   }
+  if (reducer_) reducer_->abandon();
+  uses_ = 0;
+  release();
 }
 
-std::span<const float> FlatUnit::gradients() const {
-  return floats_of(placement_.stage == 0 ? full_gradient_ : shard_gradient_);
-}
-
-std::span<float> FlatUnit::master() const { return floats_of(master_); }
-std::span<float> FlatUnit::state(std::size_t index) const { return floats_of(states_[index]); }
-
-void FlatUnit::publish() {
-  if (empty() || placement_.stage == 3) return;
+void FlatUnit::start_publish() {
+  if (empty() || (placement().stage == 3 && !persistent_)) return;
+  if (placement().stage > 0) return gather_on_stream("publish");
   const at::NoGradGuard no_grad;
-  if (placement_.stage == 0) {
-    if (!aliased_) full_.copy_(master_);
-    return;
-  }
-  const at::Tensor mine = master_.to(full_.scalar_type());
-  const OperationScope scope("sharing the weights of", name_);
-  communicator_->all_gather(bytes_of(full_), bytes_of(mine))->wait();
+  if (!store_->master_is_parameters()) gathered_->flat().copy_(master());
 }
 
-at::Tensor FlatUnit::rounded_master() const { return master_.to(full_.scalar_type()); }
+void FlatUnit::finish_publish() { wait_for_arrival(); }
+
+at::Tensor FlatUnit::rounded_master() const { return master().to(gathered_->flat().scalar_type()); }
 
 at::Tensor FlatUnit::resident_shard() const {
-  if (placement_.stage == 3) return {};
-  return placement_.stage == 0 ? full_ : full_.narrow(0, shard_ * placement_.rank, shard_);
+  if (placement().stage == 3) return {};
+  return gathered_->flat().narrow(0, layout_.first(), layout_.length());
 }
 
-std::int64_t FlatUnit::master_bytes() const { return aliased_ ? 0 : bytes_in(master_); }
-
-std::int64_t FlatUnit::state_bytes() const {
-  return std::accumulate(
-      states_.begin(), states_.end(), std::int64_t{0},
-      [](std::int64_t sum, const at::Tensor& each) { return sum + bytes_in(each); });
+std::int64_t FlatUnit::master_bytes() const {
+  return !store_ || store_->master_is_parameters() ? 0 : bytes_in(master());
 }
 
-std::int64_t FlatUnit::gradient_bytes() const {
-  return bytes_in(shard_gradient_) + bytes_in(full_gradient_);
-}
+std::int64_t FlatUnit::state_bytes() const { return store_ ? bytes_in(store_->states()) : 0; }
+
+std::int64_t FlatUnit::gradient_bytes() const { return reducer_ ? reducer_->bytes() : 0; }
 
 }  // namespace unishard::trainer::detail

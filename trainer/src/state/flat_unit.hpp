@@ -1,65 +1,63 @@
 #pragma once
-// The parameters of one unit as one flat tensor, which is gathered, reduced, updated and stored as
-// a whole.
-//
-// The parameters are views of `full`. At stage 3 only the memory behind `full` is allocated and
-// freed: the pointer of its storage is swapped, so views, tensors saved for backward and
-// AccumulateGrad nodes stay valid.
+// The training state of one unit, which is gathered, reduced, updated and stored as a whole.
 // clang-format off
-//   stage 0    full and master hold everything on every rank
-//   stage 1,2  full holds everything, master this rank's shard
-//   stage 3    full has memory only between gather() and release()
+//   stage 0    parameters and master hold everything on every rank
+//   stage 1,2  parameters hold everything, master this rank's shard
+//   stage 3    parameters have memory only between start_gather() and release()
 // clang-format on
-// With fp32 compute below stage 3, master is `full`, or the rank's slice of it.
-#include "unishard/format/partition.hpp"
-#include "unishard/trainer/communicator.hpp"
-#include "unishard/trainer/construction.hpp"
-
-#include "state/memory_meter.hpp"
-
-#include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/variable.h>
+#include "state/gathered_parameters.hpp"
+#include "state/gradient_reducer.hpp"
+#include "state/shard_store.hpp"
+#include "state/unit_layout.hpp"
+#include "state/unit_link.hpp"
 
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace unishard::trainer::detail {
 
-/// When the gradients of a micro-batch are reduced.
-enum class Reduction {
-  FoldEach,  ///< added over the ranks at once, in micro-batch order
-  FoldOnce,  ///< added up locally, and over the ranks at the end of the step
+struct UnitOptions {
+  Reduction reduction = Reduction::FoldEach;
+  std::size_t states = 0;   ///< of the optimizer
+  bool persistent = false;  ///< stage 3: release() keeps the parameters
 };
 
 /// Not thread-safe.
 class FlatUnit {
  public:
-  /// Takes over the values and memory of the parameters.
+  /// Takes over the values of the parameters, and moves them to the placement's device.
   /// Pre: all parameters require a gradient.
-  FlatUnit(std::vector<at::Tensor> parameters, const Placement& placement,
+  FlatUnit(const std::vector<at::Tensor>& parameters, const Placement& placement,
            std::shared_ptr<MemoryMeter> meter);
   FlatUnit(const FlatUnit&) = delete;
   FlatUnit& operator=(const FlatUnit&) = delete;
 
-  bool empty() const { return parameters_.empty(); }
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  const FlatLayout& layout() const { return layout_; }
-  const Placement& placement() const { return placement_; }
+  bool empty() const { return layout_.flat.slots.empty(); }
+  const std::vector<at::Tensor>& parameters() const { return gathered_->parameters(); }
+  const UnitLayout& layout() const { return layout_; }
+  const Placement& placement() const { return layout_.placement; }
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
+  std::int64_t elements() const { return layout_.padded; }
+  const std::string& name() const { return name_; }  ///< for messages, while attached
 
-  /// Prepares training: installs gradient hooks and allocates accumulators and `states` zeroed
-  /// optimizer states. `name` is the unit's in messages. Below stage 3, parameters that were
-  /// changed since the last detach() give the master its values. Pre: the unit is not attached.
-  /// Lifetime: `communicator` must live until detach().
-  void attach(std::string name, Communicator& communicator, Reduction reduction,
-              std::size_t states);
+  /// Prepares training: hooks, gradients, and optimizer states of zeros. Below stage 3, parameters
+  /// that were changed since the last detach() give the master its values. Collective if
+  /// persistent. Pre: the unit is not attached. Lifetime: what `link` refers to must live until
+  /// detach().
+  void attach(const std::string& name, UnitLink link, const UnitOptions& options);
   /// Ends training: removes the hooks and frees what attach() allocated. The master stays.
   void detach();
 
-  void gather();
-  /// Frees what gather() allocated. No effect below stage 3.
+  /// Gives the communication stream the gathering of the parameters. No effect below stage 3, or
+  /// when they have memory.
+  void start_gather();
+  /// Makes Compute wait until start_gather()'s values are there.
+  void finish_gather();
+  bool has_parameters() const { return empty() || gathered_->has_memory(); }
+  bool is_arriving() const { return arrival_ != nullptr; }
+  /// Frees the parameters' memory once Compute has done what it was given. No effect below stage 3.
   void release();
 
   /// Counts a forward pass whose backward pass will follow.
@@ -68,34 +66,31 @@ class FlatUnit {
   /// when parameters that the loss did not use have got no gradient.
   void end_use();
 
-  // A step is: begin_step(); for each micro-batch a backward pass and finish_backward();
-  // finish_step().
+  /// See GradientReducer.
   void begin_step();
-  /// Sets whether the gradients of the next backward pass count; otherwise they are zeros.
-  void set_counts(bool counts) { counts_ = counts; }
-  /// Reduces units that the hooks have not reduced because the loss did not use all parameters.
+  void begin_backward(bool counts, bool is_last);
   void finish_backward();
-  void finish_step();
   /// Forgets a micro-batch that an exception has ended: its gradients and gathered parameters.
   void abandon();
 
-  /// Returns the sum of gradients for the optimizer: everything at stage 0, else the shard.
-  /// Pre: finish_step() has returned.
-  std::span<const float> gradients() const;
-  std::span<float> master() const;
-  std::span<float> state(std::size_t index) const;
-  /// Returns the elements of parameter `index` that are held in master(), states and gradients().
-  ElementRange held(std::size_t index) const;
-  /// Returns the position of the first of these elements in master(), states and gradients().
-  std::size_t held_offset(std::size_t index) const;
+  /// Gives the communication stream the sharing of a changed master with the parameters of all
+  /// ranks. No effect at stage 3, unless the unit is persistent.
+  void start_publish();
+  /// Makes Compute wait for start_publish().
+  void finish_publish();
 
-  /// Copies a changed master() to the parameters.
-  void publish();
-  /// Returns, in the compute dtype, the values that publish() gives this rank's part, or all at
-  /// stage 0.
+  /// The sum of the gradients, the fp32 weights and the optimizer states: one-dimensional, of what
+  /// this rank holds.
+  const at::Tensor& gradients() const { return reducer_->gradients(); }
+  const at::Tensor& master() const { return store_->master(); }
+  const at::Tensor& state(std::size_t index) const { return store_->state(index); }
+  const std::vector<at::Tensor>& states() const { return store_->states(); }
+
+  /// Returns, in the compute dtype, the values that the parameters have after start_publish() in
+  /// this rank's part.
   /// Pre: the compute dtype is not fp32.
   at::Tensor rounded_master() const;
-  /// Returns the held elements of `full`; undefined at stage 3.
+  /// Returns this rank's part of the parameters; undefined at stage 3.
   at::Tensor resident_shard() const;
 
   std::int64_t master_bytes() const;
@@ -103,42 +98,19 @@ class FlatUnit {
   std::int64_t gradient_bytes() const;
 
  private:
-  using AccumulateNode =
-      decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+  void gather_on_stream(const char* verb);
+  void wait_for_arrival();
 
-  void copy_initial_values();
-  void follow_parameters();
-  void add_hook(const at::Tensor& parameter);
-  void on_gradient();
-  void reduce();
-  at::Tensor take_gradients();
-  void fold(const at::Tensor& flat);
-  void allocate_full();
-  void free_full();
-
-  Placement placement_;
-  std::vector<at::Tensor> parameters_;
-  FlatLayout layout_;
-  std::int64_t shard_ = 0;   ///< elements of a shard
-  std::int64_t padded_ = 0;  ///< shard_ * world size
+  UnitLayout layout_;
   std::shared_ptr<MemoryMeter> meter_;
-  at::Tensor full_;    ///< [padded_], compute dtype
-  at::Tensor master_;  ///< fp32
-  std::vector<at::Tensor> states_;
-  at::Tensor shard_gradient_;  ///< fp32 [shard_], the running fold
-  at::Tensor full_gradient_;   ///< fp32 [padded_]: local sums (FoldOnce), and the result at stage 0
-  Communicator* communicator_ = nullptr;
-  Reduction reduction_ = Reduction::FoldEach;
-  /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
-  std::vector<AccumulateNode> nodes_;
-  std::shared_ptr<FlatUnit*> self_;  ///< for hooks, which an old graph may keep after detach()
-  std::string name_;                 ///< for messages
+  std::optional<GatheredParameters> gathered_;
+  std::optional<ShardStore> store_;
+  std::string name_;
+  std::optional<UnitLink> link_;
+  std::unique_ptr<GradientReducer> reducer_;
+  bool persistent_ = false;
+  EventPtr arrival_;       ///< of the parameters' values, until Compute has waited for it
   std::int64_t uses_ = 0;  ///< forward passes of this micro-batch whose backward pass is not done
-  std::size_t gradients_seen_ = 0;
-  bool reduced_ = false;
-  bool counts_ = true;
-  bool gathered_ = true;
-  bool aliased_ = false;  ///< master_ is memory of full_
 };
 
 }  // namespace unishard::trainer::detail

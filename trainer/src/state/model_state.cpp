@@ -101,7 +101,7 @@ class TakeOver {
             "unit " + quote(name) + ": its parameters changed after it was constructed");
     }
     if (named.empty()) return;
-    UnitRecord unit{.name = name, .fqns = {}, .flat = &flat};
+    UnitRecord unit{.name = name, .fqns = {}, .parameters = {}, .flat = &flat};
     for (std::size_t slot = 0; slot < named.size(); ++slot) {
       const auto [at, fresh] = placed_.emplace(named[slot].tensor.unsafeGetTensorImpl(),
                                                Placed{named[slot].name, &flat, slot});
@@ -131,6 +131,8 @@ class TakeOver {
         if (const auto where = placed_.find(impl); where != placed_.end()) {
           record.unit = where->second.unit;
           record.slot = where->second.slot;
+          const auto unit = std::ranges::find(state_.units, record.unit, &UnitRecord::flat);
+          unit->parameters.push_back(state_.parameters.size());
         }
         state_.parameters.push_back(std::move(record));
       }

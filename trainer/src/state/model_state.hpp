@@ -23,6 +23,7 @@ struct ParameterRecord {
 struct UnitRecord {
   std::string name;  ///< "" is the root: parameters outside any Sharded<M>
   std::vector<std::string> fqns;
+  std::vector<std::size_t> parameters = {};  ///< indices in ModelState::parameters
   FlatUnit* flat = nullptr;
 };
 

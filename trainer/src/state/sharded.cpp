@@ -1,6 +1,7 @@
 #include "unishard/format/error.hpp"
 
 #include "device/tensor_bytes.hpp"
+#include "state/gather_schedule.hpp"
 #include "state/step_context.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -18,11 +19,13 @@ void visit_modules(torch::nn::Module& module, const std::string& prefix, const V
   }
 }
 
-/// Converts as DeepSpeed does with a module that trains in 16 bits.
-void cast_untrained(torch::nn::Module& module, at::ScalarType dtype) {
+/// Moves to the device, and converts as DeepSpeed does with a module that trains in 16 bits.
+void move_untrained(torch::nn::Module& module, const Placement& placement) {
   const at::NoGradGuard no_grad;
-  const auto cast = [dtype](at::Tensor& tensor) {
-    if (tensor.is_floating_point()) tensor.set_data(tensor.to(dtype).contiguous());
+  const auto cast = [&placement](at::Tensor& tensor) {
+    const at::ScalarType dtype =
+        tensor.is_floating_point() ? scalar_type(placement.compute) : tensor.scalar_type();
+    tensor.set_data(tensor.to(placement.device, dtype).contiguous());
   };
   for (auto& parameter : module.named_parameters(/*recurse=*/false)) {
     if (!parameter.value().requires_grad()) cast(parameter.value());
@@ -53,7 +56,7 @@ std::vector<NamedTensor> unit_parameters(torch::nn::Module& module, const std::s
 std::unique_ptr<FlatUnit> shard_unit(torch::nn::Module& module, const Placement& placement,
                                      const std::shared_ptr<MemoryMeter>& meter) {
   visit_modules(module, "", [&](torch::nn::Module& each, const std::string&) {
-    cast_untrained(each, scalar_type(placement.compute));
+    move_untrained(each, placement);
   });
   std::vector<at::Tensor> parameters;
   for (NamedTensor& each : unit_parameters(module, ""))
@@ -74,28 +77,57 @@ void UnitBase::finish_construction(torch::nn::Module& self) {
   if (scope) flat_ = detail::shard_unit(self, scope->placement(), scope->meter());
 }
 
-at::Tensor UnitBase::run(const at::Tensor& input, const Forward& forward) {
-  if (!context_) {
-    if (flat_ && flat_->placement().stage == 3) {
-      raise(ErrorCode::InvalidArgument,
-            "a stage 3 unit runs only while an Engine is attached to its model");
-    }
-    return forward(input);
+UnitBase::ForwardScope::ForwardScope(UnitBase& unit) : unit_(unit) {
+  const detail::FlatUnit* const flat = unit_.flat_.get();
+  detail::StepContext* const context = unit_.context_;
+  if (!context) {
+    if (!flat || flat->placement().stage < 3) return;
+    raise(ErrorCode::InvalidArgument,
+          "a stage 3 unit runs only while an Engine is attached to its model");
   }
-  const detail::DropoutScope dropout_scope(*context_, index_);
-  context_->used_units.push_back(index_);
-  detail::FlatUnit* const flat = flat_.get();
-  flat->gather();
-  at::Tensor output = forward(input);
-  flat->release();
-  if (output.requires_grad()) {
-    output.register_hook([flat](const at::Tensor&) { flat->gather(); });
-    flat->begin_use();
-    // Autograd runs the operations that were made last first, so all of this unit are done when the
-    // gradient of its input is complete. Without that gradient the end of the pass releases it.
-    if (input.requires_grad()) input.register_hook([flat](const at::Tensor&) { flat->end_use(); });
+  dropout_ = std::make_unique<detail::DropoutScope>(*context, unit_.index_);
+  context->used_units.push_back(unit_.index_);
+  context->schedule->acquire(*unit_.flat_);
+  mark_ = context->runtime->mark(Stream::Compute, "forward " + flat->name());
+}
+
+UnitBase::ForwardScope::~ForwardScope() {
+  mark_.reset();
+  if (unit_.context_) unit_.context_->schedule->release(*unit_.flat_);
+}
+
+void UnitBase::ForwardScope::watch_inputs(const std::vector<at::Tensor*>& inputs) {
+  if (!unit_.context_) return;
+  std::vector<at::Tensor*> differentiable;
+  for (at::Tensor* each : inputs) {
+    if (each->requires_grad()) differentiable.push_back(each);
   }
-  return output;
+  for (at::Tensor* each : differentiable) {
+    if (differentiable.size() > 1 && at::GradMode::is_enabled()) *each = each->view_as(*each);
+    inputs_.push_back(*each);
+  }
+}
+
+/// Autograd runs the operations that were made last first, so all of this unit are done when the
+/// gradients of its inputs are complete. Without these gradients the end of the pass releases it.
+void UnitBase::ForwardScope::watch_outputs(const std::vector<at::Tensor*>& outputs) {
+  if (!unit_.context_) return;
+  detail::FlatUnit* const flat = unit_.flat_.get();
+  detail::GatherSchedule* const schedule = unit_.context_->schedule;
+  bool has_backward = false;
+  for (at::Tensor* output : outputs) {
+    if (!output->requires_grad()) continue;
+    has_backward = true;
+    output->register_hook([flat, schedule](const at::Tensor&) { schedule->acquire(*flat); });
+  }
+  if (!has_backward) return;
+  flat->begin_use();
+  const auto left = std::make_shared<std::size_t>(inputs_.size());
+  for (const at::Tensor& input : inputs_) {
+    input.register_hook([flat, left](const at::Tensor&) {
+      if (--*left == 0) flat->end_use();
+    });
+  }
 }
 
 }  // namespace unishard::trainer

@@ -11,12 +11,16 @@
 
 namespace unishard::trainer::detail {
 
+class GatherSchedule;
+
 struct StepContext {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
   /// Numbers of the units in the order in which this step's forward passes used them.
   std::vector<std::uint64_t> used_units = {};
+  GatherSchedule* schedule = nullptr;
+  Runtime* runtime = nullptr;
 };
 
 /// Sets the generator from which dropout() draws on this thread, until it is destroyed. Scopes
@@ -50,8 +54,8 @@ struct NamedTensor {
 std::string join_names(const std::string& prefix, const std::string& name);
 
 /// Returns the flat tensor of a unit: its trainable parameters in order of registration, including
-/// those of its children but not of nested units. Frozen parameters and buffers are only converted
-/// to the compute dtype.
+/// those of its children but not of nested units. Frozen parameters and buffers are only moved to
+/// the device and converted to the compute dtype.
 std::unique_ptr<FlatUnit> shard_unit(torch::nn::Module& module, const Placement& placement,
                                      const std::shared_ptr<MemoryMeter>& meter);
 

@@ -42,8 +42,12 @@ struct LoadReport {
   std::vector<std::string> notes;
 };
 
-/// What an engine is told once: where its checkpoints lie, and what they record.
+class Runtime;
+
+/// What an engine is told once: where its memory and its checkpoints are, and what they record.
 struct EngineOptions {
+  /// Device and streams; null: the host, with a stream of its own for communication.
+  Runtime* runtime = nullptr;
   Storage* storage = nullptr;  ///< null: posix_storage()
   /// Called on each rank before each of its steps of a save; tests use it to fail or to kill the
   /// process. In an asynchronous save, the background thread calls it for all steps but

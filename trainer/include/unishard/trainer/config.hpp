@@ -22,6 +22,20 @@ enum class NonFinite : std::uint8_t {
   Skip,   ///< leaves out the update, counts the step as skipped and takes the next samples
 };
 
+/// DeepSpeed's keys of "zero_optimization" that bound communication, with its defaults. They change
+/// speed and memory, and no result. Sizes count elements.
+struct ZeroLimits {
+  bool overlap_comm = true;                       ///< false: every collective is waited for at once
+  std::int64_t reduce_bucket_size = 500'000'000;  ///< gradients that wait to be reduced
+  std::int64_t allgather_bucket_size = 500'000'000;  ///< weights that are shared at a time
+  std::int64_t prefetch_bucket_size = 50'000'000;    ///< stage 3: gathered before they are used
+  std::int64_t max_live_parameters = 1'000'000'000;  ///< stage 3: gathered at a time
+  std::int64_t max_reuse_distance = 1'000'000'000;   ///< stage 3: kept if used again within it
+  /// Stage 3: units of at most this size stay gathered. Units are larger than DeepSpeed's
+  /// parameters, so the default is 0.
+  std::int64_t param_persistence_threshold = 0;
+};
+
 struct Config {
   BatchRequest batch;
   std::string optimizer = "AdamW";
@@ -34,6 +48,7 @@ struct Config {
   /// Extension: sum gradients in the order of global micro-batches at stages 0 and 1 too, so that
   /// every world size and stage gives the same bits. Stages 2 and 3 always do.
   bool canonical_order = false;
+  ZeroLimits zero;
   NonFinite non_finite = NonFinite::Error;  ///< extension
   std::uint64_t seed = 1234;                ///< extension: seed of initial values and dropout
   Json source = Json::object();             ///< the JSON it was read from

@@ -7,6 +7,8 @@
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 
@@ -23,10 +25,12 @@ struct Placement {
   std::uint32_t stage = 0;
   DType compute = DType::Float32;
   std::uint64_t seed = 0;
+  at::Device device = at::kCPU;  ///< of the training state
   bool operator==(const Placement&) const = default;
 };
 
-Placement placement_for(const Config& config, const Communicator& communicator);
+Placement placement_for(const Config& config, const Communicator& communicator,
+                        at::Device device = at::kCPU);
 
 /// Use it only on the thread that created it.
 class ConstructionScope {

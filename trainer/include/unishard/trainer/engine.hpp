@@ -12,6 +12,7 @@
 #include "unishard/trainer/checkpointing.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
+#include "unishard/trainer/runtime.hpp"
 #include "unishard/trainer/save_handle.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -57,17 +58,17 @@ struct MemoryReport {
   std::int64_t parameters_peak = 0;  ///< peak of `parameters`, including construction
   std::int64_t master = 0;           ///< fp32 weights, unless they are the parameters themselves
   std::int64_t optimizer = 0;
-  std::int64_t gradients = 0;  ///< accumulators
-  std::int64_t staging = 0;    ///< copy of the state for asynchronous saves, reused by later ones
+  std::int64_t gradients = 0;      ///< accumulators
+  std::int64_t reducing_peak = 0;  ///< peak of the gradients that waited to be reduced
+  std::int64_t staging = 0;  ///< copy of the state for asynchronous saves, reused by later ones
 };
 
 /// Trains one model and saves and loads its state. Not thread-safe.
 class Engine {
  public:
-  /// Takes over the parameters of `model`, and shards the units that no ConstructionScope has
-  /// sharded. Trained parameters are kept in host memory; frozen parameters and buffers stay on
-  /// their device.
-  /// Lifetime: `communicator` and the storage in `options` must outlive the engine.
+  /// Takes over the parameters of `model`, moves them to the runtime's device, and shards the units
+  /// that no ConstructionScope has sharded.
+  /// Lifetime: `communicator`, and the runtime and storage in `options`, must outlive the engine.
   /// The model may have a new engine after this one was destroyed; it keeps its values until then.
   /// Throws: InvalidArgument when another engine has the model, or when a unit's parameter is
   /// shared with another module or was constructed for another placement; Mismatch on every rank

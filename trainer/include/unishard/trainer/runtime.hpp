@@ -1,0 +1,86 @@
+#pragma once
+// A Runtime is the device of an engine's memory, and the order of its work. Work that must be done
+// in order is given to one stream. Streams work at the same time as each other, and events order
+// them.
+// Thread safety: a runtime belongs to one engine; one thread at a time calls its functions.
+#include "unishard/trainer/optimizer.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unishard::trainer {
+
+class Trace;
+
+enum class Stream : std::uint8_t {
+  Compute,        ///< forward and backward passes, and updates
+  Communication,  ///< collectives
+};
+inline constexpr std::size_t kStreams = 2;
+
+/// The moment at which a stream has done what it was given until record().
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+using EventPtr = std::shared_ptr<const Event>;
+
+/// Ends a piece of work in the trace when it is destroyed.
+class TraceMark {
+ public:
+  virtual ~TraceMark() = default;
+};
+
+/// The tensors of one update: float32, one-dimensional, equally long, on the runtime's device.
+struct UpdateTensors {
+  at::Tensor weights;
+  at::Tensor gradients;
+  std::vector<at::Tensor> states;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+  virtual at::Device device() const = 0;
+
+  /// Gives `work` to a stream. On the host, Compute is the caller, and each other stream is a
+  /// thread. On a device, `work` is called at once and gives kernels and copies to the device's
+  /// stream. `name` appears in the trace. Gradients are not recorded in `work`. Lifetime: what
+  /// `work` uses must live until an event recorded after it has been waited for.
+  virtual void run(Stream stream, std::string_view name, std::function<void()> work) = 0;
+  /// Returns null when the stream has nothing to do.
+  virtual EventPtr record(Stream stream) = 0;
+  /// Makes `stream` wait for the event; null is a moment in the past. Only on the host, and only
+  /// for Compute, the caller waits too. Throws: what work that precedes the event has thrown. A
+  /// stream that failed does nothing more.
+  virtual void wait(Stream stream, const EventPtr& event) = 0;
+
+  /// Marks what `stream` is given until the result is destroyed as one piece of work in the trace;
+  /// null without a trace.
+  virtual std::unique_ptr<TraceMark> mark(Stream stream, std::string name) = 0;
+
+  /// Performs Optimizer::update() on the Compute stream.
+  virtual void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+                      float gradient_scale, const UpdateTensors& tensors) = 0;
+};
+
+/// What a runtime on the host may be told.
+struct HostRuntimeOptions {
+  /// Records what each stream does; null: nothing.
+  Trace* trace = nullptr;
+  /// Called on a stream's thread before each piece of its work, with its name; tests use it to be
+  /// late.
+  std::function<void(std::string_view)> before_work{};
+};
+
+/// Returns a runtime whose memory is the host's.
+/// Lifetime: `options.trace` must outlive it.
+std::unique_ptr<Runtime> make_host_runtime(HostRuntimeOptions options = {});
+
+}  // namespace unishard::trainer

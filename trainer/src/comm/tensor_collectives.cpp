@@ -1,0 +1,38 @@
+#include "comm/tensor_collectives.hpp"
+
+#include "device/tensor_bytes.hpp"
+
+namespace unishard::trainer::detail {
+namespace {
+
+/// Works in host memory; tensors of a device are copied there and back.
+class HostCollectives final : public TensorCollectives {
+ public:
+  explicit HostCollectives(Communicator& communicator)
+      : own_(communicator.size() > 1 ? communicator.duplicate() : nullptr),
+        communicator_(own_ ? *own_ : communicator) {}
+
+  void all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    const at::Tensor to = out.is_cpu() ? out : at::empty_like(out, at::kCPU);
+    communicator_.all_gather(bytes_of(to), bytes_of(in.cpu()))->wait();
+    if (!out.is_cpu()) out.copy_(to);
+  }
+
+  void reduce_scatter_fold(const at::Tensor& accumulator, const at::Tensor& in) override {
+    const at::Tensor sum = accumulator.cpu();
+    communicator_.reduce_scatter_fold(floats_of(sum), dtype_of(in), bytes_of(in.cpu()))->wait();
+    if (!accumulator.is_cpu()) accumulator.copy_(sum);
+  }
+
+ private:
+  std::unique_ptr<Communicator> own_;
+  Communicator& communicator_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorCollectives> make_tensor_collectives(Communicator& communicator) {
+  return std::make_unique<HostCollectives>(communicator);
+}
+
+}  // namespace unishard::trainer::detail

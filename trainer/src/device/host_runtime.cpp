@@ -1,0 +1,101 @@
+#include "unishard/trainer/runtime.hpp"
+#include "unishard/trainer/trace.hpp"
+
+#include "device/task_queue.hpp"
+#include "device/tensor_bytes.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <array>
+#include <string>
+#include <utility>
+
+namespace unishard::trainer {
+namespace {
+
+using detail::TaskQueue;
+
+constexpr std::array<std::string_view, kStreams> kNames{"compute", "communication"};
+
+std::string_view name_of_stream(Stream stream) { return kNames[static_cast<std::size_t>(stream)]; }
+
+/// The first `count` tasks of a queue are done.
+struct HostEvent final : Event {
+  HostEvent(const TaskQueue& the_queue, std::uint64_t the_count)
+      : queue(the_queue), count(the_count) {}
+  const TaskQueue& queue;
+  std::uint64_t count;
+};
+
+struct HostMark final : TraceMark {
+  HostMark(Trace* trace, Stream stream, std::string name)
+      : scope(trace, name_of_stream(stream), std::move(name)) {}
+  TraceScope scope;
+};
+
+class HostRuntime final : public Runtime {
+ public:
+  explicit HostRuntime(HostRuntimeOptions options) : options_(std::move(options)) {}
+
+  at::Device device() const override { return at::kCPU; }
+
+  void run(Stream stream, std::string_view name, std::function<void()> work) override {
+    auto traced = [this, stream, name = std::string(name), work = std::move(work)] {
+      const at::NoGradGuard no_grad;
+      if (stream != Stream::Compute && options_.before_work) options_.before_work(name);
+      const TraceScope scope(options_.trace, name_of_stream(stream), name);
+      work();
+    };
+    if (stream == Stream::Compute) {
+      traced();
+    } else {
+      queue(stream).push(std::move(traced));
+    }
+  }
+
+  EventPtr record(Stream stream) override {
+    if (stream == Stream::Compute) return nullptr;
+    const TaskQueue& tasks = queue(stream);
+    return std::make_shared<HostEvent>(tasks, tasks.pushed());
+  }
+
+  void wait(Stream stream, const EventPtr& event) override {
+    if (!event) return;
+    const auto& moment = dynamic_cast<const HostEvent&>(*event);
+    if (stream == Stream::Compute) {
+      moment.queue.wait(moment.count);
+    } else if (TaskQueue& own = queue(stream); &own != &moment.queue) {
+      own.push([event] {
+        const auto& other = dynamic_cast<const HostEvent&>(*event);
+        other.queue.wait(other.count);
+      });
+    }
+  }
+
+  std::unique_ptr<TraceMark> mark(Stream stream, std::string name) override {
+    if (!options_.trace) return nullptr;
+    return std::make_unique<HostMark>(options_.trace, stream, std::move(name));
+  }
+
+  void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+              float gradient_scale, const UpdateTensors& tensors) override {
+    std::vector<std::span<float>> states;
+    for (const at::Tensor& each : tensors.states) states.push_back(detail::floats_of(each));
+    optimizer.update(hyper, step, gradient_scale, detail::floats_of(tensors.weights),
+                     detail::floats_of(tensors.gradients), states);
+  }
+
+ private:
+  TaskQueue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream) - 1]; }
+
+  HostRuntimeOptions options_;
+  std::array<TaskQueue, kStreams - 1> queues_;
+};
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_host_runtime(HostRuntimeOptions options) {
+  return std::make_unique<HostRuntime>(std::move(options));
+}
+
+}  // namespace unishard::trainer

@@ -1,0 +1,16 @@
+#pragma once
+// The end of a step: new weights from the summed gradients, and their way to all ranks.
+#include "unishard/trainer/runtime.hpp"
+
+#include "state/training_state.hpp"
+
+namespace unishard::trainer::detail {
+
+/// Updates every unit, and shares its weights while the next ones are updated.
+/// Collective below stage 3.
+void update_units(TrainingState& state, Runtime& runtime, double gradient_norm);
+
+/// Copies changed masters to the parameters, on all ranks. Collective below stage 3.
+void publish_units(TrainingState& state);
+
+}  // namespace unishard::trainer::detail

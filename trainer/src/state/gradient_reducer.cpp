@@ -1,0 +1,129 @@
+#include "state/gradient_reducer.hpp"
+
+#include "comm/operation_scope.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+
+#include <utility>
+
+namespace unishard::trainer::detail {
+
+GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
+                                 const std::vector<at::Tensor>& parameters, const at::Tensor& like,
+                                 UnitLink link, Reduction reduction, std::function<void()> on_taken)
+    : name_(std::move(name)),
+      layout_(layout),
+      parameters_(parameters),
+      dtype_(like.scalar_type()),
+      link_(link),
+      reduction_(reduction),
+      on_taken_(std::move(on_taken)),
+      self_(std::make_shared<GradientReducer*>(this)) {
+  const auto options = like.options().dtype(at::kFloat);
+  shard_ = at::zeros({layout.shard}, options);
+  if (layout.placement.stage == 0 || reduction == Reduction::FoldOnce)
+    full_ = at::zeros({layout.padded}, options);
+  for (const at::Tensor& each : parameters_) add_hook(each);
+}
+
+GradientReducer::~GradientReducer() { abandon(); }
+
+void GradientReducer::add_hook(const at::Tensor& parameter) {
+  using torch::autograd::variable_list;
+  AccumulateNode node = torch::autograd::impl::grad_accumulator(parameter);
+  node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [self = std::weak_ptr(self_)](const variable_list& outputs, const variable_list&) {
+        if (const auto reducer = self.lock()) (*reducer)->on_gradient();
+        return outputs;
+      }));
+  nodes_.push_back(std::move(node));
+}
+
+void GradientReducer::begin_step() {
+  shard_.zero_();
+  if (reduction_ == Reduction::FoldOnce) full_.zero_();
+}
+
+void GradientReducer::begin_backward(bool counts, bool is_last) {
+  counts_ = counts;
+  is_last_ = is_last;
+}
+
+void GradientReducer::on_gradient() {
+  if (++seen_ == parameters_.size()) reduce();
+}
+
+void GradientReducer::finish_backward() {
+  if (!reduced_) reduce();
+  reduced_ = false;
+  seen_ = 0;
+}
+
+void GradientReducer::abandon() {
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  seen_ = 0;
+  reduced_ = false;
+}
+
+void GradientReducer::reduce() {
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat = take();
+  on_taken_();
+  if (reduction_ == Reduction::FoldEach) {
+    fold(flat);
+  } else {
+    full_.add_(flat);
+    if (is_last_) fold(full_);
+  }
+  reduced_ = true;
+}
+
+at::Tensor GradientReducer::take() {
+  at::Tensor flat = at::empty({layout_.padded}, shard_.options().dtype(dtype_));
+  std::int64_t end = 0;  // what lies before is written; gaps between slots are zeros
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor slot = layout_.slot(flat, i);
+    const auto begin = static_cast<std::int64_t>(layout_.flat.slots[i].offset);
+    flat.narrow(0, end, begin - end).zero_();
+    end = begin + slot.numel();
+    at::Tensor& gradient = parameters_[i].mutable_grad();
+    if (counts_ && gradient.defined()) {
+      slot.copy_(gradient.reshape({-1}));
+    } else {
+      slot.zero_();
+    }
+    gradient.reset();
+  }
+  flat.narrow(0, end, layout_.padded - end).zero_();
+  return flat;
+}
+
+/// Adds the gradients over the ranks. At stage 0, the last micro-batch's call shares the sums.
+void GradientReducer::fold(const at::Tensor& flat) {
+  link_.runtime.wait(Stream::Communication, link_.runtime.record(Stream::Compute));
+  link_.runtime.run(Stream::Communication, "reduce " + name_, [this, flat] {
+    const OperationScope scope("reducing the gradients of", name_);
+    link_.collectives.reduce_scatter_fold(shard_, flat);
+  });
+  if (layout_.placement.stage == 0 && is_last_) {
+    link_.runtime.run(Stream::Communication, "share " + name_, [this] {
+      const OperationScope scope("sharing the gradients of", name_);
+      link_.collectives.all_gather(full_, shard_);
+    });
+  }
+  link_.gradients.keep(flat);
+}
+
+const at::Tensor& GradientReducer::gradients() const {
+  return layout_.placement.stage == 0 ? full_ : shard_;
+}
+
+std::int64_t GradientReducer::bytes() const {
+  return static_cast<std::int64_t>(shard_.nbytes() + (full_.defined() ? full_.nbytes() : 0));
+}
+
+}  // namespace unishard::trainer::detail

@@ -1,0 +1,78 @@
+#pragma once
+// Takes the gradients of a unit as the backward pass makes them, and adds them up over
+// micro-batches and ranks on the communication stream.
+#include "state/unit_layout.hpp"
+#include "state/unit_link.hpp"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+/// When the gradients of a micro-batch are reduced.
+enum class Reduction {
+  FoldEach,  ///< added over the ranks at once, in micro-batch order
+  FoldOnce,  ///< added up locally, and over the ranks in the last micro-batch of the step
+};
+
+/// A step is: begin_step(); for each micro-batch begin_backward(), a backward pass,
+/// finish_backward(). The result is ready when Compute has waited for all in `link.gradients`.
+/// Not thread-safe.
+class GradientReducer {
+ public:
+  /// Installs hooks. `on_taken` is called when the gradients of a backward pass have been taken.
+  /// `name` is the unit's in messages. `like` is the flat tensor of the parameters.
+  /// Lifetime: the destructor removes the hooks; a graph may outlive them.
+  GradientReducer(std::string name, const UnitLayout& layout,
+                  const std::vector<at::Tensor>& parameters, const at::Tensor& like, UnitLink link,
+                  Reduction reduction, std::function<void()> on_taken);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  void begin_step();
+  /// `counts`: otherwise the gradients are taken as zeros. `is_last`: of the step's on this rank.
+  void begin_backward(bool counts, bool is_last);
+  /// Takes the gradients if the hooks have not, because the loss did not use all parameters.
+  void finish_backward();
+  /// Forgets the gradients of a backward pass that an exception has ended.
+  void abandon();
+
+  /// Returns the sum of the gradients for the optimizer, float32: everything at stage 0, else the
+  /// shard.
+  const at::Tensor& gradients() const;
+  std::int64_t bytes() const;
+
+ private:
+  using AccumulateNode =
+      decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  void add_hook(const at::Tensor& parameter);
+  void on_gradient();
+  void reduce();
+  at::Tensor take();
+  void fold(const at::Tensor& flat);
+
+  std::string name_;
+  const UnitLayout& layout_;
+  std::vector<at::Tensor> parameters_;
+  at::ScalarType dtype_;
+  UnitLink link_;
+  Reduction reduction_;
+  std::function<void()> on_taken_;
+  at::Tensor shard_;  ///< float32, the running sum over ranks
+  at::Tensor full_;   ///< float32: local sums (FoldOnce), and the result at stage 0
+  /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
+  std::vector<AccumulateNode> nodes_;
+  std::shared_ptr<GradientReducer*> self_;  ///< for hooks, which an old graph may keep
+  std::size_t seen_ = 0;
+  bool reduced_ = false;
+  bool counts_ = true;
+  bool is_last_ = false;
+};
+
+}  // namespace unishard::trainer::detail

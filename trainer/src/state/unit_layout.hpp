@@ -1,0 +1,35 @@
+#pragma once
+// How the parameters of one unit lie one after another in a flat tensor, and which part of it this
+// rank holds: everything at stage 0, else its shard.
+#include "unishard/format/partition.hpp"
+#include "unishard/trainer/construction.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+struct UnitLayout {
+  UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement);
+
+  /// Returns the elements of parameter `index` that this rank holds.
+  ElementRange held(std::size_t index) const;
+  /// Returns the position of the first of these elements in what this rank holds.
+  std::size_t held_offset(std::size_t index) const;
+  /// Returns the position in the flat tensor of the first element that this rank holds.
+  std::int64_t first() const;
+  /// Returns the number of elements that this rank holds, padding included.
+  std::int64_t length() const;
+  /// Returns the view of parameter `index` in a flat tensor of `padded` elements.
+  at::Tensor slot(const at::Tensor& flat, std::size_t index) const;
+
+  Placement placement;
+  FlatLayout flat;
+  std::int64_t shard = 0;   ///< elements of a shard
+  std::int64_t padded = 0;  ///< shard * world size
+};
+
+}  // namespace unishard::trainer::detail

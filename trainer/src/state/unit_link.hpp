@@ -1,0 +1,68 @@
+#pragma once
+// What the units of a model work with while an engine has the model.
+#include "unishard/trainer/runtime.hpp"
+
+#include "comm/tensor_collectives.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <utility>
+
+namespace unishard::trainer::detail {
+
+/// Memory that the communication stream reads. Its limit bounds what waits for it. Not thread-safe.
+class InFlight {
+ public:
+  /// `limit` counts elements.
+  InFlight(Runtime& runtime, std::int64_t limit) : runtime_(runtime), limit_(limit) {}
+
+  /// Keeps `tensor` until the communication stream has done what it was given. Compute waits for
+  /// older tensors while all together have more elements than the limit.
+  void keep(at::Tensor tensor) {
+    elements_ += tensor.numel();
+    bytes_ += static_cast<std::int64_t>(tensor.nbytes());
+    peak_bytes_ = std::max(peak_bytes_, bytes_);
+    kept_.emplace_back(runtime_.record(Stream::Communication), std::move(tensor));
+    while (elements_ > limit_) drop_first();
+  }
+  std::int64_t peak_bytes() const { return peak_bytes_; }
+  void reset_peak() { peak_bytes_ = bytes_; }
+  /// Makes Compute wait for all of them.
+  void drain() {
+    while (!kept_.empty()) drop_first();
+  }
+  /// Does the same; errors are those of operations that nobody needs any more.
+  void forget() noexcept {
+    while (!kept_.empty()) {
+      try {
+        drop_first();
+      } catch (const std::exception&) {  // the next operation reports the failure
+      }
+    }
+  }
+
+ private:
+  void drop_first() {
+    const auto [event, tensor] = std::move(kept_.front());
+    kept_.pop_front();
+    elements_ -= tensor.numel();
+    bytes_ -= static_cast<std::int64_t>(tensor.nbytes());
+    runtime_.wait(Stream::Compute, event);
+  }
+
+  Runtime& runtime_;
+  std::int64_t limit_;
+  std::int64_t elements_ = 0, bytes_ = 0, peak_bytes_ = 0;
+  std::deque<std::pair<EventPtr, at::Tensor>> kept_;
+};
+
+/// Lifetime: what it refers to outlives the units' attachment.
+struct UnitLink {
+  Runtime& runtime;
+  TensorCollectives& collectives;
+  InFlight& gradients;
+};
+
+}  // namespace unishard::trainer::detail
