@@ -19,7 +19,7 @@ void train(const std::string& folder) {
                     {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}}}}},
                     {"zero_optimization", {{"stage", 2}}}});
   Engine engine(model.ptr(), *communicator, config);
-  while (engine.step() < 3)
+  while (engine.global_steps() < 3)
     engine.train_batch([&](const MicroBatch& batch) {
       return torch::nn::Linear(model)->forward(at::ones({batch.samples, 4})).square().mean();
     });

@@ -64,7 +64,7 @@ void Saves::require_free_names(const unishard::trainer::ResumeDecision& start) {
     if (communicator_.rank() != 0) return;
     unishard::trainer::require_free_names(posix_storage(), options_.save_folder,
                                           {.prefix = options_.tag_prefix,
-                                           .first = engine_.step(),
+                                           .first = engine_.global_steps(),
                                            .last = options_.steps,
                                            .interval = options_.save_interval},
                                           /*may_replace=*/!start.beside);
@@ -85,11 +85,11 @@ void Saves::prepare() {
 }
 
 void Saves::start() {
-  if (options_.save_folder.empty() || started_step_ == engine_.step()) return;
-  started_step_ = engine_.step();
+  if (options_.save_folder.empty() || started_step_ == engine_.global_steps()) return;
+  started_step_ = engine_.global_steps();
   const SaveHandle next =
       engine_.save_checkpoint({.folder = options_.save_folder,
-                               .tag = options_.tag_prefix + std::to_string(engine_.step()),
+                               .tag = options_.tag_prefix + std::to_string(engine_.global_steps()),
                                .client_state = {{"hf_config", gpt_to_hugging_face(options_.model)}},
                                .keep_last = start_.beside_whole ? 0 : options_.keep_last,
                                .replace = !start_.beside,

@@ -121,7 +121,7 @@ class Training {
     }
     saves_.finish();
     if (stopped && is_first())
-      say(fmt::format("stopped by a signal after step {}\n", engine_.step()));
+      say(fmt::format("stopped by a signal after step {}\n", engine_.global_steps()));
     if (options_.report_memory) print_memory(engine_, communicator_);
     agree(communicator_, "writing the losses", [&] { log->require_written(); });
   }
@@ -137,7 +137,7 @@ class Training {
   }
   bool is_first() const { return communicator_.rank() == 0; }
   /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.
-  std::int64_t steps_taken() const { return engine_.step() + engine_.skipped_steps(); }
+  std::int64_t steps_taken() const { return engine_.global_steps() + engine_.skipped_steps(); }
 
   EngineOptions engine_options() {
     return {.on_save_step = [this](CommitStep step) { report(step); },

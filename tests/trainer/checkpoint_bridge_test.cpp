@@ -79,7 +79,7 @@ TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
       EXPECT_EQ(report.tag, "t");
       EXPECT_EQ(report.client_state["a"], 1);
       EXPECT_EQ(report.notes.size(), 2u);  // both seeds are the checkpoint's
-      EXPECT_EQ(engine.step(), 2);
+      EXPECT_EQ(engine.global_steps(), 2);
       EXPECT_EQ(engine.samples_seen(), 24u);
       EXPECT_EQ(engine.shuffle_seed(), 99u);
       EXPECT_EQ(model->blocks[1]->frozen.sum().item<double>(), 0.5 * kWidth);

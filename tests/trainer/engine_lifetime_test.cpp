@@ -41,7 +41,7 @@ TEST_P(EngineOfAModel, StartsWithTheValuesThatTheFormerOneLeft) {
       before = parameters_of(engine, model);
     }
     Engine engine(model.ptr(), communicator, config_);
-    EXPECT_EQ(engine.step(), 0);
+    EXPECT_EQ(engine.global_steps(), 0);
     expect_equal(before, parameters_of(engine, model));
     const StepStats first = step(engine, model);
     EXPECT_GT(first.gradient_norm, 0);
@@ -136,7 +136,7 @@ TEST(RanksThatDiffer, InTheOrderOfUnitsAreAnErrorBeforeTheUpdate) {
                 EXPECT_THAT(error_of([&] { step(engine, model); }).what(),
                             HasSubstr("rank 1 used the model's units in another order than rank 0: "
                                       "it has \"unit block1\", and rank 0 has \"unit block0\""));
-                EXPECT_EQ(engine.step(), 0);
+                EXPECT_EQ(engine.global_steps(), 0);
                 expect_equal(before, parameters_of(engine, model));
               });
 }

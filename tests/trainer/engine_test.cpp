@@ -188,7 +188,7 @@ TEST(Engine, EvaluateIsTheSameOnEveryWorldSizeAndChangesNothing) {
       Engine engine(model.ptr(), communicator, config);
       const double value =
           engine.evaluate([&](const MicroBatch& batch) { return model->loss(batch); }, 5);
-      EXPECT_EQ(engine.step(), 0);
+      EXPECT_EQ(engine.global_steps(), 0);
       if (communicator.rank() == 0) values.push_back(value);
     });
   }

@@ -100,7 +100,7 @@ void load(
     options.foreign_names = gpt_foreign_names();
     Engine engine(model.ptr(), communicator, config, options);
     const LoadReport report = engine.load_checkpoint(path);
-    EXPECT_EQ(engine.step(), 0);
+    EXPECT_EQ(engine.global_steps(), 0);
     const GatheredScope gathered(engine);
     std::map<std::string, at::Tensor> parameters;
     for (const auto& each : model->named_parameters())

@@ -93,7 +93,7 @@ Outcome run(const Job& job, Communicator& communicator) {
   Engine engine(model.ptr(), communicator, config);
   if (!job.from.empty()) engine.load_checkpoint(job.from);
   Outcome outcome;
-  while (engine.step() < job.until) {
+  while (engine.global_steps() < job.until) {
     outcome.losses.push_back(engine
                                  .train_batch([&](const MicroBatch& batch) {
                                    // Draws of the user's own code are equal everywhere too.

@@ -902,6 +902,8 @@ TEST_F(TrainGpt, UsageAndConfigurationErrorsExitWithTwo) {
 }
 
 TEST_F(TrainGpt, Stage3MemoryFallsWithTheWorldSize) {
+  configure(R"(, "zero_optimization": {"stage3_prefetch_bucket_size": 0,
+      "stage3_max_reuse_distance": 0})");
   const auto peak_at = [&](int world) {
     const auto out = run_ranks(command({"--steps", "1", "--stage", "3", "--width", "64", "--layers",
                                         "4", "--report-memory"}),

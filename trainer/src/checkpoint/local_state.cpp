@@ -69,7 +69,7 @@ void LocalState::add(const ParameterRecord& parameter, std::string_view state_na
                       .state = std::string(state_name),
                       .dtype = dtype,
                       .shape = shape_of(parameter.tensor),
-                      .group = static_cast<std::int32_t>(state_.group_of(parameter)),
+                      .group = static_cast<std::int32_t>(parameter.group),
                       .crc64 = {},
                       .stats = {}});
   origins_.push_back(origin);

@@ -3,17 +3,13 @@
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/load.hpp"
-#include "checkpoint/saver.hpp"
 #include "comm/operation_scope.hpp"
-#include "comm/tensor_collectives.hpp"
+#include "engine/engine_impl.hpp"
 #include "engine/gradient_norm.hpp"
-#include "engine/micro_batches.hpp"
 #include "engine/non_finite.hpp"
+#include "engine/prepare_state.hpp"
 #include "engine/rank_agreement.hpp"
 #include "engine/update.hpp"
-#include "state/attachment.hpp"
-#include "state/gather_schedule.hpp"
-#include "state/training_state.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -48,31 +44,6 @@ EngineOptions with_storage(EngineOptions options) {
   return options;
 }
 
-detail::TrainingState initial_state(const Config& config, const EngineOptions& options,
-                                    const Communicator& communicator) {
-  detail::TrainingState state;
-  state.config = config;
-  state.batch = plan_batch(config.batch, communicator.size());
-  state.optimizer = make_optimizer(config.optimizer, config.hyper);
-  state.groups = {{{"decay", config.hyper}, {"no_decay", config.hyper}}};
-  state.groups[1].hyper.weight_decay = 0;
-  state.seed = config.seed;
-  state.shuffle_seed = options.shuffle_seed;
-  state.samples_per_epoch = options.samples_per_epoch;
-  return state;
-}
-
-/// Nothing is changed in the model when the ranks differ.
-detail::TrainingState take_over(const std::shared_ptr<torch::nn::Module>& model,
-                                Communicator& communicator, const Config& config,
-                                const EngineOptions& options, at::Device device) {
-  detail::TrainingState state = initial_state(config, options, communicator);
-  detail::require_equal_runs(communicator, detail::describe_run(*model, config, options));
-  state.model = detail::take_over(*model, placement_for(config, communicator, device),
-                                  detail::take_left_root(model));
-  return state;
-}
-
 std::int64_t overlapped(const Config& config, std::int64_t limit) {
   return config.zero.overlap_comm ? limit : 0;
 }
@@ -92,33 +63,6 @@ detail::AttachmentOptions attachment_options(const detail::TrainingState& state)
 
 }  // namespace
 
-struct Engine::Impl {
-  Impl(const std::shared_ptr<torch::nn::Module>& the_model, Communicator& the_communicator,
-       const Config& config, EngineOptions the_options);
-
-  StepStats finish_step(const std::vector<double>& losses);
-  void leave_out(const std::vector<double>& losses);
-  /// True when units are gathered or reduced one by one within a micro-batch.
-  bool depends_on_order() const {
-    return communicator.size() > 1 && state.config.folds_every_micro_batch();
-  }
-
-  std::shared_ptr<torch::nn::Module> model;
-  Communicator& communicator;
-  EngineOptions options;
-  std::unique_ptr<Runtime> own_runtime;
-  Runtime& runtime;
-  detail::ModelClaim claim;
-  detail::TrainingState state;
-  std::unique_ptr<detail::TensorCollectives> collectives;
-  detail::InFlight gradients;
-  detail::GatherSchedule schedule;
-  detail::StepContext context;
-  detail::Attachment attachment;
-  detail::MicroBatches micro_batches;
-  detail::Saver saver;
-};
-
 Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
                    Communicator& the_communicator, const Config& config, EngineOptions the_options)
     : model(the_model),
@@ -127,7 +71,7 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       own_runtime(options.runtime ? nullptr : make_host_runtime()),
       runtime(own_runtime ? *own_runtime : *options.runtime),
       claim(*model),
-      state(take_over(model, communicator, config, options, runtime.device())),
+      state(detail::prepare_state(model, communicator, config, options, runtime.device())),
       collectives(detail::make_tensor_collectives(communicator)),
       gradients(runtime, overlapped(config, config.zero.reduce_bucket_size)),
       schedule(gather_limits(config)),
@@ -151,7 +95,23 @@ void Engine::Impl::leave_out(const std::vector<double>& losses) {
   ++state.skipped_steps;
 }
 
-StepStats Engine::Impl::finish_step(const std::vector<double>& losses) {
+void Engine::Impl::begin_step() {
+  micro_batches.begin(Pass::Train, state.batch.global_micro_batches);
+  model->train();
+  context.used_units.clear();
+  for (const auto& unit : state.model.units) unit.flat->begin_step();
+}
+
+void Engine::Impl::require_no_step(const char* what) const {
+  if (!micro_batches.has_begun()) return;
+  raise(ErrorCode::InvalidArgument, std::string(what) + ": a step has begun and has not ended",
+        "a checkpoint has no gradients: call it after the step's last micro-batch");
+}
+
+StepStats Engine::Impl::finish_step() {
+  const std::string number = std::to_string(state.step + 1);
+  const detail::OperationScope operation("training step", number);
+  const std::vector<double> losses = micro_batches.losses();
   gradients.drain();
   if (depends_on_order())
     detail::require_equal_order(communicator, state.model, context.used_units);
@@ -181,13 +141,28 @@ Engine::~Engine() = default;
 
 StepStats Engine::train_batch(const LossFunction& loss) {
   Impl& self = *impl_;
-  const std::string number = std::to_string(self.state.step + 1);
-  const detail::OperationScope operation("training step", number);
-  self.model->train();
-  self.context.used_units.clear();
-  for (const auto& unit : self.state.model.units) unit.flat->begin_step();
-  return self.finish_step(
-      self.micro_batches.run(loss, Pass::Train, self.state.batch.global_micro_batches));
+  self.begin_step();
+  while (self.micro_batches.has_next()) {
+    const at::Tensor value = self.micro_batches.forward(loss);
+    self.micro_batches.backward(value);
+  }
+  return self.finish_step();
+}
+
+at::Tensor Engine::forward(const LossFunction& loss) {
+  if (!impl_->micro_batches.has_begun()) impl_->begin_step();
+  return impl_->micro_batches.forward(loss);
+}
+
+void Engine::backward(const at::Tensor& loss) { impl_->micro_batches.backward(loss); }
+
+std::optional<StepStats> Engine::step() {
+  if (impl_->micro_batches.has_next()) return std::nullopt;
+  return impl_->finish_step();
+}
+
+bool Engine::is_gradient_accumulation_boundary() const {
+  return impl_->micro_batches.has_begun() && impl_->micro_batches.is_last();
 }
 
 double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
@@ -195,25 +170,29 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   if (micro_batches < 1) raise(ErrorCode::InvalidArgument, "evaluate: no micro-batches");
   const at::NoGradGuard no_grad;
   const EvaluationScope evaluation(*self.model);
-  return mean(self.micro_batches.run(loss, Pass::Evaluate, micro_batches));
+  self.micro_batches.begin(Pass::Evaluate, micro_batches);
+  while (self.micro_batches.has_next()) self.micro_batches.forward(loss);
+  return mean(self.micro_batches.losses());
 }
 
 void Engine::claim_save_folder(const Path& folder) { impl_->saver.claim(folder); }
 
 SaveHandle Engine::save_checkpoint(const SaveRequest& request) {
+  impl_->require_no_step("save_checkpoint");
   return impl_->saver.save(request);
 }
 
 void Engine::prepare_asynchronous_saves() { impl_->saver.prepare(); }
 
 LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::string>& tag) {
+  impl_->require_no_step("load_checkpoint");
   impl_->saver.finish();
   LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
   detail::publish_units(impl_->state);
   return report;
 }
 
-std::int64_t Engine::step() const { return impl_->state.step; }
+std::int64_t Engine::global_steps() const { return impl_->state.step; }
 std::int64_t Engine::skipped_steps() const { return impl_->state.skipped_steps; }
 std::uint64_t Engine::samples_seen() const { return impl_->state.samples; }
 std::uint64_t Engine::shuffle_seed() const { return impl_->state.shuffle_seed; }
@@ -251,15 +230,6 @@ MemoryReport Engine::memory() const {
 void Engine::reset_memory_peak() {
   impl_->state.model.meter->reset_peak();
   impl_->gradients.reset_peak();
-}
-
-GatheredScope::GatheredScope(Engine& engine) : engine_(engine) {
-  for (const auto& unit : engine_.impl_->state.model.units) unit.flat->start_gather();
-  for (const auto& unit : engine_.impl_->state.model.units) unit.flat->finish_gather();
-}
-
-GatheredScope::~GatheredScope() {
-  for (const auto& unit : engine_.impl_->state.model.units) unit.flat->release();
 }
 
 }  // namespace unishard::trainer

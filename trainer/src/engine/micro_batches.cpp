@@ -1,12 +1,12 @@
 #include "engine/micro_batches.hpp"
 
+#include "unishard/format/error.hpp"
 #include "unishard/trainer/seeds.hpp"
-
-#include "state/generator_scope.hpp"
 
 #include <ATen/ops/stack.h>
 
 #include <ranges>
+#include <utility>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -23,65 +23,100 @@ std::vector<double> values_of(const std::vector<at::Tensor>& scalars) {
 
 }  // namespace
 
+MicroBatches::Current::Current(const StepContext& context, const MicroBatch& batch)
+    : generator(dropout_seed(context.seed, batch.step, batch.id, kDefaultGenerator)),
+      dropout(context, 0) {}
+
 MicroBatches::MicroBatches(TrainingState& state, StepContext& context, GatherSchedule& schedule,
                            Communicator& communicator)
     : state_(state), context_(context), schedule_(schedule), communicator_(communicator) {}
 
-std::vector<double> MicroBatches::run(const LossFunction& loss, Pass pass, std::int64_t count) {
-  const std::int64_t ranks = communicator_.size();
+void MicroBatches::begin(Pass pass, std::int64_t count) {
+  if (has_begun()) {
+    raise(ErrorCode::InvalidArgument, "a step has begun and has not ended",
+          "call forward, backward and step until the step is done");
+  }
+  pass_ = pass;
+  count_ = count;
+  first_ = 0;
+  losses_.clear();
   context_.seed = state_.seed;
   context_.step = state_.step;
-  std::vector<at::Tensor> losses;
-  for (std::int64_t first = 0; first < count; first += ranks) {
-    const std::int64_t id = first + communicator_.rank();
-    const bool counts = id < count;
-    context_.micro_batch = counts ? id : 0;
-    for (const UnitRecord& unit : state_.model.units)
-      unit.flat->begin_backward(counts, first + ranks >= count);
-    const std::uint64_t base = pass == Pass::Train ? state_.samples : 0;
-    const MicroBatch batch{.step = state_.step,
-                           .id = context_.micro_batch,
-                           .first_sample = base + static_cast<std::uint64_t>(context_.micro_batch *
-                                                                             state_.batch.micro),
-                           .samples = state_.batch.micro};
-    try {
-      losses.push_back(run_one(loss, pass, batch, 1.0 / static_cast<double>(count)));
-    } catch (...) {
-      for (const UnitRecord& unit : state_.model.units) unit.flat->abandon();
-      throw;
-    }
-  }
-  return in_order(losses, count);
 }
 
-at::Tensor MicroBatches::run_one(const LossFunction& loss, Pass pass, const MicroBatch& batch,
-                                 double scale) {
-  const GeneratorScope generator_scope(
-      dropout_seed(context_.seed, context_.step, context_.micro_batch, kDefaultGenerator));
-  const DropoutScope dropout_scope(context_, 0);
-  schedule_.begin(pass);
-  if (state_.model.root) schedule_.acquire(*state_.model.root);
-  const at::Tensor value = loss(batch);
-  if (pass == Pass::Train) {
-    const auto mark = context_.runtime->mark(Stream::Compute, "backward");
-    (value * scale).backward();
+MicroBatch MicroBatches::next() const {
+  const std::int64_t mine = first_ + communicator_.rank();
+  const std::int64_t id = mine < count_ ? mine : 0;
+  const std::uint64_t base = pass_ == Pass::Train ? state_.samples : 0;
+  return {.step = state_.step,
+          .id = id,
+          .first_sample = base + static_cast<std::uint64_t>(id * state_.batch.micro),
+          .samples = state_.batch.micro};
+}
+
+template <class Body>
+auto MicroBatches::guarded(Body&& body) {
+  try {
+    return body();
+  } catch (...) {
+    abandon();
+    throw;
   }
+}
+
+at::Tensor MicroBatches::forward(const LossFunction& loss) {
+  if (current_) {
+    raise(ErrorCode::InvalidArgument, "forward: the last micro-batch has had no backward pass",
+          "call backward once after each forward");
+  }
+  return guarded([&] {
+    const MicroBatch batch = next();
+    const bool counts = first_ + communicator_.rank() < count_;
+    context_.micro_batch = batch.id;
+    for (const UnitRecord& unit : state_.model.units) unit.flat->begin_backward(counts, is_last());
+    current_.emplace(context_, batch);
+    schedule_.begin(pass_);
+    if (state_.model.root) schedule_.acquire(*state_.model.root);
+    at::Tensor value = loss(batch);
+    if (pass_ == Pass::Evaluate) finish(value);
+    return value;
+  });
+}
+
+void MicroBatches::backward(const at::Tensor& loss) {
+  if (!current_) raise(ErrorCode::InvalidArgument, "backward: there was no forward");
+  guarded([&] {
+    const auto mark = context_.runtime->mark(Stream::Compute, "backward");
+    (loss * (1.0 / static_cast<double>(count_))).backward();
+    finish(loss);
+  });
+}
+
+void MicroBatches::finish(const at::Tensor& loss) {
   schedule_.end();
   for (const UnitRecord& unit : std::views::reverse(state_.model.units)) {
-    if (pass == Pass::Train) unit.flat->finish_backward();
+    if (pass_ == Pass::Train) unit.flat->finish_backward();
     unit.flat->release();
   }
-  return value.detach();
+  current_.reset();
+  losses_.push_back(loss.detach());
+  first_ += communicator_.size();
 }
 
-std::vector<double> MicroBatches::in_order(const std::vector<at::Tensor>& mine,
-                                           std::int64_t count) {
-  const std::vector<double> all = gather_doubles(communicator_, values_of(mine));
+void MicroBatches::abandon() {
+  for (const UnitRecord& unit : state_.model.units) unit.flat->abandon();
+  current_.reset();
+  count_ = first_ = 0;
+}
+
+std::vector<double> MicroBatches::losses() {
+  const std::vector<double> all = gather_doubles(communicator_, values_of(losses_));
   const auto ranks = static_cast<std::int64_t>(communicator_.size());
-  const auto rounds = static_cast<std::int64_t>(mine.size());
+  const auto rounds = static_cast<std::int64_t>(losses_.size());
   std::vector<double> losses;
-  for (std::int64_t id = 0; id < count; ++id)
+  for (std::int64_t id = 0; id < count_; ++id)
     losses.push_back(all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)]);
+  count_ = first_ = 0;
   return losses;
 }
 

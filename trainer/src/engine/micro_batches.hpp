@@ -1,17 +1,22 @@
 #pragma once
-// The forward and backward passes of a step on this rank.
+// The forward and backward passes of a step, or of an evaluation, on this rank.
 #include "unishard/trainer/engine.hpp"
 
 #include "state/gather_schedule.hpp"
+#include "state/generator_scope.hpp"
 #include "state/training_state.hpp"
 
-#include <torch/nn/module.h>
-
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace unishard::trainer::detail {
 
+/// begin(); while has_next(): forward() and, in training, backward(); losses(). Rank r takes
+/// micro-batches r, r + W, ... Every rank runs the same number, because all take part in the
+/// collectives; surplus ones repeat micro-batch 0 and do not count.
+/// Errors: after an exception of forward() or backward(), the step is forgotten; begin() starts it
+/// anew.
 /// Not thread-safe. Lifetime: all that it is constructed with must outlive it.
 class MicroBatches {
  public:
@@ -20,21 +25,50 @@ class MicroBatches {
   MicroBatches(TrainingState& state, StepContext& context, GatherSchedule& schedule,
                Communicator& communicator);
 
-  /// Runs this rank's part of micro-batches 0 to count - 1: rank r takes r, r + W, ... Every rank
-  /// runs the same number, because all take part in the collectives; surplus ones repeat
-  /// micro-batch 0 and do not count. Returns the losses of all ranks' micro-batches, in their
-  /// order. Collective. Throws: what `loss` or the backward pass throws; the gradients are then
-  /// forgotten.
-  std::vector<double> run(const LossFunction& loss, Pass pass, std::int64_t count);
+  /// Begins with micro-batches 0 to count - 1.
+  void begin(Pass pass, std::int64_t count);
+  /// Returns true from begin() to losses().
+  bool has_begun() const { return count_ > 0; }
+  bool has_next() const { return first_ < count_; }
+  /// Returns true when the next backward() is the last one.
+  bool is_last() const { return first_ + communicator_.size() >= count_; }
+  /// Pre: has_next().
+  MicroBatch next() const;
+
+  /// Calls `loss` with next(), and returns its result.
+  /// Throws: what `loss` throws.
+  at::Tensor forward(const LossFunction& loss);
+  /// Adds the gradients of `loss`, divided by the number of micro-batches.
+  /// Throws: what the backward pass throws.
+  void backward(const at::Tensor& loss);
+
+  /// Ends what begin() began. Returns the losses of all ranks' micro-batches, in their order.
+  /// Collective.
+  std::vector<double> losses();
+  /// Forgets the step.
+  void abandon();
 
  private:
-  at::Tensor run_one(const LossFunction& loss, Pass pass, const MicroBatch& batch, double scale);
-  std::vector<double> in_order(const std::vector<at::Tensor>& mine, std::int64_t count);
+  /// What is as the micro-batch demands from forward() to the end of backward().
+  struct Current {
+    Current(const StepContext& context, const MicroBatch& batch);
+    GeneratorScope generator;
+    DropoutScope dropout;
+  };
+  /// Calls `body`; when it throws, forgets the step.
+  template <class Body>
+  auto guarded(Body&& body);
+  void finish(const at::Tensor& loss);
 
   TrainingState& state_;
   StepContext& context_;
   GatherSchedule& schedule_;
   Communicator& communicator_;
+  Pass pass_ = Pass::Train;
+  std::int64_t count_ = 0;
+  std::int64_t first_ = 0;  ///< micro-batch of rank 0 in the next round
+  std::optional<Current> current_;
+  std::vector<at::Tensor> losses_;
 };
 
 }  // namespace unishard::trainer::detail

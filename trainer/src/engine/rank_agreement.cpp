@@ -78,6 +78,9 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
                               config.canonical_order));
   lines.push_back(fmt::format("seed of the data order {}, samples per epoch {}",
                               options.shuffle_seed, options.samples_per_epoch));
+  for (const ParameterGroup& group : options.groups)
+    lines.push_back(fmt::format("parameter group {}: learning rate {}, weight decay {}", group.name,
+                                group.hyper.lr, group.hyper.weight_decay));
   for (const auto& each : model.named_parameters())
     lines.push_back(describe_tensor("parameter", each.key(), each.value()));
   for (const auto& each : model.named_buffers()) {

@@ -47,7 +47,7 @@ void update_parameter(TrainingState& state, Runtime& runtime, const ParameterRec
   const auto count = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
   if (count == 0) return;
   const auto offset = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
-  Hyper hyper = state.groups[state.group_of(parameter)].hyper;
+  Hyper hyper = state.groups[parameter.group].hyper;
   hyper.lr = learning_rate(state.config.schedule, state.last_iteration, hyper.lr);
   UpdateTensors tensors{.weights = unit.master().narrow(0, offset, count),
                         .gradients = unit.gradients().narrow(0, offset, count),

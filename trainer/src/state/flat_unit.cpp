@@ -40,7 +40,7 @@ void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions&
   name_ = name.empty() ? "the root unit" : "unit " + name;
   link_.emplace(link);
   if (empty()) return;
-  if (placement().stage < 3) store_->follow(resident_shard());
+  if (placement().stage < 3) follow_parameters();
   store_->make_states(options.states);
   reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), gathered_->flat(),
                                                link, options.reduction, [this] { release(); });
@@ -125,6 +125,10 @@ void FlatUnit::start_publish() {
 }
 
 void FlatUnit::finish_publish() { wait_for_arrival(); }
+
+void FlatUnit::follow_parameters() {
+  store_->follow(gathered_->flat().narrow(0, layout_.first(), layout_.length()));
+}
 
 at::Tensor FlatUnit::rounded_master() const { return master().to(gathered_->flat().scalar_type()); }
 

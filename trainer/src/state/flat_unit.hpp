@@ -79,6 +79,10 @@ class FlatUnit {
   /// Makes Compute wait for start_publish().
   void finish_publish();
 
+  /// Takes over values that the parameters were given on all ranks.
+  /// Pre: has_parameters().
+  void follow_parameters();
+
   /// The sum of the gradients, the fp32 weights and the optimizer states: one-dimensional, of what
   /// this rank holds.
   const at::Tensor& gradients() const { return reducer_->gradients(); }

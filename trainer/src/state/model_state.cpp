@@ -126,8 +126,7 @@ class TakeOver {
           state_.aliases.push_back({.fqn = fqn, .target = first->second});
           continue;
         }
-        ParameterRecord record{
-            .fqn = fqn, .tensor = each.value(), .decays = each.value().dim() >= 2};
+        ParameterRecord record{.fqn = fqn, .tensor = each.value()};
         if (const auto where = placed_.find(impl); where != placed_.end()) {
           record.unit = where->second.unit;
           record.slot = where->second.slot;

@@ -17,7 +17,7 @@ struct ParameterRecord {
   at::Tensor tensor;         ///< not allocated at stage 3 outside gather()
   FlatUnit* unit = nullptr;  ///< null: frozen, an ordinary tensor on every rank
   std::size_t slot = 0;      ///< in the unit
-  bool decays = true;        ///< weight decay applies; false for biases and other vectors
+  std::size_t group = 0;     ///< index in TrainingState::groups
 };
 
 struct UnitRecord {

@@ -1,36 +1,30 @@
 #pragma once
 // Everything that a training run carries from step to step, and that a checkpoint must hold.
+#include "unishard/trainer/checkpointing.hpp"
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
 #include "state/model_state.hpp"
 
-#include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace unishard::trainer::detail {
-
-struct ParameterGroup {
-  std::string_view name;
-  Hyper hyper;
-};
 
 struct TrainingState {
   Config config;
   BatchPlan batch;
   ModelState model;
   std::unique_ptr<Optimizer> optimizer;
-  std::array<ParameterGroup, 2> groups;  ///< with weight decay, without
-  std::int64_t step = 0;                 ///< optimizer steps done
-  std::int64_t skipped_steps = 0;        ///< steps whose update was left out
-  std::int64_t last_iteration = -1;      ///< of the scheduler; see learning_rate()
-  std::uint64_t samples = 0;             ///< samples seen so far
+  std::vector<ParameterGroup> groups;
+  std::int64_t step = 0;             ///< optimizer steps done
+  std::int64_t skipped_steps = 0;    ///< steps whose update was left out
+  std::int64_t last_iteration = -1;  ///< of the scheduler; see learning_rate()
+  std::uint64_t samples = 0;         ///< samples seen so far
   std::uint64_t seed = 0;
   std::uint64_t shuffle_seed = 0;
   std::uint64_t samples_per_epoch = 0;
-
-  std::size_t group_of(const ParameterRecord& parameter) const { return parameter.decays ? 0 : 1; }
 };
 
 }  // namespace unishard::trainer::detail

@@ -5,6 +5,9 @@
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 #include "unishard/trainer/foreign_names.hpp"
+#include "unishard/trainer/optimizer.hpp"
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
@@ -44,11 +47,21 @@ struct LoadReport {
 
 class Runtime;
 
+/// Parameters with the same hyperparameters.
+struct ParameterGroup {
+  std::string name;
+  Hyper hyper;
+};
+
 /// What an engine is told once: where its memory and its checkpoints are, and what they record.
 struct EngineOptions {
   /// Device and streams; null: the host, with a stream of its own for communication.
   Runtime* runtime = nullptr;
   Storage* storage = nullptr;  ///< null: posix_storage()
+  /// Groups of the optimizer, and the index of the group of each trained parameter. Empty: "decay",
+  /// and "no_decay" for parameters of one dimension.
+  std::vector<ParameterGroup> groups{};
+  std::function<std::size_t(const std::string& fqn, const at::Tensor& parameter)> group_of{};
   /// Called on each rank before each of its steps of a save; tests use it to fail or to kill the
   /// process. In an asynchronous save, the background thread calls it for all steps but
   /// CreateStaging.

@@ -86,6 +86,20 @@ class Engine {
   /// state is as before the step, so the engine can be used and saved. After an exception of `loss`
   /// or of the backward pass on every rank, the state is as before the step too.
   StepStats train_batch(const LossFunction& loss);
+
+  // The same step in DeepSpeed's three calls, which a program makes for each of its micro-batches.
+  // After an exception of one of them, the step begins anew.
+  /// Returns the loss of this rank's next micro-batch.
+  at::Tensor forward(const LossFunction& loss);
+  /// Adds the gradients of the loss that forward() returned, or of a tensor that depends on it.
+  void backward(const at::Tensor& loss);
+  /// Returns nullopt before the step's last micro-batch. After it, updates the weights and returns
+  /// what train_batch() returns.
+  /// Throws: as train_batch() does.
+  std::optional<StepStats> step();
+  /// Returns true during the step's last micro-batch. Local.
+  bool is_gradient_accumulation_boundary() const;
+
   /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
 
@@ -117,7 +131,7 @@ class Engine {
                              const std::optional<std::string>& tag = std::nullopt);
 
   // Local queries; not collective.
-  std::int64_t step() const;
+  std::int64_t global_steps() const;  ///< optimizer steps done
   /// Returns how many steps the run has skipped; see NonFinite::Skip.
   std::int64_t skipped_steps() const;
   std::uint64_t samples_seen() const;
@@ -138,18 +152,26 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Makes all parameters readable on every rank as long as it lives (stage 3 gathers them).
-/// Collective. Do not use it during train_batch().
-/// Lifetime: the engine must outlive it.
+/// Makes parameters readable on every rank as long as it lives (stage 3 gathers them). Collective.
+/// Do not use it during a step. Lifetime: the engine must outlive it.
 class GatheredScope {
  public:
+  /// Gathers all parameters.
   explicit GatheredScope(Engine& engine);
+  /// Gathers the parameters with these names.
+  /// Throws: NotFound for a name that no parameter has.
+  GatheredScope(Engine& engine, const std::vector<std::string>& names);
   ~GatheredScope();
   GatheredScope(const GatheredScope&) = delete;
   GatheredScope& operator=(const GatheredScope&) = delete;
 
+  /// Gives the values that `rank` has written to the parameters to all ranks and to the training
+  /// state. Optimizer states do not change. Collective.
+  void write_back(std::uint32_t rank);
+
  private:
   Engine& engine_;
+  std::vector<std::size_t> parameters_;  ///< indices in the engine's model
 };
 
 }  // namespace unishard::trainer

@@ -1,0 +1,48 @@
+#pragma once
+// The parts of an engine.
+#include "unishard/trainer/engine.hpp"
+
+#include "checkpoint/saver.hpp"
+#include "comm/tensor_collectives.hpp"
+#include "engine/micro_batches.hpp"
+#include "state/attachment.hpp"
+#include "state/gather_schedule.hpp"
+#include "state/training_state.hpp"
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+namespace unishard::trainer {
+
+struct Engine::Impl {
+  Impl(const std::shared_ptr<torch::nn::Module>& the_model, Communicator& the_communicator,
+       const Config& config, EngineOptions the_options);
+
+  void begin_step();
+  StepStats finish_step();
+  void require_no_step(const char* what) const;
+  void leave_out(const std::vector<double>& losses);
+  /// True when units are gathered or reduced one by one within a micro-batch.
+  bool depends_on_order() const {
+    return communicator.size() > 1 && state.config.folds_every_micro_batch();
+  }
+
+  std::shared_ptr<torch::nn::Module> model;
+  Communicator& communicator;
+  EngineOptions options;
+  std::unique_ptr<Runtime> own_runtime;
+  Runtime& runtime;
+  detail::ModelClaim claim;
+  detail::TrainingState state;
+  std::unique_ptr<detail::TensorCollectives> collectives;
+  detail::InFlight gradients;
+  detail::GatherSchedule schedule;
+  detail::StepContext context;
+  detail::Attachment attachment;
+  detail::MicroBatches micro_batches;
+  detail::Saver saver;
+};
+
+}  // namespace unishard::trainer
