@@ -62,6 +62,18 @@ TEST(Config, ReadsTheLimitsOfCommunication) {
   EXPECT_EQ(config.zero.param_persistence_threshold, 0);
 }
 
+TEST(Config, ReadsActivationCheckpointing) {
+  const Config config = parse(R"({"activation_checkpointing": {"partition_activations": false,
+      "cpu_checkpointing": true, "contiguous_memory_optimization": true, "number_checkpoints": 12,
+      "profile": true}})");
+  ASSERT_TRUE(config.activation_checkpointing);
+  EXPECT_TRUE(config.activation_checkpointing->cpu_checkpointing);
+  EXPECT_TRUE(config.activation_checkpointing->contiguous_memory_optimization);
+  EXPECT_EQ(config.activation_checkpointing->number_checkpoints, 12);
+  EXPECT_TRUE(config.activation_checkpointing->profile);
+  EXPECT_FALSE(parse("{}").activation_checkpointing);
+}
+
 struct Refused {
   const char* json;
   const char* says;
@@ -84,6 +96,14 @@ INSTANTIATE_TEST_SUITE_P(
                 "unknown key zero_optimization.stge | did you mean stage?"},
         Refused{R"({"optimizer": {"type": "AdamW", "params": {"learning": 1}}})",
                 "optimizer.params.learning"},
+        Refused{R"({"activation_checkpointing": {"partition_activations": true}})",
+                "activation_checkpointing.partition_activations"},
+        Refused{R"({"activation_checkpointing": {"contiguous_memory_optimization": true}})",
+                "activation_checkpointing.number_checkpoints"},
+        Refused{R"({"zero_optimization": {"contiguous_gradients": false}})",
+                "zero_optimization.contiguous_gradients"},
+        Refused{R"({"zero_optimization": {"reduce_bucket_size": -1}})",
+                "zero_optimization.reduce_bucket_size"},
         Refused{R"({"zzzzzzzzzzzz": 1})", "unknown key zzzzzzzzzzzz | remove it"},
         Refused{R"({"zero_optimization": {"stage": 4}})",
                 "zero_optimization.stage is 4, not 0, 1, 2 or 3"},

@@ -121,6 +121,25 @@ void read_zero(const Json& json, Config& config) {
   require(reader.integer("mics_shard_size").value_or(-1) == -1, reader, "mics_shard_size", "-1");
 }
 
+void read_recompute(const Json& json, Config& config) {
+  const ObjectReader reader(json, "activation_checkpointing", detail::kRecomputeKeys, config.notes);
+  RecomputeOptions options;
+  require(!reader.boolean("partition_activations").value_or(false), reader, "partition_activations",
+          "false: it needs model parallelism");
+  options.cpu_checkpointing = reader.boolean("cpu_checkpointing").value_or(false);
+  options.contiguous_memory_optimization =
+      reader.boolean("contiguous_memory_optimization").value_or(false);
+  options.number_checkpoints = reader.integer("number_checkpoints").value_or(0);
+  options.profile = reader.boolean("profile").value_or(false);
+  require(options.number_checkpoints >= 0, reader, "number_checkpoints", "zero or more");
+  if (options.contiguous_memory_optimization && options.number_checkpoints == 0) {
+    raise(ErrorCode::InvalidArgument,
+          "configuration: activation_checkpointing.number_checkpoints is missing",
+          "contiguous_memory_optimization needs the number of recomputed parts of the model");
+  }
+  config.activation_checkpointing = options;
+}
+
 void read_precision(const ObjectReader& top, Config& config) {
   for (const char* name : {"bf16", "bfloat16"}) {
     const Json* section = top.find(name);
@@ -149,6 +168,7 @@ Config parse_config(const Json& json) {
   if (const Json* section = top.find("optimizer")) read_optimizer(*section, config);
   if (const Json* section = top.find("scheduler")) read_scheduler(*section, config);
   if (const Json* section = top.find("zero_optimization")) read_zero(*section, config);
+  if (const Json* section = top.find("activation_checkpointing")) read_recompute(*section, config);
   read_precision(top, config);
   config.gradient_clipping = top.number("gradient_clipping").value_or(config.gradient_clipping);
   require(config.gradient_clipping >= 0, top, "gradient_clipping", "zero or more");

@@ -32,7 +32,7 @@ inline constexpr Key kTopKeys[] = {{"train_batch_size"},
                                    {"gradient_predivide_factor", NotBuilt},
                                    {"sparse_gradients", NotBuilt},
                                    {"amp", NotBuilt},
-                                   {"activation_checkpointing", NotBuilt},
+                                   {"activation_checkpointing"},
                                    {"flops_profiler", NotBuilt},
                                    {"tensorboard", NotBuilt},
                                    {"wandb", NotBuilt},
@@ -89,6 +89,13 @@ inline constexpr Key kZeroKeys[] = {{"stage"},
                                     {"zero_quantized_nontrainable_weights", NotBuilt},
                                     {"mics_shard_size"},
                                     {"mics_hierarchical_params_gather", NotBuilt}};
+
+inline constexpr Key kRecomputeKeys[] = {{"partition_activations"},
+                                         {"cpu_checkpointing"},
+                                         {"contiguous_memory_optimization"},
+                                         {"number_checkpoints"},
+                                         {"synchronize_checkpoint_boundary", Harmless},
+                                         {"profile"}};
 
 inline constexpr Key kBf16Keys[] = {{"enabled"},
                                     {"immediate_grad_update", Harmless},

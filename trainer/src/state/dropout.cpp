@@ -3,11 +3,14 @@
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/seeds.hpp"
 
+#include "state/dropout_generator.hpp"
 #include "state/step_context.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+
+#include <utility>
 
 namespace unishard::trainer {
 namespace {
@@ -18,6 +21,12 @@ thread_local at::Generator* current_generator = nullptr;
 }  // namespace
 
 namespace detail {
+
+at::Generator* dropout_generator() { return current_generator; }
+
+at::Generator* exchange_dropout_generator(at::Generator* generator) {
+  return std::exchange(current_generator, generator);
+}
 
 struct DropoutScope::State {
   at::Generator generator;

@@ -36,6 +36,15 @@ struct ZeroLimits {
   std::int64_t param_persistence_threshold = 0;
 };
 
+/// DeepSpeed's "activation_checkpointing".
+struct RecomputeOptions {
+  bool cpu_checkpointing = false;  ///< inputs wait in host memory
+  /// Inputs wait in one piece of memory for `number_checkpoints` of them, which is allocated once.
+  bool contiguous_memory_optimization = false;
+  std::int64_t number_checkpoints = 0;
+  bool profile = false;  ///< measure times
+};
+
 struct Config {
   BatchRequest batch;
   std::string optimizer = "AdamW";
@@ -49,6 +58,8 @@ struct Config {
   /// every world size and stage gives the same bits. Stages 2 and 3 always do.
   bool canonical_order = false;
   ZeroLimits zero;
+  /// How the model recomputes activations, if it does; see Recompute.
+  std::optional<RecomputeOptions> activation_checkpointing;
   NonFinite non_finite = NonFinite::Error;  ///< extension
   std::uint64_t seed = 1234;                ///< extension: seed of initial values and dropout
   Json source = Json::object();             ///< the JSON it was read from

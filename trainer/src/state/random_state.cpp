@@ -1,0 +1,48 @@
+#include "state/random_state.hpp"
+
+#include "state/dropout_generator.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <mutex>
+
+namespace unishard::trainer::detail {
+namespace {
+
+at::Tensor state_of(at::Generator& generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state().clone();
+}
+
+void set_state(at::Generator& generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+RandomState RandomState::capture(at::Device device) {
+  RandomState captured;
+  std::vector<at::Generator> generators{at::detail::getDefaultCPUGenerator()};
+  if (!device.is_cpu()) generators.push_back(at::globalContext().defaultGenerator(device));
+  for (at::Generator& each : generators) captured.defaults_.emplace_back(each, state_of(each));
+  if (const at::Generator* current = dropout_generator()) captured.dropout_ = current->clone();
+  return captured;
+}
+
+RandomStateScope::RandomStateScope(const RandomState& state) {
+  for (auto [generator, captured] : state.defaults_) {
+    former_.emplace_back(generator, state_of(generator));
+    set_state(generator, captured);
+  }
+  if (state.dropout_) dropout_ = state.dropout_->clone();
+  outer_ = exchange_dropout_generator(dropout_ ? &*dropout_ : nullptr);
+}
+
+RandomStateScope::~RandomStateScope() {
+  exchange_dropout_generator(outer_);
+  for (auto& [generator, state] : former_) set_state(generator, state);
+}
+
+}  // namespace unishard::trainer::detail
