@@ -2,7 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
-#include "optimizer/rules.hpp"
+#include "optimizer/host_update.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,7 @@
 namespace unishard::trainer {
 namespace {
 
-using Maker = std::unique_ptr<Optimizer> (*)(const Hyper&);
 constexpr std::array<std::string_view, 5> kNames{"Adam", "AdamW", "SGD", "Lion", "Adagrad"};
-constexpr std::array<Maker, 5> kMakers{detail::make_adam, detail::make_adam, detail::make_sgd,
-                                       detail::make_lion, detail::make_adagrad};
 
 bool same_name(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
@@ -25,10 +22,27 @@ bool same_name(std::string_view a, std::string_view b) {
 
 std::span<const std::string_view> optimizer_names() { return kNames; }
 
+void Optimizer::update(const Hyper& hyper, std::int64_t step, float gradient_scale,
+                       std::span<float> weights, std::span<const float> gradients,
+                       std::span<const std::span<float>> states) const {
+  detail::update_on_host(detail::rule_for(*this, hyper, step, gradient_scale),
+                         detail::arrays_of(weights, gradients, states));
+}
+
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hyper) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (same_name(kNames[i], name)) return kMakers[i](hyper);
+  using enum OptimizerKind;
+  using Names = std::vector<std::string>;
+  if (same_name(name, "Adam") || same_name(name, "AdamW")) {
+    return std::make_unique<Optimizer>(Adam, hyper.decoupled_decay ? "AdamW" : "Adam",
+                                       Names{"exp_avg", "exp_avg_sq"});
   }
+  if (same_name(name, "SGD")) {
+    return std::make_unique<Optimizer>(Sgd, "SGD",
+                                       hyper.momentum > 0 ? Names{"momentum_buffer"} : Names{});
+  }
+  if (same_name(name, "Lion")) return std::make_unique<Optimizer>(Lion, "Lion", Names{"exp_avg"});
+  if (same_name(name, "Adagrad"))
+    return std::make_unique<Optimizer>(Adagrad, "Adagrad", Names{"sum"});
   std::string known;
   for (const std::string_view each : kNames)
     known += (known.empty() ? "" : ", ") + std::string(each);

@@ -1,14 +1,101 @@
 #pragma once
-// One maker per optimizer; make_optimizer() holds the table of names.
+// The update rules, each written once as a functor on one element. Host and device run this source:
+// every operation is an IEEE addition, multiplication, division or root, and both are compiled
+// without contraction to fused operations, so results have the same bits everywhere. The payload of
+// a NaN is the exception: the processor chooses it.
+//
+// A rule takes the weight, the gradient and a reference to each state, and returns the new weight.
+// Its constructor reduces the hyperparameters to the constants of one step.
+// Thread safety: values and pure functions.
 #include "unishard/trainer/optimizer.hpp"
 
-#include <memory>
+#include "optimizer/host_device.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
 
 namespace unishard::trainer::detail {
 
-std::unique_ptr<Optimizer> make_adam(const Hyper& hyper);
-std::unique_ptr<Optimizer> make_sgd(const Hyper& hyper);
-std::unique_ptr<Optimizer> make_lion(const Hyper& hyper);
-std::unique_ptr<Optimizer> make_adagrad(const Hyper& hyper);
+/// Adam and AdamW as torch.optim computes them: bias corrections on the step size and on the root
+/// of the second moment, epsilon added after.
+struct AdamRule {
+  static constexpr std::size_t kStates = 2;
+  AdamRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float raw, float& exp_avg,
+                                        float& exp_avg_sq) const {
+    const float gradient = raw * gradient_scale + l2 * weight;
+    exp_avg = beta1 * exp_avg + rest1 * gradient;
+    exp_avg_sq = beta2 * exp_avg_sq + rest2 * gradient * gradient;
+    return weight * keep - step_size * (exp_avg / (std::sqrt(exp_avg_sq) / root2 + eps));
+  }
+
+  float gradient_scale, beta1, beta2, rest1, rest2, eps, step_size, root2, keep, l2;
+};
+
+/// SGD with L2 decay as torch.optim.SGD, without momentum.
+struct SgdRule {
+  static constexpr std::size_t kStates = 0;
+  SgdRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float raw) const {
+    return weight - lr * (raw * gradient_scale + decay * weight);
+  }
+
+  float gradient_scale, lr, decay;
+};
+
+/// SGD with momentum, dampening and Nesterov: the first step's buffer is the gradient.
+struct MomentumRule {
+  static constexpr std::size_t kStates = 1;
+  MomentumRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float raw, float& buffer) const {
+    const float gradient = raw * gradient_scale + decay * weight;
+    buffer = momentum * buffer + fresh * gradient;
+    return weight - lr * (nesterov ? gradient + momentum * buffer : buffer);
+  }
+
+  float gradient_scale, lr, decay, momentum, fresh;
+  bool nesterov;
+};
+
+/// Lion (Chen et al. 2023): the sign of an interpolation, with decoupled decay.
+struct LionRule {
+  static constexpr std::size_t kStates = 1;
+  LionRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float raw, float& average) const {
+    const float gradient = raw * gradient_scale;
+    const float direction = beta1 * average + rest1 * gradient;
+    const float sign = static_cast<float>(direction > 0) - static_cast<float>(direction < 0);
+    average = beta2 * average + rest2 * gradient;
+    return weight * keep - lr * sign;
+  }
+
+  float gradient_scale, beta1, beta2, rest1, rest2, keep, lr;
+};
+
+/// Adagrad as torch.optim.Adagrad, with L2 decay and lr_decay.
+struct AdagradRule {
+  static constexpr std::size_t kStates = 1;
+  AdagradRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float raw, float& sum) const {
+    const float gradient = raw * gradient_scale + decay * weight;
+    sum = sum + gradient * gradient;
+    return weight - lr * (gradient / (std::sqrt(sum) + eps));
+  }
+
+  float gradient_scale, lr, decay, eps;
+};
+
+using Rule = std::variant<AdamRule, SgdRule, MomentumRule, LionRule, AdagradRule>;
+
+/// Returns the rule of `optimizer` for one step of one parameter group. `step` counts from 1.
+Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+              float gradient_scale);
 
 }  // namespace unishard::trainer::detail

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace unishard::trainer {
@@ -27,17 +28,27 @@ struct Hyper {
   bool operator==(const Hyper&) const = default;
 };
 
+enum class OptimizerKind : std::uint8_t { Adam, Sgd, Lion, Adagrad };
+
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
-  virtual std::string_view name() const = 0;
+  Optimizer(OptimizerKind kind, std::string_view name, std::vector<std::string> state_names)
+      : kind_(kind), name_(name), state_names_(std::move(state_names)) {}
+  OptimizerKind kind() const { return kind_; }
+  std::string_view name() const { return name_; }
   /// Returns torch's names of the states. Every state begins as zeros.
-  virtual const std::vector<std::string>& state_names() const = 0;
-  /// Performs one update with the gradient times `gradient_scale`. `step` counts from 1.
-  /// Pre: all spans have weights.size() elements; `states` has state_names().size() spans.
-  virtual void update(const Hyper& hyper, std::int64_t step, float gradient_scale,
-                      std::span<float> weights, std::span<const float> gradients,
-                      std::span<const std::span<float>> states) const = 0;
+  const std::vector<std::string>& state_names() const { return state_names_; }
+  /// Performs one update with the gradient times `gradient_scale`, from the calling thread. `step`
+  /// counts from 1.
+  /// Pre: all spans have weights.size() elements and do not overlap; `states` has
+  /// state_names().size() spans.
+  void update(const Hyper& hyper, std::int64_t step, float gradient_scale, std::span<float> weights,
+              std::span<const float> gradients, std::span<const std::span<float>> states) const;
+
+ private:
+  OptimizerKind kind_;
+  std::string_view name_;
+  std::vector<std::string> state_names_;
 };
 
 /// Returns the optimizer with this name in DeepSpeed's configuration, in any case: Adam, AdamW,

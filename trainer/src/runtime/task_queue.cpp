@@ -1,4 +1,4 @@
-#include "device/task_queue.hpp"
+#include "runtime/task_queue.hpp"
 
 #include <utility>
 

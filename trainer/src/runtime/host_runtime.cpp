@@ -1,8 +1,9 @@
 #include "unishard/trainer/runtime.hpp"
 #include "unishard/trainer/trace.hpp"
 
-#include "device/task_queue.hpp"
 #include "device/tensor_bytes.hpp"
+#include "optimizer/parallel_update.hpp"
+#include "runtime/task_queue.hpp"
 
 #include <ATen/core/grad_mode.h>
 
@@ -81,8 +82,10 @@ class HostRuntime final : public Runtime {
               float gradient_scale, const UpdateTensors& tensors) override {
     std::vector<std::span<float>> states;
     for (const at::Tensor& each : tensors.states) states.push_back(detail::floats_of(each));
-    optimizer.update(hyper, step, gradient_scale, detail::floats_of(tensors.weights),
-                     detail::floats_of(tensors.gradients), states);
+    detail::update_in_parallel(
+        detail::rule_for(optimizer, hyper, step, gradient_scale),
+        detail::arrays_of(detail::floats_of(tensors.weights), detail::floats_of(tensors.gradients),
+                          states));
   }
 
  private:

@@ -1,0 +1,74 @@
+#include "optimizer/host_update.hpp"
+
+#include <array>
+
+namespace unishard::trainer::detail {
+namespace {
+
+template <class R, class Round>
+[[gnu::always_inline]] inline void update_all(const R& given, Round round,
+                                              const UpdateArrays& arrays) {
+  const R rule = given;  // copies, which the arrays cannot alias
+  const UpdateArrays all = arrays;
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < all.count; ++i) update_element(rule, round, all, i);
+}
+
+template <class R, class Round>
+void update_compiled(const R& rule, Round round, const UpdateArrays& arrays) {
+  update_all(rule, round, arrays);
+}
+
+#if defined(__x86_64__)
+template <class R, class Round>
+[[gnu::target("avx2")]] void update_avx2(const R& rule, Round round, const UpdateArrays& arrays) {
+  update_all(rule, round, arrays);
+}
+
+template <class R, class Round>
+[[gnu::target("avx512f,avx512vl,avx512bw,prefer-vector-width=512")]] void update_avx512(
+    const R& rule, Round round, const UpdateArrays& arrays) {
+  update_all(rule, round, arrays);
+}
+
+std::span<const VectorWidth> widths_of_processor() {
+  static constexpr std::array kAll{VectorWidth::Compiled, VectorWidth::Avx2, VectorWidth::Avx512};
+  if (!__builtin_cpu_supports("avx2")) return std::span(kAll).first(1);
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                    __builtin_cpu_supports("avx512bw");
+  return std::span(kAll).first(wide ? 3 : 2);
+}
+#else
+std::span<const VectorWidth> widths_of_processor() {
+  static constexpr std::array kAll{VectorWidth::Compiled};
+  return kAll;
+}
+#endif
+
+template <class R, class Round>
+void update_with(const R& rule, Round round, const UpdateArrays& arrays, VectorWidth width) {
+  switch (width) {
+#if defined(__x86_64__)
+    case VectorWidth::Avx512:
+      return update_avx512(rule, round, arrays);
+    case VectorWidth::Avx2:
+      return update_avx2(rule, round, arrays);
+#endif
+    default:
+      return update_compiled(rule, round, arrays);
+  }
+}
+
+}  // namespace
+
+std::span<const VectorWidth> vector_widths() {
+  static const std::span<const VectorWidth> widths = widths_of_processor();
+  return widths;
+}
+
+void update_on_host(const Rule& rule, const UpdateArrays& arrays, VectorWidth width) {
+  with_functors(rule, arrays.rounding,
+                [&](const auto& each, auto round) { update_with(each, round, arrays, width); });
+}
+
+}  // namespace unishard::trainer::detail

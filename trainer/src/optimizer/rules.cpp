@@ -1,0 +1,63 @@
+#include "optimizer/rules.hpp"
+
+namespace unishard::trainer::detail {
+namespace {
+
+float narrow(double value) { return static_cast<float>(value); }
+
+}  // namespace
+
+AdamRule::AdamRule(const Hyper& hyper, std::int64_t step, float scale)
+    : gradient_scale(scale),
+      beta1(narrow(hyper.beta1)),
+      beta2(narrow(hyper.beta2)),
+      rest1(narrow(1 - hyper.beta1)),
+      rest2(narrow(1 - hyper.beta2)),
+      eps(narrow(hyper.eps)),
+      step_size(narrow(hyper.lr / (1 - std::pow(hyper.beta1, static_cast<double>(step))))),
+      root2(narrow(std::sqrt(1 - std::pow(hyper.beta2, static_cast<double>(step))))),
+      keep(narrow(hyper.decoupled_decay ? 1 - hyper.lr * hyper.weight_decay : 1)),
+      l2(narrow(hyper.decoupled_decay ? 0 : hyper.weight_decay)) {}
+
+SgdRule::SgdRule(const Hyper& hyper, std::int64_t, float scale)
+    : gradient_scale(scale), lr(narrow(hyper.lr)), decay(narrow(hyper.weight_decay)) {}
+
+MomentumRule::MomentumRule(const Hyper& hyper, std::int64_t step, float scale)
+    : gradient_scale(scale),
+      lr(narrow(hyper.lr)),
+      decay(narrow(hyper.weight_decay)),
+      momentum(narrow(hyper.momentum)),
+      fresh(narrow(step == 1 ? 1 : 1 - hyper.dampening)),
+      nesterov(hyper.nesterov) {}
+
+LionRule::LionRule(const Hyper& hyper, std::int64_t, float scale)
+    : gradient_scale(scale),
+      beta1(narrow(hyper.beta1)),
+      beta2(narrow(hyper.beta2)),
+      rest1(narrow(1 - hyper.beta1)),
+      rest2(narrow(1 - hyper.beta2)),
+      keep(narrow(1 - hyper.lr * hyper.weight_decay)),
+      lr(narrow(hyper.lr)) {}
+
+AdagradRule::AdagradRule(const Hyper& hyper, std::int64_t step, float scale)
+    : gradient_scale(scale),
+      lr(narrow(hyper.lr / (1 + static_cast<double>(step - 1) * hyper.lr_decay))),
+      decay(narrow(hyper.weight_decay)),
+      eps(narrow(hyper.eps)) {}
+
+Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float scale) {
+  switch (optimizer.kind()) {
+    case OptimizerKind::Adam:
+      return AdamRule(hyper, step, scale);
+    case OptimizerKind::Sgd:
+      if (optimizer.state_names().empty()) return SgdRule(hyper, step, scale);
+      return MomentumRule(hyper, step, scale);
+    case OptimizerKind::Lion:
+      return LionRule(hyper, step, scale);
+    case OptimizerKind::Adagrad:
+      break;
+  }
+  return AdagradRule(hyper, step, scale);
+}
+
+}  // namespace unishard::trainer::detail

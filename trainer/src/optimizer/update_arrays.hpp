@@ -1,0 +1,91 @@
+#pragma once
+// The memory that an update reads and writes, and the update of one element of it.
+#include "optimizer/round16.hpp"
+#include "optimizer/rules.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <variant>
+
+namespace unishard::trainer::detail {
+
+enum class Rounding : std::uint8_t { None, BFloat16, Float16 };
+
+/// Arrays of `count` elements in the memory of one device. They do not overlap. States that the
+/// rule does not have are null.
+struct UpdateArrays {
+  float* weights = nullptr;
+  const float* gradients = nullptr;
+  float* states[2] = {};
+  std::size_t count = 0;
+  /// The new weights in 16 bits, which saves a pass over them; null with Rounding::None.
+  std::uint16_t* rounded = nullptr;
+  Rounding rounding = Rounding::None;
+
+  /// Returns the elements [begin, begin + size). Pre: they exist.
+  UpdateArrays part(std::size_t begin, std::size_t size) const {
+    UpdateArrays result = *this;
+    result.count = size;
+    result.weights += begin;
+    result.gradients += begin;
+    for (float*& state : result.states)
+      if (state != nullptr) state += begin;
+    if (rounded != nullptr) result.rounded += begin;
+    return result;
+  }
+};
+
+/// Pre: all spans have weights.size() elements; at most two states.
+inline UpdateArrays arrays_of(std::span<float> weights, std::span<const float> gradients,
+                              std::span<const std::span<float>> states) {
+  UpdateArrays arrays{
+      .weights = weights.data(), .gradients = gradients.data(), .count = weights.size()};
+  for (std::size_t i = 0; i < states.size(); ++i) arrays.states[i] = states[i].data();
+  return arrays;
+}
+
+/// The rounding of Rounding::None.
+struct NotRounded {};
+
+/// Updates element `i` of `arrays`, in which `Round` is the functor of `rounding`.
+template <class R, class Round>
+UNISHARD_HOST_DEVICE inline void update_element(const R& rule, Round round,
+                                                const UpdateArrays& arrays, std::size_t i) {
+  float weight = arrays.weights[i];
+  if constexpr (R::kStates == 0) {
+    weight = rule(weight, arrays.gradients[i]);
+  } else if constexpr (R::kStates == 1) {
+    float state = arrays.states[0][i];
+    weight = rule(weight, arrays.gradients[i], state);
+    arrays.states[0][i] = state;
+  } else {
+    float first = arrays.states[0][i];
+    float second = arrays.states[1][i];
+    weight = rule(weight, arrays.gradients[i], first, second);
+    arrays.states[0][i] = first;
+    arrays.states[1][i] = second;
+  }
+  arrays.weights[i] = weight;
+  if constexpr (!std::is_same_v<Round, NotRounded>) arrays.rounded[i] = round(weight);
+}
+
+/// Calls work(rule, round) with the functors themselves.
+template <class Work>
+void with_functors(const Rule& rule, Rounding rounding, const Work& work) {
+  std::visit(
+      [&](const auto& each) {
+        switch (rounding) {
+          case Rounding::None:
+            return work(each, NotRounded());
+          case Rounding::BFloat16:
+            return work(each, ToBFloat16());
+          case Rounding::Float16:
+            return work(each, ToFloat16());
+        }
+      },
+      rule);
+}
+
+}  // namespace unishard::trainer::detail
