@@ -1,7 +1,8 @@
 // write_deepspeed FROM OUT --world-size W --stage S [--tag T] [--universal] [--set JSON]
 // Writes a DeepSpeed checkpoint, for the real DeepSpeed to judge. FROM is a fixture's folder: its
 // expected state is written; or with --read any checkpoint that open_source() knows. --set merges a
-// JSON object into the configuration ("zero_optimization" key by key).
+// JSON object into the configuration ("zero_optimization" key by key); --loss-scaler JSON replaces
+// that section of the catalog.
 #include "unishard/converters/sink.hpp"
 
 #include "../../converters/deepspeed_case.hpp"
@@ -16,7 +17,7 @@ using namespace unishard;
 namespace {
 
 struct Options {
-  std::string from, out, tag = "global_step", set = "{}";
+  std::string from, out, tag = "global_step", set = "{}", loss_scaler;
   std::uint32_t world_size = 1, stage = 0;
   bool universal = false, read = false;
 };
@@ -32,6 +33,8 @@ int run(const Options& options) {
   catalog.world_size = options.world_size;
   catalog.stage = options.stage;
   if (catalog.config.is_object()) catalog.config.merge_patch(parse_json(options.set, "--set"));
+  if (!options.loss_scaler.empty())
+    catalog.loss_scaler = parse_json(options.loss_scaler, "--loss-scaler");
   auto sink = options.universal ? converters::make_deepspeed_universal_sink(
                                       posix_storage(), options.out, options.tag, catalog)
                                 : converters::make_deepspeed_sink(posix_storage(), options.out,
@@ -56,6 +59,7 @@ int main(int argc, char** argv) {
   app.add_option("--stage", options.stage);
   app.add_option("--tag", options.tag);
   app.add_option("--set", options.set);
+  app.add_option("--loss-scaler", options.loss_scaler);
   app.add_flag("--universal", options.universal);
   app.add_flag("--read", options.read, "FROM is a checkpoint");
   CLI11_PARSE(app, argc, argv);

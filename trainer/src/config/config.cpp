@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "config/key_tables.hpp"
+#include "config/precision.hpp"
 
 #include <array>
 
@@ -140,23 +141,6 @@ void read_recompute(const Json& json, Config& config) {
   config.activation_checkpointing = options;
 }
 
-void read_precision(const ObjectReader& top, Config& config) {
-  for (const char* name : {"bf16", "bfloat16"}) {
-    const Json* section = top.find(name);
-    if (!section) continue;
-    const ObjectReader reader(*section, name, detail::kBf16Keys, config.notes);
-    if (reader.boolean("enabled").value_or(false)) config.compute = DType::BFloat16;
-  }
-  if (const Json* section = top.find("fp16")) {
-    const ObjectReader reader(*section, "fp16", detail::kFp16Keys, config.notes);
-    if (reader.boolean("enabled").value_or(false)) {
-      raise(ErrorCode::InvalidArgument,
-            "configuration: fp16.enabled is not supported: LibTorch has no fp16 kernels on CPU",
-            "use bf16");
-    }
-  }
-}
-
 }  // namespace
 
 Config parse_config(const Json& json) {
@@ -169,7 +153,7 @@ Config parse_config(const Json& json) {
   if (const Json* section = top.find("scheduler")) read_scheduler(*section, config);
   if (const Json* section = top.find("zero_optimization")) read_zero(*section, config);
   if (const Json* section = top.find("activation_checkpointing")) read_recompute(*section, config);
-  read_precision(top, config);
+  detail::read_precision(top, config);
   config.gradient_clipping = top.number("gradient_clipping").value_or(config.gradient_clipping);
   require(config.gradient_clipping >= 0, top, "gradient_clipping", "zero or more");
   config.steps_per_print = top.integer("steps_per_print").value_or(config.steps_per_print);
@@ -182,6 +166,11 @@ Config parse_config(const Json& json) {
   require(seed >= 0, top, "seed", "zero or more");
   config.seed = static_cast<std::uint64_t>(seed);
   config.source = json;
+  if (config.compute == DType::Float16) {
+    raise(ErrorCode::InvalidArgument,
+          "configuration: fp16.enabled is not supported: LibTorch has no fp16 kernels on CPU",
+          "use bf16");
+  }
   return config;
 }
 

@@ -111,7 +111,7 @@ inline constexpr Key kFp16Keys[] = {{"enabled"},
                                     {"hysteresis"},
                                     {"consecutive_hysteresis"},
                                     {"min_loss_scale"},
-                                    {"fp16_master_weights_and_grads"}};
+                                    {"fp16_master_weights_and_grads", NotBuilt}};
 
 inline constexpr Key kOptimizerKeys[] = {{"type"}, {"params"}, {"legacy_fusion", Harmless}};
 inline constexpr Key kOptimizerParams[] = {{"lr"},

@@ -45,13 +45,26 @@ struct RecomputeOptions {
   bool profile = false;  ///< measure times
 };
 
+/// Loss scaling of fp16 training, by DeepSpeed's keys.
+struct Fp16 {
+  bool auto_cast = false;                 ///< casts floating-point inputs of the model to fp16
+  double loss_scale = 0;                  ///< above 0: static; 0: dynamic, by the values below
+  std::int64_t initial_scale_power = 16;  ///< the first scale is 2 to this power
+  std::int64_t loss_scale_window = 1000;  ///< steps without an overflow that double the scale
+  std::int64_t hysteresis = 2;            ///< overflows until the scale is halved
+  bool consecutive_hysteresis = false;    ///< a step without an overflow begins their count anew
+  std::int64_t min_loss_scale = 1;
+  bool raise_error_at_min_scale = true;  ///< DeepSpeed's default, for which it has no key
+};
+
 struct Config {
   BatchRequest batch;
   std::string optimizer = "AdamW";
   Hyper hyper;
   Schedule schedule;
   std::uint32_t stage = 0;
-  DType compute = DType::Float32;     ///< Float32, or BFloat16 with fp32 master weights
+  DType compute = DType::Float32;     ///< BFloat16 and Float16 have fp32 master weights
+  Fp16 fp16;                          ///< used when `compute` is Float16
   double gradient_clipping = 1.0;     ///< 0: off
   std::int64_t steps_per_print = 10;  ///< 0: never
   /// Extension: sum gradients in the order of global micro-batches at stages 0 and 1 too, so that
