@@ -79,6 +79,8 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   if (const auto padding = batch.padding(environment.world_size); padding > 0)
     text += fmt::format(" ({} padding)", padding);
   text += config.folds_every_micro_batch() ? ", canonical order\n" : "\n";
+  text +=
+      fmt::format("  samples of {} tokens ({})\n", options.context, name_of(options.tokens.type));
   for (const std::string& note : config.notes)
     text += fmt::format("  note: {}\n", unishard::printable(note));
   say(text);

@@ -12,6 +12,7 @@ namespace train_gpt {
 namespace {
 
 constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kModelConfigBytes = std::uint64_t{1} << 20;  ///< every checkpoint has it
 
 struct Overrides {
   std::string config_path;
@@ -35,19 +36,23 @@ std::string check_dropout(const std::string& text) {
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
   const CLI::Range size(std::int64_t{1}, kSizeMax);
-  app.add_option("--model", overrides.model,
-                 "nano, tiny, small, medium, gpt2, or a Hugging Face folder: the GPT-2 of its "
-                 "config.json (its weights: --resume)")
+  app.add_option(
+         "--model", overrides.model,
+         "nano, tiny, small, medium, gpt2, llama-nano, llama-tiny, llama-small, or a Hugging "
+         "Face folder: the GPT-2, Llama, Mistral, Qwen2 or Qwen3 of its config.json (its "
+         "weights: --resume)")
       ->capture_default_str();
   app.add_option("--layers", overrides.layers, "blocks")->check(size);
   app.add_option("--width", overrides.width, "width of the residual stream")->check(size);
   app.add_option("--heads", overrides.heads, "attention heads")->check(size);
-  app.add_option("--context", overrides.context, "tokens per sample")->check(size);
+  app.add_option("--context", overrides.context,
+                 "tokens per sample (default: the model's context, at most 1024 but for GPT-2)")
+      ->check(size);
   app.add_option("--vocab-size,--vocab_size", overrides.vocabulary, "tokens that the model knows")
       ->check(size);
   CLI::Option* tied =
       app.add_flag("--tied-head", overrides.tied_head,
-                   "the output layer is the embedding (default, but for a config.json without it)");
+                   "the output layer is the embedding (default for presets of GPT-2)");
   app.add_flag("--untied-head", overrides.untied_head, "the output layer has a weight of its own")
       ->excludes(tied);
   app.add_option("--dropout", overrides.dropout, "dropout probability")->check(check_dropout);
@@ -56,9 +61,11 @@ void add_model_options(CLI::App& app, Overrides& overrides) {
 void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--config", overrides.config_path, "DeepSpeed configuration (JSON)")->required();
   app.add_option("--data", options.data, "text file, or file of tokens")->required();
-  app.add_option("--tokens", overrides.tokens,
-                 "bytes or uint16, little-endian (default: uint16 for *.bin, else bytes)")
-      ->check(CLI::IsMember({"bytes", "uint16"}));
+  app.add_option(
+         "--tokens", overrides.tokens,
+         "bytes, or uint16 or uint32, little-endian (default: as a header of llm.c says, else "
+         "uint16 for *.bin and bytes for others)")
+      ->check(CLI::IsMember({"bytes", "uint16", "uint32"}));
   app.add_option("--steps", options.steps, "train until this many optimizer steps are done")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -155,50 +162,57 @@ unishard::trainer::Config read_config(const Overrides& overrides) {
 }
 
 /// A preset's name, or a folder with a config.json.
-unishard::trainer::GptConfig named_model(const Overrides& overrides) {
+unishard::trainer::ModelConfig named_model(const Overrides& overrides) {
   unishard::Storage& storage = unishard::posix_storage();
   const unishard::Path file = unishard::Path(overrides.model) / "config.json";
   const bool is_path = overrides.model.find('/') != std::string::npos ||
                        storage.kind(file) == unishard::EntryKind::File;
-  if (unishard::trainer::is_gpt_preset(overrides.model) || !is_path)
-    return unishard::trainer::gpt_preset(overrides.model);
-  const std::string text = read_text(storage, file, kConfigBytes);
+  if (unishard::trainer::is_model_preset(overrides.model) || !is_path)
+    return unishard::trainer::model_preset(overrides.model);
+  const std::string text = read_text(storage, file, kModelConfigBytes);
   unishard::Json json = parse_configuration(text, file.string());
-  if (overrides.dropout && json.is_object()) {
+  const bool is_gpt =
+      json.is_object() && json.contains("model_type") && json["model_type"] == "gpt2";
+  if (overrides.dropout && is_gpt) {
     for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
       json[key] = *overrides.dropout;
   }
-  return unishard::trainer::gpt_from_hugging_face(json, file.string());
+  return unishard::trainer::model_from_hugging_face(json, file.string());
 }
 
-unishard::trainer::GptConfig model_config(const Overrides& overrides) {
-  unishard::trainer::GptConfig model = named_model(overrides);
-  model.layers = overrides.layers.value_or(model.layers);
-  model.width = overrides.width.value_or(model.width);
-  model.heads = overrides.heads.value_or(model.heads);
-  model.context = overrides.context.value_or(model.context);
-  model.dropout = overrides.dropout.value_or(model.dropout);
-  model.vocabulary = overrides.vocabulary.value_or(model.vocabulary);
-  model.tied_head = overrides.tied_head || (model.tied_head && !overrides.untied_head);
-  return model;
+unishard::trainer::ModelConfig model_config(const Overrides& overrides) {
+  unishard::trainer::ModelConfig chosen = named_model(overrides);
+  const auto apply = [&](auto& model) {
+    model.layers = overrides.layers.value_or(model.layers);
+    model.width = overrides.width.value_or(model.width);
+    model.heads = overrides.heads.value_or(model.heads);
+    model.dropout = overrides.dropout.value_or(model.dropout);
+    model.vocabulary = overrides.vocabulary.value_or(model.vocabulary);
+    model.tied_head = overrides.tied_head || (model.tied_head && !overrides.untied_head);
+  };
+  std::visit(apply, chosen);
+  // GPT-2 has a weight for each position, so its samples have the length of its context.
+  if (auto* gpt = std::get_if<unishard::trainer::GptConfig>(&chosen))
+    gpt->context = overrides.context.value_or(gpt->context);
+  return chosen;
 }
 
-unishard::trainer::TokenType token_type(const Overrides& overrides, const std::string& data) {
+std::int64_t sample_context(const Overrides& overrides,
+                            const unishard::trainer::ModelConfig& model) {
+  const std::int64_t context =
+      overrides.context.value_or(unishard::trainer::default_context(model));
+  unishard::trainer::require_context(model, context);
+  return context;
+}
+
+unishard::trainer::TokenFormat token_format(const Overrides& overrides, const Options& options) {
   using unishard::trainer::TokenType;
-  if (overrides.tokens.empty()) return unishard::trainer::token_type_of(data);
-  return overrides.tokens == "uint16" ? TokenType::UInt16 : TokenType::Bytes;
-}
-
-/// Any byte can occur in a text; what a file of tokens holds is checked where it is read.
-void require_bytes_fit(const Options& options) {
-  const std::int64_t vocabulary = options.model.vocabulary;
-  if (options.tokens != unishard::trainer::TokenType::Bytes ||
-      vocabulary >= unishard::trainer::kByteVocabulary) {
-    return;
+  std::optional<TokenType> asked;
+  for (const TokenType type : {TokenType::Bytes, TokenType::UInt16, TokenType::UInt32}) {
+    if (overrides.tokens == name_of(type)) asked = type;
   }
-  raise(unishard::ErrorCode::InvalidArgument,
-        "the model's vocab_size is " + std::to_string(vocabulary) +
-            ", and the tokens are bytes: at least 256 are needed");
+  return token_format_of(unishard::posix_storage(), options.data, asked,
+                         vocabulary_of(options.model));
 }
 
 /// Checks what CLI11 does not check.
@@ -215,7 +229,8 @@ void require_possible(const CLI::App& app, const Options& options) {
 
 std::optional<Options> parse_options(int argc, char** argv, int& status) {
   CLI::App app{
-      "Trains a GPT on a text or a file of tokens with ZeRO stages 0 to 3. Start it with torchrun, "
+      "Trains a language model on a text or a file of tokens with ZeRO stages 0 to 3. Start it "
+      "with torchrun, "
       "mpirun "
       "or srun, or "
       "alone. Checkpoints of any world size and stage resume on any other."};
@@ -234,8 +249,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
   if (app.count("--resume") > 0 && options.resume.value_or("").empty()) options.resume = "latest";
   options.config = read_config(overrides);
   options.model = model_config(overrides);
-  options.tokens = token_type(overrides, options.data);
-  require_bytes_fit(options);
+  options.context = sample_context(overrides, options.model);
+  options.tokens = token_format(overrides, options);
   require_possible(app, options);
   return options;
 }

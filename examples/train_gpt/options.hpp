@@ -3,8 +3,8 @@
 #include "unishard/format/compression.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
-#include "unishard/trainer/gpt.hpp"
-#include "unishard/trainer/token_file.hpp"
+#include "unishard/trainer/model_config.hpp"
+#include "unishard/trainer/token_format.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -14,9 +14,10 @@ namespace train_gpt {
 
 struct Options {
   unishard::trainer::Config config;
-  unishard::trainer::GptConfig model;
+  unishard::trainer::ModelConfig model;
+  std::int64_t context = 0;  ///< tokens per sample
   std::string data;
-  unishard::trainer::TokenType tokens = unishard::trainer::TokenType::Bytes;
+  unishard::trainer::TokenFormat tokens;
   std::int64_t steps = 100;
   std::string save_folder;         ///< empty: never save
   std::int64_t save_interval = 0;  ///< 0: at the end only

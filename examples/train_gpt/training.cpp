@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 #include "unishard/trainer/agree.hpp"
+#include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
 #include "unishard/trainer/interrupt.hpp"
@@ -69,9 +70,10 @@ class LossLog {
   std::string problem_;
 };
 
-Gpt build_model(const Options& options, const Communicator& communicator) {
+std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
+                                                 const Communicator& communicator) {
   const ConstructionScope scope(placement_for(options.config, communicator));
-  return Gpt(options.model);
+  return make_language_model(options.model);
 }
 
 class Training {
@@ -81,10 +83,10 @@ class Training {
       : options_(options),
         communicator_(communicator),
         probe_(std::move(probe)),
-        tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.model.context),
+        tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.context),
                 options.tokens),
         model_(build_model(options, communicator)),
-        engine_(model_.ptr(), communicator, options.config, engine_options()),
+        engine_(model_, communicator, options.config, engine_options()),
         saves_(options, engine_, communicator) {
     if (is_first()) print_header(options_, engine_, environment);
     saves_.claim();
@@ -143,7 +145,7 @@ class Training {
     return {.on_save_step = [this](CommitStep step) { report(step); },
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
-            .foreign_names = gpt_foreign_names()};
+            .foreign_names = model_foreign_names(options_.model)};
   }
 
   /// By the thread that saves, of which there is one at a time.
@@ -153,18 +155,18 @@ class Training {
   }
 
   at::Tensor windows(const SampleOrder& order, const MicroBatch& batch) const {
-    const std::int64_t length = options_.model.context + 1;
+    const std::int64_t length = options_.context + 1;
     at::Tensor tokens = at::empty({batch.samples, length}, at::kLong);
     auto* data = tokens.data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < batch.samples; ++i) {
       const std::uint64_t sample = order.sample(batch.first_sample + static_cast<std::uint64_t>(i));
       tokens_.read(sample, {data + i * length, static_cast<std::size_t>(length)},
-                   options_.model.vocabulary);
+                   vocabulary_of(options_.model));
     }
     return tokens;
   }
 
-  std::int64_t tokens_per_step() const { return engine_.batch().train * options_.model.context; }
+  std::int64_t tokens_per_step() const { return engine_.batch().train * options_.context; }
 
   /// Goes on from what --resume names. The newest checkpoint may be missing, as decide_resume()
   /// says, so that a launcher may always pass --resume.
@@ -212,7 +214,7 @@ class Training {
   int save_count_ = 0;
   ResumeDecision start_;  ///< as rank 0 knows it
   TokenFile tokens_;
-  Gpt model_;
+  std::shared_ptr<CausalLanguageModel> model_;
   Engine engine_;
   Saves saves_;
 };

@@ -71,9 +71,7 @@ TEST(TokenFile, ReadsSixteenBitTokensOfTheVocabulary) {
   const auto path = folder.path() / "train.bin";
   const std::string bytes("\x01\x00\xff\x00\x00\x01\x50\xc3\x02\x00", 10);
   write_file(path, bytes);
-  EXPECT_EQ(token_type_of(path), TokenType::UInt16);
-  EXPECT_EQ(token_type_of(folder.path() / "text.txt"), TokenType::Bytes);
-  const TokenFile tokens(posix_storage(), path, 2, TokenType::UInt16);
+  const TokenFile tokens(posix_storage(), path, 2, {TokenType::UInt16});
   EXPECT_EQ(tokens.samples(), 2u);
   std::vector<std::int64_t> window(3);
   tokens.read(0, window, 257);
@@ -83,7 +81,89 @@ TEST(TokenFile, ReadsSixteenBitTokensOfTheVocabulary) {
   EXPECT_THAT(test::error_of([&] { tokens.read(1, window, 50000); }).what(),
               testing::HasSubstr("token 50000 at byte 6"));
   write_file(path, bytes + 'x');
-  EXPECT_THROW(TokenFile(posix_storage(), path, 2, TokenType::UInt16), Error) << "half a token";
+  EXPECT_THROW(TokenFile(posix_storage(), path, 2, {TokenType::UInt16}), Error) << "half a token";
+}
+
+/// Tokens as `width` little-endian bytes each.
+std::string little_endian(const std::vector<std::uint32_t>& tokens, std::size_t width) {
+  std::string bytes;
+  for (const std::uint32_t token : tokens) {
+    for (std::size_t i = 0; i < width; ++i) bytes += static_cast<char>(token >> (8 * i));
+  }
+  return bytes;
+}
+
+/// llm.c's header, and the tokens.
+std::string with_header(std::uint32_t magic, std::uint32_t version, std::uint32_t count,
+                        const std::string& tokens) {
+  std::string header = little_endian({magic, version, count}, 4);
+  header.resize(1024);
+  return header + tokens;
+}
+
+class TokenFormats : public testing::Test {
+ protected:
+  TokenFormat of(const std::string& bytes, std::optional<TokenType> asked = {},
+                 std::int64_t vocabulary = 50257) const {
+    write_file(path_, bytes);
+    return token_format_of(posix_storage(), path_, asked, vocabulary);
+  }
+  std::string refusal(const std::string& bytes, std::optional<TokenType> asked = {},
+                      std::int64_t vocabulary = 50257) const {
+    const Error error = test::error_of([&] { of(bytes, asked, vocabulary); });
+    EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+    return error.what();
+  }
+  test::TempDir folder_;
+  Path path_ = folder_.path() / "train.bin";
+};
+
+TEST_F(TokenFormats, AHeaderStatesTheWidth) {
+  const std::vector<std::uint32_t> ids{7, 128000, 9, 65536, 1};
+  const auto format = of(with_header(20240801, 7, 5, little_endian(ids, 4)), {}, 128256);
+  EXPECT_EQ(format.type, TokenType::UInt32);
+  EXPECT_EQ(format.header, 1024u);
+  const TokenFile tokens(posix_storage(), path_, 2, format);
+  EXPECT_EQ(tokens.samples(), 2u);
+  std::vector<std::int64_t> window(3);
+  tokens.read(1, window, 128256);
+  EXPECT_EQ(window, (std::vector<std::int64_t>{9, 65536, 1}));
+  EXPECT_THAT(test::error_of([&] { tokens.read(0, window, 128000); }).what(),
+              testing::HasSubstr("token 128000 at byte 1028"));
+  EXPECT_EQ(of(with_header(20240520, 1, 5, little_endian({1, 2, 3, 4, 5}, 2))).type,
+            TokenType::UInt16);
+}
+
+TEST_F(TokenFormats, AHeaderIsNotContradicted) {
+  const std::string file = with_header(20240801, 7, 5, little_endian({1, 2, 3, 4, 5}, 4));
+  EXPECT_THAT(refusal(file, TokenType::UInt16),
+              testing::HasSubstr("has a header for uint32 tokens, and --tokens says uint16"));
+  EXPECT_EQ(of(file, TokenType::UInt32).header, 1024u);
+  EXPECT_THAT(refusal(file.substr(0, file.size() - 4)),
+              testing::HasSubstr("5 tokens, which make 1044 bytes, and has 1040"));
+}
+
+TEST_F(TokenFormats, ABareFileOfALargeVocabularyNeedsItsWidth) {
+  const std::string file = little_endian({1, 128000, 3, 4}, 4);
+  EXPECT_THAT(refusal(file, {}, 128256), testing::HasSubstr("16 or 32 bits"));
+  EXPECT_EQ(of(file, TokenType::UInt32, 128256).type, TokenType::UInt32);
+  EXPECT_EQ(of(file, TokenType::UInt16, 128256).type, TokenType::UInt16);
+}
+
+TEST_F(TokenFormats, ABareFileThatSeemsToHaveWiderTokensIsRefused) {
+  std::vector<std::uint32_t> ids;
+  for (std::uint32_t i = 0; i < 3000; ++i) ids.push_back(i * 13 % 50257);
+  EXPECT_THAT(refusal(little_endian(ids, 4)), testing::HasSubstr("every second number is 0"));
+  EXPECT_EQ(of(little_endian(ids, 4), TokenType::UInt32).type, TokenType::UInt32);
+  EXPECT_EQ(of(little_endian(ids, 2)).type, TokenType::UInt16);
+  EXPECT_EQ(of(little_endian(ids, 2)).header, 0u);
+}
+
+TEST_F(TokenFormats, OtherFilesAreTexts) {
+  const Path text = folder_.path() / "text.txt";
+  EXPECT_EQ(token_format_of(posix_storage(), text, {}, 256).type, TokenType::Bytes);
+  EXPECT_EQ(of("a text that is called .bin", TokenType::Bytes).type, TokenType::Bytes);
+  EXPECT_THAT(refusal("a text", TokenType::Bytes, 255), testing::HasSubstr("at least 256"));
 }
 
 TEST(Fold, AddsInOrderAndWidensBfloat16) {

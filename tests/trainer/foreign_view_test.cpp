@@ -54,6 +54,15 @@ TEST(ForeignView, PrefixesComeOffWhereTheRestIsKnown) {
   EXPECT_TRUE(seen.copies.empty());
 }
 
+TEST(ForeignView, APartOfTheModelLacksAPrefix) {
+  ForeignNames names = kNames;
+  names.missing_prefix = "a.";
+  const ForeignView seen =
+      view_foreign(catalog({tensor("linear", {2, 6}), tensor("in", {5, 2}), tensor("other", {1})}),
+                   kWanted, names);
+  EXPECT_EQ(names_of(seen), (Names{"a.linear", "in", "other"}));
+}
+
 TEST(ForeignView, IgnoredTensorsAreNotedAndIndicesStayTheFiles) {
   const ForeignView seen = view(catalog({tensor("net.a.mask", {1}), tensor("net.in", {5, 2}),
                                          tensor("b.mask", {1}), tensor("net.a.linear", {2, 6})},

@@ -1,7 +1,8 @@
 // Not a test itself: one rank of a group of processes that runs many short training jobs, so that
 // process start-up is paid once. Job k uses ranks k, k+1, ... (mod size) as a group of its own.
 //
-//   matrix_driver <folder> <float32|bfloat16> <stages, e.g. 0123> <world sizes, e.g. 12345>
+//   matrix_driver <folder> <gpt|llama> <float32|bfloat16> <stages, e.g. 0123> <world sizes, e.g.
+//   12345>
 //
 // 1. Every process trains alone, uninterrupted: the losses and the identity that all others must
 // have.
@@ -9,9 +10,9 @@
 // 3. For every (stage, W) -> (stage', W'): resume, train the rest, compare the losses and the final
 // identity. Prints one line per failure and a line of counts; exits 0 when all agree.
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
-#include "unishard/trainer/gpt.hpp"
 #include "unishard/trainer/seeds.hpp"
 
 #include <ATen/Parallel.h>
@@ -30,8 +31,34 @@ using namespace unishard::trainer;
 
 constexpr std::int64_t kSteps = 4;
 constexpr std::int64_t kSaveStep = 2;
-constexpr GptConfig kModel{
-    .vocabulary = 64, .context = 12, .layers = 2, .width = 16, .heads = 2, .dropout = 0.1};
+constexpr std::int64_t kVocabulary = 64;
+constexpr std::int64_t kContext = 12;
+
+/// The Llama has all that the family has: shared key heads, biases, norms of queries and keys, a
+/// layer with a window, and a scaled rotary embedding.
+ModelConfig model_named(const std::string& name) {
+  if (name == "gpt")
+    return GptConfig{.vocabulary = kVocabulary,
+                     .context = kContext,
+                     .layers = 2,
+                     .width = 16,
+                     .heads = 2,
+                     .dropout = 0.1};
+  LlamaConfig llama{.family = LlamaFamily::Qwen3,
+                    .vocabulary = kVocabulary,
+                    .positions = kContext,
+                    .layers = 2,
+                    .width = 16,
+                    .inner = 24,
+                    .heads = 2,
+                    .kv_heads = 1,
+                    .dropout = 0.1};
+  llama.qkv_bias = llama.output_bias = llama.qk_norm = true;
+  llama.window = 5;
+  llama.sliding = {false, true};
+  llama.rotary = {.scaling = RotaryScaling::Yarn, .factor = 2, .original_positions = 6};
+  return llama;
+}
 
 Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimits& zero) {
   Config config;
@@ -47,12 +74,12 @@ Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimit
 
 /// Tokens as a function of the global sample index alone.
 at::Tensor windows(const MicroBatch& batch) {
-  const std::int64_t length = kModel.context + 1;
+  const std::int64_t length = kContext + 1;
   at::Tensor tokens = at::empty({batch.samples, length}, at::kLong);
   auto* data = tokens.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < batch.samples * length; ++i) {
     const std::uint64_t seed = seed_from({batch.first_sample, static_cast<std::uint64_t>(i) / 3});
-    data[i] = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(kModel.vocabulary));
+    data[i] = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(kVocabulary));
   }
   return tokens;
 }
@@ -63,6 +90,7 @@ struct Outcome {
 };
 
 struct Job {
+  std::string model;
   std::uint32_t stage = 0;
   std::string dtype;
   std::int64_t until = kSteps;
@@ -85,12 +113,12 @@ ZeroLimits limits_of(std::uint32_t job) {
 
 Outcome run(const Job& job, Communicator& communicator) {
   const Config config = config_for(job.stage, job.dtype, job.zero);
-  Gpt model{nullptr};
+  std::shared_ptr<CausalLanguageModel> model;
   {
     const ConstructionScope scope(placement_for(config, communicator));
-    model = Gpt(kModel);
+    model = make_language_model(model_named(job.model));
   }
-  Engine engine(model.ptr(), communicator, config);
+  Engine engine(model, communicator, config);
   if (!job.from.empty()) engine.load_checkpoint(job.from);
   Outcome outcome;
   while (engine.global_steps() < job.until) {
@@ -107,15 +135,17 @@ Outcome run(const Job& job, Communicator& communicator) {
 
 class Driver {
  public:
-  Driver(Path folder, std::string dtype, RankEnvironment environment)
+  Driver(Path folder, std::string model, std::string dtype, RankEnvironment environment)
       : folder_(std::move(folder)),
+        model_(std::move(model)),
         dtype_(std::move(dtype)),
         environment_(std::move(environment)) {}
 
   void reference() {
     const auto alone = make_single_communicator();
     reference_ =
-        run({.stage = 0, .dtype = dtype_, .from = {}, .save_to = own("reference")}, *alone);
+        run({.model = model_, .stage = 0, .dtype = dtype_, .from = {}, .save_to = own("reference")},
+            *alone);
   }
 
   void saves(const std::string& stages, const std::string& worlds) {
@@ -123,7 +153,8 @@ class Driver {
       for (const char world : worlds) {
         const Path target = folder_ / fmt::format("saved-{}-{}", stage, world);
         check(world,
-              {.stage = digit(stage),
+              {.model = model_,
+               .stage = digit(stage),
                .dtype = dtype_,
                .until = kSaveStep,
                .from = {},
@@ -143,7 +174,11 @@ class Driver {
                 fmt::format("{},{} -> {},{}", stage, world, to_stage, to_world);
             const Path target = folder_ / fmt::format("job-{}", job_);
             check(to_world,
-                  {.stage = digit(to_stage), .dtype = dtype_, .from = source, .save_to = target},
+                  {.model = model_,
+                   .stage = digit(to_stage),
+                   .dtype = dtype_,
+                   .from = source,
+                   .save_to = target},
                   name);
           }
         }
@@ -200,7 +235,7 @@ class Driver {
   }
 
   Path folder_;
-  std::string dtype_;
+  std::string model_, dtype_;
   RankEnvironment environment_;
   Outcome reference_;
   std::uint32_t job_ = 0;
@@ -210,7 +245,7 @@ class Driver {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   at::set_num_threads(1);
   try {
     const RankEnvironment environment = read_rank_environment([](const std::string& name) {
@@ -218,11 +253,11 @@ int main(int argc, char** argv) {
       return value ? std::optional<std::string>(value) : std::nullopt;
     });
     const auto world = make_communicator(environment, {.timeout_seconds = 600});
-    Driver driver(argv[1], argv[2], environment);
+    Driver driver(argv[1], argv[2], argv[3], environment);
     driver.reference();
-    driver.saves(argv[3], argv[4]);
+    driver.saves(argv[4], argv[5]);
     world->barrier();
-    driver.resumes(argv[3], argv[4]);
+    driver.resumes(argv[4], argv[5]);
     const int status = driver.finish(*world);
     world->barrier();
     return status;

@@ -9,24 +9,29 @@
 namespace unishard::test {
 namespace {
 
-void run_matrix(const std::string& dtype, const std::string& stages, const std::string& worlds) {
+void run_matrix(const std::string& model, const std::string& dtype, const std::string& stages,
+                const std::string& worlds) {
   const TempDir folder;
   const int processes = worlds.back() - '0';
   const auto results = run_ranks(
-      {UNISHARD_TESTS_BIN "/matrix_driver", folder.path().string(), dtype, stages, worlds},
+      {UNISHARD_TESTS_BIN "/matrix_driver", folder.path().string(), model, dtype, stages, worlds},
       processes);
   const std::size_t combinations = stages.size() * worlds.size();
   const std::string expected =
       fmt::format("{} jobs, 0 differ", combinations + combinations * combinations);
   for (const auto& result : results) fmt::print("{}", result.out);
   EXPECT_NE(results[0].out.find(expected), std::string::npos) << expected;
-  fmt::print("{}: {} (stage, W) -> (stage', W') pairs bit-equal\n", dtype,
+  fmt::print("{} {}: {} (stage, W) -> (stage', W') pairs bit-equal\n", model, dtype,
              combinations * combinations);
 }
 
-TEST(Matrix, EveryPairOfStageAndWorldSizeInFp32) { run_matrix("float32", "0123", "12345"); }
+TEST(Matrix, EveryPairOfStageAndWorldSizeInFp32) { run_matrix("gpt", "float32", "0123", "12345"); }
 
-TEST(Matrix, ASubsetInBf16) { run_matrix("bfloat16", "0123", "124"); }
+TEST(Matrix, ALlamaInFp32) { run_matrix("llama", "float32", "0123", "13"); }
+
+TEST(Matrix, ALlamaInBf16) { run_matrix("llama", "bfloat16", "0123", "123"); }
+
+TEST(Matrix, ASubsetInBf16) { run_matrix("gpt", "bfloat16", "0123", "124"); }
 
 }  // namespace
 }  // namespace unishard::test

@@ -105,6 +105,72 @@ TEST_F(TrainGpt, LossesFallAndAreTheSameForEveryWorldSizeAndStage) {
   EXPECT_EQ(identity_of("ca"), identity_of("cb"));
 }
 
+/// llm.c's file of 32-bit tokens below 300.
+std::string token_file() {
+  std::string bytes;
+  const auto put = [&](std::uint32_t value) {
+    for (int i = 0; i < 4; ++i) bytes += static_cast<char>(value >> (8 * i));
+  };
+  put(20240801);
+  put(7);
+  put(2000);
+  bytes.resize(1024);
+  for (std::uint32_t i = 0; i < 2000; ++i) put((i * i + i / 7) % 300);
+  return bytes;
+}
+
+TEST_F(TrainGpt, AHuggingFaceFolderOfALlamaTrainsAndBecomesOneAgain) {
+  std::filesystem::create_directories(path("m"));
+  write_file(path("m/config.json"),
+             R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 300,
+      "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 4096,
+      "rope_theta": 1000000, "tie_word_embeddings": true, "eos_token_id": 299})");
+  write_file(path("train.bin"), token_file());
+  const auto with = [&](const std::string& model, const std::string& log,
+                        const std::vector<std::string>& more) {
+    std::vector<std::string> all{"--data", path("train.bin"), "--context",
+                                 "32",     "--losses",        path(log)};
+    all.insert(all.end(), more.begin(), more.end());
+    return of_model(path(model), all);
+  };
+  const auto first =
+      run_ranks(with("m", "a", {"--steps", "4", "--stage", "3", "--save", path("run")}), 2);
+  EXPECT_THAT(first[0].out, testing::HasSubstr("samples of 32 tokens (uint32)"));
+  run_ranks(with("m", "b", {"--steps", "4", "--stage", "0"}), 1);
+  EXPECT_EQ(losses("a"), losses("b"));
+
+  const auto exported = unishard({"zero_to_fp32", path("run"), path("export")});
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  const Json config = parse_json(read_file(path("export/config.json")), "config.json");
+  EXPECT_EQ(config.at("model_type"), "qwen3");
+  EXPECT_EQ(config.at("eos_token_id"), 299);
+  EXPECT_EQ(config.at("max_position_embeddings"), 4096);
+  const auto second =
+      run_ranks(with("export", "c", {"--steps", "1", "--resume", path("export") + "/"}), 2);
+  EXPECT_THAT(second[0].out, testing::HasSubstr("holds weights only"));
+  EXPECT_EQ(losses("c").size(), 1u);
+}
+
+TEST_F(TrainGpt, WhatItCannotTrainIsRefusedByName) {
+  const auto refusal = [&](const std::vector<std::string>& argv) {
+    const auto result = run(argv);
+    EXPECT_EQ(result.status, 2) << result.out << result.err;
+    return result.err;
+  };
+  std::filesystem::create_directories(path("m"));
+  write_file(path("m/config.json"), R"({"model_type": "gemma2"})");
+  EXPECT_THAT(refusal(of_model(path("m"), {})), testing::HasSubstr("model_type is \"gemma2\""));
+  EXPECT_THAT(refusal(of_model("llama-huge", {})), testing::HasSubstr("llama-tiny"));
+  EXPECT_THAT(refusal(of_model("llama-nano", {"--heads", "3"})),
+              testing::HasSubstr("a width of 32 is not a multiple of 3 attention heads"));
+  EXPECT_THAT(refusal(of_model("llama-nano", {"--context", "65"})),
+              testing::HasSubstr("longer than the model's context of 64"));
+  write_file(path("train.bin"), token_file().substr(0, 4000));
+  EXPECT_THAT(refusal(of_model("llama-nano", {"--data", path("train.bin")})),
+              testing::HasSubstr("a header for 2000 tokens"));
+}
+
 TEST_F(TrainGpt, AsynchronousSavesAreTheSynchronousOnes) {
   const auto with = [&](const char* mode, const char* stage) {
     return command({"--steps", "5", "--save-interval", "2", "--stage", stage, "--losses",

@@ -43,7 +43,7 @@ UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" P
 ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
 ask "torch jobs save and load through torch.distributed.checkpoint with unishard.dcp" dcp_jobs.py
 ask "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py
-ask "transformers and train_gpt: the same logits" gpt2_logits.py
+ask "transformers and train_gpt: the same logits" model_logits.py
 [ ! -x "$build/tests/loss_scaler_steps" ] || ask "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
 # shellcheck disable=SC2086
 ask "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes

@@ -48,8 +48,9 @@ class Translation {
 
   /// Returns nullopt for a tensor that is no state of the model; an unknown name is unchanged.
   std::optional<std::string> operator()(const std::string& name) const {
-    const auto found = search(name);
-    return found ? *found : std::optional(name);
+    if (const auto found = search(name)) return *found;
+    if (const auto found = search(names_.missing_prefix + name)) return *found;
+    return name;
   }
 
  private:

@@ -6,20 +6,17 @@
 
 namespace unishard::trainer {
 
-TokenType token_type_of(const Path& path) {
-  return path.extension() == ".bin" ? TokenType::UInt16 : TokenType::Bytes;
-}
-
-TokenFile::TokenFile(Storage& storage, const Path& path, std::uint64_t context, TokenType type)
-    : file_(storage.open(path)), context_(context), width_(type == TokenType::UInt16 ? 2 : 1) {
+TokenFile::TokenFile(Storage& storage, const Path& path, std::uint64_t context, TokenFormat format)
+    : file_(storage.open(path)), context_(context), format_(format) {
+  const std::uint64_t width = size_of(format.type);
   const std::uint64_t bytes = file_->size();
-  if (bytes % width_ != 0) {
+  if (bytes < format.header || (bytes - format.header) % width != 0) {
     raise(ErrorCode::InvalidArgument,
           "data file " + quote(path.string()) + " has " + std::to_string(bytes) +
-              " bytes, which is not a whole number of 16-bit tokens",
+              " bytes, which is not a whole number of " + std::to_string(8 * width) + "-bit tokens",
           "--tokens bytes reads the bytes of a text");
   }
-  const std::uint64_t tokens = bytes / width_;
+  const std::uint64_t tokens = (bytes - format.header) / width;
   if (context == 0 || tokens < context + 1) {
     raise(ErrorCode::InvalidArgument,
           "data file " + quote(path.string()) + " has " + std::to_string(tokens) +
@@ -34,16 +31,18 @@ void TokenFile::read(std::uint64_t sample, std::span<std::int64_t> out,
   if (sample >= samples_ || out.size() != context_ + 1) {
     raise(ErrorCode::Internal, "TokenFile::read: outside of the file");
   }
-  std::vector<std::byte> window(out.size() * width_);
-  const std::uint64_t begin = sample * context_ * width_;
+  const std::uint64_t width = size_of(format_.type);
+  std::vector<std::byte> window(out.size() * width);
+  const std::uint64_t begin = format_.header + sample * context_ * width;
   file_->read_at(begin, window);
   for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = std::to_integer<std::int64_t>(window[i * width_]);
-    if (width_ == 2) out[i] |= std::to_integer<std::int64_t>(window[i * 2 + 1]) << 8;
+    out[i] = 0;
+    for (std::size_t byte = width; byte-- > 0;)
+      out[i] = (out[i] << 8) | std::to_integer<std::int64_t>(window[i * width + byte]);
     if (out[i] < vocabulary) continue;
     raise(ErrorCode::InvalidArgument,
           "data file " + quote(file_->path().string()) + ": token " + std::to_string(out[i]) +
-              " at byte " + std::to_string(begin + i * width_) +
+              " at byte " + std::to_string(begin + i * width) +
               " is outside of the model's vocabulary of " + std::to_string(vocabulary),
           "--vocab-size sets the vocabulary, --tokens how the file is read");
   }

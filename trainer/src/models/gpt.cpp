@@ -3,16 +3,14 @@
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/dropout.hpp"
 
-#include <ATen/core/grad_mode.h>
+#include "models/attention.hpp"
+#include "models/layers.hpp"
+
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
-#include <torch/nn/init.h>
 
 #include <cmath>
 
@@ -31,18 +29,10 @@ torch::nn::LayerNorm layer_norm(std::int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
-/// Returns the output layer, [vocabulary, width]: a weight of its own, or the embedding's under a
-/// second name.
-class HeadImpl : public torch::nn::Module {
- public:
-  explicit HeadImpl(const at::Tensor& weight) { register_parameter("weight", weight); }
-};
-
 }  // namespace
 
 Conv1DImpl::Conv1DImpl(std::int64_t in, std::int64_t out, double deviation)
-    : weight_(register_parameter("weight",
-                                 torch::nn::init::normal_(at::zeros({in, out}), 0, deviation))),
+    : weight_(register_parameter("weight", detail::normal_weight({in, out}, deviation))),
       bias_(register_parameter("bias", at::zeros({out}))) {}
 
 at::Tensor Conv1DImpl::forward(const at::Tensor& x) {
@@ -63,13 +53,9 @@ at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
   const std::int64_t depth = config_.width / config_.heads;
   const at::Tensor qkv =
       c_attn_(x).view({batch, time, 3, config_.heads, depth}).permute({2, 0, 3, 1, 4});
-  at::Tensor scores =
-      at::matmul(qkv[0], qkv[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(depth));
-  const at::Tensor future = at::ones({time, time}, at::kBool).triu(1);
-  at::Tensor weights = scores.masked_fill(future, -1e9).softmax(-1);
-  if (is_training()) weights = dropout(weights, config_.dropout);
-  const at::Tensor mixed =
-      at::matmul(weights, qkv[2]).transpose(1, 2).reshape({batch, time, config_.width});
+  const at::Tensor attended = detail::causal_attention(
+      qkv[0], qkv[1], qkv[2], {.dropout = is_training() ? config_.dropout : 0});
+  const at::Tensor mixed = attended.transpose(1, 2).reshape({batch, time, config_.width});
   return is_training() ? dropout(c_proj_(mixed), config_.dropout) : c_proj_(mixed);
 }
 
@@ -101,34 +87,25 @@ GptImpl::GptImpl(const GptConfig& config) : config_(config) {
   if (config.heads < 1 || config.width % config.heads != 0) {
     raise(ErrorCode::InvalidArgument, "the model's width must be a multiple of its heads");
   }
-  wte_ = register_module("wte", torch::nn::Embedding(config.vocabulary, config.width));
-  wpe_ = register_module("wpe", torch::nn::Embedding(config.context, config.width));
-  torch::nn::init::normal_(wte_->weight, 0, kDeviation);
-  torch::nn::init::normal_(wpe_->weight, 0, kDeviation);
+  wte_ = register_module("wte", detail::new_embedding(config.vocabulary, config.width, kDeviation));
+  wpe_ = register_module("wpe", detail::new_embedding(config.context, config.width, kDeviation));
   const auto list = register_module("h", torch::nn::ModuleList());
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     blocks_.emplace_back(config);
     list->push_back(blocks_.back());
   }
   ln_f_ = register_module("ln_f", layer_norm(config.width));
-  head_ = config.tied_head ? wte_->weight
-                           : torch::nn::init::normal_(at::zeros({config.vocabulary, config.width}),
-                                                      0, kDeviation);
-  register_module("lm_head", std::make_shared<HeadImpl>(head_));
+  const detail::Head head = detail::new_head(wte_, config.tied_head, kDeviation);
+  register_module("lm_head", head);
+  head_ = head->weight();
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens) {
-  const at::Tensor positions = at::arange(tokens.size(1), at::kLong);
+  const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
   at::Tensor x = wte_(tokens) + wpe_(positions);
   if (is_training()) x = dropout(x, config_.dropout);
   for (auto& block : blocks_) x = block(x);
   return at::matmul(ln_f_(x), head_.t());
-}
-
-at::Tensor GptImpl::loss(const at::Tensor& windows) {
-  const std::int64_t time = windows.size(1) - 1;
-  const at::Tensor logits = forward(windows.narrow(1, 0, time)).reshape({-1, config_.vocabulary});
-  return at::cross_entropy_loss(logits.to(at::kFloat), windows.narrow(1, 1, time).reshape({-1}));
 }
 
 }  // namespace unishard::trainer

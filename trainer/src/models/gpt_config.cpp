@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "models/hugging_face_object.hpp"
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -22,7 +24,6 @@ constexpr std::array<Preset, 5> kPresets{{
     {"gpt2", {.vocabulary = 50257, .context = 1024, .layers = 12, .width = 768, .heads = 12}},
 }};
 
-constexpr std::int64_t kSizeMax = std::int64_t{1} << 24;
 constexpr double kLayerNormEpsilon = 1e-5;
 constexpr double kHuggingFaceDropout = 0.1;  ///< of GPT2Config, where the file says nothing
 constexpr std::array<std::string_view, 3> kDropouts = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
@@ -42,99 +43,54 @@ constexpr std::array<Fixed, 4> kFixed = {{
 
 class HuggingFaceReader {
  public:
-  HuggingFaceReader(const Json& json, std::string_view where) : json_(json), where_(where) {}
+  HuggingFaceReader(const Json& json, std::string_view where) : in_(json, where) {}
 
   GptConfig read() const {
-    if (!json_.is_object())
-      raise(ErrorCode::InvalidArgument, where_ + ": the model's configuration is not an object");
-    check_kind();
+    in_.require_kind("gpt2", "GPT2LMHeadModel", "GPT2Model");
     check_arithmetic();
     GptConfig config;
-    config.vocabulary = size("vocab_size");
+    config.vocabulary = in_.size("vocab_size");
     config.context = context();
-    config.layers = size("n_layer");
-    config.width = size("n_embd");
-    config.heads = size("n_head");
+    config.layers = in_.size("n_layer");
+    config.width = in_.size("n_embd");
+    config.heads = in_.size("n_head");
     config.dropout = dropout();
-    config.tied_head = tied_head();
+    config.tied_head = in_.tied_head_or(true);
     if (config.width % config.heads != 0)
-      refuse("n_embd", "a multiple of n_head, which is " + std::to_string(config.heads));
-    if (const Json* inner = find("n_inner"); inner && *inner != 4 * config.width)
-      refuse("n_inner", "null or 4 * n_embd");
+      in_.refuse("n_embd", "a multiple of n_head, which is " + std::to_string(config.heads));
+    if (const Json* inner = in_.find("n_inner"); inner && *inner != 4 * config.width)
+      in_.refuse("n_inner", "null or 4 * n_embd");
     return config;
   }
 
  private:
-  const Json* find(std::string_view key) const {
-    const auto found = json_.find(std::string(key));
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  [[noreturn]] void refuse(std::string_view key, const std::string& expected) const {
-    const Json* value = find(key);
-    const std::string is = value ? " is " + value->dump() + "," : " is missing,";
-    raise(ErrorCode::InvalidArgument, where_ + ": " + std::string(key) + is + " not " + expected);
-  }
-
-  std::int64_t size(std::string_view key) const {
-    const Json* value = find(key);
-    const bool is_size = value && value->is_number_integer() && *value >= 1 && *value <= kSizeMax;
-    if (!is_size) refuse(key, "a whole number from 1 to " + std::to_string(kSizeMax));
-    return value->get<std::int64_t>();
-  }
-
-  void check_kind() const {
-    if (const Json* type = find("model_type"); !type || *type != "gpt2")
-      refuse("model_type", "\"gpt2\"");
-    const Json* architectures = find("architectures");
-    if (!architectures) return;
-    const bool known =
-        architectures->is_array() && std::ranges::all_of(*architectures, [](const Json& name) {
-          return name == "GPT2LMHeadModel" || name == "GPT2Model";
-        });
-    if (!known) refuse("architectures", "[\"GPT2LMHeadModel\"] or [\"GPT2Model\"]");
-  }
-
   void check_arithmetic() const {
-    const Json* activation = find("activation_function");
+    const Json* activation = in_.find("activation_function");
     if (activation && *activation != "gelu_new" && *activation != "gelu_pytorch_tanh")
-      refuse("activation_function", "\"gelu_new\" or \"gelu_pytorch_tanh\"");
-    const Json* epsilon = find("layer_norm_epsilon");
-    if (epsilon && *epsilon != kLayerNormEpsilon) refuse("layer_norm_epsilon", "1e-05");
-    for (const Fixed& option : kFixed) {
-      const Json* value = find(option.key);
-      if (value && *value != option.value) refuse(option.key, option.value ? "true" : "false");
-    }
-    if (const Json* pruned = find("pruned_heads"); pruned && !pruned->empty())
-      refuse("pruned_heads", "empty");
-    if (find("quantization_config")) refuse("quantization_config", "null");
+      in_.refuse("activation_function", "\"gelu_new\" or \"gelu_pytorch_tanh\"");
+    in_.require("layer_norm_epsilon", kLayerNormEpsilon);
+    for (const Fixed& option : kFixed) in_.require(option.key, option.value);
+    if (const Json* pruned = in_.find("pruned_heads"); pruned && !pruned->empty())
+      in_.refuse("pruned_heads", "empty");
   }
 
   /// Old files call n_positions n_ctx; some have both.
   std::int64_t context() const {
-    if (!find("n_positions") && find("n_ctx")) return size("n_ctx");
-    const std::int64_t positions = size("n_positions");
-    if (find("n_ctx") && size("n_ctx") != positions)
-      refuse("n_ctx", "n_positions, which is " + std::to_string(positions));
+    if (!in_.find("n_positions") && in_.find("n_ctx")) return in_.size("n_ctx");
+    const std::int64_t positions = in_.size("n_positions");
+    if (in_.find("n_ctx") && in_.size("n_ctx") != positions)
+      in_.refuse("n_ctx", "n_positions, which is " + std::to_string(positions));
     return positions;
-  }
-
-  bool tied_head() const {
-    const Json* tied = find("tie_word_embeddings");
-    if (tied && !tied->is_boolean()) refuse("tie_word_embeddings", "true or false");
-    return !tied || tied->get<bool>();
   }
 
   double dropout() const {
     std::optional<double> common;
     for (const std::string_view key : kDropouts) {
-      const Json* value = find(key);
-      if (value && (!value->is_number() || *value < 0 || *value >= 1))
-        refuse(key, "a number from 0 up to 1");
-      const double probability = value ? value->get<double>() : kHuggingFaceDropout;
+      const double probability = in_.probability_or(key, kHuggingFaceDropout);
       if (common && *common != probability) {
         raise(ErrorCode::InvalidArgument,
-              where_ + ": resid_pdrop, embd_pdrop and attn_pdrop differ, here they are one number",
+              in_.where() +
+                  ": resid_pdrop, embd_pdrop and attn_pdrop differ, here they are one number",
               "make them equal in the file, or give --dropout");
       }
       common = probability;
@@ -142,8 +98,7 @@ class HuggingFaceReader {
     return *common;
   }
 
-  const Json& json_;
-  std::string where_;
+  detail::HuggingFaceObject in_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // Names and layouts of a model's weights in files of other programs. The model provides them (see
-// gpt_foreign_names()); the engine uses them when it loads a checkpoint that UniShard did not save.
+// model_foreign_names()); the engine uses them when it loads a checkpoint that UniShard did not
+// save.
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ struct ForeignNames {
   /// Prefixes such as "transformer." that are removed, repeatedly, from a name that the model does
   /// not have.
   std::vector<std::string> prefixes = {};
+  /// Prefix that the file of a part of the model lacks, such as "model." of a base model that was
+  /// saved without its head; it is added to a name that the model does not have otherwise.
+  std::string missing_prefix = {};
   /// Shell patterns, without prefixes, of tensors that are no state of the model, such as mask
   /// buffers.
   std::vector<std::string> ignored = {};

@@ -2,6 +2,7 @@
 // GPT-2 with the names, shapes and arithmetic of Hugging Face's GPT2Model, so that its checkpoints
 // convert without renaming: Conv1D weights are [in, out], and the head is tied to the embedding
 // unless the configuration says otherwise. Each block is a unit.
+#include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/gpt_config.hpp"
 #include "unishard/trainer/sharded.hpp"
 
@@ -58,13 +59,10 @@ class GptBlockImpl : public torch::nn::Module {
   GptMlp mlp_{nullptr};
 };
 
-class GptImpl : public torch::nn::Module {
+class GptImpl : public CausalLanguageModel {
  public:
   explicit GptImpl(const GptConfig& config);
-  /// Maps tokens [batch, time] to logits [batch, time, vocabulary].
-  at::Tensor forward(const at::Tensor& tokens);
-  /// Returns the mean cross entropy, in fp32, of predicting windows[:, 1:] from windows[:, :-1].
-  at::Tensor loss(const at::Tensor& windows);
+  at::Tensor forward(const at::Tensor& tokens) override;
   const GptConfig& config() const { return config_; }
 
  private:

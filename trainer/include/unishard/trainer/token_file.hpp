@@ -1,8 +1,8 @@
 #pragma once
-// A file of tokens: the bytes of a text, or little-endian 16-bit numbers as nanoGPT's prepare
-// scripts write them. Sample i is the window of context + 1 tokens that begins at token i *
-// context. Memory does not grow with the file.
+// A file of tokens. Sample i is the window of context + 1 tokens that begins at token i * context.
+// Memory does not grow with the file.
 #include "unishard/format/storage.hpp"
+#include "unishard/trainer/token_format.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -10,20 +10,12 @@
 
 namespace unishard::trainer {
 
-inline constexpr std::int64_t kByteVocabulary = 256;
-
-enum class TokenType : std::uint8_t { Bytes, UInt16 };
-
-/// Returns UInt16 for *.bin, else Bytes.
-TokenType token_type_of(const Path& path);
-
 /// Thread-safe.
 class TokenFile {
  public:
   /// Throws: InvalidArgument when the file is shorter than one sample or is not a whole number of
   /// tokens.
-  TokenFile(Storage& storage, const Path& path, std::uint64_t context,
-            TokenType type = TokenType::Bytes);
+  TokenFile(Storage& storage, const Path& path, std::uint64_t context, TokenFormat format = {});
 
   std::uint64_t samples() const { return samples_; }
   std::uint64_t context() const { return context_; }
@@ -32,12 +24,12 @@ class TokenFile {
   /// Throws: InvalidArgument, naming the file and the byte, for a token that is not below
   /// `vocabulary`.
   void read(std::uint64_t sample, std::span<std::int64_t> out,
-            std::int64_t vocabulary = std::int64_t{1} << 16) const;
+            std::int64_t vocabulary = std::int64_t{1} << 32) const;
 
  private:
   std::unique_ptr<File> file_;
   std::uint64_t context_ = 0;
-  std::uint64_t width_ = 1;  ///< bytes of a token
+  TokenFormat format_;
   std::uint64_t samples_ = 0;
 };
 

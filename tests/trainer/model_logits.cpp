@@ -1,14 +1,14 @@
-// Not a test itself: what our GPT computes with a checkpoint of any format.
+// Not a test itself: what our language models compute with a checkpoint of any format.
 //
-//   gpt_logits CONFIG CHECKPOINT STAGE TOKENS LOGITS
+//   model_logits CONFIG CHECKPOINT STAGE TOKENS LOGITS
 //
 // CONFIG is a config.json of transformers, TOKENS text: one sequence of token ids a line, all of
 // one length. LOGITS gets [sequence][position][token] as float32 in the machine's byte order. As
 // several ranks under a launcher; rank 0 writes.
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
-#include "unishard/trainer/gpt.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -48,17 +48,17 @@ Config config_for(std::uint32_t stage) {
 
 void run(char** argv, const RankEnvironment& environment) {
   const auto communicator = make_communicator(environment, {.timeout_seconds = 60});
-  const GptConfig shape = gpt_from_hugging_face(
+  const ModelConfig shape = model_from_hugging_face(
       parse_json(read_text(posix_storage(), argv[1], 1u << 20), argv[1]), argv[1]);
   const Config config = config_for(static_cast<std::uint32_t>(std::atoi(argv[3])));
-  Gpt model{nullptr};
+  std::shared_ptr<CausalLanguageModel> model;
   {
     const ConstructionScope scope(placement_for(config, *communicator));
-    model = Gpt(shape);
+    model = make_language_model(shape);
   }
   EngineOptions options;
-  options.foreign_names = gpt_foreign_names();
-  Engine engine(model.ptr(), *communicator, config, options);
+  options.foreign_names = model_foreign_names(shape);
+  Engine engine(model, *communicator, config, options);
   const LoadReport report = engine.load_checkpoint(argv[2]);
   const at::Tensor tokens = read_tokens(argv[4]);
   at::Tensor logits;
@@ -82,7 +82,7 @@ void run(char** argv, const RankEnvironment& environment) {
 
 int main(int argc, char** argv) {
   if (argc != 6) {
-    fmt::print(stderr, "usage: gpt_logits CONFIG CHECKPOINT STAGE TOKENS LOGITS\n");
+    fmt::print(stderr, "usage: model_logits CONFIG CHECKPOINT STAGE TOKENS LOGITS\n");
     return 2;
   }
   at::set_num_threads(1);
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
     });
     run(argv, environment);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "gpt_logits: {}\n", error.what());
+    fmt::print(stderr, "model_logits: {}\n", error.what());
     return 1;
   }
   return 0;

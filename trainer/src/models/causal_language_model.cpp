@@ -1,0 +1,24 @@
+#include "unishard/trainer/causal_language_model.hpp"
+
+#include "unishard/trainer/gpt.hpp"
+
+#include "models/llama.hpp"
+
+#include <ATen/ops/cross_entropy_loss.h>
+
+namespace unishard::trainer {
+
+at::Tensor CausalLanguageModel::loss(const at::Tensor& windows) {
+  const std::int64_t time = windows.size(1) - 1;
+  const at::Tensor logits = forward(windows.narrow(1, 0, time));
+  return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}).to(at::kFloat),
+                                windows.narrow(1, 1, time).reshape({-1}));
+}
+
+std::shared_ptr<CausalLanguageModel> make_language_model(const ModelConfig& config) {
+  if (const auto* const gpt = std::get_if<GptConfig>(&config))
+    return std::make_shared<GptImpl>(*gpt);
+  return std::make_shared<detail::LlamaImpl>(std::get<LlamaConfig>(config));
+}
+
+}  // namespace unishard::trainer
