@@ -7,7 +7,9 @@ source=$(realpath "$(dirname "$0")/../..")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
-for example in inspect_from_cpp downstream_cmake; do
+examples="inspect_from_cpp downstream_cmake"
+[ ! -d "$work/prefix/include/unishard/trainer" ] || examples+=" own_model"
+for example in $examples; do
   cp -r "$source/examples/$example" "$work/$example"
   cmake -S "$work/$example" -B "$work/$example/build" -DCMAKE_PREFIX_PATH="$work/prefix;${CMAKE_PREFIX_PATH:-}" \
     -DCMAKE_BUILD_TYPE=Release >"$work/configure.log" 2>&1 || { cat "$work/configure.log"; exit 1; }
@@ -34,4 +36,15 @@ grep -q 'the first elements of' "$work/inspect.txt"
 if [ -x "$work/downstream_cmake/build/train_linear" ]; then
   "$work/downstream_cmake/build/train_linear" "$work/run"
   "$work/prefix/bin/unishard" verify --deep "$work/run"
+fi
+if [ -x "$work/own_model/build/own_model" ]; then
+  config() { echo '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": '"$1"'},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.003}}}' >"$work/ds.json"; }
+  own_model() { "$work/prefix/bin/unishard" launch --nproc-per-node "$1" -- "$work/own_model/build/own_model" "$work/ds.json" "$work/own"; }
+  config 3
+  own_model 2 | tee "$work/own.txt"
+  config 1
+  own_model 1 | tee -a "$work/own.txt"
+  awk '/loss/ { if (!first) first = $NF; last = $NF; step = $(NF - 2) } END { exit !(step == 100 && last < first / 2) }' "$work/own.txt"
+  "$work/prefix/bin/unishard" verify --deep "$work/own"
 fi
