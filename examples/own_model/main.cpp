@@ -54,7 +54,7 @@ void train(const std::string& config_file, const std::string& folder) {
   }
   Engine engine(model, *ranks, config);
   if (std::filesystem::exists(folder)) engine.load_checkpoint(folder);
-  for (const std::int64_t end = engine.step() + 50; engine.step() < end;) {
+  for (const std::int64_t end = engine.global_steps() + 50; engine.global_steps() < end;) {
     const StepStats done =
         engine.train_batch([&](const auto& batch) { return model->loss(batch); });
     if (done.step % 10 == 0 && ranks->rank() == 0)
