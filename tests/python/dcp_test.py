@@ -21,6 +21,7 @@ except ImportError:
     sys.exit(77)
 
 import unishard
+import unishard.torch
 from unishard import _native
 from unishard.dcp import Reader, Writer
 
@@ -75,6 +76,26 @@ class Saving(unittest.TestCase):
         self.assertEqual((self.folder / "run" / "latest").read_text().strip(), "b")
         self.check(job(2.0), self.folder / "run")
         self.check(job(), self.folder / "run", tag="a")
+
+    def test_views_that_torch_conjugates_or_negates_later_keep_their_values(self):
+        numbers = torch.complex(torch.arange(6.0), torch.arange(6.0) + 1).reshape(2, 3)
+        module = torch.nn.Module()
+        for name, values in {"c": numbers.conj(), "n": numbers.conj().imag, "plain": numbers, "one": numbers[0, :1].conj()}.items():
+            module.register_buffer(name, values)
+        expected = {name: values.clone() for name, values in module.state_dict().items()}
+        dcp.save({"model": module.state_dict()}, storage_writer=Writer(self.folder / "dcp"))
+        unishard.torch.save(self.folder / "torch", module, step=0)
+        for path in (self.folder / "dcp", self.folder / "torch"):
+            with unishard.open(path) as checkpoint:
+                found = {name: checkpoint[name].torch() for name in expected}
+            torch.testing.assert_close(found, {name: values.resolve_conj().resolve_neg() for name, values in expected.items()}, rtol=0, atol=0)
+            numbers.zero_()
+            if path.name == "torch":
+                unishard.torch.load(path, module)
+            else:
+                dcp.load({"model": module.state_dict()}, storage_reader=Reader(path))
+            for name, values in expected.items():  # views of one memory: the last that is read counts for all of them
+                self.assertTrue(torch.equal(module.state_dict()[name], values), name)
 
     def test_one_writer_saves_again(self):
         writer = Writer(self.folder / "run", tag="one")

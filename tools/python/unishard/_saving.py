@@ -23,6 +23,16 @@ class Part(NamedTuple):
     at: int  # place of the first element within `local`
 
 
+def flat_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the elements in row-major order, with their values in memory: a conjugate or a negative may be a view of other values."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Returns true when the tensor's memory has the bytes of flat_elements()."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def save_together(folder: str, tag: str, catalog: dict[str, Any], own_parts: Callable[[], list[Part]], options: dict[str, Any],
                   group: ranks.Group = None) -> None:
     """Writes and commits the checkpoint `folder`/`tag`. All ranks of the group call it with the same catalog and options.
@@ -68,7 +78,7 @@ def _by_tensor(parts: list[Part]) -> Iterable[list[tuple[int, Part]]]:
 
 
 def _write(shard: _native.Shard, parts: list[tuple[int, Part]]) -> None:
-    flat = parts[0][1].local.contiguous().view(-1)
+    flat = flat_elements(parts[0][1].local)
     size = flat.element_size()
     most = max(1, _PIECE_BYTES // size)
     for number, part in parts:

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 
 from . import _native
 from ._errors import Error
+from ._saving import flat_elements
 from ._shards import Box
 from ._state_dict import KINDS, plain
 
@@ -146,7 +147,7 @@ def equal_pieces(items: Iterable[WriteItem], planner: SavePlanner) -> Labels:
             values = planner.resolve_data(item)
             assert isinstance(values, torch.Tensor)
             values = values.detach()
-            sample = values[(0,) * (values.ndim - 1)][:_SAMPLE].contiguous().cpu().view(torch.uint8)
+            sample = flat_elements(values[(0,) * (values.ndim - 1)][:_SAMPLE]).cpu().view(torch.uint8)
             by_sample[sample.numpy().tobytes()].append((item, values))
         for same in by_sample.values():
             for number, (item, values) in enumerate(same):
@@ -159,9 +160,13 @@ def equal_pieces(items: Iterable[WriteItem], planner: SavePlanner) -> Labels:
 
 
 def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if (a.data_ptr(), a.stride(), a.device) == (b.data_ptr(), b.stride(), b.device):
+    if _memory(a) == _memory(b):
         return True
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return torch.equal(flat_elements(a).view(torch.uint8), flat_elements(b).view(torch.uint8))
+
+
+def _memory(a: torch.Tensor) -> Any:
+    return a.data_ptr(), a.stride(), a.device, a.is_conj(), a.is_neg()
 
 
 def _equal(pieces: dict[str, list[tuple[int, tuple[int, ...]]]], labels: list[Labels]) -> dict[str, str]:

@@ -37,7 +37,7 @@ from torch.futures import Future
 
 from . import _checkpoint, _native
 from ._errors import Error
-from ._saving import Part, write_shard
+from ._saving import Part, flat_elements, write_shard
 from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
@@ -258,7 +258,7 @@ def _written(plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
             parts.append((first_element(box, shape), Part(_fragment(numbers[key], box, shape), local, 0)))
             results.append(WriteResult(item.index, local.numel() * local.element_size(), None))
         elif box.elements == 1 and len(shape) == shape.count(1):
-            content = _local(planner, item, box).contiguous().view(-1).view(torch.uint8).cpu().numpy().tobytes()
+            content = flat_elements(_local(planner, item, box)).view(torch.uint8).cpu().numpy().tobytes()
             results.append(WriteResult(item.index, len(content), content))
     parts.sort(key=lambda placed: (placed[1].fragment[0], placed[0]))
     entry = write_shard(order.place, catalog, order.rank, [part for _, part in parts], order.options)

@@ -24,7 +24,7 @@ from . import _ranks as ranks
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
 from ._objects import from_json, simple_json, to_json
-from ._saving import Part, save_together
+from ._saving import Part, flat_elements, is_row_major, save_together
 from ._shards import Box, own_share
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: number}}, as unishard.torch has it
@@ -296,7 +296,7 @@ def _not_rounded(live: LiveEngine, own: list[_Own]) -> set[str]:
         master = masters.get(name)
         if state != "weights" or master is None:
             continue
-        wide, narrow = _flat(master.local), _flat(one.local)
+        wide, narrow = flat_elements(master.local), flat_elements(one.local)
         most = _PIECE_BYTES // 4
         for low in range(0, one.end - one.begin, most):
             count = min(most, one.end - one.begin - low)
@@ -310,10 +310,6 @@ def _not_rounded(live: LiveEngine, own: list[_Own]) -> set[str]:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) and torch.equal(a.view(torch.int16), b.view(torch.int16))
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(-1)
 
 
 def _parts(catalog: dict[str, Any], own: list[_Own]) -> list[Part]:
@@ -502,7 +498,7 @@ def _read(tensor: _checkpoint.Tensor, begin: int, end: int, local: torch.Tensor,
     """Reads elements [begin, end) of the tensor into `local`; directly where the precision and memory allow."""
     if begin == end:
         return
-    if not local.is_contiguous():
+    if not is_row_major(local):
         whole = torch.empty(local.shape, dtype=local.dtype)
         _read(tensor, begin, end, whole, at)
         local.copy_(whole)

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
-from ._saving import Part, save_together
+from ._saving import Part, is_row_major, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: number}}, optimizer states that are one number
@@ -181,7 +181,7 @@ def _targets(values: dict[str, Any], groups: dict[str, int]) -> dict[str, str]:
         place: Any = name
         if isinstance(value, torch.Tensor) and _local(value).numel() > 0:
             local = _local(value)
-            place = local.data_ptr(), tuple(value.shape), local.dtype, local.stride()
+            place = local.data_ptr(), tuple(value.shape), local.dtype, local.stride(), local.is_conj(), local.is_neg()
         named.setdefault(place, []).append(name)
     return {name: next((one for one in names if one in groups), names[0]) for names in named.values() for name in names}
 
@@ -322,7 +322,7 @@ def _read(tensor: _checkpoint.Tensor, box: Box, local: torch.Tensor) -> None:
         return
     if not tensor.shape:
         local.copy_(tensor.torch())
-    elif local.device.type == "cpu" and local.is_contiguous() and str(local.dtype) == "torch." + tensor.dtype:
+    elif local.device.type == "cpu" and is_row_major(local) and str(local.dtype) == "torch." + tensor.dtype:
         tensor._read_box_into(*box, local.data_ptr())
     else:
         rows = max(1, _PIECE_BYTES * tensor.size // max(1, tensor.nbytes) // max(1, box.elements // box.sizes[0]))
