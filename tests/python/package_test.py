@@ -19,6 +19,7 @@ import tempfile
 import time
 import threading
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
@@ -436,7 +437,19 @@ class Verbs(unittest.TestCase):
         with self.assertRaises(unishard.Error) as caught:
             unishard.convert(large, run, to="native", cancel=stop)
         self.assertEqual(caught.exception.code, "cancelled")
+        with self.assertRaises(unishard.Error) as caught:
+            unishard.verify(GOLDEN / "v1", cancel=stop)  # it would be done before it looked
+        self.assertEqual(caught.exception.code, "cancelled")
         self.assertFalse(unishard.verify(GOLDEN / "v1", cancel=threading.Event())["findings"])
+
+    def test_one_rank_of_a_job_does_the_whole_work(self):
+        for launched in ({"RANK": "1", "WORLD_SIZE": "2"}, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+                         {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3"}):
+            with unittest.mock.patch.dict(os.environ, launched):
+                self.assertTrue(unishard.verify(GOLDEN / "v1", deep=True)["ok"])
+                run = self.folder / "-".join(launched)
+                self.assertTrue(unishard.reshard(GOLDEN / "v1", run, world_size=2, procs=2)["equal"])
+                self.assertTrue(unishard.verify(run, deep=True)["ok"])
 
     def test_what_progress_raises_ends_the_program_and_leaves_nothing(self):
         def report(fraction, what):

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Optional, Protocol, Union
 
 _PROGRESS = b'{"progress":'
+# By these a program knows that torchrun, mpirun or srun started it as one of several; the child of one of them is not.
+_LAUNCHED = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 _PATIENCE = 0.1  # seconds between looks at what stops the child
 
 Callback = Callable[[float, str], object]
@@ -36,7 +38,8 @@ def run(command: list[str], progress: Progress, cancel: Optional[Cancel]) -> tup
     """
     line = _Line() if progress is True else None
     report = line or (progress if callable(progress) else None)
-    environment = {**os.environ, "UNISHARD_ERRORS": "json", **({"UNISHARD_PROGRESS": "json"} if report else {})}
+    environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHED}
+    environment.update({"UNISHARD_ERRORS": "json", **({"UNISHARD_PROGRESS": "json"} if report else {})})
     reports: queue.SimpleQueue[Optional[tuple[float, str]]] = queue.SimpleQueue()
     stop = threading.Event()
 

@@ -2,7 +2,8 @@
 
 Every verb also takes `progress`, a function that is called with a fraction of the work and its name (True draws a line on standard
 error), and `cancel`, an object like threading.Event whose setting stops the verb: it raises Error with the code "cancelled".
-Other keyword arguments are the program's flags: world_size=8 is --world-size=8.
+Other keyword arguments are the program's flags: world_size=8 is --world-size=8. A verb does all of its work for the process that calls
+it, also where torchrun or another launcher started that process as one of several: one rank calls it. procs=4 uses four processes.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def _run(verb: str, paths: Sequence[Path_], flags: dict[str, Any], progress: Pro
     Raises Error when the program fails. On KeyboardInterrupt the program is interrupted too and removes what is half-written; the
     exception goes on once it has ended.
     """
+    if cancel is not None and cancel.is_set():
+        raise Error("cancelled", f"unishard {verb}: stopped on request", status=128 + signal.SIGINT)
     command = [str(program()), verb, "--json"]
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
