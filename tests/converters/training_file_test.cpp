@@ -1,15 +1,20 @@
-// Training states in one torch.save file, written by torch 2.15.
+// Training states in one torch.save file, written by torch 2.15 where they are golden files.
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/object_tree.hpp"
+#include "containers/torch_file.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -161,6 +166,169 @@ TEST(TrainingFile, HasUniShardsLayoutWhereATensorIsGone) {
   const auto again = open_source(posix_storage(), folder.path() / "copy.pt");
   EXPECT_EQ(labels(again->catalog()), labels(source->catalog()));
   EXPECT_TRUE(again->layout().is_null());
+}
+
+Json tuple(Json items) { return {{"$type", "tuple"}, {"items", std::move(items)}}; }
+
+/// A dict whose keys are 0, 1, ...
+Json numbered(const std::vector<Json>& values) {
+  Json pairs = Json::array();
+  for (std::size_t i = 0; i < values.size(); ++i) pairs.push_back(Json::array({i, values[i]}));
+  return {{"$type", "builtins.dict"}, {"pairs", std::move(pairs)}};
+}
+
+const std::map<std::string, Made> kTensors = {
+    {"a", {DType::Float32, {2}, {1, 2}}},       {"b", {DType::Float32, {3}, {3, 4, 5}}},
+    {"a.m", {DType::Float32, {2}, {6, 7}}},     {"a.v", {DType::Float32, {2}, {11, 12}}},
+    {"b.m", {DType::Float32, {3}, {8, 9, 10}}}, {"step", {DType::Float32, {}, {5}}},
+    {"b.step", {DType::Float32, {}, {5}}}};
+
+/// A training file with the model a, b and the given states of both.
+std::unique_ptr<Source> open_training(const test::TempDir& folder, const Json& of_a,
+                                      const Json& of_b, const char* name = "in.pt") {
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  const Json object = {
+      {"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+      {"optimizer", {{"state", numbered({of_a, of_b})}, {"param_groups", groups}}}};
+  save_torch(folder.path() / name, object, kTensors);
+  return open_source(posix_storage(), folder.path() / name);
+}
+
+/// The states that another format's writer gives the optimizer in a torch.save file, by number or
+/// name.
+Json written_states(const Path& file) {
+  const torch::TorchFile opened(torch::whole_file(posix_storage(), file));
+  Json object = torch::to_json(opened.root());
+  return object.contains("optimizer") ? object["optimizer"]["state"] : object["state"];
+}
+
+std::unique_ptr<Sink> copy_as(const std::string& format, const Source& source, const Path& output) {
+  auto sink =
+      make_sink(posix_storage(), {.format = format, .path = output, .tag = {}, .layout = {}},
+                source.catalog());
+  CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
+  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
+  copy(plan, *sink, {});
+  sink->commit();
+  return sink;
+}
+
+TEST(TrainingFile, KeepsOptimizerStatesThatAreNoTensors) {
+  const test::TempDir folder;
+  const Json of_a = {{"m", tensor("a.m")},
+                     {"cnt", 7},
+                     {"rms", 0.5},
+                     {"tag", "muon"},
+                     {"flag", true},
+                     {"none", nullptr},
+                     {"betas", tuple({0.9, 0.95})}};
+  const Json of_b = {{"m", tensor("b.m")}, {"cnt", 8}};
+  const auto source = open_training(folder, of_a, of_b);
+  const Json& scalars = source->catalog().client_state["optimizer_scalars"];
+  EXPECT_EQ(scalars["cnt"], (Json{{"a", 7}, {"b", 8}}));
+  EXPECT_EQ(scalars["betas"]["a"], tuple({0.9, 0.95}));
+  EXPECT_THAT(source->notes(), testing::IsEmpty());
+  for (const char* format : {"torch", "trainer", "dcp"}) {
+    const Path first = folder.path() / format / "first", again = folder.path() / format / "out.pt";
+    std::filesystem::create_directories(first.parent_path());
+    EXPECT_THAT(copy_as(format, *source, first)->notes(), testing::IsEmpty()) << format;
+    const auto between = open_source_as(posix_storage(), format, first);
+    EXPECT_EQ(between->catalog().client_state, source->catalog().client_state) << format;
+    copy_as("torch", *between, again);
+    const Json states = written_states(again);
+    Json expected = of_a;
+    expected.erase("m");
+    Json found = states["a"];
+    EXPECT_EQ(found.erase("m"), 1u);
+    EXPECT_EQ(found, expected) << format;  // and no step, which the optimizer never had
+  }
+  const Json numbers = written_states(folder.path() / "trainer/first/optimizer.pt");
+  EXPECT_EQ(numbers["pairs"][0][1]["cnt"], 7);
+  EXPECT_EQ(numbers["pairs"][1][1]["cnt"], 8);
+  EXPECT_FALSE(numbers["pairs"][0][1].contains("step"));
+}
+
+TEST(TrainingFile, KeepsTheKindOfStepCounters) {
+  const test::TempDir folder;
+  const Json counts = {{"step", 3}, {"m", tensor("a.m")}};
+  const Json in_a_tensor = {{"step", tensor("step")}, {"m", tensor("b.m")}};
+  const auto source = open_training(folder, counts, in_a_tensor);
+  EXPECT_EQ(source->catalog().step, 5);
+  for (const char* format : {"torch", "dcp"}) {
+    copy_as(format, *source, folder.path() / format);
+    const auto between = open_source_as(posix_storage(), format, folder.path() / format);
+    const Path again = folder.path() / (std::string(format) + ".pt");
+    copy_as("torch", *between, again);
+    const Json states = written_states(again);
+    EXPECT_EQ(states["a"]["step"], 3) << format;
+    EXPECT_TRUE(states["b"]["step"].contains("$tensor")) << format;
+  }
+}
+
+TEST(TrainingFile, AStateThatOnlyOtherParametersCountHasNoStep) {
+  const test::TempDir folder;
+  const auto source = open_training(folder, {{"momentum_buffer", tensor("a.m")}},
+                                    {{"step", tensor("step")}, {"m", tensor("b.m")}});
+  copy_as("torch", *source, folder.path() / "out.pt");
+  const Json states = written_states(folder.path() / "out.pt");
+  EXPECT_FALSE(states["a"].contains("step"));
+  EXPECT_TRUE(states["b"].contains("step"));
+}
+
+TEST(TrainingFile, ACopyOfTheWeightsIsNotTheModel) {
+  const test::TempDir folder;
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({"a"})}}});
+  const Json optimizer = {
+      {"state", {{"a", {{"exp_avg", tensor("a.m")}, {"exp_avg_sq", tensor("a.m")}}}}},
+      {"param_groups", groups}};
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["copy"] = {DType::Float32, {2}, {101, 102}};
+  const auto model_of = [&](const char* model, const char* other) {
+    const Json object = {
+        {other, {{"a", tensor("copy")}}}, {model, {{"a", tensor("a")}}}, {"optim", optimizer}};
+    const Path file = folder.path() / (std::string(model) + other + ".pt");
+    save_torch(file, object, tensors);
+    return open_source(posix_storage(), file);
+  };
+  for (const auto& [model, other] : {std::pair{"model", "ema"},
+                                     {"model", "best_model"},
+                                     {"state_dict", "averaged"},
+                                     {"net", "ema"},
+                                     {"params", "ema_params"},
+                                     {"student", "teacher"},
+                                     {"model", "init"}}) {
+    const auto source = model_of(model, other);
+    EXPECT_EQ(floats(*source, "a", "fp32"), (std::vector<float>{1, 2})) << model << ' ' << other;
+    EXPECT_THAT(source->remarks(), testing::IsEmpty()) << model << ' ' << other;
+    EXPECT_EQ(floats(*source, std::string(other) + ".a", "extra"), (std::vector<float>{101, 102}));
+  }
+  EXPECT_THAT(model_of("north", "south")->remarks(),
+              testing::ElementsAre(testing::HasSubstr("south. is taken for the model")));
+}
+
+TEST(TrainingFile, WithAFlattenedOptimizerHasItsMoments) {
+  const test::TempDir folder;
+  const Json optimizer = {{"state.a.exp_avg", tensor("a.m")},
+                          {"state.a.exp_avg_sq", tensor("a.v")},
+                          {"state.a.step", tensor("step")},
+                          {"param_groups.a.lr", 0.25}};
+  Json flat = {
+      {"a", tensor("a")}, {"b", tensor("b")}, {"train_state", {{"step", tensor("b.step")}}}};
+  flat.update(optimizer);
+  save_torch(folder.path() / "flat.pt", flat, kTensors);
+  save_torch(folder.path() / "nested.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}}, {"optim", optimizer}}, kTensors);
+  for (const char* name : {"flat.pt", "nested.pt"}) {
+    const auto source = open_source(posix_storage(), folder.path() / name);
+    EXPECT_THAT(labels(source->catalog()),
+                testing::UnorderedElementsAre("a fp32", "a exp_avg", "a exp_avg_sq", "b weights"))
+        << name;
+    EXPECT_EQ(source->catalog().step, 5) << name;
+    ASSERT_EQ(source->catalog().groups.size(), 1u) << name;
+    EXPECT_EQ(source->catalog().groups[0]["lr"], 0.25) << name;
+  }
+  EXPECT_EQ(open_source(posix_storage(), folder.path() / "flat.pt")->catalog().client_state,
+            Json({{"train_state", {{"step", 5}}}}));
 }
 
 TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {

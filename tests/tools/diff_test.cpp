@@ -8,6 +8,7 @@
 #include "views/diff_view.hpp"
 #include "workflows/conversion_plan.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace unishard::tools {
@@ -71,6 +72,23 @@ class WithSecondNames final : public Source {
   const Source& base_;
   Catalog catalog_;
   std::vector<std::size_t> copied_;
+};
+
+/// A source with optimizer states that are no tensors.
+class WithScalars final : public Source {
+ public:
+  WithScalars(const Source& base, Json scalars) : base_(base), catalog_(base.catalog()) {
+    catalog_.client_state["optimizer_scalars"] = std::move(scalars);
+  }
+  std::string format() const override { return base_.format(); }
+  const Catalog& catalog() const override { return catalog_; }
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    base_.read(tensor, range, out);
+  }
+
+ private:
+  const Source& base_;
+  Catalog catalog_;
 };
 
 class Diff : public testing::Test {
@@ -171,6 +189,25 @@ TEST_F(Diff, StatesThatNobodyHasAreNoEquality) {
   EXPECT_TRUE(diff(*a, *a, {.tolerance = {}, .states = {"fp32", "weights"}}).same_state());
   EXPECT_THAT(compare(*write_model(*a), {"exp_avg"}),
               Fails(ErrorCode::InvalidArgument, testing::HasSubstr("nothing to compare")));
+}
+
+TEST_F(Diff, ComparesOptimizerStatesThatAreNoTensors) {
+  const auto base = write("a", {});
+  const std::string fqn = base->catalog().tensors[0].fqn;
+  const WithScalars a(*base, {{"cnt", {{fqn, 7}}}, {"tag", {{fqn, "muon"}}}, {"step", {{fqn, 7}}}});
+  const WithScalars b(*base, {{"cnt", {{fqn, 999}}}, {"rms", {{fqn, 0.5}}}});
+  EXPECT_TRUE(diff(a, a, {}).same_state());
+  const DiffReport report = diff(a, b, {});
+  const Json json = cli::diff_json(report);
+  EXPECT_FALSE(json["equal"].get<bool>());
+  ASSERT_EQ(json["differences"].size(), 3u) << json.dump();
+  EXPECT_EQ(json["differences"][0],
+            (Json{{"tensor", fqn + " [cnt]"}, {"kind", "scalar"}, {"a", "7"}, {"b", "999"}}));
+  EXPECT_EQ(json["differences"][1]["kind"], "only_in_a");
+  EXPECT_EQ(json["differences"][2]["kind"], "only_in_b");
+  EXPECT_EQ(json["states"]["cnt"]["different"], 1);
+  EXPECT_THAT(cli::diff_text(report).plain(), testing::HasSubstr("[cnt]: 7 and 999\n"));
+  EXPECT_TRUE(diff(a, b, {.tolerance = {}, .states = {"fp32"}}).same_state());
 }
 
 TEST_F(Diff, ATiedParameterEqualsItsCopy) {

@@ -29,6 +29,8 @@ std::string_view kind_name(DiffKind kind) {
       return "dtype";
     case DiffKind::Values:
       return "values";
+    case DiffKind::Scalar:
+      return "scalar";
   }
   return "";
 }
@@ -44,6 +46,8 @@ std::string difference_text(const TensorDiff& found) {
       return fmt::format("shape {} and {}", found.a, found.b);
     case DiffKind::DType:
       return fmt::format("dtype {} and {}", found.a, found.b);
+    case DiffKind::Scalar:
+      return fmt::format("{} and {}", printable(found.a), printable(found.b));
     case DiffKind::Values:
       return fmt::format(
           "{} of {} elements differ, most by {:.6g} at element {} ({:.9g} and {:.9g})",
@@ -60,7 +64,8 @@ Json number(double value) {
 
 Json difference_json(const TensorDiff& found) {
   Json json = {{"tensor", found.tensor}, {"kind", kind_name(found.kind)}};
-  if (found.kind == DiffKind::Shape || found.kind == DiffKind::DType) {
+  if (found.kind == DiffKind::Shape || found.kind == DiffKind::DType ||
+      found.kind == DiffKind::Scalar) {
     json["a"] = found.a;
     json["b"] = found.b;
   }

@@ -1,5 +1,6 @@
 #include "workflows/conversion_plan.hpp"
 
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/version.hpp"
 
@@ -110,7 +111,11 @@ void take_surroundings(const Catalog& from, const Renamer& rename, const Convert
   to.loss_scaler = from.loss_scaler;
   to.data_position = from.data_position;
   to.rng = from.rng;
-  to.client_state = from.client_state;
+  to.client_state =
+      converters::rename_optimizer_scalars(from.client_state, [&](const std::string& old) {
+        std::string name = rename(old);
+        return kept.contains(name) || !all.contains(old) ? name : std::string();
+      });
   to.config = from.config;
   to.producer = from.producer;
 }

@@ -1,5 +1,6 @@
 #include "workflows/diff.hpp"
 
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
 #include "workflows/tensor_pairs.hpp"
@@ -33,7 +34,7 @@ struct Run {
 class Comparison {
  public:
   Comparison(const Source& a, const Source& b, const DiffOptions& options)
-      : a_(a), b_(b), options_(options) {}
+      : a_(a), b_(b), options_(options), scalars_a_(a.catalog()), scalars_b_(b.catalog()) {}
 
   DiffReport run() {
     report_.identity_a = identity(a_.catalog());
@@ -44,6 +45,7 @@ class Comparison {
     for (const std::size_t index : pairing.only_b)
       add(b_.catalog().tensors[index], {.kind = DiffKind::OnlyInB});
     for (const TensorPair& pair : pairing.pairs) compare_tables(pair);
+    compare_scalars();
     compare_bytes();
     a_.verify_reads(options_.transfer);
     b_.verify_reads(options_.transfer);
@@ -60,9 +62,14 @@ class Comparison {
  private:
   /// Adds a difference of `tensor`, whose label is filled in.
   void add(const TensorInfo& tensor, TensorDiff found) {
-    names_.insert(tensor.fqn);
-    different_names_.insert(tensor.fqn);
-    StateCount& count = report_.states[tensor.state];
+    found.tensor = tensor.label();
+    add(tensor.fqn, tensor.state, std::move(found));
+  }
+
+  void add(std::string_view fqn, const std::string& state, TensorDiff found) {
+    names_.insert(fqn);
+    different_names_.insert(fqn);
+    StateCount& count = report_.states[state];
     switch (found.kind) {
       case DiffKind::OnlyInA:
         ++count.only_a;
@@ -73,7 +80,6 @@ class Comparison {
       default:
         ++count.different;
     }
-    found.tensor = tensor.label();
     report_.differences.push_back(std::move(found));
   }
 
@@ -108,6 +114,59 @@ class Comparison {
       if (a.dtype != b.dtype) ++widened_;
       readings_.push_back({pair, {}});
     }
+  }
+
+  static bool has_optimizer(const Source& source) {
+    return std::ranges::any_of(source.catalog().tensors, [](const TensorInfo& tensor) {
+      return tensor.state != state::kFp32 && tensor.state != state::kWeights &&
+             tensor.state != state::kBuffer;
+    });
+  }
+
+  /// Compares the optimizer's states that are no tensors. The catalogs' steps stand for `step`.
+  void compare_scalars() {
+    if (!has_optimizer(a_) || !has_optimizer(b_)) return;
+    for (const std::string& fqn : scalars_a_.fqns()) compare_scalars(fqn);
+    for (const std::string& fqn : scalars_b_.fqns()) {
+      if (scalars_a_.of(fqn).empty()) compare_scalars(fqn);
+    }
+  }
+
+  void compare_scalars(const std::string& fqn) {
+    const auto in_a = scalars_a_.of(fqn), in_b = scalars_b_.of(fqn);
+    const auto label = [&](const std::string& state) {
+      TensorInfo tensor;
+      tensor.fqn = fqn;
+      tensor.state = state;
+      return tensor.label();
+    };
+    for (const auto& [state, value] : in_a) {
+      if (!is_compared(state)) continue;
+      const auto other =
+          std::ranges::find(in_b, state, &converters::OptimizerScalars::Value::first);
+      if (other == in_b.end()) {
+        add(fqn, state, {.tensor = label(state), .kind = DiffKind::OnlyInA});
+        continue;
+      }
+      names_.insert(fqn);
+      ++report_.states[state].compared;
+      if (*value == *other->second) continue;
+      add(fqn, state,
+          {.tensor = label(state),
+           .kind = DiffKind::Scalar,
+           .a = value->dump(),
+           .b = other->second->dump()});
+    }
+    for (const auto& [state, value] : in_b) {
+      if (is_compared(state) &&
+          std::ranges::count(in_a, state, &converters::OptimizerScalars::Value::first) == 0)
+        add(fqn, state, {.tensor = label(state), .kind = DiffKind::OnlyInB});
+    }
+  }
+
+  bool is_compared(const std::string& state) const {
+    return state != "step" &&
+           (options_.states.empty() || std::ranges::count(options_.states, state) > 0);
   }
 
   void compare_bytes() {
@@ -184,6 +243,7 @@ class Comparison {
   const Source& a_;
   const Source& b_;
   const DiffOptions& options_;
+  const converters::OptimizerScalars scalars_a_, scalars_b_;
   DiffReport report_;
   std::vector<Reading> readings_;
   std::uint64_t widened_ = 0;

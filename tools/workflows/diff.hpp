@@ -22,12 +22,12 @@ struct DiffOptions {
   TransferOptions transfer = {};
 };
 
-enum class DiffKind : std::uint8_t { OnlyInA, OnlyInB, Shape, DType, Values };
+enum class DiffKind : std::uint8_t { OnlyInA, OnlyInB, Shape, DType, Values, Scalar };
 
 struct TensorDiff {
   std::string tensor = {};  ///< label on a side that has it
   DiffKind kind = DiffKind::Values;
-  std::string a = {}, b = {};  ///< shape or dtype on both sides, for Shape and DType
+  std::string a = {}, b = {};  ///< shape, dtype or scalar on both sides
   ElementDiff elements = {};   ///< for Values
 };
 

@@ -209,7 +209,7 @@ def orders(unishard, scratch, table):
 
 
 def trainer(unishard, scratch, table):
-    for kind, more in (("gpt2", {}), ("llama", {}), ("llama", {"optim": "sgd"})):
+    for kind, more in (("gpt2", {}), ("llama", {}), ("llama", {"optim": "sgd"}), ("gpt2", {"optim": "adafactor"})):
         label = f"{kind} {more.get('optim', 'adamw')}"
         job = {"do": "trainer", "kind": kind, "more": more}
         reference = scratch / label.replace(" ", "-")

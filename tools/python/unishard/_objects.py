@@ -105,6 +105,11 @@ def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         raise Error("corrupt", f"a value of the checkpoint's state is no {kind}: {error}") from None
 
 
+def no_tensors(name: str) -> torch.Tensor:
+    """The second argument of from_json() for values that hold no tensors."""
+    raise Error("corrupt", f"the tensor {name} is in a value of the checkpoint that holds no tensors")
+
+
 def _has_surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)
 

@@ -18,6 +18,7 @@ import torch
 
 from . import _checkpoint
 from ._errors import Error
+from ._objects import from_json, no_tensors
 
 KINDS = ("tensors", "constants", "objects")
 Path = tuple[Union[str, int], ...]
@@ -25,6 +26,7 @@ Path = tuple[Union[str, int], ...]
 # Settings that torch.optim.AdamW expects in every group of a checkpoint, as adamw_defaults.hpp has them for the tools.
 _ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False, "maximize": False, "foreach": None,
           "capturable": False, "differentiable": False, "fused": None, "decoupled_weight_decay": True}
+_SCALARS = "optimizer_scalars"  # as unishard.torch has it
 _OBJECT_BYTES = 64 << 20  # the manifest holds the objects
 
 
@@ -106,6 +108,9 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
     def add(path: Path, **content: Any) -> None:
         found[".".join(map(str, path))] = Entry(path, **content)
 
+    client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
+    scalars = client_state.get(_SCALARS) if isinstance(client_state.get(_SCALARS), dict) else {}
+    steps = scalars.get("step", {})
     names = {name: name for name in checkpoint.names()}
     for name, target in {**names, **checkpoint.aliases}.items():
         values = [state for state in _checkpoint._WEIGHT_STATES if state in checkpoint.states(target)]
@@ -116,8 +121,9 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
         moments = [state for state in checkpoint.states(name) if state not in _checkpoint._WEIGHT_STATES and state != "extra"]
         for state in moments:
             add(("optim", "state", name, state), tensor=checkpoint.tensors[name, state])
-        if "exp_avg" in moments and "step" not in moments:
-            add(("optim", "state", name, "step"), constant=torch.tensor(float(checkpoint.step)))
+        step = steps.get(name, None if "step" in scalars and not steps else checkpoint.step)
+        if "exp_avg" in moments and "step" not in moments and step is not None:
+            add(("optim", "state", name, "step"), constant=torch.tensor(float(step)))
         if "extra" in checkpoint.states(name):
             add((name,), tensor=checkpoint.tensors[name, "extra"])
     for number, group in enumerate(checkpoint.groups if isinstance(checkpoint.groups, list) else []):
@@ -126,7 +132,15 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
         for setting, value in {"params": members, **defaults, **group}.items():
             settled = tuple(value) if setting == "betas" else value
             add(("optim", "param_groups", number, setting), pickle=pickled(settled))
-    for key, value in (checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}).items():
-        if key not in found:
+    for state, by_name in scalars.items():
+        for name, value in by_name.items():
+            if f"optim.state.{name}.{state}" in found or value is None and state == "step":
+                continue
+            if state == "step" and isinstance(value, float):
+                add(("optim", "state", name, state), constant=torch.tensor(value))
+            else:
+                add(("optim", "state", name, state), pickle=pickled(from_json(value, no_tensors)))
+    for key, value in client_state.items():
+        if key not in found and key != _SCALARS:
             add((key,), pickle=pickled(value))
     return found

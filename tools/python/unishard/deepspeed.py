@@ -23,7 +23,7 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
-from ._objects import from_json, simple_json, to_json
+from ._objects import from_json, no_tensors, simple_json, to_json
 from ._saving import Part, flat_elements, is_row_major, save_together
 from ._shards import Box, own_share
 
@@ -425,17 +425,20 @@ class _Plan:
         recorded = client.get(_SCALARS, {}) if isinstance(client, dict) else {}
         return recorded if isinstance(recorded, dict) else {}
 
-    def _numbers(self, names: list[str], states: list[str], present: dict[str, Any]) -> dict[str, Union[int, float]]:
-        """Returns the states of a vector that are one number. Parameters in one vector can have one only: the largest."""
-        numbers: dict[str, Union[int, float]] = {}
+    def _numbers(self, names: list[str], states: list[str], present: dict[str, Any]) -> dict[str, Any]:
+        """Returns the states of a vector that are no tensors. Parameters in one vector can have one only: the largest number, or the first."""
+        numbers: dict[str, Any] = {}
         for state in dict.fromkeys(["step", *self._scalars(), *(key for key, value in present.items() if _is_scalar(value))]):
             recorded = self._scalars().get(state, {})
             usual = None if state != "step" else self._checkpoint.step if states else 0
-            given = {number for number in (recorded.get(name, usual) for name in names) if number is not None}
-            if len(given) > 1:
-                warnings.warn(f"the parameters of one partition have different values of {state}; the largest is kept", stacklevel=4)
+            values = [recorded.get(name, usual) for name in names]
+            given = [from_json(value, no_tensors) for value in values if value is not None]
+            are_numbers = all(isinstance(value, (int, float)) for value in given)
+            if any(value != given[0] for value in given):
+                warnings.warn(f"the parameters of one partition have different values of {state}; the "
+                              f"{'largest' if are_numbers else 'first'} is kept", stacklevel=4)
             if given:
-                numbers[state] = max(given)
+                numbers[state] = max(given) if are_numbers else given[0]
         return numbers
 
     def reads(self) -> list[tuple[_checkpoint.Tensor, int, int, torch.Tensor, int]]:

@@ -27,10 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
+from ._objects import from_json, no_tensors
 from ._saving import Part, is_row_major, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
-_SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: number}}, optimizer states that are one number
+_SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
 
@@ -360,8 +361,10 @@ def _set_scalars(checkpoint: _checkpoint.Checkpoint, state_dicts: _State) -> Non
         for state, value in values.items():
             if not _is_scalar(state, value, state_dicts.model[name]):
                 continue
-            number = recorded.get(state, {}).get(name, checkpoint.step if state == "step" and has_states else 0)
+            number = recorded.get(state, {}).get(name)
+            if number is None:
+                number = checkpoint.step if state == "step" and has_states else 0
             if isinstance(value, torch.Tensor):
                 _local(value).fill_(number)
             else:
-                values[state] = number
+                values[state] = _like(value, from_json(number, no_tensors))

@@ -1,5 +1,9 @@
 #include "formats/dcp/groups.hpp"
 
+#include "containers/pickle_json.hpp"
+
+#include <fmt/format.h>
+
 namespace unishard::converters::dcp {
 
 Json without_tuples(Json value) {
@@ -24,6 +28,14 @@ void GroupCollector::add(const GroupKey& key, const Json& value) {
     const auto [place, is_new] = optimizer.places.emplace(key.fqn, optimizer.by_parameter.size());
     if (is_new) optimizer.by_parameter.emplace_back(key.fqn, Json::object());
     optimizer.by_parameter[place->second].second[key.setting] = without_tuples(value);
+  }
+}
+
+void drop_tensors(Json& group, std::size_t number, std::vector<std::string>& notes) {
+  for (auto& [setting, value] : group.items()) {
+    if (torch::tensors_in(value).empty()) continue;
+    notes.push_back(fmt::format("left out: {} of parameter group {} (a tensor)", setting, number));
+    value = nullptr;
   }
 }
 

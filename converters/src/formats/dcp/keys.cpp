@@ -1,8 +1,11 @@
 #include "formats/dcp/keys.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
+#include <ranges>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -104,24 +107,72 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
 
 namespace {
 
+/// Usual names of the model in a state dict; the first ones are preferred.
+constexpr std::array<std::string_view, 4> kUsualNames = {"model", "module", "state_dict",
+                                                         "model_state_dict"};
+
+/// Returns whether a name tells that it is that of a copy of the model: an average, a teacher, an
+/// earlier state.
+bool names_a_copy(std::string_view name) {
+  constexpr std::array<std::string_view, 20> kCopies = {
+      "ema",    "ewa",    "swa",       "avg",     "average", "averaged", "averager",
+      "polyak", "shadow", "target",    "teacher", "best",    "init",     "initial",
+      "old",    "prev",   "reference", "backup",  "ref",     "original"};
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t end = std::min(name.find_first_of("._-", at), name.size());
+    if (std::ranges::count(kCopies, name.substr(at, end - at)) > 0) return true;
+    at = end + 1;
+  }
+  return false;
+}
+
+/// Returns the prefix among several that have the parameters' names, in the order of the file.
+std::string choose_model(const std::vector<std::string>& prefixes,
+                         std::vector<std::string>& remarks) {
+  const auto rank = [](const std::string& prefix) {
+    std::string name = without_wrappers(prefix);
+    if (!name.empty()) name.pop_back();
+    const std::string last = name.substr(name.rfind('.') + 1);
+    const auto usual = std::ranges::find(kUsualNames, last) - kUsualNames.begin();
+    return static_cast<std::size_t>(usual) + (names_a_copy(name) ? kUsualNames.size() + 1 : 0);
+  };
+  std::vector<std::string> sorted = prefixes;
+  std::ranges::stable_sort(sorted, {}, rank);
+  const std::size_t best = rank(sorted.front());
+  if (sorted.size() > 1 && best >= kUsualNames.size() && rank(sorted[1]) == best) {
+    remarks.push_back(
+        fmt::format("{} and {} have the names of the optimizer's parameters: {} is taken for the "
+                    "model",
+                    sorted[0], sorted[1], sorted[0]));
+  }
+  return sorted.front();
+}
+
 /// Returns the prefix below which most of the optimizer's parameters are found; nullopt without
 /// any.
 std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEntry*>& tensors,
-                                                const std::vector<std::string>& fqns) {
+                                                const std::vector<std::string>& fqns,
+                                                std::vector<std::string>& remarks) {
   const std::unordered_set<std::string_view> wanted(fqns.begin(), fqns.end());
   std::map<std::string, std::size_t> hits;
+  std::vector<std::string> order;
   for (const TensorEntry* tensor : tensors) {
     const std::string_view key = tensor->key;
     for (std::size_t at = 0; at < key.size();) {
-      if (wanted.contains(key.substr(at))) ++hits[std::string(key.substr(0, at))];
+      if (wanted.contains(key.substr(at))) {
+        const auto [found, is_new] = hits.try_emplace(std::string(key.substr(0, at)), 0);
+        ++found->second;
+        if (is_new) order.push_back(found->first);
+      }
       const std::size_t dot = key.find('.', at);
       if (dot == std::string_view::npos) break;
       at = dot + 1;
     }
   }
-  const auto best = std::ranges::max_element(hits, {}, [](const auto& hit) { return hit.second; });
-  if (best == hits.end()) return std::nullopt;
-  return best->first;
+  if (hits.empty()) return std::nullopt;
+  const std::size_t most = std::ranges::max(hits | std::views::values);
+  std::erase_if(order, [&](const std::string& prefix) { return hits.at(prefix) < most; });
+  return choose_model(order, remarks);
 }
 
 /// Returns the first part that all tensors have before their own names, if there is one.
@@ -149,6 +200,7 @@ std::optional<std::string> prefix_by_shapes(const std::vector<const TensorEntry*
     std::ranges::sort(found);
     if (std::ranges::includes(found, shapes)) fitting.push_back(prefix);
   }
+  if (fitting.size() > 1) std::erase_if(fitting, names_a_copy);
   if (fitting.size() != 1) return std::nullopt;
   return fitting.front();
 }
@@ -156,9 +208,10 @@ std::optional<std::string> prefix_by_shapes(const std::vector<const TensorEntry*
 }  // namespace
 
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
-                         const std::vector<std::string>& fqns, const std::vector<Shape>& shapes) {
-  if (const auto known = prefix_by_parameters(tensors, fqns)) return *known;
-  for (const std::string_view usual : {"model", "module", "state_dict", "model_state_dict"}) {
+                         const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
+                         std::vector<std::string>& remarks) {
+  if (const auto known = prefix_by_parameters(tensors, fqns, remarks)) return *known;
+  for (const std::string_view usual : kUsualNames) {
     std::string prefix = std::string(usual) + ".";
     const auto is_below = [&](const TensorEntry* tensor) {
       return tensor->key.starts_with(prefix) &&

@@ -32,9 +32,12 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
                                         const std::vector<std::string>& prefixes);
 
 /// Returns what precedes the names of the model's parameters. `fqns` are the names that the
-/// optimizer knows, `shapes` those of the parameters that it knows by numbers.
+/// optimizer knows, `shapes` those of the parameters that it knows by numbers. Where several fit,
+/// the usual names come first and those of copies ("ema", "teacher", "best") last; adds a line to
+/// `remarks` where that does not decide.
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
-                         const std::vector<std::string>& fqns, const std::vector<Shape>& shapes);
+                         const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
+                         std::vector<std::string>& remarks);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 

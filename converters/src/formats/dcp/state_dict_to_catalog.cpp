@@ -1,13 +1,16 @@
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/pickle_json.hpp"
 #include "formats/dcp/client_tree.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/entry_values.hpp"
 #include "formats/dcp/groups.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
+#include "formats/dcp/scalar_states.hpp"
 
 #include <fmt/format.h>
 
@@ -20,8 +23,7 @@
 namespace unishard::converters::dcp {
 namespace {
 
-constexpr std::string_view kStep = "step", kTrainState = "train_state",
-                           kTrainStep = "train_state.step";
+constexpr std::string_view kTrainState = "train_state", kTrainStep = "train_state.step";
 
 /// Upper bound on steps: float64 holds whole numbers exactly up to here.
 constexpr double kLargestStep = 9007199254740992.0;
@@ -56,6 +58,7 @@ class Arranger {
     add_lonely_states();
     add_extras();
     add_step();
+    add_scalars();
     if (!client_.empty()) out_.catalog.client_state = client_.json();
     set_stage();
     return std::move(out_);
@@ -108,10 +111,9 @@ class Arranger {
   void sort_object(const ObjectEntry& object) {
     if (const auto key = parse_group_key(object.key, object.path, prefixes_))
       return groups_.add(*key, object.value);
-    if (const auto key = parse_state_key(object.key, object.path, prefixes_);
-        key && key->state == kStep && object.value.is_number()) {
-      return take_step(object.value.get<double>());
-    }
+    if (auto key = parse_state_key(object.key, object.path, prefixes_);
+        key && torch::tensors_in(object.value).empty())
+      return scalars_.add(std::move(*key), object.value);
     const auto optimizer = std::ranges::find(prefixes_, object.key.empty() ? "" : object.key + ".");
     if (optimizer != prefixes_.end() && object.value.is_object() &&
         object.value.contains("param_groups"))
@@ -121,9 +123,10 @@ class Arranger {
     if (object.key == kTrainState && object.value.is_object() && object.value.contains("step") &&
         object.value["step"].is_number())
       train_step_ = object.value["step"].get<double>();
-    const bool is_state = std::ranges::any_of(
+    const auto states = std::ranges::find_if(
         prefixes_, [&](const std::string& prefix) { return object.key == prefix + "state"; });
-    if (is_state) take_number_steps(object.value);
+    if (states != prefixes_.end() && object.value.is_object() && !object.value.empty())
+      return take_states(static_cast<std::size_t>(states - prefixes_.begin()), object.value);
     keep(object.key, object.path, object.value);
   }
 
@@ -133,7 +136,7 @@ class Arranger {
       if (name == "param_groups") {
         groups_.add({index, std::nullopt, {}, {}}, value);
       } else if (name == "state") {
-        take_number_steps(value);
+        take_states(index, value);
       } else if (name != kTextKey) {
         KeyPath path = object.path;
         path.push_back({name, false});
@@ -142,18 +145,8 @@ class Arranger {
     }
   }
 
-  /// Step counters that are numbers, as torch before 1.12 has them.
-  void take_number_steps(const Json& states) {
-    const auto take = [&](const Json& state) {
-      if (state.is_object() && state.contains(kStep) && state[kStep].is_number())
-        take_step(state[kStep].get<double>());
-    };
-    if (!states.is_object()) return;
-    if (states.contains("pairs") && states["pairs"].is_array()) {
-      for (const Json& pair : states["pairs"]) take(pair.at(1));
-    } else {
-      for (const Json& state : states) take(state);
-    }
+  void take_states(std::size_t optimizer, const Json& states) {
+    scalars_.add_all(optimizer, states, out_.notes);
   }
 
   void keep(const std::string& key, const KeyPath& path, Json value) {
@@ -173,7 +166,7 @@ class Arranger {
     std::vector<const TensorEntry*> tensors;
     tensors.reserve(others_.size());
     for (const std::size_t i : others_) tensors.push_back(&entry(i));
-    model_prefix_ = model_prefix(tensors, fqns, numbered_shapes());
+    model_prefix_ = model_prefix(tensors, fqns, numbered_shapes(), out_.remarks);
     const std::string& prefix = model_prefix_;
     // Without a prefix the model's names are keys of the top level, if there are any.
     const bool top_only = prefix.empty() && std::ranges::any_of(tensors, [](const TensorEntry* t) {
@@ -216,6 +209,7 @@ class Arranger {
         is_raw = true;
         if (state.key.state != kStep) shapes.emplace(state.key.fqn, entry(state.entry).shape);
       }
+      is_raw = is_raw || !scalars_.numbers(o).empty();
       // SGD has no states, and its groups have numbers all the same.
       if (state_.number_names.fit) {
         for (const Json& group : groups_.groups(o))
@@ -269,22 +263,6 @@ class Arranger {
     return found == raw_names_.end() ? name : found->second;
   }
 
-  static bool holds_tensor(const Json& value) {
-    if (!value.is_structured()) return false;
-    if (value.is_object() && value.contains("$tensor")) return true;
-    return std::ranges::any_of(value, holds_tensor);
-  }
-
-  /// A setting that is a number in a tensor is a number by now; other tensors are extra tensors.
-  void drop_tensors(Json& group, std::size_t number) {
-    for (auto& [setting, value] : group.items()) {
-      if (!holds_tensor(value)) continue;
-      out_.notes.push_back(
-          fmt::format("left out: {} of parameter group {} (a tensor)", setting, number));
-      value = nullptr;
-    }
-  }
-
   void add_groups() {
     Json all = Json::array();
     for (std::size_t o = 0; o < prefixes_.size(); ++o) {
@@ -295,7 +273,7 @@ class Arranger {
           parameter = without_wrappers(raw_name(o, name));
           group_of_[parameter.get<std::string>()] = static_cast<std::int32_t>(all.size());
         }
-        drop_tensors(group, all.size());
+        drop_tensors(group, all.size(), out_.notes);
         all.push_back(std::move(group));
       }
     }
@@ -445,9 +423,13 @@ class Arranger {
   }
 
   void add_step() {
+    for (const double value : scalars_.steps()) take_step(value);
     for (const State& state : states_) {
       if (!is_step(state)) continue;
-      if (const auto value = scalar(entry(state.entry), *state_.items)) take_step(*value);
+      const auto value = scalar(entry(state.entry), *state_.items);
+      if (!value) continue;
+      take_step(*value);
+      tensor_steps_.push_back({state.key.fqn, *value});
     }
     if (steps_.empty() && state_.step) take_step(*state_.step);
     if (steps_.empty() && train_step_) take_step(*train_step_);
@@ -459,6 +441,21 @@ class Arranger {
           fmt::format("the optimizer's step counters differ between parameters ({} to {}): the "
                       "largest is taken",
                       low, high));
+  }
+
+  void add_scalars() {
+    bool is_known = false;  // an optimizer of which everybody knows whether it counts
+    std::vector<std::string> stateful;
+    for (const State& state : states_) {
+      is_known |= state.key.state == state::kExpAvgSq || state.key.state == "momentum_buffer";
+      if (!is_step(state)) stateful.push_back(state.key.fqn);
+    }
+    const auto name_of = [&](const OptimizerKey& key) {
+      return without_wrappers(raw_name(key.optimizer, key.fqn));
+    };
+    Json scalars = scalars_.json(name_of, tensor_steps_, stateful, is_known);
+    const std::string key(kOptimizerScalars);
+    if (!scalars.empty()) keep(key, {{key, false}}, std::move(scalars));
   }
 
   /// FSDP shards parameters as ZeRO stage 3 does; a tensor in one piece was not sharded.
@@ -481,6 +478,8 @@ class Arranger {
   std::vector<Parameter> model_;
   std::vector<std::size_t> others_, extras_;
   std::vector<double> steps_;
+  ScalarStates scalars_;
+  std::vector<ScalarStates::TensorStep> tensor_steps_;
   std::optional<double> train_step_;
   std::unordered_map<std::string, std::string> raw_names_;  // "<optimizer>\n<number>" -> name
   std::unordered_map<std::string, std::vector<std::size_t>> states_of_;

@@ -2,6 +2,7 @@
 // catalog.world_size ranks. The keys are those of the folder that was read, if they still fit. Else
 // optimizer states have parameter names, groups are objects, and the embedded catalog has a key of
 // its own. `.metadata` is written last.
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -49,6 +50,7 @@ class Planner {
       : catalog_(catalog),
         output_(output),
         layout_(layout),
+        scalars_(catalog),
         keys_(dcp::own_keys(catalog, layout)) {}
 
   /// `layout` is that of dcp::describe_folder(), or null.
@@ -59,6 +61,7 @@ class Planner {
     add_second_names();
     find_optimizer();
     add_steps();
+    add_scalar_states();
     add_groups();
     if (catalog_.client_state.is_object()) add_client_state(catalog_.client_state, {});
     if (layout_.has_train_state && !used_.contains("train_state.step"))
@@ -232,14 +235,28 @@ class Planner {
 
   void add_steps() {
     if (!is_adam_) return;  // SGD counts no steps
-    const auto step = static_cast<float>(catalog_.step);
     for (const std::string& fqn : trained_) {
-      const KeyPath path = state_path(fqn, "step");
-      const std::string key = dcp::joined(path);
-      if (used_.contains(key)) continue;
-      std::vector<std::byte> bytes(sizeof step);
-      std::memcpy(bytes.data(), &step, sizeof step);
-      add_constant(key, path, {DType::Float32, {}, std::move(bytes)});
+      if (const Json step = scalars_.step(fqn); !step.is_null()) add_step(fqn, step.get<float>());
+    }
+  }
+
+  void add_step(const std::string& fqn, float step) {
+    const KeyPath path = state_path(fqn, "step");
+    const std::string key = dcp::joined(path);
+    if (used_.contains(key)) return;
+    std::vector<std::byte> bytes(sizeof step);
+    std::memcpy(bytes.data(), &step, sizeof step);
+    add_constant(key, path, {DType::Float32, {}, std::move(bytes)});
+  }
+
+  /// Adds states that are no tensors as objects, as torch does.
+  void add_scalar_states() {
+    for (const std::string& fqn : scalars_.fqns()) {
+      for (const auto& [state, value] : scalars_.of(fqn))
+        add_writable_object(state_path(fqn, state), *value);
+      const Json step = scalars_.lists_steps() && !is_adam_ ? scalars_.step(fqn) : Json();
+      if (step.is_number_float()) add_step(fqn, step.get<float>());
+      if (step.is_number_integer()) add_writable_object(state_path(fqn, "step"), step);
     }
   }
 
@@ -309,20 +326,26 @@ class Planner {
       return !child.is_structured() || child.contains("$type");
     };
     if (value.is_object() && !value.contains("$type")) {
-      for (const auto& [key, child] : value.items())
-        add_client_state(child, extended(path, {key, false}));
+      for (const auto& [key, child] : value.items()) {
+        if (!path.empty() || key != kOptimizerScalars)
+          add_client_state(child, extended(path, {key, false}));
+      }
     } else if (value.is_array() && !std::ranges::all_of(value, is_plain)) {
       for (std::size_t i = 0; i < value.size(); ++i)
         add_client_state(value[i], extended(path, {std::to_string(i), true}));
-    } else if (!used_.contains(dcp::joined(path))) {
-      try {
-        add_object(path, value);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::Unsupported) throw;
-        plan_.notes.push_back(
-            fmt::format("{}: in unishard.catalog only, not under its own key ({})",
-                        dcp::joined(path), error.what()));
-      }
+    } else {
+      add_writable_object(path, value);
+    }
+  }
+
+  void add_writable_object(const KeyPath& path, const Json& value) {
+    if (used_.contains(dcp::joined(path))) return;
+    try {
+      add_object(path, value);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Unsupported) throw;
+      plan_.notes.push_back(fmt::format("{}: in unishard.catalog only, not under its own key ({})",
+                                        dcp::joined(path), error.what()));
     }
   }
 
@@ -352,6 +375,7 @@ class Planner {
   const Catalog& catalog_;
   torch::TorchOutput& output_;
   const dcp::OwnLayout& layout_;
+  const OptimizerScalars scalars_;
   const std::vector<std::string> keys_;
   torch::OutputPlan plan_;
   std::vector<dcp::WrittenTensor> tensors_;

@@ -33,12 +33,24 @@ bool is_optimizer(Value value) {
   return groups && state && groups->is_sequence() && state->is_dict();
 }
 
+/// Returns whether the dict has the keys of an optimizer that was flattened
+/// (flatten_optimizer_state_dict), as dcp_to_torch_save writes those of torchtitan.
+bool has_flat_optimizer(Value dict) {
+  bool has_states = false, has_groups = false;
+  for (std::size_t i = 0; i < dict.pair_count(); ++i) {
+    has_states |= dict.key(i).text().starts_with("state.");
+    has_groups |= dict.key(i).text().starts_with("param_groups.");
+  }
+  return has_states && has_groups;
+}
+
 /// Looks for optimizers. A pickle may use one list a thousand times, so the work is bounded; beyond
 /// the bound nothing is found.
 class OptimizerSearch {
  public:
   bool finds(Value value, int depth) {
     if (value.is_dict()) {
+      if (is_flat(value)) return true;
       if (!may_enter(value.pair_count()) || !has_string_keys(value)) return false;
       if (is_optimizer(value)) return true;
       for (std::size_t i = 0; depth > 0 && i < value.pair_count(); ++i) {
@@ -53,6 +65,11 @@ class OptimizerSearch {
   }
 
  private:
+  bool is_flat(Value dict) {
+    if (dict.pair_count() > keys_left_ || !has_string_keys(dict)) return false;
+    keys_left_ -= dict.pair_count();
+    return has_flat_optimizer(dict);
+  }
   /// What has more members than kMost is a model or a data set, and holds no optimizer.
   bool may_enter(std::uint64_t members) {
     constexpr std::uint64_t kMost = 1024;
@@ -60,7 +77,7 @@ class OptimizerSearch {
     left_ -= members;
     return true;
   }
-  std::uint64_t left_ = 1 << 20;
+  std::uint64_t left_ = 1 << 20, keys_left_ = 1 << 22;
 };
 
 bool is_model(Value value) {
@@ -78,7 +95,8 @@ class Parts {
   Parts(dcp::StateDictBuilder& builder, const TorchFile& file) : builder_(builder), file_(file) {}
 
   void add(const std::string& key, const KeyPath& path, Value value, int depth) {
-    if (depth == 0 || is_optimizer(value) || !search_.finds(value, depth)) {
+    const bool is_split = is_counter_of_torchtitan(path, value) || search_.finds(value, depth);
+    if (depth == 0 || is_optimizer(value) || !is_split) {
       builder_.finds_second_keys = !is_optimizer(value);  // two parameters may share no state
       return builder_.add_part(key, path, file_, value);
     }
@@ -96,6 +114,12 @@ class Parts {
   }
 
  private:
+  /// A DCP folder has a key for each of its members, and UniShard reads one of them as the step.
+  static bool is_counter_of_torchtitan(const KeyPath& path, Value value) {
+    return path.size() == 1 && path[0].text == "train_state" && value.is_dict() &&
+           has_string_keys(value) && value.find("step");
+  }
+
   dcp::StateDictBuilder& builder_;
   const TorchFile& file_;
   OptimizerSearch search_;
@@ -105,6 +129,7 @@ class Parts {
 
 bool is_training_object(Value root) {
   if (!root.is_dict() || !has_string_keys(root) || root.find("unishard")) return false;
+  if (has_flat_optimizer(root)) return true;
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
     const std::string_view key = root.key(i).text();
     if (key.empty() || key.find('.') != std::string_view::npos) return false;  // a state dict

@@ -1,5 +1,7 @@
 #include "formats/torch/training_layout.hpp"
 
+#include "unishard/converters/optimizer_scalars.hpp"
+
 #include "core/embedded_catalog.hpp"
 
 #include <unordered_map>
@@ -41,6 +43,10 @@ TrainingLayout plan_training_layout(const Catalog& catalog) {
     if (is_new) layout.optimizer.push_back({fqn, {}});
     layout.optimizer[place->second].second.emplace_back(
         paths[i].substr(kOptimizer.size() + fqn.size() + 1), i);
+  }
+  const OptimizerScalars scalars(catalog);
+  for (const std::string& fqn : scalars.fqns()) {
+    if (optimizer.emplace(fqn, 0).second) layout.optimizer.push_back({fqn, {}});
   }
   for (const Alias& alias : catalog.aliases) {
     if (const auto target = model.find(alias.target); target != model.end())

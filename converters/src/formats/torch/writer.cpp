@@ -3,6 +3,7 @@
 // stores them. The tensors of a torch.save object: the same object. A training state: {"model":
 // ..., "optimizer": {"state": {fqn: ...}, "param_groups": ...}}, with everything else as JSON under
 // "unishard", from which UniShard's source restores it.
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -10,6 +11,7 @@
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
+#include "containers/written_scalars.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
@@ -72,7 +74,9 @@ void write_state_dict(const Catalog& catalog, const std::vector<std::size_t>& te
   file.pickle.end_dict();
 }
 
-void write_training_state(const Catalog& catalog, ArchiveDraft& file) {
+void write_training_state(const Catalog& catalog, ArchiveDraft& file,
+                          std::vector<std::string>& notes) {
+  const OptimizerScalars scalars(catalog);
   const torch::TrainingLayout layout = torch::plan_training_layout(catalog);
   PickleWriter& p = file.pickle;
   p.begin_dict();
@@ -90,8 +94,8 @@ void write_training_state(const Catalog& catalog, ArchiveDraft& file) {
   for (const auto& [fqn, states] : layout.optimizer) {
     p.str(fqn);
     p.begin_dict();
-    p.str("step");
-    file.scalar(static_cast<float>(catalog.step));
+    torch::write_step(file, scalars.step(fqn));
+    torch::write_scalars(file, scalars, fqn, notes);
     for (const auto& [state, index] : states) {
       p.str(state);
       file.tensor(index);
@@ -133,7 +137,7 @@ void plan_single_file(const Catalog& catalog, const Json& layout, const Path& ou
     torch::write_json(file.pickle, *object,
                       [&](PickleWriter&, const std::string& name) { file.tensor(names.at(name)); });
   } else if (!is_one_state_each(catalog) || (!is_object && !is_plain_model(catalog))) {
-    write_training_state(catalog, file);
+    write_training_state(catalog, file, plan.notes);
   } else {
     if (is_object)
       plan.notes.push_back("the object around the tensors; a flat state dict is written");

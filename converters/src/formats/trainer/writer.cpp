@@ -3,6 +3,7 @@
 // again. What neither expresses is the embedded catalog beside the optimizer's state; torch ignores
 // it. Work is split by whole files.
 #include "unishard/converters/adapter_names.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -10,6 +11,7 @@
 #include "containers/pickle_json.hpp"
 #include "containers/placed_sink.hpp"
 #include "containers/safetensors_header.hpp"
+#include "containers/written_scalars.hpp"
 #include "core/adamw_defaults.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
@@ -52,6 +54,7 @@ class Planner {
         names_(file_names(program)),
         options_(options),
         output_(output),
+        scalars_(catalog),
         stands_(catalog.tensors.size()),
         states_() {}
 
@@ -184,14 +187,15 @@ class Planner {
 
   void write_states(ArchiveDraft& file, std::int64_t number, const std::string& fqn) {
     const auto found = states_.find(fqn);
-    if (found == states_.end()) return;  // it was never updated
+    const bool has_tensors = found != states_.end();
+    const bool counts = scalars_.lists_steps() || (has_tensors && counts_steps());
+    const Json step = counts ? scalars_.step(fqn) : Json();
+    if (!has_tensors && !scalars_.knows(fqn)) return;  // it was never updated
     file.pickle.integer(number);
     file.pickle.begin_dict();
-    if (counts_steps()) {
-      file.pickle.str("step");
-      file.scalar(static_cast<float>(catalog_.step));
-    }
-    for (const std::size_t index : found->second) {
+    torch::write_step(file, step);
+    torch::write_scalars(file, scalars_, fqn, plan_.notes);
+    for (const std::size_t index : has_tensors ? found->second : std::vector<std::size_t>()) {
       file.pickle.str(catalog_.tensors[index].state);
       file.tensor(index);
     }
@@ -376,6 +380,7 @@ class Planner {
   const FileNames names_;
   const TrainerOptions& options_;
   torch::TorchOutput& output_;
+  const OptimizerScalars scalars_;
   OutputPlan plan_;
   SideFiles texts_;
   std::unordered_map<std::string_view, std::size_t> model_;  // fqn -> what stands for it
