@@ -218,6 +218,23 @@ def judge_accelerate(judge, folder, way):
         judge.row(f"accelerate, {way}: resumes on {ranks} ranks as accelerate does", ours == plain and len(ours) == STEPS - SAVED)
 
 
+def loads_as_model(ours, theirs):
+    import lightning
+    import torch
+    from unishard.integrations.lightning import load_from_checkpoint
+
+    class Module(lightning.LightningModule):
+        def __init__(self, width=2):  # the checkpoint has another width
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = torch.nn.Sequential(torch.nn.Linear(7, width), torch.nn.Dropout(0.2), torch.nn.BatchNorm1d(width),
+                                           torch.nn.Linear(width, 3))
+
+    expected = Module.load_from_checkpoint(theirs, weights_only=False)
+    loaded = [load_from_checkpoint(Module, ours, map_location="cpu"), load_from_checkpoint(Module, theirs, weights_only=False)]
+    return all(torch.equal(value, one.state_dict()[name]) for name, value in expected.state_dict().items() for one in loaded)
+
+
 def judge_lightning(judge, folder):
     import unishard
     calm = run("lightning", folder / "calm", 2, "ours", "no")
@@ -226,6 +243,7 @@ def judge_lightning(judge, folder):
     with unishard.open(saved) as checkpoint:
         judge.row("Lightning: moments have their parameters' names", checkpoint.states("net.3.weight") == ["fp32", "exp_avg", "exp_avg_sq"])
     judge.row("Lightning: verify --deep", unishard.verify(saved, deep=True)["ok"])
+    judge.row("Lightning: load_from_checkpoint() gives the trained model", loads_as_model(saved, folder / "plain" / "saved" / saved.name))
     for ranks in (2, 1):
         for side in ("calm", "plain"):
             (folder / side / "losses").unlink()

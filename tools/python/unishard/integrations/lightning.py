@@ -2,7 +2,9 @@
 
     trainer = Trainer(plugins=[unishard.integrations.lightning.CheckpointIO()])
     trainer.fit(model, ckpt_path="checkpoints/epoch=0-step=100.ckpt")
+    model = unishard.integrations.lightning.load_from_checkpoint(Model, "checkpoints/epoch=0-step=100.ckpt")
 
+Model.load_from_checkpoint() itself asks no plug-in, so it opens files of Lightning only; the function above takes both.
 A checkpoint is a folder of the name that Lightning gives the file. Parameters and the states that an optimizer has for them are tensors
 of the checkpoint; loops, callbacks, schedules and hyper-parameters are its client state. Files of Lightning itself still load.
 DeepSpeedStrategy and FSDPStrategy write folders by themselves and take no plug-in; unishard.deepspeed.patch() serves the former.
@@ -10,10 +12,12 @@ DeepSpeedStrategy and FSDPStrategy write folders by themselves and take no plug-
 
 from __future__ import annotations
 
+import inspect
+import io
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
@@ -24,6 +28,7 @@ from .._objects import from_json, to_json
 from .._saving import Part, write_shard
 
 Path_ = Union[str, os.PathLike[str]]
+Module = TypeVar("Module")
 _STATES = "optimizer_states"
 
 
@@ -65,6 +70,22 @@ class CheckpointIO(TorchCheckpointIO):
         removed = Path(f"{os.fspath(path)}.removed-{os.getpid()}")
         os.rename(path, removed)
         shutil.rmtree(removed)
+
+
+def load_from_checkpoint(module: type[Module], path: Path_, **arguments: Any) -> Module:
+    """Returns what module.load_from_checkpoint(path, **arguments) returns for a checkpoint of the plug-in or of Lightning.
+
+    module: a LightningModule or LightningDataModule. Memory: the checkpoint, twice.
+    """
+    load = getattr(module, "load_from_checkpoint")
+    if not (Path(path) / "manifest.json").exists():
+        return load(path, **arguments)  # type: ignore[no-any-return]
+    content = io.BytesIO()
+    torch.save(CheckpointIO().load_checkpoint(path), content)
+    content.seek(0)
+    if "weights_only" in inspect.signature(load).parameters:
+        arguments["weights_only"] = False  # what torch.save has just made here
+    return load(content, **arguments)  # type: ignore[no-any-return]
 
 
 class _Tensors:
