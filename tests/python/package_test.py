@@ -21,11 +21,12 @@ import threading
 import unittest
 import unittest.mock
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 import unishard
-from unishard import _native
+from unishard import _native, _slices
 from unishard._shards import Box, own_share, part_of, run_elements, runs
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -72,13 +73,29 @@ class Reading(unittest.TestCase):
         checkpoint = unishard.open(GOLDEN / "v1-zstd")
         tensors = [one for one in checkpoint.tensors.values() if one.size]
         whole = {tensor: tensor.bits() for tensor in tensors}
-        for _ in range(3000):
-            tensor = random.choice(tensors)
-            index = random_index(tensor.shape)
-            values, expected = tensor.bits(index), whole[tensor][index]
-            self.assertEqual(values.shape, expected.shape, (tensor, index))
-            self.assertEqual(values.tobytes(), expected.tobytes(), (tensor, index))
-            self.assertTrue(values.flags.c_contiguous)
+        for span, gap in ((_slices._SPAN_BYTES, _slices._GAP_BYTES), (64, 1 << 20), (64, 32), (1, 1)):  # large tensors are read in parts
+            with mock.patch.multiple(_slices, _SPAN_BYTES=span, _GAP_BYTES=gap):
+                for _ in range(1000):
+                    tensor = random.choice(tensors)
+                    index = random_index(tensor.shape)
+                    values, expected = tensor.bits(index), whole[tensor][index]
+                    self.assertEqual(values.shape, expected.shape, (tensor, index))
+                    self.assertEqual(values.tobytes(), expected.tobytes(), (tensor, index))
+                    self.assertTrue(values.flags.c_contiguous)
+
+    def test_a_slice_of_a_large_tensor_reads_and_holds_little(self):
+        shape, row = (1 << 20, 1 << 14), 4 << 14  # 64 GiB
+        mib = 1 << 20
+        for index, total, largest in ((slice(100, 110), 10 * row, 10 * row), (slice(None, None, 1 << 17), 8 * row, row),
+                                      (slice(None, None, -(1 << 17)), 8 * row, row), ((slice(None), 7), 4 * mib, 4 * mib),
+                                      ((slice(None, None, 2), 0), 4 * mib, 4 * mib), ((slice(0, 64, 2), ...), 64 * row, 64 * row),
+                                      ((slice(0, 4096, 3), ...), 4096 * row, 32 * mib),
+                                      ((slice(0, 4096), slice(None, None, 8192)), 4096 * 8193 * 4, 32 * mib)):
+            reads = []
+            _slices.read(index, shape, np.float32, lambda offsets, sizes, address: reads.append(4 * math.prod(sizes)))
+            self.assertLessEqual(sum(reads), total, index)
+            self.assertGreater(sum(reads), 0.9 * total, index)
+            self.assertLessEqual(max(reads), largest, index)
 
     def test_wrong_indices(self):
         tensor = unishard.open(GOLDEN / "v1")["wte.weight"]

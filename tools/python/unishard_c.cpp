@@ -8,6 +8,8 @@
 #include "workflows/native_folder.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -21,6 +23,8 @@ namespace {
 
 /// Reads of more bytes than this are shared by several threads.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
+/// A box whose rows lie in more bytes than this is shared by several threads too.
+constexpr std::uint64_t kSpanBytes = std::uint64_t{64} << 20;
 
 Json describe(const unishard_checkpoint& checkpoint) {
   const converters::Source& source = *checkpoint.opened.source;
@@ -59,8 +63,13 @@ void read_box(const converters::Source& source, std::uint32_t tensor, BoxView bo
               std::span<std::byte> out, unsigned threads) {
   std::size_t axis = 0;
   while (axis + 1 < box.sizes.size() && box.sizes[axis] == 1) ++axis;
+  const TensorInfo& info = source.catalog().tensors[tensor];
+  const auto inner = std::span(info.shape).subspan(axis + 1);
+  const std::uint64_t stride = std::accumulate(inner.begin(), inner.end(), size_of(info.dtype),
+                                               std::multiplies<std::uint64_t>());
   const std::uint64_t rows = box.sizes[axis], row_bytes = out.size() / rows;
-  const std::uint64_t step = std::max<std::uint64_t>(1, kPieceBytes / row_bytes);
+  const std::uint64_t step =
+      std::max<std::uint64_t>(1, std::min(kPieceBytes / row_bytes, kSpanBytes / stride));
   const TransferOptions options = {.threads = std::clamp(threads, 1u, 64u), .buffer_bytes = 1};
   run_bounded((rows + step - 1) / step, options, [&](std::size_t index, std::span<std::byte>) {
     Box piece = box.owned();

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
+from . import _slices
 from ._html import checkpoint_html
 from ._native import Handle
+from ._shards import Box, first_element, run_elements
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +94,7 @@ class Tensor:
         return values if dtype is None else values.astype(dtype)
 
     def numpy(self, index: Any = ...) -> np.ndarray[Any, Any]:
-        """Reads the elements at `index` (integers, slices and `...`) into a new array.
+        """Reads the elements at `index` (integers, slices and `...`) into a new array, with at most 32 MiB of memory beside it.
 
         Raises TypeError for bfloat16 and 8-bit floats unless the package ml_dtypes is installed; IndexError for a wrong index; Error.
         """
@@ -120,15 +121,15 @@ class Tensor:
 
     def bits(self, index: Any = ...) -> np.ndarray[Any, Any]:
         """Reads as numpy() does; bfloat16 gives uint16, and 8-bit floats give uint8, with the same bits."""
-        begin, shape, rest = _contiguous(index, self.shape)
-        values = np.empty(math.prod(shape), dtype=np.dtype(_BITS.get(self.dtype, self.dtype)))
-        self._read_into(begin, values.size, values.ctypes.data)
-        if not shape:
-            return values.reshape(())
-        read = values.reshape(shape)[rest]
-        # A view of a part would keep all that was read alive.
-        kept: np.ndarray[Any, Any] = read if read.size == values.size and read.flags.c_contiguous else read.copy()
-        return kept
+        return _slices.read(index, self.shape, np.dtype(_BITS.get(self.dtype, self.dtype)), self._read_part)
+
+    def _read_part(self, offsets: Sequence[int], sizes: Sequence[int], address: int) -> None:
+        """Does the work of _read_box_into(); a range of elements is read as one, along the file's own chunks."""
+        box = Box(tuple(offsets), tuple(sizes))
+        if run_elements(box, self.shape) == box.elements:
+            self._read_into(first_element(box, self.shape), box.elements, address)
+        else:
+            self._read_box_into(offsets, sizes, address)
 
 
 class _Tensors(Mapping[Key, Tensor]):
@@ -277,49 +278,3 @@ def _extended_dtype(tensor: Tensor) -> Any:
         raise TypeError(f"{tensor.name} [{tensor.state}] has the dtype {tensor.dtype}, which numpy does not have: install ml_dtypes, "
                         "or call .torch() or .bits()") from None
     return np.dtype(getattr(ml_dtypes, tensor.dtype))
-
-
-def _contiguous(index: Any, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...], tuple[Any, ...]]:
-    """Returns the first element and the shape of the smallest run of elements that contains `index`, and the index within it.
-
-    The run fixes the axes that have integers in front, and spans the first axis behind them that has a slice.
-    """
-    items = _expanded(index, shape)
-    begin, stride = 0, math.prod(shape)
-    for axis, item in enumerate(items):
-        stride = stride // shape[axis] if shape[axis] else 0
-        if isinstance(item, slice):
-            chosen = range(*item.indices(shape[axis]))
-            first, last = (min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1])) if chosen else (0, -1)
-            within = slice(None, None, item.step) if chosen else slice(0, 0)
-            return begin + first * stride, (last - first + 1, *shape[axis + 1:]), (within, *items[axis + 1:])
-        begin += item * stride
-    return begin, (), ()
-
-
-def _expanded(index: Any, shape: tuple[int, ...]) -> list[Any]:
-    """Returns one integer, not negative, or one slice for each axis."""
-    given = list(index) if isinstance(index, tuple) else [index]
-    dots = [place for place, item in enumerate(given) if item is Ellipsis]
-    if len(dots) > 1:
-        raise IndexError("an index has at most one ...")
-    place = dots[0] if dots else len(given)
-    missing = len(shape) - (len(given) - len(dots))
-    if missing < 0:
-        raise IndexError(f"{len(given) - len(dots)} indices for {len(shape)} dimensions")
-    given[place:place + len(dots)] = [slice(None)] * missing
-    items: list[Any] = []
-    for axis, item in enumerate(given):
-        if isinstance(item, slice):
-            items.append(item)
-            continue
-        try:
-            number = operator.index(item)
-        except TypeError:
-            raise TypeError(f"an index is made of integers, slices and ..., not {type(item).__name__}") from None
-        if isinstance(item, (bool, np.bool_)):
-            raise TypeError("an index is made of integers, slices and ..., not bool")
-        if not -shape[axis] <= number < shape[axis]:
-            raise IndexError(f"index {number} of axis {axis}, which has {shape[axis]} elements")
-        items.append(number % shape[axis])
-    return items
