@@ -113,7 +113,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"zero_optimization": 3})", "zero_optimization is not an object"},
         Refused{R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
                 "zero_optimization.offload_optimizer is not supported"},
-        Refused{R"({"fp16": {"enabled": true}})", "fp16.enabled is not supported"},
         Refused{R"({"sparse_gradients": true})", "sparse_gradients is not supported"},
         Refused{R"({"optimizer": {"type": "Adafactor"}})", "Adafactor"},
         Refused{R"({"optimizer": {"params": {"betas": [0.9]}}})",

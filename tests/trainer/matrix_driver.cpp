@@ -1,8 +1,8 @@
 // Not a test itself: one rank of a group of processes that runs many short training jobs, so that
 // process start-up is paid once. Job k uses ranks k, k+1, ... (mod size) as a group of its own.
 //
-//   matrix_driver <folder> <gpt|llama> <float32|bfloat16> <stages, e.g. 0123> <world sizes, e.g.
-//   12345>
+//   matrix_driver <folder> <gpt|llama> <float32|bfloat16|float16> <stages, e.g. 0123> <world sizes,
+//   e.g. 12345>
 //
 // 1. Every process trains alone, uninterrupted: the losses and the identity that all others must
 // have.
@@ -66,7 +66,8 @@ Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimit
   config.hyper = {.lr = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
   config.schedule = {.kind = ScheduleKind::WarmupLR, .warmup_max_lr = 3e-3, .warmup_num_steps = 3};
   config.stage = stage;
-  config.compute = dtype == "bfloat16" ? DType::BFloat16 : DType::Float32;
+  config.compute = dtype_from_name(dtype).value();
+  config.fp16.initial_scale_power = 6;  // no step overflows
   config.canonical_order = true;
   config.zero = zero;
   return config;

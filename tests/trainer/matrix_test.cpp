@@ -33,5 +33,7 @@ TEST(Matrix, ALlamaInBf16) { run_matrix("llama", "bfloat16", "0123", "123"); }
 
 TEST(Matrix, ASubsetInBf16) { run_matrix("gpt", "bfloat16", "0123", "124"); }
 
+TEST(Matrix, ASubsetInFp16) { run_matrix("gpt", "float16", "0123", "13"); }
+
 }  // namespace
 }  // namespace unishard::test

@@ -23,7 +23,9 @@ struct Values {
       stored.push_back(round_to_bfloat16(master.back()));
     }
   }
-  bool agree() const { return is_rounding(master, std::as_bytes(std::span(stored))); }
+  bool agree() const {
+    return is_rounding(master, std::as_bytes(std::span(stored)), DType::BFloat16);
+  }
   std::vector<float> master;
   std::vector<std::uint16_t> stored;
 };
@@ -42,7 +44,7 @@ TEST(Rounding, OneOtherBitIsSeen) {
 TEST(Rounding, InfinityForANanIsSeen) {
   const std::vector<float> master{std::bit_cast<float>(0x7f800001u)};
   const std::vector<std::uint16_t> stored{0x7f80};
-  EXPECT_FALSE(is_rounding(master, std::as_bytes(std::span(stored))));
+  EXPECT_FALSE(is_rounding(master, std::as_bytes(std::span(stored)), DType::BFloat16));
 }
 
 TEST(Rounding, OnlyZerosAndNormalNumbersRoundOneWay) {

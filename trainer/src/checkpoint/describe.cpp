@@ -110,6 +110,7 @@ Catalog describe(const TrainingState& state, const LocalState& local, Communicat
   catalog.scheduler = {{"type", name_of(state.config.schedule.kind)},
                        {"last_batch_iteration", state.last_iteration},
                        {"params", scheduler_params(state.config.source)}};
+  if (state.scaler) catalog.loss_scaler = state.scaler->state();
   catalog.data_position = describe_position(state);
   catalog.rng = {{"scheme", "counter"}, {"seed", state.seed}};
   catalog.config = state.config.source;

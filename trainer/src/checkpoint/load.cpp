@@ -262,6 +262,7 @@ LoadReport load_found(TrainingState& state, Communicator& communicator,
     report.notes.push_back(std::move(note));
   note_other_numbers(saved.groups, describe_wanted(state, local).groups, report.notes);
   read_counters(saved, state, report.notes);
+  if (state.scaler) state.scaler->restore(saved.loss_scaler, report.notes);
   return report;
 }
 

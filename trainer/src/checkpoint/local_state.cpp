@@ -14,8 +14,10 @@ at::Tensor part_of(const at::Tensor& flat, const UnitLayout& layout, std::size_t
                      static_cast<std::int64_t>(layout.held(slot).size()));
 }
 
-LocalTensor local_tensor(ElementRange held, const at::Tensor& values) {
-  if (!values.is_cpu()) return {.held = held, .bytes = {}, .on_device = values};
+LocalTensor local_tensor(ElementRange held, const at::Tensor& values, DType dtype) {
+  const at::ScalarType stored = scalar_type(dtype);
+  if (!values.is_cpu() || values.scalar_type() != stored)
+    return {.held = held, .bytes = {}, .on_device = values, .stored = stored};
   return {.held = held, .bytes = bytes_of(values), .keep = values};
 }
 
@@ -37,7 +39,7 @@ LocalTensor LocalTensor::part(ElementRange range) const {
 
 LocalTensor LocalTensor::on_host() const {
   if (!on_device.defined()) return *this;
-  const at::Tensor copy = on_device.cpu();
+  const at::Tensor copy = on_device.to(at::kCPU, stored);
   return {.held = held, .bytes = bytes_of(copy), .keep = copy};
 }
 
@@ -77,12 +79,13 @@ void LocalState::add(const ParameterRecord& parameter, std::string_view state_na
 
 void LocalState::add_replica(const std::string& fqn, const at::Tensor& tensor,
                              std::string_view state_name) {
-  tensors_.push_back({.fqn = fqn,
-                      .state = std::string(state_name),
-                      .dtype = dtype_of(tensor),
-                      .shape = shape_of(tensor),
-                      .crc64 = {},
-                      .stats = {}});
+  tensors_.push_back(
+      {.fqn = fqn,
+       .state = std::string(state_name),
+       .dtype = tensor.is_floating_point() ? state_.config.compute : dtype_of(tensor),
+       .shape = shape_of(tensor),
+       .crc64 = {},
+       .stats = {}});
   origins_.push_back({Kind::Replica, replicas_.size(), 0});
   replicas_.push_back(tensor);
 }
@@ -93,7 +96,8 @@ LocalTensor LocalState::local(std::size_t tensor) const {
     const at::Tensor& replica = replicas_[origin.source];
     if (!replica.is_contiguous())
       raise(ErrorCode::Unsupported, tensors_[tensor].label() + ": not contiguous in memory");
-    return local_tensor({0, tensors_[tensor].elements()}, replica.detach().reshape({-1}));
+    return local_tensor({0, tensors_[tensor].elements()}, replica.detach().reshape({-1}),
+                        tensors_[tensor].dtype);
   }
   const ParameterRecord& parameter = state_.model.parameters[origin.source];
   const FlatUnit& unit = *parameter.unit;
@@ -108,7 +112,7 @@ LocalTensor LocalState::local(std::size_t tensor) const {
     }
     all = &rounded_;
   }
-  return local_tensor(held, part_of(*all, unit.layout(), parameter.slot));
+  return local_tensor(held, part_of(*all, unit.layout(), parameter.slot), tensors_[tensor].dtype);
 }
 
 bool LocalState::is_rounded_master(std::size_t tensor) const {
@@ -123,7 +127,8 @@ bool LocalState::is_rounded_master(std::size_t tensor) const {
     weights = unit.rounded_master();
   }
   return is_rounding(floats_of(master),
-                     bytes_of(part_of(weights, unit.layout(), parameter.slot).cpu()));
+                     bytes_of(part_of(weights, unit.layout(), parameter.slot).cpu()),
+                     state_.config.compute);
 }
 
 std::optional<std::size_t> LocalState::master_of(std::size_t tensor) const {

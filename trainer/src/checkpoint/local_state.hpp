@@ -15,8 +15,10 @@ struct LocalTensor {
   std::span<std::byte> bytes;  ///< in host memory
   /// Owns `bytes` when they are a copy.
   at::Tensor keep = {};
-  /// Flat tensor of the elements when they are in a device's memory; `bytes` is then empty.
+  /// Flat tensor of the elements when they are in a device's memory, or have another type in memory
+  /// than in a checkpoint; `bytes` is then empty.
   at::Tensor on_device = {};
+  at::ScalarType stored = at::kFloat;  ///< type of `on_device`'s values in a checkpoint
 
   /// Returns elements `range` of the tensor.
   /// Pre: held.contains(range).

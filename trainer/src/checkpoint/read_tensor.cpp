@@ -31,7 +31,7 @@ void read_tensor(const converters::Source& reader, const ForeignView::Place& pla
   if (into.held.empty()) return;
   if (into.on_device.defined()) {
     const at::Tensor host =
-        at::empty(into.on_device.sizes(), into.on_device.options().device(at::kCPU));
+        at::empty(into.on_device.sizes(), at::device(at::kCPU).dtype(scalar_type(wanted)));
     read_tensor(reader, place, wanted, {.held = into.held, .bytes = bytes_of(host), .keep = host});
     into.on_device.copy_(host);
     return;

@@ -43,7 +43,8 @@ std::optional<StagingPlan::Place> find_master(const LocalState& local, const Cat
   const std::uint64_t first = fragment.range.begin - fragments[*holder].range.begin;
   return StagingPlan::Place{.offset = plan.places[*holder].offset + first * sizeof(float),
                             .bytes = fragment.range.size() * sizeof(float),
-                            .is_master = true};
+                            .is_master = true,
+                            .dtype = catalog.tensors[fragment.tensor].dtype};
 }
 
 /// The bytes that a thread copies at a time.
@@ -58,14 +59,15 @@ void cut(std::byte* to, std::span<const std::byte> from, std::vector<Piece>& pie
 }
 
 void give_rounded(ShardWriter& writer, std::size_t index, ElementRange range,
-                  std::span<const std::byte> master) {
+                  std::span<const std::byte> master, DType dtype) {
+  const auto round = dtype == DType::Float16 ? round_to_float16 : round_to_bfloat16;
   std::vector<std::uint16_t> rounded;
   for (std::size_t at = 0; at < range.size(); at += rounded.size()) {
     rounded.resize(std::min<std::size_t>(kRoundedElements, range.size() - at));
     for (std::size_t i = 0; i < rounded.size(); ++i) {
       float value = 0;
       std::memcpy(&value, master.data() + (at + i) * sizeof value, sizeof value);
-      rounded[i] = round_to_bfloat16(value);
+      rounded[i] = round(value);
     }
     writer.write(index, {range.begin + at, range.begin + at + rounded.size()},
                  std::as_bytes(std::span(rounded)));
@@ -120,11 +122,12 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
   std::vector<LocalTensor> keep;
   DeviceCopies copies;  // beside those of the threads
   for (std::size_t f = 0; f < fragments.size(); ++f) {
-    const auto& [offset, bytes, is_master] = plan_.places[f];
+    const auto& [offset, bytes, is_master, dtype] = plan_.places[f];
     if (is_master) continue;
     keep.push_back(locate(local, catalog, fragments[f]));
     const std::span<std::byte> place = memory_.bytes().subspan(offset, bytes);
     if (keep.back().on_device.defined()) {
+      keep.back().on_device = keep.back().on_device.to(keep.back().stored);
       if (!pinned_) pinned_.emplace(memory_.bytes());
       copies.start(place, keep.back().on_device);
     } else {
@@ -141,7 +144,7 @@ void Staging::give(ShardWriter& writer, std::size_t index) const {
   const std::span<const std::byte> bytes(memory_.bytes().data() + place.offset, place.bytes);
   const ElementRange range = writer.fragments()[index].range;
   if (place.is_master) {
-    give_rounded(writer, index, range, bytes);
+    give_rounded(writer, index, range, bytes, place.dtype);
   } else {
     writer.write(index, range, bytes);
   }

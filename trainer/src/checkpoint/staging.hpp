@@ -22,7 +22,8 @@ struct StagingPlan {
   struct Place {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
-    bool is_master = false;  ///< fp32 elements whose rounding is the fragment
+    bool is_master = false;         ///< fp32 elements whose rounding is the fragment
+    DType dtype = DType::BFloat16;  ///< of that rounding
   };
   std::vector<Place> places;  ///< one for each fragment
   std::uint64_t bytes = 0;

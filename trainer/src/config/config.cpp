@@ -166,11 +166,6 @@ Config parse_config(const Json& json) {
   require(seed >= 0, top, "seed", "zero or more");
   config.seed = static_cast<std::uint64_t>(seed);
   config.source = json;
-  if (config.compute == DType::Float16) {
-    raise(ErrorCode::InvalidArgument,
-          "configuration: fp16.enabled is not supported: LibTorch has no fp16 kernels on CPU",
-          "use bf16");
-  }
   return config;
 }
 

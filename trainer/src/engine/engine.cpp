@@ -117,17 +117,21 @@ StepStats Engine::Impl::finish_step() {
     detail::require_equal_order(communicator, state.model, context.used_units);
   StepStats stats;
   stats.loss = mean(losses);
-  stats.gradient_norm = detail::gradient_norm(state.model, communicator);
+  stats.loss_scale = state.loss_scale();
+  stats.gradient_norm = detail::gradient_norm(state.model, communicator) / stats.loss_scale;
   stats.learning_rate =
       learning_rate(state.config.schedule, state.last_iteration, state.groups[0].hyper.lr);
   stats.skipped = !std::isfinite(stats.loss) || !std::isfinite(stats.gradient_norm);
-  if (stats.skipped) {
+  if (stats.skipped && !state.scaler) {
     leave_out(losses);
+  } else if (stats.skipped) {
+    ++state.skipped_steps;
   } else {
     detail::update_units(state, runtime, stats.gradient_norm);
     ++state.step;
     ++state.last_iteration;
   }
+  if (state.scaler) state.scaler->update(stats.skipped);
   stats.step = state.step;
   state.samples += static_cast<std::uint64_t>(state.batch.train);
   return stats;

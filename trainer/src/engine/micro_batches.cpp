@@ -87,7 +87,9 @@ void MicroBatches::backward(const at::Tensor& loss) {
   if (!current_) raise(ErrorCode::InvalidArgument, "backward: there was no forward");
   guarded([&] {
     const auto mark = context_.runtime->mark(Stream::Compute, "backward");
-    (loss * (1.0 / static_cast<double>(count_))).backward();
+    const double factor = state_.loss_scale() / static_cast<double>(count_);
+    // A scaled loss may be too large for 16 bits.
+    ((state_.scaler ? loss.to(at::kFloat) : loss) * factor).backward();
     finish(loss);
   });
 }

@@ -34,6 +34,7 @@ TrainingState initial_state(const Config& config, const EngineOptions& options,
   state.batch = plan_batch(config.batch, communicator.size());
   state.optimizer = make_optimizer(config.optimizer, config.hyper);
   state.groups = options.groups.empty() ? default_groups(config) : options.groups;
+  if (config.compute == DType::Float16) state.scaler.emplace(config.fp16);
   state.seed = config.seed;
   state.shuffle_seed = options.shuffle_seed;
   state.samples_per_epoch = options.samples_per_epoch;

@@ -60,7 +60,8 @@ void update_parameter(TrainingState& state, Runtime& runtime, const ParameterRec
 }  // namespace
 
 void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) {
-  const float scale = clip_scale(state.config.gradient_clipping, gradient_norm);
+  const float scale = clip_scale(state.config.gradient_clipping, gradient_norm) /
+                      static_cast<float>(state.loss_scale());
   Publication publication = publication_of(state.config);
   for (const UnitRecord& unit : state.model.units) {
     runtime.run(Stream::Compute, "update " + unit.flat->name(), [&] {

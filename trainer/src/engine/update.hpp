@@ -6,8 +6,8 @@
 
 namespace unishard::trainer::detail {
 
-/// Updates every unit, and shares its weights while the next ones are updated.
-/// Collective below stage 3.
+/// Updates every unit, with gradients without the loss scale and clipped by their norm, and shares
+/// its weights while the next ones are updated. Collective below stage 3.
 void update_units(TrainingState& state, Runtime& runtime, double gradient_norm);
 
 /// Copies changed masters to the parameters, on all ranks. Collective below stage 3.

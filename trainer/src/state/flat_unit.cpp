@@ -3,6 +3,7 @@
 #include "comm/operation_scope.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <exception>
 #include <numeric>
@@ -42,8 +43,8 @@ void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions&
   if (empty()) return;
   if (placement().stage < 3) follow_parameters();
   store_->make_states(options.states);
-  reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), gathered_->flat(),
-                                               link, options.reduction, [this] { release(); });
+  reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), link,
+                                               options.reduction, [this] { release(); });
   persistent_ = options.persistent;
   if (persistent_) start_gather();
 }
@@ -70,7 +71,11 @@ void FlatUnit::gather_on_stream(const char* verb) {
     const OperationScope scope(placement().stage == 3 ? "gathering" : "sharing the weights of",
                                name_);
     const at::Tensor& flat = gathered_->flat();
-    link_->collectives.all_gather(flat, master().to(flat.scalar_type()));
+    const at::Tensor mine = rounded_master();
+    const bool is_widened = flat.scalar_type() != mine.scalar_type();
+    const at::Tensor all = is_widened ? at::empty(flat.sizes(), mine.options()) : flat;
+    link_->collectives.all_gather(all, mine);
+    if (is_widened) flat.copy_(all);
   });
   arrival_ = link_->runtime.record(Stream::Communication);
 }
@@ -121,7 +126,7 @@ void FlatUnit::start_publish() {
   if (empty() || (placement().stage == 3 && !persistent_)) return;
   if (placement().stage > 0) return gather_on_stream("publish");
   const at::NoGradGuard no_grad;
-  if (!store_->master_is_parameters()) gathered_->flat().copy_(master());
+  if (!store_->master_is_parameters()) gathered_->flat().copy_(rounded_master());
 }
 
 void FlatUnit::finish_publish() { wait_for_arrival(); }
@@ -130,11 +135,11 @@ void FlatUnit::follow_parameters() {
   store_->follow(gathered_->flat().narrow(0, layout_.first(), layout_.length()));
 }
 
-at::Tensor FlatUnit::rounded_master() const { return master().to(gathered_->flat().scalar_type()); }
+at::Tensor FlatUnit::rounded_master() const { return master().to(layout_.stored_type()); }
 
 at::Tensor FlatUnit::resident_shard() const {
   if (placement().stage == 3) return {};
-  return gathered_->flat().narrow(0, layout_.first(), layout_.length());
+  return gathered_->flat().narrow(0, layout_.first(), layout_.length()).to(layout_.stored_type());
 }
 
 std::int64_t FlatUnit::master_bytes() const {

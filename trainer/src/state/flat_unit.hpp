@@ -94,7 +94,7 @@ class FlatUnit {
   /// this rank's part.
   /// Pre: the compute dtype is not fp32.
   at::Tensor rounded_master() const;
-  /// Returns this rank's part of the parameters; undefined at stage 3.
+  /// Returns this rank's part of the parameters, in the compute dtype; undefined at stage 3.
   at::Tensor resident_shard() const;
 
   std::int64_t master_bytes() const;

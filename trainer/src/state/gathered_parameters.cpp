@@ -1,7 +1,5 @@
 #include "state/gathered_parameters.hpp"
 
-#include "device/tensor_bytes.hpp"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
@@ -15,12 +13,11 @@ GatheredParameters::GatheredParameters(std::vector<at::Tensor> parameters, const
     : parameters_(std::move(parameters)), meter_(std::move(meter)) {
   const at::NoGradGuard no_grad;
   flat_ =
-      at::zeros({layout.padded},
-                at::device(layout.placement.device).dtype(scalar_type(layout.placement.compute)));
+      at::zeros({layout.padded}, at::device(layout.placement.device).dtype(layout.memory_type()));
   meter_->add(static_cast<std::int64_t>(flat_.nbytes()));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor slot = layout.slot(flat_, i);
-    slot.copy_(parameters_[i].reshape({-1}));
+    slot.copy_(parameters_[i].reshape({-1}).to(layout.stored_type()));
     parameters_[i].set_data(slot.view(parameters_[i].sizes()));
   }
 }

@@ -13,8 +13,8 @@ namespace unishard::trainer::detail {
 /// Not thread-safe.
 class GatheredParameters {
  public:
-  /// Copies the values of the parameters to a flat tensor of the placement's dtype on its device,
-  /// and makes the parameters views of it.
+  /// Copies the values of the parameters, rounded to the placement's dtype, to a flat tensor on its
+  /// device, and makes the parameters views of it.
   GatheredParameters(std::vector<at::Tensor> parameters, const UnitLayout& layout,
                      std::shared_ptr<MemoryMeter> meter);
 

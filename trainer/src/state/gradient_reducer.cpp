@@ -13,17 +13,16 @@
 namespace unishard::trainer::detail {
 
 GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
-                                 const std::vector<at::Tensor>& parameters, const at::Tensor& like,
-                                 UnitLink link, Reduction reduction, std::function<void()> on_taken)
+                                 const std::vector<at::Tensor>& parameters, UnitLink link,
+                                 Reduction reduction, std::function<void()> on_taken)
     : name_(std::move(name)),
       layout_(layout),
       parameters_(parameters),
-      dtype_(like.scalar_type()),
       link_(link),
       reduction_(reduction),
       on_taken_(std::move(on_taken)),
       self_(std::make_shared<GradientReducer*>(this)) {
-  const auto options = like.options().dtype(at::kFloat);
+  const auto options = at::device(layout.placement.device).dtype(at::kFloat);
   shard_ = at::zeros({layout.shard}, options);
   if (layout.placement.stage == 0 || reduction == Reduction::FoldOnce)
     full_ = at::zeros({layout.padded}, options);
@@ -83,7 +82,7 @@ void GradientReducer::reduce() {
 }
 
 at::Tensor GradientReducer::take() {
-  at::Tensor flat = at::empty({layout_.padded}, shard_.options().dtype(dtype_));
+  at::Tensor flat = at::empty({layout_.padded}, shard_.options().dtype(layout_.stored_type()));
   std::int64_t end = 0;  // what lies before is written; gaps between slots are zeros
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor slot = layout_.slot(flat, i);

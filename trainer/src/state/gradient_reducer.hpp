@@ -25,11 +25,11 @@ enum class Reduction {
 class GradientReducer {
  public:
   /// Installs hooks. `on_taken` is called when the gradients of a backward pass have been taken.
-  /// `name` is the unit's in messages. `like` is the flat tensor of the parameters.
+  /// `name` is the unit's in messages.
   /// Lifetime: the destructor removes the hooks; a graph may outlive them.
   GradientReducer(std::string name, const UnitLayout& layout,
-                  const std::vector<at::Tensor>& parameters, const at::Tensor& like, UnitLink link,
-                  Reduction reduction, std::function<void()> on_taken);
+                  const std::vector<at::Tensor>& parameters, UnitLink link, Reduction reduction,
+                  std::function<void()> on_taken);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -60,7 +60,6 @@ class GradientReducer {
   std::string name_;
   const UnitLayout& layout_;
   std::vector<at::Tensor> parameters_;
-  at::ScalarType dtype_;
   UnitLink link_;
   Reduction reduction_;
   std::function<void()> on_taken_;

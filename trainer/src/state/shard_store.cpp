@@ -9,7 +9,7 @@ namespace unishard::trainer::detail {
 
 ShardStore::ShardStore(const UnitLayout& layout, const std::vector<at::Tensor>& initial,
                        const at::Tensor& flat)
-    : aliased_(flat.scalar_type() == at::kFloat && layout.placement.stage < 3) {
+    : stored_(layout.stored_type()), aliased_(stored_ == at::kFloat && layout.placement.stage < 3) {
   const at::NoGradGuard no_grad;
   if (aliased_) {
     master_ = flat.narrow(0, layout.first(), layout.length());
@@ -34,7 +34,7 @@ void ShardStore::make_states(std::size_t count) {
 void ShardStore::follow(const at::Tensor& held) {
   if (aliased_) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor rounded = master_.to(held.scalar_type());
+  const at::Tensor rounded = master_.to(stored_).to(held.scalar_type());
   master_.copy_(at::where(rounded == held, master_, held.to(at::kFloat)));
 }
 

@@ -30,6 +30,7 @@ class ShardStore {
  private:
   at::Tensor master_;
   std::vector<at::Tensor> states_;
+  at::ScalarType stored_;  ///< what the parameters are rounded to
   bool aliased_ = false;
 };
 

@@ -23,9 +23,12 @@ void visit_modules(torch::nn::Module& module, const std::string& prefix, const V
 void move_untrained(torch::nn::Module& module, const Placement& placement) {
   const at::NoGradGuard no_grad;
   const auto cast = [&placement](at::Tensor& tensor) {
-    const at::ScalarType dtype =
-        tensor.is_floating_point() ? scalar_type(placement.compute) : tensor.scalar_type();
-    tensor.set_data(tensor.to(placement.device, dtype).contiguous());
+    at::Tensor moved = tensor.to(placement.device);
+    if (moved.is_floating_point()) {
+      const at::ScalarType stored = scalar_type(placement.compute);
+      moved = moved.to(stored).to(kernel_type(stored, placement.device));
+    }
+    tensor.set_data(moved.contiguous());
   };
   for (auto& parameter : module.named_parameters(/*recurse=*/false)) {
     if (!parameter.value().requires_grad()) cast(parameter.value());

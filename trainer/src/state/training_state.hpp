@@ -4,10 +4,12 @@
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
+#include "precision/loss_scaler.hpp"
 #include "state/model_state.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -18,6 +20,7 @@ struct TrainingState {
   ModelState model;
   std::unique_ptr<Optimizer> optimizer;
   std::vector<ParameterGroup> groups;
+  std::optional<LossScaler> scaler;  ///< of fp16
   std::int64_t step = 0;             ///< optimizer steps done
   std::int64_t skipped_steps = 0;    ///< steps whose update was left out
   std::int64_t last_iteration = -1;  ///< of the scheduler; see learning_rate()
@@ -25,6 +28,9 @@ struct TrainingState {
   std::uint64_t seed = 0;
   std::uint64_t shuffle_seed = 0;
   std::uint64_t samples_per_epoch = 0;
+
+  /// Returns the factor of the loss, and so of the gradients.
+  double loss_scale() const { return scaler ? scaler->scale() : 1; }
 };
 
 }  // namespace unishard::trainer::detail

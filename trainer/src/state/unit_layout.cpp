@@ -1,7 +1,13 @@
 #include "state/unit_layout.hpp"
 
+#include "device/tensor_bytes.hpp"
+
+#include <torch/version.h>
+
 namespace unishard::trainer::detail {
 namespace {
+
+constexpr bool kHasHalfKernels = TORCH_VERSION_MAJOR >= 2;
 
 FlatLayout layout_of(const std::vector<at::Tensor>& parameters) {
   std::vector<std::uint64_t> elements;
@@ -11,6 +17,10 @@ FlatLayout layout_of(const std::vector<at::Tensor>& parameters) {
 }
 
 }  // namespace
+
+at::ScalarType kernel_type(at::ScalarType stored, at::Device device) {
+  return stored == at::kHalf && !kHasHalfKernels && !device.is_cuda() ? at::kFloat : stored;
+}
 
 UnitLayout::UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement)
     : placement(the_placement),
@@ -25,6 +35,12 @@ ElementRange UnitLayout::held(std::size_t index) const {
 
 std::size_t UnitLayout::held_offset(std::size_t index) const {
   return flat.slots[index].offset + held(index).begin - static_cast<std::uint64_t>(first());
+}
+
+at::ScalarType UnitLayout::stored_type() const { return scalar_type(placement.compute); }
+
+at::ScalarType UnitLayout::memory_type() const {
+  return kernel_type(stored_type(), placement.device);
 }
 
 std::int64_t UnitLayout::first() const { return placement.stage == 0 ? 0 : shard * placement.rank; }

@@ -12,6 +12,11 @@
 
 namespace unishard::trainer::detail {
 
+/// Returns the type that kernels compute in for `stored`. Where LibTorch has no half kernels on the
+/// CPU (before 2.0), fp16 values are kept as float32 there: they are rounded when parameters are
+/// gathered, and gradients when they are taken.
+at::ScalarType kernel_type(at::ScalarType stored, at::Device device);
+
 struct UnitLayout {
   UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement);
 
@@ -23,6 +28,10 @@ struct UnitLayout {
   std::int64_t first() const;
   /// Returns the number of elements that this rank holds, padding included.
   std::int64_t length() const;
+  /// Returns the type of the parameters as they are communicated and saved.
+  at::ScalarType stored_type() const;
+  /// Returns the type of the parameters in memory; see kernel_type().
+  at::ScalarType memory_type() const;
   /// Returns the view of parameter `index` in a flat tensor of `padded` elements.
   at::Tensor slot(const at::Tensor& flat, std::size_t index) const;
 

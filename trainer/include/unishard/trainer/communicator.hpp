@@ -40,7 +40,7 @@ class Communicator {
   /// Splits every rank's `in` into size() slices and adds this rank's slices to `accumulator` one
   /// after the other, rank 0's first: (((acc + g0) + g1) + ...). When micro-batches are assigned
   /// round-robin, this order of additions does not depend on the number of ranks.
-  /// Pre: `in` holds size() * accumulator.size() elements of Float32 or BFloat16.
+  /// Pre: `in` holds size() * accumulator.size() elements of Float32, BFloat16 or Float16.
   virtual WorkPtr reduce_scatter_fold(std::span<float> accumulator, DType dtype,
                                       std::span<const std::byte> in) = 0;
 

@@ -44,11 +44,12 @@ struct MicroBatch {
 using LossFunction = std::function<at::Tensor(const MicroBatch&)>;
 
 struct StepStats {
-  std::int64_t step = 0;  ///< steps done, including this one unless it was skipped
-  double loss = 0;        ///< mean loss before the update
-  double gradient_norm = 0;
+  std::int64_t step = 0;     ///< steps done, including this one unless it was skipped
+  double loss = 0;           ///< mean loss before the update
+  double gradient_norm = 0;  ///< without the loss scale, before clipping
   double learning_rate = 0;
-  bool skipped = false;  ///< loss or gradient is not finite, and nothing was updated
+  double loss_scale = 1;  ///< of this step, with fp16
+  bool skipped = false;   ///< loss or gradient is not finite, and nothing was updated
 };
 
 /// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not
@@ -82,7 +83,8 @@ class Engine {
 
   /// One optimizer step over a global batch.
   /// Throws: NotFinite on every rank, naming micro-batch, parameter and rank, when the loss or a
-  /// gradient is NaN or infinite and the configuration does not skip such steps. The training
+  /// gradient is NaN or infinite and the configuration does not skip such steps. With fp16 they are
+  /// skipped and lower the loss scale, until the smallest one overflows. The training
   /// state is as before the step, so the engine can be used and saved. After an exception of `loss`
   /// or of the backward pass on every rank, the state is as before the step too.
   StepStats train_batch(const LossFunction& loss);

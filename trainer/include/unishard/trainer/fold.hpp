@@ -9,7 +9,7 @@
 namespace unishard::trainer {
 
 /// Adds values[i] to accumulator[i] for every i.
-/// Pre: dtype is Float32 or BFloat16; `values` holds accumulator.size() elements.
+/// Pre: dtype is Float32, BFloat16 or Float16; `values` holds accumulator.size() elements.
 void fold_add(std::span<float> accumulator, DType dtype, std::span<const std::byte> values);
 
 /// Computes the sum of squares of each kShardBlock elements, in double, by halves: the second half
