@@ -2,6 +2,15 @@
 
 #include <array>
 
+// Says of the next loop that its arrays do not overlap, and asks for 512 bits where they are had.
+#if defined(__clang__)
+#define UNISHARD_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define UNISHARD_AVX512 "avx512f,avx512vl,avx512bw"
+#else
+#define UNISHARD_INDEPENDENT _Pragma("GCC ivdep")
+#define UNISHARD_AVX512 "avx512f,avx512vl,avx512bw,prefer-vector-width=512"
+#endif
+
 namespace unishard::trainer::detail {
 namespace {
 
@@ -10,7 +19,7 @@ template <class R, class Round>
                                               const UpdateArrays& arrays) {
   const R rule = given;  // copies, which the arrays cannot alias
   const UpdateArrays all = arrays;
-#pragma GCC ivdep
+  UNISHARD_INDEPENDENT
   for (std::size_t i = 0; i < all.count; ++i) update_element(rule, round, all, i);
 }
 
@@ -26,8 +35,8 @@ template <class R, class Round>
 }
 
 template <class R, class Round>
-[[gnu::target("avx512f,avx512vl,avx512bw,prefer-vector-width=512")]] void update_avx512(
-    const R& rule, Round round, const UpdateArrays& arrays) {
+[[gnu::target(UNISHARD_AVX512)]] void update_avx512(const R& rule, Round round,
+                                                    const UpdateArrays& arrays) {
   update_all(rule, round, arrays);
 }
 
