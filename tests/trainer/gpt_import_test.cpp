@@ -1,7 +1,8 @@
-// Weights of other programs' GPT-2 through the engine: every parameter arrives bit by bit, however
-// the file names and stores it.
+// Weights of other programs' GPT-2 and Llama through the engine: every parameter arrives bit by
+// bit, however the file names and stores it.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
 #include "unishard/trainer/gpt.hpp"
@@ -84,7 +85,7 @@ void write_weights(const Path& path, const Weights& weights) {
 
 /// Loads `path` on `world` thread ranks at `stage` and calls check(rank's report, parameters).
 void load(
-    const Path& path, const GptConfig& shape, std::uint32_t world, std::uint32_t stage,
+    const Path& path, const ModelConfig& shape, std::uint32_t world, std::uint32_t stage,
     const std::function<void(const LoadReport&, const std::map<std::string, at::Tensor>&)>& check) {
   Config config;
   config.batch = {.train = 4, .micro = 1, .accumulation = {}};
@@ -93,12 +94,12 @@ void load(
     const auto build = [&] {
       const std::lock_guard lock(construction_mutex());
       const ConstructionScope scope(placement_for(config, communicator));
-      return Gpt(shape);
+      return make_language_model(shape);
     };
-    Gpt model = build();
+    const auto model = build();
     EngineOptions options;
-    options.foreign_names = gpt_foreign_names();
-    Engine engine(model.ptr(), communicator, config, options);
+    options.foreign_names = model_foreign_names(shape);
+    Engine engine(model, communicator, config, options);
     const LoadReport report = engine.load_checkpoint(path);
     EXPECT_EQ(engine.global_steps(), 0);
     const GatheredScope gathered(engine);
@@ -202,11 +203,13 @@ TEST_F(GptImport, ASlashBehindAFileIsNoFolder) {
 
 TEST(GptImportFixtures, EveryFolderThatTransformersWrote) {
   SKIP_WITHOUT_FIXTURES();
-  for (const char* name : {"hf_gpt2_single", "hf_gpt2_sharded", "hf_gpt2_one_tensor_per_file",
-                           "hf_gpt2_variant", "hf_pytorch_bin_sharded"}) {
+  for (const char* name :
+       {"hf_gpt2_single", "hf_gpt2_sharded", "hf_gpt2_one_tensor_per_file", "hf_gpt2_variant",
+        "hf_pytorch_bin_sharded", "hf_llama_tied", "hf_llama_bf16_sharded"}) {
     SCOPED_TRACE(name);
     const Path folder = fixtures() / "safetensors" / name, model = folder / "checkpoint";
-    const GptConfig shape = gpt_from_hugging_face(read_json(model / "config.json"), "config.json");
+    const ModelConfig shape =
+        model_from_hugging_face(read_json(model / "config.json"), "config.json");
     const auto expected = converters::open_source(posix_storage(), folder / "expected.safetensors");
     for (const auto& [world, stage] : {std::pair{1u, 0u}, {2u, 3u}}) {
       load(model, shape, world, stage, [&](const LoadReport&, const auto& parameters) {
@@ -216,8 +219,10 @@ TEST(GptImportFixtures, EveryFolderThatTransformersWrote) {
           const std::string key =
               tensor.fqn.starts_with("transformer.") ? tensor.fqn.substr(12) : tensor.fqn;
           if (!parameters.contains(key)) continue;
-          const bool half = tensor.dtype == DType::Float16;
-          at::Tensor values = at::empty(parameters.at(key).sizes(), half ? at::kHalf : at::kFloat);
+          const at::ScalarType type = tensor.dtype == DType::Float16    ? at::kHalf
+                                      : tensor.dtype == DType::BFloat16 ? at::kBFloat16
+                                                                        : at::kFloat;
+          at::Tensor values = at::empty(parameters.at(key).sizes(), type);
           ASSERT_EQ(values.nbytes(), tensor.bytes());
           expected->read(i, {0, tensor.elements()},
                          {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});

@@ -35,7 +35,8 @@ constexpr std::int64_t kVocabulary = 64;
 constexpr std::int64_t kContext = 12;
 
 /// The Llama has all that the family has: shared key heads, biases, norms of queries and keys, a
-/// layer with a window, and a scaled rotary embedding.
+/// layer with a window, and a scaled rotary embedding. Its attention has no dropout, so that it is
+/// fused where LibTorch can.
 ModelConfig model_named(const std::string& name) {
   if (name == "gpt")
     return GptConfig{.vocabulary = kVocabulary,
@@ -51,8 +52,7 @@ ModelConfig model_named(const std::string& name) {
                     .width = 16,
                     .inner = 24,
                     .heads = 2,
-                    .kv_heads = 1,
-                    .dropout = 0.1};
+                    .kv_heads = 1};
   llama.qkv_bias = llama.output_bias = llama.qk_norm = true;
   llama.window = 5;
   llama.sliding = {false, true};
