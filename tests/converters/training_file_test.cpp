@@ -202,9 +202,18 @@ Json written_states(const Path& file) {
   return object.contains("optimizer") ? object["optimizer"]["state"] : object["state"];
 }
 
+/// The states of the parameters a and b, which the optimizer knows by numbers or names.
+Json named_states(const Path& file) {
+  Json states = written_states(file);
+  if (!states.contains("pairs")) return states;
+  const Json& pairs = states["pairs"];
+  EXPECT_EQ(pairs[0][0], 0);
+  return {{"a", pairs[0][1]}, {"b", pairs[1][1]}};
+}
+
 std::unique_ptr<Sink> copy_as(const std::string& format, const Source& source, const Path& output) {
   auto sink =
-      make_sink(posix_storage(), {.format = format, .path = output, .tag = {}, .layout = {}},
+      make_sink(posix_storage(), {.format = format, .path = output, .tag = "run", .layout = {}},
                 source.catalog());
   CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
   for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
@@ -235,7 +244,7 @@ TEST(TrainingFile, KeepsOptimizerStatesThatAreNoTensors) {
     const auto between = open_source_as(posix_storage(), format, first);
     EXPECT_EQ(between->catalog().client_state, source->catalog().client_state) << format;
     copy_as("torch", *between, again);
-    const Json states = written_states(again);
+    const Json states = named_states(again);
     Json expected = of_a;
     expected.erase("m");
     Json found = states["a"];
@@ -259,7 +268,7 @@ TEST(TrainingFile, KeepsTheKindOfStepCounters) {
     const auto between = open_source_as(posix_storage(), format, folder.path() / format);
     const Path again = folder.path() / (std::string(format) + ".pt");
     copy_as("torch", *between, again);
-    const Json states = written_states(again);
+    const Json states = named_states(again);
     EXPECT_EQ(states["a"]["step"], 3) << format;
     EXPECT_TRUE(states["b"]["step"].contains("$tensor")) << format;
   }
@@ -270,7 +279,7 @@ TEST(TrainingFile, AStateThatOnlyOtherParametersCountHasNoStep) {
   const auto source = open_training(folder, {{"momentum_buffer", tensor("a.m")}},
                                     {{"step", tensor("step")}, {"m", tensor("b.m")}});
   copy_as("torch", *source, folder.path() / "out.pt");
-  const Json states = written_states(folder.path() / "out.pt");
+  const Json states = named_states(folder.path() / "out.pt");
   EXPECT_FALSE(states["a"].contains("step"));
   EXPECT_TRUE(states["b"].contains("step"));
 }
@@ -329,6 +338,54 @@ TEST(TrainingFile, WithAFlattenedOptimizerHasItsMoments) {
   }
   EXPECT_EQ(open_source(posix_storage(), folder.path() / "flat.pt")->catalog().client_state,
             Json({{"train_state", {{"step", 5}}}}));
+}
+
+/// Everything in a torch.save file but UniShard's own key.
+Json written_object(const Path& file) {
+  const torch::TorchFile opened(torch::whole_file(posix_storage(), file));
+  Json object = torch::to_json(opened.root());
+  object.erase("unishard");
+  return object;
+}
+
+TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
+  const test::TempDir folder;
+  const Json groups = Json::array({{{"lr", 0.25}, {"params", Json::array({0, 1})}}});
+  const Json optimizer = {{"state", numbered({{{"m", tensor("a.m")}}, {{"m", tensor("b.m")}}})},
+                          {"param_groups", groups}};
+  const Json object = {{"epoch", 3},
+                       {"state_dict", {{"a", tensor("a")}, {"b", tensor("b")}}},
+                       {"optimizer_states", Json::array({optimizer})},
+                       {"ema", {{"a", tensor("a.v")}, {"updates", 7}}},
+                       {"args", {{"arch", "vit"}, {"size", tuple({2, 3})}, {"none", nullptr}}},
+                       {"history", Json::array({1.5, tensor("b.step")})}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  for (const char* format : {"torch", "native", "dcp", "hdf5", "safetensors", "npz"}) {
+    const Path between = folder.path() / format,
+               back = folder.path() / (std::string(format) + ".pt");
+    copy_as(format, *source, between);
+    const auto read = open_source_as(posix_storage(), format, between);
+    EXPECT_THAT(copy_as("torch", *read, back)->notes(), testing::IsEmpty()) << format;
+    const Json found = written_object(back);
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : found.items()) keys.push_back(key);
+    EXPECT_THAT(keys, testing::ElementsAre("epoch", "state_dict", "optimizer_states", "ema", "args",
+                                           "history"))
+        << format;
+    for (const auto& [key, value] : object.items()) {
+      if (key == "state_dict" || key == "optimizer_states") continue;
+      EXPECT_EQ(found[key].dump(), written_object(folder.path() / "in.pt")[key].dump()) << format;
+    }
+    const Json& states = found["optimizer_states"][0];
+    EXPECT_EQ(states["param_groups"][0]["params"], Json::array({0, 1})) << format;
+    EXPECT_EQ(states["state"]["pairs"][1][0], 1) << format;
+    EXPECT_EQ(states["state"]["pairs"].size(), 2u) << format;
+    const auto again = open_source(posix_storage(), back);
+    EXPECT_EQ(again->catalog().client_state, source->catalog().client_state) << format;
+    EXPECT_EQ(floats(*again, "ema.a", "extra"), (std::vector<float>{11, 12})) << format;
+    EXPECT_EQ(floats(*again, "b", "m"), (std::vector<float>{8, 9, 10})) << format;
+  }
 }
 
 TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {

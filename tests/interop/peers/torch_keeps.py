@@ -143,6 +143,22 @@ def layout_rows(unishard, source, folder, row):
         row(f"--dcp-layout {layout}, resharded", differences(wanted[layout], again))
 
 
+def own_keys_rows(unishard, folder, row):
+    """A training file of a script's own keys comes back from other formats as a file that the script resumes from."""
+    import torch
+    model, optimizer = trained()
+    average = {key: value + 1 for key, value in model.state_dict().items()}
+    state = {"iter_num": 3, "state_dict": dict(model.state_dict()), "opt": optimizer.state_dict(), "best_loss": torch.tensor(0.5),
+             "state_dict_ema": average, "args": argparse.Namespace(arch="vit", betas=(0.9, 0.95)), "scaler": {"scale": 65536.0, "history": [None, True]}}
+    torch.save(state, folder / "own.pt")
+    for form in ("native", "dcp", "hdf5"):
+        truth.run(unishard, "convert", folder / "own.pt", folder / f"own.{form}", "--to", form)
+        truth.run(unishard, "convert", folder / f"own.{form}", folder / f"own.{form}.pt", "--to", "torch")
+        loaded = torch.load(folder / f"own.{form}.pt", weights_only=False)
+        loaded.pop("unishard")
+        row(f"torch.save own keys through {form}", differences(state, loaded))
+
+
 def keys_of(folder):
     from torch.distributed.checkpoint import FileSystemReader
     metadata = FileSystemReader(folder).read_metadata()
@@ -182,6 +198,7 @@ def main():
             row(f"dcp {name}", found)
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
+        own_keys_rows(unishard, folder, row)
         layout_rows(unishard, folder / "model_optim", folder / "layouts", row)
     return 1 if failed else 0
 

@@ -243,4 +243,9 @@ std::string without_wrappers(std::string name) {
   return name;
 }
 
+bool is_statistic(std::string_view fqn) {
+  const std::string_view last = fqn.substr(fqn.rfind('.') + 1);
+  return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
+}
+
 }  // namespace unishard::converters::dcp

@@ -46,5 +46,7 @@ std::optional<std::string> model_name(const TensorEntry& tensor, std::string_vie
 std::string without_wrappers(std::string name);
 
 bool is_number(std::string_view text);
+/// Returns whether a tensor of the model is a running statistic, which no optimizer updates.
+bool is_statistic(std::string_view fqn);
 
 }  // namespace unishard::converters::dcp

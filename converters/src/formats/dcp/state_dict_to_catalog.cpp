@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -27,11 +28,6 @@ constexpr std::string_view kTrainState = "train_state", kTrainStep = "train_stat
 
 /// Upper bound on steps: float64 holds whole numbers exactly up to here.
 constexpr double kLargestStep = 9007199254740992.0;
-
-bool is_statistic(std::string_view fqn) {
-  const std::string_view last = fqn.substr(fqn.rfind('.') + 1);
-  return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
-}
 
 bool is_wide_float(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }
 
@@ -150,6 +146,7 @@ class Arranger {
   }
 
   void keep(const std::string& key, const KeyPath& path, Json value) {
+    named_.merge(torch::tensors_in(value));
     const KeyPath flat = {{key, false}};
     if (!client_.insert(path.empty() ? flat : path, value) &&
         !client_.insert(flat, std::move(value))) {
@@ -409,7 +406,7 @@ class Arranger {
   void add_extras() {
     for (const std::size_t i : extras_) {
       const TensorEntry& tensor = entry(i);
-      keep(tensor.key, tensor.path, {{"$tensor", tensor.key}});
+      if (!named_.contains(tensor.key)) keep(tensor.key, tensor.path, {{"$tensor", tensor.key}});
       add(i, tensor.key, kExtraState, false);
     }
   }
@@ -473,6 +470,7 @@ class Arranger {
   const std::vector<std::string> prefixes_;
   GroupCollector groups_;
   ClientTree client_;
+  std::set<std::string> named_;  // tensors in it
   std::string model_prefix_;
   std::vector<State> states_;
   std::vector<Parameter> model_;

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "core/torch_arrangement.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
@@ -220,6 +221,8 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   if (model.own.contains("rng")) catalog.rng = model.own["rng"];
   catalog.producer = {{"library", "deepspeed"}};
   if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
+  if (model.own.contains(kTorchArrangement))
+    catalog.producer[kTorchArrangement] = model.own[kTorchArrangement];
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 

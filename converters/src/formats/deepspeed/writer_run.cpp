@@ -1,6 +1,7 @@
 #include "formats/deepspeed/writer_run.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "core/torch_arrangement.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
@@ -116,6 +117,8 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   if (!has_states && catalog.step != 0) section["step"] = catalog.step;
   if (catalog.producer.is_object() && catalog.producer.contains(kUncheckedInput))
     section[kUncheckedInput] = true;
+  if (catalog.producer.is_object() && catalog.producer.contains(kTorchArrangement))
+    section[kTorchArrangement] = catalog.producer[kTorchArrangement];
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }

@@ -1,7 +1,9 @@
 #include "formats/torch/training_file.hpp"
 
 #include "containers/object_tree.hpp"
+#include "core/torch_arrangement.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/torch/file_arrangement.hpp"
 
 #include <fmt/format.h>
 
@@ -156,6 +158,10 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
     Json layout = dcp::describe_keys(state, arrangement);
     layout["object"] = *object;  // with {"$tensor": key} for each tensor
     return layout;
+  };
+  builder.out.complete = [object](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
+    Json places = describe_arrangement(*object, state, arrangement);
+    if (!places.is_null()) arrangement.catalog.producer = {{kTorchArrangement, std::move(places)}};
   };
   return builder.finish(file.name());
 }

@@ -1,24 +1,23 @@
 #pragma once
-// A training state as the object {"model", "optimizer": {"state", "param_groups"}, "unishard"} of a
-// torch.save file. The first two have the names of torch.distributed's get_state_dict(); the third
-// is {"catalog": text} as embedded_catalog.hpp writes it.
+// A training state as the object of a torch.save file: the model, the optimizer {"state",
+// "param_groups"} and the client state at the places of the file that was read, else as {"model",
+// "optimizer", ...}, with the names of torch.distributed's get_state_dict(). "unishard" is beside
+// them: {"catalog": text} as embedded_catalog.hpp writes it.
 #include "unishard/format/catalog.hpp"
 
 #include <string>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 namespace unishard::converters::torch {
 
 struct TrainingLayout {
-  using Member = std::pair<std::string, std::size_t>;  ///< name, catalog tensor
-  /// Tensors by fqn, aliases included.
-  std::vector<Member> model;
-  std::vector<std::pair<std::string, std::vector<Member>>> optimizer;  ///< fqn -> state -> tensor
-  Json param_groups;  ///< a list; `params` are fqns
-  Json rest;          ///< of "unishard"
+  Json object;                                           ///< {"$tensor": name} represents a tensor
+  std::unordered_map<std::string, std::size_t> tensors;  ///< name -> catalog tensor
+  std::unordered_map<std::string, float> steps;          ///< name -> value of a float32 tensor
 };
-TrainingLayout plan_training_layout(const Catalog& catalog);
+/// Appends a line to `notes` for everything that has no place of its own in the object.
+TrainingLayout plan_training_layout(const Catalog& catalog, std::vector<std::string>& notes);
 
 /// Returns the text under "unishard" in an object's JSON; nullptr for a file of another kind.
 const std::string* training_text(const Json& object);

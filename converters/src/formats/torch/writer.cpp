@@ -3,7 +3,6 @@
 // stores them. The tensors of a torch.save object: the same object. A training state: {"model":
 // ..., "optimizer": {"state": {fqn: ...}, "param_groups": ...}}, with everything else as JSON under
 // "unishard", from which UniShard's source restores it.
-#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -11,7 +10,6 @@
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
-#include "containers/written_scalars.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
@@ -76,39 +74,14 @@ void write_state_dict(const Catalog& catalog, const std::vector<std::size_t>& te
 
 void write_training_state(const Catalog& catalog, ArchiveDraft& file,
                           std::vector<std::string>& notes) {
-  const OptimizerScalars scalars(catalog);
-  const torch::TrainingLayout layout = torch::plan_training_layout(catalog);
-  PickleWriter& p = file.pickle;
-  p.begin_dict();
-  p.str("model");
-  p.begin_ordered_dict();
-  for (const auto& [fqn, index] : layout.model) {
-    p.str(fqn);
-    file.tensor(index);
-  }
-  p.end_dict();
-  p.str("optimizer");
-  p.begin_dict();
-  p.str("state");
-  p.begin_dict();
-  for (const auto& [fqn, states] : layout.optimizer) {
-    p.str(fqn);
-    p.begin_dict();
-    torch::write_step(file, scalars.step(fqn));
-    torch::write_scalars(file, scalars, fqn, notes);
-    for (const auto& [state, index] : states) {
-      p.str(state);
-      file.tensor(index);
-    }
-    p.end_dict();
-  }
-  p.end_dict();
-  p.str("param_groups");
-  torch::write_json(p, layout.param_groups, torch::write_none);
-  p.end_dict();
-  p.str("unishard");
-  torch::write_json(p, layout.rest, {});
-  p.end_dict();
+  const torch::TrainingLayout layout = torch::plan_training_layout(catalog, notes);
+  torch::write_json(file.pickle, layout.object, [&](PickleWriter& pickle, const std::string& name) {
+    if (const auto step = layout.steps.find(name); step != layout.steps.end())
+      return file.scalar(step->second);
+    const auto tensor = layout.tensors.find(name);
+    if (tensor == layout.tensors.end()) return pickle.none();
+    file.tensor(tensor->second);
+  });
 }
 
 /// Writes the object as another file of this format had it; returns false, and writes nothing, when

@@ -1,0 +1,40 @@
+#pragma once
+// The client state as keys beside the model and the optimizer in a torch.save file.
+#include "unishard/format/catalog.hpp"
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace unishard::converters::torch {
+
+/// Not thread-safe.
+class ClientValues {
+ public:
+  using Member = std::pair<std::string, Json>;
+  /// Names the extra tensors in the values by their paths.
+  explicit ClientValues(const Catalog& catalog);
+
+  /// The keys and values that can be written. In values, {"$tensor": name} has names of tensors().
+  const std::vector<Member>& members() const { return members_; }
+  const Json* find(const std::string& key) const;
+  /// The tensors in the values: catalog tensor and name.
+  const std::vector<std::pair<std::size_t, std::string>>& tensors() const { return tensors_; }
+  /// One line for each value that cannot be written.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  using Names = std::vector<std::pair<std::string, std::string>>;  // fqn -> name
+  void add(const std::string& key, const Json& value);
+  bool rename_tensors(Json& value, const std::string& path, Names& names) const;
+
+  std::unordered_map<std::string, std::size_t> extras_;  // fqn -> catalog tensor
+  std::unordered_map<std::string, std::string> named_;   // fqn -> name
+  std::unordered_map<std::string, std::size_t> by_key_;
+  std::vector<Member> members_;
+  std::vector<std::pair<std::size_t, std::string>> tensors_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace unishard::converters::torch

@@ -1,0 +1,30 @@
+#pragma once
+// Where the object of a training file has its model and its optimizer. Everything else in it is
+// client state.
+#include "unishard/format/catalog.hpp"
+
+#include "formats/dcp/state_dict_to_catalog.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::torch {
+
+struct FileArrangement {
+  std::vector<std::string> keys = {};  ///< those of the object, in its order
+  dcp::KeyPath model = {{"model", false}};
+  std::optional<dcp::KeyPath> optimizer = dcp::KeyPath{{"optimizer", false}};  ///< if there is one
+  bool is_numbered = false;  ///< the optimizer knows parameters by numbers, not by names
+};
+
+/// Returns the arrangement of a file as JSON: `object` is the file's, with {"$tensor": key} for
+/// each tensor. Null where the model or the optimizer consists of several parts.
+Json describe_arrangement(const Json& object, const dcp::StateDict& state,
+                          const dcp::Arrangement& arrangement);
+
+/// Returns the arrangement of the file from which a catalog comes, and the usual one where none, or
+/// none that can be used, is recorded.
+FileArrangement arrangement_of(const Catalog& catalog);
+
+}  // namespace unishard::converters::torch
