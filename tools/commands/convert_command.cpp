@@ -46,6 +46,7 @@ void add_convert(CLI::App& app, Action& action) {
   command->add_option(
       "--out-tag,--out_tag", options->run.output.tag,
       "Tag to write (default: the input's, else global_step<N>); for formats with tags");
+  add_fresh(*command, options->run.may_be_fresh);
   command->add_option("-w,--world-size,--world_size", options->run.convert.world_size,
                       "Ranks of the result (default: the input's)");
   command

@@ -89,7 +89,8 @@ int ConvertRun::run(tools::Team& team) const {
        .input = input,
        .output = decide_output(*this, *source, input_tag),
        .check_input = check_input,
-       .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None});
+       .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None,
+       .may_be_fresh = may_be_fresh});
   if (strict) {
     if (speaks) say_notes(conversion.notes().losses());
     require_everything_arrives(*this, conversion);
@@ -117,6 +118,12 @@ CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string
     if (is_sharded || !sharded_only) names.emplace_back(entry.name);
   }
   return command.add_option("--to", to, help)->check(CLI::IsMember(names));
+}
+
+void add_fresh(CLI::App& command, bool& may_be_fresh) {
+  command.add_flag(
+      "--fresh", may_be_fresh,
+      "Also write beside the checkpoints of another run; `latest` then names the result");
 }
 
 void add_dcp_layout(CLI::App& command, std::string& layout) {

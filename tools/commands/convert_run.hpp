@@ -16,6 +16,7 @@ struct ConvertRun {
   bool check = true;  ///< read back and compare
   bool check_input = true;
   bool json = false;
+  bool may_be_fresh = false;  ///< beside the checkpoints of another run
   Resources resources;
 
   /// Adds --dry-run, --strict, --no-check, --no-check-input, --json and the resources.
@@ -28,6 +29,9 @@ struct ConvertRun {
 /// stage.
 CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string& help,
                            bool sharded_only = false);
+
+/// Adds --fresh.
+void add_fresh(CLI::App& command, bool& may_be_fresh);
 
 /// Adds --dcp-layout with the names of the key layouts.
 void add_dcp_layout(CLI::App& command, std::string& layout);

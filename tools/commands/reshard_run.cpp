@@ -78,7 +78,9 @@ int run_reshard(tools::Team& team, const ConvertRun& job) {
                                 .input = job.input,
                                 .output = std::move(output),
                                 .check_input = job.check_input,
-                                .read_back = tools::ReadBack::Recorded});
+                                .read_back = tools::ReadBack::Recorded,
+                                .may_be_fresh = job.may_be_fresh});
+  if (speaks) say_notes(conversion.notes().remarks);
   if (speaks && !conversion.checking().note().empty()) say_notes({conversion.checking().note()});
   const tools::ConversionResult result = conversion.run(transfer);
   if (speaks && !job.resources.quiet)

@@ -12,9 +12,9 @@
 namespace unishard::cli {
 
 Json conversion_json(const tools::Conversion& conversion, const converters::Source& source) {
-  const auto& [verb, input, output, check_input, read_back] = conversion.options();
+  const converters::Output& output = conversion.options().output;
   const Catalog& target = conversion.plan().target;
-  return {{"input", input.string()},
+  return {{"input", conversion.options().input.string()},
           {"from", source.format()},
           {"output", output.path.string()},
           {"to", output.format},

@@ -7,6 +7,7 @@
 #include "support/size_text.hpp"
 #include "workflows/catalog_digests.hpp"
 #include "workflows/native_folder.hpp"
+#include "workflows/output_run.hpp"
 #include "workflows/run_files.hpp"
 
 #include <fmt/format.h>
@@ -204,9 +205,18 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   require_space(output.path, bytes);
   shared_ = make_shared_sink(team, plan_.target, [&](const converters::WorkSplit& share) {
     output.share = share;
+    if (has_tags && share.rank == 0) decide_on_latest();
     return converters::make_sink(storage, output, plan_.target);
   });
   notes_.cannot_be_written = shared_.sink->notes();
+}
+
+/// Only the first process moves `latest`.
+void Conversion::decide_on_latest() {
+  LatestDecision decision =
+      decide_latest(posix_storage(), options_.output, plan_.target, options_.may_be_fresh);
+  options_.output.moves_latest = decision.moves;
+  if (!decision.moves) notes_.remarks.push_back(std::move(decision.remark));
 }
 
 std::string_view Conversion::one_process_note() const {

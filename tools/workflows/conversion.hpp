@@ -28,6 +28,7 @@ struct ConversionOptions {
   converters::Output output;
   bool check_input = true;  ///< compare the input with its checksums
   ReadBack read_back = ReadBack::Payload;
+  bool may_be_fresh = false;  ///< see decide_latest()
 };
 
 /// With ReadBack::Recorded only the first process of the team has `different` and `identity`.
@@ -64,6 +65,7 @@ class Conversion {
   ConversionResult run(const TransferOptions& transfer);
 
  private:
+  void decide_on_latest();
   void compare(const WrittenOutput& written, const TransferOptions& transfer,
                ConversionResult& result);
   bool is_equal(const ConversionResult& result);

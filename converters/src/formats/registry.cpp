@@ -89,14 +89,15 @@ std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
   return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share,
-                          to.side_files);
+                          to.side_files, to.moves_latest);
 }
 std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
-  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share, to.side_files);
+  return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share, to.side_files,
+                             to.moves_latest);
 }
 std::unique_ptr<Sink> make_universal(Storage& storage, const Output& to, Catalog catalog) {
   return make_deepspeed_universal_sink(storage, to.path, to.tag, std::move(catalog), to.share,
-                                       to.side_files);
+                                       to.side_files, to.moves_latest);
 }
 std::unique_ptr<Sink> make_dcp(Storage& storage, const Output& to, Catalog catalog) {
   return make_dcp_sink(storage, to.path, std::move(catalog), to.share, to.layout, to.key_layout,

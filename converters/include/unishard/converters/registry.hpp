@@ -48,6 +48,7 @@ struct Output {
   std::string format;  ///< a name of known_formats()
   Path path;
   std::string tag;                    ///< for OutputShape::Tags
+  bool moves_latest = true;           ///< for OutputShape::Tags: `latest` names the result
   std::uint64_t max_shard_bytes = 0;  ///< for OutputShape::FileOrFolder; 0: one file
   SideFiles side_files = {};          ///< for every format but single files
   std::string stem = "model";         ///< of the model's files in a folder

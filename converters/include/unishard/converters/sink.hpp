@@ -83,13 +83,14 @@ class Sink {
 };
 
 /// Returns a sink for the native checkpoint `<folder>/<tag>` with catalog.world_size shards at
-/// catalog.stage. `side_files` are written into the folder of the tag. Work is split by whole
-/// shards.
+/// catalog.stage. `side_files` are written into the folder of the tag. `latest` then names the tag
+/// if `moves_latest` is true. Work is split by whole shards.
 /// Lifetime: here and below, `storage` must outlive the sink.
 /// Throws: AlreadyExists when the tag exists.
 std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression = {},
-                                       const WorkSplit& share = {}, SideFiles side_files = {});
+                                       const WorkSplit& share = {}, SideFiles side_files = {},
+                                       bool moves_latest = true);
 
 struct SafetensorsOptions {
   /// 0: one file; else a folder, with model.safetensors.index.json for several files.
@@ -120,19 +121,20 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Cata
                                       TorchOptions options, const WorkSplit& share = {});
 
 /// Returns a sink for DeepSpeed's ordinary checkpoint `<folder>/<tag>` with catalog.world_size
-/// ranks at catalog.stage, and for `latest`. `side_files` are written into `folder` unless it has
-/// files of these names. Work is split by whole files.
+/// ranks at catalog.stage, and for `latest` if `moves_latest` is true. `side_files` are written
+/// into `folder` unless it has files of these names. Work is split by whole files.
 /// Throws: AlreadyExists when the tag exists.
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
                                           Catalog catalog, const WorkSplit& share = {},
-                                          SideFiles side_files = {});
+                                          SideFiles side_files = {}, bool moves_latest = true);
 
 /// Returns a sink for DeepSpeed's universal checkpoint `<folder>/<tag>`, and for
-/// `latest_universal`. `side_files` are as above. Work is split by whole files.
+/// `latest_universal`. `side_files` and `moves_latest` are as above. Work is split by whole files.
 /// Throws: AlreadyExists when the tag exists.
 std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
                                                     Catalog catalog, const WorkSplit& share = {},
-                                                    SideFiles side_files = {});
+                                                    SideFiles side_files = {},
+                                                    bool moves_latest = true);
 
 /// Returns a sink for a DCP folder (.metadata, __<rank>_0.distcp) of catalog.world_size data files.
 /// Tensors are split on their first dimension as FSDP2 splits them. The keys are those of `layout`

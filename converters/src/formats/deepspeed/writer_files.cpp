@@ -284,11 +284,13 @@ void require_foreign_latest(Storage& storage, const Path& file) {
 }
 
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
-                                       const std::string& latest_file, Catalog catalog,
-                                       OutputDraft draft, const WorkSplit& share,
+                                       const std::optional<std::string>& latest_file,
+                                       Catalog catalog, OutputDraft draft, const WorkSplit& share,
                                        SideFiles side_files) {
   validate_tag(tag);
-  if (share.rank == 0) require_foreign_latest(storage, folder / latest_file);
+  std::optional<torch::LatestFile> latest;
+  if (latest_file) latest = torch::LatestFile{&storage, folder / *latest_file, tag};
+  if (latest && share.rank == 0) require_foreign_latest(storage, latest->path);
   const auto partial =
       std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
@@ -299,13 +301,12 @@ std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, con
         replace_text(storage, folder / name, content);
     }
   };
-  return std::make_unique<torch::PlacedSink>(
-      std::move(catalog), std::move(draft.plan),
-      torch::Ending{.partial = partial,
-                    .complete = {},
-                    .beside = std::move(beside),
-                    .latest = torch::LatestFile{&storage, folder / latest_file, tag}},
-      std::move(output), share);
+  return std::make_unique<torch::PlacedSink>(std::move(catalog), std::move(draft.plan),
+                                             torch::Ending{.partial = partial,
+                                                           .complete = {},
+                                                           .beside = std::move(beside),
+                                                           .latest = std::move(latest)},
+                                             std::move(output), share);
 }
 
 }  // namespace unishard::converters::deepspeed_sink

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,11 +74,12 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
 /// Pre: everything is placed.
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills);
 
-/// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then `latest_file`,
-/// which names the tag. `side_files` are written into `folder` unless it has files of these names.
+/// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then
+/// `latest_file`, which names the tag. `side_files` are written into `folder` unless it has files
+/// of these names.
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
-                                       const std::string& latest_file, Catalog catalog,
-                                       OutputDraft draft, const WorkSplit& share,
+                                       const std::optional<std::string>& latest_file,
+                                       Catalog catalog, OutputDraft draft, const WorkSplit& share,
                                        SideFiles side_files);
 
 }  // namespace unishard::converters::deepspeed_sink

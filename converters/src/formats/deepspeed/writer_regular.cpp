@@ -237,13 +237,16 @@ class RegularDraft {
 
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
                                           Catalog catalog, const WorkSplit& share,
-                                          SideFiles side_files) {
+                                          SideFiles side_files, bool moves_latest) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::RegularDraft(run).make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
   deepspeed_sink::add_notes(run, draft, is_flat);
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest", std::move(catalog),
-                                          std::move(draft), share, std::move(side_files));
+  std::optional<std::string> latest;
+  if (moves_latest) latest = "latest";
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, std::move(latest),
+                                          std::move(catalog), std::move(draft), share,
+                                          std::move(side_files));
 }
 
 }  // namespace unishard::converters

@@ -171,12 +171,14 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
 
 std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
                                                     Catalog catalog, const WorkSplit& share,
-                                                    SideFiles side_files) {
+                                                    SideFiles side_files, bool moves_latest) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
   deepspeed_sink::add_notes(run, draft, true);
   deepspeed_sink::add_loader_notes(run, draft.plan.notes);
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, "latest_universal",
+  std::optional<std::string> latest;
+  if (moves_latest) latest = "latest_universal";
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, std::move(latest),
                                           std::move(catalog), std::move(draft), share,
                                           std::move(side_files));
 }

@@ -30,7 +30,8 @@ struct RankShard {
 class NativeSink final : public Sink {
  public:
   NativeSink(Storage& storage, const Path& folder, const std::string& tag, Catalog catalog,
-             const Compression& compression, const WorkSplit& share, SideFiles side_files)
+             const Compression& compression, const WorkSplit& share, SideFiles side_files,
+             bool moves_latest)
       : storage_(storage),
         catalog_(std::move(catalog)),
         options_{chunk_bytes_for(catalog_, compression), compression},
@@ -45,10 +46,11 @@ class NativeSink final : public Sink {
     }
     plan_ranks(share);
     if (share.rank != 0) return;
-    save_.emplace(
-        storage_, folder, tag, save_id_,
-        CommitOptions{
-            .chunk_bytes = options_.chunk_bytes, .identity = expected_identity_, .replace = false});
+    save_.emplace(storage_, folder, tag, save_id_,
+                  CommitOptions{.chunk_bytes = options_.chunk_bytes,
+                                .identity = expected_identity_,
+                                .move_latest = moves_latest,
+                                .replace = false});
   }
 
   const std::vector<Fragment>& fragments() const override { return fragments_; }
@@ -152,11 +154,12 @@ class NativeSink final : public Sink {
 
 std::unique_ptr<Sink> make_native_sink(Storage& storage, const Path& folder, const std::string& tag,
                                        Catalog catalog, const Compression& compression,
-                                       const WorkSplit& share, SideFiles side_files) {
+                                       const WorkSplit& share, SideFiles side_files,
+                                       bool moves_latest) {
   validate_tag(tag);
   validate(catalog, "the new checkpoint");
   return std::make_unique<NativeSink>(storage, folder, tag, std::move(catalog), compression, share,
-                                      std::move(side_files));
+                                      std::move(side_files), moves_latest);
 }
 
 }  // namespace unishard::converters
