@@ -15,7 +15,7 @@ enum class Fault : std::uint8_t {
   TornWrite,  ///< as FailOn, and a failing write stores its first half
 };
 
-class FaultStorage final : public Storage {
+class FaultStorage : public Storage {
  public:
   explicit FaultStorage(Fault fault = Fault::None, std::uint64_t at = 0,
                         int error_number = 5 /* EIO */)

@@ -6,6 +6,7 @@
 #include "unishard/format/partition.hpp"
 
 #include "expect.hpp"
+#include "fault_storage.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "views/report/page.hpp"
@@ -272,6 +273,38 @@ TEST_F(ReportOf, AllTakesTheOthersBesideOneTagsFolder) {
   const Path tag = write_example(path("run"), {.step = 7, .tag = "seven"});
   write_example(path("run"), {.step = 8, .tag = "eight"});
   EXPECT_EQ(report({tag.string()}, {.all_tags = true}).checkpoints.size(), 2u);
+}
+
+/// Removes a folder just before the n-th file below it is opened, as a training's retention may.
+class RemovesMeanwhile final : public test::FaultStorage {
+ public:
+  RemovesMeanwhile(Path folder, int at) : folder_(std::move(folder)), at_(at) {}
+
+  std::unique_ptr<File> open(const Path& path) override {
+    if (path.parent_path() == folder_ && ++opened_ == at_) std::filesystem::remove_all(folder_);
+    return FaultStorage::open(path);
+  }
+  bool was_removed() const { return opened_ >= at_; }
+
+ private:
+  const Path folder_;
+  const int at_;
+  int opened_ = 0;
+};
+
+TEST_F(ReportOf, AllLeavesOutWhatATrainingRemovesMeanwhile) {
+  const auto report_with = [&](int at) {
+    const Path removed = write_example(path("run"), {.step = 7, .tag = "seven"});
+    if (at == 1) write_example(path("run"), {.step = 8, .tag = "eight"});
+    RemovesMeanwhile storage(removed, at);
+    const Report made = make_report(storage, {path("run")}, {.tag = "eight", .all_tags = true});
+    EXPECT_TRUE(made.is_clean()) << at;
+    EXPECT_EQ(made.checkpoints.front().description.tag, "eight");
+    return storage.was_removed();
+  };
+  int at = 1;
+  while (report_with(at)) ++at;
+  EXPECT_GT(at, 5) << "it was removed at each of several moments";
 }
 
 TEST_F(ReportOf, ReadingDecidesAsDigestsDo) {

@@ -94,7 +94,7 @@ class ReportMaker {
                                     .identity = false,
                                     .transfer = options_.transfer});
     } catch (const Error& error) {
-      if (!blames_files(error.code()) || added.verified.is_clean()) throw;
+      if (!blames_files(error.code()) || added.verified.is_clean() || is_gone(wanted)) throw;
       added.problem = error.what();
       added.description = describe_manifest(wanted);
     }
@@ -102,13 +102,18 @@ class ReportMaker {
     if (added.is_described) summarise(added);
   }
 
-  /// Adds a checkpoint that the user did not name. One that a training has removed meanwhile, or
-  /// that is not supported, is part of the report.
+  /// Adds a checkpoint that the user did not name. One that is not supported is part of the report;
+  /// one that a training has removed meanwhile is not.
   void add_other(const Wanted& wanted) {
     try {
       add(wanted);
     } catch (const Error& error) {
       if (!blames_files(error.code())) throw;
+      if (is_gone(wanted)) {
+        wanted_.pop_back();
+        report_.checkpoints.pop_back();
+        return;
+      }
       ReportedCheckpoint& added = report_.checkpoints.back();
       added.problem = error.what();
       added.description.path = wanted.path;
@@ -133,6 +138,11 @@ class ReportMaker {
       if (!blames_files(error.code())) throw;
     }
     return out;
+  }
+
+  bool is_gone(const Wanted& wanted) const {
+    const Path path = wanted.path;
+    return storage_.kind(wanted.tag ? path / *wanted.tag : path) == EntryKind::Missing;
   }
 
   void summarise(ReportedCheckpoint& added) {
@@ -165,14 +175,20 @@ class ReportMaker {
     const auto is_damaged = [&](std::size_t index) {
       return !report_.checkpoints[index].problem.empty();
     };
-    if (is_damaged(report_.described[0]) || is_damaged(report_.described[1])) return;
-    const auto a = open(report_.described[0]);
-    const auto b = open(report_.described[1]);
-    const ReportedCheckpoint& described = report_.checkpoints[report_.described[0]];
-    if (a->catalog().tensors.size() != described.tensors)
-      raise(ErrorCode::Mismatch,
-            described.description.path.string() + " was replaced while it was read", "call again");
-    report_.comparison = compare_digests(*a, *b, options_.deep, options_.transfer);
+    const std::size_t first = report_.described[0], second = report_.described[1];
+    if (is_damaged(first) || is_damaged(second)) return;
+    try {
+      const auto a = open(first);
+      const auto b = open(second);
+      const ReportedCheckpoint& described = report_.checkpoints[first];
+      if (a->catalog().tensors.size() != described.tensors)
+        raise(ErrorCode::Mismatch,
+              described.description.path.string() + " was replaced while it was read",
+              "call again");
+      report_.comparison = compare_digests(*a, *b, options_.deep, options_.transfer);
+    } catch (const Error&) {
+      if (!is_gone(wanted_[first]) && !is_gone(wanted_[second])) throw;
+    }
   }
 
   void order_history() {
