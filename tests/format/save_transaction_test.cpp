@@ -191,6 +191,27 @@ TEST_F(TwoWriters, TheStagingOfADeadOneGoesAndThatOfALivingOneStays) {
   EXPECT_EQ(staging, 1u);
 }
 
+TEST_F(TwoWriters, TheStagingOfDeadOnesOfOtherTagsGoesWithASaveAndWithPrune) {
+  const auto staging = [&] { return std::ranges::count_if(names_in(root()), is_partial_name); };
+  const auto leave_dead = [&] {
+    for (const std::int64_t step : {7, 8})
+      OtherWriter(root(), "global_step" + std::to_string(step)).kill();
+  };
+  leave_dead();
+  prune(storage, root(), 1);
+  EXPECT_EQ(staging(), 2) << "nothing was committed yet";
+  test::write_example(root(), at_step(1), storage);
+  EXPECT_EQ(staging(), 0);
+  leave_dead();
+  OtherWriter living(root(), "global_step9");
+  EXPECT_EQ(staging(), 3);
+  prune(storage, root(), 1);
+  EXPECT_EQ(staging(), 1);
+  living.kill();
+  test::write_example(root(), at_step(2), storage);
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step1", "global_step2", "latest"}));
+}
+
 TEST_F(TwoWriters, StagingOfAFirstSaveStaysUntilTheNextCommit) {
   {
     OtherWriter dead(root(), "global_step2");

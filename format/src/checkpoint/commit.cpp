@@ -42,13 +42,6 @@
 namespace unishard {
 namespace {
 
-bool has_committed_tag(Storage& storage, const Path& folder) {
-  return std::ranges::any_of(storage.list(folder), [&](const Entry& entry) {
-    return entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
-           storage.kind(folder / entry.name / kManifestFile) == EntryKind::File;
-  });
-}
-
 /// Returns the tag that the file `latest` names, if it names one. A file with other content will be
 /// replaced; something that is not a file cannot be.
 std::optional<std::string> readable_latest(Storage& storage, const Path& folder) {
@@ -223,7 +216,7 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
   if (options_.move_latest) require_own_latest(storage_, folder_);
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
   require_replaceable(storage_, folder_, tag_, options_.replace);
-  if (has_committed_tag(storage_, folder_)) remove_dead_staging(storage_, folder_, tag_);
+  if (detail::has_committed_tag(storage_, folder_)) remove_dead_staging(storage_, folder_, tag_);
   report(CommitStep::CreateStaging);
   storage_.create_directory(staging_);
 }

@@ -60,7 +60,7 @@ OutputLock OutputLock::beside(Storage& storage, const Path& output,
 
 std::optional<OutputLock> OutputLock::try_beside(Storage& storage, const Path& output) {
   try {
-    return beside(storage, output);
+    return beside(storage, output, std::chrono::milliseconds(0));
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -63,6 +63,13 @@ bool is_lock_name(std::string_view name) {
 
 }  // namespace
 
+bool has_committed_tag(Storage& storage, const Path& folder) {
+  return std::ranges::any_of(storage.list(folder), [&](const Entry& entry) {
+    return entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
+           storage.kind(folder / entry.name / kManifestFile) == EntryKind::File;
+  });
+}
+
 std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_folder) {
   if (storage.kind(tag_folder) == EntryKind::Missing) return std::nullopt;
   for (const Entry& entry : storage.list(tag_folder)) {
@@ -102,10 +109,10 @@ void remove_dead_staging(Storage& storage, const Path& folder, std::string_view 
 }
 
 void sweep(Storage& storage, const Path& folder, const ReportKept& report) {
+  const bool has_tag = has_committed_tag(storage, folder);
   for (const Entry& entry : storage.list(folder)) {
-    if (has_mark(entry.name, kRemovedMark) && entry.kind == EntryKind::Directory) {
-      try_to(entry.name, report, [&] { remove_checkpoint(storage, folder / entry.name); });
-    } else if (is_partial_name(entry.name) && is_old(entry)) {
+    const bool is_staging = entry.kind == EntryKind::Directory && has_tag;
+    if (is_partial_name(entry.name) && (is_staging || is_old(entry))) {
       const std::string name(unmarked_name(entry.name, kPartialMark));
       if (const auto lock = OutputLock::try_beside(storage, folder / name))
         remove_staging(storage, folder, entry, report);
@@ -113,6 +120,10 @@ void sweep(Storage& storage, const Path& folder, const ReportKept& report) {
       const std::string name = entry.name.substr(1, entry.name.size() - 1 - kLockSuffix.size());
       OutputLock::try_beside(storage, folder / name);  // a free lock goes with its file
     }
+  }
+  for (const Entry& entry : storage.list(folder)) {
+    if (has_mark(entry.name, kRemovedMark) && entry.kind == EntryKind::Directory)
+      try_to(entry.name, report, [&] { remove_checkpoint(storage, folder / entry.name); });
   }
 }
 

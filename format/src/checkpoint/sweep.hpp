@@ -10,6 +10,9 @@
 
 namespace unishard::detail {
 
+/// Returns true when the folder has a checkpoint, which need not be sound.
+bool has_committed_tag(Storage& storage, const Path& folder);
+
 /// Returns the name of the first entry in a checkpoint's folder that UniShard did not write, or
 /// nullopt. Files that NFS keeps for programs that have them open (".nfs...") do not count.
 std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_folder);
@@ -30,8 +33,8 @@ using ReportKept = std::function<void(const std::string& name, const std::string
 void remove_dead_staging(Storage& storage, const Path& folder, std::string_view name,
                          const ReportKept& report);
 
-/// Removes what interrupted removals left, and staging folders and lock files that are older than a
-/// day and whose lock is free.
+/// Removes what interrupted removals left, and staging folders whose lock is free; where no tag was
+/// committed yet, and of other entries (partial files, lock files), those that are older than a day.
 /// Throws: Error when the folder cannot be listed.
 void sweep(Storage& storage, const Path& folder, const ReportKept& report);
 

@@ -146,7 +146,7 @@ struct PruneResult {
 /// CheckpointReader opens it. The following are always kept: the one that `latest` names,
 /// `just_saved`, those whose manifest is missing or whose manifest or tables are damaged, and those
 /// with files that UniShard did not write. `keep_last` 0 removes none. Also removes what dead
-/// writers and interrupted removals left.
+/// writers of any tag and interrupted removals left.
 /// What another process removes at the same time counts as removed; what cannot be removed is in
 /// `kept`.
 /// Throws: Error when `folder` cannot be listed or `latest` cannot be read.

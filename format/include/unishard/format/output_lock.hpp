@@ -26,7 +26,7 @@ class OutputLock {
   /// Pre: the parent folder of `output` exists.
   static OutputLock beside(Storage& storage, const Path& output,
                            std::chrono::milliseconds patience = kPatience);
-  /// Does the same, but returns nullopt when the lock cannot be taken.
+  /// Does the same without patience, and returns nullopt when the lock cannot be taken.
   static std::optional<OutputLock> try_beside(Storage& storage, const Path& output);
 
   /// Throws Busy when another process has taken the lock over because this process seemed dead.
