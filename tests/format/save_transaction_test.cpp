@@ -117,6 +117,17 @@ TEST_F(Replacing, ForeignFilesInAReplacedCheckpointAreKept) {
   EXPECT_EQ(kept, 1);
 }
 
+TEST_F(Replacing, NoCheckpointIsSavedInsideAnother) {
+  test::write_example(root(), at_step(2), storage);
+  const Path outer = root() / "global_step2";
+  const std::vector<std::string> before = names_in(outer);
+  for (const Path& inside : {outer, outer / "deeper"}) {
+    EXPECT_THAT(error_of([&] { test::write_example(inside, at_step(5), storage); }),
+                Fails(ErrorCode::AlreadyExists, "global_step2 is a checkpoint", "beside"));
+  }
+  EXPECT_EQ(names_in(outer), before);
+}
+
 TEST_F(Replacing, LatestOfAnotherProgramIsNotMoved) {
   write_file(root() / "global_step4/mp_rank_00_model_states.pt", "deepspeed");
   write_file(root() / "latest", "global_step4");

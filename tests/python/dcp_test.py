@@ -97,6 +97,16 @@ class Saving(unittest.TestCase):
             for name, values in expected.items():  # views of one memory: the last that is read counts for all of them
                 self.assertTrue(torch.equal(module.state_dict()[name], values), name)
 
+    def test_no_checkpoint_is_saved_inside_another(self):
+        dcp.save(job(), storage_writer=Writer(self.folder / "a"))
+        before = sorted((self.folder / "a").iterdir())
+        for inside in (Writer(self.folder / "a", step=5), Writer(self.folder / "a" / "deeper", step=5)):
+            with self.assertRaises(dcp.api.CheckpointException) as caught:
+                dcp.save(job(2.0), storage_writer=inside)
+            self.assertIn("is a checkpoint, so no other one can be saved in it", str(caught.exception))
+        self.assertEqual(sorted((self.folder / "a").iterdir()), before)
+        self.check(job(), self.folder / "a")
+
     def test_one_writer_saves_again(self):
         writer = Writer(self.folder / "run", tag="one")
         for value in (1.0, 2.0):

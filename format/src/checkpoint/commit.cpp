@@ -53,6 +53,20 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
   }
 }
 
+/// A tag inside another checkpoint's folder would be hidden by it, and go with it when it is
+/// replaced or removed.
+void require_no_checkpoint_around(Storage& storage, const Path& folder) {
+  const Path whole = std::filesystem::absolute(folder).lexically_normal();
+  for (Path around = whole; around.has_relative_path(); around = around.parent_path()) {
+    if (storage.kind(around / kManifestFile) != EntryKind::File) continue;
+    if (checkpoint_stamp(storage, around).find("\"format\":\"unishard\"") == std::string::npos)
+      continue;
+    raise(ErrorCode::AlreadyExists,
+          fmt::format("{} is a checkpoint, so no other one can be saved in it", around.native()),
+          "choose a folder beside it; nothing was written");
+  }
+}
+
 /// The rows of all shards, kept while the next shards are read.
 class KeptRows {
  public:
@@ -212,6 +226,7 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
       options_(std::move(options)),
       staging_(staging_folder(folder_, tag_, save_id_)) {
   validate_tag(tag_);
+  require_no_checkpoint_around(storage_, folder_);
   made_folders_ = make_durable_directory(storage_, folder_);
   if (options_.move_latest) require_own_latest(storage_, folder_);
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));

@@ -82,8 +82,8 @@ class SaveTransaction {
   /// folders that dead writers of the tag left; while `folder` has no committed checkpoint they
   /// stay until publish().
   /// Throws: InvalidArgument when validate_tag() refuses the tag; AlreadyExists as
-  /// require_replaceable() and require_own_latest() do; Busy, naming the other writer, when another
-  /// process writes the tag.
+  /// require_replaceable() and require_own_latest() do, and when `folder` is or lies in a UniShard
+  /// checkpoint; Busy, naming the other writer, when another process writes the tag.
   SaveTransaction(Storage& storage, Path folder, std::string tag, std::string save_id,
                   CommitOptions options = {});
   ~SaveTransaction();
