@@ -81,6 +81,10 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   text += config.folds_every_micro_batch() ? ", canonical order\n" : "\n";
   text +=
       fmt::format("  samples of {} tokens ({})\n", options.context, name_of(options.tokens.type));
+  if (engine.widens_fp16())
+    text +=
+        "  note: this LibTorch has no fp16 kernels for the CPU: it computes in float32 on fp16 "
+        "values\n";
   for (const std::string& note : config.notes)
     text += fmt::format("  note: {}\n", unishard::printable(note));
   say(text);
@@ -109,6 +113,7 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
   std::string line =
       fmt::format("step {:6}  loss {:.6f}  gradient norm {:.4f}  lr {:.3e}  {:.3f} s/step",
                   stats.step, stats.loss, stats.gradient_norm, stats.learning_rate, seconds);
+  if (stats.loss_scale != 1) line += fmt::format("  loss scale {:g}", stats.loss_scale);
   if (stats.skipped) line += "  skipped: not finite";
   if (on_terminal_) {
     const double left = Seconds(now - first_).count() / static_cast<double>(done_) *
@@ -140,6 +145,23 @@ void print_load(const unishard::trainer::LoadReport& report) {
   for (const std::string& note : report.notes)
     text += fmt::format("  note: {}\n", unishard::printable(note));
   say(text);
+}
+
+void print_skipped_steps(const unishard::trainer::Engine& engine) {
+  if (engine.skipped_steps() == 0) return;
+  say(fmt::format("{} of {} steps changed nothing: their loss or gradient was not finite\n",
+                  engine.skipped_steps(), engine.skipped_steps() + engine.global_steps()));
+}
+
+void print_recompute(const unishard::trainer::RecomputeStats& stats) {
+  std::string text =
+      fmt::format("recomputed {} blocks from inputs of {:.2f} MB at most", stats.calls,
+                  megabytes(static_cast<double>(stats.kept_bytes_peak)));
+  if (stats.recompute_seconds > 0) {
+    text += fmt::format("; {:.2f} s forward, {:.2f} s again", stats.forward_seconds,
+                        stats.recompute_seconds);
+  }
+  say(text + "\n");
 }
 
 void print_memory(const unishard::trainer::Engine& engine,

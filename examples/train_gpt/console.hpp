@@ -2,6 +2,7 @@
 // The output of train_gpt. Only rank 0 prints, unless noted otherwise.
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/recompute.hpp"
 
 #include "options.hpp"
 
@@ -40,6 +41,10 @@ class StepPrinter {
 };
 void print_save(const unishard::trainer::SaveReport& report);
 void print_load(const unishard::trainer::LoadReport& report);
+/// Says how many steps were left out, if any were.
+void print_skipped_steps(const unishard::trainer::Engine& engine);
+/// Says what recomputation kept and, when it was measured, how long it took.
+void print_recompute(const unishard::trainer::RecomputeStats& stats);
 /// Prints a line for every rank. Collective.
 void print_memory(const unishard::trainer::Engine& engine,
                   unishard::trainer::Communicator& communicator);

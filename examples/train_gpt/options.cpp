@@ -89,6 +89,9 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--losses", options.losses,
                  "file that gets one JSON line per step: step, loss (hexadecimal float, the mean "
                  "over the batch), grad_norm, lr, tokens_per_s; appended to");
+  app.add_option(
+      "--trace", options.trace,
+      "file for what each rank's streams did and when (Chrome's trace viewer, Perfetto)");
   app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");
 }
 

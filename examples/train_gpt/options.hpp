@@ -30,6 +30,7 @@ struct Options {
   /// --resume starts a new run beside checkpoints that it cannot load.
   bool fresh = false;
   std::string losses;  ///< file for a JSON line per step; empty: none
+  std::string trace;   ///< file for what each stream did; empty: none
   bool report_memory = false;
   int threads = 1;
   std::uint32_t timeout_seconds = 600;

@@ -10,6 +10,7 @@
 #include "unishard/trainer/sample_order.hpp"
 #include "unishard/trainer/save_folder.hpp"
 #include "unishard/trainer/token_file.hpp"
+#include "unishard/trainer/trace.hpp"
 
 #include "console.hpp"
 #include "saves.hpp"
@@ -20,6 +21,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -47,6 +49,7 @@ class LossLog {
                  {"grad_norm", stats.gradient_norm},
                  {"lr", stats.learning_rate},
                  {"tokens_per_s", std::round(tokens_per_second)}};
+    if (stats.loss_scale != 1) line["loss_scale"] = stats.loss_scale;
     if (stats.skipped) line["skipped"] = true;
     const std::string text = line.dump() + "\n";
     const bool is_written = std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
@@ -73,7 +76,10 @@ class LossLog {
 std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
                                                  const Communicator& communicator) {
   const ConstructionScope scope(placement_for(options.config, communicator));
-  return make_language_model(options.model);
+  auto model = make_language_model(options.model);
+  if (options.config.activation_checkpointing)
+    model->recompute_blocks(*options.config.activation_checkpointing);
+  return model;
 }
 
 class Training {
@@ -85,6 +91,7 @@ class Training {
         probe_(std::move(probe)),
         tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.context),
                 options.tokens),
+        runtime_(make_host_runtime({.trace = options.trace.empty() ? nullptr : &trace_})),
         model_(build_model(options, communicator)),
         engine_(model_, communicator, options.config, engine_options()),
         saves_(options, engine_, communicator) {
@@ -124,7 +131,10 @@ class Training {
     saves_.finish();
     if (stopped && is_first())
       say(fmt::format("stopped by a signal after step {}\n", engine_.global_steps()));
+    if (is_first()) print_skipped_steps(engine_);
     if (options_.report_memory) print_memory(engine_, communicator_);
+    if (is_first() && model_->recompute()) print_recompute(model_->recompute()->stats());
+    write_trace();
     agree(communicator_, "writing the losses", [&] { log->require_written(); });
   }
 
@@ -141,8 +151,25 @@ class Training {
   /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.
   std::int64_t steps_taken() const { return engine_.global_steps() + engine_.skipped_steps(); }
 
+  /// One file with all ranks.
+  void write_trace() {
+    if (options_.trace.empty()) return;
+    const auto traces = gather_text(communicator_, trace_.to_json(communicator_.rank()).dump());
+    agree(communicator_, "writing the trace", [&] {
+      if (!is_first()) return;
+      Json all = Json::parse(traces[0]);
+      for (std::size_t rank = 1; rank < traces.size(); ++rank) {
+        Json one = Json::parse(traces[rank]);
+        for (Json& event : one["traceEvents"]) all["traceEvents"].push_back(std::move(event));
+      }
+      std::ofstream file(options_.trace, std::ios::trunc);
+      if (!(file << all.dump() << std::flush)) raise_errno("writing", options_.trace, errno);
+    });
+  }
+
   EngineOptions engine_options() {
-    return {.on_save_step = [this](CommitStep step) { report(step); },
+    return {.runtime = runtime_.get(),
+            .on_save_step = [this](CommitStep step) { report(step); },
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
             .foreign_names = model_foreign_names(options_.model)};
@@ -214,6 +241,8 @@ class Training {
   int save_count_ = 0;
   ResumeDecision start_;  ///< as rank 0 knows it
   TokenFile tokens_;
+  Trace trace_;
+  std::unique_ptr<Runtime> runtime_;
   std::shared_ptr<CausalLanguageModel> model_;
   Engine engine_;
   Saves saves_;

@@ -19,6 +19,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <thread>
 
 namespace unishard::test {
@@ -103,6 +104,40 @@ TEST_F(TrainGpt, LossesFallAndAreTheSameForEveryWorldSizeAndStage) {
   EXPECT_EQ(losses("a").size(), 6u);
   EXPECT_EQ(losses("a"), losses("b"));
   EXPECT_EQ(identity_of("ca"), identity_of("cb"));
+}
+
+TEST_F(TrainGpt, RecomputesBlocksWithoutAChangeOfBitsAndTracesItsStreams) {
+  run_ranks(command({"--steps", "3", "--stage", "3", "--losses", path("plain")}), 2);
+  configure(R"(, "activation_checkpointing": {"profile": true})");
+  const auto out = run_ranks(command({"--steps", "3", "--stage", "3", "--losses", path("again"),
+                                      "--trace", path("trace.json")}),
+                             2)[0]
+                       .out;
+  EXPECT_EQ(losses("plain"), losses("again"));
+  EXPECT_THAT(out, testing::HasSubstr("recomputed 9 blocks"));
+  std::set<std::pair<int, std::string>> seen;  // rank and first word
+  const Json trace = read_json(path("trace.json"));
+  for (const Json& event : trace.at("traceEvents")) {
+    const auto name = event.at("name").get<std::string>();
+    seen.emplace(event.at("pid").get<int>(), name.substr(0, name.find(' ')));
+  }
+  for (const int rank : {0, 1}) {
+    for (const char* work : {"forward", "backward", "gather", "reduce", "update"})
+      EXPECT_TRUE(seen.contains({rank, work})) << rank << " " << work;
+  }
+}
+
+TEST_F(TrainGpt, TrainsInFp16AndCountsTheStepsThatOverflow) {
+  configure(R"(, "fp16": {"enabled": true, "initial_scale_power": 40, "hysteresis": 1})");
+  const auto out = run_ranks(command({"--steps", "40", "--stage", "2", "--losses", path("a"),
+                                      "--save-dir", path("run")}),
+                             2)[0]
+                       .out;
+  EXPECT_THAT(out, testing::HasSubstr("skipped: not finite"));
+  EXPECT_THAT(out,
+              testing::HasSubstr("steps changed nothing: their loss or gradient was not finite"));
+  const auto json = run({UNISHARD_BIN "/unishard", "inspect", path("run"), "--json"}).out;
+  EXPECT_THAT(json, testing::HasSubstr("cur_scale"));
 }
 
 /// llm.c's file of 32-bit tokens below 300.

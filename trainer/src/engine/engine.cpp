@@ -231,6 +231,11 @@ MemoryReport Engine::memory() const {
   return report;
 }
 
+bool Engine::widens_fp16() const {
+  return impl_->state.config.compute == DType::Float16 &&
+         detail::kernel_type(at::kHalf, impl_->runtime.device()) == at::kFloat;
+}
+
 void Engine::reset_memory_peak() {
   impl_->state.model.meter->reset_peak();
   impl_->gradients.reset_peak();

@@ -6,6 +6,7 @@
 #include "device/tensor_bytes.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <span>

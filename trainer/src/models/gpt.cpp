@@ -104,7 +104,7 @@ at::Tensor GptImpl::forward(const at::Tensor& tokens) {
   const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
   at::Tensor x = wte_(tokens) + wpe_(positions);
   if (is_training()) x = dropout(x, config_.dropout);
-  for (auto& block : blocks_) x = block(x);
+  for (auto& block : blocks_) x = run_block(block, x);
   return at::matmul(ln_f_(x), head_.t());
 }
 

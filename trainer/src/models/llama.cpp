@@ -86,9 +86,9 @@ LlamaDecoderImpl::LlamaDecoderImpl(const LlamaConfig& config)
   norm_ = register_module("norm", RmsNorm(config.width, config.epsilon));
 }
 
-at::Tensor LlamaDecoderImpl::forward(const at::Tensor& tokens) {
+at::Tensor LlamaDecoderImpl::forward(const at::Tensor& tokens, const RunLayer& run) {
   at::Tensor x = embed_tokens_(tokens);
-  for (auto& layer : layers_) x = layer(x);
+  for (auto& layer : layers_) x = run(layer, x);
   return norm_(x);
 }
 
@@ -99,6 +99,9 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config) {
       register_module("lm_head", new_head(model_->embedding(), config.tied_head, config.deviation));
 }
 
-at::Tensor LlamaImpl::forward(const at::Tensor& tokens) { return lm_head_(model_(tokens)); }
+at::Tensor LlamaImpl::forward(const at::Tensor& tokens) {
+  return lm_head_(model_->forward(
+      tokens, [this](auto& layer, const at::Tensor& x) { return run_block(layer, x); }));
+}
 
 }  // namespace unishard::trainer::detail

@@ -54,8 +54,11 @@ class LlamaLayerImpl : public torch::nn::Module {
 /// The model without its head.
 class LlamaDecoderImpl : public torch::nn::Module {
  public:
+  using RunLayer = std::function<at::Tensor(Sharded<LlamaLayerImpl>&, const at::Tensor&)>;
+
   explicit LlamaDecoderImpl(const LlamaConfig& config);
-  at::Tensor forward(const at::Tensor& tokens);
+  /// Calls run(layer, x) for each layer.
+  at::Tensor forward(const at::Tensor& tokens, const RunLayer& run);
   const torch::nn::Embedding& embedding() const { return embed_tokens_; }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// Where the object of a training file has its model and its optimizer. Everything else in it is
-// client state.
+// The place of the model and of the optimizer in the object of a training file. Everything else in
+// it is client state.
 #include "unishard/format/catalog.hpp"
 
 #include "formats/dcp/state_dict_to_catalog.hpp"

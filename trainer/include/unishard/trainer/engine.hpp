@@ -144,6 +144,9 @@ class Engine {
   const BatchPlan& batch() const;
   const Config& config() const;
   MemoryReport memory() const;
+  /// Returns true when fp16 values are kept as float32 while kernels use them, because LibTorch has
+  /// no half kernels for the device.
+  bool widens_fp16() const;
   /// Returns the host memory that an asynchronous save takes on this rank.
   std::uint64_t bytes_to_stage() const;
   void reset_memory_peak();
