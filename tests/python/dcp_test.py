@@ -3,17 +3,25 @@
 
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python dcp_test.py
 """
+import base64
+import collections
+import datetime
+import io
 import json
 import logging
+import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 import warnings
+import zlib
 from pathlib import Path
 
 try:
+    import numpy as np
     import torch
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -22,7 +30,8 @@ except ImportError:
 
 import unishard
 import unishard.torch
-from unishard import _native
+from unishard import _native, _state_dict
+from unishard._unpickling import require_data
 from unishard.dcp import Reader, Writer
 
 logging.disable()  # DCP logs every error that it raises
@@ -141,12 +150,46 @@ class Saving(unittest.TestCase):
         state = {"model": {"a": torch.arange(3.0)}, "odd": Odd(torch.arange(4)), "step": 3}
         dcp.save(state, storage_writer=Writer(self.folder / "one"), planner=DefaultSavePlanner(flatten_state_dict=False))
         values = {"model": {}, "odd": None, "step": 0}
-        dcp.load(values, storage_reader=Reader(self.folder / "one"),
+        with self.assertRaisesRegex(dcp.api.CheckpointException, "the object odd is more than data .*Odd"):
+            dcp.load(values, storage_reader=Reader(self.folder / "one"),
+                     planner=dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
+        self.assertIsNone(values["odd"])
+        dcp.load(values, storage_reader=Reader(self.folder / "one", weights_only=False),
                  planner=dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False))
         self.assertTrue(torch.equal(values["model"]["a"], state["model"]["a"]))
         self.assertEqual((values["odd"], values["step"]), (state["odd"], 3))
         described = unishard.inspect(self.folder / "one")
         self.assertIn("left out: the tensors inside of the object odd, which torch alone can load", described["producer"]["notes"])
+
+    def test_objects_that_are_data_are_loaded(self):
+        state = {"w": torch.ones(2), "when": datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), "rate": np.float32(0.5),
+                 "counts": np.arange(5), "seen": {1, 2}, "path": pathlib.PurePosixPath("a/b"), "order": collections.OrderedDict(b=1, a=2)}
+        dcp.save(state, storage_writer=Writer(self.folder / "one"))
+        values = zeroed(state)
+        dcp.load(values, storage_reader=Reader(self.folder / "one"))
+        np.testing.assert_array_equal(values.pop("counts"), state.pop("counts"))
+        self.assertTrue(torch.equal(values.pop("w"), state.pop("w")))
+        self.assertEqual(values, state)
+
+    def test_a_forged_object_runs_no_code(self):
+        class Forged:
+            def __reduce__(self):
+                return os.mkdir, (str(folder / "ran"),)
+
+        folder = self.folder
+        dcp.save({"w": torch.ones(2), "o": 3}, storage_writer=Writer(folder / "one"))
+        manifest = next((folder / "one").rglob("manifest.json"))
+        forged = json.loads(manifest.read_text())
+        content = io.BytesIO()
+        torch.save(Forged(), content)
+        for row in forged["producer"]["state_dict"]["objects"]:
+            row.append(base64.b64encode(zlib.compress(content.getvalue())).decode())
+        with unishard.open(folder / "one") as checkpoint:
+            found = _state_dict._recorded(checkpoint, forged["producer"]["state_dict"])
+        with self.assertRaisesRegex(unishard.Error, "more than data .*mkdir"):
+            require_data(found["o"].pickle, "o")
+        self.assertTrue(found["o"].is_foreign)
+        self.assertFalse((folder / "ran").exists())
 
     def test_objects_that_are_too_large_are_named(self):
         with self.assertRaises(dcp.api.CheckpointException) as caught:

@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     tensor: Optional[_checkpoint.Tensor] = None
     constant: Optional[torch.Tensor] = None
     pickle: Optional[bytes] = None
+    is_foreign: bool = False  # the checkpoint holds the pickle; otherwise it is made here from JSON
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -90,7 +91,8 @@ def _recorded(checkpoint: _checkpoint.Checkpoint, recorded: dict[str, Any]) -> d
         values = torch.tensor(list(content), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(tuple(shape))
         found[key] = Entry(_path(path), constant=values)
     for key, path, value, *exact in recorded["objects"]:
-        found[key] = Entry(_path(path), pickle=zlib.decompress(base64.b64decode(exact[0])) if exact else pickled(unplain(value)))
+        content = zlib.decompress(base64.b64decode(exact[0])) if exact else pickled(unplain(value))
+        found[key] = Entry(_path(path), pickle=content, is_foreign=bool(exact))
     keys, order = list(found), recorded["order"]
     if sorted(order) != list(range(len(keys))):
         raise ValueError("the order of the keys")

@@ -42,6 +42,7 @@ from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
                                planner_of_caller)
+from ._unpickling import require_data
 from .torch import _plain_json, _read
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -287,7 +288,8 @@ class Reader(StorageReader):
     """Loads state dicts of DCP from checkpoints: the argument `storage_reader` of dcp.load().
 
     path: what unishard.open() takes; default: DCP's argument checkpoint_id. tag: chooses one of several checkpoints; default: what
-    `latest` names. threads: that read at the same time.
+    `latest` names. threads: that read at the same time. weights_only: as torch.load has it, refuse objects of classes that are no data;
+    False makes any object of the checkpoint again, which can run code that the checkpoint names.
     Keys: a checkpoint that Writer saved has those that it was saved with. Any other checkpoint, of any format, has the keys that
     `unishard convert --to dcp` gives it: model.<name>, optim.state.<name>.<state>, optim.param_groups; MAPPING.md lists them.
     Each rank reads the elements that its part of the state dict needs, and their checksums are compared. Errors become DCP's
@@ -295,11 +297,13 @@ class Reader(StorageReader):
     Thread safety: a Reader makes one load at a time.
     """
 
-    def __init__(self, path: Optional[PathLike] = None, *, tag: Optional[str] = None, threads: int = _THREADS) -> None:
+    def __init__(self, path: Optional[PathLike] = None, *, tag: Optional[str] = None, threads: int = _THREADS,
+                 weights_only: bool = True) -> None:
         super().__init__()
         self._path = None if path is None else os.fspath(path)
         self._tag = tag
         self._threads = threads
+        self._weights_only = weights_only
         self._checkpoint: Optional[_checkpoint.Checkpoint] = None
         self._entries: dict[str, Entry] = {}
 
@@ -344,6 +348,8 @@ class Reader(StorageReader):
             for item in plan.items:
                 entry = self._entries[item.storage_index.fqn]
                 if item.type == LoadItemType.BYTE_IO:
+                    if entry.is_foreign and self._weights_only:
+                        require_data(entry.pickle or b"", item.storage_index.fqn)
                     planner.load_bytes(item, io.BytesIO(entry.pickle or b""))
                 else:
                     target = planner.resolve_tensor(item).detach()
