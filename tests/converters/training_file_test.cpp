@@ -119,10 +119,11 @@ TEST(TrainingFile, ALearningRateInATensorIsASettingOfItsGroup) {
   EXPECT_FALSE(source->layout().is_null());
 }
 
-/// Copies the file to a torch.save file as a conversion does.
-std::unique_ptr<Sink> copy_as_torch(const Source& source, const Path& output, const Json& layout) {
+/// Copies a source to another format as a conversion does.
+std::unique_ptr<Sink> copy_as(const std::string& format, const Source& source, const Path& output,
+                              const Json& layout = {}) {
   auto sink =
-      make_sink(posix_storage(), {.format = "torch", .path = output, .tag = {}, .layout = layout},
+      make_sink(posix_storage(), {.format = format, .path = output, .tag = "run", .layout = layout},
                 source.catalog());
   CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
   for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
@@ -137,7 +138,7 @@ TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
     const test::TempDir folder;
     const Path copy = folder.path() / "copy.pt";
     const auto source = open_source(posix_storage(), kFiles / name);
-    copy_as_torch(*source, copy, source->layout());
+    copy_as("torch", *source, copy, source->layout());
     const auto again = open_source(posix_storage(), copy);
     EXPECT_EQ(again->layout(), source->layout()) << name;
     ASSERT_EQ(labels(again->catalog()), labels(source->catalog())) << name;
@@ -149,7 +150,7 @@ TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
 TEST(TrainingFile, LosesOnlyTheObjectThatCannotBeWritten) {
   const test::TempDir folder;
   const auto source = open_source(posix_storage(), kFiles / "odd_object.pt");
-  const auto sink = copy_as_torch(*source, folder.path() / "copy.pt", source->layout());
+  const auto sink = copy_as("torch", *source, folder.path() / "copy.pt", source->layout());
   ASSERT_EQ(sink->notes().size(), 1u);
   EXPECT_THAT(sink->notes()[0], testing::StartsWith("args.odd: "));
   Json expected = source->layout();
@@ -162,7 +163,7 @@ TEST(TrainingFile, HasUniShardsLayoutWhereATensorIsGone) {
   const auto source = open_source(posix_storage(), kFiles / "training.pt");
   Json layout = source->layout();
   layout["tensors"].erase(0);
-  copy_as_torch(*source, folder.path() / "copy.pt", layout);
+  copy_as("torch", *source, folder.path() / "copy.pt", layout);
   const auto again = open_source(posix_storage(), folder.path() / "copy.pt");
   EXPECT_EQ(labels(again->catalog()), labels(source->catalog()));
   EXPECT_TRUE(again->layout().is_null());
@@ -209,17 +210,6 @@ Json named_states(const Path& file) {
   const Json& pairs = states["pairs"];
   EXPECT_EQ(pairs[0][0], 0);
   return {{"a", pairs[0][1]}, {"b", pairs[1][1]}};
-}
-
-std::unique_ptr<Sink> copy_as(const std::string& format, const Source& source, const Path& output) {
-  auto sink =
-      make_sink(posix_storage(), {.format = format, .path = output, .tag = "run", .layout = {}},
-                source.catalog());
-  CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
-  for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
-  copy(plan, *sink, {});
-  sink->commit();
-  return sink;
 }
 
 TEST(TrainingFile, KeepsOptimizerStatesThatAreNoTensors) {
@@ -386,6 +376,22 @@ TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
     EXPECT_EQ(floats(*again, "ema.a", "extra"), (std::vector<float>{11, 12})) << format;
     EXPECT_EQ(floats(*again, "b", "m"), (std::vector<float>{8, 9, 10})) << format;
   }
+}
+
+TEST(TrainingFile, WithAnEmptyTensorBesideTheModelBecomesADeepSpeedRun) {
+  const test::TempDir folder;
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["none"] = {DType::Float32, {0, 3}, {}};
+  const Json optimizer = {
+      {"state", numbered({{{"exp_avg", tensor("a.m")}, {"exp_avg_sq", tensor("a.v")}}})},
+      {"param_groups", Json::array({{{"lr", 0.25}, {"params", Json::array({0})}}})}};
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}}}, {"optimizer", optimizer}, {"x", tensor("none")}},
+             tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  const auto sink = copy_as("deepspeed", *source, folder.path() / "out");
+  ASSERT_EQ(sink->left_out().size(), 1u);
+  EXPECT_EQ(source->catalog().tensors[sink->left_out()[0]].fqn, "x");
 }
 
 TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {

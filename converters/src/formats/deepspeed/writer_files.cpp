@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <unordered_set>
 
 namespace unishard::converters::deepspeed_sink {
 namespace {
@@ -261,9 +262,12 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   std::vector<bool> placed(run.catalog.tensors.size());
   for (const torch::Placement& placement : draft.plan.placements) placed[placement.tensor] = true;
+  std::unordered_set<std::string_view> is_model;
+  for (const ModuleEntry& entry : run.model.module) is_model.insert(entry.fqn);
   for (std::size_t i = 0; i < placed.size(); ++i) {
     const TensorInfo& tensor = run.catalog.tensors[i];
-    if (!placed[i] && !tensor.derived && tensor.elements() > 0) draft.plan.left_out.push_back(i);
+    const bool needs_bytes = tensor.elements() > 0 || !is_model.contains(tensor.fqn);
+    if (!placed[i] && !tensor.derived && needs_bytes) draft.plan.left_out.push_back(i);
   }
   std::vector<std::string>& notes = draft.plan.notes;
   notes = run.notes;

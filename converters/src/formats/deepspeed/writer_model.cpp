@@ -298,8 +298,10 @@ bool is_weights_only(const Catalog& catalog) {
 
 SinkModel describe_model(const Catalog& catalog) {
   if (is_weights_only(catalog)) {
-    raise(ErrorCode::Unsupported, "the checkpoint holds weights and no state of a training run",
-          "DeepSpeed's checkpoints hold training runs; write safetensors or a torch file");
+    raise(
+        ErrorCode::Unsupported, "the checkpoint holds weights and no tensors of an optimizer",
+        "DeepSpeed's checkpoints hold training runs, and SGD without momentum leaves nothing that "
+        "tells masters from weights; write safetensors, a torch file or a native checkpoint");
   }
   SinkModel model;
   model.precision = find_precision(catalog);

@@ -58,8 +58,24 @@ std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
   return std::nullopt;
 }
 
-std::string progress_text(std::int64_t step) {
-  return Json{{kSteps, step}, {"log_history", Json::array()}}.dump(2) + "\n";
+std::string progress_text(const Catalog& catalog) {
+  const Json by_default = 8;  // that of TrainingArguments
+  const auto micro_batch = catalog.config.is_object()
+                               ? catalog.config.value("train_micro_batch_size_per_gpu", Json())
+                               : Json();
+  Json control = {{"args",
+                   {{"should_training_stop", false},
+                    {"should_epoch_stop", false},
+                    {"should_save", false},
+                    {"should_evaluate", false},
+                    {"should_log", false}}},
+                  {"attributes", Json::object()}};
+  return Json{{kSteps, catalog.step},
+              {"train_batch_size", micro_batch.is_number_unsigned() ? micro_batch : by_default},
+              {"log_history", Json::array()},
+              {"stateful_callbacks", {{"TrainerControl", std::move(control)}}}}
+             .dump(2) +
+         "\n";
 }
 
 }  // namespace unishard::converters::trainer

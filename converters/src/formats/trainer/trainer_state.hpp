@@ -1,5 +1,6 @@
 #pragma once
 // trainer_state.json: the steps of a Trainer and its log, which may hold NaN and Infinity.
+#include "unishard/format/catalog.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace unishard::converters::trainer {
 std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
                                           std::vector<std::string>& notes);
 
-/// Returns the smallest file from which a Trainer goes on at `step`.
-std::string progress_text(std::int64_t step);
+/// Returns the smallest file from which a Trainer goes on at the catalog's step. (It compares the
+/// batch size with its own, and warns. Without one, or without its control, it fails.)
+std::string progress_text(const Catalog& catalog);
 
 }  // namespace unishard::converters::trainer

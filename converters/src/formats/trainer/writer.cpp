@@ -368,7 +368,7 @@ class Planner {
       has_progress |= name == kTrainerState;
       texts_.emplace_back(is_schedule(name) ? std::string(names_.scheduler) : name, content);
     }
-    if (!has_progress) texts_.emplace_back(kTrainerState, progress_text(catalog_.step));
+    if (!has_progress) texts_.emplace_back(kTrainerState, progress_text(catalog_));
   }
 
   void finish(ArchiveDraft& file, std::string_view name) {
