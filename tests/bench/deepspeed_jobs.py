@@ -48,7 +48,7 @@ def main():
               "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
     engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
     engine.backward(engine(torch.randn(4, 2048, dtype=torch.bfloat16)).float().sum())
-    engine.global_steps()
+    engine.step()
     first = dist.get_rank() == 0
 
     def save_theirs():

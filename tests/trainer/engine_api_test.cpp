@@ -50,7 +50,9 @@ TEST(ThreeCalls, GiveTheBitsOfTrainBatch) {
 TEST(ThreeCalls, InAWrongOrderAreErrors) {
   with_engine(1, small_config(2), {}, [&](Engine& engine, SmallModel& model, Communicator&) {
     EXPECT_FALSE(engine.is_gradient_accumulation_boundary());
+    EXPECT_EQ(error_of([&] { engine.step(); }).code(), ErrorCode::InvalidArgument);
     const at::Tensor loss = engine.forward(loss_of(model));
+    EXPECT_EQ(error_of([&] { engine.step(); }).code(), ErrorCode::InvalidArgument);
     EXPECT_THROW(engine.forward(loss_of(model)), Error);
     EXPECT_THROW(engine.evaluate(loss_of(model), 1), Error);
     EXPECT_THROW(engine.train_batch(loss_of(model)), Error);

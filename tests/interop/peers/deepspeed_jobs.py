@@ -88,7 +88,7 @@ def train(engine, last):
         own = tokens[first:first + share]
         loss = torch.nn.functional.cross_entropy(engine(own).float().flatten(0, 1), own.flatten())
         engine.backward(loss)
-        engine.global_steps()
+        engine.step()
         losses.append(loss.item().hex())
     return losses
 

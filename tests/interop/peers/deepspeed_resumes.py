@@ -75,7 +75,7 @@ def steps(engine, window, count):
     for _ in range(count):
         loss = engine(batch)
         engine.backward(loss)
-        engine.global_steps()
+        engine.step()
         losses.append(float(loss.detach()))
     return losses
 

@@ -394,7 +394,7 @@ def client_state(job):
     if not job.get("load"):
         loss = engine(torch.ones(2, 4)).sum()
         engine.backward(loss)
-        engine.global_steps()
+        engine.step()
         engine.save_checkpoint(job["folder"], client_state=values)
         return []
     _, client = engine.load_checkpoint(job["folder"])

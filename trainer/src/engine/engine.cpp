@@ -161,6 +161,7 @@ at::Tensor Engine::forward(const LossFunction& loss) {
 void Engine::backward(const at::Tensor& loss) { impl_->micro_batches.backward(loss); }
 
 std::optional<StepStats> Engine::step() {
+  impl_->micro_batches.require_done("step");
   if (impl_->micro_batches.has_next()) return std::nullopt;
   return impl_->finish_step();
 }

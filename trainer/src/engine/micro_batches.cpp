@@ -6,6 +6,7 @@
 #include <ATen/ops/stack.h>
 
 #include <ranges>
+#include <string>
 #include <utility>
 
 namespace unishard::trainer::detail {
@@ -52,6 +53,14 @@ MicroBatch MicroBatches::next() const {
           .id = id,
           .first_sample = base + static_cast<std::uint64_t>(id * state_.batch.micro),
           .samples = state_.batch.micro};
+}
+
+void MicroBatches::require_done(const char* what) const {
+  if (has_begun() && !current_) return;
+  raise(ErrorCode::InvalidArgument,
+        std::string(what) + (has_begun() ? ": the last forward has had no backward pass"
+                                         : ": there was no forward"),
+        "call forward, backward and step for each micro-batch");
 }
 
 template <class Body>

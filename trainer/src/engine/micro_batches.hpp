@@ -30,6 +30,9 @@ class MicroBatches {
   /// Returns true from begin() to losses().
   bool has_begun() const { return count_ > 0; }
   bool has_next() const { return first_ < count_; }
+  /// Throws: InvalidArgument unless a micro-batch was run and has had its backward pass. `what` is
+  /// called by the program.
+  void require_done(const char* what) const;
   /// Returns true when the next backward() is the last one.
   bool is_last() const { return first_ + communicator_.size() >= count_; }
   /// Pre: has_next().
