@@ -40,6 +40,7 @@ printf '\n== numpy and ml_dtypes read and write .npz\n'
 printf '\n== The Python package with torch\n'
 UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/package_test.py || failed=1
 UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/dcp_test.py || failed=1
+UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/torch_test.py || failed=1
 ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
 ask "torch jobs save and load through torch.distributed.checkpoint with unishard.dcp" dcp_jobs.py
 ask "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py

@@ -149,6 +149,7 @@ def rank_that_fails(folder):
             codes[what] = error.code
 
     expect("client_state", lambda: unishard.torch.save(folder / "bad", model, optimizer, step=1, client_state={"x": float("nan")}))
+    expect("other steps", lambda: unishard.torch.save(folder / "bad", model, optimizer, step=1 + rank))
     optimizer.param_groups[0]["odd"] = object() if rank == 1 else 1
     expect("one rank", lambda: unishard.torch.save(folder / "bad", model, optimizer, step=1))
     del optimizer.param_groups[0]["odd"]
@@ -244,8 +245,8 @@ def judge_kills(judge, folder, kills=5, steps=60):
 def judge_failures(judge, folder):
     finish(launch("that_fails", folder, 2), "the failing saves")
     codes = [json.loads((folder / f"codes-{rank}").read_text()) for rank in range(2)]
-    expected = [{"client_state": "invalid argument", "one rank": "unsupported", "same tag": "already exists", "nothing there": "not found",
-                 "another model": "mismatch"}] * 2
+    expected = [{"client_state": "invalid argument", "other steps": "mismatch", "one rank": "unsupported", "same tag": "already exists",
+                 "nothing there": "not found", "another model": "mismatch"}] * 2
     if codes != expected:
         print(codes)
     judge.row("failures have the same outcome on all ranks", codes == expected)

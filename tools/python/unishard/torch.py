@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.parallel import DistributedDataParallel
@@ -28,6 +29,7 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
 from ._objects import from_json, no_tensors
+from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters
 from ._saving import Part, is_row_major, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
@@ -62,6 +64,10 @@ class _Item(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.row["shape"])
 
+    @property
+    def is_value(self) -> bool:
+        return self.row["state"] in _checkpoint._WEIGHT_STATES
+
 
 class _State(NamedTuple):
     """The state dicts of a job, and their tensors as items."""
@@ -86,9 +92,14 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     path, tag = os.fspath(folder), tag or f"global_step{step}"
     options = {"compression": compress, "replace": replace, "keep_last": keep_last}
     state = ranks.together("describing the state", lambda: _described(model, optimizer))
+    arguments = ranks.gathered((step, tag))
     described = ranks.gathered([(item.row, item.box) for item in state.items])
 
     def catalog_of() -> tuple[dict[str, Any], Holders]:
+        for rank, (its_step, its_tag) in enumerate(arguments):
+            if (its_step, its_tag) != arguments[0]:
+                raise Error("mismatch", f"rank {rank} saves step {its_step} as {its_tag}, and rank 0 step {arguments[0][0]} as "
+                            f"{arguments[0][1]}", "pass the same arguments on all ranks")
         rows, holders = _merged(described)
         scalars = _scalars(state)
         return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": ranks.world_size(),
@@ -107,7 +118,7 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     """Fills model and optimizer from a checkpoint of any format that unishard.open() takes. All ranks call it.
 
     Each rank reads the elements that it holds, whatever world size and mesh saved them. The optimizer must have the same parameters in
-    the same groups; their settings (lr, betas) become those of the checkpoint.
+    the same groups; their settings (lr, betas) become those of the checkpoint, and a parameter has states exactly if it has some there.
     strict: a parameter that only the model or only the checkpoint has is an error. cast: convert weights of another dtype.
     Raises Error on every rank; "mismatch" names the tensors that do not fit, before anything is changed.
     """
@@ -115,23 +126,14 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if ranks.rank() == 0 else None)
     tag = ranks.from_first(first.tag if first else None) or tag
     checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag))
-    state = ranks.together("describing the state", lambda: _described(model, optimizer))
-
-    def fill() -> None:
-        pairs = _matched(checkpoint, state, strict, cast)
-        settings = _settings(checkpoint, state)
-        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            for done in [pool.submit(_read, tensor, item.box, item.local) for tensor, item in pairs]:
-                done.result()
-        for group, values in zip(state.optimizer["param_groups"], settings):
-            group.update(values)
-        _set_scalars(checkpoint, state)
-
-    ranks.together("reading the checkpoint", fill)
-    if optimizer is None:
-        set_model_state_dict(model, state.model)
-    else:
-        set_state_dict(model, optimizer, model_state_dict=state.model, optim_state_dict=state.optimizer)
+    job = ranks.together("describing the state", lambda: _Filled(checkpoint, model, optimizer))
+    try:
+        ranks.together("comparing the states", lambda: job.match(strict, cast))
+    except Error:
+        job.close()
+        raise
+    ranks.together("reading the checkpoint", job.fill)
+    job.set()
     client_state = dict(checkpoint.client_state) if isinstance(checkpoint.client_state, dict) else {}
     client_state.pop(_SCALARS, None)
     checkpoint.close()
@@ -143,10 +145,12 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
 def _described(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> _State:
     values: dict[str, Any]
     states: Any = {"state": {}, "param_groups": []}
-    if optimizer is None:
-        values = get_model_state_dict(model)
-    else:
+    if optimizer is not None and _is_fsdp1(model):
         values, states = get_state_dict(model, optimizer)
+    else:
+        values = get_model_state_dict(model)
+        if optimizer is not None:
+            states = live_state(optimizer, _named(model, optimizer))
     groups = {name: number for number, group in enumerate(states["param_groups"]) for name in group["params"]}
     buffers = {_plain_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False)}
     frozen = {_plain_name(model, name) for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
@@ -164,6 +168,15 @@ def _described(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer
             if not _is_scalar(state, moment, value):
                 items.append(_item(name, state, moment, group=groups.get(name, -1)))
     return _State(values, states, items, [(name, target) for name, target in targets.items() if name != target])
+
+
+def _named(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Names:
+    return named_parameters(model, optimizer, lambda name: _plain_name(model, name))
+
+
+def _is_fsdp1(model: torch.nn.Module) -> bool:
+    """Returns true where only torch itself knows which elements of which parameter the optimizer has."""
+    return any(isinstance(one, FullyShardedDataParallel) for one in model.modules())
 
 
 def _plain_name(model: torch.nn.Module, name: str) -> str:
@@ -230,7 +243,8 @@ def _plain(value: Any, what: str) -> Any:
         return [_plain(one, what) for one in value]
     if value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and math.isfinite(value):
         return value
-    raise Error("unsupported", f"{what} of the optimizer is {value!r}, and not a finite number or text")
+    shown = f"a tensor of size {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:200]
+    raise Error("unsupported", f"{what} of the optimizer is {shown}, and not a finite number or text")
 
 
 def _group(group: dict[str, Any]) -> dict[str, Any]:
@@ -283,23 +297,135 @@ def _own_parts(catalog: dict[str, Any], holders: Holders, items: list[_Item]) ->
 
 # Loading.
 
-def _matched(checkpoint: _checkpoint.Checkpoint, state: _State, strict: bool, cast: bool) -> list[tuple[_checkpoint.Tensor, _Item]]:
-    """Returns the tensor of the checkpoint for each item. A parameter whose states it lacks altogether starts with zeros."""
-    pairs, problems = [], []
+class _Filled:
+    """A job that is filled from a checkpoint."""
+
+    def __init__(self, checkpoint: _checkpoint.Checkpoint, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> None:
+        self._checkpoint, self._model, self._optimizer = checkpoint, model, optimizer
+        self._recorded = _recorded_scalars(checkpoint)
+        self._is_live = optimizer is not None and not _is_fsdp1(model)  # the state dict has the optimizer's own tensors
+        self._groups = [dict(group) for group in optimizer.param_groups] if optimizer is not None else []
+        self._replaced: list[tuple[torch.nn.Parameter, Any]] = []
+        self._stateless: list[torch.nn.Parameter] = []
+        try:
+            having = self._make_states() if optimizer is not None and self._is_live else None
+            self._state = _described(model, optimizer)
+            if having is not None:
+                self._leave_out_states({name for name in self._state.optimizer["state"] if name not in having})
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_states(self) -> set[str]:
+        """Gives the optimizer the settings of the checkpoint and the states that go with them; returns the parameters that have some."""
+        assert self._optimizer is not None
+        names = _named(self._model, self._optimizer)
+        settings = _settings(self._checkpoint, live_state(self._optimizer, names)["param_groups"])
+        for group, values in zip(self._optimizer.param_groups, settings):
+            group.update(values)
+        having = {name for name in names if self._has_states(name)}
+        if not having and (self._checkpoint.step > 0 or not self._checkpoint.groups):
+            having = set(names)  # what the optimizer needs is missing in the checkpoint
+        for name in having:
+            state = self._optimizer.state.get(names[name])
+            if not state or {key for key, value in state.items() if not _is_scalar(key, value, names[name])} != self._states(name):
+                self._replaced.append((names[name], state))
+        forget_states(self._optimizer, [one for one, _ in self._replaced])
+        make_states(self._optimizer, [one for one, _ in self._replaced])
+        self._stateless = [one for name, one in names.items() if name not in having]
+        return having
+
+    def _leave_out_states(self, names: set[str]) -> None:
+        for name in names:
+            del self._state.optimizer["state"][name]
+        items = [one for one in self._state.items if one.is_value or one.row["name"] not in names]
+        self._state = self._state._replace(items=items)
+
+    def close(self) -> None:
+        """Gives the optimizer of a job that was not filled what it had."""
+        if self._optimizer is not None:
+            for group, kept in zip(self._optimizer.param_groups, self._groups):
+                group.update(kept)
+            for parameter, state in self._replaced:
+                forget_states(self._optimizer, [parameter])
+                if state:
+                    self._optimizer.state[parameter] = state
+
+    def _states(self, name: str) -> set[str]:
+        """Returns the states of a parameter that are tensors of the checkpoint."""
+        states = self._checkpoint.states(name) if name in self._checkpoint else []
+        return set(states) - {*_checkpoint._WEIGHT_STATES, "extra"}
+
+    def _has_states(self, name: str) -> bool:
+        return bool(self._states(name)) or any(values.get(name) is not None for values in self._recorded.values())
+
+    def match(self, strict: bool, cast: bool) -> None:
+        """Raises Error when the checkpoint does not fit."""
+        self._numbers, problems = self._scalars()
+        self._pairs = _matched(self._checkpoint, self._state, strict, cast, problems)
+        self._settings = _settings(self._checkpoint, self._state.optimizer["param_groups"])
+
+    def fill(self) -> None:
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            for done in [pool.submit(_read, tensor, item.box, item.local) for tensor, item in self._pairs]:
+                done.result()
+        for group, values in zip(self._state.optimizer["param_groups"], self._settings):
+            group.update(values)
+        for values, state, number in self._numbers:
+            value = values[state]
+            if isinstance(value, torch.Tensor):
+                _local(value).fill_(number)
+            else:
+                values[state] = _like(value, from_json(number, no_tensors))
+
+    def set(self) -> None:
+        """Gives model and optimizer what is not filled in place. All ranks call it."""
+        if self._optimizer is None or self._is_live:
+            set_model_state_dict(self._model, self._state.model)
+        else:
+            set_state_dict(self._model, self._optimizer, model_state_dict=self._state.model, optim_state_dict=self._state.optimizer)
+        if self._optimizer is not None:
+            forget_states(self._optimizer, self._stateless)
+
+    def _scalars(self) -> tuple[list[tuple[dict[str, Any], str, Any]], list[str]]:
+        """Returns the states that are no tensors, each with its dict and the value that it gets, and what is missing."""
+        numbers: list[tuple[dict[str, Any], str, Any]] = []
+        problems = []
+        for name, values in self._state.optimizer["state"].items():
+            for state, value in values.items():
+                if not _is_scalar(state, value, self._state.model[name]):
+                    continue
+                number = self._recorded.get(state, {}).get(name)
+                if number is None and state == "step":
+                    number = self._checkpoint.step if self._has_states(name) else 0
+                if number is not None:
+                    numbers.append((values, state, number))
+                elif value is not None:
+                    problems.append(f"{name} [{state}] is not in the checkpoint")
+        return numbers, problems
+
+
+def _recorded_scalars(checkpoint: _checkpoint.Checkpoint) -> dict[str, dict[str, Any]]:
+    client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
+    recorded = client_state.get(_SCALARS)
+    return recorded if isinstance(recorded, dict) else {}
+
+
+def _matched(checkpoint: _checkpoint.Checkpoint, state: _State, strict: bool, cast: bool,
+             problems: list[str]) -> list[tuple[_checkpoint.Tensor, _Item]]:
+    """Returns the tensor of the checkpoint for each item. Raises Error for what does not fit, and for `problems`."""
+    pairs = []
     stored = {name for name in checkpoint.names() if set(checkpoint.states(name)) & set(_checkpoint._WEIGHT_STATES)}
     known = set()
     for item in state.items:
         name, role = item.key
-        is_value = role in _checkpoint._WEIGHT_STATES
         known.add(checkpoint.aliases.get(name, name))
         has = checkpoint.states(name) if name in checkpoint else []
-        wanted = [one for one in _checkpoint._WEIGHT_STATES if one in has] if is_value else [role] if role in has else []
+        wanted = [one for one in _checkpoint._WEIGHT_STATES if one in has] if item.is_value else [role] if role in has else []
         tensors = [checkpoint[name, one] for one in wanted]
         exact = [one for one in tensors if one.dtype == item.row["dtype"]]
         if not tensors:
-            if not is_value and not set(has) - set(_checkpoint._WEIGHT_STATES):
-                item.local.zero_()
-            elif strict or not is_value:
+            if strict or not item.is_value:
                 problems.append(f"{name} [{role}] is not in the checkpoint")
             continue
         tensor = (exact or tensors)[0]
@@ -334,10 +460,10 @@ def _read(tensor: _checkpoint.Tensor, box: Box, local: torch.Tensor) -> None:
             local[low:low + part.sizes[0]].copy_(values)
 
 
-def _settings(checkpoint: _checkpoint.Checkpoint, state: _State) -> list[dict[str, Any]]:
+def _settings(checkpoint: _checkpoint.Checkpoint, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the checkpoint's settings for each group of the optimizer, in the types that the optimizer has now."""
     settings = []
-    for number, group in enumerate(state.optimizer["param_groups"]):
+    for number, group in enumerate(groups):
         theirs = {checkpoint[name].group for name in group["params"] if name in checkpoint}
         if len(theirs) > 1:
             raise Error("mismatch", f"the parameters of group {number} are in the groups {sorted(map(str, theirs))} of the checkpoint")
@@ -351,20 +477,3 @@ def _like(present: Any, value: Any) -> Any:
     if isinstance(present, torch.Tensor):
         return torch.full_like(present, value)
     return tuple(value) if isinstance(present, tuple) else value
-
-
-def _set_scalars(checkpoint: _checkpoint.Checkpoint, state_dicts: _State) -> None:
-    client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
-    recorded = client_state.get(_SCALARS, {})
-    for name, values in state_dicts.optimizer["state"].items():
-        has_states = name in checkpoint and set(checkpoint.states(name)) - set(_checkpoint._WEIGHT_STATES)
-        for state, value in values.items():
-            if not _is_scalar(state, value, state_dicts.model[name]):
-                continue
-            number = recorded.get(state, {}).get(name)
-            if number is None:
-                number = checkpoint.step if state == "step" and has_states else 0
-            if isinstance(value, torch.Tensor):
-                _local(value).fill_(number)
-            else:
-                values[state] = _like(value, from_json(number, no_tensors))

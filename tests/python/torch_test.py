@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Tests unishard.torch within one process; tests/interop/peers/torch_jobs.py has jobs of several ranks.
+
+    UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python torch_test.py
+"""
+import copy
+import functools
+import itertools
+import shutil
+import sys
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+
+try:
+    import torch
+except ImportError:
+    sys.exit(77)
+
+import unishard
+import unishard.torch
+
+OPTIMIZERS = {
+    "AdamW": functools.partial(torch.optim.AdamW, lr=0.1),
+    "AMSGrad": functools.partial(torch.optim.Adam, lr=0.1, amsgrad=True),
+    "NAdam": functools.partial(torch.optim.NAdam, lr=0.1),
+    "dampened SGD": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5),
+    "plain SGD": functools.partial(torch.optim.SGD, lr=0.1),
+    "Adagrad": functools.partial(torch.optim.Adagrad, lr=0.1),
+    "RMSprop": functools.partial(torch.optim.RMSprop, lr=0.1, centered=True, momentum=0.5),
+}
+
+
+class Branches(torch.nn.Module):
+    """One of two layers has gradients."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.often, self.rarely = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
+
+    def forward(self, values, is_rare):
+        return self.rarely(values) if is_rare else self.often(values)
+
+
+def train(model, optimizer, seeds, is_rare=False):
+    losses = []
+    for seed in seeds:
+        values = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed))
+        loss = model(values, is_rare).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def job(seed, make):
+    model = Branches(seed)
+    return model, make(model.parameters())
+
+
+def snapshot(model, optimizer):
+    return copy.deepcopy((model.state_dict(), optimizer.state_dict(), {id(one): one.grad for one in model.parameters()}))
+
+
+class Jobs(unittest.TestCase):
+    def setUp(self):
+        self.enterContext(warnings.catch_warnings()) if hasattr(self, "enterContext") else None
+        warnings.simplefilter("ignore")
+        self.folder = Path(tempfile.mkdtemp(prefix="unishard-torch-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def save(self, model, optimizer, step):
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        unishard.torch.save(self.folder / "run", model, optimizer, step=step)
+
+    def unchanged(self, before, model, optimizer, what):
+        torch.testing.assert_close(snapshot(model, optimizer), before, rtol=0, atol=0, msg=what)
+
+    def test_a_save_changes_nothing(self):
+        for (name, make), steps, has_gradients in itertools.product(OPTIMIZERS.items(), (0, 1), (False, True)):
+            model, optimizer = job(1, make)
+            train(model, optimizer, range(steps))
+            if has_gradients:
+                model(torch.ones(1, 3), False).sum().backward()
+            before = snapshot(model, optimizer)
+            self.save(model, optimizer, steps)
+            self.unchanged(before, model, optimizer, name)
+
+    def test_a_job_goes_on_whatever_the_loading_one_has_done(self):
+        """Parameters that never had a gradient have no state, in the job that saves, in the one that loads, or in both."""
+        steps = [(0, 0), (2, 0), (0, 2), (1, 1)]  # of the two branches
+        for (name, make), saved, loading in itertools.product(OPTIMIZERS.items(), steps, steps):
+            model, optimizer = job(1, make)
+            train(model, optimizer, range(saved[0]))
+            train(model, optimizer, range(saved[1]), is_rare=True)
+            self.save(model, optimizer, sum(saved))
+            other, its = job(2, functools.partial(make, lr=0.7))
+            train(other, its, range(loading[0]))
+            train(other, its, range(loading[1]), is_rare=True)
+            with self.subTest(optimizer=name, saved=saved, loading=loading):
+                unishard.torch.load(self.folder / "run", other, its)
+                torch.testing.assert_close(its.state_dict(), optimizer.state_dict(), rtol=0, atol=0)
+                for is_rare in (False, True):
+                    self.assertEqual(train(other, its, range(7, 10), is_rare), train(model, optimizer, range(7, 10), is_rare))
+
+    def test_another_optimizer_is_refused_before_anything_changes(self):
+        for saved, loading in itertools.permutations(OPTIMIZERS, 2):
+            if loading == "plain SGD" or (saved, loading) in (("NAdam", "AdamW"), ("RMSprop", "dampened SGD")):
+                continue  # it finds all that it needs
+            if {saved, loading} in ({"AdamW", "AMSGrad"}, {"plain SGD", "dampened SGD"}):
+                continue  # the settings of the checkpoint decide
+            model, optimizer = job(1, OPTIMIZERS[saved])
+            train(model, optimizer, range(2))
+            self.save(model, optimizer, 2)
+            for steps in (0, 1):
+                other, its = job(2, OPTIMIZERS[loading])
+                train(other, its, range(steps))
+                before = snapshot(other, its)
+                with self.assertRaises(unishard.Error, msg=f"{saved} into {loading}") as caught:
+                    unishard.torch.load(self.folder / "run", other, its)
+                self.assertEqual(caught.exception.code, "mismatch")
+                self.unchanged(before, other, its, f"{saved} into {loading}")
+
+    def test_settings_decide_which_states_there_are(self):
+        for saved, loading in (("AdamW", "AMSGrad"), ("AMSGrad", "AdamW"), ("plain SGD", "dampened SGD"), ("dampened SGD", "plain SGD")):
+            model, optimizer = job(1, OPTIMIZERS[saved])
+            train(model, optimizer, range(2))
+            self.save(model, optimizer, 2)
+            for steps in (0, 1):
+                other, its = job(2, OPTIMIZERS[loading])
+                train(other, its, range(steps))
+                with self.subTest(saved=saved, loading=loading, steps=steps):
+                    unishard.torch.load(self.folder / "run", other, its)
+                    self.assertEqual(train(other, its, range(7, 10)), train(*copy.deepcopy((model, optimizer)), range(7, 10)))
+
+    def test_an_optimizer_of_another_model_is_refused(self):
+        model, _ = job(1, OPTIMIZERS["AdamW"])
+        _, optimizer = job(1, OPTIMIZERS["AdamW"])
+        with self.assertRaisesRegex(unishard.Error, "has a parameter of size .4, 3. that is not the model's"):
+            self.save(model, optimizer, 0)
+
+    def test_weights_alone_are_no_optimizer(self):
+        model, optimizer = job(1, OPTIMIZERS["AdamW"])
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        unishard.torch.save(self.folder / "run", model, step=0)
+        with self.assertRaisesRegex(unishard.Error, "often.weight .exp_avg. is not in the checkpoint"):
+            unishard.torch.load(self.folder / "run", model, optimizer)
+        self.assertEqual(optimizer.state_dict()["state"], {})
+
+
+if __name__ == "__main__":
+    unittest.main()

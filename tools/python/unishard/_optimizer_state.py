@@ -1,0 +1,69 @@
+"""The states of a torch optimizer by the names of its parameters, read and made without a change to what it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ._errors import Error
+
+Names = dict[str, torch.nn.Parameter]
+
+
+def named_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer, plain_name: Callable[[str], str]) -> Names:
+    """Returns the optimizer's parameters by the first names that the model has for them. Raises Error for one that is not the model's."""
+    names = {id(parameter): plain_name(name) for name, parameter in model.named_parameters()}
+    named = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                raise Error("mismatch", f"group {number} of the optimizer has a parameter of size {tuple(parameter.shape)} that is not the "
+                            "model's", "pass the optimizer that was made of the parameters of this model")
+            named[names[id(parameter)]] = parameter
+    return named
+
+
+def live_state(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]:
+    """Returns the optimizer's own states and copies of its groups in the form of a state dict, with names for numbers.
+
+    torch's get_state_dict() makes states where there are none yet: it does a step of the optimizer, which counts.
+    """
+    by_parameter = {id(parameter): name for name, parameter in names.items()}
+    groups = [{**group, "params": [by_parameter[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups]
+    return {"state": {name: optimizer.state[parameter] for name, parameter in names.items() if optimizer.state.get(parameter)},
+            "param_groups": groups}
+
+
+def make_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+    """Makes the states of those parameters that have none, by a step whose gradients and learning rates are zero; returns these."""
+    lacking = [one for one in parameters if one.requires_grad and not optimizer.state.get(one)]
+    if not lacking:
+        return []
+    gradients = [(one, one.grad) for group in optimizer.param_groups for one in group["params"]]
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    try:
+        for one, _ in gradients:
+            one.grad = None
+        for one in lacking:
+            one.grad = torch.zeros_like(one)
+        for group, rate in zip(optimizer.param_groups, rates):
+            if rate is not None:
+                group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+        optimizer.step()
+    except TypeError as error:  # it needs a closure
+        raise Error("unsupported", f"{type(optimizer).__name__} makes no states without its closure ({error})",
+                    "do a step with the optimizer before the load") from None
+    finally:
+        for one, gradient in gradients:
+            one.grad = gradient
+        for group, rate in zip(optimizer.param_groups, rates):
+            if rate is not None:
+                group["lr"] = rate
+    return lacking
+
+
+def forget_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> None:
+    for one in parameters:
+        optimizer.state.pop(one, None)
