@@ -64,7 +64,7 @@ struct SmallModelImpl : torch::nn::Module {
   at::Tensor loss(const trainer::MicroBatch& batch) {
     const auto first = static_cast<std::int64_t>(batch.first_sample);
     at::Tensor x = at::arange(batch.samples * 8, at::kFloat).view({batch.samples, 8});
-    x = (x * 0.37 + static_cast<double>(first)).sin();
+    x = (x * 0.37 + static_cast<double>(first)).sin().to(in->weight.device());
     const at::Tensor y = forward(x.to(in->weight.scalar_type())).to(at::kFloat);
     return (y - x.cos()).pow(2).mean();
   }

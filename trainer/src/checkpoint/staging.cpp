@@ -118,20 +118,24 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
                       const std::vector<Fragment>& fragments) {
   plan_ = plan_staging(local, catalog, fragments);
   reserve(plan_.bytes);
+  std::vector<LocalTensor> located(fragments.size());
+  for (std::size_t f = 0; f < fragments.size(); ++f) {  // may round on the device
+    if (plan_.places[f].is_master) continue;
+    located[f] = locate(local, catalog, fragments[f]);
+    if (located[f].on_device.defined())
+      located[f].on_device = located[f].on_device.to(located[f].stored);
+  }
   std::vector<Piece> pieces;
-  std::vector<LocalTensor> keep;
   DeviceCopies copies;  // beside those of the threads
   for (std::size_t f = 0; f < fragments.size(); ++f) {
     const auto& [offset, bytes, is_master, dtype] = plan_.places[f];
     if (is_master) continue;
-    keep.push_back(locate(local, catalog, fragments[f]));
     const std::span<std::byte> place = memory_.bytes().subspan(offset, bytes);
-    if (keep.back().on_device.defined()) {
-      keep.back().on_device = keep.back().on_device.to(keep.back().stored);
+    if (located[f].on_device.defined()) {
       if (!pinned_) pinned_.emplace(memory_.bytes());
-      copies.start(place, keep.back().on_device);
+      copies.start(place, located[f].on_device);
     } else {
-      cut(place.data(), keep.back().bytes, pieces);
+      cut(place.data(), located[f].bytes, pieces);
     }
   }
   in_parallel(pieces.size(),

@@ -1,5 +1,5 @@
 #pragma once
-// Copies tensors in a device's memory (frozen parameters, buffers) to host memory on a separate
+// Copies tensors in a device's memory to host memory on a separate
 // stream, in parallel with computation, into pinned memory that the device can write to directly.
 // cuda_copies.cpp implements it with the CUDA toolkit, no_cuda_copies.cpp without.
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ class DeviceCopies {
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
   /// Starts to copy a contiguous tensor of to.size() bytes, in its state after all work that its
-  /// device has been given so far.
+  /// device was given before the first of its copies was started.
   /// Lifetime: `to` and `from` must live until wait() returns.
   /// Throws: Io.
   void start(std::span<std::byte> to, const at::Tensor& from);

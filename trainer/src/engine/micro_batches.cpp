@@ -25,7 +25,8 @@ std::vector<double> values_of(const std::vector<at::Tensor>& scalars) {
 }  // namespace
 
 MicroBatches::Current::Current(const StepContext& context, const MicroBatch& batch)
-    : generator(dropout_seed(context.seed, batch.step, batch.id, kDefaultGenerator)),
+    : generator(context.runtime->device(),
+                dropout_seed(context.seed, batch.step, batch.id, kDefaultGenerator)),
       dropout(context, 0) {}
 
 MicroBatches::MicroBatches(TrainingState& state, StepContext& context, GatherSchedule& schedule,

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <utility>
 
@@ -24,6 +25,7 @@ GatheredParameters::GatheredParameters(std::vector<at::Tensor> parameters, const
 
 void GatheredParameters::allocate() {
   if (has_memory_) return;
+  const c10::DeviceGuard current(flat_.device());  // where the allocator allocates
   auto* storage = flat_.storage().unsafeGetStorageImpl();
   const std::size_t bytes = static_cast<std::size_t>(flat_.numel()) * flat_.itemsize();
   storage->set_data_ptr_noswap(c10::GetAllocator(flat_.device().type())->allocate(bytes));

@@ -1,21 +1,37 @@
 #include "state/generator_scope.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <torch/version.h>
 
 #include <mutex>
 
 namespace unishard::trainer::detail {
 
-GeneratorScope::GeneratorScope(std::uint64_t seed)
-    : generator_(at::detail::getDefaultCPUGenerator()) {
-  const std::lock_guard lock(generator_.mutex());
-  former_ = generator_.get_state();
-  generator_.set_current_seed(seed);
+std::vector<at::Generator> default_generators(at::Device device) {
+  std::vector<at::Generator> generators{at::detail::getDefaultCPUGenerator()};
+#if TORCH_VERSION_MAJOR < 2
+  const bool has_own = device.is_cuda();
+#else
+  const bool has_own = !device.is_cpu();
+#endif
+  if (has_own) generators.push_back(at::globalContext().defaultGenerator(device));
+  return generators;
+}
+
+GeneratorScope::GeneratorScope(at::Device device, std::uint64_t seed) {
+  for (at::Generator& each : default_generators(device)) {
+    const std::lock_guard lock(each.mutex());
+    former_.emplace_back(each, each.get_state());
+    each.set_current_seed(seed);
+  }
 }
 
 GeneratorScope::~GeneratorScope() {
-  const std::lock_guard lock(generator_.mutex());
-  generator_.set_state(former_);
+  for (auto& [generator, state] : former_) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
 }
 
 }  // namespace unishard::trainer::detail

@@ -1,26 +1,31 @@
 #pragma once
-// Makes LibTorch's default generator a function of the micro-batch, so that dropout of any kind
+// Makes LibTorch's default generators a function of the micro-batch, so that dropout of any kind
 // (torch::nn::Dropout, fused attention, the user's own draws) is the same on every world size and
 // after a resume.
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace unishard::trainer::detail {
 
-/// Seeds the default CPU generator, and gives it its former state back when destroyed. The
-/// generator belongs to the process: all its threads draw from it.
+/// Returns the default generators from which work on a device draws: the CPU's and the device's.
+/// LibTorch 1.13 has none for devices other than CUDA.
+std::vector<at::Generator> default_generators(at::Device device);
+
+/// Seeds the default generators of a device, and gives them their former states back when
+/// destroyed. They belong to the process: all its threads draw from them.
 class GeneratorScope {
  public:
-  explicit GeneratorScope(std::uint64_t seed);
+  GeneratorScope(at::Device device, std::uint64_t seed);
   ~GeneratorScope();
   GeneratorScope(const GeneratorScope&) = delete;
   GeneratorScope& operator=(const GeneratorScope&) = delete;
 
  private:
-  at::Generator generator_;
-  at::Tensor former_;
+  std::vector<std::pair<at::Generator, at::Tensor>> former_;
 };
 
 }  // namespace unishard::trainer::detail

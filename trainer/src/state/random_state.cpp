@@ -1,9 +1,7 @@
 #include "state/random_state.hpp"
 
 #include "state/dropout_generator.hpp"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
+#include "state/generator_scope.hpp"
 
 #include <mutex>
 
@@ -24,9 +22,8 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
 
 RandomState RandomState::capture(at::Device device) {
   RandomState captured;
-  std::vector<at::Generator> generators{at::detail::getDefaultCPUGenerator()};
-  if (!device.is_cpu()) generators.push_back(at::globalContext().defaultGenerator(device));
-  for (at::Generator& each : generators) captured.defaults_.emplace_back(each, state_of(each));
+  for (at::Generator& each : default_generators(device))
+    captured.defaults_.emplace_back(each, state_of(each));
   if (const at::Generator* current = dropout_generator()) captured.dropout_ = current->clone();
   return captured;
 }

@@ -39,8 +39,8 @@ struct MicroBatch {
 };
 
 /// Returns the mean loss of a micro-batch as a scalar tensor. It must depend only on its argument,
-/// the parameters and what it draws from LibTorch's default CPU generator, which the engine seeds
-/// for each micro-batch.
+/// the parameters and what it draws from LibTorch's default generators of the CPU and the engine's
+/// device, which the engine seeds for each micro-batch.
 using LossFunction = std::function<at::Tensor(const MicroBatch&)>;
 
 struct StepStats {
