@@ -173,6 +173,24 @@ TEST(DeepSpeedSink, Stage2CutsAGroupIntoPiecesOfEvenLength) {
   EXPECT_EQ(std::vector<float>(moments.begin() + 17, moments.end()), std::vector<float>(3, 0.0f));
 }
 
+/// DeepSpeed looks up each frozen parameter of its model in a dict, and in None none.
+TEST(DeepSpeedSink, ARunSavedWithoutItsFrozenParametersHasNoDictOfThem) {
+  for (const std::uint32_t stage : {2u, 3u}) {
+    const char* const name =
+        stage == 3 ? "zero_pp_rank_0_mp_rank_00_model_states.pt" : "mp_rank_00_model_states.pt";
+    Catalog catalog = small_model(2, stage);
+    TempDir without;
+    write(without.path(), catalog);
+    catalog.tensors.push_back(tensor("frozen", "weights", {4}, DType::Float32, true));
+    TempDir with;
+    write(with.path(), catalog);
+    for (const char* key : {"frozen_param_shapes", "frozen_param_fragments"}) {
+      EXPECT_TRUE(model_file(without, name).root().at(key).is_none()) << key << " " << stage;
+      EXPECT_EQ(model_file(with, name).root().at(key).pair_count(), 1u) << key << " " << stage;
+    }
+  }
+}
+
 TEST(DeepSpeedSink, Stage2LetsRanksOwnPaddingOnly) {
   TempDir dir;
   Catalog catalog;

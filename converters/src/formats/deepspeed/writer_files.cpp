@@ -74,10 +74,15 @@ void write_fragment(ArchiveDraft& file, const SavedRun& run, const ModelFile& wh
   file.flat(entry.dtype, own_length(elements, world_size), pieces);
 }
 
+/// Writes None when there are none: DeepSpeed looks up every frozen parameter of its model in a
+/// dict, and a run that saves without its frozen parameters has some.
 template <class WriteValue>
 void write_frozen(ArchiveDraft& file, const SavedRun& run, std::string_view key,
                   const WriteValue& write_value) {
   file.pickle.str(key);
+  if (std::ranges::find(run.model.module, Kind::Frozen, &ModuleEntry::kind) ==
+      run.model.module.end())
+    return file.pickle.none();
   file.pickle.begin_ordered_dict();
   for (const ModuleEntry& entry : run.model.module) {
     if (entry.kind != Kind::Frozen) continue;
