@@ -120,6 +120,23 @@ TEST_F(VerifyAll, RunsBesideAModelFileAreLookedAt) {
   EXPECT_THAT(several.err, HasSubstr("name one of the files"));
 }
 
+TEST_F(VerifyAll, ASubFolderOfSeveralModelFilesIsNamedAndTheRestVerified) {
+  add("global_step7", "native");
+  write_latest("latest", "global_step7\n");
+  fs::create_directories(folder / "evals");
+  ASSERT_EQ(unishard({"zero_to_fp32", folder, folder / "evals/a.safetensors"}).status, 0);
+  fs::copy(folder / "evals/a.safetensors", folder / "evals/b.safetensors");
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--all"}, {"--all", "--deep"}, {"--all", "--procs", "2"}}) {
+    const Json report = verify(more, 0);
+    EXPECT_THAT(tags(report), UnorderedElementsAre("global_step7 native"));
+    EXPECT_THAT(report["notes"].dump(), HasSubstr("evals holds 2 safetensors files"));
+  }
+  fs::remove_all(folder / "global_step7");
+  fs::remove(folder / "latest");
+  EXPECT_EQ(unishard({"verify", folder, "--all"}).status, 4) << "nothing was verified";
+}
+
 // DeepSpeed's conversion writes file by file; one that was lost must not pass for a parameter
 // without that state.
 TEST_F(VerifyAll, AStateThatOneUniversalParameterLacksIsFound) {

@@ -204,12 +204,19 @@ bool verify_stable(Storage& storage, const Path& folder, const VerifyOptions& op
   }
 }
 
-/// One checkpoint of a folder in another format.
+constexpr std::string_view kNotVerified = "not verified: ";
+
+/// One checkpoint of a folder in another format. A sub-folder that UniShard does not read gives a
+/// note.
 void verify_foreign_tag(Storage& storage, const Path& folder, const VerifyOptions& options,
                         Team& team, VerifyReport& report) {
   VerifyOptions one = options;
-  one.all_tags = false;
+  one.all_tags = true;
   VerifyReport found = verify_foreign(storage, folder, one, team);
+  if (!found.findings.empty() && found.findings.front().code == kUnsupported) {
+    report.notes.push_back(fmt::format("{}{}", kNotVerified, found.findings.front().message));
+    return;
+  }
   for (CheckedTag& checked : found.checked) checked.tag = folder.filename().string();
   for (std::string& note : found.notes) note = fmt::format("{}: {}", folder.string(), note);
   append(std::move(found), report);
@@ -278,6 +285,14 @@ Runs agree_on_runs(Storage& storage, const Path& folder, bool all, Team& team) {
   return runs;
 }
 
+/// A folder of which nothing could be looked at is not sound.
+void require_something_verified(const VerifyReport& report) {
+  if (!report.checked.empty() || !report.findings.empty()) return;
+  for (const std::string& note : report.notes) {
+    if (note.starts_with(kNotVerified)) raise(ErrorCode::Unsupported, note);
+  }
+}
+
 VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions& options,
                         Team& team) {
   VerifyReport report;
@@ -296,6 +311,7 @@ VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions&
   if (options.all_tags && !options.tag &&
       std::ranges::any_of(converters::list_tag_folders(storage, path), is_known)) {
     verify_tags(storage, path, options, team, report);
+    require_something_verified(report);
     return report;
   }
   const converters::Probe found = converters::probe(storage, path);

@@ -94,11 +94,13 @@ VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOpti
     // at that checkpoint.
     const bool is_refused = error.code() == ErrorCode::Unsupported && !options.all_tags;
     if (!blames_files(error.code()) || is_refused) throw;
+    if (error.code() == ErrorCode::Unsupported) found.code = std::string(kUnsupported);
     found.message = error.what();
     found.hint = error.hint();
   }
   const std::vector<std::string> messages = team.gather(found.message);
   const std::vector<std::string> hints = team.gather(found.hint);
+  const std::vector<std::string> codes = team.gather(found.code);
   const auto first = std::ranges::find_if(messages, [](const auto& text) { return !text.empty(); });
   if (first == messages.end()) {
     if (options.deep)
@@ -106,7 +108,9 @@ VerifyReport verify_foreign(Storage& storage, const Path& path, const VerifyOpti
     return report;
   }
   found.message = *first;
-  found.hint = hints[static_cast<std::size_t>(first - messages.begin())];
+  const auto process = static_cast<std::size_t>(first - messages.begin());
+  found.hint = hints[process];
+  found.code = codes[process];
   report.findings.push_back(std::move(found));
   report.checked.clear();
   report.notes.clear();
