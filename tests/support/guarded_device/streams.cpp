@@ -1,0 +1,115 @@
+#include "guarded_device/streams.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <mutex>
+
+namespace unishard::test::guarded {
+namespace {
+
+/// Never destroyed: tensors outlive main().
+struct State {
+  std::mutex mutex;
+  std::map<StreamKey, Clock> clocks;  ///< what is ordered before the next work of each stream
+  Clock host;                         ///< what the host has waited for
+  c10::StreamId streams = 0;
+  std::vector<std::string> violations;
+};
+
+State& state() {
+  static auto* const only = new State;
+  return *only;
+}
+
+thread_local c10::DeviceIndex this_device = 0;
+thread_local std::array<c10::StreamId, kDevices> this_stream{};
+
+/// Pre: the mutex is held.
+std::uint64_t next_ticket(StreamKey stream) {
+  Clock& clock = state().clocks[stream];
+  join(clock, state().host);
+  return ++clock[stream];
+}
+
+std::string name_of(StreamKey stream) {
+  return "stream " + std::to_string(stream.second) + " of device " + std::to_string(stream.first);
+}
+
+}  // namespace
+
+c10::DeviceIndex current_device() { return this_device; }
+
+c10::DeviceIndex exchange_device(c10::DeviceIndex device) noexcept {
+  return std::exchange(this_device, device);
+}
+
+StreamKey current_stream(c10::DeviceIndex device) noexcept {
+  return {device, this_stream[static_cast<std::size_t>(device)]};
+}
+
+void set_current_stream(StreamKey stream) noexcept {
+  this_stream[static_cast<std::size_t>(stream.first)] = stream.second;
+}
+
+StreamKey new_stream(c10::DeviceIndex device) {
+  const std::lock_guard lock(state().mutex);
+  return {device, ++state().streams};
+}
+
+void begin_work(StreamKey stream, const std::string& what, const Uses& uses) {
+  const std::lock_guard lock(state().mutex);
+  const Access access{stream, next_ticket(stream), what};
+  for (const auto& [block, writes] : uses) {
+    const auto conflict = block->history.find_conflict(state().clocks[stream], writes);
+    TORCH_CHECK(!conflict, "guarded: RACE: ", what, " on ", name_of(stream),
+                writes ? " writes to " : " reads ", block->describe(), ", which ", conflict->what,
+                " uses on ", name_of(conflict->stream), ", and no event orders them");
+    block->history.add(access, writes);
+  }
+}
+
+Clock record(StreamKey stream) {
+  const std::lock_guard lock(state().mutex);
+  next_ticket(stream);
+  return state().clocks[stream];
+}
+
+void make_wait(StreamKey stream, const Clock& event) {
+  const std::lock_guard lock(state().mutex);
+  join(state().clocks[stream], event);
+}
+
+void host_waited(const Clock& event) {
+  const std::lock_guard lock(state().mutex);
+  join(state().host, event);
+}
+
+void begin_life(Block* block) {
+  const std::lock_guard lock(state().mutex);
+  block->recorded.clear();
+  block->history = {.writer = {block->home, next_ticket(block->home), "the allocation"}};
+}
+
+void end_life(Block* block) {
+  const std::lock_guard lock(state().mutex);
+  Clock home = state().clocks[block->home];
+  join(home, state().host);
+  const auto conflict = block->history.find_conflict(home, /*writes=*/true);
+  if (!conflict || block->recorded.contains(conflict->stream)) return;
+  state().violations.push_back("guarded: " + block->describe() + " is freed on " +
+                               name_of(block->home) + " while " + conflict->what + " on " +
+                               name_of(conflict->stream) + " may still use it");
+}
+
+void record_use(Block* block, StreamKey stream) {
+  const std::lock_guard lock(state().mutex);
+  block->recorded.insert(stream);
+}
+
+std::vector<std::string> take_violations() {
+  const std::lock_guard lock(state().mutex);
+  return std::exchange(state().violations, {});
+}
+
+}  // namespace unishard::test::guarded

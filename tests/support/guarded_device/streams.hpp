@@ -1,0 +1,48 @@
+#pragma once
+// The streams of the devices, and what orders their work. Kernels run in the caller, so none is
+// ever late; an order that no event establishes is found by vector clocks, whatever the time.
+#include "guarded_device/clock.hpp"
+#include "guarded_device/memory.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace unishard::test::guarded {
+
+inline constexpr auto kDeviceType = c10::DeviceType::PrivateUse1;
+inline constexpr c10::DeviceIndex kDevices = 2;
+
+/// Blocks that a piece of work uses, and whether it writes to them.
+using Uses = std::vector<std::pair<Block*, bool>>;
+
+// Of this thread.
+c10::DeviceIndex current_device();
+c10::DeviceIndex exchange_device(c10::DeviceIndex device) noexcept;
+/// Stream 0 of each device is current until another one is.
+StreamKey current_stream(c10::DeviceIndex device) noexcept;
+void set_current_stream(StreamKey stream) noexcept;
+
+StreamKey new_stream(c10::DeviceIndex device);
+
+/// Appends a piece of work to a stream.
+/// Throws: c10::Error that begins with "guarded: RACE" when it conflicts with work of another
+/// stream that nothing orders before it.
+void begin_work(StreamKey stream, const std::string& what, const Uses& uses);
+
+/// Returns what a later wait must join: all work of the stream so far.
+Clock record(StreamKey stream);
+void make_wait(StreamKey stream, const Clock& event);
+/// The host waits; work that it gives to any stream afterwards is ordered after the event.
+void host_waited(const Clock& event);
+
+/// Notes that a new block belongs to its home stream.
+void begin_life(Block* block);
+/// Notes a violation when another stream may still use the block.
+void end_life(Block* block);
+void record_use(Block* block, StreamKey stream);
+/// Returns the violations of end_life(), which is called where nothing can be thrown, and forgets
+/// them.
+std::vector<std::string> take_violations();
+
+}  // namespace unishard::test::guarded

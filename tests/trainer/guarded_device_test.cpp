@@ -1,0 +1,270 @@
+// The engine on devices that find host access, released memory and missing events: it trains with
+// the host's bits, and nothing is found. The last tests show that the devices do find them.
+#include "guarded_device/guarded_device.hpp"
+
+#include "unishard/trainer/dropout.hpp"
+#include "unishard/trainer/recompute.hpp"
+
+#include "guarded_runtime.hpp"
+#include "make_checkpoint.hpp"
+#include "small_model.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/dropout.h>
+
+namespace unishard::test {
+namespace {
+
+using namespace trainer;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using trainer::Stream;
+
+enum class Where { Host, Device };
+
+std::unique_ptr<Runtime> make_runtime(Where where, const Communicator& communicator) {
+  guarded::install();  // precedes the first backward pass, which may be the host's
+  if (where == Where::Host) return make_host_runtime();
+  return make_guarded_runtime({.device = static_cast<int>(communicator.rank())});
+}
+
+struct Ran {
+  std::vector<double> numbers;  ///< losses and norms
+  Parameters parameters;
+};
+
+/// Runs `world` ranks: calls `body` with engine, model and rank 0's Ran (other ranks: one of their
+/// own).
+template <class Body>
+Ran run(Where where, std::uint32_t world, const Config& config, const Body& body) {
+  Ran first;
+  run_threads(world, [&](Communicator& communicator) {
+    const auto runtime = make_runtime(where, communicator);
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    Ran own;
+    Ran& ran = communicator.rank() == 0 ? first : own;
+    body(engine, model, ran);
+    for (const auto& [name, value] : parameters_of(engine, model))
+      ran.parameters[name] = value.cpu();
+  });
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+  return first;
+}
+
+void train(Engine& engine, SmallModel& model, int steps, Ran& ran) {
+  for (int i = 0; i < steps; ++i) {
+    const StepStats stats = step(engine, model);
+    ran.numbers.insert(ran.numbers.end(), {stats.loss, stats.gradient_norm});
+  }
+}
+
+void expect_same(const Ran& a, const Ran& b) {
+  EXPECT_EQ(a.numbers, b.numbers);
+  expect_equal(a.parameters, b.parameters);
+}
+
+class OnTheDevice : public testing::TestWithParam<std::uint32_t> {
+ protected:
+  /// Calls `check` with world size and configuration, for one and two ranks and both dtypes.
+  template <class Check>
+  static void for_each_run(const Check& check) {
+    for (const std::uint32_t world : {1u, 2u}) {
+      for (const DType compute : {DType::Float32, DType::BFloat16}) {
+        SCOPED_TRACE(fmt::format("{} ranks, {}", world, name_of(compute)));
+        check(world, small_config(GetParam(), compute));
+      }
+    }
+  }
+};
+
+TEST_P(OnTheDevice, TrainingHasTheHostsBits) {
+  for_each_run([](std::uint32_t world, const Config& config) {
+    const auto body = [](Engine& engine, SmallModel& model, Ran& ran) {
+      train(engine, model, 3, ran);
+      ran.numbers.push_back(
+          engine.evaluate([&](const MicroBatch& batch) { return model->loss(batch); }, 2));
+    };
+    expect_same(run(Where::Device, world, config, body), run(Where::Host, world, config, body));
+  });
+}
+
+TEST_P(OnTheDevice, SavesOfEveryKindHoldTheHostsState) {
+  for_each_run([](std::uint32_t world, const Config& config) {
+    const TempDir folder;
+    const auto save_all = [&](Where where, const char* name) {
+      return run(where, world, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+        const auto save = [&](const char* tag, bool asynchronous, bool incremental) {
+          return engine.save_checkpoint({.folder = folder.path() / name,
+                                         .tag = tag,
+                                         .asynchronous = asynchronous,
+                                         .incremental = incremental});
+        };
+        train(engine, model, 1, ran);
+        save("synchronous", false, false);
+        const SaveHandle behind = save("asynchronous", true, false);
+        train(engine, model, 1, ran);
+        behind.wait();
+        save("incremental", false, true);
+      });
+    };
+    expect_same(save_all(Where::Device, "device"), save_all(Where::Host, "host"));
+    for (const char* tag : {"synchronous", "asynchronous", "incremental"})
+      EXPECT_EQ(identity_of(folder.path() / "device" / tag),
+                identity_of(folder.path() / "host" / tag))
+          << tag;
+  });
+}
+
+TEST_P(OnTheDevice, TrainingContinuesFromTheHostsCheckpoint) {
+  for_each_run([](std::uint32_t world, const Config& config) {
+    const TempDir folder;
+    const auto whole = [&](Engine& engine, SmallModel& model, Ran& ran) {
+      train(engine, model, 1, ran);
+      engine.save_checkpoint({.folder = folder.path()});
+      ran.numbers.clear();
+      train(engine, model, 2, ran);
+    };
+    const auto rest = [&](Engine& engine, SmallModel& model, Ran& ran) {
+      engine.load_checkpoint(folder.path());
+      train(engine, model, 2, ran);
+    };
+    const Ran expected = run(Where::Host, world, config, whole);
+    expect_same(run(Where::Device, world, config, rest), expected);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stage, OnTheDevice, testing::Values(0u, 1u, 2u, 3u),
+                         testing::PrintToStringParamName());
+
+struct NoisyImpl : torch::nn::Module {
+  NoisyImpl() : linear(register_module("linear", torch::nn::Linear(kWidth, kWidth))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = dropout(linear(x).tanh(), 0.2);
+    return draws_from_default ? x + torch::nn::functional::dropout(y) : x + y;
+  }
+  torch::nn::Linear linear;
+  bool draws_from_default = false;
+};
+
+struct NoisyModelImpl : torch::nn::Module {
+  NoisyModelImpl() {
+    for (int i = 0; i < 3; ++i) {
+      blocks.emplace_back();
+      register_module("block" + std::to_string(i), blocks.back());
+    }
+  }
+  at::Tensor loss(const MicroBatch& batch) {
+    at::Tensor x = at::full({16, kWidth}, 0.1 * static_cast<double>(batch.first_sample + 1))
+                       .to(blocks[0]->linear->weight.device());
+    for (auto& block : blocks) {
+      x = recompute ? (*recompute)([&](const at::Tensor& input) { return block(input); }, x)
+                    : block(x);
+    }
+    return x.pow(2).mean();
+  }
+  std::vector<Sharded<NoisyImpl>> blocks;
+  std::optional<Recompute> recompute;
+};
+
+/// The default generator belongs to the process: it is drawn from when one thread is the only rank.
+std::vector<double> losses_with_noise(Where where, std::uint32_t world, std::uint32_t stage,
+                                      const std::optional<RecomputeOptions>& recompute) {
+  std::vector<double> losses;
+  run_threads(world, [&](Communicator& communicator) {
+    const Config config = small_config(stage);
+    const auto runtime = make_runtime(where, communicator);
+    const auto model = [&] {
+      const std::lock_guard lock(construction_mutex());
+      const ConstructionScope scope(placement_for(config, communicator, runtime->device()));
+      return std::make_shared<NoisyModelImpl>();
+    }();
+    if (recompute) model->recompute.emplace(*recompute);
+    for (auto& block : model->blocks) block->draws_from_default = world == 1;
+    Engine engine(model, communicator, config, {.runtime = runtime.get()});
+    for (int i = 0; i < 3; ++i) {
+      const StepStats stats =
+          engine.train_batch([&](const MicroBatch& batch) { return model->loss(batch); });
+      if (communicator.rank() == 0) losses.push_back(stats.loss);
+    }
+  });
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+  return losses;
+}
+
+TEST(GuardedDevice, RecomputingDrawsTheHostsNumbers) {
+  for (const auto& [world, stage] : {std::pair{1u, 0u}, {1u, 3u}, {2u, 2u}, {2u, 3u}}) {
+    const auto expected = losses_with_noise(Where::Host, world, stage, std::nullopt);
+    EXPECT_EQ(losses_with_noise(Where::Device, world, stage, std::nullopt), expected);
+    for (const RecomputeOptions& options :
+         {RecomputeOptions{}, RecomputeOptions{.cpu_checkpointing = true}})
+      EXPECT_EQ(losses_with_noise(Where::Device, world, stage, options), expected);
+  }
+}
+
+/// The message of what ends a step when a stream does not wait.
+std::string error_without_waits(Stream deaf, std::uint32_t stage) {
+  std::string message;
+  run_threads(1, [&](Communicator& communicator) {
+    const Config config = small_config(stage);
+    const auto runtime = make_guarded_runtime({.deaf = deaf});
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    try {
+      Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+      step(engine, model);
+      step(engine, model);
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+  });
+  guarded::take_violations();  // what is left of the step is freed too early
+  return message;
+}
+
+TEST(GuardedDevice, AWaitThatIsMissingIsFoundAtOnce) {
+  for (const std::uint32_t stage : {1u, 2u, 3u}) {
+    for (const Stream deaf : {Stream::Compute, Stream::Communication}) {
+      EXPECT_THAT(error_without_waits(deaf, stage),
+                  AllOf(HasSubstr("guarded: RACE"), HasSubstr("no event orders them")))
+          << "stage " << stage << ", stream " << static_cast<int>(deaf);
+    }
+  }
+}
+
+TEST(GuardedDevice, AccessOfTheHostIsFound) {
+  run_threads(1, [&](Communicator& communicator) {
+    const Config config = small_config(0);
+    const auto runtime = make_guarded_runtime();
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    const Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    const auto* const values = static_cast<const volatile float*>(model->in->weight.data_ptr());
+    EXPECT_THAT(guarded::host_access([&] { static_cast<void>(*values); }),
+                HasSubstr("the host accesses device memory"));
+    EXPECT_EQ(guarded::host_access([] {}), "");
+  });
+}
+
+TEST(GuardedDevice, OperationsOnMemoryThatWasReleasedAndOnTwoDevicesAreErrors) {
+  guarded::install();
+  const at::Tensor a = at::ones({3}).to(guarded::device(0));
+  EXPECT_THROW(a + at::ones({3}).to(guarded::device(1)), std::exception);
+  EXPECT_THROW(a + at::ones({3}), std::exception);
+  const at::Tensor view = a.view({3, 1});
+  a.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, a.device()));
+  EXPECT_THROW(view.cpu(), std::exception);
+}
+
+TEST(GuardedDevice, MemoryThatIsFreedWhileAnotherStreamUsesItIsFound) {
+  const auto runtime = make_guarded_runtime();
+  at::Tensor a = at::ones({3}).to(runtime->device());
+  runtime->run(Stream::Communication, "read", [&] { a.clone(); });
+  a.reset();
+  EXPECT_THAT(guarded::take_violations(), testing::ElementsAre(HasSubstr("may still use it")));
+}
+
+}  // namespace
+}  // namespace unishard::test
