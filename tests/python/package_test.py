@@ -97,6 +97,32 @@ class Reading(unittest.TestCase):
             self.assertGreater(sum(reads), 0.9 * total, index)
             self.assertLessEqual(max(reads), largest, index)
 
+    def test_a_checkpoint_is_pickled_as_what_opens_it_again(self):
+        with tempfile.TemporaryDirectory() as made:
+            run = Path(made) / "run"
+            shutil.copytree(GOLDEN / "v1", run)
+            with unishard.open(run) as checkpoint:
+                pickled = pickle.dumps([checkpoint, checkpoint["wte.weight"]])
+                again, tensor = pickle.loads(pickled)
+                self.assertEqual((again.step, again.tag, again.identity), (checkpoint.step, checkpoint.tag, checkpoint.identity))
+                self.assertEqual(tensor[3:5].tobytes(), checkpoint["wte.weight"][3:5].tobytes())
+            read = "import pickle, sys; print(float(pickle.load(sys.stdin.buffer)[1][0, 0]))"
+            there = subprocess.run([sys.executable, "-c", read], input=pickled, capture_output=True, check=True, cwd="/")
+            self.assertEqual(float(there.stdout), float(tensor[0, 0]))
+            (run / "latest").write_text("gone")
+            shutil.rmtree(run / "global_step7")
+            with self.assertRaises(unishard.Error):
+                pickle.loads(pickled)
+
+    def test_keys_and_flags_of_another_kind(self):
+        checkpoint = unishard.open(GOLDEN / "v1")
+        for key in (5, None, ("wte.weight",), ["wte.weight", "fp32"]):
+            with self.assertRaisesRegex(TypeError, "by its name or by .name, state."):
+                checkpoint[key]
+        for flag in ("help", "json"):
+            with self.assertRaisesRegex(TypeError, f"takes no {flag}"):
+                unishard.inspect(GOLDEN / "v1", **{flag: True})
+
     def test_wrong_indices(self):
         tensor = unishard.open(GOLDEN / "v1")["wte.weight"]
         rows, columns = tensor.shape

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from . import _slices
+from ._errors import Error
 from ._html import checkpoint_html
 from ._native import Handle
 from ._shards import Box, first_element, run_elements
@@ -160,11 +161,13 @@ class Checkpoint:
     tensors: mapping from (name, state) to Tensor. aliases: second names of parameters (tied weights) and what they mean.
     groups, scheduler, loss_scaler, data_position, rng, client_state, config, producer: what the trainer stored, or None.
     notes: sentences on what the files hold beside that.
+    Pickling: what a process unpickles is the same checkpoint, opened again there.
     Thread safety: all members are thread-safe. After a fork, open the checkpoint again in the child.
     """
 
     def __init__(self, path: str, tag: Optional[str], threads: int) -> None:
         self._handle: Optional[Handle] = Handle(path, tag)
+        self._given = os.path.abspath(path) if os.path.exists(path) else path
         self._threads = threads
         described = self._handle.describe()
         self.path: str = described["path"]
@@ -189,6 +192,9 @@ class Checkpoint:
         self._states: dict[str, list[str]] = {}
         for name, state in self.tensors:
             self._states.setdefault(name, []).append(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened_again, (self._given, self.tag, self._threads, self.identity)
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.path} ({self.format}, {len(self._states)} names, {len(self.tensors)} tensors)>"
@@ -224,6 +230,8 @@ class Checkpoint:
 
         Raises KeyError, with the nearest name.
         """
+        if not isinstance(key, str) and not (isinstance(key, tuple) and len(key) == 2):
+            raise TypeError(f"a tensor is asked for by its name or by (name, state), not by {type(key).__name__}")
         name, state = (key, None) if isinstance(key, str) else key
         states = self._states[self._resolved(name)]
         if state is None:
@@ -269,6 +277,13 @@ def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threa
     if threads < 1:
         raise ValueError("threads must be at least 1")
     return Checkpoint(os.fspath(path), tag, threads)
+
+
+def _opened_again(path: str, tag: Optional[str], threads: int, identity: Optional[str]) -> Checkpoint:
+    checkpoint = Checkpoint(path, tag, threads)
+    if checkpoint.identity != identity:
+        raise Error("mismatch", f"{path} holds another checkpoint than the one that was pickled", "open it again")
+    return checkpoint
 
 
 def _extended_dtype(tensor: Tensor) -> Any:

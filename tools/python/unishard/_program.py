@@ -87,6 +87,8 @@ def _run(verb: str, paths: Sequence[Path_], flags: dict[str, Any], progress: Pro
         raise Error("cancelled", f"unishard {verb}: stopped on request", status=128 + signal.SIGINT)
     command = [str(program()), verb, "--json"]
     for name, value in flags.items():
+        if name in ("help", "json"):
+            raise TypeError(f"unishard.{verb}() returns the report of --json and takes no {name}")
         flag = "--" + name.replace("_", "-")
         if value is True:
             command.append(flag)
