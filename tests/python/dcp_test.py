@@ -106,6 +106,18 @@ class Saving(unittest.TestCase):
             for name, values in expected.items():  # views of one memory: the last that is read counts for all of them
                 self.assertTrue(torch.equal(module.state_dict()[name], values), name)
 
+    def test_arguments_that_are_no_counts_and_no_checkpoints(self):
+        for wrong in ({"step": 1.5}, {"step": -1}, {"step": True}, {"step": 1, "keep_last": -1}, {"step": 1, "keep_last": True}):
+            with self.assertRaisesRegex(unishard.Error, "not an integer from 0 on"):
+                Writer(self.folder / "run", **wrong)
+            if "step" in wrong:
+                with self.assertRaisesRegex(unishard.Error, "not an integer from 0 on"):
+                    unishard.torch.save(self.folder / "run", torch.nn.Linear(2, 2), **wrong)
+        with self.assertRaises(dcp.api.CheckpointException) as caught:
+            dcp.save(job(), storage_writer=Writer(self.folder / "run", step=1, base=self.folder / "nothing"))
+        self.assertIn("nothing is no UniShard checkpoint", str(caught.exception))
+        self.assertFalse((self.folder / "run").exists())
+
     def test_no_checkpoint_is_saved_inside_another(self):
         dcp.save(job(), storage_writer=Writer(self.folder / "a"))
         before = sorted((self.folder / "a").iterdir())
@@ -287,7 +299,9 @@ class Loading(unittest.TestCase):
         bad = [{}, {**good, "tensors": [["a"]]}, {**good, "tensors": 7}, {**good, "tensors": [["a", 7, "a", "weights"]]},
                {**good, "constants": [["c", [], "float32", [2], [0, 0, 0, 0]]]}, {**good, "constants": [["c", [], "nothing", [], [0]]]},
                {**good, "constants": [["c", [], "float32", [], [0, 300]]]}, {**good, "objects": [["o"]]},
-               {**good, "objects": [["o", [["o", True]], 1]]}, {**good, "objects": [["o", [["o", False]], 1, "!"]]}, {**good, "order": [1, 2, 3]}, {**good, "order": [0, 0, 1]}, [good], "text"]
+               {**good, "objects": [["o", [["o", True]], 1]]}, {**good, "objects": [["o", [["o", False]], 1, "!"]]},
+               {**good, "objects": [["o", [["o", False]], 1, base64.b64encode(zlib.compress(bytes(65 << 20))).decode()]]},
+               {**good, "objects": [["o", [["o", False]], 1, base64.b64encode(zlib.compress(b"cut short")[:-4]).decode()]]}, {**good, "order": [1, 2, 3]}, {**good, "order": [0, 0, 1]}, [good], "text"]
         for number, described in enumerate([good, *bad]):
             save = _native.Save(str(self.folder), f"tag{number}", {**catalog, "producer": {"state_dict": described}}, {})
             shard = _native.Shard(save.place, catalog, 0, [], {})

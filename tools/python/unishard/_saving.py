@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from . import _native
 from . import _ranks as ranks
+from ._errors import Error
 
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
@@ -51,6 +52,13 @@ def save_together(folder: str, tag: str, catalog: dict[str, Any], own_parts: Cal
     finally:
         if transaction:
             transaction.close()
+
+
+def require_counts(step: Optional[int], keep_last: int) -> None:
+    """Raises Error for what is no count: a float, for example, or a negative number."""
+    for name, value in (("step", step), ("keep_last", keep_last)):
+        if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__") or value < 0):
+            raise Error("invalid argument", f"{name} is {value!r}, and not an integer from 0 on")
 
 
 def write_shard(place: dict[str, str], catalog: dict[str, Any], rank: int, parts: list[Part], options: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,14 @@ def packed(objects: dict[str, bytes]) -> dict[str, str]:
     return {key: base64.b64encode(zlib.compress(value)).decode() for key, value in objects.items()}
 
 
+def _unpacked(text: str) -> bytes:
+    inflating = zlib.decompressobj()
+    content = inflating.decompress(base64.b64decode(text), _OBJECT_BYTES)
+    if not inflating.eof:
+        raise ValueError(f"an object is incomplete or has more than {_OBJECT_BYTES} bytes")
+    return content
+
+
 def entries(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
     """Returns the state dict of a checkpoint by its keys: those that it was saved with, else those that the tools give it in DCP."""
     producer = checkpoint.producer
@@ -91,7 +99,7 @@ def _recorded(checkpoint: _checkpoint.Checkpoint, recorded: dict[str, Any]) -> d
         values = torch.tensor(list(content), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(tuple(shape))
         found[key] = Entry(_path(path), constant=values)
     for key, path, value, *exact in recorded["objects"]:
-        content = zlib.decompress(base64.b64decode(exact[0])) if exact else pickled(unplain(value))
+        content = _unpacked(exact[0]) if exact else pickled(unplain(value))
         found[key] = Entry(_path(path), pickle=content, is_foreign=bool(exact))
     keys, order = list(found), recorded["order"]
     if sorted(order) != list(range(len(keys))):

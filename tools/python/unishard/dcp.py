@@ -37,7 +37,7 @@ from torch.futures import Future
 
 from . import _checkpoint, _native
 from ._errors import Error
-from ._saving import Part, flat_elements, write_shard
+from ._saving import Part, flat_elements, require_counts, write_shard
 from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
@@ -88,6 +88,7 @@ class Writer(StorageWriter):
                  client_state: Optional[dict[str, Any]] = None, keep_last: int = 0, compress: str = "none", replace: bool = True,
                  base: Optional[PathLike] = None) -> None:
         super().__init__()
+        require_counts(step, keep_last)
         self._path = None if folder is None else os.fspath(folder)
         self._step = step
         self._tag = tag if tag is not None or step is None else f"global_step{step}"
@@ -229,6 +230,9 @@ def _identity(row: dict[str, Any]) -> Any:
 def _base_path(folder: str, base: Optional[str]) -> str:
     """Returns the folder of the base; "" where "latest" names none."""
     if base != "latest":
+        if base and not (Path(base) / "manifest.json").exists():
+            raise Error("not found", f"{base} is no UniShard checkpoint with which chunks could be shared",
+                        "name the folder of an older tag, or \"latest\"")
         return base or ""
     try:
         return os.path.join(folder, (Path(folder) / "latest").read_text(encoding="utf-8").strip())

@@ -30,7 +30,7 @@ from . import _ranks as ranks
 from ._errors import Error
 from ._objects import from_json, no_tensors
 from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters
-from ._saving import Part, is_row_major, save_together
+from ._saving import Part, is_row_major, require_counts, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
@@ -89,6 +89,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     elements; ranks that hold the same elements share them out.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
     """
+    require_counts(step, keep_last)
     path, tag = os.fspath(folder), tag or f"global_step{step}"
     options = {"compression": compress, "replace": replace, "keep_last": keep_last}
     state = ranks.together("describing the state", lambda: _described(model, optimizer))

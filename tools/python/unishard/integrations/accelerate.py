@@ -22,10 +22,11 @@ from .._errors import Error
 Path_ = Union[str, os.PathLike[str]]
 
 
-def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, step: int = 0, **options: Any) -> str:
+def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, step: Optional[int] = None, **options: Any) -> str:
     """Saves what accelerator.save_state() saves. All ranks call it. Returns the folder.
 
-    output_dir: may be left out where the ProjectConfiguration names checkpoints itself. options: arguments of unishard.torch.save().
+    output_dir: may be left out where the ProjectConfiguration names checkpoints itself. step: recorded as that of the checkpoints;
+    default: the steps that each optimizer counts. options: arguments of unishard.torch.save().
     Raises Error on every rank.
     """
     models, optimizers = _prepared(accelerator)
@@ -34,7 +35,8 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
     with _without(accelerator):
         folder = str(accelerator.save_state(_text(output_dir)))
     for number, model in enumerate(models):
-        jobs.save(_place(folder, number), model, optimizers[number] if optimizers else None, step=step, **options)
+        optimizer = optimizers[number] if optimizers else None
+        jobs.save(_place(folder, number), model, optimizer, step=_steps(optimizer) if step is None else step, **options)
     return folder
 
 
@@ -49,6 +51,12 @@ def load_state(accelerator: Accelerator, input_dir: Path_) -> None:
         jobs.load(_place(folder, number), model, optimizers[number] if optimizers else None)
     with _without(accelerator):
         accelerator.load_state(folder)
+
+
+def _steps(optimizer: Any) -> int:
+    """Returns the most steps that the optimizer has done with a parameter, as far as it counts them."""
+    states = optimizer.state.values() if optimizer is not None else []
+    return max((int(state["step"]) for state in states if "step" in state), default=0)
 
 
 def _text(path: Optional[Path_]) -> Optional[str]:
