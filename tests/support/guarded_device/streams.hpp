@@ -16,7 +16,7 @@ inline constexpr c10::DeviceIndex kDevices = 2;
 /// Blocks that a piece of work uses, and whether it writes to them.
 using Uses = std::vector<std::pair<Block*, bool>>;
 
-// Of this thread.
+// The device and the streams of this thread.
 c10::DeviceIndex current_device();
 c10::DeviceIndex exchange_device(c10::DeviceIndex device) noexcept;
 /// Stream 0 of each device is current until another one is.
