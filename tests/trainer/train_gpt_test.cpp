@@ -14,11 +14,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <cmath>
 #include <map>
 #include <set>
 #include <thread>

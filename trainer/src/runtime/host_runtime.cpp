@@ -82,10 +82,9 @@ class HostRuntime final : public Runtime {
               float gradient_scale, const UpdateTensors& tensors) override {
     std::vector<std::span<float>> states;
     for (const at::Tensor& each : tensors.states) states.push_back(detail::floats_of(each));
-    detail::update_in_parallel(
-        detail::rule_for(optimizer, hyper, step, gradient_scale),
-        detail::arrays_of(detail::floats_of(tensors.weights), detail::floats_of(tensors.gradients),
-                          states));
+    detail::update_in_parallel(detail::rule_for(optimizer, hyper, step, gradient_scale),
+                               detail::arrays_of(detail::floats_of(tensors.weights),
+                                                 detail::floats_of(tensors.gradients), states));
   }
 
  private:
