@@ -34,8 +34,8 @@ void remove_dead_staging(Storage& storage, const Path& folder, std::string_view 
                          const ReportKept& report);
 
 /// Removes what interrupted removals left, and staging folders whose lock is free; where no tag was
-/// committed yet, and of other entries (partial files, lock files), those that are older than a
-/// day. Throws: Error when the folder cannot be listed.
+/// committed yet, and of other entries (partial files, lock files), those older than a day.
+/// Throws: Error when the folder cannot be listed.
 void sweep(Storage& storage, const Path& folder, const ReportKept& report);
 
 }  // namespace unishard::detail
