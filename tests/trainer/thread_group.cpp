@@ -2,11 +2,10 @@
 
 #include "unishard/trainer/fold.hpp"
 
-#include <condition_variable>
+#include <barrier>
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 namespace unishard::test {
@@ -15,38 +14,9 @@ namespace {
 using trainer::Communicator;
 using trainer::WorkPtr;
 
-/// Lets threads continue when all that take part have arrived. std::barrier of libstdc++ 12 was
-/// seen to release a thread early, with more threads than processors.
-class Barrier {
- public:
-  explicit Barrier(std::uint32_t size) : size_(size) {}
-  void arrive_and_wait() {
-    std::unique_lock lock(mutex_);
-    if (++arrived_ >= size_) return release();
-    changed_.wait(lock, [this, phase = phase_] { return phase_ != phase; });
-  }
-  void arrive_and_drop() {
-    const std::lock_guard lock(mutex_);
-    if (arrived_ >= --size_) release();
-  }
-
- private:
-  void release() {
-    arrived_ = 0;
-    ++phase_;
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint32_t size_;
-  std::uint32_t arrived_ = 0;
-  std::uint64_t phase_ = 0;
-};
-
 struct Shared {
-  explicit Shared(std::uint32_t size) : barrier(size), posted(size) {}
-  Barrier barrier;
+  explicit Shared(std::uint32_t size) : barrier(static_cast<std::ptrdiff_t>(size)), posted(size) {}
+  std::barrier<> barrier;
   std::vector<std::span<const std::byte>> posted;
 };
 
