@@ -9,25 +9,23 @@ namespace {
 /// from the device only: the stream orders those to it.
 class HostCollectives final : public TensorCollectives {
  public:
-  explicit HostCollectives(Communicator& communicator)
-      : own_(communicator.size() > 1 ? communicator.duplicate() : nullptr),
-        communicator_(own_ ? *own_ : communicator) {}
+  explicit HostCollectives(Communicator& communicator) : communicator_(communicator.duplicate()) {}
 
   void all_gather(const at::Tensor& out, const at::Tensor& in) override {
     const at::Tensor to = out.is_cpu() ? out : at::empty_like(out, at::kCPU);
-    communicator_.all_gather(bytes_of(to), bytes_of(in.cpu()))->wait();
+    communicator_->all_gather(bytes_of(to), bytes_of(in.cpu()))->wait();
     if (!out.is_cpu()) out.copy_(to, /*non_blocking=*/true);
   }
 
   void reduce_scatter_fold(const at::Tensor& accumulator, const at::Tensor& in) override {
     const at::Tensor sum = accumulator.cpu();
-    communicator_.reduce_scatter_fold(floats_of(sum), dtype_of(in), bytes_of(in.cpu()))->wait();
+    communicator_->reduce_scatter_fold(floats_of(sum), dtype_of(in), bytes_of(in.cpu()))->wait();
     if (!accumulator.is_cpu()) accumulator.copy_(sum, /*non_blocking=*/true);
   }
 
  private:
-  std::unique_ptr<Communicator> own_;
-  Communicator& communicator_;
+  /// A group of its own, also of one rank: the engine uses the other one meanwhile.
+  std::unique_ptr<Communicator> communicator_;
 };
 
 }  // namespace
