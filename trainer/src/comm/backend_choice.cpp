@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <exception>
+#include <thread>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -31,11 +34,27 @@ Votes all_votes(c10d::Store& store, std::uint32_t world_size, Backend wanted, bo
   return add(store, {});
 }
 
+/// Waits until every rank knows the votes, since one of them serves the store and is about to end.
+void let_all_know(c10d::Store& store, std::uint32_t world_size) noexcept {
+  constexpr std::chrono::milliseconds kPatience{3000}, kPause{10};
+  try {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    for (std::int64_t known = store.add("backend/known", 1);
+         known < world_size && std::chrono::steady_clock::now() < end;
+         known = store.add("backend/known", 0)) {
+      std::this_thread::sleep_for(kPause);
+    }
+  } catch (const std::exception&) {  // the store is gone: all of them know
+  }
+}
+
 }  // namespace
 
 Backend choose_backend(c10d::Store& store, std::uint32_t world_size, Backend wanted,
                        bool has_device) {
   const Votes votes = all_votes(store, world_size, wanted, has_device);
+  if (votes.nccl > 0 && (votes.gloo > 0 || votes.without_device > 0))
+    let_all_know(store, world_size);
   if (votes.nccl > 0 && votes.gloo > 0) {
     raise(ErrorCode::Mismatch,
           fmt::format("{} ranks were started with the backend nccl and {} with gloo", votes.nccl,
