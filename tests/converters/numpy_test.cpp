@@ -1,7 +1,9 @@
 // Files as numpy and other writers make them, byte by byte; tests/interop/numpy_exchange.py asks
 // numpy itself.
 #include "unishard/converters/registry.hpp"
+#include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/memory.hpp"
 
 #include "containers/inflated_file.hpp"
 #include "expect.hpp"
@@ -14,6 +16,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <numeric>
 #include <random>
@@ -244,6 +247,70 @@ TEST_F(NpzFile, WhatIsNoTensorIsNamedAndTheRestIsRead) {
                             {"readme.txt", "text"}});
   ASSERT_EQ(source->catalog().tensors.size(), 1u);
   EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("labels"), HasSubstr("readme.txt")));
+}
+
+TEST_F(NpzFile, AnArrayOfOneOfOurOwnNamesIsNotLostSilently) {
+  const std::string data = bytes_of<float>({1, 2});
+  const auto source = open({{"w.npy", array_of(header("<f4", "(2,)"), data)},
+                            {"unishard.dtypes.npy", array_of(header("|u1", "(2,)"), "{}")}});
+  ASSERT_EQ(source->catalog().tensors.size(), 1u);
+  EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("unishard.dtypes")));
+}
+
+/// Counts the requests to go on, and stops at one of them.
+class CountsLooks final : public Observer {
+ public:
+  explicit CountsLooks(int stop_at = 0) : stop_at_(stop_at) {}
+  void advance(std::uint64_t) override {
+    if (++looks_ == stop_at_) raise(ErrorCode::Cancelled, "stopped");
+  }
+  void begin(std::string_view, std::uint64_t) override {}
+  void end() override {}
+  int looks() const { return looks_; }
+
+ private:
+  std::atomic<int> looks_ = 0;
+  const int stop_at_;
+};
+
+class DescriptionLimit {
+ public:
+  explicit DescriptionLimit(std::uint64_t bytes) { set_description_limit(bytes); }
+  ~DescriptionLimit() { set_description_limit(before_); }
+  DescriptionLimit(const DescriptionLimit&) = delete;
+  DescriptionLimit& operator=(const DescriptionLimit&) = delete;
+
+ private:
+  const std::uint64_t before_ = description_limit();
+};
+
+TEST_F(NpzFile, ALargeArrayInFortransOrderIsCheckedInOnePassAndEachReadCanBeStopped) {
+  const DescriptionLimit limit(std::uint64_t{16} << 20);  // a quarter of it may be held
+  constexpr std::uint64_t kBytes = std::uint64_t{16} << 20, kRows = 1024;
+  const std::string entry =
+      array_of(header("<f4", fmt::format("({}, {})", kRows, kBytes / kRows / 4), "True"),
+               std::string(kBytes, 'a'));
+  const auto source = NpyFile::open(zip_of({{"w.npy", entry}}, ZipMethod::Deflated), "x.npz");
+  EXPECT_FALSE(source->is_in_order(0));
+  CountsLooks calm;
+  TransferOptions options{.threads = 1, .buffer_bytes = 1 << 20, .observer = &calm};
+  EXPECT_EQ(source->check(options), 1u);
+  EXPECT_LT(calm.looks(), 64) << "a pass has 4 steps of the decoder and 16 buffers";
+  CountsLooks stops(3);
+  options.observer = &stops;
+  std::vector<std::byte> all(1 << 20);
+  EXPECT_THAT(error_of([&] {
+                run_bounded(1, options, [&](std::size_t, std::span<std::byte>) {
+                  source->read(0, {0, all.size() / 4}, all);
+                  return std::uint64_t{0};
+                });
+              }),
+              Fails(ErrorCode::Cancelled));
+  const auto small = NpyFile::open(
+      zip_of({{"w.npy", array_of(header("<f4", "(2, 2)", "True"), std::string(16, 'a'))}},
+             ZipMethod::Deflated),
+      "x.npz");
+  EXPECT_TRUE(small->is_in_order(0)) << "it is held in memory";
 }
 
 TEST_F(NpzFile, AnArchiveWithoutArraysIsEmpty) {

@@ -82,6 +82,38 @@ class VerifyBoxes : public Verify {
 
 using Codes = std::vector<std::string>;
 
+/// Stops at the third report of progress.
+class StopsSoon final : public Observer {
+ public:
+  void advance(std::uint64_t) override {
+    if (++reports_ == 3) raise(ErrorCode::Cancelled, "stopped on request");
+  }
+  void begin(std::string_view, std::uint64_t) override {}
+  void end() override {}
+
+ private:
+  int reports_ = 0;
+};
+
+TEST(VerifyForeign, OneLargeTensorIsStoppedBetweenBuffers) {
+  const TempDir temp;
+  const Path file = temp.path() / "x.safetensors";
+  const std::string head = R"({"w":{"dtype":"U8","shape":[1048576],"data_offsets":[0,1048576]}})";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(head.size());
+  test::write_file(file, length + head + std::string(1 << 20, 'w'));
+  StopsSoon observer;
+  EXPECT_THAT(error_of([&] {
+                verify(
+                    posix_storage(), file,
+                    {.tag = {},
+                     .all_tags = false,
+                     .deep = true,
+                     .transfer = {.threads = 1, .buffer_bytes = 64 << 10, .observer = &observer}});
+              }),
+              Fails(ErrorCode::Cancelled));
+}
+
 TEST_F(Verify, ASoundCheckpointHasNoFindings) {
   for (const bool deep : {false, true}) {
     const VerifyReport report = check(deep);

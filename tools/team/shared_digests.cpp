@@ -63,10 +63,11 @@ std::vector<converters::PartDigest> digest_share(const DigestJob& job, const Tea
     parts.push_back({fragment, 0});
   run_bounded(parts.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     auto& [part, digest] = parts[index];
-    return read_blocks(
-        part.range, size_of(job.catalog->tensors[part.tensor].dtype), buffer,
+    read_blocks(
+        part.range, size_of(job.catalog->tensors[part.tensor].dtype), buffer, options,
         [&](ElementRange range, std::span<std::byte> out) { job.read(part.tensor, range, out); },
         [&](std::span<const std::byte> block) { digest = crc64(block, digest); });
+    return std::uint64_t{0};
   });
   return parts;
 }

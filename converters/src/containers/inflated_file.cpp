@@ -2,6 +2,7 @@
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/observer.hpp"
 
 #include <fmt/format.h>
 #include <zlib.h>
@@ -150,6 +151,7 @@ void InflatedFile::advance(Decoder& decoder, std::span<std::byte> out) const {
     const std::uint64_t left = step_ - decoder.position() % step_;
     const auto part = out.first(std::min<std::uint64_t>(out.size(), left));
     decoder.decode(part);
+    check_stop_request();
     out = out.subspan(part.size());
     if (part.size() < left) continue;
     const std::scoped_lock lock(mutex_);

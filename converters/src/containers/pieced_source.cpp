@@ -127,6 +127,12 @@ class PiecedSource final : public Source {
     });
     return entries_.size();
   }
+  bool is_in_order(std::size_t tensor) const override {
+    return std::ranges::none_of(parts_.pieces[masters_.at(tensor)], [](const ViewPiece& piece) {
+      const auto& storage = piece.view.storage;
+      return !piece.view.contiguous() && storage && storage->checksum && !storage->inflated;
+    });
+  }
 
  private:
   /// Collects the storages that have a checksum, in the order of the catalog's tensors.

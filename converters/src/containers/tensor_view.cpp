@@ -2,6 +2,7 @@
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/observer.hpp"
 
 #include <fmt/format.h>
 
@@ -91,6 +92,7 @@ void read_rows(const TensorView& view, std::uint64_t first_row, std::uint64_t ro
   for_each_run(row, {0, row_elements}, [&](const Run& run) {
     for (std::uint64_t i = 0; i < run.count; ++i, ++at) {
       view.storage->read((run.first + i * run.stride) * width, column, reading);
+      check_stop_request();
       for (std::uint64_t r = 0; r < rows; ++r)
         std::memcpy(out + (r * row_elements + at) * width, column.data() + r * width, width);
     }
@@ -101,6 +103,7 @@ void read_runs(const TensorView& view, ElementRange range, Reading reading, std:
   const std::uint64_t width = size_of(view.dtype);
   std::vector<std::byte> scratch;
   for_each_run(view, range, [&](const Run& run) {
+    check_stop_request();
     read_run(*view.storage, run, width, reading, scratch, out);
     out += run.count * width;
   });
@@ -171,6 +174,7 @@ std::uint64_t complete_checksum(const StorageBytes& storage, std::span<std::byte
       const auto part = buffer.first(std::min<std::uint64_t>(buffer.size(), gap.end - at));
       storage.read(at, part);
       bytes += part.size();
+      check_stop_request();
     }
   }
   storage.require(storage.checksum->verdict());

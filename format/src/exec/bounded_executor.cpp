@@ -8,6 +8,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace unishard {
 namespace {
@@ -19,7 +20,25 @@ class NoObserver final : public Observer {
   void end() override {}
 };
 
+/// The observer of the work that this thread does.
+thread_local Observer* current_observer = nullptr;
+
+class Working {
+ public:
+  explicit Working(Observer* observer) : before_(std::exchange(current_observer, observer)) {}
+  ~Working() { current_observer = before_; }
+  Working(const Working&) = delete;
+  Working& operator=(const Working&) = delete;
+
+ private:
+  Observer* const before_;
+};
+
 }  // namespace
+
+void check_stop_request() {
+  if (current_observer != nullptr) current_observer->advance(0);
+}
 
 Observer& no_observer() {
   static NoObserver observer;
@@ -64,12 +83,12 @@ void run_bounded(std::size_t count, const TransferOptions& options,
   std::exception_ptr failure;
   const auto run = [&] {
     try {
+      const Working working(options.observer);
       const HugeBuffer buffer(options.buffer_bytes);
       while (!stop) {
         const std::size_t index = next.fetch_add(1);
         if (index >= count) return;
-        const std::uint64_t bytes = work(index, buffer.bytes());
-        if (options.observer != nullptr) options.observer->advance(bytes);
+        options.advance(work(index, buffer.bytes()));
       }
     } catch (...) {
       const std::scoped_lock lock(mutex);

@@ -84,6 +84,9 @@ class Source {
   /// checksums.
   /// Throws: Corrupt, naming file and place, at the first mismatch.
   virtual std::uint64_t check(const TransferOptions&) const { return 0; }
+  /// Returns false when check() covers all elements of the tensor and takes much less time than
+  /// read() of all of them, because the file has them in another order.
+  virtual bool is_in_order(std::size_t /*tensor*/) const { return true; }
   /// Returns one line for each thing in the files that catalog() cannot express, for example "x: a
   /// sparse tensor".
   virtual std::vector<std::string> notes() const { return {}; }

@@ -108,6 +108,7 @@ class Collector {
     const std::string where = fmt::format("{}: {}", file_, numpy::kTypesKey);
     const SortedJson types = parse_sorted_json(text, where);
     if (!types.is_object()) raise(ErrorCode::Corrupt, where + " is not an object");
+    bool was_used = false;
     for (std::size_t i = 0; i < raw_.size(); ++i) {
       TensorInfo& tensor = parts.catalog.tensors[i];
       const auto named = types.find(tensor.fqn);
@@ -118,9 +119,13 @@ class Collector {
         raise(ErrorCode::Corrupt,
               fmt::format("{}: {} is no type of one byte", where, named->dump()));
       raw_[i] = false;
+      was_used = true;
       tensor.dtype = *dtype;
       for (ViewPiece& piece : parts.pieces[i]) piece.view.dtype = *dtype;
     }
+    if (!was_used)
+      parts.notes.push_back(fmt::format("left out: {}, which names no type of another array",
+                                        unishard::quote(numpy::kTypesKey)));
   }
 
   void note_raw_bytes() {

@@ -23,6 +23,11 @@ struct TransferOptions {
     if (observer != nullptr) observer->begin(what, total_bytes);
   }
 
+  /// Reports bytes that are done to the observer, if there is one, which throws to stop the work.
+  void advance(std::uint64_t bytes) const {
+    if (observer != nullptr) observer->advance(bytes);
+  }
+
   /// Returns options whose buffers together take an eighth of `memory_bytes`; each buffer has 64
   /// KiB to 8 MiB.
   static TransferOptions within(std::uint64_t memory_bytes, unsigned threads);
@@ -38,8 +43,8 @@ std::vector<Fragment> cut_fragments(const Catalog& catalog, std::span<const Frag
                                     std::uint64_t buffer_bytes, const Boundary& boundary = {});
 
 /// Calls work(index, buffer) once for every index below `count`; each thread takes indices in
-/// increasing order. `work` returns the number of bytes it processed. With one thread, everything
-/// runs on the caller's thread.
+/// increasing order. `work` returns the number of bytes it processed and has not reported itself.
+/// With one thread, everything runs on the caller's thread.
 /// Throws: the exception of the call that failed first, after all threads have stopped. No further
 /// item is started after a failure.
 void run_bounded(

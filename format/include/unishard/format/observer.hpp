@@ -19,6 +19,11 @@ class Observer {
   virtual void end() = 0;
 };
 
+/// Throws what the observer of this thread's work throws when the work is to stop; run_bounded()
+/// sets that observer, and elsewhere nothing happens. For loops that may take long within one work
+/// item.
+void check_stop_request();
+
 /// Returns an observer that ignores every report. It lives until the program ends.
 Observer& no_observer();
 
