@@ -19,7 +19,8 @@ int run(const ConvertRequest& options) {
   job.resources.apply();
   job.convert.renames = tools::parse_renames(options.renames);
   job.convert.dtype = parse_dtype(options.dtype);
-  const auto model = tools::model_output(options.to, options.output, options.max_shard_size);
+  const auto model = tools::model_output(tools::format_or_suffix(options.to, options.output),
+                                         options.output, options.max_shard_size);
   job.output.format = model.format;
   job.output.path = model.path;
   job.output.max_shard_bytes = model.max_shard_bytes;
@@ -39,7 +40,8 @@ void add_convert(CLI::App& app, Action& action) {
                  "ORG/NAME in the local cache of the hub), HDF5, .npz, GGUF or UniShard");
   command->add_option("out", options->output, "Folder or file to write; nothing is overwritten")
       ->required();
-  add_to_format(*command, options->to, "Format to write")->required();
+  add_to_format(*command, options->to,
+                "Format to write; may be left out where the suffix of a file tells it");
   add_dcp_layout(*command, options->run.output.key_layout);
   add_compress(*command, options->run.output.compression);
   add_tag(*command, options->run.tag);

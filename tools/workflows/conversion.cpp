@@ -2,6 +2,7 @@
 
 #include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include "support/machine.hpp"
 #include "support/size_text.hpp"
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -133,6 +135,18 @@ void require_fitting_suffix(std::string_view format, const Path& path) {
         fmt::format("pass --to {}, or name the output in another way", suffix->format));
 }
 
+/// Throws: InvalidArgument for a name that readers skip or that another writer uses, and for none.
+void require_own_name(const Path& path) {
+  const std::string name = without_trailing_slash(path).filename().string();
+  const bool is_taken = is_leftover(name) || is_lock_name(name);
+  if (!is_taken && name != "..") return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("the output {} {}", path.string(),
+                    is_taken ? "has a name that UniShard gives to unfinished outputs and to locks"
+                             : "ends in .., which is no name"),
+        "choose another name; nothing was written");
+}
+
 /// Returns a remark on tensors that the source took for frozen parameters because its files do not
 /// tell them from buffers: DeepSpeed's stage 3 stores the two in different ways.
 std::optional<std::string> remark_on_frozen(const converters::Source& source, const Catalog& target,
@@ -166,6 +180,26 @@ void require_named_states(const Catalog& target, std::string_view format) {
         "trainer, accelerate, dcp and native keep the numbers; --weights-only converts the model");
 }
 
+/// A folder of pytorch_model.bin tells only names, so all its tensors are weights. Where each name
+/// has one tensor, the plan says so; other catalogs are refused by the sink.
+void name_weights(Catalog& target, std::vector<std::string>& remarks) {
+  std::set<std::string_view> names;
+  std::size_t others = 0;
+  for (const TensorInfo& tensor : target.tensors) {
+    if (!names.insert(tensor.fqn).second) return;
+    if (tensor.state == state::kBuffer || tensor.state == state::kFp32) {
+      ++others;
+    } else if (tensor.state != state::kWeights) {
+      return;
+    }
+  }
+  if (others == 0) return;
+  for (TensorInfo& tensor : target.tensors) tensor.state = state::kWeights;
+  remarks.push_back(fmt::format(
+      "{} buffers and masters are weights in the result: pytorch_model.bin tells names only",
+      others));
+}
+
 }  // namespace
 
 std::vector<std::string> ConversionNotes::losses() const {
@@ -186,6 +220,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
       checking_(source, options_.check_input) {
   Storage& storage = posix_storage();
   converters::Output& output = options_.output;
+  require_own_name(output.path);
   require_fitting_suffix(output.format, output.path);
   require_named_states(plan_.target, output.format);
   notes_.not_read = source.notes();
@@ -194,6 +229,8 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
     notes_.remarks.push_back(std::move(*remark));
   notes_.left_out = std::exchange(plan_.notes, {});
   notes_.asked_for = notes_.left_out.size();
+  if (output.format == "torch" && output.max_shard_bytes > 0)
+    name_weights(plan_.target, notes_.remarks);
   take_side_files(source, options_.input, plan_, output, notes_);
   if (output.format == source.format() && output.key_layout.empty())
     output.layout = source.layout();
@@ -277,6 +314,14 @@ bool is_model_file(const Path& path) {
 std::string model_format(const Path& path) {
   const Suffix* const suffix = suffix_of(path);
   return suffix == nullptr || suffix->format.empty() ? "safetensors" : std::string(suffix->format);
+}
+
+std::string format_or_suffix(std::string format, const Path& path) {
+  if (!format.empty() || is_model_file(path))
+    return format.empty() ? model_format(path) : std::move(format);
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("--to is required: the name {} tells no format", path.string()),
+        "add --to with one of the formats that `unishard env` lists; nothing was written");
 }
 
 converters::Output model_output(std::string format, const Path& path,

@@ -84,6 +84,9 @@ bool is_model_file(const Path& path);
 /// Returns the format of a model that its name chooses: "hdf5", "torch", "npz", "gguf" or, for any
 /// other name, "safetensors".
 std::string model_format(const Path& path);
+/// Returns `format`, or where it is empty the format that the suffix of `path` tells.
+/// Throws: InvalidArgument when it tells none.
+std::string format_or_suffix(std::string format, const Path& path);
 /// The output of a model: for a folder, `max_shard_size` is its largest file ("": 5GB).
 /// Throws: InvalidArgument for a size where there is no model folder.
 /// Throws: InvalidArgument for a size that is none.

@@ -56,11 +56,6 @@ bool is_old(const Entry& entry) {
   return std::time(nullptr) - entry.modified_seconds > kAbandonedSeconds;
 }
 
-bool is_lock_name(std::string_view name) {
-  return name.size() > 1 + kLockSuffix.size() && name.starts_with('.') &&
-         name.ends_with(kLockSuffix);
-}
-
 }  // namespace
 
 bool has_committed_tag(Storage& storage, const Path& folder) {

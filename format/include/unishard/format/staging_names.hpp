@@ -44,6 +44,11 @@ inline std::string_view unmarked_name(std::string_view name, std::string_view ma
   return name.substr(0, name.size() - mark.size() - kSaveIdDigits);
 }
 
+/// Returns true for a name that lock_name() returns.
+inline bool is_lock_name(std::string_view name) {
+  return name.size() > 1 + kLockSuffix.size() && name.starts_with('.') &&
+         name.ends_with(kLockSuffix);
+}
 /// Returns the name of the lock file of the output `name`; it lies in the same folder.
 inline std::string lock_name(std::string_view name) {
   return std::string(".").append(name).append(kLockSuffix);

@@ -1,0 +1,82 @@
+// Refusals and choices of `convert` and `prune` around what they write, in the real program.
+#include "unishard/converters/registry.hpp"
+#include "unishard/format/output_lock.hpp"
+
+#include "expect.hpp"
+#include "make_checkpoint.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <algorithm>
+
+namespace unishard::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class ConvertCommand : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return temp_.path() / name; }
+  const TempDir temp_;
+};
+
+TEST_F(ConvertCommand, TheSuffixOfAFileTellsTheFormat) {
+  write_example(path("run"));
+  EXPECT_EQ(unishard({"convert", path("run"), path("x.npz"), "--weights-only"}).status, 0);
+  EXPECT_EQ(report_of({"convert", path("x.npz"), path("x.safetensors")}).at("to"), "safetensors");
+  const ProcessResult unclear = unishard({"convert", path("x.npz"), path("folder")});
+  EXPECT_EQ(unclear.status, 2);
+  EXPECT_THAT(unclear.err, HasSubstr("--to is required"));
+}
+
+TEST_F(ConvertCommand, NamesOfUnfinishedOutputsAndLocksAreRefused) {
+  write_example(path("run"));
+  const std::string id(32, 'a');
+  for (const std::string& name : {"x.partial-" + id, "x.removed-" + id, std::string(".x.lock")}) {
+    EXPECT_EQ(unishard({"convert", path("run"), path(name), "--to", "dcp"}).status, 2) << name;
+    EXPECT_EQ(unishard({"reshard", path("run"), path(name), "-w", "2"}).status, 2) << name;
+  }
+  EXPECT_EQ(unishard({"convert", path("run"), path("x../.."), "--to", "npz"}).status, 2);
+  EXPECT_FALSE(fs::exists(path("x..")));
+}
+
+TEST_F(ConvertCommand, AModelWithBuffersBecomesAFolderOfPytorchModelBin) {
+  Catalog catalog = example_catalog({});
+  std::erase_if(catalog.tensors, [](const TensorInfo& tensor) {
+    return tensor.state != state::kBuffer && tensor.state != state::kFp32;
+  });
+  catalog.units.clear();
+  converters::Output output;
+  output.format = "npz";
+  output.path = path("model.npz");
+  const auto sink = converters::make_sink(posix_storage(), output, catalog);
+  for (std::size_t i = 0; i < sink->fragments().size(); ++i) {
+    const Fragment& fragment = sink->fragments()[i];
+    sink->write(i, fragment.range, example_bytes(catalog, fragment.tensor, 1, fragment.range));
+  }
+  sink->commit();
+  const Json report = report_of({"convert", path("model.npz"), path("folder"), "--to", "torch"});
+  EXPECT_THAT(report.at("remarks").dump(), HasSubstr("buffers and masters are weights"));
+  EXPECT_EQ(report.at("different"), Json::array());
+  EXPECT_EQ(report_of({"inspect", path("folder")}).at("tensors").size(), catalog.tensors.size());
+}
+
+TEST_F(ConvertCommand, PruneFailsWhenWhatIsToGoCannotBeRemoved) {
+  for (const std::int64_t step : {1, 2, 3})
+    write_example(path("run"), {.step = step, .tag = "global_step" + std::to_string(step)});
+  {
+    const OutputLock other =
+        OutputLock::beside(posix_storage(), Path(path("run")) / "global_step1");
+    const ProcessResult pruned = unishard({"prune", path("run"), "--keep-last", "1"});
+    EXPECT_EQ(pruned.status, 3);
+    EXPECT_THAT(pruned.out, HasSubstr("removed global_step2"));
+    EXPECT_THAT(pruned.err, HasSubstr("1 checkpoints of " + path("run") + " were to be removed"));
+    EXPECT_EQ(report_of({"prune", path("run"), "--keep-last", "1"}, 3).at("kept").size(), 1u);
+  }
+  EXPECT_EQ(unishard({"prune", path("run"), "--keep-last", "1"}).status, 0);
+  EXPECT_FALSE(fs::exists(path("run/global_step1")));
+}
+
+}  // namespace
+}  // namespace unishard::test
