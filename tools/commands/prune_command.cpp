@@ -44,22 +44,32 @@ PruneResult prune_folder(Storage& storage, const PruneRequest& options) {
   return result;
 }
 
-int run(const PruneRequest& options) {
-  const PruneResult result = prune_folder(posix_storage(), options);
+void show(const PruneRequest& options, const PruneResult& result) {
   if (options.json) {
     Json kept = Json::array();
     for (const KeptTag& tag : result.kept)
       kept.push_back({{"tag", tag.tag}, {"reason", tag.reason}});
-    print_json({{"dry_run", options.dry_run}, {"removed", result.removed}, {"kept", kept}});
-    return 0;
+    return print_json({{"dry_run", options.dry_run}, {"removed", result.removed}, {"kept", kept}});
   }
   for (const KeptTag& tag : result.kept)
     say(fmt::format("note: {} is kept: {}", tag.tag, tag.reason));
   for (const std::string& tag : result.removed) {
     print(fmt::format("{} {}\n", options.dry_run ? "would remove" : "removed", printable(tag)));
   }
-  if (result.removed.empty()) print("nothing to remove\n");
-  return 0;
+  const bool has_failed = std::ranges::any_of(result.kept, &KeptTag::is_failure);
+  if (result.removed.empty() && !has_failed) print("nothing to remove\n");
+}
+
+int run(const PruneRequest& options) {
+  const PruneResult result = prune_folder(posix_storage(), options);
+  show(options, result);
+  const auto failed = std::ranges::find_if(result.kept, &KeptTag::is_failure);
+  if (failed == result.kept.end()) return 0;
+  raise(ErrorCode::Io,
+        fmt::format("{} checkpoints of {} were to be removed and could not be: {}",
+                    std::ranges::count_if(result.kept, &KeptTag::is_failure), options.folder,
+                    failed->reason),
+        "make the folder writable, or wait for the process that uses it");
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
   PruneResult plan = plan_prune(storage, folder, keep_last, just_saved);
   PruneResult done{{}, std::move(plan.kept)};
   const auto keep = [&](const std::string& name, const std::string& reason) {
-    done.kept.push_back({name, reason});
+    done.kept.push_back({name, reason, true});
   };
   for (const std::string& tag : plan.removed) {
     try {

@@ -132,7 +132,8 @@ void remove_dead_staging(Storage& storage, const Path& folder, std::string_view 
 /// A checkpoint that prune() keeps although `keep_last` does not cover it.
 struct KeptTag {
   std::string tag;
-  std::string reason;  ///< for example "it holds notes.txt, which UniShard did not write"
+  std::string reason;       ///< for example "it holds notes.txt, which UniShard did not write"
+  bool is_failure = false;  ///< it was to be removed, and could not be
 };
 struct PruneResult {
   /// Tags that prune() removed, or that plan_prune() would remove.
