@@ -198,6 +198,25 @@ TEST_F(Gguf, AnotherAlignmentIsFollowed) {
     file.keys.back() = key("general.alignment", ValueType::UInt32, number(odd));
     EXPECT_THAT(refusal(file), Fails(ErrorCode::Corrupt, "power of 2"));
   }
+  file.keys.back() = key("general.alignment", ValueType::String, text("32"));
+  EXPECT_THAT(refusal(file), Fails(ErrorCode::Corrupt, "is string and no single uint32"));
+  file.keys.back() = key("general.alignment", ValueType::Array,
+                         array(ValueType::UInt32, 1, number<std::uint32_t>(32)));
+  EXPECT_THAT(refusal(file), Fails(ErrorCode::Corrupt, "is an array and no single uint32"));
+}
+
+TEST_F(Gguf, ATypeThatNobodyKnowsIsNotCalledQuantized) {
+  File file = small_file();
+  file.tensors[0].type = 999;
+  EXPECT_THAT(refusal(file), Fails(ErrorCode::Unsupported, "type 999, which this version"));
+}
+
+TEST_F(Gguf, AnEmbeddedCatalogThatIsNoneIsDamageInOurWords) {
+  File file = small_file();
+  file.keys.push_back(key("unishard.catalog", ValueType::String, text("{}")));
+  EXPECT_THAT(refusal(file),
+              Fails(ErrorCode::Corrupt, testing::AllOf(HasSubstr("a member is missing"),
+                                                       testing::Not(HasSubstr("json.exception")))));
 }
 
 TEST_F(Gguf, WhatJsonCannotHoldIsLeftOutWithANote) {

@@ -295,7 +295,7 @@ const Damage kDamages[] = {
      [](const fs::path& f) {
        edit_manifest(f, [](Manifest& m) { m.shards[0].index_rows = 99'999'999; });
      },
-     {kShard0, "ends beyond the file"}},
+     {"shards[0].index_rows"}},
     {"DataSetsOverlap",
      [](const fs::path& f) {
        edit_manifest(f, [](Manifest& m) {

@@ -103,6 +103,22 @@ INSTANTIATE_TEST_SUITE_P(
                  j["tensors"][0]["shape"] = {1u << 31, 1u << 31, 1u << 31};
                },
                "manifest.json"},
+        Defect{"BoxesNotNamed",
+               [](Json& j) {
+                 j["shards"][1]["boxes_offset"] = 4400;
+                 j["shards"][1]["boxes_bytes"] = 24;
+               },
+               "required_features"},
+        Defect{"ZstdNotNamed",
+               [](Json& j) {
+                 Json& set = j["shards"][0]["data_sets"][0];
+                 set.erase("offset");
+                 set["filter"] = "zstd";
+               },
+               "required_features"},
+        Defect{"MoreRowsThanTheFileHolds",
+               [](Json& j) { j["shards"][0]["index_rows"] = 12288 / 96 + 1; },
+               "shards[0].index_rows"},
         Defect{"BadCrc", [](Json& j) { j["tensors"][0]["crc64"] = "XYZ"; }, "tensors[0].crc64"},
         Defect{"StatsBeyondElements", [](Json& j) { j["tensors"][0]["stats"]["nan"] = 99999; },
                "above the limit"},

@@ -137,8 +137,9 @@ std::vector<bool> restore_catalog(std::string_view text, Catalog& catalog,
     catalog.stage = saved.at("stage").get<std::uint32_t>();
     for (const auto& [name, section] : Catalog::sections())
       catalog.*section = saved.value(name, Json());
-  } catch (const Json::exception& error) {
-    raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, error.what()));
+  } catch (const Json::exception&) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it is no catalog: a member is missing or has another type", where));
   }
   return known;
 }

@@ -210,6 +210,15 @@ Json required_features(const Manifest& manifest) {
   return features;
 }
 
+/// Other readers look at the features alone.
+void check_features_named(const Fields& fields, const Manifest& manifest) {
+  const std::vector<std::string> named = names_from_json(fields, "required_features");
+  for (const Json& used : required_features(manifest)) {
+    if (std::ranges::find(named, used.get<std::string>()) == named.end())
+      fields.fail("required_features", fmt::format("lacks {}, which a shard has", used.dump()));
+  }
+}
+
 }  // namespace
 
 std::string encode_manifest(const Manifest& manifest) {
@@ -289,6 +298,7 @@ Manifest decode_manifest(std::string_view text, std::string_view where) {
   read_catalog(fields, manifest.catalog);
   validate(manifest.catalog, where);
   read_shards(fields, manifest);
+  check_features_named(fields, manifest);
   if (fields.text("identity") != identity(manifest.catalog))
     fields.fail("identity", "does not follow from the tensors");
   return manifest;

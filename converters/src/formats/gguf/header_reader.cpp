@@ -197,8 +197,10 @@ class Decoder {
   }
 
   void take_alignment(ValueType type, const Json& content) {
-    const bool is_number = type == ValueType::UInt32 && content.is_number();
-    alignment_ = is_number ? content.get<std::uint32_t>() : 0;
+    if (type != ValueType::UInt32 || !content.is_number())
+      in_.fail(fmt::format("{} is {} and no single uint32", kAlignmentKey,
+                           content.is_array() ? "an array" : name_of(type)));
+    alignment_ = content.get<std::uint32_t>();
     if (!std::has_single_bit(alignment_))
       in_.fail(fmt::format("{} is not a power of 2", kAlignmentKey));
   }
@@ -218,6 +220,9 @@ class Decoder {
     entry.offset = in_.number<std::uint64_t>();
     if (const auto dtype = dtype_of(type)) {
       entry.dtype = *dtype;
+    } else if (!is_known_type(type)) {
+      refuse(fmt::format("tensor {} is of type {}, which this version does not know",
+                         unishard::quote(entry.name), type));
     } else if (quantized_++ == 0) {
       first_quantized_ = fmt::format("{} ({})", unishard::quote(entry.name), name_of_type(type));
     }

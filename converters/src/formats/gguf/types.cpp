@@ -79,6 +79,10 @@ std::optional<std::uint32_t> number_of(DType dtype) {
   return found == kTensorTypes.end() ? std::nullopt : std::optional(found->number);
 }
 
+bool is_known_type(std::uint32_t number) {
+  return std::ranges::find(kTensorTypes, number, &TensorType::number) != kTensorTypes.end();
+}
+
 std::string name_of_type(std::uint32_t number) {
   const auto* const found = std::ranges::find(kTensorTypes, number, &TensorType::number);
   return found == kTensorTypes.end() ? fmt::format("type {}", number) : std::string(found->name);

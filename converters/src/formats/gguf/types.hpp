@@ -15,6 +15,8 @@ namespace unishard::converters::gguf {
 std::optional<DType> dtype_of(std::uint32_t number);
 /// Returns the number of an element type; nullopt when GGUF does not have it.
 std::optional<std::uint32_t> number_of(DType dtype);
+/// Returns true for a type of tensors that GGUF has, quantized or not.
+bool is_known_type(std::uint32_t number);
 /// Returns "Q4_K", or "type 99" for an unknown number.
 std::string name_of_type(std::uint32_t number);
 
