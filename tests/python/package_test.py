@@ -321,7 +321,9 @@ class Objects(unittest.TestCase):
         values = {
             "plain": [None, True, -5, 1.5, "text", {"a": []}], "large": [2**63, -2**70], "odd": [float("nan"), float("-inf"), "\ud800"],
             "bytes": [b"\0\xff", bytearray(b"a")], "nested": ((1, (2,)), {3}, frozenset([4]), 1 - 2j), "keys": {1: "a", (2, None): "b"},
-            "dollar": {"$a": 1}, "ordered": collections.OrderedDict(b=1, a=2), "path": Path("a/b"),
+            "dollar": {"$a": 1}, "ordered": collections.OrderedDict(b=1, a=2),
+            "counts": collections.Counter("aab"), "lists": collections.defaultdict(list, a=[1]), "none": collections.defaultdict(None, a=1),
+            "path": Path("a/b"),
             "torch": [torch.Size([2, 3]), torch.bfloat16, torch.device("cuda:1")],
             "times": [datetime.datetime(2024, 1, 2, 3, 4, 5, 6), datetime.timedelta(3), datetime.date(2024, 1, 2), datetime.timezone.utc],
             "numbers": [decimal.Decimal("1.50"), fractions.Fraction(1, 3), range(3), slice(1, None)],

@@ -70,6 +70,15 @@ double from_float_text(const std::string& text) {
   refuse("float", fmt::format("with the value {}", quote(text)));
 }
 
+/// Returns the factory of a defaultdict; empty when it has none, nullopt for no plain class.
+std::optional<std::string> factory_of(const Json& dict) {
+  const Json args = dict.value("args", Json::object()).value("items", Json::array());
+  if (!args.is_array() || args.empty() || args[0].is_null()) return "";
+  if (!args[0].is_object() || args[0].value("$type", "") != "global") return std::nullopt;
+  std::string name = args[0].value("name", "");
+  return is_plain_factory(name) ? std::optional(std::move(name)) : std::nullopt;
+}
+
 class JsonPickler {
  public:
   JsonPickler(PickleWriter& pickle, const WriteTensor& tensor) : pickle_(pickle), tensor_(tensor) {}
@@ -176,10 +185,18 @@ class JsonPickler {
       call("__builtin__", type, Json::array({json.at("items")}));
     } else if (type == "torch.Size") {
       call("torch", "Size", Json::array({{{"$type", "tuple"}, {"items", json.at("items")}}}));
-    } else if (type == "builtins.dict" || type == "collections.defaultdict" ||
-               type == "collections.Counter") {
+    } else if (type == "builtins.dict") {
       pickle_.begin_dict();
       pairs(json.at("pairs"));
+    } else if (type == "collections.Counter") {
+      pickle_.global("collections", "Counter");
+      pickle_.begin_tuple();
+      pickle_.begin_dict();
+      pairs(json.at("pairs"));
+      pickle_.end_tuple();
+      pickle_.reduce();
+    } else if (type == "collections.defaultdict") {
+      default_dict(json);
     } else if (type == "collections.OrderedDict") {
       pickle_.begin_ordered_dict();
       pairs(json.at("pairs"));
@@ -188,6 +205,18 @@ class JsonPickler {
       return false;
     }
     return true;
+  }
+
+  void default_dict(const Json& json) {
+    pickle_.global("collections", "defaultdict");
+    pickle_.begin_tuple();
+    const std::optional<std::string> factory = factory_of(json);
+    if (!factory) refuse("collections.defaultdict", "has a factory that is no plain class");
+    if (!factory->empty()) global(*factory);
+    pickle_.end_tuple();
+    pickle_.reduce();
+    pickle_.begin_items();
+    pairs(json.at("pairs"));
   }
 
   bool plain_object(const std::string& type, const Json& json) {
@@ -308,6 +337,9 @@ class Pruner {
     const std::string reason = refusal(value, tensor_);
     if (reason.empty()) return value;
     if (value.is_object() && value.contains("pairs") && is_dict(value)) return pairs(value, path);
+    if (value.is_object() && value.value("$type", Json()) == "collections.defaultdict" &&
+        value.contains("pairs"))
+      return without_factory(value, path);
     if (value.is_object() && !value.contains("$type") && !value.contains("$tensor"))
       return members(value, path);
     dropped_.push_back(fmt::format("{}: {}", path.empty() ? "the object" : path, reason));
@@ -324,6 +356,14 @@ class Pruner {
  private:
   static bool is_dict(const Json& value) {
     return value["$type"] == "builtins.dict" || value["$type"] == "collections.OrderedDict";
+  }
+  Json without_factory(const Json& value, const std::string& path) {
+    Json dict = value;
+    if (!factory_of(dict)) {
+      dict.erase("args");
+      dropped_.push_back(fmt::format("{}: the factory of a defaultdict is no plain class", path));
+    }
+    return pairs(dict, path);
   }
   static std::string below(const std::string& path, const std::string& key) {
     return path.empty() ? key : fmt::format("{}.{}", path, key);

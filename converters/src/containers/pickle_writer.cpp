@@ -141,6 +141,7 @@ void PickleWriter::begin_ordered_dict() {
   reduce();
   op(Opcode::Mark);
 }
+void PickleWriter::begin_items() { op(Opcode::Mark); }
 void PickleWriter::end_dict() { op(Opcode::SetItems); }
 void PickleWriter::begin_list() {
   op(Opcode::EmptyList);

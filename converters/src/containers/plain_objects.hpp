@@ -36,6 +36,15 @@ inline bool makes_plain_object(std::string_view name) {
   return std::ranges::count(kNames, name) > 0;
 }
 
+/// Returns whether it is a class of which a defaultdict may make its values.
+inline bool is_plain_factory(std::string_view name) {
+  constexpr std::array<std::string_view, 10> kNames = {
+      "builtins.bool",       "builtins.dict",          "builtins.float", "builtins.int",
+      "builtins.list",       "builtins.set",           "builtins.str",   "builtins.tuple",
+      "collections.Counter", "collections.OrderedDict"};
+  return std::ranges::count(kNames, name) > 0;
+}
+
 /// Returns whether the name itself may be an argument of such a call.
 inline bool is_plain_class(std::string_view name) { return name == "numpy.ndarray"; }
 

@@ -32,6 +32,11 @@ _PLAIN: dict[str, Any] = {
     "builtins.range": range, "fractions.Fraction": fractions.Fraction, "pathlib.PosixPath": pathlib.PurePosixPath,
     "pathlib.PurePosixPath": pathlib.PurePosixPath, "pathlib.WindowsPath": pathlib.PureWindowsPath,
     "pathlib.PureWindowsPath": pathlib.PureWindowsPath, "numpy.dtype": np.dtype}
+# Classes of which a defaultdict may make its values.
+_FACTORIES: dict[str, Any] = {
+    "builtins.bool": bool, "builtins.dict": dict, "builtins.float": float, "builtins.int": int, "builtins.list": list, "builtins.set": set,
+    "builtins.str": str, "builtins.tuple": tuple, "collections.Counter": collections.Counter,
+    "collections.OrderedDict": collections.OrderedDict}
 _SCALAR, _ARRAY = "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"
 _NUMBERS = "biufcSU"  # kinds of numpy's types that are numbers or texts
 _DEPTH = 200
@@ -63,9 +68,14 @@ def to_json(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
         return {"$type": "torch.Size" if kind is torch.Size else kind.__name__, "items": _items(value, path, keep)}
     if kind is dict and all(type(key) is str and not key.startswith("$") and not _has_surrogate(key) for key in value):
         return {key: to_json(one, f"{path}.{key}", keep) for key, one in value.items()}
-    if kind in (dict, collections.OrderedDict):
+    if kind is collections.defaultdict and (value.default_factory is None or value.default_factory in _FACTORIES.values()):
         pairs = [[to_json(key, path, keep), to_json(one, f"{path}.{key}", keep)] for key, one in value.items()]
-        return {"$type": "builtins.dict" if kind is dict else "collections.OrderedDict", "pairs": pairs}
+        factory = next((name for name, one in _FACTORIES.items() if one is value.default_factory), None)
+        out = {"$type": "collections.defaultdict", "pairs": pairs}
+        return {**out, "args": {"$type": "tuple", "items": [{"$type": "global", "name": factory}]}} if factory else out
+    if kind in (dict, collections.OrderedDict, collections.Counter):
+        pairs = [[to_json(key, path, keep), to_json(one, f"{path}.{key}", keep)] for key, one in value.items()]
+        return {"$type": "builtins.dict" if kind is dict else f"collections.{kind.__name__}", "pairs": pairs}
     if isinstance(value, torch.dtype):
         return {"$type": "torch.dtype", "value": str(value)}
     if isinstance(value, torch.device):
@@ -170,9 +180,14 @@ def _typed(kind: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
     if kind in ("tuple", "set", "frozenset", "torch.Size"):
         make: Any = {"tuple": tuple, "set": set, "frozenset": frozenset, "torch.Size": torch.Size}[kind]
         return make(from_json(value["items"], tensor))
-    if kind in ("builtins.dict", "collections.OrderedDict", "collections.defaultdict"):
-        pairs = [(from_json(key, tensor), from_json(one, tensor)) for key, one in value["pairs"]]
-        return collections.OrderedDict(pairs) if kind == "collections.OrderedDict" else dict(pairs)
+    if kind == "collections.defaultdict":
+        factory = value["args"]["items"][0] if "args" in value else None
+        if factory is not None and factory.get("name") not in _FACTORIES:
+            return value
+        return collections.defaultdict(factory and _FACTORIES[factory["name"]], _pairs(value, tensor))
+    if kind in ("builtins.dict", "collections.OrderedDict", "collections.Counter"):
+        make = {"builtins.dict": dict, "collections.OrderedDict": collections.OrderedDict, "collections.Counter": collections.Counter}[kind]
+        return make(dict(_pairs(value, tensor)))
     if kind == "torch.dtype":
         dtype = getattr(torch, value["value"].removeprefix("torch."))
         if not isinstance(dtype, torch.dtype):
@@ -181,6 +196,10 @@ def _typed(kind: str, value: dict[str, Any], tensor: Callable[[str], torch.Tenso
     if kind == "torch.device":
         return torch.device(value["value"])
     return _plain(value, tensor) if kind == "object" else value
+
+
+def _pairs(value: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> list[tuple[Any, Any]]:
+    return [(from_json(key, tensor), from_json(one, tensor)) for key, one in value["pairs"]]
 
 
 def _plain(value: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any:
