@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -86,19 +87,36 @@ bool has_surrogate(std::string_view text) {
   return false;
 }
 
+/// A value that cannot be written out.
+struct Endless {
+  std::string problem;
+};
+
 /// Every copy of a text is charged before it is made: a pickle may refer to one text a thousand
 /// times, and JSON holds a thousand copies.
 class Describer {
  public:
   Describer(Value root, std::uint64_t budget) : budget_(budget), memory_(root.where()) {}
 
+  /// Throws: EndlessObject for a value that cannot be written out, not even without some members.
+  Json describe(Value value, const std::string& path) {
+    try {
+      return json(value, path, 0);
+    } catch (const Endless& error) {
+      throw EndlessObject(ErrorCode::Corrupt, fmt::format("{}: {}", name(path), error.problem));
+    }
+  }
+
+  std::vector<NamedTensor> tensors;
+  std::vector<std::string> opaque;
+  std::vector<std::string> renamed;
+  std::vector<std::string> left_out;
+
+ private:
   Json json(Value value, const std::string& path, unsigned depth) {
     if (depth > kDepth)
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: objects nested deeper than {} levels", name(path), kDepth));
-    if (used_++ > budget_)
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: the object grows beyond measure when it is written out", name(path)));
+      throw Endless{fmt::format("objects nested deeper than {} levels, or one in itself", kDepth)};
+    if (used_++ > budget_) throw Endless{"the object grows beyond measure when it is written out"};
     memory_.charge(2 * sizeof(Json));
     switch (value.kind()) {
       case NodeKind::None:
@@ -133,11 +151,6 @@ class Describer {
     return nullptr;
   }
 
-  std::vector<NamedTensor> tensors;
-  std::vector<std::string> opaque;
-  std::vector<std::string> renamed;
-
- private:
   /// Keys that contain "." can give two tensors the same path; later ones get a number.
   std::string unique(const std::string& path) {
     if (names_.insert(path).second) return path;
@@ -247,9 +260,31 @@ class Describer {
     out.reserve(keys.size());
     for (std::size_t i = 0; i < value.pair_count(); ++i) {
       const std::string_view key = value.key(i).text();
-      out.push_back({std::string(key), json(value.value(i), join(path, key), depth + 1)});
+      if (auto content = member(value.value(i), join(path, key), depth))
+        out.push_back({std::string(key), *std::move(content)});
     }
     return Json(std::move(out));
+  }
+
+  /// Returns nullopt, with a line, for a member near the root that cannot be written out, so that
+  /// one odd object does not cost the others.
+  std::optional<Json> member(Value value, const std::string& path, unsigned depth) {
+    constexpr unsigned kNearRoot = 3;
+    constexpr std::size_t kMost = 16;  // each of them may take as long as all the rest
+    if (depth >= kNearRoot || left_out.size() >= kMost) return json(value, path, depth + 1);
+    const std::array<std::size_t, 3> sizes = {tensors.size(), opaque.size(), renamed.size()};
+    const std::uint64_t used = used_;
+    try {
+      return json(value, path, depth + 1);
+    } catch (const Endless& error) {
+      for (std::size_t i = sizes[0]; i < tensors.size(); ++i) names_.erase(tensors[i].name);
+      tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(sizes[0]), tensors.end());
+      opaque.resize(sizes[1]);
+      renamed.resize(sizes[2]);
+      left_out.push_back(fmt::format("{}: {}", name(path), error.problem));
+      used_ = used;
+    }
+    return std::nullopt;
   }
 
   Json object(Value value, const std::string& path, unsigned depth) {
@@ -410,15 +445,16 @@ std::string path_part(Value key) {
 ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   Describer describer(root, std::max(kSmallTree, kExpansion * pickle_bytes));
   ObjectTree tree;
-  tree.content = describer.json(root, {}, 0);
+  tree.content = describer.describe(root, {});
   tree.tensors = std::move(describer.tensors);
   tree.opaque = std::move(describer.opaque);
   tree.renamed = std::move(describer.renamed);
+  tree.left_out = std::move(describer.left_out);
   return tree;
 }
 
 Json to_json(Value value, const std::string& path) {
-  return Describer(value, kSmallTree).json(value, path, 0);
+  return Describer(value, kSmallTree).describe(value, path);
 }
 
 }  // namespace unishard::converters::torch

@@ -4,6 +4,7 @@
 // "#2", and a tensor at top level is called "tensor". Everything else becomes JSON: {"$type": ...}
 // for what JSON lacks, {"$tensor": name} for a tensor.
 // Thread safety: pure functions.
+#include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
 #include "containers/pickle.hpp"
@@ -25,12 +26,21 @@ struct ObjectTree {
   /// a plain object (plain_objects.hpp).
   std::vector<std::string> opaque;
   std::vector<std::string> renamed;  ///< one line for each name that differs from its path
+  /// "path: problem" of each member near the root that is left out, because it is an EndlessObject.
+  std::vector<std::string> left_out;
+};
+
+/// A value that cannot be written out: it is nested deeper than 200 levels, contains itself, or
+/// expands excessively because its parts are shared.
+class EndlessObject : public Error {
+ public:
+  using Error::Error;
 };
 
 /// Describes `root`. `pickle_bytes` is the size of the pickle and limits the work.
 /// Lifetime: the tensors' values are valid as long as the Pickle of `root`.
-/// Throws: Corrupt for objects that are nested deeper than 200 levels, contain cycles, or expand
-/// excessively because they share parts.
+/// Throws: EndlessObject, which is Corrupt, when `root` itself is such a value, or has many of
+/// them.
 ObjectTree describe(Value root, std::uint64_t pickle_bytes);
 
 /// Returns one value as JSON; a tensor inside becomes {"$tensor": name} with a name below `path`.

@@ -159,6 +159,32 @@ def own_keys_rows(unishard, folder, row):
         row(f"torch.save own keys through {form}", differences(state, loaded))
 
 
+class Trainer:
+    """An object that its parts refer back to, as trainers do."""
+
+    def __init__(self):
+        self.model = argparse.Namespace(trainer=self)
+
+
+def odd_members_rows(unishard, folder, row):
+    """Members that the tools cannot write out cost nothing else, and dicts of other classes stay what they are."""
+    import torch
+    model, optimizer = trained()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "counts": collections.Counter("aab"),
+             "lists": collections.defaultdict(list, a=[1]), "epoch": 4}
+    loop, deep = [1], None
+    loop.append(loop)
+    for _ in range(250):
+        deep = {"child": deep}
+    torch.save({**state, "trainer": Trainer(), "loop": loop, "deep": deep}, folder / "odd.pt")
+    said = truth.run("sh", "-c", '"$0" "$@" 2>&1', unishard, "convert", folder / "odd.pt", folder / "odd.out.pt", "--to", "torch")
+    loaded = torch.load(folder / "odd.out.pt", weights_only=False)
+    if loaded.pop("deep", None) != {"child": {}}:
+        row("torch.save odd members", ["the levels near the root are gone"])
+    found = differences(state, loaded) + [f"{key} is not named" for key in ("trainer", "loop", "deep") if f"{key}: " not in said]
+    row("torch.save odd members", found if loaded.get("lists", {}).default_factory is list else [*found, "the factory is gone"])
+
+
 def keys_of(folder):
     from torch.distributed.checkpoint import FileSystemReader
     metadata = FileSystemReader(folder).read_metadata()
@@ -199,6 +225,7 @@ def main():
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
         own_keys_rows(unishard, folder, row)
+        odd_members_rows(unishard, folder, row)
         layout_rows(unishard, folder / "model_optim", folder / "layouts", row)
     return 1 if failed else 0
 

@@ -87,6 +87,9 @@ void add_object(const Json& row, dcp::StateDict& state) {
     for (const std::string& line : tree.opaque)
       state.notes.push_back(
           fmt::format("kept as its parts, not as an object: {}: {}", object.key, line));
+    for (const std::string& line : tree.left_out)
+      state.notes.push_back(
+          fmt::format("left out of what the tools see: {}: {}", object.key, line));
     if (tree.tensors.empty()) {
       object.value = std::move(tree.content);
     } else {

@@ -391,7 +391,14 @@ void StateDictBuilder::add_object(const std::string& key, const KeyPath& path,
 void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
                                 const torch::TorchFile& file, torch::Value value,
                                 std::uint64_t rank) {
-  torch::ObjectTree tree = torch::describe(value, file.pickle().bytes().size());
+  torch::ObjectTree tree;
+  try {
+    tree = torch::describe(value, file.pickle().bytes().size());
+  } catch (const torch::EndlessObject& error) {
+    if (objects_.insert(key).second)
+      out.notes.push_back(fmt::format("left out: {}: {}", key, error.what()));
+    return;
+  }
   const bool is_tensor = torch::TorchFile::is_tensor(value);
   for (const torch::NamedTensor& tensor : tree.tensors) {
     const KeyPath parts = is_tensor ? path : path_inside(path, tensor.name);
@@ -402,6 +409,8 @@ void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
   if (!objects_.insert(key).second) return;
   for (const std::string& line : tree.opaque)
     out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+  for (const std::string& line : tree.left_out)
+    out.notes.push_back(fmt::format("left out: {}: {}", key, line));
   for (const std::string& line : tree.renamed)
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
   if (!is_tensor) name_tensors_fully(tree.content, key);

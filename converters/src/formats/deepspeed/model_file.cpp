@@ -91,6 +91,8 @@ Json user_value(const TorchFile& file, Value value, const std::string& path, Not
     notes.add(fmt::format("left out: tensor {} of {}", name, path));
   for (const std::string& line : tree.opaque)
     notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
+  for (const std::string& line : tree.left_out)
+    notes.add(fmt::format("left out: {} in {}", line, path));
   return std::move(tree.content);
 }
 
@@ -103,7 +105,13 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
     }
     const std::string key(root.key(i).string());
     if (is_deepspeed_key(key) || key == kOwnSection) continue;
-    client[key] = user_value(file, root.value(i), fmt::format("client_state.{}", key), notes);
+    const std::string path = fmt::format("client_state.{}", key);
+    try {
+      client[key] = user_value(file, root.value(i), path, notes);
+    } catch (const torch::EndlessObject& error) {
+      client.erase(key);
+      notes.add(fmt::format("left out: {}: {}", path, error.what()));
+    }
   }
   return client;
 }

@@ -225,6 +225,8 @@ Json exact_json(Value value, const std::string& path, std::uint64_t pickle_bytes
   for (const std::string& line : tree.opaque) {
     notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
   }
+  for (const std::string& line : tree.left_out)
+    notes.add(fmt::format("left out: {} in {}", line, path));
   return std::move(tree.content);
 }
 

@@ -53,6 +53,8 @@ class Collector {
     torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
+    for (const std::string& line : tree.left_out)
+      parts.notes.push_back(fmt::format("left out: {}", line));
     for (const std::string& line : tree.renamed)
       parts.notes.push_back(fmt::format("renamed: {}", line));
   }

@@ -1,0 +1,104 @@
+// Objects of pickles as JSON: what cannot be written out costs nothing else.
+#include "containers/object_tree.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "expect.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace unishard::converters::torch {
+namespace {
+
+using test::error_of;
+using test::Fails;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string text(const std::string& value) {
+  return "X" + std::string(1, static_cast<char>(value.size())) + std::string(3, '\0') + value;
+}
+
+/// Opcodes of values that no JSON holds, by name.
+std::map<std::string, std::string> endless() {
+  std::string itself("]q\0h\0a", 6), deep, shared("K\1", 2);
+  for (int i = 0; i < 250; ++i) deep += "]";
+  for (int i = 1; i < 250; ++i) deep += "a";
+  for (int i = 0; i < 60; ++i) shared += "2\x86";  // a pair of the value above, twice
+  return {{"itself", itself}, {"deep", deep}, {"shared", shared}};
+}
+
+std::unique_ptr<Pickle> parse(const std::string& value) {
+  return Pickle::parse("\x80\x02" + value + ".", "x");
+}
+
+std::string dict(const std::map<std::string, std::string>& members) {
+  std::string out = "}(";
+  for (const auto& [key, value] : members) out += text(key) + value;
+  return out + "u";
+}
+
+TEST(ObjectTree, LeavesOutAMemberThatCannotBeWrittenOut) {
+  for (const auto& [name, value] : endless()) {
+    const auto pickle =
+        parse(dict({{"a", "K\5"}, {"odd", value}, {"z", dict({{"y", "K\6"}, {"odd", value}})}}));
+    const ObjectTree tree = describe(pickle->root(), pickle->bytes().size());
+    EXPECT_EQ(tree.content, (Json{{"a", 5}, {"z", {{"y", 6}}}})) << name;
+    EXPECT_THAT(tree.left_out,
+                ElementsAre(testing::StartsWith("odd: "), testing::StartsWith("z.odd: ")));
+  }
+}
+
+TEST(ObjectTree, RefusesAValueThatIsNothingElse) {
+  for (const auto& [name, value] : endless()) {
+    const auto pickle = parse(value);
+    EXPECT_THROW(describe(pickle->root(), pickle->bytes().size()), EndlessObject) << name;
+    EXPECT_THAT(error_of([&] { to_json(pickle->root(), "here"); }),
+                Fails(ErrorCode::Corrupt, "here"));
+  }
+}
+
+TEST(ObjectTree, RefusesVeryManySuchMembers) {
+  std::map<std::string, std::string> members;
+  for (int i = 0; i < 40; ++i) members[std::to_string(i)] = endless()["shared"];
+  const auto pickle = parse(dict(members));
+  EXPECT_THROW(describe(pickle->root(), pickle->bytes().size()), EndlessObject);
+}
+
+Json defaults(const Json& factory, const Json& pairs) {
+  return {{"$type", "collections.defaultdict"},
+          {"pairs", pairs},
+          {"args", {{"$type", "tuple"}, {"items", Json::array({factory})}}}};
+}
+
+TEST(PickledJson, KeepsDefaultDictsAndCounters) {
+  const Json pairs = Json::array({Json::array({"a", Json::array({1})})});
+  const Json counter = {{"$type", "collections.Counter"},
+                        {"pairs", Json::array({Json::array({"a", 2}), Json::array({"b", 1})})}};
+  for (const Json& value :
+       {defaults({{"$type", "global"}, {"name", "builtins.list"}}, pairs),
+        defaults({{"$type", "global"}, {"name", "builtins.int"}}, Json::array()), counter}) {
+    PickleWriter writer;
+    write_json(writer, value, refuse_tensor);
+    const auto pickle = Pickle::parse(writer.finish(), "x");
+    EXPECT_EQ(to_json(pickle->root()), value);
+  }
+}
+
+TEST(PickledJson, NamesTheFactoryThatItCannotWriteAndKeepsTheDict) {
+  const Json pairs = Json::array({Json::array({"a", 1})});
+  const Json object = {{"counts", defaults({{"$type", "global"}, {"name", "os.system"}}, pairs)}};
+  std::vector<std::string> dropped;
+  const Json kept = without_unwritable(object, "client_state", dropped);
+  EXPECT_EQ(kept["counts"]["pairs"], pairs);
+  EXPECT_FALSE(kept["counts"].contains("args"));
+  EXPECT_THAT(dropped, ElementsAre(HasSubstr("client_state.counts: the factory")));
+  PickleWriter writer;
+  EXPECT_THAT(error_of([&] { write_json(writer, object, refuse_tensor); }),
+              Fails(ErrorCode::Unsupported, "factory"));
+}
+
+}  // namespace
+}  // namespace unishard::converters::torch
