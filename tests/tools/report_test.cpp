@@ -275,6 +275,16 @@ TEST_F(ReportOf, AllTakesTheOthersBesideOneTagsFolder) {
   EXPECT_EQ(report({tag.string()}, {.all_tags = true}).checkpoints.size(), 2u);
 }
 
+TEST_F(ReportOf, AllNamesWhatIsNotSupportedAndCallsItNoDamage) {
+  write_example(path("run"), {.step = 7, .tag = "seven"});
+  for (const char* name : {"a", "b"})
+    test::write_file(Path(path("run")) / "evals" / (std::string(name) + ".safetensors"), "x");
+  const Report made = report({path("run")}, {.all_tags = true});
+  EXPECT_TRUE(made.is_clean());
+  ASSERT_EQ(made.checkpoints.size(), 2u);
+  EXPECT_THAT(made.checkpoints[1].problem, testing::HasSubstr("2 safetensors files"));
+}
+
 /// Removes a folder just before the n-th file below it is opened, as a training's retention may.
 class RemovesMeanwhile final : public test::FaultStorage {
  public:

@@ -116,6 +116,7 @@ class ReportMaker {
       }
       ReportedCheckpoint& added = report_.checkpoints.back();
       added.problem = error.what();
+      added.is_supported = error.code() != ErrorCode::Unsupported;
       added.description.path = wanted.path;
     }
   }
@@ -211,7 +212,8 @@ class ReportMaker {
 
 bool Report::is_clean() const {
   return std::ranges::all_of(checkpoints, [](const ReportedCheckpoint& checkpoint) {
-    return checkpoint.problem.empty() && checkpoint.verified.is_clean();
+    return (checkpoint.problem.empty() || !checkpoint.is_supported) &&
+           checkpoint.verified.is_clean();
   });
 }
 

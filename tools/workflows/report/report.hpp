@@ -44,6 +44,7 @@ struct ReportedCheckpoint {
   Description description;
   /// Why the checkpoint cannot be opened; empty when it can. Its manifest alone is described then.
   std::string problem;
+  bool is_supported = true;   ///< false: `problem` is that UniShard does not read such a checkpoint
   bool is_described = false;  ///< false: the description has only path and tag
   VerifyReport verified;
   std::vector<StateBytes> states;
