@@ -506,7 +506,7 @@ class Verbs(unittest.TestCase):
 
     def test_an_interrupt_ends_the_program_and_leaves_nothing(self):
         large, run = self.make_large_file()
-        script = ("import sys, unishard; print('begin', flush=True); "
+        script = ("import signal, sys, unishard; signal.signal(signal.SIGINT, signal.default_int_handler); print('begin', flush=True); "
                   "unishard.convert(sys.argv[1], sys.argv[2], to='native', compress='zstd', threads=1)")
         child = subprocess.Popen([sys.executable, "-c", script, str(large), str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                  text=True)

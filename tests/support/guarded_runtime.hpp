@@ -1,5 +1,5 @@
 #pragma once
-// The Runtime of an engine on a guarded device.
+// The runtime of an engine on a guarded device: a CUDA device's, but for the update.
 #include "unishard/trainer/runtime.hpp"
 
 #include <memory>
@@ -13,6 +13,8 @@ struct GuardedRuntimeOptions {
   int device = 0;
   /// Waits of this stream are left out: an error that the device must find.
   std::optional<trainer::Stream> deaf = {};
+  /// Needs LibTorch 2.4 or later.
+  trainer::Trace* trace = nullptr;
 };
 
 /// Installs the guarded devices. Stream Compute is the device's default stream.

@@ -16,10 +16,6 @@ namespace {
 
 using detail::TaskQueue;
 
-constexpr std::array<std::string_view, kStreams> kNames{"compute", "communication"};
-
-std::string_view name_of_stream(Stream stream) { return kNames[static_cast<std::size_t>(stream)]; }
-
 /// The first `count` tasks of a queue are done.
 struct HostEvent final : Event {
   HostEvent(const TaskQueue& the_queue, std::uint64_t the_count)
@@ -30,7 +26,7 @@ struct HostEvent final : Event {
 
 struct HostMark final : TraceMark {
   HostMark(Trace* trace, Stream stream, std::string name)
-      : scope(trace, name_of_stream(stream), std::move(name)) {}
+      : scope(trace, name_of(stream), std::move(name)) {}
   TraceScope scope;
 };
 
@@ -44,7 +40,7 @@ class HostRuntime final : public Runtime {
     auto traced = [this, stream, name = std::string(name), work = std::move(work)] {
       const at::NoGradGuard no_grad;
       if (stream != Stream::Compute && options_.before_work) options_.before_work(name);
-      const TraceScope scope(options_.trace, name_of_stream(stream), name);
+      const TraceScope scope(options_.trace, name_of(stream), name);
       work();
     };
     if (stream == Stream::Compute) {

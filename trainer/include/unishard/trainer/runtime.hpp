@@ -23,6 +23,8 @@ enum class Stream : std::uint8_t {
   Communication,  ///< collectives
 };
 inline constexpr std::size_t kStreams = 2;
+/// Returns the name in traces: "compute", "communication".
+std::string_view name_of(Stream stream);
 
 /// The moment at which a stream has done what it was given until record().
 class Event {
@@ -82,5 +84,21 @@ struct HostRuntimeOptions {
 /// Returns a runtime whose memory is the host's.
 /// Lifetime: `options.trace` must outlive it.
 std::unique_ptr<Runtime> make_host_runtime(HostRuntimeOptions options = {});
+
+/// What a runtime on a CUDA device may be told.
+struct CudaRuntimeOptions {
+  std::uint32_t device = 0;  ///< its number on this machine
+  /// Records what each stream does; null: nothing.
+  Trace* trace = nullptr;
+};
+
+/// Returns how many CUDA devices this machine, this LibTorch and this build can train on. It needs
+/// a recent LibTorch for CUDA, and a build with the CUDA compiler.
+std::uint32_t cuda_devices();
+/// Returns a runtime whose memory is a CUDA device's. Compute is the stream that is current there,
+/// so models run where the caller's other work runs.
+/// Lifetime: `options.trace` must outlive it.
+/// Throws: Unsupported when there is no such device.
+std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options = {});
 
 }  // namespace unishard::trainer

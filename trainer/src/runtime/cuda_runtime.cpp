@@ -1,0 +1,46 @@
+// The project has no device to run this on; the rest of a CUDA device's runtime runs in the tests,
+// on a device of theirs.
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/runtime.hpp"
+
+#include "device/cuda_stream.hpp"
+#include "optimizer/cuda_update.hpp"
+#include "runtime/device_runtime.hpp"
+
+#include <fmt/format.h>
+#include <torch/cuda.h>
+
+namespace unishard::trainer {
+namespace {
+
+void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float gradient_scale,
+            const UpdateTensors& tensors, c10::Stream stream) {
+  detail::UpdateArrays arrays{.weights = tensors.weights.data_ptr<float>(),
+                              .gradients = tensors.gradients.data_ptr<float>(),
+                              .count = static_cast<std::size_t>(tensors.weights.numel())};
+  for (std::size_t i = 0; i < tensors.states.size(); ++i)
+    arrays.states[i] = tensors.states[i].data_ptr<float>();
+  detail::update_on_cuda(detail::rule_for(optimizer, hyper, step, gradient_scale), arrays,
+                         detail::cuda_stream(stream));
+}
+
+}  // namespace
+
+std::uint32_t cuda_devices() {
+  return detail::has_cuda_update() && detail::has_cuda_streams()
+             ? static_cast<std::uint32_t>(torch::cuda::device_count())
+             : 0;
+}
+
+std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options) {
+  if (options.device >= cuda_devices()) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("there is no CUDA device {}: this machine and build have {}", options.device,
+                      cuda_devices()),
+          "train on the CPU, or build against a LibTorch for CUDA with the CUDA compiler (nvcc)");
+  }
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device));
+  return detail::make_device_runtime(device, {.trace = options.trace, .update = update});
+}
+
+}  // namespace unishard::trainer

@@ -1,0 +1,89 @@
+#include "runtime/device_runtime.hpp"
+
+#include "runtime/device_trace.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+
+namespace unishard::trainer::detail {
+namespace {
+
+struct DeviceEvent final : Event {
+  explicit DeviceEvent(c10::Stream stream) : event(stream.device_type()) { event.record(stream); }
+  c10::Event event;
+};
+
+class DeviceMark final : public TraceMark {
+ public:
+  DeviceMark(DeviceTrace& trace, std::string_view stream, std::string name, c10::Stream where)
+      : trace_(trace), where_(where), number_(trace.begin(stream, std::move(name), where)) {}
+  ~DeviceMark() override { trace_.end(number_, where_); }
+  DeviceMark(const DeviceMark&) = delete;
+  DeviceMark& operator=(const DeviceMark&) = delete;
+
+ private:
+  DeviceTrace& trace_;
+  c10::Stream where_;
+  std::size_t number_;
+};
+
+std::array<c10::Stream, kStreams> streams_of(at::Device device) {
+  const c10::impl::VirtualGuardImpl device_interface(device.type());
+  return {device_interface.getStream(device), device_interface.getStreamFromGlobalPool(device)};
+}
+
+class DeviceRuntime final : public Runtime {
+ public:
+  DeviceRuntime(at::Device device, DeviceRuntimeOptions options)
+      : device_(device), update_(std::move(options.update)), streams_(streams_of(device)) {
+    if (options.trace) trace_.emplace(*options.trace, of(Stream::Compute));
+  }
+
+  at::Device device() const override { return device_; }
+
+  void run(Stream stream, std::string_view name, std::function<void()> work) override {
+    const at::NoGradGuard no_grad;
+    const c10::StreamGuard current(of(stream));
+    const auto marked = mark(stream, std::string(name));
+    work();
+  }
+
+  EventPtr record(Stream stream) override { return std::make_shared<DeviceEvent>(of(stream)); }
+
+  void wait(Stream stream, const EventPtr& event) override {
+    if (event) dynamic_cast<const DeviceEvent&>(*event).event.block(of(stream));
+  }
+
+  std::unique_ptr<TraceMark> mark(Stream stream, std::string name) override {
+    if (!trace_) return nullptr;
+    return std::make_unique<DeviceMark>(*trace_, name_of(stream), std::move(name), of(stream));
+  }
+
+  void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+              float gradient_scale, const UpdateTensors& tensors) override {
+    const c10::StreamGuard current(of(Stream::Compute));
+    update_(optimizer, hyper, step, gradient_scale, tensors, of(Stream::Compute));
+  }
+
+ private:
+  c10::Stream of(Stream stream) const { return streams_[static_cast<std::size_t>(stream)]; }
+
+  at::Device device_;
+  decltype(DeviceRuntimeOptions::update) update_;
+  std::array<c10::Stream, kStreams> streams_;
+  std::optional<DeviceTrace> trace_;
+};
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_device_runtime(at::Device device, DeviceRuntimeOptions options) {
+  return std::make_unique<DeviceRuntime>(device, std::move(options));
+}
+
+}  // namespace unishard::trainer::detail

@@ -1,0 +1,27 @@
+#pragma once
+// The runtime of a device that LibTorch has: its streams and events through LibTorch's own device
+// interface. The same code runs a CUDA device and the device of the tests.
+#include "unishard/trainer/runtime.hpp"
+
+#include <c10/core/Stream.h>
+
+#include <functional>
+#include <memory>
+
+namespace unishard::trainer::detail {
+
+struct DeviceRuntimeOptions {
+  /// Records what each stream does; null: nothing.
+  Trace* trace = nullptr;
+  /// Performs Optimizer::update() on a stream of the device, without waiting for it.
+  std::function<void(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+                     float gradient_scale, const UpdateTensors& tensors, c10::Stream stream)>
+      update;
+};
+
+/// Returns a runtime whose Compute is the stream that is current on `device` now, and whose
+/// Communication is one of LibTorch's pool.
+/// Lifetime: `options.trace` must outlive it.
+std::unique_ptr<Runtime> make_device_runtime(at::Device device, DeviceRuntimeOptions options);
+
+}  // namespace unishard::trainer::detail

@@ -1,0 +1,46 @@
+#pragma once
+// Measures by a device's own events what its streams do, so that nobody waits for the device.
+#include "unishard/trainer/runtime.hpp"
+#include "unishard/trainer/trace.hpp"
+
+#include <c10/core/Event.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+/// Not thread-safe.
+class DeviceTrace {
+ public:
+  /// Waits for the stream, whose time and the host's are compared then.
+  /// Lifetime: `trace` must outlive this object.
+  DeviceTrace(Trace& trace, c10::Stream stream);
+  /// Waits for the device, and adds what is left.
+  ~DeviceTrace();
+  DeviceTrace(const DeviceTrace&) = delete;
+  DeviceTrace& operator=(const DeviceTrace&) = delete;
+
+  /// Begins a piece of work of `stream` and returns its number.
+  std::size_t begin(std::string_view stream, std::string name, c10::Stream where);
+  void end(std::size_t number, c10::Stream where);
+
+ private:
+  struct Piece {
+    std::string_view stream;
+    std::string name;
+    c10::Event begin, end;
+    bool has_ended = false;
+  };
+  /// Adds pieces that have ended, in the order of begin(), up to the first that has not.
+  void add_ended(bool waits);
+
+  Trace& trace_;
+  c10::Event zero_;
+  Trace::Clock::time_point zero_time_;
+  std::size_t added_ = 0;
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace unishard::trainer::detail
