@@ -36,8 +36,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                                            c10::dtype_or_default(type));
 }
 
-/// The host waits, as with CUDA: always for a copy from the device, and for one to it unless
-/// `non_blocking`; the source has been read when that returns, too.
+/// The host waits unless `non_blocking`, as with CUDA and pinned memory.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   TORCH_CHECK(!is_guarded(from) || !is_guarded(to) || from.device() == to.device(),
               "guarded: a copy from device to device");
@@ -57,7 +56,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     const at::AutoDispatchBelowADInplaceOrView below;
     target.copy_(source);
   }
-  if (!is_guarded(to) || (!is_guarded(from) && !non_blocking))
+  if (!non_blocking && !(is_guarded(from) && is_guarded(to)))
     host_waited(record(current_stream(device.index())));
   return to;
 }

@@ -4,6 +4,7 @@
 
 #include "checkpoint/in_parallel.hpp"
 #include "checkpoint/stream_copy.hpp"
+#include "device/device_copies.hpp"
 
 #include <algorithm>
 #include <cstring>

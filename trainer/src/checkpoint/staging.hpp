@@ -7,7 +7,7 @@
 #include "unishard/format/shard_writer.hpp"
 
 #include "checkpoint/local_state.hpp"
-#include "device/device_copies.hpp"
+#include "device/pinned_memory.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -1,0 +1,9 @@
+// Replaces cuda_pinned_memory.cpp when configure found no CUDA toolkit.
+#include "device/pinned_memory.hpp"
+
+namespace unishard::trainer::detail {
+
+PinnedMemory::PinnedMemory(std::span<std::byte>) {}
+PinnedMemory::~PinnedMemory() = default;
+
+}  // namespace unishard::trainer::detail
