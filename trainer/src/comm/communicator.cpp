@@ -7,35 +7,35 @@
 namespace unishard::trainer {
 
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& mine) {
-  Communicator& host = communicator.control();
   const std::uint64_t length = mine.size();
-  std::vector<std::uint64_t> lengths(host.size());
-  host.all_gather(std::as_writable_bytes(std::span(lengths)), std::as_bytes(std::span(&length, 1)))
+  std::vector<std::uint64_t> lengths(communicator.size());
+  communicator
+      .all_gather(std::as_writable_bytes(std::span(lengths)), std::as_bytes(std::span(&length, 1)))
       ->wait();
   const std::uint64_t widest = *std::max_element(lengths.begin(), lengths.end());
-  std::vector<std::string> texts(host.size());
+  std::vector<std::string> texts(communicator.size());
   if (widest == 0) return texts;
   std::vector<char> padded(widest);
   std::copy(mine.begin(), mine.end(), padded.begin());
-  std::vector<char> all(widest * host.size());
-  host.all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(padded)))->wait();
+  std::vector<char> all(widest * communicator.size());
+  communicator.all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(padded)))
+      ->wait();
   for (std::size_t r = 0; r < texts.size(); ++r)
     texts[r].assign(all.data() + r * widest, lengths[r]);
   return texts;
 }
 
 std::vector<double> gather_doubles(Communicator& communicator, std::span<const double> mine) {
-  Communicator& host = communicator.control();
-  std::vector<double> all(mine.size() * host.size());
+  std::vector<double> all(mine.size() * communicator.size());
   if (all.empty()) return all;
-  host.all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(mine))->wait();
+  communicator.all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(mine))->wait();
   return all;
 }
 
 std::int64_t agree_max(Communicator& communicator, std::int64_t mine) {
-  Communicator& host = communicator.control();
-  std::vector<std::int64_t> all(host.size());
-  host.all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&mine, 1)))
+  std::vector<std::int64_t> all(communicator.size());
+  communicator
+      .all_gather(std::as_writable_bytes(std::span(all)), std::as_bytes(std::span(&mine, 1)))
       ->wait();
   return *std::max_element(all.begin(), all.end());
 }

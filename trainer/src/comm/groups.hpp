@@ -14,9 +14,9 @@ std::unique_ptr<Communicator> make_gloo_communicator(const RankEnvironment& envi
                                                      const CommunicatorOptions& options,
                                                      c10::intrusive_ptr<c10d::Store> store);
 
-/// Returns a group over NCCL whose small exchanges go through `control`.
-std::unique_ptr<Communicator> make_nccl_communicator(const RankEnvironment& environment,
-                                                     const CommunicatorOptions& options,
-                                                     std::unique_ptr<Communicator> control);
+/// Returns a group whose device tensors go over NCCL and whose host memory goes over `host`.
+std::unique_ptr<Communicator> make_nccl_group(const RankEnvironment& environment,
+                                              const CommunicatorOptions& options,
+                                              std::unique_ptr<Communicator> host);
 
 }  // namespace unishard::trainer::detail

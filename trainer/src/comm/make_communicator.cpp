@@ -14,20 +14,18 @@ std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environme
                                                 const CommunicatorOptions& options) {
   const bool has_device = has_nccl_device(environment);
   if (environment.world_size == 1) {
-    const bool is_nccl =
-        options.backend == Backend::Nccl || (options.backend == Backend::Auto && has_device);
     auto single = make_single_communicator();
-    return is_nccl ? detail::make_nccl_communicator(environment, options, std::move(single))
-                   : std::move(single);
+    return options.backend == Backend::Nccl
+               ? detail::make_nccl_group(environment, options, std::move(single))
+               : std::move(single);
   }
   const auto store = detail::join_store(environment, options);
   const Backend backend =
       detail::choose_backend(*store, environment.world_size, options.backend, has_device);
   auto group = detail::make_gloo_communicator(
       environment, options, c10::make_intrusive<c10d::PrefixStore>("group", store));
-  return backend == Backend::Nccl
-             ? detail::make_nccl_communicator(environment, options, std::move(group))
-             : std::move(group);
+  return backend == Backend::Nccl ? detail::make_nccl_group(environment, options, std::move(group))
+                                  : std::move(group);
 }
 
 }  // namespace unishard::trainer

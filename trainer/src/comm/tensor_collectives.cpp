@@ -1,5 +1,6 @@
 #include "comm/tensor_collectives.hpp"
 
+#include "comm/device_group.hpp"
 #include "device/tensor_bytes.hpp"
 
 namespace unishard::trainer::detail {
@@ -28,9 +29,26 @@ class HostCollectives final : public TensorCollectives {
   std::unique_ptr<Communicator> communicator_;
 };
 
+/// The only rank has everything on its device already.
+class SingleDeviceCollectives final : public TensorCollectives {
+ public:
+  void all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    if (out.data_ptr() != in.data_ptr()) out.copy_(in);
+  }
+  void reduce_scatter_fold(const at::Tensor& accumulator, const at::Tensor& in) override {
+    accumulator.add_(in);
+  }
+};
+
 }  // namespace
 
-std::unique_ptr<TensorCollectives> make_tensor_collectives(Communicator& communicator) {
+std::unique_ptr<TensorCollectives> make_tensor_collectives(Communicator& communicator,
+                                                           at::Device device, Sum sum) {
+  if (!device.is_cpu()) {
+    if (auto* const group = dynamic_cast<DeviceGroup*>(&communicator))
+      return group->device_collectives(sum);
+    if (communicator.size() == 1) return std::make_unique<SingleDeviceCollectives>();
+  }
   return std::make_unique<HostCollectives>(communicator);
 }
 

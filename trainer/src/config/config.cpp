@@ -157,7 +157,9 @@ Config parse_config(const Json& json) {
   config.gradient_clipping = top.number("gradient_clipping").value_or(config.gradient_clipping);
   require(config.gradient_clipping >= 0, top, "gradient_clipping", "zero or more");
   config.steps_per_print = top.integer("steps_per_print").value_or(config.steps_per_print);
-  config.canonical_order = top.boolean("canonical_order").value_or(config.canonical_order);
+  const auto canonical_order = top.boolean("canonical_order");
+  config.canonical_order = canonical_order.value_or(config.canonical_order);
+  if (canonical_order && !*canonical_order) config.sum = Sum::Fast;
   const std::string non_finite = top.text("non_finite").value_or("error");
   require(non_finite == "error" || non_finite == "skip", top, "non_finite",
           "\"error\" or \"skip\"");

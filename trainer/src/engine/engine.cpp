@@ -5,10 +5,10 @@
 #include "checkpoint/load.hpp"
 #include "comm/operation_scope.hpp"
 #include "engine/engine_impl.hpp"
-#include "engine/gradient_norm.hpp"
 #include "engine/non_finite.hpp"
 #include "engine/prepare_state.hpp"
 #include "engine/rank_agreement.hpp"
+#include "engine/step_numbers.hpp"
 #include "engine/update.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -72,7 +72,8 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       runtime(own_runtime ? *own_runtime : *options.runtime),
       claim(*model),
       state(detail::prepare_state(model, communicator, config, options, runtime.device())),
-      collectives(detail::make_tensor_collectives(communicator)),
+      collectives(
+          detail::make_tensor_collectives(communicator, runtime.device(), state.config.sum)),
       gradients(runtime, overlapped(config, config.zero.reduce_bucket_size)),
       schedule(gather_limits(config)),
       context{.schedule = &schedule, .runtime = &runtime},
@@ -111,14 +112,16 @@ void Engine::Impl::require_no_step(const char* what) const {
 StepStats Engine::Impl::finish_step() {
   const std::string number = std::to_string(state.step + 1);
   const detail::OperationScope operation("training step", number);
-  const std::vector<double> losses = micro_batches.losses();
+  const at::Tensor own_losses = micro_batches.end();
   gradients.drain();
   if (depends_on_order())
     detail::require_equal_order(communicator, state.model, context.used_units);
+  const auto [losses, norm] =
+      detail::gather_numbers(state.model, micro_batches, own_losses, *collectives, communicator);
   StepStats stats;
   stats.loss = mean(losses);
   stats.loss_scale = state.loss_scale();
-  stats.gradient_norm = detail::gradient_norm(state.model, communicator) / stats.loss_scale;
+  stats.gradient_norm = norm / stats.loss_scale;
   stats.learning_rate =
       learning_rate(state.config.schedule, state.last_iteration, state.groups[0].hyper.lr);
   stats.skipped = !std::isfinite(stats.loss) || !std::isfinite(stats.gradient_norm);
@@ -177,7 +180,7 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   const EvaluationScope evaluation(*self.model);
   self.micro_batches.begin(Pass::Evaluate, micro_batches);
   while (self.micro_batches.has_next()) self.micro_batches.forward(loss);
-  return mean(self.micro_batches.losses());
+  return mean(self.micro_batches.gather(detail::host_values(self.micro_batches.end())));
 }
 
 void Engine::claim_save_folder(const Path& folder) { impl_->saver.claim(folder); }

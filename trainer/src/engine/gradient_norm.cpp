@@ -15,7 +15,7 @@
 namespace unishard::trainer::detail {
 namespace {
 
-struct Sum {
+struct NodeSum {
   TreeNode node;
   double value = 0;
 };
@@ -29,12 +29,12 @@ double tree_sum(std::span<const double> values) {
 
 /// Returns the sum at the root. Blocks behind the last node count as zeros, which change no bit.
 /// Pre: the nodes tile the blocks from 0 on, in order.
-double root_of(std::span<const Sum> nodes) {
-  std::vector<Sum> open;  // no two of them are siblings
+double root_of(std::span<const NodeSum> nodes) {
+  std::vector<NodeSum> open;  // no two of them are siblings
   const auto join = [&open] {
-    const Sum right = open.back();
+    const NodeSum right = open.back();
     open.pop_back();
-    Sum& left = open.back();
+    NodeSum& left = open.back();
     left = {{left.node.level + 1, left.node.index / 2}, left.value + right.value};
   };
   const auto are_siblings = [&open] {
@@ -42,7 +42,7 @@ double root_of(std::span<const Sum> nodes) {
     const TreeNode &left = open[open.size() - 2].node, &right = open.back().node;
     return right.index % 2 == 1 && left == TreeNode{right.level, right.index - 1};
   };
-  for (const Sum& sum : nodes) {
+  for (const NodeSum& sum : nodes) {
     open.push_back(sum);
     while (are_siblings()) join();
   }
@@ -93,12 +93,9 @@ at::Tensor square_sums(const at::Tensor& gradients) {
 }
 
 /// Returns the sums of this rank's nodes of all units, one unit after another.
-std::vector<double> node_sums(const ModelState& model, std::uint32_t rank) {
-  std::vector<at::Tensor> blocks;
-  for (const UnitRecord& unit : model.units) blocks.push_back(square_sums(unit.flat->gradients()));
-  if (blocks.empty()) return {};
-  const at::Tensor all = at::cat(blocks).cpu();
-  std::span<const double> rest(all.data_ptr<double>(), static_cast<std::size_t>(all.numel()));
+std::vector<double> node_sums(const ModelState& model, std::span<const double> block_sums,
+                              std::uint32_t rank) {
+  std::span<const double> rest = block_sums;
   std::vector<double> sums;
   for (const UnitRecord& unit : model.units) {
     for (const TreeNode& node : nodes_of(*unit.flat, rank)) {
@@ -124,13 +121,20 @@ std::vector<TreeNode> tree_nodes(std::uint64_t begin, std::uint64_t end) {
   return nodes;
 }
 
-double gradient_norm(const ModelState& model, Communicator& communicator) {
+at::Tensor gradient_squares(const ModelState& model) {
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> sums;
+  for (const UnitRecord& unit : model.units) sums.push_back(square_sums(unit.flat->gradients()));
+  return sums.empty() ? at::empty({0}, at::kDouble) : at::cat(sums);
+}
+
+double gradient_norm(const ModelState& model, std::span<const double> block_sums,
+                     Communicator& communicator) {
   const bool sharded = std::ranges::any_of(
       model.units, [](const UnitRecord& unit) { return unit.flat->placement().stage > 0; });
   const std::uint32_t ranks = sharded ? communicator.size() : 1;
   const std::uint32_t rank = sharded ? communicator.rank() : 0;
-  std::vector<double> mine = node_sums(model, rank);
+  std::vector<double> mine = node_sums(model, block_sums, rank);
   std::vector<std::size_t> next(ranks);  // of each rank's sums: those that are used already
   std::size_t most = 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
@@ -142,7 +146,7 @@ double gradient_norm(const ModelState& model, Communicator& communicator) {
   const std::vector<double> all = sharded ? gather_doubles(communicator, mine) : mine;
   double total = 0;
   for (const UnitRecord& unit : model.units) {
-    std::vector<Sum> sums;
+    std::vector<NodeSum> sums;
     for (std::uint32_t r = 0; r < ranks; ++r) {
       for (const TreeNode& node : nodes_of(*unit.flat, r))
         sums.push_back({node, all[r * most + next[r]++]});

@@ -15,13 +15,6 @@ namespace {
 /// Stands for the default generator where units have their numbers.
 constexpr std::uint64_t kDefaultGenerator = ~std::uint64_t{0};
 
-/// Waits for the device.
-std::vector<double> values_of(const std::vector<at::Tensor>& scalars) {
-  const at::Tensor all = at::stack(scalars).to(at::kCPU, at::kDouble).contiguous();
-  const double* const begin = all.data_ptr<double>();
-  return {begin, begin + all.numel()};
-}
-
 }  // namespace
 
 MicroBatches::Current::Current(const StepContext& context, const MicroBatch& batch)
@@ -121,14 +114,19 @@ void MicroBatches::abandon() {
   count_ = first_ = 0;
 }
 
-std::vector<double> MicroBatches::losses() {
-  const std::vector<double> all = gather_doubles(communicator_, values_of(losses_));
-  const auto ranks = static_cast<std::int64_t>(communicator_.size());
-  const auto rounds = static_cast<std::int64_t>(losses_.size());
-  std::vector<double> losses;
-  for (std::int64_t id = 0; id < count_; ++id)
-    losses.push_back(all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)]);
+at::Tensor MicroBatches::end() {
+  ended_ = count_;
   count_ = first_ = 0;
+  return at::stack(losses_).to(context_.runtime->device(), at::kDouble).reshape({-1});
+}
+
+std::vector<double> MicroBatches::gather(std::span<const double> own) const {
+  const std::vector<double> all = gather_doubles(communicator_, own);
+  const auto ranks = static_cast<std::int64_t>(communicator_.size());
+  const auto rounds = static_cast<std::int64_t>(own.size());
+  std::vector<double> losses;
+  for (std::int64_t id = 0; id < ended_; ++id)
+    losses.push_back(all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)]);
   return losses;
 }
 

@@ -8,11 +8,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace unishard::trainer::detail {
 
-/// begin(); while has_next(): forward() and, in training, backward(); losses(). Rank r takes
+/// begin(); while has_next(): forward() and, in training, backward(); end(), gather(). Rank r takes
 /// micro-batches r, r + W, ... Every rank runs the same number, because all take part in the
 /// collectives; surplus ones repeat micro-batch 0 and do not count.
 /// Errors: after an exception of forward() or backward(), the step is forgotten; begin() starts it
@@ -27,7 +28,7 @@ class MicroBatches {
 
   /// Begins with micro-batches 0 to count - 1.
   void begin(Pass pass, std::int64_t count);
-  /// Returns true from begin() to losses().
+  /// Returns true from begin() to end().
   bool has_begun() const { return count_ > 0; }
   bool has_next() const { return first_ < count_; }
   /// Throws: InvalidArgument unless a micro-batch was run and has had its backward pass. `what` is
@@ -45,9 +46,11 @@ class MicroBatches {
   /// Throws: what the backward pass throws.
   void backward(const at::Tensor& loss);
 
-  /// Ends what begin() began. Returns the losses of all ranks' micro-batches, in their order.
+  /// Ends what begin() began. Returns this rank's losses as float64 on the runtime's device.
+  at::Tensor end();
+  /// Returns the losses of all ranks' micro-batches, in their order, from the values of end().
   /// Collective.
-  std::vector<double> losses();
+  std::vector<double> gather(std::span<const double> own) const;
   /// Forgets the step.
   void abandon();
 
@@ -69,6 +72,7 @@ class MicroBatches {
   Communicator& communicator_;
   Pass pass_ = Pass::Train;
   std::int64_t count_ = 0;
+  std::int64_t ended_ = 0;  ///< count_ of what end() ended
   std::int64_t first_ = 0;  ///< micro-batch of rank 0 in the next round
   std::optional<Current> current_;
   std::vector<at::Tensor> losses_;

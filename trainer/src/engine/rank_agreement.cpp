@@ -44,12 +44,11 @@ std::vector<std::string> split_lines(const std::string& text) {
 }
 
 std::string broadcast_text(Communicator& communicator, const std::string& text) {
-  Communicator& host = communicator.control();
   std::uint64_t length = text.size();
-  host.broadcast(std::as_writable_bytes(std::span(&length, 1)), 0)->wait();
+  communicator.broadcast(std::as_writable_bytes(std::span(&length, 1)), 0)->wait();
   std::vector<char> bytes(length);
-  if (host.rank() == 0) std::ranges::copy(text, bytes.begin());
-  host.broadcast(std::as_writable_bytes(std::span(bytes)), 0)->wait();
+  if (communicator.rank() == 0) std::ranges::copy(text, bytes.begin());
+  communicator.broadcast(std::as_writable_bytes(std::span(bytes)), 0)->wait();
   return {bytes.begin(), bytes.end()};
 }
 

@@ -4,9 +4,9 @@
 #include "unishard/trainer/seeds.hpp"
 
 #include "state/dropout_generator.hpp"
+#include "state/generator_scope.hpp"
 #include "state/step_context.hpp"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -34,9 +34,10 @@ struct DropoutScope::State {
 };
 
 DropoutScope::DropoutScope(const StepContext& context, std::uint64_t unit)
-    : state_(new State{at::detail::createCPUGenerator(
-                           dropout_seed(context.seed, context.step, context.micro_batch, unit)),
-                       current_generator}) {
+    : state_(new State{
+          make_generator(context.runtime->device(),
+                         dropout_seed(context.seed, context.step, context.micro_batch, unit)),
+          current_generator}) {
   current_generator = &state_->generator;
 }
 
@@ -48,7 +49,8 @@ at::Tensor dropout(const at::Tensor& input, double p) {
   if (p < 0 || p >= 1)
     raise(ErrorCode::InvalidArgument, "dropout: the probability must be 0 up to 1");
   if (p == 0) return input;
-  at::Tensor mask = at::empty(input.sizes(), at::kFloat);
+  const at::Device drawn_on = current_generator ? current_generator->device() : input.device();
+  at::Tensor mask = at::empty(input.sizes(), at::device(drawn_on).dtype(at::kFloat));
   {
     const at::NoGradGuard no_grad;
     if (current_generator) {

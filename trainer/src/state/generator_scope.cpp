@@ -19,6 +19,14 @@ std::vector<at::Generator> default_generators(at::Device device) {
   return generators;
 }
 
+at::Generator make_generator(at::Device device, std::uint64_t seed) {
+  at::Generator shared = default_generators(device).back();
+  const std::unique_lock lock(shared.mutex());
+  at::Generator generator = shared.clone();
+  generator.set_current_seed(seed);
+  return generator;
+}
+
 GeneratorScope::GeneratorScope(at::Device device, std::uint64_t seed) {
   for (at::Generator& each : default_generators(device)) {
     const std::lock_guard lock(each.mutex());

@@ -15,6 +15,10 @@ namespace unishard::trainer::detail {
 /// LibTorch 1.13 has none for devices other than CUDA.
 std::vector<at::Generator> default_generators(at::Device device);
 
+/// Returns a generator of its own for draws on a device, the CPU's where LibTorch has none for the
+/// device.
+at::Generator make_generator(at::Device device, std::uint64_t seed);
+
 /// Seeds the default generators of a device, and gives them their former states back when
 /// destroyed. They belong to the process: all its threads draw from them.
 class GeneratorScope {

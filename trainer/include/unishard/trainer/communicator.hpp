@@ -1,6 +1,6 @@
 #pragma once
-// The collectives that ZeRO needs, on raw memory. All ranks must call the same operations in the
-// same order.
+// The collectives that ZeRO needs, on host memory. All ranks must call the same operations in the
+// same order. A group with NCCL gives the engine collectives on its device's memory, too.
 // Lifetime: memory passed to an operation must stay alive and unchanged until wait() has returned.
 // Throws: PeerFailed when a rank died or was silent for longer than the timeout, naming the
 // operation and the ranks that did not answer. After any exception the group is unusable and the
@@ -47,12 +47,8 @@ class Communicator {
   virtual WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) = 0;
   virtual void barrier() = 0;
 
-  /// Returns a communicator of the same ranks for small exchanges: *this, unless each operation of
-  /// *this passes through a device.
-  virtual Communicator& control() { return *this; }
-
-  /// Creates a second group of the same ranks, which another thread may use at the same time. For
-  /// small exchanges; never uses a device. Either group may be destroyed first. Collective.
+  /// Creates a second group of the same ranks, which another thread may use at the same time. It is
+  /// for host memory alone. Either group may be destroyed first. Collective.
   virtual std::unique_ptr<Communicator> duplicate() = 0;
 };
 
@@ -65,9 +61,9 @@ std::vector<double> gather_doubles(Communicator& communicator, std::span<const d
 std::int64_t agree_max(Communicator& communicator, std::int64_t mine);
 
 enum class Backend : std::uint8_t {
-  Gloo,  ///< TCP between hosts; no network in a world of one
-  Nccl,  ///< Unsupported when this build has no NCCL or a rank has no CUDA device
-  Auto,  ///< NCCL when every rank's build has it and every rank has a device, else Gloo
+  Gloo,  ///< TCP between hosts; no network in a world of one. What is on a device passes the host
+  Nccl,  ///< also from device to device; Unsupported without NCCL or with a rank without a device
+  Auto,  ///< NCCL when every rank's build has it and every rank has a device of its own, else Gloo
 };
 
 struct CommunicatorOptions {
@@ -78,14 +74,14 @@ struct CommunicatorOptions {
 
 /// Returns a group of one rank: copies and adds without a network.
 std::unique_ptr<Communicator> make_single_communicator();
-/// Returns true when NCCL would find a device for this rank; false in builds without NCCL.
+/// Returns true when NCCL would find a device for this rank, that of its local rank; false in
+/// builds without NCCL.
 bool has_nccl_device(const RankEnvironment& environment);
-/// Returns a group of options.backend. Blocks until all ranks have joined. Gloo works on host
-/// memory over TCP, and in a world of one gives make_single_communicator(). Operations of NCCL are
-/// staged through device memory, and small exchanges use a Gloo group (control()); the project's
-/// builds compile and link NCCL, but it has never run: treat it as untested. Throws: PeerFailed
-/// when the ranks do not join in time; on every rank, Mismatch or Unsupported when they do not
-/// agree on a backend.
+/// Returns a group of options.backend. Blocks until all ranks have joined. A world of one has no
+/// network unless it asks for NCCL. The project's builds compile and link NCCL, but it has never
+/// run: treat it as untested.
+/// Throws: PeerFailed when the ranks do not join in time; on every rank, Mismatch or Unsupported
+/// when they do not agree on a backend.
 std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,
                                                 const CommunicatorOptions& options = {});
 

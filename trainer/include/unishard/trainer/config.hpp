@@ -22,6 +22,17 @@ enum class NonFinite : std::uint8_t {
   Skip,   ///< leaves out the update, counts the step as skipped and takes the next samples
 };
 
+/// In which order the gradients of the ranks are added.
+enum class Sum : std::uint8_t {
+  /// Rank 0's first, then rank 1's, in fp32. With gradients that are summed for each micro-batch,
+  /// every world size has the same bits.
+  Canonical,
+  /// As NCCL adds fastest, in the gradients' own type: the same bits for one world size, and for
+  /// one machine's NCCL. Gloo adds in the canonical order all the same: another order would send
+  /// no less.
+  Fast,
+};
+
 /// DeepSpeed's keys of "zero_optimization" that bound communication, with its defaults. They change
 /// speed and memory, and no result. Sizes count elements.
 struct ZeroLimits {
@@ -70,6 +81,7 @@ struct Config {
   /// Extension: sum gradients in the order of global micro-batches at stages 0 and 1 too, so that
   /// every world size and stage gives the same bits. Stages 2 and 3 always do.
   bool canonical_order = false;
+  Sum sum = Sum::Canonical;  ///< Fast when the configuration has "canonical_order": false
   ZeroLimits zero;
   /// How the model recomputes activations, if it does; see Recompute.
   std::optional<RecomputeOptions> activation_checkpointing;

@@ -1,0 +1,30 @@
+#pragma once
+// The numbers that decide what a step does, which the host must wait for.
+#include "unishard/trainer/communicator.hpp"
+
+#include "comm/tensor_collectives.hpp"
+#include "engine/micro_batches.hpp"
+#include "state/model_state.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+struct StepNumbers {
+  std::vector<double> losses;  ///< of all ranks' micro-batches, in their order
+  double gradient_norm = 0;    ///< of the scaled gradients
+};
+
+/// Waits for the device once, for both. `own_losses` come from MicroBatches::end(). Collective.
+/// Pre: Compute has been made to wait for the reduced gradients.
+/// Throws: PeerFailed when a collective failed on the device.
+StepNumbers gather_numbers(const ModelState& model, const MicroBatches& micro_batches,
+                           const at::Tensor& own_losses, TensorCollectives& collectives,
+                           Communicator& communicator);
+
+/// Returns the elements of a one-dimensional float64 tensor of any device. Waits for the device.
+std::vector<double> host_values(const at::Tensor& tensor);
+
+}  // namespace unishard::trainer::detail
