@@ -66,14 +66,14 @@ void say_error(std::uint32_t rank, std::string_view kind, std::string_view messa
 }
 
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
-                  const unishard::trainer::RankEnvironment& environment) {
+                  const unishard::trainer::RankEnvironment& environment, at::Device device) {
   const auto& config = options.config;
   const BatchPlan& batch = engine.batch();
-  std::string text =
-      fmt::format("train_gpt: {:.2f} M parameters, world size {}{}, ZeRO stage {}, {}, {}\n",
-                  static_cast<double>(engine.parameter_count()) / 1e6, environment.world_size,
-                  environment.launcher == "none" ? "" : " (" + environment.launcher + ")",
-                  config.stage, name_of(config.compute), config.optimizer);
+  std::string text = fmt::format(
+      "train_gpt: {:.2f} M parameters, world size {}{}, ZeRO stage {}, {}, {}{}\n",
+      static_cast<double>(engine.parameter_count()) / 1e6, environment.world_size,
+      environment.launcher == "none" ? "" : " (" + environment.launcher + ")", config.stage,
+      name_of(config.compute), config.optimizer, device.is_cpu() ? "" : ", on " + device.str());
   text += fmt::format("  batch {} = {} micro-batches of {}, {} micro-steps per rank", batch.train,
                       batch.global_micro_batches, batch.micro, batch.accumulation);
   if (const auto padding = batch.padding(environment.world_size); padding > 0)

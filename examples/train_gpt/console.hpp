@@ -21,7 +21,7 @@ void say_error(std::uint32_t rank, std::string_view kind, std::string_view messa
                std::string_view hint = {});
 
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
-                  const unishard::trainer::RankEnvironment& environment);
+                  const unishard::trainer::RankEnvironment& environment, at::Device device);
 /// Reports steps. On a terminal, one line is overwritten, with rate and remaining time. Elsewhere,
 /// and every `interval` steps, a permanent line is printed.
 class StepPrinter {

@@ -79,11 +79,20 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
                  "seconds of silence after which another rank counts as failed")
       ->check(CLI::Range(1u, kTimeoutMax))
       ->capture_default_str();
+  const std::map<std::string, DeviceChoice> devices = {
+      {"cpu", DeviceChoice::Cpu}, {"cuda", DeviceChoice::Cuda}, {"auto", DeviceChoice::Auto}};
+  app.add_option("--device", options.device,
+                 "where the training state is: cpu (default), cuda, or auto: cuda where each rank "
+                 "has a device")
+      ->transform(CLI::CheckedTransformer(devices).description(""))
+      ->type_name("NAME");
   using unishard::trainer::Backend;
   const std::map<std::string, Backend> backends = {
       {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}, {"auto", Backend::Auto}};
-  app.add_option("--backend", options.backend,
-                 "collectives: gloo (default), nccl, or auto: nccl where each rank has a device")
+  app.add_option(
+         "--backend", options.backend,
+         "collectives of a run on CUDA devices: nccl, gloo, or auto (default): nccl where each "
+         "rank has a device of its own; on the CPU it is gloo")
       ->transform(CLI::CheckedTransformer(backends).description(""))
       ->type_name("NAME");
   app.add_option("--losses", options.losses,

@@ -12,6 +12,12 @@
 
 namespace train_gpt {
 
+enum class DeviceChoice : std::uint8_t {
+  Cpu,
+  Cuda,
+  Auto,  ///< CUDA when every rank has a device
+};
+
 struct Options {
   unishard::trainer::Config config;
   unishard::trainer::ModelConfig model;
@@ -34,7 +40,8 @@ struct Options {
   bool report_memory = false;
   int threads = 1;
   std::uint32_t timeout_seconds = 600;
-  unishard::trainer::Backend backend = unishard::trainer::Backend::Gloo;
+  DeviceChoice device = DeviceChoice::Cpu;
+  unishard::trainer::Backend backend = unishard::trainer::Backend::Auto;
 };
 
 /// Reads the command line and the configuration file. Returns nullopt after printing --help

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "console.hpp"
+#include "device.hpp"
 #include "options.hpp"
 #include "process.hpp"
 
@@ -24,7 +25,7 @@ std::optional<std::string> lookup(const std::string& name) {
 
 void run(const Options& options, const RankEnvironment& environment, const SaveProbe& probe) {
   const auto communicator = make_communicator(
-      environment, {.backend = options.backend, .timeout_seconds = options.timeout_seconds});
+      environment, {.backend = backend_of(options), .timeout_seconds = options.timeout_seconds});
   train(options, environment, *communicator, probe);
   communicator->barrier();  // rank 0 serves the store: it leaves last
 }

@@ -13,6 +13,7 @@
 #include "unishard/trainer/trace.hpp"
 
 #include "console.hpp"
+#include "device.hpp"
 #include "saves.hpp"
 
 #include <ATen/ops/empty.h>
@@ -74,8 +75,9 @@ class LossLog {
 };
 
 std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
-                                                 const Communicator& communicator) {
-  const ConstructionScope scope(placement_for(options.config, communicator));
+                                                 const Communicator& communicator,
+                                                 at::Device device) {
+  const ConstructionScope scope(placement_for(options.config, communicator, device));
   auto model = make_language_model(options.model);
   if (options.config.activation_checkpointing)
     model->recompute_blocks(*options.config.activation_checkpointing);
@@ -91,11 +93,12 @@ class Training {
         probe_(std::move(probe)),
         tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.context),
                 options.tokens),
-        runtime_(make_host_runtime({.trace = options.trace.empty() ? nullptr : &trace_})),
-        model_(build_model(options, communicator)),
+        runtime_(make_runtime(options, environment, communicator,
+                              options.trace.empty() ? nullptr : &trace_)),
+        model_(build_model(options, communicator, runtime_->device())),
         engine_(model_, communicator, options.config, engine_options()),
         saves_(options, engine_, communicator) {
-    if (is_first()) print_header(options_, engine_, environment);
+    if (is_first()) print_header(options_, engine_, environment, runtime_->device());
     saves_.claim();
   }
 
@@ -154,6 +157,7 @@ class Training {
   /// One file with all ranks.
   void write_trace() {
     if (options_.trace.empty()) return;
+    runtime_->complete_trace();
     const auto traces = gather_text(communicator_, trace_.to_json(communicator_.rank()).dump());
     agree(communicator_, "writing the trace", [&] {
       if (!is_first()) return;
@@ -190,7 +194,7 @@ class Training {
       tokens_.read(sample, {data + i * length, static_cast<std::size_t>(length)},
                    vocabulary_of(options_.model));
     }
-    return tokens;
+    return tokens.to(runtime_->device());
   }
 
   std::int64_t tokens_per_step() const { return engine_.batch().train * options_.context; }

@@ -46,6 +46,7 @@ class DeafRuntime final : public Runtime {
   std::unique_ptr<TraceMark> mark(Stream stream, std::string name) override {
     return runtime_->mark(stream, std::move(name));
   }
+  void complete_trace() override { runtime_->complete_trace(); }
   void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
               float gradient_scale, const UpdateTensors& tensors) override {
     runtime_->update(optimizer, hyper, step, gradient_scale, tensors);

@@ -2,18 +2,26 @@
 // the host's bits, and nothing is found. The last tests show that the devices do find them.
 #include "guarded_device/guarded_device.hpp"
 
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/dropout.hpp"
 #include "unishard/trainer/recompute.hpp"
+#include "unishard/trainer/trace.hpp"
 
 #include "guarded_runtime.hpp"
 #include "make_checkpoint.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
 
+#include <ATen/ops/arange.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/dropout.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <set>
 
 namespace unishard::test {
 namespace {
@@ -70,11 +78,11 @@ void expect_same(const Ran& a, const Ran& b) {
 
 class OnTheDevice : public testing::TestWithParam<std::uint32_t> {
  protected:
-  /// Calls `check` with world size and configuration, for one and two ranks and both dtypes.
+  /// Calls `check` with world size and configuration, for one and two ranks and every dtype.
   template <class Check>
   static void for_each_run(const Check& check) {
     for (const std::uint32_t world : {1u, 2u}) {
-      for (const DType compute : {DType::Float32, DType::BFloat16}) {
+      for (const DType compute : {DType::Float32, DType::BFloat16, DType::Float16}) {
         SCOPED_TRACE(fmt::format("{} ranks, {}", world, name_of(compute)));
         check(world, small_config(GetParam(), compute));
       }
@@ -136,6 +144,16 @@ TEST_P(OnTheDevice, TrainingContinuesFromTheHostsCheckpoint) {
     const Ran expected = run(Where::Host, world, config, whole);
     expect_same(run(Where::Device, world, config, rest), expected);
   });
+}
+
+TEST_P(OnTheDevice, AStepWaitsForTheDeviceOnce) {
+  run(Where::Device, 1, small_config(GetParam(), DType::BFloat16),
+      [](Engine& engine, SmallModel& model, Ran& ran) {
+        train(engine, model, 1, ran);
+        const std::uint64_t before = guarded::host_waits();
+        train(engine, model, 3, ran);
+        EXPECT_EQ(guarded::host_waits() - before, 3);
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(Stage, OnTheDevice, testing::Values(0u, 1u, 2u, 3u),
@@ -204,6 +222,81 @@ TEST(GuardedDevice, RecomputingDrawsTheHostsNumbers) {
          {RecomputeOptions{}, RecomputeOptions{.cpu_checkpointing = true}})
       EXPECT_EQ(losses_with_noise(Where::Device, world, stage, options), expected);
   }
+}
+
+/// Trains a language model; the losses and the norms of three steps.
+std::vector<double> train_language_model(Where where, const ModelConfig& model_config,
+                                         DType compute) {
+  std::vector<double> numbers;
+  run_threads(1, [&](Communicator& communicator) {
+    const Config config = small_config(3, compute);
+    const auto runtime = make_runtime(where, communicator);
+    const auto model = [&] {
+      const ConstructionScope scope(placement_for(config, communicator, runtime->device()));
+      return make_language_model(model_config);
+    }();
+    Engine engine(model, communicator, config, {.runtime = runtime.get()});
+    for (int i = 0; i < 3; ++i) {
+      const StepStats stats = engine.train_batch([&](const MicroBatch& batch) {
+        const auto first = static_cast<std::int64_t>(batch.first_sample);
+        const at::Tensor tokens = at::arange(first, first + 2 * 17).reshape({2, 17}).remainder(60);
+        return model->loss(tokens.to(runtime->device()));
+      });
+      numbers.insert(numbers.end(), {stats.loss, stats.gradient_norm});
+    }
+  });
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+  return numbers;
+}
+
+TEST(GuardedDevice, LanguageModelsTrainWithTheHostsBits) {
+  const GptConfig gpt{
+      .vocabulary = 64, .context = 16, .layers = 2, .width = 16, .heads = 2, .dropout = 0.1};
+  LlamaConfig llama{.family = LlamaFamily::Qwen3,
+                    .vocabulary = 64,
+                    .positions = 16,
+                    .layers = 2,
+                    .width = 16,
+                    .inner = 24,
+                    .heads = 2,
+                    .kv_heads = 1};
+  llama.qk_norm = true;
+  llama.window = 5;
+  llama.sliding = {false, true};
+  for (const ModelConfig& model : {ModelConfig(gpt), ModelConfig(llama)}) {
+    for (const DType compute : {DType::Float32, DType::BFloat16}) {
+      SCOPED_TRACE(fmt::format("{}, {}", model.index(), name_of(compute)));
+      EXPECT_EQ(train_language_model(Where::Device, model, compute),
+                train_language_model(Where::Host, model, compute));
+    }
+  }
+}
+
+TEST(GuardedDevice, ATraceHasTheWorkOfBothStreamsInOrder) {
+  guarded::install();
+  Trace trace;
+  run_threads(1, [&](Communicator& communicator) {
+    const Config config = small_config(3);
+    const auto make = [&] { return make_guarded_runtime({.trace = &trace}); };
+    if (TORCH_VERSION_MAJOR < 2) {
+      EXPECT_THROW(make(), Error);
+      return;
+    }
+    const auto runtime = make();
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    step(engine, model);
+    runtime->complete_trace();
+    std::set<std::string> streams;
+    double end = 0;
+    for (const Trace::Span& span : trace.spans()) {
+      streams.insert(span.stream);
+      EXPECT_LE(span.begin, span.end) << span.name;
+      end = std::max(end, span.end);
+    }
+    EXPECT_THAT(streams, testing::UnorderedElementsAre("compute", "communication"));
+    EXPECT_GT(end, 0);
+  });
 }
 
 /// The message of what ends a step when a stream does not wait.

@@ -5,6 +5,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <chrono>
+
 namespace unishard::test::guarded {
 namespace {
 
@@ -21,6 +23,14 @@ Stream to_stream(StreamKey key) {
 DeviceIndex index_of(Device device) {
   return device.index() < 0 ? current_device() : device.index();
 }
+
+/// Kernels run when they are called, so work before the event is done when it is recorded.
+struct Event {
+  Clock clock;
+  std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
+};
+
+Clock& clock_of(void* event) { return static_cast<Event*>(event)->clock; }
 
 /// `virtual` without `override`: LibTorch 1.13 lacks the function.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -63,21 +73,25 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const Stream& stream, const DeviceIndex,
               const c10::EventFlag) const override {
-    delete static_cast<Clock*>(*event);
-    *event = new Clock(guarded::record(key_of(stream)));
+    delete static_cast<Event*>(*event);
+    *event = new Event{guarded::record(key_of(stream))};
   }
   void block(void* event, const Stream& stream) const override {
-    if (event) make_wait(key_of(stream), *static_cast<Clock*>(event));
+    if (event) make_wait(key_of(stream), clock_of(event));
   }
   bool queryEvent(void* event) const override {
     synchronizeEvent(event);
     return true;
   }
   virtual void synchronizeEvent(void* event) const {
-    if (event) host_waited(*static_cast<Clock*>(event));
+    if (event) host_waited(clock_of(event));
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
-    delete static_cast<Clock*>(event);
+    delete static_cast<Event*>(event);
+  }
+  virtual double elapsedTime(void* from, void* to, const DeviceIndex) const {
+    const auto time = static_cast<Event*>(to)->time - static_cast<Event*>(from)->time;
+    return std::chrono::duration<double, std::milli>(time).count();
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const Stream& stream) const override {
     if (Block* const block = Memory::instance().find(data.get())) record_use(block, key_of(stream));

@@ -56,8 +56,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     const at::AutoDispatchBelowADInplaceOrView below;
     target.copy_(source);
   }
-  if (!non_blocking && !(is_guarded(from) && is_guarded(to)))
-    host_waited(record(current_stream(device.index())));
+  const Clock done = record(current_stream(device.index()));
+  if (!non_blocking && !is_guarded(to)) host_waited(done);
+  if (!non_blocking && !is_guarded(from)) host_copied(done);
   return to;
 }
 

@@ -13,6 +13,7 @@ struct State {
   std::mutex mutex;
   std::map<StreamKey, Clock> clocks;  ///< what is ordered before the next work of each stream
   Clock host;                         ///< what the host has waited for
+  std::uint64_t host_waits = 0;
   c10::StreamId streams = 0;
   std::vector<std::string> violations;
 };
@@ -81,6 +82,17 @@ void make_wait(StreamKey stream, const Clock& event) {
 }
 
 void host_waited(const Clock& event) {
+  const std::lock_guard lock(state().mutex);
+  ++state().host_waits;
+  join(state().host, event);
+}
+
+std::uint64_t host_waits() {
+  const std::lock_guard lock(state().mutex);
+  return state().host_waits;
+}
+
+void host_copied(const Clock& event) {
   const std::lock_guard lock(state().mutex);
   join(state().host, event);
 }

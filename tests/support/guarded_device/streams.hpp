@@ -35,6 +35,10 @@ Clock record(StreamKey stream);
 void make_wait(StreamKey stream, const Clock& event);
 /// The host waits; work that it gives to any stream afterwards is ordered after the event.
 void host_waited(const Clock& event);
+/// Returns how often the host has waited for work of a device, copies to it left out.
+std::uint64_t host_waits();
+/// Does the same as host_waited() for a copy to the device, which reads the host's memory at once.
+void host_copied(const Clock& event);
 
 /// Notes that a new block belongs to its home stream.
 void begin_life(Block* block);

@@ -65,6 +65,10 @@ class DeviceRuntime final : public Runtime {
     return std::make_unique<DeviceMark>(*trace_, name_of(stream), std::move(name), of(stream));
   }
 
+  void complete_trace() override {
+    if (trace_) trace_->complete();
+  }
+
   void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
               float gradient_scale, const UpdateTensors& tensors) override {
     const c10::StreamGuard current(of(Stream::Compute));

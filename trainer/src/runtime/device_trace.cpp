@@ -47,7 +47,7 @@ DeviceTrace::DeviceTrace(Trace& trace, c10::Stream stream)
   zero_time_ = Trace::Clock::now();
 }
 
-DeviceTrace::~DeviceTrace() { add_ended(/*waits=*/true); }
+DeviceTrace::~DeviceTrace() { complete(); }
 
 std::size_t DeviceTrace::begin(std::string_view stream, std::string name, c10::Stream where) {
   if (pieces_.size() >= kPieces) add_ended(/*waits=*/false);

@@ -17,7 +17,7 @@ class DeviceTrace {
   /// Waits for the stream, whose time and the host's are compared then.
   /// Lifetime: `trace` must outlive this object.
   DeviceTrace(Trace& trace, c10::Stream stream);
-  /// Waits for the device, and adds what is left.
+  /// Completes the trace.
   ~DeviceTrace();
   DeviceTrace(const DeviceTrace&) = delete;
   DeviceTrace& operator=(const DeviceTrace&) = delete;
@@ -25,6 +25,8 @@ class DeviceTrace {
   /// Begins a piece of work of `stream` and returns its number.
   std::size_t begin(std::string_view stream, std::string name, c10::Stream where);
   void end(std::size_t number, c10::Stream where);
+  /// Waits for the pieces that have ended, and adds them.
+  void complete() { add_ended(/*waits=*/true); }
 
  private:
   struct Piece {
@@ -33,7 +35,8 @@ class DeviceTrace {
     c10::Event begin, end;
     bool has_ended = false;
   };
-  /// Adds pieces that have ended, in the order of begin(), up to the first that has not.
+  /// Adds pieces in the order of begin(), up to the first that has not ended or, unless it `waits`,
+  /// is not done.
   void add_ended(bool waits);
 
   Trace& trace_;

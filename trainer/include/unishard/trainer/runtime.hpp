@@ -67,6 +67,9 @@ class Runtime {
   /// null without a trace.
   virtual std::unique_ptr<TraceMark> mark(Stream stream, std::string name) = 0;
 
+  /// Waits for the device, and adds to the trace all that its streams have done.
+  virtual void complete_trace() {}
+
   /// Performs Optimizer::update() on the Compute stream.
   virtual void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
                       float gradient_scale, const UpdateTensors& tensors) = 0;

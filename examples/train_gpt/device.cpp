@@ -1,0 +1,35 @@
+#include "device.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/agree.hpp"
+
+namespace train_gpt {
+
+using namespace unishard;
+using namespace unishard::trainer;
+
+Backend backend_of(const Options& options) {
+  if (options.device != DeviceChoice::Cpu) return options.backend;
+  if (options.backend == Backend::Nccl) {
+    raise(ErrorCode::InvalidArgument, "--backend nccl works between CUDA devices",
+          "add --device cuda, or use --backend gloo");
+  }
+  return Backend::Gloo;
+}
+
+std::unique_ptr<Runtime> make_runtime(const Options& options, const RankEnvironment& environment,
+                                      Communicator& communicator, Trace* trace) {
+  const std::uint32_t devices = options.device == DeviceChoice::Cpu ? 0 : cuda_devices();
+  const bool some_have_none = agree_max(communicator, devices == 0) != 0;
+  const bool on_host = options.device == DeviceChoice::Cpu ||
+                       (options.device == DeviceChoice::Auto && some_have_none);
+  if (on_host) return make_host_runtime({.trace = trace});
+  std::unique_ptr<Runtime> runtime;
+  agree(communicator, "taking a CUDA device", [&] {
+    const std::uint32_t device = devices == 0 ? 0 : environment.local_rank % devices;
+    runtime = make_cuda_runtime({.device = device, .trace = trace});
+  });
+  return runtime;
+}
+
+}  // namespace train_gpt
