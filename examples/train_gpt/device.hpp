@@ -1,5 +1,5 @@
 #pragma once
-// Where a run trains.
+// Chooses the device on which a run trains.
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/rank_environment.hpp"
 #include "unishard/trainer/runtime.hpp"

@@ -58,6 +58,19 @@ void add_model_options(CLI::App& app, Overrides& overrides) {
   app.add_option("--dropout", overrides.dropout, "dropout probability")->check(check_dropout);
 }
 
+/// Adds an option whose values have names.
+template <class Value>
+void add_choice(CLI::App& app, const std::string& option, Value& chosen,
+                const std::map<std::string, Value>& choices, const std::string& description) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : choices) names.push_back(name);
+  app.add_option_function<std::string>(
+         option, [&chosen, choices](const std::string& name) { chosen = choices.at(name); },
+         description)
+      ->check(CLI::IsMember(names).description(""))
+      ->type_name("NAME");
+}
+
 void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--config", overrides.config_path, "DeepSpeed configuration (JSON)")->required();
   app.add_option("--data", options.data, "text file, or file of tokens")->required();
@@ -79,22 +92,16 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
                  "seconds of silence after which another rank counts as failed")
       ->check(CLI::Range(1u, kTimeoutMax))
       ->capture_default_str();
-  const std::map<std::string, DeviceChoice> devices = {
-      {"cpu", DeviceChoice::Cpu}, {"cuda", DeviceChoice::Cuda}, {"auto", DeviceChoice::Auto}};
-  app.add_option("--device", options.device,
-                 "where the training state is: cpu (default), cuda, or auto: cuda where each rank "
-                 "has a device")
-      ->transform(CLI::CheckedTransformer(devices).description(""))
-      ->type_name("NAME");
+  add_choice(
+      app, "--device", options.device,
+      {{"cpu", DeviceChoice::Cpu}, {"cuda", DeviceChoice::Cuda}, {"auto", DeviceChoice::Auto}},
+      "where the training state is: cpu (default), cuda, or auto: cuda where each rank has a "
+      "device");
   using unishard::trainer::Backend;
-  const std::map<std::string, Backend> backends = {
-      {"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}, {"auto", Backend::Auto}};
-  app.add_option(
-         "--backend", options.backend,
-         "collectives of a run on CUDA devices: nccl, gloo, or auto (default): nccl where each "
-         "rank has a device of its own; on the CPU it is gloo")
-      ->transform(CLI::CheckedTransformer(backends).description(""))
-      ->type_name("NAME");
+  add_choice(app, "--backend", options.backend,
+             {{"gloo", Backend::Gloo}, {"nccl", Backend::Nccl}, {"auto", Backend::Auto}},
+             "collectives of a run on CUDA devices: nccl, gloo, or auto (default): nccl where each "
+             "rank has a device of its own; on the CPU it is gloo");
   app.add_option("--losses", options.losses,
                  "file that gets one JSON line per step: step, loss (hexadecimal float, the mean "
                  "over the batch), grad_norm, lr, tokens_per_s; appended to");

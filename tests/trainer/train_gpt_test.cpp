@@ -377,7 +377,8 @@ TEST_F(TrainGpt, RanksWithDifferentBackendsOrModelsAreErrorsOnAll) {
                                               {"MASTER_PORT", std::to_string(port)}});
   };
   {
-    Process first = rank(0, {"--backend", "gloo"}), second = rank(1, {"--backend", "nccl"});
+    Process first = rank(0, {"--device", "auto", "--backend", "gloo"});
+    Process second = rank(1, {"--device", "auto", "--backend", "nccl"});
     for (const auto& result : {first.wait(), second.wait()}) {
       EXPECT_EQ(result.status, 2) << result.err;
       EXPECT_THAT(result.err, testing::HasSubstr("backend nccl and 1 with gloo"));
@@ -388,6 +389,21 @@ TEST_F(TrainGpt, RanksWithDifferentBackendsOrModelsAreErrorsOnAll) {
     EXPECT_EQ(result.status, 2) << result.err;
     EXPECT_THAT(result.err, testing::HasSubstr("rank 1 differs from rank 0: it has "
                                                "\"configuration /seed: 2\""));
+  }
+}
+
+TEST_F(TrainGpt, TakesADeviceOrSaysOnEveryRankThatThereIsNone) {
+  run_ranks(command({"--steps", "1", "--device", "auto"}), 2);
+  const auto refused = run(command({"--steps", "1", "--backend", "nccl"}));
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, testing::HasSubstr("--backend nccl works between CUDA devices"));
+  EXPECT_THAT(run(command({"--device", "gpu"})).err, testing::HasSubstr("{auto,cpu,cuda}"));
+  if (run(command({"--steps", "1", "--device", "cuda"})).status == 0)
+    GTEST_SKIP() << "there is a CUDA device";
+  Ranks ranks(command({"--steps", "1", "--device", "cuda"}), 2);
+  for (const ProcessResult& result : ranks.wait()) {
+    EXPECT_EQ(result.status, 4) << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr("there is no CUDA device"));
   }
 }
 

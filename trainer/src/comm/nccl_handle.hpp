@@ -1,7 +1,7 @@
 #pragma once
 // A communicator of NCCL that never blocks, and the thread that watches it. NCCL's kernels wait for
-// other ranks without end, so somebody must look for errors and at the time while the host waits
-// for the device.
+// other ranks without end, so the thread looks for errors and at the time while the host waits for
+// the device.
 #include "unishard/format/error.hpp"
 
 #include "comm/operation_scope.hpp"

@@ -27,9 +27,9 @@ enum class Sum : std::uint8_t {
   /// Rank 0's first, then rank 1's, in fp32. With gradients that are summed for each micro-batch,
   /// every world size has the same bits.
   Canonical,
-  /// As NCCL adds fastest, in the gradients' own type: the same bits for one world size, and for
-  /// one machine's NCCL. Gloo adds in the canonical order all the same: another order would send
-  /// no less.
+  /// The order in which NCCL adds fastest, in the gradients' own type: the same bits for one world
+  /// size, and for one machine's NCCL. Gloo adds in the canonical order all the same: another order
+  /// would send no less.
   Fast,
 };
 
