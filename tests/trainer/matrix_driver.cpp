@@ -2,7 +2,10 @@
 // process start-up is paid once. Job k uses ranks k, k+1, ... (mod size) as a group of its own.
 //
 //   matrix_driver <folder> <gpt|llama> <float32|bfloat16|float16> <stages, e.g. 0123> <world sizes,
-//   e.g. 12345>
+//   e.g. 12345> [cpu|guarded|cuda|nccl]
+//
+// On "guarded", the device of the tests, jobs must have the CPU's bits; on "cuda" ranks share the
+// devices and talk by Gloo, and with "nccl" each has one of its own.
 //
 // 1. Every process trains alone, uninterrupted: the losses and the identity that all others must
 // have.
@@ -13,16 +16,21 @@
 #include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
+#include "unishard/trainer/runtime.hpp"
 #include "unishard/trainer/seeds.hpp"
+
+#include "guarded_runtime.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 
 namespace {
 
@@ -112,21 +120,39 @@ ZeroLimits limits_of(std::uint32_t job) {
           .param_persistence_threshold = job % 6 == 0 ? 2 * unit : 0};
 }
 
-Outcome run(const Job& job, Communicator& communicator) {
+enum class Where { Cpu, Guarded, Cuda, Nccl };
+
+Where place_named(const std::string& name) {
+  if (name == "cpu") return Where::Cpu;
+  if (name == "guarded") return Where::Guarded;
+  if (name == "cuda") return Where::Cuda;
+  if (name == "nccl") return Where::Nccl;
+  throw std::invalid_argument("no device is called " + name);
+}
+
+std::unique_ptr<Runtime> make_runtime(Where where, const RankEnvironment& environment) {
+  if (where == Where::Cpu) return make_host_runtime();
+  if (where == Where::Guarded) return test::make_guarded_runtime();
+  const std::uint32_t devices = std::max(1u, cuda_devices());
+  return make_cuda_runtime({.device = environment.local_rank % devices});
+}
+
+Outcome run(const Job& job, Communicator& communicator, Runtime& runtime) {
   const Config config = config_for(job.stage, job.dtype, job.zero);
   std::shared_ptr<CausalLanguageModel> model;
   {
-    const ConstructionScope scope(placement_for(config, communicator));
+    const ConstructionScope scope(placement_for(config, communicator, runtime.device()));
     model = make_language_model(model_named(job.model));
   }
-  Engine engine(model, communicator, config);
+  Engine engine(model, communicator, config, {.runtime = &runtime});
   if (!job.from.empty()) engine.load_checkpoint(job.from);
   Outcome outcome;
   while (engine.global_steps() < job.until) {
     outcome.losses.push_back(engine
                                  .train_batch([&](const MicroBatch& batch) {
                                    // Draws of the user's own code are equal everywhere too.
-                                   return model->loss(windows(batch)) * (1 + 0.1 * at::rand({}));
+                                   return model->loss(windows(batch).to(runtime.device())) *
+                                          (1 + 0.1 * at::rand({}).item<double>());
                                  })
                                  .loss);
   }
@@ -136,17 +162,20 @@ Outcome run(const Job& job, Communicator& communicator) {
 
 class Driver {
  public:
-  Driver(Path folder, std::string model, std::string dtype, RankEnvironment environment)
-      : folder_(std::move(folder)),
+  Driver(Path folder, std::string model, std::string dtype, RankEnvironment environment,
+         Where where)
+      : where_(where),
+        folder_(std::move(folder)),
         model_(std::move(model)),
         dtype_(std::move(dtype)),
         environment_(std::move(environment)) {}
 
   void reference() {
     const auto alone = make_single_communicator();
+    const auto runtime = make_runtime(where_ == Where::Guarded ? Where::Cpu : where_, environment_);
     reference_ =
         run({.model = model_, .stage = 0, .dtype = dtype_, .from = {}, .save_to = own("reference")},
-            *alone);
+            *alone, *runtime);
   }
 
   void saves(const std::string& stages, const std::string& worlds) {
@@ -218,8 +247,11 @@ class Driver {
     group.store_is_hosted = true;
     group.group = fmt::format("job/{}", number);
     if (group.rank >= size) return;
-    const auto communicator = make_communicator(group, {.timeout_seconds = 60});
-    const Outcome outcome = run(job, *communicator);
+    const auto communicator = make_communicator(
+        group,
+        {.backend = where_ == Where::Nccl ? Backend::Nccl : Backend::Gloo, .timeout_seconds = 60});
+    const auto runtime = make_runtime(where_, environment_);
+    const Outcome outcome = run(job, *communicator, *runtime);
     communicator->barrier();
     if (group.rank != 0) return;
     ++done_;
@@ -235,6 +267,7 @@ class Driver {
     if (job.until == kSteps) std::filesystem::remove_all(job.save_to);
   }
 
+  Where where_;
   Path folder_;
   std::string model_, dtype_;
   RankEnvironment environment_;
@@ -246,7 +279,7 @@ class Driver {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;
+  if (argc != 6 && argc != 7) return 2;
   at::set_num_threads(1);
   try {
     const RankEnvironment environment = read_rank_environment([](const std::string& name) {
@@ -254,7 +287,10 @@ int main(int argc, char** argv) {
       return value ? std::optional<std::string>(value) : std::nullopt;
     });
     const auto world = make_communicator(environment, {.timeout_seconds = 600});
-    Driver driver(argv[1], argv[2], argv[3], environment);
+    const Where where = argc == 7 ? place_named(argv[6]) : Where::Cpu;
+    // Before the first backward pass, which counts the devices.
+    if (where == Where::Guarded) test::make_guarded_runtime();
+    Driver driver(argv[1], argv[2], argv[3], environment, where);
     driver.reference();
     driver.saves(argv[4], argv[5]);
     world->barrier();

@@ -10,18 +10,18 @@ namespace unishard::test {
 namespace {
 
 void run_matrix(const std::string& model, const std::string& dtype, const std::string& stages,
-                const std::string& worlds) {
+                const std::string& worlds, const std::string& device = "cpu") {
   const TempDir folder;
   const int processes = worlds.back() - '0';
-  const auto results = run_ranks(
-      {UNISHARD_TESTS_BIN "/matrix_driver", folder.path().string(), model, dtype, stages, worlds},
-      processes);
+  const auto results = run_ranks({UNISHARD_TESTS_BIN "/matrix_driver", folder.path().string(),
+                                  model, dtype, stages, worlds, device},
+                                 processes);
   const std::size_t combinations = stages.size() * worlds.size();
   const std::string expected =
       fmt::format("{} jobs, 0 differ", combinations + combinations * combinations);
   for (const auto& result : results) fmt::print("{}", result.out);
   EXPECT_NE(results[0].out.find(expected), std::string::npos) << expected;
-  fmt::print("{} {}: {} (stage, W) -> (stage', W') pairs bit-equal\n", model, dtype,
+  fmt::print("{} {} on {}: {} (stage, W) -> (stage', W') pairs bit-equal\n", model, dtype, device,
              combinations * combinations);
 }
 
@@ -34,6 +34,11 @@ TEST(Matrix, ALlamaInBf16) { run_matrix("llama", "bfloat16", "0123", "123"); }
 TEST(Matrix, ASubsetInBf16) { run_matrix("gpt", "bfloat16", "0123", "124"); }
 
 TEST(Matrix, ASubsetInFp16) { run_matrix("gpt", "float16", "0123", "13"); }
+
+TEST(Matrix, ASubsetOnADeviceThatFindsRaces) {
+  run_matrix("gpt", "float32", "0123", "12", "guarded");
+  run_matrix("llama", "bfloat16", "03", "13", "guarded");
+}
 
 }  // namespace
 }  // namespace unishard::test

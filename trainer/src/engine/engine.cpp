@@ -195,6 +195,7 @@ void Engine::prepare_asynchronous_saves() { impl_->saver.prepare(); }
 LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::string>& tag) {
   impl_->require_no_step("load_checkpoint");
   impl_->saver.finish();
+  for (const auto& unit : impl_->state.model.units) unit.flat->finish_gather();
   LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
   detail::publish_units(impl_->state);
   return report;
