@@ -9,6 +9,7 @@
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -303,6 +304,112 @@ TEST(TrainingFile, ACopyOfTheWeightsIsNotTheModel) {
   }
   EXPECT_THAT(model_of("north", "south")->remarks(),
               testing::ElementsAre(testing::HasSubstr("south. is taken for the model")));
+}
+
+/// An optimizer of the parameters a, with a moment of two elements for each.
+Json optimizer_of(const char* moment, bool is_numbered) {
+  const Json name = is_numbered ? Json(0) : Json("a");
+  const Json states = {{"exp_avg", tensor(moment)}, {"exp_avg_sq", tensor(moment)}};
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({name})}}});
+  return {{"state", is_numbered ? with_number_keys(states) : Json{{"a", states}}},
+          {"param_groups", groups}};
+}
+
+class SeveralOptimizers : public testing::Test {
+ protected:
+  std::unique_ptr<Source> open(const Json& object) {
+    std::map<std::string, Made> tensors = kTensors;
+    tensors["other"] = {DType::Float32, {2}, {101, 102}};
+    tensors["other.m"] = {DType::Float32, {2}, {103, 104}};
+    const Path file = folder_.path() / fmt::format("{}.pt", files_++);
+    save_torch(file, object, tensors);
+    return open_source(posix_storage(), file);
+  }
+  /// The object of the file that a conversion to the same format makes.
+  Json copied(const Source& source) {
+    const Path out = folder_.path() / fmt::format("{}.pt", files_++);
+    copy_as("torch", source, out, source.layout());
+    const torch::TorchFile file(torch::whole_file(posix_storage(), out));
+    return torch::describe(file.root(), file.pickle().bytes().size()).content;
+  }
+  const test::TempDir folder_;
+  int files_ = 0;
+};
+
+TEST_F(SeveralOptimizers, HaveTheirOwnModels) {
+  for (const bool is_numbered : {false, true}) {
+    for (const auto& [models, optimizers] :
+         {std::pair{std::pair{"gen", "disc"}, std::pair{"opt_g", "opt_d"}},
+          {{"netD", "netG"}, {"optimizerD", "optimizerG"}},
+          {{"actor", "critic"}, {"critic_optimizer", "actor_optimizer"}}}) {
+      const bool is_swapped = std::string(models.first) == "actor";
+      const char *m = "a.m", *other = "other.m";
+      const Json object = {{models.first, {{"a", tensor("a")}}},
+                           {models.second, {{"a", tensor("other")}}},
+                           {"ema", {{"a", tensor("b")}}},
+                           {optimizers.first, optimizer_of(is_swapped ? other : m, is_numbered)},
+                           {optimizers.second, optimizer_of(is_swapped ? m : other, is_numbered)}};
+      const auto source = open(object);
+      const std::string one = std::string(models.first) + ".a",
+                        two = std::string(models.second) + ".a";
+      EXPECT_THAT(labels(source->catalog()),
+                  testing::UnorderedElementsAre(
+                      one + " fp32", one + " exp_avg", one + " exp_avg_sq", two + " fp32",
+                      two + " exp_avg", two + " exp_avg_sq", "ema.a extra"));
+      EXPECT_EQ(floats(*source, one, "exp_avg"), kTensors.at("a.m").values);
+      EXPECT_EQ(floats(*source, two, "exp_avg"), (std::vector<float>{103, 104}));
+      EXPECT_EQ(source->catalog().groups.size(), 2u);
+      EXPECT_EQ(copied(*source).size(), object.size());
+      EXPECT_EQ(copied(*source)[optimizers.first],
+                open(object)->layout()["object"][optimizers.first]);
+    }
+  }
+}
+
+TEST_F(SeveralOptimizers, AreFoundInLists) {
+  const Json object = {
+      {"models", Json::array({{{"a", tensor("a")}}, {{"a", tensor("other")}}})},
+      {"optimizers", Json::array({optimizer_of("a.m", true), optimizer_of("other.m", true)})}};
+  const auto source = open(object);
+  EXPECT_EQ(floats(*source, "models.1.a", "exp_avg"), (std::vector<float>{103, 104}));
+  EXPECT_EQ(copied(*source), source->layout()["object"]);
+}
+
+TEST_F(SeveralOptimizers, OfOneModelHaveTheirOwnParameters) {
+  Json second = optimizer_of("b.m", false);
+  second["state"] = {{"b", second["state"]["a"]}};
+  second["param_groups"][0]["params"] = Json::array({"b"});
+  const auto source = open({{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+                            {"optimizers", Json::array({optimizer_of("a.m", false), second})}});
+  EXPECT_THAT(labels(source->catalog()),
+              testing::UnorderedElementsAre("a fp32", "a exp_avg", "a exp_avg_sq", "b fp32",
+                                            "b exp_avg", "b exp_avg_sq"));
+  EXPECT_THAT(source->remarks(), testing::IsEmpty());
+}
+
+// One of them is named as the model's by both, so only one can be.
+TEST_F(SeveralOptimizers, ThatCannotBeToldApartAreKeptAsValues) {
+  const auto both = open(
+      {{"model", {{"a", tensor("a")}}},
+       {"optimizers", Json::array({optimizer_of("a.m", false), optimizer_of("other.m", false)})}});
+  EXPECT_THAT(labels(both->catalog()),
+              testing::UnorderedElementsAre("a fp32", "a exp_avg", "a exp_avg_sq",
+                                            "optimizers.1.state.a.exp_avg extra",
+                                            "optimizers.1.state.a.exp_avg_sq extra"));
+  EXPECT_THAT(both->remarks(), testing::ElementsAre(testing::StartsWith("optimizers.1: nothing")));
+  EXPECT_EQ(both->catalog().client_state["optimizers"]["1"]["param_groups"][0]["params"],
+            Json::array({"a"}));
+  EXPECT_EQ(copied(*both), both->layout()["object"]);
+  const auto neither = open({{"x", {{"a", tensor("a")}}},
+                             {"y", {{"a", tensor("other")}}},
+                             {"opt_1", optimizer_of("a.m", false)},
+                             {"opt_2", optimizer_of("other.m", false)}});
+  EXPECT_THAT(
+      labels(neither->catalog()),
+      testing::UnorderedElementsAre("x.a weights", "y.a weights", "opt_1.state.a.exp_avg extra",
+                                    "opt_1.state.a.exp_avg_sq extra", "opt_2.state.a.exp_avg extra",
+                                    "opt_2.state.a.exp_avg_sq extra"));
+  EXPECT_EQ(copied(*neither), neither->layout()["object"]);
 }
 
 TEST(TrainingFile, WithAFlattenedOptimizerHasItsMoments) {

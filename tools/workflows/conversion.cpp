@@ -17,6 +17,7 @@
 #include <array>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace unishard::tools {
@@ -166,10 +167,17 @@ std::optional<std::string> remark_on_frozen(const converters::Source& source, co
 /// not name them.
 void require_named_states(const Catalog& target, std::string_view format) {
   if (!format.starts_with(kDeepSpeed)) return;
-  const auto unnamed = std::ranges::find_if(target.tensors, [](const TensorInfo& tensor) {
+  const auto is_of_model = [](const TensorInfo& tensor) {
+    return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
+           tensor.state == state::kBuffer;
+  };
+  std::unordered_set<std::string_view> parameters;
+  for (const TensorInfo& tensor : target.tensors) {
+    if (is_of_model(tensor)) parameters.insert(tensor.fqn);
+  }
+  const auto unnamed = std::ranges::find_if(target.tensors, [&](const TensorInfo& tensor) {
     constexpr std::string_view kStart = "state.";
-    return tensor.fqn.starts_with(kStart) && tensor.state != state::kFp32 &&
-           tensor.state != state::kWeights && tensor.state != state::kBuffer &&
+    return tensor.fqn.starts_with(kStart) && !parameters.contains(tensor.fqn) &&
            tensor.fqn.find_first_not_of("0123456789", kStart.size()) == std::string::npos;
   });
   if (unnamed == target.tensors.end()) return;

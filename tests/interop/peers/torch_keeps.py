@@ -45,6 +45,12 @@ def trained(steps=3, seed=1):
     return model, optimizer
 
 
+def two_models(states_of):
+    """A generator and a discriminator, each with an optimizer."""
+    (gen, opt_g), (disc, opt_d) = (states_of(*trained(seed=seed)) for seed in (3, 4))
+    return {"gen": dict(gen), "disc": dict(disc), "opt_g": opt_g, "opt_d": opt_d, "epoch": 1}
+
+
 def state_dicts():
     """Name -> state dict, as applications arrange them."""
     import torch
@@ -62,6 +68,9 @@ def state_dicts():
         "flat": dict(weights),
         "values": {"model": weights, "optim": states, "odd": odd_values()},
         "numbered": {"model": weights, "raw_optim": optimizer.state_dict()},
+        "two_models": two_models(get_state_dict),
+        "two_numbered_models": two_models(lambda model, optimizer: (model.state_dict(), optimizer.state_dict())),
+        "two_optimizers_of_one_model": {"model": weights, "optimizers": [optimizer.state_dict(), trained(seed=2)[1].state_dict()]},
     }
 
 

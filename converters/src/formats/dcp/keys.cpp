@@ -126,26 +126,26 @@ bool names_a_copy(std::string_view name) {
   return false;
 }
 
+/// Returns how far a prefix is from the best name of a model.
+std::size_t rank_of(const std::string& prefix) {
+  std::string name = without_wrappers(prefix);
+  if (!name.empty()) name.pop_back();
+  const std::string last = name.substr(name.rfind('.') + 1);
+  const auto usual = std::ranges::find(kUsualNames, last) - kUsualNames.begin();
+  return static_cast<std::size_t>(usual) + (names_a_copy(name) ? kUsualNames.size() + 1 : 0);
+}
+
 /// Returns the prefix among several that have the parameters' names, in the order of the file.
 std::string choose_model(const std::vector<std::string>& prefixes,
                          std::vector<std::string>& remarks) {
-  const auto rank = [](const std::string& prefix) {
-    std::string name = without_wrappers(prefix);
-    if (!name.empty()) name.pop_back();
-    const std::string last = name.substr(name.rfind('.') + 1);
-    const auto usual = std::ranges::find(kUsualNames, last) - kUsualNames.begin();
-    return static_cast<std::size_t>(usual) + (names_a_copy(name) ? kUsualNames.size() + 1 : 0);
-  };
-  std::vector<std::string> sorted = prefixes;
-  std::ranges::stable_sort(sorted, {}, rank);
-  const std::size_t best = rank(sorted.front());
-  if (sorted.size() > 1 && best >= kUsualNames.size() && rank(sorted[1]) == best) {
+  const std::vector<std::string> best = best_models(prefixes);
+  if (best.size() > 1 && rank_of(best.front()) >= kUsualNames.size()) {
     remarks.push_back(
         fmt::format("{} and {} have the names of the optimizer's parameters: {} is taken for the "
                     "model",
-                    sorted[0], sorted[1], sorted[0]));
+                    best[0], best[1], best[0]));
   }
-  return sorted.front();
+  return best.front();
 }
 
 /// Returns the prefix below which most of the optimizer's parameters are found; nullopt without
@@ -206,6 +206,13 @@ std::optional<std::string> prefix_by_shapes(const std::vector<const TensorEntry*
 }
 
 }  // namespace
+
+std::vector<std::string> best_models(std::vector<std::string> prefixes) {
+  if (prefixes.empty()) return prefixes;
+  const std::size_t best = rank_of(*std::ranges::min_element(prefixes, {}, rank_of));
+  std::erase_if(prefixes, [&](const std::string& prefix) { return rank_of(prefix) > best; });
+  return prefixes;
+}
 
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,

@@ -38,6 +38,8 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
                          std::vector<std::string>& remarks);
+/// Returns those of several prefixes of models that are named best.
+std::vector<std::string> best_models(std::vector<std::string> prefixes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 

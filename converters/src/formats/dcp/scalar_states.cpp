@@ -81,10 +81,10 @@ void ScalarStates::add_all(std::size_t optimizer, const Json& states,
   });
 }
 
-std::set<std::string> ScalarStates::numbers(std::size_t optimizer) const {
+std::set<std::string> ScalarStates::names(std::size_t optimizer) const {
   std::set<std::string> found;
   for (const Value& each : values_) {
-    if (each.key.optimizer == optimizer && is_number(each.key.fqn)) found.insert(each.key.fqn);
+    if (each.key.optimizer == optimizer) found.insert(each.key.fqn);
   }
   return found;
 }

@@ -25,8 +25,8 @@ class ScalarStates {
   /// a line to `notes` for each value that is left out.
   void add_all(std::size_t optimizer, const Json& states, std::vector<std::string>& notes);
 
-  /// Returns the names of the parameters that an optimizer knows by numbers.
-  std::set<std::string> numbers(std::size_t optimizer) const;
+  /// Returns the names or numbers by which an optimizer knows the parameters of these states.
+  std::set<std::string> names(std::size_t optimizer) const;
   /// Returns the step counters.
   std::vector<double> steps() const;
   bool empty() const { return values_.empty(); }

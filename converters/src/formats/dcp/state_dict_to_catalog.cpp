@@ -4,12 +4,12 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "formats/dcp/attribution.hpp"
 #include "formats/dcp/client_tree.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/entry_values.hpp"
 #include "formats/dcp/groups.hpp"
 #include "formats/dcp/keys.hpp"
-#include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/scalar_states.hpp"
 
 #include <fmt/format.h>
@@ -33,23 +33,45 @@ bool is_wide_float(DType dtype) { return dtype == DType::Float32 || dtype == DTy
 
 class Arranger {
  public:
-  Arranger(const StateDict& state, std::string where)
+  /// `prefixes` are those of the optimizers, `set_aside` those of optimizers that are kept as
+  /// values.
+  Arranger(const StateDict& state, std::string where, std::vector<std::string> prefixes,
+           const std::vector<std::string>& set_aside)
       : state_(state),
         where_(std::move(where)),
-        prefixes_(optimizer_prefixes(state)),
-        groups_(prefixes_.size()) {}
-
-  Arrangement run() {
+        prefixes_(std::move(prefixes)),
+        set_aside_(set_aside),
+        groups_(prefixes_.size()) {
     out_.notes = state_.notes;
+    sort_keys();
+  }
+
+  /// Decides which parameters there are and whose the states are. Returns the optimizers for which
+  /// that cannot be decided.
+  std::vector<std::string> attribute_states() {
+    std::vector<OptimizerClaims> claims;
+    for (std::size_t o = 0; o < prefixes_.size(); ++o) {
+      claims.push_back({prefixes_[o], groups_.groups(o), {}});
+      for (const std::string& name : scalars_.names(o)) claims[o].parameters[name];
+    }
+    for (const State& state : states_) {
+      auto& shape = claims[state.key.optimizer].parameters[state.key.fqn];
+      if (!shape && state.key.state != kStep) shape = entry(state.entry).shape;
+    }
+    attribution_ = attribute(state_, others_, claims);
+    std::vector<std::string> undecided;
+    for (const std::size_t o : attribution_.undecided) undecided.push_back(prefixes_[o]);
+    return undecided;
+  }
+
+  Arrangement finish() {
     out_.catalog.world_size = state_.world_size;
     out_.catalog.producer = state_.producer;
     out_.catalog.scheduler = state_.scheduler;
-    sort_keys();
-    name_model();
-    name_raw_states();
+    take_attribution();
     add_groups();
+    join_repeated_states();
     find_ties();
-    add_second_keys();
     add_model();
     add_lonely_states();
     add_extras();
@@ -66,10 +88,7 @@ class Arranger {
     OptimizerKey key;
     bool is_used = false;
   };
-  struct Parameter {
-    std::size_t entry = 0;
-    std::string fqn;
-  };
+  using Parameter = Attribution::Parameter;
 
   const TensorEntry& entry(std::size_t index) const { return state_.tensors[index]; }
 
@@ -77,7 +96,12 @@ class Arranger {
     for (const ObjectEntry& object : state_.objects) sort_object(object);
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
       const TensorEntry& tensor = entry(i);
-      if (auto key = parse_state_key(tensor.key, tensor.path, prefixes_)) {
+      if (is_set_aside(tensor.key)) {
+        extras_.push_back(i);
+        const bool is_counter = tensor.key.ends_with(".step") && element_count(tensor.shape) == 1;
+        const auto value = is_counter ? scalar(tensor, *state_.items) : std::nullopt;
+        if (value) other_step_ = std::max(other_step_.value_or(0), *value);
+      } else if (auto key = parse_state_key(tensor.key, tensor.path, prefixes_)) {
         states_.push_back({i, std::move(*key)});
       } else if (const auto group = parse_group_key(tensor.key, tensor.path, prefixes_);
                  group && !group->setting.empty() && element_count(tensor.shape) == 1) {
@@ -89,6 +113,12 @@ class Arranger {
         others_.push_back(i);
       }
     }
+  }
+
+  bool is_set_aside(const std::string& key) const {
+    return std::ranges::any_of(set_aside_, [&](const std::string& prefix) {
+      return key.starts_with(prefix + "state.") || key.starts_with(prefix + "param_groups");
+    });
   }
 
   bool is_train_step(const TensorEntry& tensor) const {
@@ -154,128 +184,63 @@ class Arranger {
     }
   }
 
-  void name_model() {
-    std::vector<std::string> fqns;
-    fqns.reserve(states_.size());
-    for (const State& state : states_) {
-      if (!is_number(state.key.fqn)) fqns.push_back(state.key.fqn);
-    }
-    std::vector<const TensorEntry*> tensors;
-    tensors.reserve(others_.size());
-    for (const std::size_t i : others_) tensors.push_back(&entry(i));
-    model_prefix_ = model_prefix(tensors, fqns, numbered_shapes(), out_.remarks);
-    const std::string& prefix = model_prefix_;
-    // Without a prefix the model's names are keys of the top level, if there are any.
-    const bool top_only = prefix.empty() && std::ranges::any_of(tensors, [](const TensorEntry* t) {
-                            return t->path.size() <= 1;
-                          });
-    std::unordered_set<std::string> used;
-    for (const std::size_t i : others_) {
-      auto name = model_name(entry(i), prefix);
-      if (!name || (top_only && entry(i).path.size() > 1)) {
-        extras_.push_back(i);
-        continue;
-      }
-      if (std::string plain = without_wrappers(*name); !used.contains(plain))
-        name = std::move(plain);
-      used.insert(*name);
-      model_.push_back({i, std::move(*name)});
-    }
-  }
-
-  /// The shapes of the parameters that an optimizer knows by numbers.
-  std::vector<Shape> numbered_shapes() const {
-    std::vector<Shape> shapes;
-    std::unordered_set<std::string> known;
-    for (const State& state : states_) {
-      if (!is_number(state.key.fqn) || state.key.state == kStep) continue;
-      if (known.insert(fmt::format("{}\n{}", state.key.optimizer, state.key.fqn)).second)
-        shapes.push_back(entry(state.entry).shape);
-    }
-    return shapes;
-  }
-
-  /// Gives the states "0", "1", ... the parameters' names when only one choice fits, else
-  /// "state.0", ...
-  void name_raw_states() {
-    for (std::size_t o = 0; o < prefixes_.size(); ++o) {
-      std::unordered_map<std::string, Shape> shapes;
-      bool is_raw = false;
-      for (const State& state : states_) {
-        if (state.key.optimizer != o || !is_number(state.key.fqn)) continue;
-        is_raw = true;
-        if (state.key.state != kStep) shapes.emplace(state.key.fqn, entry(state.entry).shape);
-      }
-      is_raw = is_raw || !scalars_.numbers(o).empty();
-      // SGD has no states, and its groups have numbers all the same.
-      if (state_.number_names.fit) {
-        for (const Json& group : groups_.groups(o))
-          is_raw = is_raw || std::ranges::any_of(group["params"], &Json::is_number_integer);
-      }
-      if (is_raw) name_raw_states(o, shapes);
-    }
-    for (State& state : states_) {
-      state.key.fqn = without_wrappers(raw_name(state.key.optimizer, state.key.fqn));
-    }
-  }
-
-  void name_raw_states(std::size_t optimizer,
-                       const std::unordered_map<std::string, Shape>& shapes) {
-    const std::vector<Json> groups = groups_.groups(optimizer);
-    const NumberedParameters parameters = numbered_parameters(groups, shapes);
-    const std::vector<std::string>& numbers = parameters.numbers;
-    std::vector<NamedShape> model;
-    for (const Parameter& parameter : model_) {
-      if (!is_statistic(parameter.fqn))
-        model.push_back({parameter.fqn, entry(parameter.entry).shape});
-    }
-    const std::vector<std::string> listed = listed_names(groups);
-    const bool is_in_order = !state_.number_names.fit;
-    const auto names = !listed.empty() ? fit_listed(listed, parameters, model)
-                       : is_in_order   ? fit_by_shape(parameters, model)
-                                       : state_.number_names.fit(parameters, model);
-    const std::string prefix = prefixes_.size() == 1 ? "" : prefixes_[optimizer];
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      raw_names_[fmt::format("{}\n{}", optimizer, numbers[i])] =
-          names ? (*names)[i] : fmt::format("{}state.{}", prefix, numbers[i]);
-    }
-    if (!names) {
+  void take_attribution() {
+    model_ = std::move(attribution_.model);
+    extras_.insert(extras_.end(), attribution_.extras.begin(), attribution_.extras.end());
+    out_.catalog.aliases = std::move(attribution_.aliases);
+    for (const SecondKey* second : attribution_.other_second_keys)
+      keep(second->key, second->path, {{"$tensor", second->of}});
+    out_.remarks = std::move(attribution_.remarks);
+    for (const std::string& prefix : set_aside_)
       out_.remarks.push_back(
-          fmt::format("the optimizer's {} states have numbers and no names that fit the model: "
-                      "called state.0, state.1, ...; {}",
-                      numbers.size(),
-                      is_in_order ? "save with get_state_dict to keep the names"
-                                  : state_.number_names.undecided));
-    } else if (listed.empty()) {
-      out_.remarks.push_back(
-          fmt::format("the optimizer's {} states have numbers: named in the order of the model, "
-                      "in which their shapes fit in one way only. If the optimizer was given its "
-                      "parameters in another order, save with their names (get_state_dict)",
-                      numbers.size()));
-    }
-  }
-
-  std::string raw_name(std::size_t optimizer, const std::string& name) const {
-    const auto found = raw_names_.find(fmt::format("{}\n{}", optimizer, name));
-    return found == raw_names_.end() ? name : found->second;
+          fmt::format("{}: nothing tells for certain of which parameters its states are, because "
+                      "there are several optimizers: kept as values of yours",
+                      prefix.substr(0, prefix.size() - 1)));
+    for (State& state : states_)
+      state.key.fqn = attribution_.fqn_of(state.key.optimizer, state.key.fqn);
   }
 
   void add_groups() {
     Json all = Json::array();
     for (std::size_t o = 0; o < prefixes_.size(); ++o) {
       for (Json& group : groups_.groups(o)) {
-        for (Json& parameter : group["params"]) {
-          const std::string name =
-              parameter.is_string() ? parameter.get<std::string>() : parameter.dump();
-          parameter = without_wrappers(raw_name(o, name));
-          group_of_[parameter.get<std::string>()] = static_cast<std::int32_t>(all.size());
+        Json params = Json::array();
+        for (const Json& parameter : group["params"]) {
+          std::string name = attribution_.fqn_of(
+              o, parameter.is_string() ? parameter.get<std::string>() : parameter.dump());
+          const auto number = static_cast<std::int32_t>(all.size());
+          if (group_of_.emplace(name, number).second) params.push_back(std::move(name));
         }
+        group["params"] = std::move(params);
         drop_tensors(group, all.size(), out_.notes);
         all.push_back(std::move(group));
       }
     }
     if (!all.empty()) out_.catalog.groups = std::move(all);
     for (std::size_t i = 0; i < states_.size(); ++i) states_of_[states_[i].key.fqn].push_back(i);
+  }
+
+  /// An optimizer may list a tied parameter under both of its names.
+  void join_repeated_states() {
+    for (auto& [fqn, indices] : states_of_) {
+      std::unordered_map<std::string_view, std::size_t> first;
+      for (const std::size_t i : indices) {
+        State& state = states_[i];
+        const auto [known, is_new] = first.emplace(state.key.state, state.entry);
+        if (is_new || is_step(state)) continue;
+        state.is_used = true;
+        if (entry(known->second).dtype == entry(state.entry).dtype &&
+            entry(known->second).shape == entry(state.entry).shape &&
+            are_equal(known->second, state.entry)) {
+          out_.copies.emplace_back(state.entry, known->second);
+          continue;
+        }
+        extras_.push_back(state.entry);
+        out_.remarks.push_back(
+            fmt::format("{}: {} has another one of the same parameter: kept as a value",
+                        entry(state.entry).key, entry(known->second).key));
+      }
+    }
   }
 
   bool are_equal(std::size_t a, std::size_t b) const {
@@ -299,6 +264,9 @@ class Arranger {
         if (target.dtype != tensor.dtype || target.shape != tensor.shape ||
             !are_equal(parameter.entry, other->entry))
           continue;
+        for (Alias& alias : out_.catalog.aliases) {
+          if (alias.target == parameter.fqn) alias.target = other->fqn;
+        }
         out_.catalog.aliases.push_back({parameter.fqn, other->fqn});
         out_.copies.emplace_back(parameter.entry, other->entry);
         out_.remarks.push_back(
@@ -313,26 +281,6 @@ class Arranger {
       if (!is_second_name(parameter)) kept.push_back(parameter);
     }
     model_ = std::move(kept);
-  }
-
-  /// The model's tensors with two keys become aliases; of other tensors the first key counts.
-  void add_second_keys() {
-    std::unordered_map<std::string_view, const Parameter*> model;
-    for (const Parameter& parameter : model_) model.emplace(entry(parameter.entry).key, &parameter);
-    for (const SecondKey& second : state_.second_keys) {
-      const auto first = model.find(second.of);
-      const auto name = first == model.end() ? std::nullopt : below_model(second.key);
-      if (name) {
-        out_.catalog.aliases.push_back({without_wrappers(*name), first->second->fqn});
-      } else {
-        keep(second.key, second.path, {{"$tensor", second.of}});
-      }
-    }
-  }
-
-  std::optional<std::string> below_model(const std::string& key) const {
-    if (!key.starts_with(model_prefix_) || key.size() == model_prefix_.size()) return std::nullopt;
-    return key.substr(model_prefix_.size());
   }
 
   void add(std::size_t index, std::string fqn, std::string_view state, bool frozen) {
@@ -430,6 +378,7 @@ class Arranger {
     }
     if (steps_.empty() && state_.step) take_step(*state_.step);
     if (steps_.empty() && train_step_) take_step(*train_step_);
+    if (steps_.empty() && other_step_) take_step(*other_step_);
     if (steps_.empty()) return;
     const auto [low, high] = std::ranges::minmax(steps_);
     out_.catalog.step = static_cast<std::int64_t>(high);
@@ -448,7 +397,7 @@ class Arranger {
       if (!is_step(state)) stateful.push_back(state.key.fqn);
     }
     const auto name_of = [&](const OptimizerKey& key) {
-      return without_wrappers(raw_name(key.optimizer, key.fqn));
+      return attribution_.fqn_of(key.optimizer, key.fqn);
     };
     Json scalars = scalars_.json(name_of, tensor_steps_, stateful, is_known);
     const std::string key(kOptimizerScalars);
@@ -468,18 +417,18 @@ class Arranger {
   const StateDict& state_;
   const std::string where_;
   const std::vector<std::string> prefixes_;
+  const std::vector<std::string>& set_aside_;
   GroupCollector groups_;
   ClientTree client_;
   std::set<std::string> named_;  // tensors in it
-  std::string model_prefix_;
+  Attribution attribution_;
   std::vector<State> states_;
   std::vector<Parameter> model_;
   std::vector<std::size_t> others_, extras_;
   std::vector<double> steps_;
   ScalarStates scalars_;
   std::vector<ScalarStates::TensorStep> tensor_steps_;
-  std::optional<double> train_step_;
-  std::unordered_map<std::string, std::string> raw_names_;  // "<optimizer>\n<number>" -> name
+  std::optional<double> train_step_, other_step_;  // the second of optimizers that are set aside
   std::unordered_map<std::string, std::vector<std::size_t>> states_of_;
   std::unordered_map<std::string, std::int32_t> group_of_;
   Arrangement out_;
@@ -489,7 +438,18 @@ class Arranger {
 
 Arrangement arrange(const StateDict& state, const std::string& where) {
   if (auto own = arrange_own(state, where)) return std::move(*own);
-  Arrangement out = Arranger(state, where).run();
+  std::vector<std::string> optimizers = optimizer_prefixes(state), set_aside;
+  Arrangement out;
+  for (bool is_decided = false; !is_decided;) {
+    Arranger arranger(state, where, optimizers, set_aside);
+    const std::vector<std::string> undecided = arranger.attribute_states();
+    is_decided = undecided.empty();
+    if (is_decided) out = arranger.finish();
+    for (const std::string& prefix : undecided) {
+      std::erase(optimizers, prefix);
+      set_aside.push_back(prefix);
+    }
+  }
   if (state.complete) state.complete(state, out);
   return out;
 }

@@ -319,6 +319,15 @@ class Planner {
     return params;
   }
 
+  /// The states of an optimizer that is kept as a value.
+  static bool holds_tensors_by_number(const Json& value) {
+    return value.is_object() && value.contains("pairs") && value["pairs"].is_array() &&
+           !torch::tensors_in(value).empty() &&
+           std::ranges::all_of(value["pairs"], [](const Json& pair) {
+             return pair.is_array() && pair.size() == 2 && pair[0].is_number_integer();
+           });
+  }
+
   /// Flattens as torch does: mappings always, lists if they contain a tensor or a container.
   void add_client_state(const Json& value, const KeyPath& path) {
     if (value.is_object() && value.contains("$tensor")) return;  // a tensor of the catalog
@@ -333,6 +342,9 @@ class Planner {
     } else if (value.is_array() && !std::ranges::all_of(value, is_plain)) {
       for (std::size_t i = 0; i < value.size(); ++i)
         add_client_state(value[i], extended(path, {std::to_string(i), true}));
+    } else if (holds_tensors_by_number(value)) {
+      for (const Json& pair : value["pairs"])
+        add_client_state(pair[1], extended(path, {pair[0].dump(), false}));
     } else {
       add_writable_object(path, value);
     }

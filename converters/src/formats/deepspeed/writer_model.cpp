@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace unishard::converters::deepspeed_sink {
 namespace {
@@ -289,10 +290,18 @@ std::optional<TensorIndex> SinkParameter::state(std::string_view name) const {
   return std::nullopt;
 }
 
-/// Weights alone: DeepSpeed could load them, and nothing in its files would tell them from masters.
+/// Weights alone, perhaps with tensors of neither model nor optimizer: DeepSpeed could load them,
+/// and nothing in its files would tell them from masters.
 bool is_weights_only(const Catalog& catalog) {
-  return std::ranges::all_of(catalog.tensors, [](const TensorInfo& tensor) {
+  const auto is_weight = [](const TensorInfo& tensor) {
     return tensor.state == state::kWeights || tensor.state == state::kBuffer;
+  };
+  std::unordered_set<std::string_view> model;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (is_weight(tensor)) model.insert(tensor.fqn);
+  }
+  return std::ranges::none_of(catalog.tensors, [&](const TensorInfo& tensor) {
+    return tensor.state == state::kFp32 || (!is_weight(tensor) && model.contains(tensor.fqn));
   });
 }
 

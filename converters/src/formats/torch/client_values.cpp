@@ -83,8 +83,9 @@ bool ClientValues::rename_tensors(Json& value, const std::string& path, Names& n
   if (value.contains("items") && value["items"].is_array()) return rename_all(value["items"]);
   if (!value.contains("pairs") || !value["pairs"].is_array()) return false;
   return std::ranges::all_of(value["pairs"], [&](Json& pair) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string()) return false;
-    return rename_tensors(pair[1], below(pair[0].get<std::string>()), names);
+    if (!pair.is_array() || pair.size() != 2) return false;
+    if (pair[0].is_number_integer()) return rename_tensors(pair[1], below(pair[0].dump()), names);
+    return pair[0].is_string() && rename_tensors(pair[1], below(pair[0].get<std::string>()), names);
   });
 }
 

@@ -97,7 +97,8 @@ class Parts {
   Parts(dcp::StateDictBuilder& builder, const TorchFile& file) : builder_(builder), file_(file) {}
 
   void add(const std::string& key, const KeyPath& path, Value value, int depth) {
-    const bool is_split = is_counter_of_torchtitan(path, value) || search_.finds(value, depth);
+    const bool is_split = is_counter_of_torchtitan(path, value) || are_models(path, value) ||
+                          search_.finds(value, depth);
     if (depth == 0 || is_optimizer(value) || !is_split) {
       builder_.finds_second_keys = !is_optimizer(value);  // two parameters may share no state
       return builder_.add_part(key, path, file_, value);
@@ -120,6 +121,24 @@ class Parts {
   static bool is_counter_of_torchtitan(const KeyPath& path, Value value) {
     return path.size() == 1 && path[0].text == "train_state" && value.is_dict() &&
            has_string_keys(value) && value.find("step");
+  }
+
+  /// Returns whether the value holds several models, each with an optimizer of its own perhaps.
+  static bool are_models(const KeyPath& path, Value value) {
+    constexpr std::array<std::string_view, 4> kNames = {"models", "nets", "networks",
+                                                        "state_dicts"};
+    constexpr std::size_t kMost = 64;
+    if (std::ranges::count(kNames, path.back().text) == 0) return false;
+    if (value.is_sequence()) {
+      bool are_all = value.size() > 0 && value.size() <= kMost;
+      for (std::size_t i = 0; are_all && i < value.size(); ++i) are_all = is_model(value[i]);
+      return are_all;
+    }
+    if (!value.is_dict() || !has_string_keys(value)) return false;
+    bool are_all = value.pair_count() > 0 && value.pair_count() <= kMost;
+    for (std::size_t i = 0; are_all && i < value.pair_count(); ++i)
+      are_all = is_model(value.value(i));
+    return are_all;
   }
 
   dcp::StateDictBuilder& builder_;

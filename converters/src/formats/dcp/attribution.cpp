@@ -1,0 +1,349 @@
+#include "formats/dcp/attribution.hpp"
+
+#include "formats/dcp/keys.hpp"
+#include "formats/dcp/optimizer_models.hpp"
+#include "formats/dcp/own_layout.hpp"
+#include "formats/dcp/raw_names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+namespace unishard::converters::dcp {
+namespace {
+
+using Names = std::unordered_map<std::string, std::string>;
+
+/// What an optimizer knows by numbers, and what by names.
+struct Claims {
+  bool is_numbered = false;
+  std::vector<std::string> names, numbers;
+  std::vector<Shape> number_shapes;
+};
+
+/// A number is a name where the groups list it as text.
+Claims claims_of(const OptimizerClaims& optimizer) {
+  std::unordered_set<std::string> texts;
+  bool lists_numbers = false;
+  for (const Json& group : optimizer.groups) {
+    for (const Json& parameter : group["params"]) {
+      if (parameter.is_string()) texts.insert(parameter.get<std::string>());
+      lists_numbers |= parameter.is_number_integer();
+    }
+  }
+  Claims claims;
+  for (const auto& [name, shape] : optimizer.parameters) {
+    if (!is_number(name) || texts.contains(name)) {
+      claims.names.push_back(name);
+      continue;
+    }
+    claims.numbers.push_back(name);
+    if (shape) claims.number_shapes.push_back(*shape);
+  }
+  claims.is_numbered = !claims.numbers.empty() || lists_numbers;
+  return claims;
+}
+
+/// What the names below one prefix are: in the order of the file, second names too.
+using Model = std::vector<NamedShape>;
+
+class Attributor {
+ public:
+  Attributor(const StateDict& state, const std::vector<std::size_t>& tensors,
+             const std::vector<OptimizerClaims>& optimizers)
+      : state_(state), tensors_(tensors), optimizers_(optimizers) {
+    for (const OptimizerClaims& optimizer : optimizers_) claims_.push_back(claims_of(optimizer));
+  }
+
+  Attribution run() {
+    if (!use_own_models()) use_one_model();
+    return std::move(out_);
+  }
+
+ private:
+  const TensorEntry& entry(std::size_t index) const { return state_.tensors[index]; }
+
+  // One model for all optimizers.
+
+  void use_one_model() {
+    take_model(one_model_prefix(out_.remarks));
+    const Model model = trainable(out_.model);
+    for (std::size_t o = 0; o < optimizers_.size(); ++o)
+      out_.names.push_back(names_in(o, model, out_.remarks));
+    if (optimizers_.size() > 1) find_undecided(model);
+    take_aliases({one_prefix_}, false);
+  }
+
+  std::string one_model_prefix(std::vector<std::string>& remarks) const {
+    std::vector<std::string> names;
+    std::vector<Shape> shapes;
+    for (const Claims& claims : claims_) {
+      names.insert(names.end(), claims.names.begin(), claims.names.end());
+      shapes.insert(shapes.end(), claims.number_shapes.begin(), claims.number_shapes.end());
+    }
+    std::vector<const TensorEntry*> tensors;
+    for (const std::size_t i : tensors_) tensors.push_back(&entry(i));
+    return model_prefix(tensors, names, shapes, remarks);
+  }
+
+  void take_model(const std::string& prefix) {
+    one_prefix_ = prefix;
+    // Without a prefix the model's names are keys of the top level, if there are any.
+    const bool top_only = prefix.empty() && std::ranges::any_of(tensors_, [&](std::size_t i) {
+                            return entry(i).path.size() <= 1;
+                          });
+    std::unordered_set<std::string> used;
+    for (const std::size_t i : tensors_) {
+      auto name = model_name(entry(i), prefix);
+      if (!name || (top_only && entry(i).path.size() > 1)) {
+        out_.extras.push_back(i);
+        continue;
+      }
+      if (std::string plain = without_wrappers(*name); !used.contains(plain))
+        name = std::move(plain);
+      used.insert(*name);
+      out_.model.push_back({i, std::move(*name)});
+    }
+  }
+
+  Model trainable(const std::vector<Attribution::Parameter>& parameters) const {
+    Model model;
+    for (const auto& parameter : parameters) {
+      if (!is_statistic(parameter.fqn))
+        model.push_back({parameter.fqn, entry(parameter.entry).shape});
+    }
+    return model;
+  }
+
+  /// Returns the fqns of what an optimizer numbers, if they are known.
+  std::optional<std::vector<std::string>> fit(const NumberedParameters& parameters,
+                                              const std::vector<Json>& groups,
+                                              const Model& model) const {
+    const std::vector<std::string> listed = listed_names(groups);
+    if (!listed.empty()) return fit_listed(listed, parameters, model);
+    return state_.number_names.fit ? state_.number_names.fit(parameters, model)
+                                   : fit_by_shape(parameters, model);
+  }
+
+  NumberedParameters numbered(std::size_t optimizer) const {
+    std::unordered_map<std::string, Shape> shapes;
+    for (const auto& [name, shape] : optimizers_[optimizer].parameters) {
+      if (shape) shapes.emplace(name, *shape);
+    }
+    return numbered_parameters(optimizers_[optimizer].groups, shapes);
+  }
+
+  /// Names what has numbers "state.0", "state.1", ... when no names or several fit.
+  Names names_in(std::size_t optimizer, const Model& model,
+                 std::vector<std::string>& remarks) const {
+    const Claims& claims = claims_[optimizer];
+    Names names;
+    for (const std::string& name : claims.names) names.emplace(name, without_wrappers(name));
+    if (!claims.is_numbered) return names;
+    const std::vector<Json>& groups = optimizers_[optimizer].groups;
+    const NumberedParameters parameters = numbered(optimizer);
+    const auto fitting = fit(parameters, groups, model);
+    const std::string prefix = optimizers_.size() == 1 ? "" : optimizers_[optimizer].prefix;
+    for (std::size_t i = 0; i < parameters.numbers.size(); ++i) {
+      names[parameters.numbers[i]] =
+          fitting ? (*fitting)[i] : fmt::format("{}state.{}", prefix, parameters.numbers[i]);
+    }
+    remark_on_numbers(optimizer, parameters.numbers.size(), fitting.has_value(),
+                      !listed_names(groups).empty(), remarks);
+    return names;
+  }
+
+  void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,
+                         std::vector<std::string>& remarks) const {
+    const std::string& key = optimizers_[optimizer].prefix;
+    const std::string whose =
+        optimizers_.size() == 1 ? "the optimizer" : key.substr(0, key.size() - 1);
+    if (!is_named) {
+      remarks.push_back(
+          fmt::format("{}'s {} states have numbers and no names that fit the model: "
+                      "called state.0, state.1, ...; {}",
+                      whose, count,
+                      state_.number_names.fit ? state_.number_names.undecided
+                                              : "save with get_state_dict to keep the names"));
+    } else if (!is_listed) {
+      remarks.push_back(
+          fmt::format("{}'s {} states have numbers: named in the order of the model, "
+                      "in which their shapes fit in one way only. If the optimizer was given its "
+                      "parameters in another order, save with their names (get_state_dict)",
+                      whose, count));
+    }
+  }
+
+  /// An optimizer whose parameters another one before it has is undecided, and so is that one when
+  /// its parameters could be those of several models. So is one with numbers that fit no names.
+  void find_undecided(const Model& model) {
+    std::unordered_map<std::string_view, std::size_t> owner;
+    std::set<std::size_t> undecided;
+    for (std::size_t o = 0; o < out_.names.size(); ++o) {
+      if (claims_[o].is_numbered && !model.empty() && !are_known(out_.names[o], model))
+        undecided.insert(o);
+      for (const auto& [name, fqn] : out_.names[o]) {
+        const auto [first, is_new] = owner.emplace(fqn, o);
+        if (is_new || first->second == o) continue;
+        undecided.insert(o);
+        if (first->second < options_.size() && options_[first->second].size() > 1)
+          undecided.insert(first->second);
+      }
+    }
+    out_.undecided.assign(undecided.begin(), undecided.end());
+  }
+
+  static bool are_known(const Names& names, const Model& model) {
+    std::unordered_set<std::string_view> known;
+    for (const NamedShape& parameter : model) known.insert(parameter.name);
+    return std::ranges::all_of(names,
+                               [&](const auto& name) { return known.contains(name.second); });
+  }
+
+  // A model for each optimizer.
+
+  /// Returns false, and changes nothing, unless there are several optimizers, which do not share a
+  /// model, and the model of each is known.
+  bool use_own_models() {
+    if (optimizers_.size() < 2 || share_a_model()) return false;
+    find_models();
+    std::vector<std::string> prefixes;
+    for (std::size_t o = 0; o < optimizers_.size(); ++o) {
+      prefixes.push_back(optimizers_[o].prefix);
+      options_.push_back(options_of(o));
+    }
+    const auto owners = match_models(prefixes, options_);
+    if (!owners) return false;
+    const std::set<std::string> own(owners->begin(), owners->end());
+    if (own.size() == 1) return false;
+    for (std::size_t o = 0; o < owners->size(); ++o)
+      out_.names.push_back(*full_names(o, (*owners)[o], out_.remarks));
+    for (const std::size_t i : tensors_) {
+      if (own.contains(prefix_of(entry(i).path))) {
+        out_.model.push_back({i, without_wrappers(entry(i).key)});
+      } else {
+        out_.extras.push_back(i);
+      }
+    }
+    take_aliases({own.begin(), own.end()}, true);
+    return true;
+  }
+
+  /// Returns whether one model has the parameters of all optimizers, each of which has others.
+  bool share_a_model() {
+    std::vector<std::string> ignored;
+    take_model(one_model_prefix(ignored));
+    const Model model = trainable(out_.model);
+    std::unordered_set<std::string> all, used;
+    for (const auto& parameter : out_.model) all.insert(parameter.fqn);
+    bool is_shared = true;
+    for (std::size_t o = 0; is_shared && o < optimizers_.size(); ++o) {
+      is_shared = std::ranges::all_of(names_in(o, model, ignored), [&](const auto& name) {
+        return all.contains(name.second) && used.insert(name.second).second;
+      });
+    }
+    out_ = {};
+    return is_shared;
+  }
+
+  /// Returns the key of the state dict that holds a tensor, with a dot; "" for the top level.
+  static std::string prefix_of(KeyPath path) {
+    if (path.size() < 2) return {};
+    path.pop_back();
+    return joined(path) + ".";
+  }
+
+  void find_models() {
+    const auto add = [&](const KeyPath& path, const Shape& shape) {
+      const std::string prefix = prefix_of(path);
+      if (!prefix.empty() && !is_statistic(path.back().text))
+        models_[prefix].push_back({without_wrappers(path.back().text), shape});
+    };
+    for (const std::size_t i : tensors_) add(entry(i).path, entry(i).shape);
+    std::unordered_map<std::string_view, const Shape*> shapes;
+    for (const std::size_t i : tensors_) shapes.emplace(entry(i).key, &entry(i).shape);
+    for (const SecondKey& second : state_.second_keys) {
+      if (const auto of = shapes.find(second.of); of != shapes.end()) add(second.path, *of->second);
+    }
+  }
+
+  /// Returns the fqns of an optimizer's parameters if the model with this prefix has them.
+  std::optional<Names> full_names(std::size_t optimizer, const std::string& prefix,
+                                  std::vector<std::string>& remarks) const {
+    const Model& model = models_.at(prefix);
+    Names names = names_in(optimizer, model, remarks);
+    if (!are_known(names, model)) return std::nullopt;
+    for (auto& [name, fqn] : names) fqn = without_wrappers(prefix + fqn);
+    return names;
+  }
+
+  /// Returns the models that have all parameters of an optimizer: those with the best names.
+  std::vector<ModelOption> options_of(std::size_t optimizer) const {
+    std::vector<std::string> ignored, prefixes;
+    std::vector<ModelOption> options;
+    for (const auto& [prefix, model] : models_) {
+      const auto names = full_names(optimizer, prefix, ignored);
+      if (!names || names->empty()) continue;
+      prefixes.push_back(prefix);
+      options.push_back({prefix, {}});
+      for (const auto& [name, fqn] : *names) options.back().parameters.insert(fqn);
+    }
+    const std::vector<std::string> best = best_models(prefixes);
+    std::erase_if(options, [&](const ModelOption& option) {
+      return std::ranges::count(best, option.model) == 0;
+    });
+    return options;
+  }
+
+  /// The second keys of a model's tensors are aliases.
+  void take_aliases(const std::vector<std::string>& prefixes, bool with_prefix) {
+    std::unordered_map<std::string_view, const std::string*> fqns;
+    for (const auto& parameter : out_.model)
+      fqns.emplace(entry(parameter.entry).key, &parameter.fqn);
+    Names canonical;
+    for (const SecondKey& second : state_.second_keys) {
+      const auto first = fqns.find(second.of);
+      const auto below = std::ranges::find_if(prefixes, [&](const std::string& prefix) {
+        return second.key.starts_with(prefix) && second.key.size() > prefix.size();
+      });
+      if (first == fqns.end() || below == prefixes.end()) {
+        out_.other_second_keys.push_back(&second);
+        continue;
+      }
+      std::string name = without_wrappers(second.key.substr(with_prefix ? 0 : below->size()));
+      canonical.emplace(name, *first->second);
+      out_.aliases.push_back({std::move(name), *first->second});
+    }
+    for (Names& names : out_.names) {
+      for (auto& [name, fqn] : names) {
+        if (const auto first = canonical.find(fqn); first != canonical.end()) fqn = first->second;
+      }
+    }
+  }
+
+  const StateDict& state_;
+  const std::vector<std::size_t>& tensors_;
+  const std::vector<OptimizerClaims>& optimizers_;
+  std::vector<Claims> claims_;
+  std::string one_prefix_;
+  std::map<std::string, Model> models_;            // by prefix
+  std::vector<std::vector<ModelOption>> options_;  // of each optimizer
+  Attribution out_;
+};
+
+}  // namespace
+
+std::string Attribution::fqn_of(std::size_t optimizer, const std::string& name) const {
+  const auto found = names[optimizer].find(name);
+  return found == names[optimizer].end() ? without_wrappers(name) : found->second;
+}
+
+Attribution attribute(const StateDict& state, const std::vector<std::size_t>& tensors,
+                      const std::vector<OptimizerClaims>& optimizers) {
+  return Attributor(state, tensors, optimizers).run();
+}
+
+}  // namespace unishard::converters::dcp
