@@ -93,6 +93,38 @@ TEST_F(SideFilesOfModels, LinksThatLeaveTheFolderAreRefused) {
   }
 }
 
+TEST_F(SideFilesOfModels, GoThroughEveryFormatOfFolders) {
+  const Json files = {"config.json", "merges.txt"};
+  write_file(model_ / "config.json", "{\"model_type\": \"gpt2\"}");
+  write_file(model_ / "merges.txt", "a b\n");
+  for (const char* format : {"native", "dcp", "torch"}) {
+    const Path there = temp_.path() / format, back = there.string() + "-back";
+    EXPECT_EQ(report_of({"convert", model_, there, "--to", format})["side_files"], files);
+    EXPECT_EQ(report_of({"zero_to_fp32", there, back})["side_files"], files) << format;
+    EXPECT_EQ(read_file(back / "merges.txt"), "a b\n");
+  }
+}
+
+TEST_F(SideFilesOfModels, AreNamedWhereOneFileCannotHoldThem) {
+  write_file(model_ / "config.json", "{\"model_type\": \"gpt2\"}");
+  write_file(model_ / "merges.txt", "a b\n");
+  for (const std::string suffix : {"npz", "pt", "h5", "safetensors"}) {
+    const Json report =
+        report_of({"convert", model_, temp_.path() / ("one." + suffix), "--strict"});
+    EXPECT_THAT(report["remarks"].dump(), HasSubstr(" file holds no config.json, merges.txt:"))
+        << suffix;
+  }
+}
+
+TEST_F(SideFilesOfModels, OfAnAdapterAreFoundFromTheFolderOfTags) {
+  const Path run = temp_.path() / "native";
+  ASSERT_EQ(unishard({"convert", model_, run, "--to", "native", "-q"}).status, 0);
+  const std::string tag = read_file(run / "latest");
+  write_file(run / tag.substr(0, tag.find('\n')) / "adapter_config.json",
+             R"({"peft_type": "LORA"})");
+  EXPECT_EQ(report_of({"zero_to_fp32", run, out_})["side_files"], Json({"adapter_config.json"}));
+}
+
 TEST_F(SideFilesOfModels, AFolderBesideWithTheSameBeginningIsAnotherFolder) {
   write_file(temp_.path() / "model-2" / "vocab.txt", "secret");
   fs::create_symlink("../model-2/vocab.txt", model_ / "vocab.txt");

@@ -21,7 +21,7 @@ namespace {
 using converters::OutputShape;
 
 constexpr std::string_view kDeepSpeedFormats = "deepspeed";
-constexpr std::string_view kModelConfig = "config.json";
+constexpr std::array<std::string_view, 2> kModelConfigs = {"config.json", "adapter_config.json"};
 
 /// Returns the folder of the run in which a checkpoint of DeepSpeed lies, or `path` when it is that
 /// folder.
@@ -41,15 +41,19 @@ Path folder_beside(const converters::Source& source, const Path& input) {
   return source.format().starts_with(kDeepSpeedFormats) ? run_folder(opened) : opened;
 }
 
-bool has_file(const Path& folder, const std::string& name) {
+bool has_file(const Path& folder, std::string_view name) {
   return posix_storage().kind(folder / name) == EntryKind::File;
+}
+
+bool has_model_config(const Path& folder) {
+  return std::ranges::any_of(kModelConfigs,
+                             [&](std::string_view name) { return has_file(folder, name); });
 }
 
 /// A checkpoint of UniShard's own has its model's files in the folder of the tag, where a
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
-  const bool is_elsewhere =
-      source.format() == "native" && !has_file(beside, std::string(kModelConfig));
+  const bool is_elsewhere = source.format() == "native" && !has_model_config(beside);
   return is_elsewhere ? input : beside;
 }
 
@@ -89,20 +93,44 @@ void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
   }
 }
 
-void take_run_files(const converters::Source& source, const Path& beside,
+/// The files of a Trainer's or accelerate's folder, else those that go with a model.
+converters::SideFiles files_to_go_on(const converters::Source& source, const Path& beside,
+                                     const Path& input, std::vector<std::string>& left_out) {
+  converters::SideFiles files = find_trainer_files(beside, left_out);
+  if (!files.empty()) return files;
+  const Path model = model_folder_beside(source, beside, input);
+  // Beside the tags of DeepSpeed lies what users put there, of which a model is only known for sure
+  // by its configuration.
+  if (source.format().starts_with(kDeepSpeedFormats) && !has_model_config(model)) return {};
+  return find_side_files(model, left_out);
+}
+
+void take_run_files(const converters::Source& source, const Path& beside, const Path& input,
                     const ConversionPlan& plan, converters::Output& output,
                     ConversionNotes& notes) {
-  output.side_files = find_trainer_files(beside, notes.left_out);
+  output.side_files = files_to_go_on(source, beside, input, notes.left_out);
   if (output.side_files.empty()) return;
   const bool is_deepspeed = output.format.starts_with(kDeepSpeedFormats);
   if (!is_deepspeed)
     std::erase_if(output.side_files,  // scripts of DeepSpeed
-
                   [](const auto& file) { return file.first.starts_with("zero_to_"); });
   if (output.format != source.format()) adapt_model_config(output.side_files, plan.target);
   if (is_deepspeed) remark_on_generators(output.side_files, plan.target.world_size, notes.remarks);
   if (source.format().starts_with(kDeepSpeedFormats) && is_deepspeed)
     remark_on_copies(beside, notes.remarks);
+}
+
+/// Says which files of a model a single file cannot hold.
+void remark_on_model_files(const Path& model, const converters::Output& output,
+                           std::vector<std::string>& remarks) {
+  std::vector<std::string> ignored, lost;
+  for (const std::string& name : names_of(find_side_files(model, ignored))) {
+    if (std::ranges::count(names_of(output.side_files), name) == 0) lost.push_back(name);
+  }
+  if (!lost.empty())
+    remarks.push_back(
+        fmt::format("one {} file holds no {}: copy {} yourself, or name a folder of safetensors",
+                    output.format, fmt::join(lost, ", "), lost.size() == 1 ? "it" : "them"));
 }
 
 /// Says which files of a training run a model folder or file cannot hold.
@@ -173,9 +201,11 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
                                          source.catalog(), plan.target, notes.left_out);
   }
   if (goes_on) {
-    take_run_files(source, beside, plan, output, notes);
+    take_run_files(source, beside, input, plan, output, notes);
   } else {
     note_lost_run_files(beside, plan, output, notes);
+    if (output.max_shard_bytes == 0)
+      remark_on_model_files(model_folder_beside(source, beside, input), output, notes.remarks);
   }
   forget_copied(output.side_files, notes.not_read);
 }
