@@ -192,6 +192,8 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     std::vector<std::string> unused;
     output.side_files = model_side_files(model_folder_beside(source, beside, input),
                                          source.catalog(), plan.target, unused);
+    std::erase_if(output.side_files,
+                  [](const auto& file) { return file.first != kModelConfigs[0]; });
   }
   if (output.max_shard_bytes != 0) {
     if (output.format == "safetensors" && is_adapter && is_model_alone(plan.target) &&
