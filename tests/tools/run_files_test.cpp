@@ -166,6 +166,26 @@ TEST_F(RunFiles, StatesWithoutNamesAreNoneForDeepSpeed) {
   EXPECT_EQ(unishard({"diff", run_ / "checkpoint-10", back}).status, 0);
 }
 
+// SGD without momentum leaves groups and no states.
+TEST_F(RunFiles, AnOptimizerWithoutStatesBecomesADeepSpeedRun) {
+  const fs::path saved = fs::path(UNISHARD_TEST_DATA) / "golden/torch/sgd.pt";
+  for (const std::string stage : {"0", "1", "3"}) {
+    const fs::path made = temp_.path() / stage;
+    report_of({"convert", saved, made, "--to", "deepspeed", "-w", "2", "-s", stage});
+    const Json seen = report_of({"inspect", made});
+    ASSERT_EQ(seen["tensors"].size(), 4u);
+    EXPECT_EQ(seen["tensors"][0]["state"], "fp32");
+    EXPECT_EQ(seen["groups"][0]["momentum"], 0);
+    EXPECT_FALSE(seen["groups"][0].contains("betas"));
+    const fs::path back = temp_.path() / (stage + ".pt");
+    report_of({"convert", made, back});
+    EXPECT_EQ(report_of({"inspect", back})["groups"][0]["params"],
+              Json({"0.weight", "0.bias", "2.weight", "2.bias"}));
+    report_of({"zero_to_fp32", made, temp_.path() / (stage + ".safetensors")});
+    EXPECT_EQ(unishard({"diff", saved, temp_.path() / (stage + ".safetensors"), "-q"}).status, 0);
+  }
+}
+
 TEST_F(RunFiles, ResultInsideACheckpointIsRefused) {
   const ProcessResult result =
       unishard({"convert", run_ / "checkpoint-9", run_ / "checkpoint-10/native", "--to", "native"});

@@ -163,29 +163,62 @@ std::optional<std::string> remark_on_frozen(const converters::Source& source, co
       count, quote(first->fqn));
 }
 
+bool is_of_model(const TensorInfo& tensor) {
+  return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
+         tensor.state == state::kBuffer;
+}
+
+/// Returns the parameters that the groups list.
+std::vector<std::string> listed_parameters(const Catalog& catalog) {
+  std::vector<std::string> names;
+  if (!catalog.groups.is_array()) return names;
+  for (const Json& group : catalog.groups) {
+    if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
+    for (const Json& name : group["params"]) {
+      if (name.is_string()) names.push_back(name.get<std::string>());
+    }
+  }
+  return names;
+}
+
 /// Throws: Unsupported when `format` finds states by their parameters' names, and a reader could
 /// not name them.
 void require_named_states(const Catalog& target, std::string_view format) {
   if (!format.starts_with(kDeepSpeed)) return;
-  const auto is_of_model = [](const TensorInfo& tensor) {
-    return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
-           tensor.state == state::kBuffer;
-  };
   std::unordered_set<std::string_view> parameters;
   for (const TensorInfo& tensor : target.tensors) {
     if (is_of_model(tensor)) parameters.insert(tensor.fqn);
   }
-  const auto unnamed = std::ranges::find_if(target.tensors, [&](const TensorInfo& tensor) {
+  const auto refuse_unnamed = [&](std::string_view fqn, const std::string& label) {
     constexpr std::string_view kStart = "state.";
-    return tensor.fqn.starts_with(kStart) && !parameters.contains(tensor.fqn) &&
-           tensor.fqn.find_first_not_of("0123456789", kStart.size()) == std::string::npos;
-  });
-  if (unnamed == target.tensors.end()) return;
-  raise(ErrorCode::Unsupported,
-        fmt::format("{}: the optimizer's states have numbers, and nothing says of which parameters "
-                    "they are",
-                    unnamed->label()),
+    if (!fqn.starts_with(kStart) || parameters.contains(fqn) ||
+        fqn.find_first_not_of("0123456789", kStart.size()) != std::string_view::npos)
+      return;
+    raise(
+        ErrorCode::Unsupported,
+        fmt::format("{}: the optimizer's states have numbers, and nothing says of which "
+                    "parameters they are",
+                    label),
         "trainer, accelerate, dcp and native keep the numbers; --weights-only converts the model");
+  };
+  for (const TensorInfo& tensor : target.tensors) refuse_unnamed(tensor.fqn, tensor.label());
+  for (const std::string& name : listed_parameters(target)) refuse_unnamed(name, name);
+}
+
+/// An optimizer without states (SGD without momentum) does not tell masters from weights; DeepSpeed
+/// keeps them all the same. Of the parameters in its groups, float32 weights are the masters.
+void name_masters(Catalog& target, std::string_view format) {
+  if (!format.starts_with(kDeepSpeed)) return;
+  if (std::ranges::any_of(target.tensors,
+                          [](const TensorInfo& t) { return t.state == state::kFp32; }))
+    return;
+  const std::vector<std::string> listed = listed_parameters(target);
+  const std::unordered_set<std::string_view> trained(listed.begin(), listed.end());
+  for (TensorInfo& tensor : target.tensors) {
+    if (tensor.state == state::kWeights && tensor.dtype == DType::Float32 && !tensor.frozen &&
+        trained.contains(tensor.fqn))
+      tensor.state = state::kFp32;
+  }
 }
 
 /// A folder of pytorch_model.bin tells only names, so all its tensors are weights. Where each name
@@ -231,6 +264,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   require_own_name(output.path);
   require_fitting_suffix(output.format, output.path);
   require_named_states(plan_.target, output.format);
+  name_masters(plan_.target, output.format);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))

@@ -242,12 +242,14 @@ void complete(SinkGroup& group, const Json& config) {
   if (group.counts_in_int()) return;
   const Json none = nullptr;
   Json defaults = Json::object();
-  const bool is_fresh = group.states.empty();
+  const bool is_sgd = group.states == std::vector<std::string>{"momentum_buffer"} ||
+                      (group.states.empty() && group.settings.contains("momentum"));
+  const bool is_fresh = group.states.empty() && !is_sgd;
   if (has_state(group, state::kExpAvgSq) || is_fresh) {
     defaults = adamw_defaults();
     defaults["amsgrad"] = has_state(group, "max_exp_avg_sq");
     defaults["decoupled_weight_decay"] = decays_decoupled(group.settings, config);
-  } else if (group.states == std::vector<std::string>{"momentum_buffer"}) {
+  } else if (is_sgd) {
     defaults = {{"lr", 1e-3},          {"momentum", 0.0},         {"dampening", 0.0},
                 {"weight_decay", 0.0}, {"nesterov", false},       {"maximize", false},
                 {"foreach", none},     {"differentiable", false}, {"fused", none}};
@@ -292,6 +294,7 @@ std::optional<TensorIndex> SinkParameter::state(std::string_view name) const {
 
 /// Weights alone, perhaps with tensors of neither model nor optimizer: DeepSpeed could load them,
 /// and nothing in its files would tell them from masters.
+/// The weights that an optimizer's groups list are trained, though it has no states of them.
 bool is_weights_only(const Catalog& catalog) {
   const auto is_weight = [](const TensorInfo& tensor) {
     return tensor.state == state::kWeights || tensor.state == state::kBuffer;
@@ -300,6 +303,13 @@ bool is_weights_only(const Catalog& catalog) {
   for (const TensorInfo& tensor : catalog.tensors) {
     if (is_weight(tensor)) model.insert(tensor.fqn);
   }
+  const auto lists_weights = [&](const Json& group) {
+    return group.is_object() && group.contains("params") && group["params"].is_array() &&
+           std::ranges::any_of(group["params"], [&](const Json& name) {
+             return name.is_string() && model.contains(name.get_ref<const std::string&>());
+           });
+  };
+  if (catalog.groups.is_array() && std::ranges::any_of(catalog.groups, lists_weights)) return false;
   return std::ranges::none_of(catalog.tensors, [&](const TensorInfo& tensor) {
     return tensor.state == state::kFp32 || (!is_weight(tensor) && model.contains(tensor.fqn));
   });
@@ -307,10 +317,9 @@ bool is_weights_only(const Catalog& catalog) {
 
 SinkModel describe_model(const Catalog& catalog) {
   if (is_weights_only(catalog)) {
-    raise(
-        ErrorCode::Unsupported, "the checkpoint holds weights and no tensors of an optimizer",
-        "DeepSpeed's checkpoints hold training runs, and SGD without momentum leaves nothing that "
-        "tells masters from weights; write safetensors, a torch file or a native checkpoint");
+    raise(ErrorCode::Unsupported, "the checkpoint holds weights and no optimizer with parameters",
+          "DeepSpeed's checkpoints hold training runs; write safetensors, a torch file or a native "
+          "checkpoint");
   }
   SinkModel model;
   model.precision = find_precision(catalog);
