@@ -315,6 +315,76 @@ Json optimizer_of(const char* moment, bool is_numbered) {
           {"param_groups", groups}};
 }
 
+/// A file in which "b" is a second name of "a", and the optimizer names its states as given.
+std::unique_ptr<Source> open_tied(const test::TempDir& folder, const Json& states) {
+  Json params = Json::array();
+  for (const auto& [name, state] : states.items()) params.push_back(name);
+  const Json object = {
+      {"model", {{"a", tensor("a")}, {"b", tensor("a")}}},
+      {"optimizer",
+       {{"state", states}, {"param_groups", Json::array({{{"lr", 0.1}, {"params", params}}})}}}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  return open_source(posix_storage(), folder.path() / "in.pt");
+}
+
+TEST(TiedNames, OfWhichTheOptimizerKnowsOneOrBothAreOneParameter) {
+  const Json m = {{"m", tensor("a.m")}}, v = {{"m", tensor("a.v")}};
+  for (const Json& states : {Json{{"a", m}}, Json{{"b", m}}, Json{{"a", m}, {"b", m}}}) {
+    const test::TempDir folder;
+    const auto source = open_tied(folder, states);
+    EXPECT_THAT(labels(source->catalog()), testing::ElementsAre("a fp32", "a m")) << states.dump();
+    EXPECT_EQ(source->catalog().groups[0]["params"], Json({"a"}));
+    EXPECT_EQ(source->catalog().aliases.at(0).fqn, "b");
+    copy_as("torch", *source, folder.path() / "out.pt", source->layout());
+    EXPECT_EQ(written_states(folder.path() / "out.pt").size(), states.size());
+    copy_as("deepspeed", *source, folder.path() / "run");
+  }
+  const test::TempDir folder;
+  const auto source = open_tied(folder, {{"a", m}, {"b", v}});
+  EXPECT_THAT(labels(source->catalog()),
+              testing::ElementsAre("a fp32", "a m", "optimizer.state.b.m extra"));
+  EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("kept as a value")));
+  copy_as("torch", *source, folder.path() / "out.pt", source->layout());
+  EXPECT_EQ(written_states(folder.path() / "out.pt").size(), 2u);
+}
+
+TEST(OddNames, OfParametersAreNamesAndNoNumbers) {
+  const Json states = {{"m", tensor("a.m")}};
+  for (const std::string name : {"0", "state.0", "7"}) {
+    const test::TempDir folder;
+    const Json object = {
+        {"model", {{"x", tensor("b")}, {name, tensor("a")}}},
+        {"optimizer",
+         {{"state", {{name, states}}},
+          {"param_groups", Json::array({{{"lr", 0.1}, {"params", Json::array({name})}}})}}}};
+    save_torch(folder.path() / "in.pt", object, kTensors);
+    const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+    EXPECT_THAT(labels(source->catalog()),
+                testing::UnorderedElementsAre("x weights", name + " fp32", name + " m"));
+    EXPECT_THAT(source->remarks(), testing::IsEmpty());
+    EXPECT_THAT(source->notes(), testing::IsEmpty());
+  }
+}
+
+TEST(OddNames, TheEmptyNameIsGivenOne) {
+  const test::TempDir folder;
+  const Json object = {
+      {"model", {{"x", tensor("b")}, {"", tensor("a")}}},
+      {"optimizer",
+       {{"state", {{"", {{"m", tensor("a.m")}}}}},
+        {"param_groups", Json::array({{{"lr", 0.1}, {"params", Json::array({""})}}})}}}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_THAT(labels(source->catalog()),
+              testing::UnorderedElementsAre("x weights", "tensor fp32", "tensor m"));
+  EXPECT_EQ(source->catalog().groups[0]["params"], Json({"tensor"}));
+  EXPECT_THAT(source->notes(), testing::ElementsAre(testing::HasSubstr("the empty text"),
+                                                    testing::HasSubstr("the empty text")));
+  copy_as("torch", *source, folder.path() / "out.pt", source->layout());
+  const torch::TorchFile out(torch::whole_file(posix_storage(), folder.path() / "out.pt"));
+  EXPECT_TRUE(torch::to_json(out.root())["model"].contains(""));
+}
+
 class SeveralOptimizers : public testing::Test {
  protected:
   std::unique_ptr<Source> open(const Json& object) {

@@ -176,6 +176,14 @@ class Describer {
     const std::string_view begin = part.substr(0, limits::kNameBytes + 1);
     return path.empty() ? std::string(begin) : fmt::format("{}.{}", path, begin);
   }
+  /// The path of the value of a dict's key. The empty text is no name of a tensor.
+  std::string join_key(const std::string& path, std::string_view key, Value value) {
+    if (!key.empty()) return join(path, key);
+    const std::string named = join(path, "tensor");
+    if (TorchFile::is_tensor(value) || value.is_dict() || value.is_sequence())
+      renamed.push_back(fmt::format("{}: its name is the empty text", name(named)));
+    return named;
+  }
 
   /// Builds {"$type": type, key: value} without the copies that an initializer list makes.
   Json typed(std::string_view type, const char* key, Json value) {
@@ -220,7 +228,7 @@ class Describer {
     memory_.charge(sizeof(Json::array_t) + 4 * sizeof(Json));
     Json out = Json::array();
     out.push_back(json(key, path, depth + 1));
-    out.push_back(json(value, join(path, part_of(key)), depth + 1));
+    out.push_back(json(value, join_key(path, part_of(key), value), depth + 1));
     return out;
   }
 
@@ -260,7 +268,7 @@ class Describer {
     out.reserve(keys.size());
     for (std::size_t i = 0; i < value.pair_count(); ++i) {
       const std::string_view key = value.key(i).text();
-      if (auto content = member(value.value(i), join(path, key), depth))
+      if (auto content = member(value.value(i), join_key(path, key, value.value(i)), depth))
         out.push_back({std::string(key), *std::move(content)});
     }
     return Json(std::move(out));

@@ -141,7 +141,8 @@ class Attributor {
                  std::vector<std::string>& remarks) const {
     const Claims& claims = claims_[optimizer];
     Names names;
-    for (const std::string& name : claims.names) names.emplace(name, without_wrappers(name));
+    for (const std::string& name : claims.names)
+      names.emplace(name, plain_name(without_wrappers(name)));
     if (!claims.is_numbered) return names;
     const std::vector<Json>& groups = optimizers_[optimizer].groups;
     const NumberedParameters parameters = numbered(optimizer);
@@ -338,7 +339,7 @@ class Attributor {
 
 std::string Attribution::fqn_of(std::size_t optimizer, const std::string& name) const {
   const auto found = names[optimizer].find(name);
-  return found == names[optimizer].end() ? without_wrappers(name) : found->second;
+  return found == names[optimizer].end() ? plain_name(without_wrappers(name)) : found->second;
 }
 
 Attribution attribute(const StateDict& state, const std::vector<std::size_t>& tensors,

@@ -76,8 +76,7 @@ std::optional<OptimizerKey> parse_state_key(const std::string& key, const KeyPat
     const bool is_nested = path.size() >= 3 && path[path.size() - 3].text == kState &&
                            rest == path[path.size() - 2].text + "." + path.back().text;
     const std::size_t dot = is_nested ? path[path.size() - 2].text.size() : rest.rfind('.');
-    if (dot == std::string::npos || dot == 0 ||
-        !is_state_name(std::string_view(rest).substr(dot + 1)))
+    if (dot == std::string::npos || !is_state_name(std::string_view(rest).substr(dot + 1)))
       return std::nullopt;
     return OptimizerKey{i, rest.substr(0, dot), rest.substr(dot + 1)};
   }
@@ -231,9 +230,11 @@ std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
 }
 
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix) {
-  if (!tensor.key.starts_with(prefix) || tensor.key.size() == prefix.size()) return std::nullopt;
-  return tensor.key.substr(prefix.size());
+  if (!tensor.key.starts_with(prefix)) return std::nullopt;
+  return plain_name(tensor.key.substr(prefix.size()));
 }
+
+std::string plain_name(std::string name) { return name.empty() ? "tensor" : std::move(name); }
 
 std::string without_wrappers(std::string name) {
   constexpr std::array<std::string_view, 3> kWrappers = {"_checkpoint_wrapped_module.",

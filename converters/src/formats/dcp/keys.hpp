@@ -43,6 +43,9 @@ std::vector<std::string> best_models(std::vector<std::string> prefixes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 
+/// Returns the name, or "tensor" for the empty one, which no catalog has.
+std::string plain_name(std::string name);
+
 /// Returns the name without the parts that wrappers insert: "_orig_mod.", "_fsdp_wrapped_module.",
 /// ...
 std::string without_wrappers(std::string name);

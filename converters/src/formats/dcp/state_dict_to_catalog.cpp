@@ -235,6 +235,7 @@ class Arranger {
           out_.copies.emplace_back(state.entry, known->second);
           continue;
         }
+        keep(entry(state.entry).key, {}, {{"$tensor", entry(state.entry).key}});
         extras_.push_back(state.entry);
         out_.remarks.push_back(
             fmt::format("{}: {} has another one of the same parameter: kept as a value",
