@@ -100,6 +100,35 @@ TEST(Recompute, GivesTheSameBitsAtEveryStage) {
   }
 }
 
+/// Its weight is computed from parameters alone, before the input is used.
+struct ProductImpl : torch::nn::Module {
+  ProductImpl()
+      : left(register_parameter("left", torch::ones({kWidth, 4}))),
+        right(register_parameter("right", torch::ones({4, kWidth}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor weight = at::matmul(left, right);
+    return at::linear(x, weight * 0.01);
+  }
+  at::Tensor left, right;
+};
+
+TEST(Recompute, AUnitIsGatheredUntilWhatItComputesFromParametersAloneIsDone) {
+  std::vector<double> norms;
+  for (const std::uint32_t stage : {2u, 3u}) {
+    const auto single = make_single_communicator();
+    Sharded<ProductImpl> unit;
+    Engine engine(unit.ptr(), *single, small_config(stage));
+    Recompute recompute;
+    const auto loss = [&](const MicroBatch&) {
+      const at::Tensor x = torch::ones({2, kWidth}).requires_grad_(true);
+      return recompute([&](const at::Tensor& in) { return unit->forward(in); }, x).pow(2).mean();
+    };
+    norms.push_back(engine.train_batch(loss).gradient_norm);
+  }
+  EXPECT_GT(norms[0], 0);
+  EXPECT_EQ(norms[0], norms[1]);
+}
+
 /// Counts the tensors that autograd keeps: each saved tensor shares the storage of an activation.
 TEST(Recompute, KeepsOnlyTheInputsAlive) {
   const auto alive_after_forward = [](bool recomputes) {

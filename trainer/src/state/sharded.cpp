@@ -100,19 +100,17 @@ UnitBase::ForwardScope::~ForwardScope() {
 }
 
 void UnitBase::ForwardScope::watch_inputs(const std::vector<at::Tensor*>& inputs) {
-  if (!unit_.context_) return;
-  std::vector<at::Tensor*> differentiable;
+  if (!unit_.context_ || !at::GradMode::is_enabled()) return;
   for (at::Tensor* each : inputs) {
-    if (each->requires_grad()) differentiable.push_back(each);
-  }
-  for (at::Tensor* each : differentiable) {
-    if (differentiable.size() > 1 && at::GradMode::is_enabled()) *each = each->view_as(*each);
+    if (!each->requires_grad()) continue;
+    *each = each->view_as(*each);
     inputs_.push_back(*each);
   }
 }
 
 /// Autograd runs the operations that were made last first, so all of this unit are done when the
-/// gradients of its inputs are complete. Without these gradients the end of the pass releases it.
+/// gradients of its inputs' aliases are complete. Without these gradients the end of the pass
+/// releases it.
 void UnitBase::ForwardScope::watch_outputs(const std::vector<at::Tensor*>& outputs) {
   if (!unit_.context_) return;
   detail::FlatUnit* const flat = unit_.flat_.get();

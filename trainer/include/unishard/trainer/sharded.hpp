@@ -55,8 +55,8 @@ class UnitBase {
     ForwardScope(const ForwardScope&) = delete;
     ForwardScope& operator=(const ForwardScope&) = delete;
 
-    /// Takes the tensors among the arguments before M's forward. When there are several with a
-    /// gradient, each is replaced by an alias, so that its gradient in this unit alone is known.
+    /// Takes the tensors among the arguments before M's forward. Each with a gradient is replaced
+    /// by an alias, whose gradient is that of this unit alone, and is complete before others begin.
     void watch_inputs(const std::vector<at::Tensor*>& inputs);
     /// Makes the backward pass gather the parameters again, and release them at its end.
     void watch_outputs(const std::vector<at::Tensor*>& outputs);
