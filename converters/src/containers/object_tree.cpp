@@ -180,7 +180,7 @@ class Describer {
   std::string join_key(const std::string& path, std::string_view key, Value value) {
     if (!key.empty()) return join(path, key);
     const std::string named = join(path, "tensor");
-    if (TorchFile::is_tensor(value) || value.is_dict() || value.is_sequence())
+    if (TorchFile::is_tensor(value))
       renamed.push_back(fmt::format("{}: its name is the empty text", name(named)));
     return named;
   }
