@@ -263,9 +263,9 @@ struct BoxPlace {
 
 BoxPlace first_box(const std::string& bytes, const ShardEntry& entry) {
   for (std::size_t i = 0; i < entry.index_rows; ++i) {
-    const std::size_t at = entry.index_offset + i * detail::kIndexRowBytes;
-    const IndexRow row = detail::decode_index_row(
-        std::as_bytes(std::span(bytes)).subspan(at, detail::kIndexRowBytes));
+    const std::size_t at = entry.index_offset + i * kIndexRowBytes;
+    const IndexRow row =
+        detail::decode_index_row(std::as_bytes(std::span(bytes)).subspan(at, kIndexRowBytes));
     if (row.box != 0) return {at, entry.boxes_offset + (row.box - 1) * 8};
   }
   return {};

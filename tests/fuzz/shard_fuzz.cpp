@@ -44,7 +44,7 @@ struct Sound {
     storage.copy_from_disk(tag);
     const ShardEntry& entry = manifest.shards.front();
     add(0, detail::kUserBlockBytes);
-    add(entry.index_offset, entry.index_rows * detail::kIndexRowBytes);
+    add(entry.index_offset, entry.index_rows * kIndexRowBytes);
     add(entry.names_offset, entry.names_bytes);
     add(entry.boxes_offset, entry.boxes_bytes);
     for (const DataSetEntry& set : entry.data_sets) {

@@ -89,8 +89,6 @@ Json to_json(const ShardEntry& entry) {
 
 namespace {
 
-constexpr std::uint64_t kRowBytes = 96;  // of /index
-
 // Refuses a name that could lead outside the checkpoint's folder.
 void check_file_name(const detail::Fields& fields, const std::string& name) {
   if (name.empty() || name.size() > 255 || name.front() == '.' ||
@@ -156,7 +154,7 @@ ShardEntry shard_entry_from_json(const Json& json, std::string_view where) {
   entry.metadata_crc64 = *crc;
   entry.index_offset = fields.u64("index_offset", entry.bytes);
   entry.index_rows =
-      fields.u64("index_rows", std::min(entry.bytes / kRowBytes, limits::kIndexRows));
+      fields.u64("index_rows", std::min(entry.bytes / kIndexRowBytes, limits::kIndexRows));
   entry.names_offset = fields.u64("names_offset", entry.bytes);
   entry.names_bytes = fields.u64("names_bytes", entry.bytes);
   if (fields.has("boxes_bytes")) {

@@ -13,7 +13,6 @@
 namespace unishard::detail {
 
 inline constexpr std::uint64_t kUserBlockBytes = 4096;
-inline constexpr std::size_t kIndexRowBytes = 96;
 
 struct ContainerDataSet {
   std::string name;  ///< name below /data and /chunks

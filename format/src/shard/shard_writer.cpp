@@ -296,7 +296,7 @@ struct ShardWriter::Impl {
   }
 
   std::vector<std::byte> index_table() const {
-    std::vector<std::byte> table(fragments.size() * detail::kIndexRowBytes);
+    std::vector<std::byte> table(fragments.size() * kIndexRowBytes);
     std::size_t at = 0;
     for (std::size_t i = 0; i < fragments.size(); ++i) {
       IndexRow row = fragments.row(i);
@@ -306,8 +306,7 @@ struct ShardWriter::Impl {
             crc64_combine(row.crc64, records[at].crc64, records[at].own.size() * item_bytes);
         row.stats.append(records[at].stats);
       }
-      detail::encode_index_row(
-          row, std::span(table).subspan(i * detail::kIndexRowBytes, detail::kIndexRowBytes));
+      detail::encode_index_row(row, std::span(table).subspan(i * kIndexRowBytes, kIndexRowBytes));
     }
     return table;
   }

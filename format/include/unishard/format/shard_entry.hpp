@@ -78,7 +78,10 @@ Json to_json(const ShardEntry& entry);
 /// Throws: Corrupt, naming the field.
 ShardEntry shard_entry_from_json(const Json& json, std::string_view where);
 
-/// A row of /index: one fragment. Encoded in 96 bytes; see SPEC.md.
+/// The size of a row of /index as it is stored; see SPEC.md.
+inline constexpr std::size_t kIndexRowBytes = 96;
+
+/// A row of /index: one fragment.
 struct IndexRow {
   std::uint32_t tensor = 0;
   std::uint32_t data_set = 0;        ///< index into ShardEntry::data_sets, or kDerivedDataSet
