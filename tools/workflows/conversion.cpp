@@ -1,5 +1,6 @@
 #include "workflows/conversion.hpp"
 
+#include "unishard/converters/parameter_groups.hpp"
 #include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
@@ -173,10 +174,8 @@ std::vector<std::string> listed_parameters(const Catalog& catalog) {
   std::vector<std::string> names;
   if (!catalog.groups.is_array()) return names;
   for (const Json& group : catalog.groups) {
-    if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
-    for (const Json& name : group["params"]) {
-      if (name.is_string()) names.push_back(name.get<std::string>());
-    }
+    if (const auto listed = converters::listed_parameters(group))
+      names.insert(names.end(), listed->begin(), listed->end());
   }
   return names;
 }

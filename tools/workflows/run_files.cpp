@@ -120,13 +120,20 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
     remark_on_copies(beside, notes.remarks);
 }
 
+std::vector<std::string> names_not_taken(const converters::SideFiles& found,
+                                         const converters::Output& output) {
+  std::vector<std::string> names = names_of(found);
+  const std::vector<std::string> taken = names_of(output.side_files);
+  std::erase_if(names,
+                [&](const std::string& name) { return std::ranges::count(taken, name) > 0; });
+  return names;
+}
+
 /// Says which files of a model a single file cannot hold.
 void remark_on_model_files(const Path& model, const converters::Output& output,
                            std::vector<std::string>& remarks) {
-  std::vector<std::string> ignored, lost;
-  for (const std::string& name : names_of(find_side_files(model, ignored))) {
-    if (std::ranges::count(names_of(output.side_files), name) == 0) lost.push_back(name);
-  }
+  std::vector<std::string> ignored;
+  const auto lost = names_not_taken(find_side_files(model, ignored), output);
   if (!lost.empty())
     remarks.push_back(
         fmt::format("one {} file holds no {}: copy {} yourself, or name a folder of safetensors",
@@ -137,10 +144,8 @@ void remark_on_model_files(const Path& model, const converters::Output& output,
 void note_lost_run_files(const Path& beside, const ConversionPlan& plan,
                          const converters::Output& output, ConversionNotes& notes) {
   if (plan.target.groups.is_null()) return;  // only the model was asked for
-  std::vector<std::string> ignored, lost;
-  for (const std::string& name : names_of(find_trainer_files(beside, ignored))) {
-    if (std::ranges::count(names_of(output.side_files), name) == 0) lost.push_back(name);
-  }
+  std::vector<std::string> ignored;
+  const auto lost = names_not_taken(find_trainer_files(beside, ignored), output);
   if (!lost.empty())
     notes.left_out.push_back(fmt::format("files of the training run: {}", fmt::join(lost, ", ")));
 }

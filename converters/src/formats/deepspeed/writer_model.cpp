@@ -1,5 +1,6 @@
 #include "formats/deepspeed/writer_model.hpp"
 
+#include "unishard/converters/parameter_groups.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
@@ -304,10 +305,9 @@ bool is_weights_only(const Catalog& catalog) {
     if (is_weight(tensor)) model.insert(tensor.fqn);
   }
   const auto lists_weights = [&](const Json& group) {
-    return group.is_object() && group.contains("params") && group["params"].is_array() &&
-           std::ranges::any_of(group["params"], [&](const Json& name) {
-             return name.is_string() && model.contains(name.get_ref<const std::string&>());
-           });
+    const auto listed = listed_parameters(group);
+    return listed && std::ranges::any_of(
+                         *listed, [&](const std::string& name) { return model.contains(name); });
   };
   if (catalog.groups.is_array() && std::ranges::any_of(catalog.groups, lists_weights)) return false;
   return std::ranges::none_of(catalog.tensors, [&](const TensorInfo& tensor) {

@@ -4,6 +4,7 @@
 // it. Work is split by whole files.
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
+#include "unishard/converters/parameter_groups.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -239,13 +240,8 @@ class Planner {
 
   std::vector<std::string> listed_params(std::size_t group) const {
     const Json& settings = catalog_.groups[group];
+    if (auto listed = listed_parameters(settings)) return *std::move(listed);
     std::vector<std::string> fqns;
-    if (settings.is_object() && settings.contains("params") && settings["params"].is_array()) {
-      for (const Json& fqn : settings["params"]) {
-        if (fqn.is_string()) fqns.push_back(fqn.get<std::string>());
-      }
-      return fqns;
-    }
     for (const TensorInfo& tensor : catalog_.tensors) {
       if (tensor.group == static_cast<std::int32_t>(group) && states_.contains(tensor.fqn) &&
           std::ranges::count(fqns, tensor.fqn) == 0)
