@@ -23,11 +23,11 @@ std::unique_ptr<Runtime> make_runtime(const Options& options, const RankEnvironm
   const bool some_have_none = agree_max(communicator, devices == 0) != 0;
   const bool on_host = options.device == DeviceChoice::Cpu ||
                        (options.device == DeviceChoice::Auto && some_have_none);
-  if (on_host) return make_host_runtime({.trace = trace});
   std::unique_ptr<Runtime> runtime;
-  agree(communicator, "taking a CUDA device", [&] {
+  agree(communicator, "taking a device", [&] {
     const std::uint32_t device = devices == 0 ? 0 : environment.local_rank % devices;
-    runtime = make_cuda_runtime({.device = device, .trace = trace});
+    runtime = on_host ? make_host_runtime({.trace = trace})
+                      : make_cuda_runtime({.device = device, .trace = trace});
   });
   return runtime;
 }

@@ -1,8 +1,8 @@
 #include "guarded_runtime.hpp"
 
-#include "device/tensor_bytes.hpp"
 #include "guarded_device/guarded_device.hpp"
 #include "optimizer/parallel_update.hpp"
+#include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
 
 #include <utility>
@@ -17,16 +17,15 @@ void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, f
             const UpdateTensors& tensors, c10::Stream) {
   std::vector<at::Tensor> written{tensors.weights};
   written.insert(written.end(), tensors.states.begin(), tensors.states.end());
-  guarded::launch(
-      "the update", {tensors.gradients}, written,
-      [&](const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
-        std::vector<std::span<float>> states;
-        for (std::size_t i = 1; i < writes.size(); ++i)
-          states.push_back(detail::floats_of(writes[i]));
-        detail::update_in_parallel(
-            detail::rule_for(optimizer, hyper, step, gradient_scale),
-            detail::arrays_of(detail::floats_of(writes[0]), detail::floats_of(reads[0]), states));
-      });
+  guarded::launch("the update", {tensors.gradients}, written,
+                  [&](const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
+                    const UpdateTensors seen{.weights = writes[0],
+                                             .gradients = reads[0],
+                                             .states = {writes.begin() + 1, writes.end()}};
+                    detail::update_in_parallel(
+                        detail::rule_for(optimizer, hyper, step, gradient_scale),
+                        detail::arrays_of(seen, at::kCPU));
+                  });
 }
 
 /// Leaves out the waits of one stream.

@@ -82,9 +82,9 @@ void make_wait(StreamKey stream, const Clock& event) {
 }
 
 void host_waited(const Clock& event) {
+  host_copied(event);
   const std::lock_guard lock(state().mutex);
   ++state().host_waits;
-  join(state().host, event);
 }
 
 std::uint64_t host_waits() {

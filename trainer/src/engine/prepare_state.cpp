@@ -47,9 +47,7 @@ TrainingState prepare_state(const std::shared_ptr<torch::nn::Module>& model,
                             Communicator& communicator, const Config& config,
                             const EngineOptions& options, at::Device device) {
   TrainingState state = initial_state(config, options, communicator);
-  std::vector<std::string> run = describe_run(*model, config, options);
-  run.push_back("a device of the type " + c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-  require_equal_runs(communicator, run);
+  require_equal_runs(communicator, describe_run(*model, config, options, device));
   state.model =
       take_over(*model, placement_for(config, communicator, device), take_left_root(model));
   for (auto& parameter : state.model.parameters)

@@ -66,7 +66,7 @@ std::string first_difference(const std::vector<std::string>& mine,
 }  // namespace
 
 std::vector<std::string> describe_run(const torch::nn::Module& model, const Config& config,
-                                      const EngineOptions& options) {
+                                      const EngineOptions& options, at::Device device) {
   std::vector<std::string> lines;
   const Json flat = config.source.flatten();
   for (const auto& [pointer, value] : flat.items())
@@ -78,6 +78,8 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
                               config.canonical_order));
   lines.push_back(fmt::format("seed of the data order {}, samples per epoch {}",
                               options.shuffle_seed, options.samples_per_epoch));
+  lines.push_back("a device of the type " +
+                  c10::DeviceTypeName(device.type(), /*lower_case=*/true));
   for (const ParameterGroup& group : options.groups)
     lines.push_back(fmt::format("parameter group {}: learning rate {}, weight decay {}", group.name,
                                 group.hyper.lr, group.hyper.weight_decay));

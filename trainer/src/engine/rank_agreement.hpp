@@ -16,10 +16,10 @@
 namespace unishard::trainer::detail {
 
 /// Returns one line for each fact in which ranks must agree: values of the configuration, options,
-/// names, shapes, dtypes and values of parameters and buffers. Values that a rank holds only a part
-/// of (stage 3) are left out; they follow from the seed.
+/// the type of the device, names, shapes, dtypes and values of parameters and buffers. Values that
+/// a rank holds only a part of (stage 3) are left out; they follow from the seed.
 std::vector<std::string> describe_run(const torch::nn::Module& model, const Config& config,
-                                      const EngineOptions& options);
+                                      const EngineOptions& options, at::Device device);
 
 /// Throws: Mismatch on every rank, with the first line in which a rank differs from rank 0.
 /// Collective.

@@ -5,6 +5,7 @@
 
 #include "device/cuda_stream.hpp"
 #include "optimizer/cuda_update.hpp"
+#include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
 
 #include <fmt/format.h>
@@ -15,13 +16,8 @@ namespace {
 
 void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float gradient_scale,
             const UpdateTensors& tensors, c10::Stream stream) {
-  detail::UpdateArrays arrays{.weights = tensors.weights.data_ptr<float>(),
-                              .gradients = tensors.gradients.data_ptr<float>(),
-                              .count = static_cast<std::size_t>(tensors.weights.numel())};
-  for (std::size_t i = 0; i < tensors.states.size(); ++i)
-    arrays.states[i] = tensors.states[i].data_ptr<float>();
-  detail::update_on_cuda(detail::rule_for(optimizer, hyper, step, gradient_scale), arrays,
-                         detail::cuda_stream(stream));
+  detail::update_on_cuda(detail::rule_for(optimizer, hyper, step, gradient_scale),
+                         detail::arrays_of(tensors, stream.device()), detail::cuda_stream(stream));
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ struct DeviceRuntimeOptions {
 };
 
 /// Returns a runtime whose Compute is the default stream of `device`, and whose Communication is
-/// one of LibTorch's pool. Lifetime: `options.trace` must outlive it.
+/// one of LibTorch's pool.
+/// Lifetime: `options.trace` must outlive it.
 std::unique_ptr<Runtime> make_device_runtime(at::Device device, DeviceRuntimeOptions options);
 
 }  // namespace unishard::trainer::detail

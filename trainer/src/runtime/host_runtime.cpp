@@ -1,8 +1,8 @@
 #include "unishard/trainer/runtime.hpp"
 #include "unishard/trainer/trace.hpp"
 
-#include "device/tensor_bytes.hpp"
 #include "optimizer/parallel_update.hpp"
+#include "runtime/device_arrays.hpp"
 #include "runtime/task_queue.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -76,11 +76,8 @@ class HostRuntime final : public Runtime {
 
   void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
               float gradient_scale, const UpdateTensors& tensors) override {
-    std::vector<std::span<float>> states;
-    for (const at::Tensor& each : tensors.states) states.push_back(detail::floats_of(each));
     detail::update_in_parallel(detail::rule_for(optimizer, hyper, step, gradient_scale),
-                               detail::arrays_of(detail::floats_of(tensors.weights),
-                                                 detail::floats_of(tensors.gradients), states));
+                               detail::arrays_of(tensors, at::kCPU));
   }
 
  private:

@@ -98,9 +98,10 @@ struct CudaRuntimeOptions {
 /// Returns how many CUDA devices this machine, this LibTorch and this build can train on. It needs
 /// a recent LibTorch for CUDA, and a build with the CUDA compiler.
 std::uint32_t cuda_devices();
-/// Returns a runtime whose memory is a CUDA device's. Compute is the device's default stream:
-/// models must run there. Lifetime: `options.trace` must outlive it. Throws: Unsupported when there
-/// is no such device.
+/// Returns a runtime whose memory is a CUDA device's. Compute is its default stream, on which the
+/// models must run.
+/// Lifetime: `options.trace` must outlive it.
+/// Throws: Unsupported when there is no such device.
 std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options = {});
 
 }  // namespace unishard::trainer
