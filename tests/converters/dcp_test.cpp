@@ -267,17 +267,22 @@ TEST(Dcp, HostileFoldersAreRefusedOrReadSafely) {
   EXPECT_GE(refused + read, 32);
 }
 
-void write_dcp(const Source& source, const Path& folder, std::uint32_t world_size,
-               const Json& layout = {}, std::vector<std::string>* notes = nullptr,
-               std::string_view key_layout = {}) {
-  Catalog catalog = source.catalog();
-  catalog.world_size = world_size;
+void write_dcp(const Source& source, const Path& folder, Catalog catalog, const Json& layout = {},
+               std::vector<std::string>* notes = nullptr, std::string_view key_layout = {}) {
   const auto sink = make_dcp_sink(posix_storage(), folder, catalog, {}, layout, key_layout);
   if (notes != nullptr) *notes = sink->notes();
   CopyPlan plan{&source, &catalog, {}};
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
   copy(plan, *sink, {});
   sink->commit();
+}
+
+void write_dcp(const Source& source, const Path& folder, std::uint32_t world_size,
+               const Json& layout = {}, std::vector<std::string>* notes = nullptr,
+               std::string_view key_layout = {}) {
+  Catalog catalog = source.catalog();
+  catalog.world_size = world_size;
+  write_dcp(source, folder, std::move(catalog), layout, notes, key_layout);
 }
 
 void expect_same(const Source& a, const Source& b) {
@@ -400,7 +405,33 @@ TEST(Dcp, TheStepOfATrainStateIsNoTensorOfTheModel) {
       open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
   for (const TensorInfo& tensor : source->catalog().tensors)
     EXPECT_THAT(tensor.fqn, Not(HasSubstr("train_state"))) << tensor.label();
-  EXPECT_EQ(source->catalog().client_state["train_state"]["step"], 7);
+  EXPECT_EQ(source->catalog().client_state["train_state"]["step"], Json({{"$type", "torch.Tensor"},
+                                                                         {"dtype", "int32"},
+                                                                         {"shape", Json::array()},
+                                                                         {"hex", "07000000"}}));
+}
+
+// torchtitan loads its counter as a tensor, and a script may have other small tensors in its state.
+TEST(Dcp, SmallTensorsOfTheClientStateStayTensorsThroughUniShardsFormat) {
+  const test::TempDir work;
+  const auto source =
+      open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
+  Catalog catalog = source->catalog();
+  const Json pair = {
+      {"$type", "torch.Tensor"}, {"dtype", "int16"}, {"shape", {2}}, {"hex", "0100ff7f"}};
+  catalog.client_state["seen"] = {{"ids", pair}, {"list", {1, pair}}, {"none", Json()}};
+  write_dcp(*source, work.path() / "out", catalog, {}, nullptr, "titan");
+  using Type = std::pair<DType, Shape>;
+  std::map<std::string, Type> stored;
+  for (const auto& tensor :
+       dcp::read_metadata(posix_storage(), work.path() / "out/.metadata").tensors)
+    stored.emplace(tensor.key, Type(tensor.dtype.value(), tensor.shape));
+  EXPECT_EQ(stored.at("train_state.step"), Type(DType::Int32, {}));
+  EXPECT_EQ(stored.at("seen.ids"), Type(DType::Int16, {2}));
+  EXPECT_EQ(stored.at("seen.list.1"), Type(DType::Int16, {2}));
+  const auto copy = open_dcp(posix_storage(), work.path() / "out");
+  EXPECT_EQ(copy->catalog().client_state, catalog.client_state);
+  EXPECT_EQ(by_label(copy->catalog()), by_label(catalog));
 }
 
 // A second model beside the first, such as an average of its weights, with tied weights.

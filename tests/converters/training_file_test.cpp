@@ -502,8 +502,8 @@ TEST(TrainingFile, WithAFlattenedOptimizerHasItsMoments) {
     ASSERT_EQ(source->catalog().groups.size(), 1u) << name;
     EXPECT_EQ(source->catalog().groups[0]["lr"], 0.25) << name;
   }
-  EXPECT_EQ(open_source(posix_storage(), folder.path() / "flat.pt")->catalog().client_state,
-            Json({{"train_state", {{"step", 5}}}}));
+  const auto flat_file = open_source(posix_storage(), folder.path() / "flat.pt");
+  EXPECT_EQ(flat_file->catalog().client_state["train_state"]["step"]["$type"], "torch.Tensor");
 }
 
 /// Everything in a torch.save file but UniShard's own key.

@@ -268,7 +268,13 @@ TEST_F(Command, InspectListsTagsOfOtherFormatsAsJson) {
   const Json listed = report_of({"inspect", temp_.path() / "runs", "--tags"});
   EXPECT_EQ(listed["tags"].size(), 2u) << listed.dump();
   EXPECT_EQ(listed["tags"][0]["tag"], "step-1");
+  EXPECT_EQ(listed["tags"][0]["format"], "dcp");
+  EXPECT_EQ(listed["tags"][0]["step"], 1);
   EXPECT_FALSE(listed.contains("tensors"));
+  std::filesystem::rename(temp_.path() / "runs/step-1", temp_.path() / "runs/checkpoint_3");
+  const Json counted = report_of({"inspect", temp_.path() / "runs", "--tags"})["tags"][0];
+  EXPECT_EQ(counted["tag"], "checkpoint_3");
+  EXPECT_TRUE(counted["step"].is_null()) << "it is the third save of accelerate, at any step";
 }
 
 TEST_F(Command, AModelBecomesAFlatStateDict) {

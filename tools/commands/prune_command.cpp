@@ -24,7 +24,7 @@ struct PruneRequest {
 /// Returns the checkpoints of other programs, which stay in any case.
 std::vector<KeptTag> foreign_tags(Storage& storage, const Path& folder) {
   std::vector<KeptTag> kept;
-  for (const auto& [tag, format] : converters::list_sub_folders(storage, folder)) {
+  for (const auto& [tag, format, step] : converters::list_sub_folders(storage, folder)) {
     if (!format.empty() && format != "native")
       kept.push_back(
           {tag, fmt::format("it is in the format {}, and UniShard did not write it", format)});

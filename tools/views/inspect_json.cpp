@@ -56,9 +56,10 @@ Json tags_json(const tools::Description& description) {
     return problem.empty() ? Json(nullptr) : Json(problem);
   };
   Json tags = Json::array();
-  for (const TagEntry& entry : description.tags) {
+  for (const tools::Description::Tag& entry : description.tags) {
     tags.push_back({{"tag", entry.tag},
-                    {"step", entry.step},
+                    {"format", entry.format},
+                    {"step", entry.step < 0 ? Json(nullptr) : Json(entry.step)},
                     {"saved_unix_seconds", entry.saved_unix_seconds},
                     {"problem", problem_json(entry.problem)}});
   }

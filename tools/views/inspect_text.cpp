@@ -196,12 +196,12 @@ std::string layout_text(const Description& description, const InspectView& view)
 }
 
 std::string tags_text(const Description& description) {
-  Table table({{""}, {"tag"}, {"step", Align::Right}, {"saved"}, {"note"}});
-  for (const TagEntry& entry : description.tags) {
-    table.add({description.latest == entry.tag ? "*" : "", entry.tag,
-               entry.problem.empty() ? std::to_string(entry.step) : "?",
-               entry.saved_unix_seconds == 0 ? "" : time_text(entry.saved_unix_seconds),
-               entry.problem});
+  Table table({{""}, {"tag"}, {"step", Align::Right}, {"format"}, {"saved"}, {"note"}});
+  for (const tools::Description::Tag& entry : description.tags) {
+    table.add(
+        {description.latest == entry.tag ? "*" : "", entry.tag,
+         entry.problem.empty() && entry.step >= 0 ? std::to_string(entry.step) : "?", entry.format,
+         entry.saved_unix_seconds == 0 ? "" : time_text(entry.saved_unix_seconds), entry.problem});
   }
   return table.empty() ? "no tags\n" : table.text();
 }

@@ -34,7 +34,8 @@ Description::Shard describe_shard(const ShardReader& shard) {
 }
 
 void read_tags(Storage& storage, const Path& folder, Description& out) {
-  out.tags = list_tags(storage, folder);
+  for (TagEntry& entry : list_tags(storage, folder))
+    out.tags.push_back({std::move(entry), "native"});
   try {
     out.latest = read_latest(storage, folder);
   } catch (const Error& error) {
@@ -112,12 +113,15 @@ Description describe_tags(Storage& storage, const Path& path) {
   }
   Description out;
   read_tags(storage, folder, out);
-  for (const auto& [tag, format] : converters::list_sub_folders(storage, folder)) {
-    if (format.empty()) continue;
-    if (format != "native")
-      out.tags.push_back({.tag = tag, .problem = fmt::format("in the format {}", format)});
+  for (const auto& [tag, format, step] : converters::list_sub_folders(storage, folder)) {
+    if (format.empty() || format == "native") continue;
+    Description::Tag& entry = out.tags.emplace_back();
+    entry.tag = tag;
+    entry.format = format;
+    entry.step = step.value_or(-1);
   }
-  if (out.latest && std::ranges::find(out.tags, *out.latest, &TagEntry::tag) == out.tags.end()) {
+  if (out.latest &&
+      std::ranges::find(out.tags, *out.latest, &Description::Tag::tag) == out.tags.end()) {
     out.latest_problem = fmt::format("{} names {}, and there is no checkpoint of that name",
                                      (folder / kLatestFile).string(), quote(*out.latest));
   }

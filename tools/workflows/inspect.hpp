@@ -29,12 +29,16 @@ struct Description {
     /// Those files, in the tag's folder.
     std::vector<std::string> shared_with;
   };
+  /// Of a checkpoint of another format, `step` is what the name tells, or -1.
+  struct Tag : TagEntry {
+    std::string format = "native";
+  };
   std::string format;
   Path path;                          ///< the tag's folder, or the file or folder of another format
   std::string tag;                    ///< empty when the format has no tags
   std::optional<std::string> latest;  ///< tag that `latest` in the parent folder names
   std::string latest_problem;         ///< why `latest` names no checkpoint; empty when it does
-  std::vector<TagEntry> tags;         ///< tags in the parent folder
+  std::vector<Tag> tags;              ///< tags in the parent folder
   std::int64_t saved_unix_seconds = 0;
   Catalog catalog;
   std::optional<std::string> identity;
@@ -52,7 +56,7 @@ struct Description {
 
 /// Returns `tags`, `latest` and `latest_problem` of the folder `path`, or of the folder that
 /// contains the checkpoint `path`. Opens no checkpoint, so it works when `latest` or a checkpoint
-/// is damaged. TagEntry::problem names a checkpoint of another format.
+/// is damaged.
 Description describe_tags(Storage& storage, const Path& path);
 
 /// Throws: what open_source() throws.

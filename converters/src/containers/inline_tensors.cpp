@@ -36,17 +36,14 @@ std::optional<std::vector<std::byte>> bytes_from_hex(const std::string& text) {
   return bytes;
 }
 
-std::optional<Json> inline_form(const TorchFile& file, Value value, std::uint64_t& left) {
+std::optional<Json> read_inline(const TorchFile& file, Value value, std::uint64_t& left) {
   try {
     const TensorView view = file.tensor(value);
     if (!view.storage || view.elements() > kInlineBytes) return std::nullopt;
     const std::uint64_t size = view.elements() * size_of(view.dtype);
     if (size > kInlineBytes || size > left) return std::nullopt;
     left -= size;
-    return Json{{"$type", kInlineType},
-                {"dtype", name_of(view.dtype)},
-                {"shape", view.shape},
-                {"hex", hex_text(view.read_all(kInlineBytes))}};
+    return inline_form({view.dtype, view.shape, view.read_all(kInlineBytes)});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported) throw;
     return std::nullopt;
@@ -63,7 +60,34 @@ void replace(Json& value, const std::map<std::string, Json>& tensors) {
   for (Json& child : value) replace(child, tensors);
 }
 
-std::optional<InlineTensor> inline_tensor_of(const Json& value) {
+bool is_inline(const Json& value) {
+  return value.is_object() && value.contains("$type") && value["$type"] == kInlineType;
+}
+
+void take(Json& value, std::map<std::string, InlineTensor>& taken) {
+  if (!value.is_structured()) return;
+  if (is_inline(value)) {
+    auto tensor = inline_tensor_in(value);
+    if (!tensor) return;
+    std::string name = fmt::format("inline {}", taken.size());
+    value = {{"$tensor", name}};
+    taken.emplace(std::move(name), std::move(*tensor));
+    return;
+  }
+  for (Json& child : value) take(child, taken);
+}
+
+}  // namespace
+
+Json inline_form(const InlineTensor& tensor) {
+  return Json{{"$type", kInlineType},
+              {"dtype", name_of(tensor.dtype)},
+              {"shape", tensor.shape},
+              {"hex", hex_text(tensor.bytes)}};
+}
+
+std::optional<InlineTensor> inline_tensor_in(const Json& value) {
+  if (!is_inline(value)) return std::nullopt;
   try {
     const auto dtype = dtype_from_name(value.at("dtype").get<std::string>());
     auto bytes = bytes_from_hex(value.at("hex").get_ref<const std::string&>());
@@ -80,27 +104,12 @@ std::optional<InlineTensor> inline_tensor_of(const Json& value) {
   }
 }
 
-void take(Json& value, std::map<std::string, InlineTensor>& taken) {
-  if (!value.is_structured()) return;
-  if (value.is_object() && value.contains("$type") && value["$type"] == kInlineType) {
-    auto tensor = inline_tensor_of(value);
-    if (!tensor) return;
-    std::string name = fmt::format("inline {}", taken.size());
-    value = {{"$tensor", name}};
-    taken.emplace(std::move(name), std::move(*tensor));
-    return;
-  }
-  for (Json& child : value) take(child, taken);
-}
-
-}  // namespace
-
 std::vector<std::string> inline_tensors(const TorchFile& file, ObjectTree& tree) {
   std::uint64_t left = kInlineTotal;
   std::map<std::string, Json> forms;
   std::vector<std::string> others;
   for (const NamedTensor& tensor : tree.tensors) {
-    if (auto form = inline_form(file, tensor.value, left)) {
+    if (auto form = read_inline(file, tensor.value, left)) {
       forms.emplace(tensor.name, std::move(*form));
     } else {
       others.push_back(tensor.name);

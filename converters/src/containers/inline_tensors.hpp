@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,11 @@ struct InlineTensor {
   Shape shape;
   std::vector<std::byte> bytes;
 };
+/// Returns the JSON form of a tensor.
+Json inline_form(const InlineTensor& tensor);
+/// Returns the tensor whose JSON form `value` is; nullopt for other values, and when the bytes do
+/// not make such a tensor.
+std::optional<InlineTensor> inline_tensor_in(const Json& value);
 /// Replaces the tensors in `value` by {"$tensor": name}, and returns them by name. One whose bytes
 /// do not make such a tensor stays as it is.
 std::map<std::string, InlineTensor> take_inline_tensors(Json& value);

@@ -256,6 +256,20 @@ std::tuple<std::string_view, std::size_t, std::string_view> natural_order(std::s
   return {name.substr(0, text), number.size(), name.substr(text)};
 }
 
+/// Numbers behind other words count saves or epochs: "checkpoint_3" of accelerate is its third.
+std::optional<std::int64_t> step_in_name(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kWords = {"checkpoint-", "step",  "step-", "step_",
+                                                      "step=",       "iter_", "iter-", "iter"};
+  const std::size_t text = name.find_last_not_of("0123456789") + 1;
+  const auto ends_text = [&](std::string_view word) {
+    return name.substr(0, text).ends_with(word);
+  };
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data() + text, name.data() + name.size(), step);
+  if (error != std::errc() || !std::ranges::any_of(kWords, ends_text)) return std::nullopt;
+  return step;
+}
+
 /// A numbered checkpoint of a Trainer with DeepSpeed is a folder with one tag.
 std::string format_of_folder(Storage& storage, const Path& folder) {
   std::string format = format_of_one(storage, folder);
@@ -270,7 +284,8 @@ std::vector<TagFolder> sub_folders(Storage& storage, const Path& path) {
     const bool is_folder = entry.kind == EntryKind::Directory ||
                            storage.kind(path / entry.name) == EntryKind::Directory;  // by a link
     if (is_folder && !is_leftover(entry.name))
-      folders.push_back({entry.name, format_of_folder(storage, path / entry.name)});
+      folders.push_back(
+          {entry.name, format_of_folder(storage, path / entry.name), step_in_name(entry.name)});
   }
   std::ranges::sort(folders, {}, [](const TagFolder& each) { return natural_order(each.tag); });
   return folders;

@@ -152,6 +152,17 @@ def layout_rows(unishard, source, folder, row):
         row(f"--dcp-layout {layout}, resharded", differences(wanted[layout], again))
 
 
+def titan_row(unishard, source, folder, row):
+    """torchtitan loads its counter of steps as a tensor, also from a folder that was a UniShard checkpoint in between."""
+    import torch.distributed.checkpoint as dcp
+    truth.run(unishard, "convert", source, folder / "titan-native", "--to", "native")
+    truth.run(unishard, "convert", folder / "titan-native", folder / "titan-again", "--to", "dcp", "--dcp-layout", "titan")
+    state = state_dicts()["titan"]
+    loaded = blank(state)
+    dcp.load(loaded, checkpoint_id=folder / "titan-again", no_dist=True)
+    row("titan through native", differences(state, loaded))
+
+
 def own_keys_rows(unishard, folder, row):
     """A training file of a script's own keys comes back from other formats as a file that the script resumes from."""
     import torch
@@ -236,6 +247,7 @@ def main():
         own_keys_rows(unishard, folder, row)
         odd_members_rows(unishard, folder, row)
         layout_rows(unishard, folder / "model_optim", folder / "layouts", row)
+        titan_row(unishard, folder / "titan", folder / "layouts", row)
     return 1 if failed else 0
 
 

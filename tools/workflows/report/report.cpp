@@ -28,7 +28,7 @@ std::vector<Wanted> others_of(Storage& storage, const Wanted& first, std::string
   Path folder = absolute_folder(first.path);
   if (storage.kind(folder / kManifestFile) == EntryKind::File) folder = folder.parent_path();
   std::vector<Wanted> others;
-  for (const TagEntry& entry : listed.tags) {
+  for (const Description::Tag& entry : listed.tags) {
     if (entry.tag != chosen) others.push_back({(folder / entry.tag).string(), std::nullopt});
   }
   std::ranges::reverse(others);

@@ -133,7 +133,7 @@ std::vector<Chosen> choose_all(Storage& storage, const Path& folder, VerifyRepor
   note_leftovers(storage, folder, report);
   std::vector<Chosen> chosen;
   for (const TagEntry& entry : list_tags(storage, folder)) chosen.push_back({entry.tag, "native"});
-  for (const auto& [tag, format] : folders) {
+  for (const auto& [tag, format, step] : folders) {
     if (std::ranges::count(chosen, tag, &Chosen::tag) > 0) continue;
     if (!format.empty()) {
       chosen.push_back({tag, format});
@@ -250,7 +250,7 @@ void verify_tags(Storage& storage, const Path& folder, const VerifyOptions& opti
 /// Verifies the checkpoints beside a final model.
 void verify_nested(Storage& storage, const Path& folder, const VerifyOptions& options, Team& team,
                    VerifyReport& report) {
-  for (const auto& [name, format] : converters::list_sub_folders(storage, folder)) {
+  for (const auto& [name, format, step] : converters::list_sub_folders(storage, folder)) {
     if (format.empty()) continue;
     if (format == "native") {
       verify_stable(storage, folder / name, options, team, report);
@@ -274,7 +274,7 @@ Runs agree_on_runs(Storage& storage, const Path& folder, bool all, Team& team) {
     if (!team.is_first()) return;
     text = holds_checkpoints(storage, folder) ? "+" : "-";
     if (text == "+" && !all) return;
-    for (const auto& [name, format] : converters::list_sub_folders(storage, folder)) {
+    for (const auto& [name, format, step] : converters::list_sub_folders(storage, folder)) {
       if (format.empty() && is_run(storage, folder / name)) text.append(name).append(1, '\0');
     }
   });

@@ -4,7 +4,9 @@
 // Thread safety: all functions are thread-safe.
 #include "unishard/converters/sink.hpp"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +36,8 @@ FormatEntry format_entry(std::string_view name);
 struct TagFolder {
   std::string tag;
   std::string format;  ///< empty when it is no checkpoint of a known format
+  /// The step that the name tells: 40 for "global_step40", "checkpoint-40" and "iter_0000040".
+  std::optional<std::int64_t> step = {};
 };
 /// Returns the sub-folders of `path` by name and number, except those that interrupted saves left.
 /// Links to folders count. The result is empty when `path` is no folder or is a checkpoint itself.

@@ -4,6 +4,7 @@
 #include "unishard/format/json.hpp"
 
 #include "containers/archive_draft.hpp"
+#include "containers/inline_tensors.hpp"
 #include "formats/dcp/state_dict.hpp"
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
@@ -27,11 +28,7 @@ Json describe_folder(const StateDict& state, const Arrangement& arrangement);
 /// What the keys of such an object hold, in a catalog that is to be written.
 class KeyedContents {
  public:
-  struct Constant {
-    DType dtype = DType::Float32;
-    Shape shape;
-    std::vector<std::byte> bytes;
-  };
+  using Constant = torch::InlineTensor;
   /// Returns nullopt when the catalog lacks one of the tensors or has others.
   /// Pre: `layout` is null or comes from describe_keys().
   static std::optional<KeyedContents> match(const Json& layout, const Catalog& catalog);

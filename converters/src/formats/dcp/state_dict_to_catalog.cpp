@@ -3,6 +3,7 @@
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
 #include "formats/dcp/attribution.hpp"
 #include "formats/dcp/client_tree.hpp"
@@ -126,12 +127,14 @@ class Arranger {
            std::ranges::count(state_.objects, kTrainState, &ObjectEntry::key) == 0;
   }
 
-  /// torchtitan's counter, a number or a tensor. It is no parameter, whatever the model's keys are.
+  /// Takes torchtitan's counter, which is no parameter, whatever the model's keys are. It stays a
+  /// tensor, because torchtitan loads it as one.
   void take_train_step(const TensorEntry& tensor) {
     train_step_ = scalar(tensor, *state_.items);
-    if (train_step_)
-      keep(tensor.key, {{"train_state", false}, {"step", false}},
-           static_cast<std::int64_t>(*train_step_));
+    torch::InlineTensor counter{tensor.dtype, tensor.shape, {}};
+    counter.bytes.resize(size_of(tensor.dtype));
+    read_elements(tensor, *state_.items, {0, 1}, counter.bytes);
+    keep(tensor.key, {{"train_state", false}, {"step", false}}, torch::inline_form(counter));
   }
 
   void sort_object(const ObjectEntry& object) {

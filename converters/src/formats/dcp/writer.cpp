@@ -7,6 +7,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/archive_draft.hpp"
+#include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
@@ -260,13 +261,14 @@ class Planner {
     }
   }
 
-  /// Adds a tensor of one element.
+  /// Adds a tensor whose values are known.
   void add_constant(const std::string& key, KeyPath path,
                     const dcp::KeyedContents::Constant& constant) {
     check_free(key);
     dcp::WrittenTensor tensor{key, std::move(path), constant.dtype, constant.shape, {}};
     Box box{Shape(constant.shape.size(), 0), constant.shape};
-    plan_.constants.push_back({add_item(tensor, 0, std::move(box), 1), 0, 0, constant.bytes});
+    const std::size_t archive = add_item(tensor, 0, std::move(box), element_count(constant.shape));
+    plan_.constants.push_back({archive, 0, 0, constant.bytes});
     tensors_.push_back(std::move(tensor));
   }
 
@@ -331,8 +333,12 @@ class Planner {
   /// Flattens as torch does: mappings always, lists if they contain a tensor or a container.
   void add_client_state(const Json& value, const KeyPath& path) {
     if (value.is_object() && value.contains("$tensor")) return;  // a tensor of the catalog
+    if (const auto tensor = torch::inline_tensor_in(value)) {
+      if (!used_.contains(dcp::joined(path))) add_constant(dcp::joined(path), path, *tensor);
+      return;
+    }
     const auto is_plain = [](const Json& child) {
-      return !child.is_structured() || child.contains("$type");
+      return !child.is_structured() || (child.contains("$type") && !torch::inline_tensor_in(child));
     };
     if (value.is_object() && !value.contains("$type")) {
       for (const auto& [key, child] : value.items()) {
@@ -361,9 +367,14 @@ class Planner {
     }
   }
 
-  void add_object(const KeyPath& path, const Json& value) {
+  void add_object(const KeyPath& path, Json value) {
+    const auto tensors = torch::take_inline_tensors(value);
     add_object(dcp::joined(path), path, [&](ArchiveDraft& item) {
-      torch::write_json(item.pickle, value, torch::refuse_tensor);
+      torch::write_json(item.pickle, value, [&](PickleWriter& pickle, const std::string& name) {
+        const auto tensor = tensors.find(name);
+        if (tensor == tensors.end()) return torch::refuse_tensor(pickle, name);
+        item.constant(tensor->second.dtype, tensor->second.shape, tensor->second.bytes);
+      });
     });
   }
 
