@@ -241,21 +241,22 @@ def trainer(unishard, scratch, table):
 
 
 def deepspeed(unishard, scratch, table):
-    for stage, bf16 in ((2, False), (3, True)):
-        job = {"do": "trainer", "kind": "llama", "stage": stage, "bf16": bf16}
-        reference = scratch / f"stage{stage}"
+    for stage, bf16, adapter in ((2, False, None), (3, True, None), (3, True, ["q_proj", "v_proj"])):
+        job = {"do": "trainer", "kind": "llama", "stage": stage, "bf16": bf16, "adapter": adapter}
+        name = f"stage {stage}{' bf16' if bf16 else ''}{' with an adapter' if adapter else ''}"
+        reference = scratch / name
         expected = launch({**job, "out": str(reference)}, 2)
         saved = reference / f"checkpoint-{SAVED}"
         for ranks in (2, 1):
-            run = scratch / f"stage{stage}-{ranks}"
+            run = scratch / f"{name} on {ranks}"
             resumed = run / f"checkpoint-{SAVED}"
             truth.run(unishard, "reshard", saved, resumed, "-w", ranks)
             losses = launch({**job, "out": str(run), "resume": str(resumed)}, ranks)
-            names = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()} - {"model.safetensors"}
+            names = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()} - {"model.safetensors", "adapter_model.safetensors"}
             found = [f"lacks {sorted(names)}"] if names else []
             if ranks == 2:
                 found += compare_runs(expected, losses, run, reference, unishard)
-            table.row(f"deepspeed stage {stage}{' bf16' if bf16 else ''}, 2 ranks to {ranks}", found)
+            table.row(f"deepspeed {name}, 2 ranks to {ranks}", found)
 
 
 def accelerate(unishard, scratch, table):
