@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Measures steps of train_gpt beside DeepSpeed's and beside the computation alone, of one model, batch and number of threads, in one run.
 
-  train_bench.py [--peers] [--build build/release] [--world-sizes 2] [--stages 0,2,3] [--dtypes float32,bfloat16] [--model small] [--steps 12] [--json FILE]
+  train_bench.py [--peers] [--build build/release] [--world-sizes 2] [--stages 0,2,3] [--dtypes float32,bfloat16] [--model small] [--steps 12] [--device cpu] [--json FILE]
 
 Models: small (10.8 M parameters: 6 layers, width 384, context 256) and gpt2 (86 M: 12 layers, width 768, context 512). Each rank has one
 thread and one micro-batch of 4 samples. A row has the median of the steps after the first two, in seconds, and the peak resident
 memory of rank 0. "compute" is train_bench: the same passes in LibTorch alone, one process for each rank, at the same time. DeepSpeed
 (--peers: run it with a Python that has deepspeed and transformers) computes with that Python's torch, UniShard with the LibTorch
 it is built with; the ratio of both includes that difference. "hidden" is the share of communication during which this rank computes,
-from train_gpt's trace.
+from train_gpt's trace. With --device cuda there is no computation alone to compare with.
 """
 import argparse
 import json
@@ -82,7 +82,7 @@ def unishard_steps(options, folder, model, world, stage, dtype):
     program = options.build / "bin"
     command = [program / "unishard", "launch", "--nproc-per-node", world, "--", program / "train_gpt", "--config", folder / "ds.json", "--data",
                folder / "data", "--model", "nano", "--layers", layers, "--width", width, "--heads", heads, "--context", context, "--vocab-size", 256,
-               "--dropout", 0, "--stage", stage, "--steps", options.steps, "--losses", losses, "--trace", trace, "--report-memory"]
+               "--dropout", 0, "--stage", stage, "--steps", options.steps, "--losses", losses, "--trace", trace, "--report-memory", "--device", options.device]
     result = subprocess.run([str(one) for one in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode:
         sys.exit(f"train_gpt failed:\n{result.stdout[-2000:]}")
@@ -128,6 +128,7 @@ def main():
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--worker", nargs=4)
     options = parser.parse_args()
@@ -141,11 +142,15 @@ def main():
             for dtype in options.dtypes.split(","):
                 for stage in map(int, options.stages.split(",")):
                     ours = unishard_steps(options, pathlib.Path(name), options.model, world, stage, dtype)
-                    alone = statistics.median(compute_steps(options, options.model, world, dtype))
                     step = statistics.median(ours["seconds"])
-                    row = {"model": options.model, "world_size": world, "stage": stage, "dtype": dtype, "unishard_s": step, "compute_s": alone,
-                           "to_compute": step / alone, "hidden": ours["hidden"], "unishard_mib": ours["memory"]}
-                    text = f"{world:2} {stage:5} {dtype:>9}  {step:9.4f} {alone:9.4f} {step / alone:6.2f} {ours['hidden']:6.2f} {ours['memory']:6.0f}"
+                    row = {"model": options.model, "device": options.device, "world_size": world, "stage": stage, "dtype": dtype, "unishard_s": step,
+                           "hidden": ours["hidden"], "unishard_mib": ours["memory"]}
+                    compute = " " * 16
+                    if options.device == "cpu":
+                        alone = statistics.median(compute_steps(options, options.model, world, dtype))
+                        row |= {"compute_s": alone, "to_compute": step / alone}
+                        compute = f"{alone:9.4f} {step / alone:6.2f}"
+                    text = f"{world:2} {stage:5} {dtype:>9}  {step:9.4f} {compute} {ours['hidden']:6.2f} {ours['memory']:6.0f}"
                     if options.peers:
                         theirs = deepspeed_steps(options, options.model, world, stage, dtype)
                         other = statistics.median(theirs["seconds"])
