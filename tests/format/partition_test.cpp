@@ -52,6 +52,10 @@ Catalog random_catalog() {
     for (const char* state : {"fp32", "exp_avg"})
       catalog.tensors.push_back({fqn, state, DType::Float32, shape, -1, false, false, {}, {}});
     if (kind < 2) catalog.units[static_cast<std::size_t>(kind)].fqns.push_back(fqn);
+    const DType type = *rc::gen::element(DType::Int8, DType::BFloat16);
+    const std::string frozen = "f" + std::to_string(i);
+    catalog.tensors.push_back({frozen, "weights", type, shape, -1, true, false, {}, {}});
+    if (kind > 0) catalog.units[static_cast<std::size_t>(kind - 1)].fqns.push_back(frozen);
     catalog.tensors.push_back({fqn, "step", DType::Int64, {}, -1, false, false, {}, {}});
   }
   return catalog;
@@ -93,6 +97,26 @@ TEST(PlanShard, SpreadsReplicatedDataByBytes) {
     for (const Fragment& fragment : plan_shard(catalog, rank)) bytes += fragment.range.size() * 4;
     EXPECT_NEAR(static_cast<double>(bytes), 4e6, 8192);
   }
+}
+
+// The trained parameters of a unit are cut as if it had no frozen ones.
+TEST(PlanShard, FrozenParametersAreCutByTypeAtStage3) {
+  Catalog catalog;
+  catalog.world_size = 2;
+  catalog.units = {{"u", {"t", "bytes", "a", "b"}}};
+  catalog.tensors = {{"t", "fp32", DType::Float32, {3000}, -1, false, false, {}, {}},
+                     {"bytes", "weights", DType::Int8, {2500}, -1, true, false, {}, {}},
+                     {"a", "weights", DType::BFloat16, {1000}, -1, true, false, {}, {}},
+                     {"b", "weights", DType::BFloat16, {3000}, -1, true, false, {}, {}}};
+  catalog.stage = 3;
+  EXPECT_EQ(
+      plan_shard(catalog, 0),
+      (std::vector<Fragment>{{0, {0, 2048}}, {1, {0, 2048}}, {2, {0, 1000}}, {3, {0, 1040}}}));
+  EXPECT_EQ(plan_shard(catalog, 1),
+            (std::vector<Fragment>{{0, {2048, 3000}}, {1, {2048, 2500}}, {3, {1040, 3000}}}));
+  catalog.stage = 2;
+  EXPECT_EQ(plan_shard(catalog, 0),
+            (std::vector<Fragment>{{0, {0, 2048}}, {1, {0, 2500}}, {2, {0, 1000}}}));
 }
 
 TEST(PlanShard, StatesOfAParameterAreCutAlike) {

@@ -73,7 +73,11 @@ TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
     Config config = small_config(stage);
     config.seed = 5;  // other initial values, so that what is equal was loaded
     with_engine(2, config, {}, [&](Engine& engine, SmallModel& model, Communicator& communicator) {
-      model->blocks[1]->frozen.zero_();
+      {
+        GatheredScope scope(engine, {"block1.frozen"});
+        model->blocks[1]->frozen.zero_();
+        scope.write_back(0);
+      }
       model->blocks[1]->scale.zero_();
       const LoadReport report = engine.load_checkpoint(folder.path());
       EXPECT_EQ(report.tag, "t");
@@ -82,7 +86,10 @@ TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
       EXPECT_EQ(engine.global_steps(), 2);
       EXPECT_EQ(engine.samples_seen(), 24u);
       EXPECT_EQ(engine.shuffle_seed(), 99u);
-      EXPECT_EQ(model->blocks[1]->frozen.sum().item<double>(), 0.5 * kWidth);
+      {
+        const GatheredScope scope(engine);
+        EXPECT_EQ(model->blocks[1]->frozen.sum().item<double>(), 0.5 * kWidth);
+      }
       EXPECT_EQ(model->blocks[1]->scale.sum().item<double>(), 2.0 * kWidth);
       const Path target = folder.path() / ("again" + std::to_string(stage));
       const SaveReport again = engine.save_checkpoint({.folder = target, .tag = "t"}).wait();

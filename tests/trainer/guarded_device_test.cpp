@@ -8,6 +8,7 @@
 #include "unishard/trainer/recompute.hpp"
 #include "unishard/trainer/trace.hpp"
 
+#include "adapted_model.hpp"
 #include "guarded_runtime.hpp"
 #include "make_checkpoint.hpp"
 #include "small_model.hpp"
@@ -21,6 +22,8 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
 
 namespace unishard::test {
@@ -224,16 +227,17 @@ TEST(GuardedDevice, RecomputingDrawsTheHostsNumbers) {
   }
 }
 
+using MakeModel = std::function<std::shared_ptr<CausalLanguageModel>()>;
+
 /// Trains a language model; the losses and the norms of three steps.
-std::vector<double> train_language_model(Where where, const ModelConfig& model_config,
-                                         DType compute) {
+std::vector<double> train_language_model(Where where, const MakeModel& make, DType compute) {
   std::vector<double> numbers;
   run_threads(1, [&](Communicator& communicator) {
     const Config config = small_config(3, compute);
     const auto runtime = make_runtime(where, communicator);
     const auto model = [&] {
       const ConstructionScope scope(placement_for(config, communicator, runtime->device()));
-      return make_language_model(model_config);
+      return make();
     }();
     Engine engine(model, communicator, config, {.runtime = runtime.get()});
     for (int i = 0; i < 3; ++i) {
@@ -263,11 +267,15 @@ TEST(GuardedDevice, LanguageModelsTrainWithTheHostsBits) {
   llama.qk_norm = true;
   llama.window = 5;
   llama.sliding = {false, true};
-  for (const ModelConfig& model : {ModelConfig(gpt), ModelConfig(llama)}) {
+  const std::map<std::string, MakeModel> models = {
+      {"GPT", [&] { return make_language_model(gpt); }},
+      {"Llama", [&] { return make_language_model(llama); }},
+      {"adapters", [] { return AdaptedModel().ptr(); }}};
+  for (const auto& [name, make] : models) {
     for (const DType compute : {DType::Float32, DType::BFloat16}) {
-      SCOPED_TRACE(fmt::format("{}, {}", model.index(), name_of(compute)));
-      EXPECT_EQ(train_language_model(Where::Device, model, compute),
-                train_language_model(Where::Host, model, compute));
+      SCOPED_TRACE(fmt::format("{}, {}", name, name_of(compute)));
+      EXPECT_EQ(train_language_model(Where::Device, make, compute),
+                train_language_model(Where::Host, make, compute));
     }
   }
 }

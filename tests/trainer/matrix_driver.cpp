@@ -1,8 +1,8 @@
 // Not a test itself: one rank of a group of processes that runs many short training jobs, so that
 // process start-up is paid once. Job k uses ranks k, k+1, ... (mod size) as a group of its own.
 //
-//   matrix_driver <folder> <gpt|llama> <float32|bfloat16|float16> <stages, e.g. 0123> <world sizes,
-//   e.g. 12345> [cpu|guarded|cuda|nccl]
+//   matrix_driver <folder> <gpt|llama|adapted> <float32|bfloat16|float16> <stages, e.g. 0123>
+//   <world sizes, e.g. 12345> [cpu|guarded|cuda|nccl]
 //
 // On "guarded", the device of the tests, jobs must have the CPU's bits; on "cuda" ranks share the
 // devices and talk by Gloo, and with "nccl" each has one of its own.
@@ -19,6 +19,7 @@
 #include "unishard/trainer/runtime.hpp"
 #include "unishard/trainer/seeds.hpp"
 
+#include "adapted_model.hpp"
 #include "guarded_runtime.hpp"
 
 #include <ATen/Parallel.h>
@@ -66,6 +67,13 @@ ModelConfig model_named(const std::string& name) {
   llama.sliding = {false, true};
   llama.rotary = {.scaling = RotaryScaling::Yarn, .factor = 2, .original_positions = 6};
   return llama;
+}
+
+/// "adapted" is a frozen base with adapters.
+std::shared_ptr<CausalLanguageModel> make_model(const std::string& name) {
+  if (name == "adapted")
+    return test::AdaptedModel(test::AdaptedSizes{.vocabulary = kVocabulary}).ptr();
+  return make_language_model(model_named(name));
 }
 
 Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimits& zero) {
@@ -142,7 +150,7 @@ Outcome run(const Job& job, Communicator& communicator, Runtime& runtime) {
   std::shared_ptr<CausalLanguageModel> model;
   {
     const ConstructionScope scope(placement_for(config, communicator, runtime.device()));
-    model = make_language_model(model_named(job.model));
+    model = make_model(job.model);
   }
   Engine engine(model, communicator, config, {.runtime = &runtime});
   if (!job.from.empty()) engine.load_checkpoint(job.from);

@@ -35,8 +35,15 @@ TEST(Matrix, ASubsetInBf16) { run_matrix("gpt", "bfloat16", "0123", "124"); }
 
 TEST(Matrix, ASubsetInFp16) { run_matrix("gpt", "float16", "0123", "13"); }
 
+TEST(Matrix, AdaptersOnAFrozenBase) {
+  run_matrix("adapted", "float32", "0123", "123");
+  run_matrix("adapted", "bfloat16", "0123", "14");
+  run_matrix("adapted", "float16", "03", "12");
+}
+
 TEST(Matrix, ASubsetOnADeviceThatFindsRaces) {
   run_matrix("gpt", "float32", "0123", "12", "guarded");
+  run_matrix("adapted", "bfloat16", "0123", "12", "guarded");
   run_matrix("llama", "bfloat16", "03", "13", "guarded");
 }
 

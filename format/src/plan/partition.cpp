@@ -3,18 +3,19 @@
 #include "unishard/format/checked.hpp"
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 namespace unishard {
 namespace {
 
 struct Place {
-  std::size_t unit = 0;
+  std::size_t vector = 0;
   std::size_t slot = 0;
 };
 
-// A unit with, for each parameter, the tensors that are partitioned like its flat vector.
-struct FlatUnit {
+// A flat vector with, for each of its parameters, the tensors that are partitioned like it.
+struct FlatVector {
   FlatLayout layout;
   std::vector<std::vector<std::uint32_t>> tensors;  // [slot]
 
@@ -41,6 +42,35 @@ std::unordered_map<std::string_view, std::uint64_t> parameter_elements(const Cat
     if (is_weight || !elements.contains(tensor.fqn)) elements[tensor.fqn] = tensor.elements();
   }
   return elements;
+}
+
+// The types of frozen weights, by fqn.
+std::unordered_map<std::string_view, DType> frozen_types(const Catalog& catalog) {
+  std::unordered_map<std::string_view, DType> types;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (tensor.frozen && tensor.state == state::kWeights) types[tensor.fqn] = tensor.dtype;
+  }
+  return types;
+}
+
+// The parameters of flat vectors at the catalog's stage: of each unit the trained ones from stage 1
+// on, and at stage 3 the frozen ones of each type.
+std::vector<std::vector<std::string_view>> flat_parameters(const Catalog& catalog) {
+  std::vector<std::vector<std::string_view>> vectors;
+  if (catalog.stage == 0) return vectors;
+  const auto types = frozen_types(catalog);
+  for (const UnitLayout& unit : catalog.units) {
+    std::vector<std::string_view> trained;
+    std::map<DType, std::vector<std::string_view>> frozen;
+    for (const std::string& fqn : unit.fqns) {
+      const auto type = types.find(fqn);
+      (type == types.end() ? trained : frozen[type->second]).push_back(fqn);
+    }
+    vectors.push_back(std::move(trained));
+    if (catalog.stage < 3) continue;
+    for (auto& [type, fqns] : frozen) vectors.push_back(std::move(fqns));
+  }
+  return vectors;
 }
 
 // A position in the concatenation of the replicated tensors.
@@ -138,22 +168,24 @@ struct ShardPlans::Impl {
   explicit Impl(const Catalog& catalog) : world_size(catalog.world_size), spread(catalog) {
     const auto elements = parameter_elements(catalog);
     std::unordered_map<std::string_view, Place> places;
-    for (const UnitLayout& named : catalog.units) {
+    for (const auto& fqns : flat_parameters(catalog)) {
       std::vector<std::uint64_t> sizes;
-      for (const std::string& fqn : named.fqns) {
-        places[fqn] = {units.size(), sizes.size()};
+      for (const std::string_view fqn : fqns) {
+        places[fqn] = {vectors.size(), sizes.size()};
         sizes.push_back(elements.contains(fqn) ? elements.at(fqn) : 0);
       }
-      units.push_back({flat_layout(sizes), std::vector<std::vector<std::uint32_t>>(sizes.size())});
+      vectors.push_back(
+          {flat_layout(sizes), std::vector<std::vector<std::uint32_t>>(sizes.size())});
     }
     for (std::uint32_t number = 0; number < catalog.tensors.size(); ++number) {
       const TensorInfo& tensor = catalog.tensors[number];
       const auto place = places.find(tensor.fqn);
       const bool is_flat =
-          catalog.stage >= 1 && place != places.end() && tensor.state != state::kBuffer &&
-          units[place->second.unit].layout.slots[place->second.slot].elements == tensor.elements();
+          place != places.end() && tensor.state != state::kBuffer &&
+          vectors[place->second.vector].layout.slots[place->second.slot].elements ==
+              tensor.elements();
       if (is_flat) {
-        units[place->second.unit].tensors[place->second.slot].push_back(number);
+        vectors[place->second.vector].tensors[place->second.slot].push_back(number);
       } else {
         spread.add(number);
       }
@@ -161,7 +193,7 @@ struct ShardPlans::Impl {
   }
 
   const std::uint32_t world_size;
-  std::vector<FlatUnit> units;
+  std::vector<FlatVector> vectors;
   Spread spread;
 };
 
@@ -170,7 +202,8 @@ ShardPlans::~ShardPlans() = default;
 
 std::vector<Fragment> ShardPlans::shard(std::uint32_t rank) const {
   std::vector<Fragment> fragments;
-  for (const FlatUnit& unit : impl_->units) unit.append_owned(rank, impl_->world_size, fragments);
+  for (const FlatVector& vector : impl_->vectors)
+    vector.append_owned(rank, impl_->world_size, fragments);
   impl_->spread.append_run(rank, impl_->world_size, fragments);
   std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
     return a.tensor != b.tensor ? a.tensor < b.tensor : a.range.begin < b.range.begin;

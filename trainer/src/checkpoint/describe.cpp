@@ -8,6 +8,9 @@
 #include <ATen/Version.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace unishard::trainer::detail {
 namespace {
 
@@ -97,7 +100,10 @@ Catalog describe_layout(const TrainingState& state, const LocalState& local,
   Catalog catalog = describe_wanted(state, local);
   for (std::size_t t = 0; t < catalog.tensors.size(); ++t)
     catalog.tensors[t].derived = local.master_of(t).has_value();
-  for (const UnitRecord& unit : state.model.units) catalog.units.push_back({unit.name, unit.fqns});
+  for (const UnitRecord& unit : state.model.units) {
+    catalog.units.push_back({unit.name, unit.fqns});
+    std::ranges::copy(unit.frozen_fqns, std::back_inserter(catalog.units.back().fqns));
+  }
   catalog.world_size = world_size;
   catalog.stage = state.config.stage;
   return catalog;

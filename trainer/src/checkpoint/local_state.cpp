@@ -47,9 +47,8 @@ LocalState::LocalState(const TrainingState& state) : state_(state) {
   const auto& parameters = state.model.parameters;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const ParameterRecord& parameter = parameters[p];
-    if (!parameter.unit) {
-      add_replica(parameter.fqn, parameter.tensor, state::kWeights);
-      tensors_.back().frozen = true;
+    if (parameter.is_frozen) {
+      add_frozen(p);
       continue;
     }
     add(parameter, state::kFp32, DType::Float32, {Kind::Master, p, 0});
@@ -61,8 +60,10 @@ LocalState::LocalState(const TrainingState& state) : state_(state) {
       add(parameter, state::kWeights, state.config.compute, {Kind::Weights, p, 0});
     }
   }
-  for (const NamedTensor& buffer : state.model.buffers)
-    add_replica(buffer.name, buffer.tensor, state::kBuffer);
+  for (const NamedTensor& buffer : state.model.buffers) {
+    add_untrained(buffer.name, buffer.tensor, state::kBuffer, {Kind::Replica, replicas_.size(), 0});
+    replicas_.push_back(buffer.tensor);
+  }
 }
 
 void LocalState::add(const ParameterRecord& parameter, std::string_view state_name, DType dtype,
@@ -77,8 +78,18 @@ void LocalState::add(const ParameterRecord& parameter, std::string_view state_na
   origins_.push_back(origin);
 }
 
-void LocalState::add_replica(const std::string& fqn, const at::Tensor& tensor,
-                             std::string_view state_name) {
+void LocalState::add_frozen(std::size_t index) {
+  const ParameterRecord& parameter = state_.model.parameters[index];
+  const bool is_whole = parameter.unit == nullptr;
+  add_untrained(
+      parameter.fqn, parameter.tensor, state::kWeights,
+      is_whole ? Origin{Kind::Replica, replicas_.size(), 0} : Origin{Kind::Frozen, index, 0});
+  tensors_.back().frozen = true;
+  if (is_whole) replicas_.push_back(parameter.tensor);
+}
+
+void LocalState::add_untrained(const std::string& fqn, const at::Tensor& tensor,
+                               std::string_view state_name, Origin origin) {
   tensors_.push_back(
       {.fqn = fqn,
        .state = std::string(state_name),
@@ -86,21 +97,26 @@ void LocalState::add_replica(const std::string& fqn, const at::Tensor& tensor,
        .shape = shape_of(tensor),
        .crc64 = {},
        .stats = {}});
-  origins_.push_back({Kind::Replica, replicas_.size(), 0});
-  replicas_.push_back(tensor);
+  origins_.push_back(origin);
+}
+
+LocalTensor LocalState::replica(std::size_t tensor) const {
+  const at::Tensor& values = replicas_[origins_[tensor].source];
+  if (!values.is_contiguous())
+    raise(ErrorCode::Unsupported, tensors_[tensor].label() + ": not contiguous in memory");
+  return local_tensor({0, tensors_[tensor].elements()}, values.detach().reshape({-1}),
+                      tensors_[tensor].dtype);
 }
 
 LocalTensor LocalState::local(std::size_t tensor) const {
   const Origin& origin = origins_[tensor];
-  if (origin.kind == Kind::Replica) {
-    const at::Tensor& replica = replicas_[origin.source];
-    if (!replica.is_contiguous())
-      raise(ErrorCode::Unsupported, tensors_[tensor].label() + ": not contiguous in memory");
-    return local_tensor({0, tensors_[tensor].elements()}, replica.detach().reshape({-1}),
-                        tensors_[tensor].dtype);
-  }
+  if (origin.kind == Kind::Replica) return replica(tensor);
   const ParameterRecord& parameter = state_.model.parameters[origin.source];
   const FlatUnit& unit = *parameter.unit;
+  if (origin.kind == Kind::Frozen) {
+    return local_tensor(unit.frozen().held(parameter.slot), unit.frozen().part(parameter.slot),
+                        tensors_[tensor].dtype);
+  }
   const ElementRange held = unit.layout().held(parameter.slot);
   if (held.empty()) return {.held = held, .bytes = {}};
   const at::Tensor* all = origin.kind == Kind::State ? &unit.state(origin.state) : &unit.master();

@@ -46,7 +46,7 @@ class LocalState {
   std::optional<std::size_t> master_of(std::size_t tensor) const;
 
  private:
-  enum class Kind : std::uint8_t { Master, State, Weights, Replica };
+  enum class Kind : std::uint8_t { Master, State, Weights, Frozen, Replica };
   struct Origin {
     Kind kind;
     std::size_t source;  ///< index of the parameter or, for replicas, in replicas_
@@ -54,7 +54,10 @@ class LocalState {
   };
   void add(const ParameterRecord& parameter, std::string_view state_name, DType dtype,
            Origin origin);
-  void add_replica(const std::string& fqn, const at::Tensor& tensor, std::string_view state_name);
+  void add_frozen(std::size_t index);
+  void add_untrained(const std::string& fqn, const at::Tensor& tensor, std::string_view state_name,
+                     Origin origin);
+  LocalTensor replica(std::size_t tensor) const;
 
   const TrainingState& state_;
   std::vector<TensorInfo> tensors_;

@@ -4,6 +4,7 @@
 
 #include "checkpoint/load.hpp"
 #include "comm/operation_scope.hpp"
+#include "engine/count_memory.hpp"
 #include "engine/engine_impl.hpp"
 #include "engine/non_finite.hpp"
 #include "engine/prepare_state.hpp"
@@ -223,16 +224,9 @@ std::uint64_t Engine::parameter_count() const {
 std::uint64_t Engine::bytes_to_stage() const { return impl_->saver.bytes_to_stage(); }
 
 MemoryReport Engine::memory() const {
-  MemoryReport report;
-  report.staging = static_cast<std::int64_t>(impl_->saver.staging_bytes());
+  MemoryReport report = detail::count_memory(impl_->state.model);
   report.reducing_peak = impl_->gradients.peak_bytes();
-  report.parameters = impl_->state.model.meter->current();
-  report.parameters_peak = impl_->state.model.meter->peak();
-  for (const auto& unit : impl_->state.model.units) {
-    report.master += unit.flat->master_bytes();
-    report.optimizer += unit.flat->state_bytes();
-    report.gradients += unit.flat->gradient_bytes();
-  }
+  report.staging = static_cast<std::int64_t>(impl_->saver.staging_bytes());
   return report;
 }
 

@@ -81,6 +81,7 @@ at::Tensor square_sums(const at::Tensor& gradients) {
   constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements that are widened at a time
   const std::int64_t blocks = gradients.numel() / static_cast<std::int64_t>(kShardBlock);
   at::Tensor sums = at::empty({blocks}, gradients.options().dtype(at::kDouble));
+  if (blocks == 0) return sums;
   if (gradients.is_cpu()) {
     block_square_sums(floats_of(gradients),
                       {sums.data_ptr<double>(), static_cast<std::size_t>(blocks)});

@@ -10,20 +10,35 @@
 
 #include <algorithm>
 #include <span>
+#include <unordered_map>
 
 namespace unishard::trainer::detail {
 namespace {
 
-/// Returns false at stage 3, where a parameter has no memory of its own.
-bool is_whole(const at::Tensor& tensor) {
-  return tensor.numel() == 0 || tensor.storage().nbytes() > 0;
+/// CRC-64 of the initial values of parameters.
+using Digests = std::unordered_map<const c10::TensorImpl*, std::uint64_t>;
+
+/// Returns those of frozen parameters that a ConstructionScope has sharded.
+Digests sharded_digests(const torch::nn::Module& model) {
+  Digests digests;
+  for (const auto& module : model.modules()) {
+    auto* const unit = dynamic_cast<UnitBase*>(module.get());
+    if (!unit || !UnitAccess::flat(*unit)) continue;
+    const FrozenParameters& frozen = UnitAccess::flat(*unit)->frozen();
+    for (std::size_t i = 0; i < frozen.parameters().size(); ++i)
+      digests[frozen.parameters()[i].unsafeGetTensorImpl()] = frozen.initial_crc64(i);
+  }
+  return digests;
 }
 
-std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor) {
+std::string describe_tensor(const char* kind, const std::string& name, const at::Tensor& tensor,
+                            const Digests& sharded) {
   std::string line = fmt::format("{} {}: {} [{}]", kind, name, c10::toString(tensor.scalar_type()),
                                  fmt::join(tensor.sizes(), ", "));
   if (tensor.requires_grad()) line += ", trained";
-  if (!is_whole(tensor)) return line;
+  const auto digest = sharded.find(tensor.unsafeGetTensorImpl());
+  if (digest != sharded.end()) return line + ", values " + hex64(digest->second);
+  if (!has_values(tensor)) return line;
   const at::Tensor values = tensor.detach().contiguous().cpu();
   return line + ", values " + hex64(crc64(bytes_of(values)));
 }
@@ -83,11 +98,12 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
   for (const ParameterGroup& group : options.groups)
     lines.push_back(fmt::format("parameter group {}: learning rate {}, weight decay {}", group.name,
                                 group.hyper.lr, group.hyper.weight_decay));
+  const Digests sharded = sharded_digests(model);
   for (const auto& each : model.named_parameters())
-    lines.push_back(describe_tensor("parameter", each.key(), each.value()));
+    lines.push_back(describe_tensor("parameter", each.key(), each.value(), sharded));
   for (const auto& each : model.named_buffers()) {
     if (each.value().defined())
-      lines.push_back(describe_tensor("buffer", each.key(), each.value()));
+      lines.push_back(describe_tensor("buffer", each.key(), each.value(), sharded));
   }
   return lines;
 }

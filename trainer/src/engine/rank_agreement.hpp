@@ -16,8 +16,10 @@
 namespace unishard::trainer::detail {
 
 /// Returns one line for each fact in which ranks must agree: values of the configuration, options,
-/// the type of the device, names, shapes, dtypes and values of parameters and buffers. Values that
-/// a rank holds only a part of (stage 3) are left out; they follow from the seed.
+/// the type of the device, names, shapes, dtypes and values of parameters and buffers. Of frozen
+/// parameters that a ConstructionScope has sharded, the values are those that they had before.
+/// Trained parameters of which a rank holds only a part (stage 3) have no values here; they follow
+/// from the seed.
 std::vector<std::string> describe_run(const torch::nn::Module& model, const Config& config,
                                       const EngineOptions& options, at::Device device);
 

@@ -10,9 +10,9 @@ class Publication {
  public:
   explicit Publication(std::int64_t limit) : limit_(limit) {}
 
-  void start(FlatUnit& unit) {
-    unit.start_publish();
-    elements_ += unit.elements();
+  void start(FlatUnit& unit, Changed changed) {
+    unit.start_publish(changed);
+    elements_ += elements_of(unit);
     started_.push_back(&unit);
     while (elements_ > limit_) finish_first();
   }
@@ -21,9 +21,11 @@ class Publication {
   }
 
  private:
+  /// Frozen parameters are left out, because updates do not share them.
+  static std::int64_t elements_of(const FlatUnit& unit) { return unit.layout().padded; }
   void finish_first() {
     started_.front()->finish_publish();
-    elements_ -= started_.front()->elements();
+    elements_ -= elements_of(*started_.front());
     started_.pop_front();
   }
 
@@ -64,18 +66,20 @@ void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) 
                       static_cast<float>(state.loss_scale());
   Publication publication = publication_of(state.config);
   for (const UnitRecord& unit : state.model.units) {
+    if (unit.parameters.empty()) continue;
     runtime.run(Stream::Compute, "update " + unit.flat->name(), [&] {
       for (const std::size_t index : unit.parameters)
         update_parameter(state, runtime, state.model.parameters[index], scale);
     });
-    publication.start(*unit.flat);
+    publication.start(*unit.flat, Changed::Master);
   }
   publication.finish();
 }
 
 void publish_units(TrainingState& state) {
   Publication publication = publication_of(state.config);
-  for (const UnitRecord& unit : state.model.units) publication.start(*unit.flat);
+  for (const UnitRecord& unit : state.model.units)
+    publication.start(*unit.flat, Changed::Everything);
   publication.finish();
 }
 

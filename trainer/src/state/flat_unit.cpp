@@ -24,27 +24,32 @@ std::int64_t bytes_in(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-FlatUnit::FlatUnit(const std::vector<at::Tensor>& parameters, const Placement& placement,
-                   std::shared_ptr<MemoryMeter> meter)
-    : layout_(parameters, placement), meter_(std::move(meter)) {
-  const std::int64_t initial_bytes = bytes_in(parameters);
-  meter_->add(initial_bytes);
+FlatUnit::FlatUnit(const std::vector<at::Tensor>& trained, std::vector<at::Tensor> frozen,
+                   const Placement& placement, std::shared_ptr<MemoryMeter> meter)
+    : layout_(trained, placement),
+      meter_(std::move(meter)),
+      no_gradients_(at::empty({0}, at::device(placement.device).dtype(at::kFloat))) {
+  const std::int64_t trained_bytes = bytes_in(trained), frozen_bytes = bytes_in(frozen);
+  meter_->add(trained_bytes + frozen_bytes);
+  frozen_.emplace(std::move(frozen), placement, meter_);
+  meter_->add(-frozen_bytes);
   std::vector<at::Tensor> initial;  // keeps the values: the parameters become views of other memory
-  for (const at::Tensor& each : parameters) initial.push_back(each.detach());
-  gathered_.emplace(parameters, layout_, meter_);
-  if (!empty()) store_.emplace(layout_, initial, gathered_->flat());
-  meter_->add(-initial_bytes);
+  for (const at::Tensor& each : trained) initial.push_back(each.detach());
+  gathered_.emplace(trained, layout_, meter_);
+  if (is_trained()) store_.emplace(layout_, initial, gathered_->flat());
+  meter_->add(-trained_bytes);
   release();
 }
 
 void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions& options) {
   name_ = name.empty() ? "the root unit" : "unit " + name;
   link_.emplace(link);
-  if (empty()) return;
-  if (placement().stage < 3) follow_parameters();
-  store_->make_states(options.states);
-  reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), link,
-                                               options.reduction, [this] { release(); });
+  if (is_trained()) {
+    if (placement().stage < 3) follow_parameters();
+    store_->make_states(options.states);
+    reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), link,
+                                                 options.reduction, [this] { on_gradients(); });
+  }
   persistent_ = options.persistent;
   if (persistent_) start_gather();
 }
@@ -59,25 +64,37 @@ void FlatUnit::detach() {
   link_.reset();
 }
 
-void FlatUnit::start_gather() {
-  if (has_parameters()) return;
-  gathered_->allocate();
-  gather_on_stream("gather");
+/// The trained parameters need no values any more. Frozen ones may: the gradients of what was
+/// computed before the first trained parameter was used depend on them.
+void FlatUnit::on_gradients() {
+  if (frozen_->empty()) release();
 }
 
-void FlatUnit::gather_on_stream(const char* verb) {
+void FlatUnit::start_gather() {
+  if (has_parameters()) return;
+  if (is_trained()) gathered_->allocate();
+  frozen_->allocate();
+  gather_on_stream("gather", Changed::Everything);
+}
+
+void FlatUnit::gather_on_stream(const char* verb, Changed changed) {
   link_->runtime.wait(Stream::Communication, link_->runtime.record(Stream::Compute));
-  link_->runtime.run(Stream::Communication, std::string(verb) + " " + name_, [this] {
+  link_->runtime.run(Stream::Communication, std::string(verb) + " " + name_, [this, changed] {
     const OperationScope scope(placement().stage == 3 ? "gathering" : "sharing the weights of",
                                name_);
-    const at::Tensor& flat = gathered_->flat();
-    const at::Tensor mine = rounded_master();
-    const bool is_widened = flat.scalar_type() != mine.scalar_type();
-    const at::Tensor all = is_widened ? at::empty(flat.sizes(), mine.options()) : flat;
-    link_->collectives.all_gather(all, mine);
-    if (is_widened) flat.copy_(all);
+    if (is_trained()) gather_trained();
+    if (changed == Changed::Everything) frozen_->gather(link_->collectives);
   });
   arrival_ = link_->runtime.record(Stream::Communication);
+}
+
+void FlatUnit::gather_trained() {
+  const at::Tensor& flat = gathered_->flat();
+  const at::Tensor mine = rounded_master();
+  const bool is_widened = flat.scalar_type() != mine.scalar_type();
+  const at::Tensor all = is_widened ? at::empty(flat.sizes(), mine.options()) : flat;
+  link_->collectives.all_gather(all, mine);
+  if (is_widened) flat.copy_(all);
 }
 
 void FlatUnit::finish_gather() { wait_for_arrival(); }
@@ -87,9 +104,10 @@ void FlatUnit::wait_for_arrival() {
 }
 
 void FlatUnit::release() {
-  if (placement().stage < 3 || empty() || persistent_) return;
+  if (placement().stage < 3 || persistent_) return;
   wait_for_arrival();
-  gathered_->free();
+  if (is_trained()) gathered_->free();
+  frozen_->free();
 }
 
 void FlatUnit::end_use() {
@@ -122,9 +140,10 @@ void FlatUnit::abandon() {
   release();
 }
 
-void FlatUnit::start_publish() {
-  if (empty() || (placement().stage == 3 && !persistent_)) return;
-  if (placement().stage > 0) return gather_on_stream("publish");
+void FlatUnit::start_publish(Changed changed) {
+  if (placement().stage == 3 && !persistent_) return;
+  if (!is_trained() && (changed == Changed::Master || frozen_->empty())) return;
+  if (placement().stage > 0) return gather_on_stream("publish", changed);
   const at::NoGradGuard no_grad;
   if (!store_->master_is_parameters()) gathered_->flat().copy_(rounded_master());
 }
@@ -132,7 +151,8 @@ void FlatUnit::start_publish() {
 void FlatUnit::finish_publish() { wait_for_arrival(); }
 
 void FlatUnit::follow_parameters() {
-  store_->follow(gathered_->flat().narrow(0, layout_.first(), layout_.length()));
+  if (is_trained()) store_->follow(gathered_->flat().narrow(0, layout_.first(), layout_.length()));
+  frozen_->follow();
 }
 
 at::Tensor FlatUnit::rounded_master() const { return master().to(layout_.stored_type()); }

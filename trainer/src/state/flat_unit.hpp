@@ -3,8 +3,10 @@
 // clang-format off
 //   stage 0    parameters and master hold everything on every rank
 //   stage 1,2  parameters hold everything, master this rank's shard
-//   stage 3    parameters have memory only between start_gather() and release()
+//   stage 3    parameters have memory only between start_gather() and release(), frozen ones too
 // clang-format on
+// Below stage 3, frozen parameters are ordinary tensors, which no unit has.
+#include "state/frozen_parameters.hpp"
 #include "state/gathered_parameters.hpp"
 #include "state/gradient_reducer.hpp"
 #include "state/shard_store.hpp"
@@ -24,22 +26,30 @@ struct UnitOptions {
   bool persistent = false;  ///< stage 3: release() keeps the parameters
 };
 
+/// What FlatUnit::start_publish() shares.
+enum class Changed {
+  Master,      ///< after an update
+  Everything,  ///< after a load, which changes frozen parameters too
+};
+
 /// Not thread-safe.
 class FlatUnit {
  public:
-  /// Takes over the values of the parameters, and moves them to the placement's device.
-  /// Pre: all parameters require a gradient.
-  FlatUnit(const std::vector<at::Tensor>& parameters, const Placement& placement,
-           std::shared_ptr<MemoryMeter> meter);
+  /// Takes over the values of the parameters, and moves the trained ones to the placement's device.
+  /// Pre: `trained` require a gradient, `frozen` do not. Below stage 3 there are no `frozen`.
+  FlatUnit(const std::vector<at::Tensor>& trained, std::vector<at::Tensor> frozen,
+           const Placement& placement, std::shared_ptr<MemoryMeter> meter);
   FlatUnit(const FlatUnit&) = delete;
   FlatUnit& operator=(const FlatUnit&) = delete;
 
-  bool empty() const { return layout_.flat.slots.empty(); }
+  /// The trained parameters and their layout.
   const std::vector<at::Tensor>& parameters() const { return gathered_->parameters(); }
   const UnitLayout& layout() const { return layout_; }
+  const FrozenParameters& frozen() const { return *frozen_; }
   const Placement& placement() const { return layout_.placement; }
   const std::shared_ptr<MemoryMeter>& meter() const { return meter_; }
-  std::int64_t elements() const { return layout_.padded; }
+  /// Returns the number of elements that are gathered, padding included.
+  std::int64_t elements() const { return layout_.padded + frozen_->elements(); }
   const std::string& name() const { return name_; }  ///< for messages, while attached
 
   /// Prepares training: hooks, gradients, and optimizer states of zeros. Below stage 3, parameters
@@ -55,7 +65,9 @@ class FlatUnit {
   void start_gather();
   /// Makes Compute wait until start_gather()'s values are there.
   void finish_gather();
-  bool has_parameters() const { return empty() || gathered_->has_memory(); }
+  bool has_parameters() const {
+    return (!is_trained() || gathered_->has_memory()) && frozen_->has_memory();
+  }
   bool is_arriving() const { return arrival_ != nullptr; }
   /// Frees the parameters' memory once Compute has done what it was given. No effect below stage 3.
   void release();
@@ -73,9 +85,9 @@ class FlatUnit {
   /// Forgets a micro-batch that an exception has ended: its gradients and gathered parameters.
   void abandon();
 
-  /// Gives the communication stream the sharing of a changed master with the parameters of all
+  /// Gives the communication stream the sharing of what has changed with the parameters of all
   /// ranks. No effect at stage 3, unless the unit is persistent.
-  void start_publish();
+  void start_publish(Changed changed);
   /// Makes Compute wait for start_publish().
   void finish_publish();
 
@@ -84,8 +96,9 @@ class FlatUnit {
   void follow_parameters();
 
   /// The sum of the gradients, the fp32 weights and the optimizer states: one-dimensional, of what
-  /// this rank holds.
-  const at::Tensor& gradients() const { return reducer_->gradients(); }
+  /// this rank holds of the trained parameters. Without any, only gradients() may be called; they
+  /// have no elements.
+  const at::Tensor& gradients() const { return reducer_ ? reducer_->gradients() : no_gradients_; }
   const at::Tensor& master() const { return store_->master(); }
   const at::Tensor& state(std::size_t index) const { return store_->state(index); }
   const std::vector<at::Tensor>& states() const { return store_->states(); }
@@ -102,13 +115,18 @@ class FlatUnit {
   std::int64_t gradient_bytes() const;
 
  private:
-  void gather_on_stream(const char* verb);
+  bool is_trained() const { return !layout_.flat.slots.empty(); }
+  void gather_on_stream(const char* verb, Changed changed);
+  void gather_trained();
+  void on_gradients();
   void wait_for_arrival();
 
   UnitLayout layout_;
   std::shared_ptr<MemoryMeter> meter_;
   std::optional<GatheredParameters> gathered_;
   std::optional<ShardStore> store_;
+  std::optional<FrozenParameters> frozen_;
+  at::Tensor no_gradients_;
   std::string name_;
   std::optional<UnitLink> link_;
   std::unique_ptr<GradientReducer> reducer_;

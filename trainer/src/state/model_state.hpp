@@ -14,16 +14,18 @@ namespace unishard::trainer::detail {
 
 struct ParameterRecord {
   std::string fqn;
-  at::Tensor tensor;         ///< not allocated at stage 3 outside gather()
-  FlatUnit* unit = nullptr;  ///< null: frozen, an ordinary tensor on every rank
-  std::size_t slot = 0;      ///< in the unit
+  at::Tensor tensor;  ///< not allocated at stage 3 outside gather()
+  bool is_frozen = false;
+  FlatUnit* unit = nullptr;  ///< null: frozen and an ordinary tensor on every rank
+  std::size_t slot = 0;      ///< in the unit, among its trained or its frozen parameters
   std::size_t group = 0;     ///< index in TrainingState::groups
 };
 
 struct UnitRecord {
-  std::string name;  ///< "" is the root: parameters outside any Sharded<M>
-  std::vector<std::string> fqns;
-  std::vector<std::size_t> parameters = {};  ///< indices in ModelState::parameters
+  std::string name;                           ///< "" is the root: parameters outside any Sharded<M>
+  std::vector<std::string> fqns;              ///< of the trained parameters, by slot
+  std::vector<std::size_t> parameters = {};   ///< theirs in ModelState::parameters
+  std::vector<std::string> frozen_fqns = {};  ///< at every stage; at stage 3 by slot
   FlatUnit* flat = nullptr;
 };
 

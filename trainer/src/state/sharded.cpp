@@ -19,6 +19,26 @@ void visit_modules(torch::nn::Module& module, const std::string& prefix, const V
   }
 }
 
+bool can_lie_flat(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_quantized();
+}
+
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& each : named) tensors.push_back(each.tensor);
+  return tensors;
+}
+
+void require_values(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+    if (has_values(parameter.value())) continue;
+    raise(ErrorCode::InvalidArgument,
+          "parameter " + quote(parameter.key()) + " of " + module.name() +
+              " is shared with a unit that was constructed before",
+          "tie parameters outside of units");
+  }
+}
+
 /// Moves to the device, and converts as DeepSpeed does with a module that trains in 16 bits.
 void move_untrained(torch::nn::Module& module, const Placement& placement) {
   const at::NoGradGuard no_grad;
@@ -42,29 +62,36 @@ std::string join_names(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
 }
 
-std::vector<NamedTensor> unit_parameters(torch::nn::Module& module, const std::string& prefix) {
-  std::vector<NamedTensor> found;
+UnitParameters unit_parameters(torch::nn::Module& module, const std::string& prefix) {
+  UnitParameters found;
   visit_modules(module, prefix, [&](torch::nn::Module& each, const std::string& path) {
     for (const auto& parameter : each.named_parameters(/*recurse=*/false)) {
-      const bool tied = std::ranges::any_of(
-          found, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.value()); });
-      if (!tied && parameter.value().requires_grad()) {
-        found.push_back({join_names(path, parameter.key()), parameter.value()});
-      }
+      const at::Tensor& tensor = parameter.value();
+      std::vector<NamedTensor>& list = tensor.requires_grad() ? found.trained : found.frozen;
+      const bool is_tied = std::ranges::any_of(
+          list, [&](const NamedTensor& other) { return other.tensor.is_same(tensor); });
+      if (!is_tied && (tensor.requires_grad() || can_lie_flat(tensor)))
+        list.push_back({join_names(path, parameter.key()), tensor});
     }
   });
   return found;
 }
 
+bool has_values(const at::Tensor& parameter) {
+  return parameter.numel() == 0 || !parameter.has_storage() || parameter.storage().nbytes() > 0;
+}
+
 std::unique_ptr<FlatUnit> shard_unit(torch::nn::Module& module, const Placement& placement,
                                      const std::shared_ptr<MemoryMeter>& meter) {
   visit_modules(module, "", [&](torch::nn::Module& each, const std::string&) {
+    require_values(each);
     move_untrained(each, placement);
   });
-  std::vector<at::Tensor> parameters;
-  for (NamedTensor& each : unit_parameters(module, ""))
-    parameters.push_back(std::move(each.tensor));
-  return std::make_unique<FlatUnit>(std::move(parameters), placement, meter);
+  const UnitParameters named = unit_parameters(module, "");
+  const bool shards_frozen = placement.stage == 3;
+  return std::make_unique<FlatUnit>(
+      tensors_of(named.trained),
+      shards_frozen ? tensors_of(named.frozen) : std::vector<at::Tensor>(), placement, meter);
 }
 
 }  // namespace detail

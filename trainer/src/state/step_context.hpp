@@ -53,13 +53,23 @@ struct NamedTensor {
 
 std::string join_names(const std::string& prefix, const std::string& name);
 
-/// Returns the flat tensor of a unit: its trainable parameters in order of registration, including
-/// those of its children but not of nested units. Frozen parameters and buffers are only moved to
-/// the device and converted to the compute dtype.
+/// The parameters of a unit in order of registration, including those of its children but not of
+/// nested units; each once.
+struct UnitParameters {
+  std::vector<NamedTensor> trained;
+  std::vector<NamedTensor> frozen;  ///< those that can lie in a flat tensor: dense, not quantized
+  bool empty() const { return trained.empty() && frozen.empty(); }
+};
+
+UnitParameters unit_parameters(torch::nn::Module& module, const std::string& prefix);
+
+/// Returns the state of a unit: its trained parameters, and at stage 3 the frozen ones. Frozen
+/// parameters and buffers are moved to the device and converted to the compute dtype before.
+/// Throws: InvalidArgument when another unit has sharded one of the parameters.
 std::unique_ptr<FlatUnit> shard_unit(torch::nn::Module& module, const Placement& placement,
                                      const std::shared_ptr<MemoryMeter>& meter);
 
-/// Returns the parameters that shard_unit() takes, with names.
-std::vector<NamedTensor> unit_parameters(torch::nn::Module& module, const std::string& prefix);
+/// Returns false for a parameter whose values are in shards only.
+bool has_values(const at::Tensor& parameter);
 
 }  // namespace unishard::trainer::detail

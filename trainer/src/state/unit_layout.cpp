@@ -22,11 +22,19 @@ at::ScalarType kernel_type(at::ScalarType stored, at::Device device) {
   return stored == at::kHalf && !kHasHalfKernels && !device.is_cuda() ? at::kFloat : stored;
 }
 
-UnitLayout::UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement)
+UnitLayout::UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement,
+                       at::ScalarType type)
     : placement(the_placement),
       flat(layout_of(parameters)),
       shard(static_cast<std::int64_t>(flat.shard_length(placement.world_size))),
-      padded(shard * placement.world_size) {}
+      padded(shard * placement.world_size),
+      stored_(type),
+      memory_(type) {}
+
+UnitLayout::UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement)
+    : UnitLayout(parameters, the_placement, scalar_type(the_placement.compute)) {
+  memory_ = kernel_type(stored_, placement.device);
+}
 
 ElementRange UnitLayout::held(std::size_t index) const {
   if (placement.stage == 0) return {0, flat.slots[index].elements};
@@ -35,12 +43,6 @@ ElementRange UnitLayout::held(std::size_t index) const {
 
 std::size_t UnitLayout::held_offset(std::size_t index) const {
   return flat.slots[index].offset + held(index).begin - static_cast<std::uint64_t>(first());
-}
-
-at::ScalarType UnitLayout::stored_type() const { return scalar_type(placement.compute); }
-
-at::ScalarType UnitLayout::memory_type() const {
-  return kernel_type(stored_type(), placement.device);
 }
 
 std::int64_t UnitLayout::first() const { return placement.stage == 0 ? 0 : shard * placement.rank; }

@@ -18,7 +18,11 @@ namespace unishard::trainer::detail {
 at::ScalarType kernel_type(at::ScalarType stored, at::Device device);
 
 struct UnitLayout {
+  /// Lays out trained parameters, which have the placement's dtype.
   UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement);
+  /// Lays out parameters that have this type in memory and in communication.
+  UnitLayout(const std::vector<at::Tensor>& parameters, const Placement& the_placement,
+             at::ScalarType type);
 
   /// Returns the elements of parameter `index` that this rank holds.
   ElementRange held(std::size_t index) const;
@@ -28,10 +32,10 @@ struct UnitLayout {
   std::int64_t first() const;
   /// Returns the number of elements that this rank holds, padding included.
   std::int64_t length() const;
-  /// Returns the type of the parameters as they are communicated and saved.
-  at::ScalarType stored_type() const;
+  /// Returns the type of the parameters as they are communicated.
+  at::ScalarType stored_type() const { return stored_; }
   /// Returns the type of the parameters in memory; see kernel_type().
-  at::ScalarType memory_type() const;
+  at::ScalarType memory_type() const { return memory_; }
   /// Returns the view of parameter `index` in a flat tensor of `padded` elements.
   at::Tensor slot(const at::Tensor& flat, std::size_t index) const;
 
@@ -39,6 +43,10 @@ struct UnitLayout {
   FlatLayout flat;
   std::int64_t shard = 0;   ///< elements of a shard
   std::int64_t padded = 0;  ///< shard * world size
+
+ private:
+  at::ScalarType stored_;
+  at::ScalarType memory_;
 };
 
 }  // namespace unishard::trainer::detail

@@ -21,8 +21,9 @@ struct Alias {
   bool operator==(const Alias&) const = default;
 };
 
-/// One flat unit of the trainer: its parameters lie in this order in one flat vector that is
-/// partitioned over the ranks (see partition.hpp). All states of a parameter are partitioned alike.
+/// One flat unit of the trainer: its trained parameters lie in this order in one flat vector that
+/// is partitioned over the ranks, and so do its frozen parameters of each type (see partition.hpp).
+/// All states of a parameter are partitioned alike.
 struct UnitLayout {
   std::string name;
   std::vector<std::string> fqns;

@@ -3,10 +3,11 @@
 // the same functions, so a checkpoint resharded to (W, stage) has the shards that a trainer of that
 // world size and stage would have written.
 //
-// Flat layout of a unit: its parameters in order, each starting at a multiple of kSlotAlign
+// Flat layout of a unit: its trained parameters in order, each starting at a multiple of kSlotAlign
 // elements; the unit's length is the end of the last slot rounded up to kSlotAlign. Rank r of W
 // owns the flat elements [r*S, (r+1)*S) with S = ceil(length / W) rounded up to kShardBlock.
-// Offsets do not depend on W, so changing W only changes where the vector is cut.
+// Offsets do not depend on W, so changing W only changes where the vector is cut. The frozen
+// parameters of a unit form one more such vector for each of their types, which is cut at stage 3.
 //
 // Thread safety: values and pure functions.
 #include "unishard/format/box.hpp"
@@ -64,10 +65,10 @@ std::uint64_t bytes_of(const Catalog& catalog, std::span<const Fragment> fragmen
 /// Computes for each rank of catalog.world_size the fragments that it writes at catalog.stage,
 /// sorted by (tensor, begin) and without empty ranges. Over all ranks, every element of every
 /// tensor occurs exactly once.
-/// At stage >= 1 the states of parameters in a unit follow the flat layout. Everything else
-/// (buffers, frozen weights, all of stage 0, tensors outside any unit) is replicated data and
-/// written once: it is spread over the ranks in contiguous ranges of about equal bytes, cut at
-/// multiples of kShardBlock elements.
+/// At stage >= 1 the states of trained parameters in a unit follow the flat layout, and at stage 3
+/// those of frozen ones too. Everything else (buffers, frozen weights below stage 3, all of stage
+/// 0, tensors outside any unit) is replicated data and written once: it is spread over the ranks in
+/// contiguous ranges of about equal bytes, cut at multiples of kShardBlock elements.
 class ShardPlans {
  public:
   /// Lifetime: `catalog` must outlive this object.

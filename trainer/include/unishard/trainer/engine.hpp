@@ -59,6 +59,7 @@ struct MemoryReport {
   std::int64_t parameters_peak = 0;  ///< peak of `parameters`, including construction
   std::int64_t master = 0;           ///< fp32 weights, unless they are the parameters themselves
   std::int64_t optimizer = 0;
+  std::int64_t frozen = 0;         ///< frozen parameters: this rank's shards at stage 3, else whole
   std::int64_t gradients = 0;      ///< accumulators
   std::int64_t reducing_peak = 0;  ///< peak of the gradients that waited to be reduced
   std::int64_t staging = 0;  ///< copy of the state for asynchronous saves, reused by later ones
@@ -68,7 +69,8 @@ struct MemoryReport {
 class Engine {
  public:
   /// Takes over the parameters of `model`, moves them to the runtime's device, and shards the units
-  /// that no ConstructionScope has sharded.
+  /// that no ConstructionScope has sharded. Parameters that require no gradient are frozen; which
+  /// ones do must not change later.
   /// Lifetime: `communicator`, and the runtime and storage in `options`, must outlive the engine.
   /// The model may have a new engine after this one was destroyed; it keeps its values until then.
   /// Throws: InvalidArgument when another engine has the model, or when a unit's parameter is
@@ -157,7 +159,8 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Makes parameters readable on every rank as long as it lives (stage 3 gathers them). Collective.
+/// Makes parameters, frozen ones too, readable on every rank as long as it lives (stage 3 gathers
+/// them). At stage 3, what is written to them is lost without write_back(). Collective.
 /// Do not use it during a step. Lifetime: the engine must outlive it.
 class GatheredScope {
  public:
