@@ -168,9 +168,11 @@ TEST(Engine, AModelBuiltWithoutAScopeIsShardedByTheEngine) {
 
 TEST(Engine, RefusesAUnitsParameterThatIsShared) {
   const auto single = make_single_communicator();
-  SmallModel model;
-  model->register_module("thief", std::make_shared<TiedImpl>(model->blocks[0]->up->weight));
-  EXPECT_THROW(Engine(model.ptr(), *single, small_config(2)), Error);
+  for (const std::uint32_t stage : {2u, 3u}) {
+    SmallModel model;
+    model->register_module("thief", std::make_shared<TiedImpl>(model->blocks[0]->up->weight));
+    EXPECT_THROW(Engine(model.ptr(), *single, small_config(stage)), Error);
+  }
 }
 
 TEST(Engine, RefusesAModelThatWasPlacedForAnotherStage) {

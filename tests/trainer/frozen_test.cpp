@@ -211,7 +211,7 @@ TEST(Frozen, WeightsOfEveryTypeKeepTheirBits) {
 }
 
 TEST(Frozen, MemoryOfARankIsItsShareOfTheBaseAndTheGatheredUnits) {
-  const AdaptedSizes sizes{.vocabulary = 4096, .width = 256, .adapter = 4, .blocks = 6};
+  const AdaptedSizes sizes{.vocabulary = 8192, .width = 768, .adapter = 8, .blocks = 6};
   for (const std::uint32_t world : {1u, 2u, 4u}) {
     with_adapted(world, one_unit_at_a_time(), sizes,
                  [&](Engine& engine, AdaptedModel& model, Communicator& group) {

@@ -11,7 +11,9 @@
 //
 // At stage 3 the parameters of a unit are allocated only during its forward and backward; use a
 // GatheredScope to access them elsewhere. A parameter of a unit must not be shared with other
-// modules: tie only parameters outside units.
+// modules: tie only parameters outside units. Parameters that require no gradient when M's
+// constructor returns are frozen, and sharded like the others; below stage 3 they are ordinary
+// tensors.
 #include "unishard/trainer/tensor_visit.hpp"
 
 #include <torch/nn/module.h>
