@@ -159,5 +159,49 @@ TEST(FoldAdd, WidensEveryHalfExactly) {
   }
 }
 
+/// Remembers what it was given.
+struct SeeingImpl : torch::nn::Module {
+  SeeingImpl() : linear(register_module("linear", torch::nn::Linear(4, 4))) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& ids) {
+    seen = x.detach();
+    seen_ids = ids;
+    return linear(x.to(linear->weight.scalar_type()));
+  }
+  torch::nn::Linear linear;
+  at::Tensor seen, seen_ids;
+};
+
+struct OuterSeeingImpl : SeeingImpl {
+  OuterSeeingImpl() : inner(register_module("inner", Sharded<SeeingImpl>())) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& ids) {
+    return SeeingImpl::forward(x, ids) + inner(at::full({2, 4}, 0.1), ids);
+  }
+  Sharded<SeeingImpl> inner;
+};
+
+struct SeeingModelImpl : torch::nn::Module {
+  SeeingModelImpl() : outer(register_module("outer", Sharded<OuterSeeingImpl>())) {}
+  Sharded<OuterSeeingImpl> outer;
+};
+
+TEST(Fp16, AutoCastRoundsTheFloatingInputsOfOuterUnits) {
+  const auto is_rounded = [](const at::Tensor& x) {
+    return at::equal(x.to(at::kHalf).to(at::kDouble), x.to(at::kDouble));
+  };
+  for (const bool auto_cast : {false, true}) {
+    const auto single = make_single_communicator();
+    const auto model = std::make_shared<SeeingModelImpl>();
+    Config config = fp16_config(3);
+    config.fp16.auto_cast = auto_cast;
+    Engine engine(model, *single, config);
+    engine.train_batch([&](const MicroBatch&) {
+      return model->outer(at::full({2, 4}, 0.1), at::full({2}, 70000)).to(at::kFloat).sum();
+    });
+    EXPECT_EQ(is_rounded(model->outer->seen), auto_cast);
+    EXPECT_FALSE(is_rounded(model->outer->inner->seen)) << "its caller is a unit";
+    EXPECT_EQ(model->outer->seen_ids.scalar_type(), at::kLong);
+  }
+}
+
 }  // namespace
 }  // namespace unishard::test

@@ -29,7 +29,7 @@ struct Description {
     /// Those files, in the tag's folder.
     std::vector<std::string> shared_with;
   };
-  /// Of a checkpoint of another format, `step` is what the name tells, or -1.
+  /// One checkpoint. `step` is -1 when it has another format and its name tells no step.
   struct Tag : TagEntry {
     std::string format = "native";
   };

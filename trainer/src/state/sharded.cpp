@@ -39,6 +39,12 @@ void require_values(const torch::nn::Module& module) {
   }
 }
 
+void cast_to_compute(const std::vector<at::Tensor*>& tensors, const UnitLayout& layout) {
+  for (at::Tensor* each : tensors) {
+    if (each->is_floating_point()) *each = each->to(layout.stored_type()).to(layout.memory_type());
+  }
+}
+
 /// Moves to the device, and converts as DeepSpeed does with a module that trains in 16 bits.
 void move_untrained(torch::nn::Module& module, const Placement& placement) {
   const at::NoGradGuard no_grad;
@@ -119,15 +125,21 @@ UnitBase::ForwardScope::ForwardScope(UnitBase& unit) : unit_(unit) {
   context->used_units.push_back(unit_.index_);
   context->schedule->acquire(*unit_.flat_);
   mark_ = context->runtime->mark(Stream::Compute, "forward " + flat->name());
+  ++context->depth;
 }
 
 UnitBase::ForwardScope::~ForwardScope() {
   mark_.reset();
-  if (unit_.context_) unit_.context_->schedule->release(*unit_.flat_);
+  if (!unit_.context_) return;
+  --unit_.context_->depth;
+  unit_.context_->schedule->release(*unit_.flat_);
 }
 
 void UnitBase::ForwardScope::watch_inputs(const std::vector<at::Tensor*>& inputs) {
-  if (!unit_.context_ || !at::GradMode::is_enabled()) return;
+  if (!unit_.context_) return;
+  if (unit_.context_->casts_inputs && unit_.context_->depth == 1)
+    detail::cast_to_compute(inputs, unit_.flat_->layout());
+  if (!at::GradMode::is_enabled()) return;
   for (at::Tensor* each : inputs) {
     if (!each->requires_grad()) continue;
     *each = each->view_as(*each);

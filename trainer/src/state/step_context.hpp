@@ -21,6 +21,8 @@ struct StepContext {
   std::vector<std::uint64_t> used_units = {};
   GatherSchedule* schedule = nullptr;
   Runtime* runtime = nullptr;
+  bool casts_inputs = false;  ///< to the compute dtype, where they are floating-point
+  int depth = 0;              ///< units within whose forward this is
 };
 
 /// Sets the generator from which dropout() draws on this thread, until it is destroyed. Scopes

@@ -58,8 +58,8 @@ struct RecomputeOptions {
 
 /// Loss scaling of fp16 training, by DeepSpeed's keys.
 struct Fp16 {
-  bool auto_cast = false;                 ///< casts floating-point inputs of the model to fp16
-  double loss_scale = 0;                  ///< above 0: static; 0: dynamic, by the values below
+  bool auto_cast = false;  ///< casts to fp16 the floating-point inputs of units outside of others
+  double loss_scale = 0;   ///< above 0: static; 0: dynamic, by the values below
   std::int64_t initial_scale_power = 16;  ///< the first scale is 2 to this power
   std::int64_t loss_scale_window = 1000;  ///< steps without an overflow that double the scale
   std::int64_t hysteresis = 2;            ///< overflows until the scale is halved
