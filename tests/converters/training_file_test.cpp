@@ -554,6 +554,72 @@ TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
   }
 }
 
+/// Writes the object, takes it through UniShard's format, and returns what a torch file then has.
+Json through_native(const test::TempDir& folder, const Json& object,
+                    const std::map<std::string, Made>& tensors = kTensors) {
+  save_torch(folder.path() / "in.pt", object, tensors);
+  copy_as("native", *open_source(posix_storage(), folder.path() / "in.pt"), folder.path() / "run");
+  copy_as("torch", *open_source(posix_storage(), folder.path() / "run"), folder.path() / "out.pt");
+  return written_object(folder.path() / "out.pt");
+}
+
+// NAdam has a product of its momentums, which is a scalar, and torch's Adafactor factors second
+// moments of matrices.
+TEST(TrainingFile, ShapesOfAllStatesTellWhoseTheyAre) {
+  const test::TempDir folder;
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["w"] = {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}};
+  tensors["row"] = {DType::Float32, {2, 1}, {1, 2}};
+  tensors["column"] = {DType::Float32, {1, 3}, {1, 2, 3}};
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  const Json states = numbered({{{"a_product", tensor("step")}, {"exp_avg", tensor("a.m")}},
+                                {{"row_var", tensor("row")}, {"col_var", tensor("column")}}});
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"w", tensor("w")}}},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+             tensors);
+  EXPECT_EQ(labels(open_source(posix_storage(), folder.path() / "in.pt")->catalog()),
+            (std::vector<std::string>{"a a_product", "a exp_avg", "a fp32", "w col_var", "w fp32",
+                                      "w row_var"}));
+}
+
+TEST(TrainingFile, AnOptimizerWithListsOfTensorsComesBackWhole) {
+  const test::TempDir folder;
+  const Json states = numbered({{{"d", tensor("a.m")},
+                                 {"old_dirs", Json::array({tensor("a.v"), tensor("b.m")})},
+                                 {"n_iter", 4}}});
+  const Json object = {
+      {"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+      {"optimizer",
+       {{"state", states},
+        {"param_groups", Json::array({{{"history_size", 2}, {"params", Json::array({0, 1})}}})}}},
+      {"epoch", 2}};
+  const Json found = through_native(folder, object);
+  EXPECT_EQ(found["optimizer"].dump(), written_object(folder.path() / "in.pt")["optimizer"].dump());
+  EXPECT_EQ(found["epoch"], 2);
+  EXPECT_THAT(open_source(posix_storage(), folder.path() / "in.pt")->remarks(),
+              testing::ElementsAre(testing::HasSubstr("lists of tensors")));
+}
+
+TEST(TrainingFile, HasWhatTorchHasInModelsGroupsAndStates) {
+  const test::TempDir folder;
+  const Json group = {{"lr", 0.1},
+                      {"betas", tuple({0.5, 0.75})},
+                      {"eps", tuple({nullptr, 0.25})},
+                      {"params", Json::array({0, 1})}};
+  const Json states =
+      numbered({{{"momentum_buffer", tensor("a.m")}}, {{"momentum_buffer", tensor("b.m")}}});
+  const Json found = through_native(
+      folder, {{"model", {{"_orig_mod.a", tensor("a")}, {"_orig_mod.b", tensor("b")}}},
+               {"optimizer", {{"state", states}, {"param_groups", Json::array({group})}}}});
+  EXPECT_EQ(found["model"]["$type"], "collections.OrderedDict");
+  EXPECT_EQ(found["model"]["pairs"][0][0], "_orig_mod.a") << "the names of a compiled model";
+  const Json& optimizer = found["optimizer"];
+  EXPECT_EQ(optimizer["param_groups"][0]["betas"], tuple({0.5, 0.75}));
+  EXPECT_EQ(optimizer["param_groups"][0]["eps"], tuple({nullptr, 0.25}));
+  EXPECT_FALSE(optimizer["state"]["pairs"][0][1].contains("step")) << "SGD counts no steps";
+}
+
 TEST(TrainingFile, WithAnEmptyTensorBesideTheModelBecomesADeepSpeedRun) {
   const test::TempDir folder;
   std::map<std::string, Made> tensors = kTensors;

@@ -1,5 +1,7 @@
 #include "unishard/converters/parameter_groups.hpp"
 
+#include <algorithm>
+
 namespace unishard::converters {
 
 std::optional<std::vector<std::string>> listed_parameters(const Json& group) {
@@ -10,6 +12,16 @@ std::optional<std::vector<std::string>> listed_parameters(const Json& group) {
     if (name.is_string()) names.push_back(name.get<std::string>());
   }
   return names;
+}
+
+Json with_tuples(Json group) {
+  const auto is_number = [](const Json& value) { return value.is_number() || value.is_null(); };
+  for (auto& [key, value] : group.items()) {
+    const bool is_short = value.is_array() && (value.size() == 2 || value.size() == 3);
+    if (key != "params" && is_short && std::ranges::all_of(value, is_number))
+      value = {{"$type", "tuple"}, {"items", value}};
+  }
+  return group;
 }
 
 }  // namespace unishard::converters

@@ -179,6 +179,38 @@ def own_keys_rows(unishard, folder, row):
         row(f"torch.save own keys through {form}", differences(state, loaded))
 
 
+def optimizer_rows(unishard, folder, row):
+    """The state of each of torch's optimizers comes back from other formats, under a model that torch.compile has wrapped too."""
+    import torch
+    names = ("AdamW", "Adam", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD", "LBFGS", "Adafactor")
+    settings = {"SGD": {"lr": 0.1, "momentum": 0.9}, "RMSprop": {"centered": True, "momentum": 0.5}, "Adam": {"amsgrad": True}}
+    for name in names:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 5, bias=False))
+        optimizer = getattr(torch.optim, name)(model.parameters(), **settings.get(name, {}))
+
+        def loss():
+            optimizer.zero_grad()
+            value = model(torch.ones(6, 4) * torch.arange(6).unsqueeze(1)).pow(2).sum()
+            value.backward()
+            return value
+        for _ in range(3):
+            optimizer.step(loss)
+        weights = model.state_dict()
+        if name == "AdamW":
+            weights = type(weights)((f"_orig_mod.{key}", value) for key, value in weights.items())
+        state = {"model": weights, "optimizer": optimizer.state_dict(), "epoch": 3}
+        torch.save(state, folder / f"{name}.pt")
+        found = []
+        for form in ("native", "dcp", "hdf5"):
+            truth.run(unishard, "convert", folder / f"{name}.pt", folder / f"{name}.{form}", "--to", form)
+            truth.run(unishard, "convert", folder / f"{name}.{form}", folder / f"{name}.{form}.pt", "--to", "torch")
+            loaded = torch.load(folder / f"{name}.{form}.pt", weights_only=False)
+            loaded.pop("unishard")
+            found += [f"through {form}: {line}" for line in differences(state, loaded)]
+        row(f"torch.save with {name}", found)
+
+
 class Trainer:
     """An object that its parts refer back to, as trainers do."""
 
@@ -245,6 +277,7 @@ def main():
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
         own_keys_rows(unishard, folder, row)
+        optimizer_rows(unishard, folder, row)
         odd_members_rows(unishard, folder, row)
         layout_rows(unishard, folder / "model_optim", folder / "layouts", row)
         titan_row(unishard, folder / "titan", folder / "layouts", row)

@@ -13,4 +13,8 @@ namespace unishard::converters {
 /// such list.
 std::optional<std::vector<std::string>> listed_parameters(const Json& group);
 
+/// Returns a group's settings as torch's optimizers hold them: pairs and triples of numbers
+/// or None (`betas`, Adafactor's `eps`) are tuples, which JSON does not have.
+Json with_tuples(Json group);
+
 }  // namespace unishard::converters

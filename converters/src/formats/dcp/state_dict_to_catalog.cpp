@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -32,12 +33,55 @@ constexpr double kLargestStep = 9007199254740992.0;
 
 bool is_wide_float(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }
 
+/// An optimizer that is kept as a value of the user's.
+struct SetAside {
+  std::string prefix;  ///< of its keys: "optim."
+  std::string_view reason;
+};
+
+constexpr std::string_view kUndecided =
+    "nothing tells for certain of which parameters its states are, because there are several "
+    "optimizers";
+constexpr std::string_view kHasLists =
+    "some of its states are lists of tensors, as those of LBFGS are";
+
+/// Returns whether a state of a parameter is a list with tensors: "optim.state.0.old_dirs.2".
+bool has_lists(const StateDict& state, const std::string& prefix) {
+  const std::string start = prefix + "state.";
+  return std::ranges::any_of(state.tensors, [&](const TensorEntry& tensor) {
+    if (!tensor.key.starts_with(start)) return false;
+    const std::string rest = tensor.key.substr(start.size());
+    return std::ranges::count(rest, '.') >= 2 && is_number(rest.substr(rest.rfind('.') + 1));
+  });
+}
+
+/// Returns the shape of a parameter whose states have these shapes. Factored second moments
+/// (Adafactor) are reductions of it: torch keeps the reduced dimensions, Hugging Face drops them.
+Shape parameter_shape(const std::map<std::string, Shape>& states) {
+  for (const char* same : {"exp_avg", "momentum_buffer"}) {
+    if (const auto found = states.find(same); found != states.end()) return found->second;
+  }
+  const auto row = states.find("exp_avg_sq_row"), column = states.find("exp_avg_sq_col");
+  Shape shape;
+  if (row != states.end() && column != states.end() && !column->second.empty()) {
+    shape = row->second;
+    shape.push_back(column->second.back());
+    return shape;
+  }
+  for (const auto& [name, other] : states) {
+    if (other.size() > shape.size()) shape = other;
+    for (std::size_t i = 0; other.size() == shape.size() && i < shape.size(); ++i)
+      shape[i] = std::max(shape[i], other[i]);
+  }
+  return shape;
+}
+
 class Arranger {
  public:
   /// `prefixes` are those of the optimizers, `set_aside` those of optimizers that are kept as
   /// values.
   Arranger(const StateDict& state, std::string where, std::vector<std::string> prefixes,
-           const std::vector<std::string>& set_aside)
+           const std::vector<SetAside>& set_aside)
       : state_(state),
         where_(std::move(where)),
         prefixes_(std::move(prefixes)),
@@ -55,9 +99,14 @@ class Arranger {
       claims.push_back({prefixes_[o], groups_.groups(o), {}});
       for (const std::string& name : scalars_.names(o)) claims[o].parameters[name];
     }
+    std::map<std::pair<std::size_t, std::string>, std::map<std::string, Shape>> shapes;
     for (const State& state : states_) {
-      auto& shape = claims[state.key.optimizer].parameters[state.key.fqn];
-      if (!shape && state.key.state != kStep) shape = entry(state.entry).shape;
+      auto& of_states = shapes[{state.key.optimizer, state.key.fqn}];
+      if (state.key.state != kStep) of_states.emplace(state.key.state, entry(state.entry).shape);
+    }
+    for (const auto& [parameter, of_states] : shapes) {
+      auto& shape = claims[parameter.first].parameters[parameter.second];
+      if (!of_states.empty()) shape = parameter_shape(of_states);
     }
     attribution_ = attribute(state_, others_, claims);
     std::vector<std::string> undecided;
@@ -117,8 +166,9 @@ class Arranger {
   }
 
   bool is_set_aside(const std::string& key) const {
-    return std::ranges::any_of(set_aside_, [&](const std::string& prefix) {
-      return key.starts_with(prefix + "state.") || key.starts_with(prefix + "param_groups");
+    return std::ranges::any_of(set_aside_, [&](const SetAside& each) {
+      return key.starts_with(each.prefix + "state.") ||
+             key.starts_with(each.prefix + "param_groups");
     });
   }
 
@@ -194,11 +244,9 @@ class Arranger {
     for (const SecondKey* second : attribution_.other_second_keys)
       keep(second->key, second->path, {{"$tensor", second->of}});
     out_.remarks = std::move(attribution_.remarks);
-    for (const std::string& prefix : set_aside_)
-      out_.remarks.push_back(
-          fmt::format("{}: nothing tells for certain of which parameters its states are, because "
-                      "there are several optimizers: kept as values of yours",
-                      prefix.substr(0, prefix.size() - 1)));
+    for (const auto& [prefix, reason] : set_aside_)
+      out_.remarks.push_back(fmt::format("{}: {}: kept as values of yours",
+                                         prefix.substr(0, prefix.size() - 1), reason));
     for (State& state : states_)
       state.key.fqn = attribution_.fqn_of(state.key.optimizer, state.key.fqn);
   }
@@ -421,7 +469,7 @@ class Arranger {
   const StateDict& state_;
   const std::string where_;
   const std::vector<std::string> prefixes_;
-  const std::vector<std::string>& set_aside_;
+  const std::vector<SetAside>& set_aside_;
   GroupCollector groups_;
   ClientTree client_;
   std::set<std::string> named_;  // tensors in it
@@ -442,7 +490,15 @@ class Arranger {
 
 Arrangement arrange(const StateDict& state, const std::string& where) {
   if (auto own = arrange_own(state, where)) return std::move(*own);
-  std::vector<std::string> optimizers = optimizer_prefixes(state), set_aside;
+  std::vector<std::string> optimizers;
+  std::vector<SetAside> set_aside;
+  for (std::string& prefix : optimizer_prefixes(state)) {
+    if (has_lists(state, prefix)) {
+      set_aside.push_back({std::move(prefix), kHasLists});
+    } else {
+      optimizers.push_back(std::move(prefix));
+    }
+  }
   Arrangement out;
   for (bool is_decided = false; !is_decided;) {
     Arranger arranger(state, where, optimizers, set_aside);
@@ -451,7 +507,7 @@ Arrangement arrange(const StateDict& state, const std::string& where) {
     if (is_decided) out = arranger.finish();
     for (const std::string& prefix : undecided) {
       std::erase(optimizers, prefix);
-      set_aside.push_back(prefix);
+      set_aside.push_back({prefix, kUndecided});
     }
   }
   if (state.complete) state.complete(state, out);

@@ -3,6 +3,7 @@
 // optimizer states have parameter names, groups are objects, and the embedded catalog has a key of
 // its own. `.metadata` is written last.
 #include "unishard/converters/optimizer_scalars.hpp"
+#include "unishard/converters/parameter_groups.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -281,8 +282,7 @@ class Planner {
       Json settings = is_adam_ ? adamw_defaults() : Json::object();
       for (const auto& [key, value] : groups[g].items()) settings[key] = value;
       if (!settings.contains("params")) settings["params"] = params_of(g, groups.size());
-      if (settings.contains("betas") && settings["betas"].is_array())
-        settings["betas"] = {{"$type", "tuple"}, {"items", settings["betas"]}};
+      settings = with_tuples(std::move(settings));
       layout_.is_flat ? add_flat_group(settings) : add_group(g, settings);
     }
   }

@@ -1,5 +1,7 @@
 #include "formats/deepspeed/writer_run.hpp"
 
+#include "unishard/converters/parameter_groups.hpp"
+
 #include "containers/pickle_json.hpp"
 #include "core/torch_arrangement.hpp"
 #include "formats/deepspeed/model_keys.hpp"
@@ -210,10 +212,10 @@ void write_client_state(torch::ArchiveDraft& file, const RunFacts& run) {
 void write_group(torch::PickleWriter& pickle, const SinkGroup& group,
                  std::span<const std::int64_t> params) {
   pickle.begin_dict();
-  for (const auto& [key, value] : group.settings.items()) {
+  const Json settings = with_tuples(group.settings);
+  for (const auto& [key, value] : settings.items()) {
     pickle.str(key);
-    const bool is_pair = key == "betas" && value.is_array();
-    write_plain(pickle, is_pair ? Json{{"$type", "tuple"}, {"items", value}} : value);
+    write_plain(pickle, value);
   }
   pickle.str("params");
   pickle.begin_list();

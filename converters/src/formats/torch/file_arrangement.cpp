@@ -51,20 +51,27 @@ bool has_numbers(const Json& optimizer) {
   });
 }
 
+struct Model {
+  KeyPath path;
+  bool is_compiled = false;
+};
+
 /// Returns the place of which the model's tensors are the members.
-std::optional<KeyPath> find_model(const dcp::StateDict& state, const dcp::Arrangement& found) {
-  std::optional<KeyPath> model;
+std::optional<Model> find_model(const dcp::StateDict& state, const dcp::Arrangement& found) {
+  std::optional<Model> model;
   for (std::size_t i = 0; i < found.entries.size(); ++i) {
     const TensorInfo& tensor = found.catalog.tensors[i];
     if (tensor.state != state::kFp32 && tensor.state != state::kWeights &&
         tensor.state != state::kBuffer)
       continue;
     KeyPath path = state.tensors[found.entries[i]].path;
-    if (path.size() < 2 || path.size() > kMostParts || path.back().text != tensor.fqn)
-      return std::nullopt;
+    if (path.size() < 2 || path.size() > kMostParts) return std::nullopt;
+    const std::string name = std::move(path.back().text);
+    const bool is_compiled = name == std::string(kCompiled) + tensor.fqn;
+    if (name != tensor.fqn && !is_compiled) return std::nullopt;
     path.pop_back();
-    if (model && *model != path) return std::nullopt;
-    model = std::move(path);
+    if (model && (model->path != path || model->is_compiled != is_compiled)) return std::nullopt;
+    model = {std::move(path), is_compiled};
   }
   return model;
 }
@@ -101,10 +108,13 @@ Json describe_arrangement(const Json& object, const dcp::StateDict& state,
   find_optimizers(object, {}, optimizers);
   const auto model = find_model(state, arrangement);
   if (!model || optimizers.size() > 1) return {};
+  // An optimizer without groups in the catalog is a value in the client state.
+  if (!arrangement.catalog.groups.is_array()) optimizers.clear();
   Json keys = Json::array();
   each_child(object, [&](const dcp::PathPart& part, const Json&) { keys.push_back(part.text); });
   if (keys.size() > kMostKeys) return {};
-  Json found = {{"keys", std::move(keys)}, {"model", to_json(*model)}};
+  Json found = {{"keys", std::move(keys)}, {"model", to_json(model->path)}};
+  if (model->is_compiled) found["compiled"] = true;
   found["optimizer"] = optimizers.empty() ? Json() : to_json(optimizers.front().first);
   found["numbered"] = !optimizers.empty() && has_numbers(*optimizers.front().second);
   return found;
@@ -120,6 +130,7 @@ FileArrangement arrangement_of(const Catalog& catalog) {
     found.optimizer.reset();
     if (!recorded.at("optimizer").is_null()) found.optimizer = path_from(recorded["optimizer"]);
     found.is_numbered = recorded.at("numbered").get<bool>();
+    found.is_compiled = recorded.value("compiled", false);
   } catch (const Json::exception&) {
     return {};
   }

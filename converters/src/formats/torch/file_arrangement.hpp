@@ -7,15 +7,20 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::torch {
+
+/// The start of the names in the state dict of a model that torch.compile has wrapped.
+inline constexpr std::string_view kCompiled = "_orig_mod.";
 
 struct FileArrangement {
   std::vector<std::string> keys = {};  ///< those of the object, in its order
   dcp::KeyPath model = {{"model", false}};
   std::optional<dcp::KeyPath> optimizer = dcp::KeyPath{{"optimizer", false}};  ///< if there is one
   bool is_numbered = false;  ///< the optimizer knows parameters by numbers, not by names
+  bool is_compiled = false;  ///< names in the model start with kCompiled
 };
 
 /// Returns the arrangement of a file as JSON: `object` is the file's, with {"$tensor": key} for

@@ -1,6 +1,7 @@
 #include "formats/torch/training_layout.hpp"
 
 #include "unishard/converters/optimizer_scalars.hpp"
+#include "unishard/converters/parameter_groups.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
@@ -45,10 +46,7 @@ Json param_groups(const Catalog& catalog) {
     }
     groups[g]["params"] = std::move(params);
   }
-  for (Json& group : groups) {
-    if (group.contains("betas") && group["betas"].is_array())
-      group["betas"] = {{"$type", "tuple"}, {"items", group["betas"]}};
-  }
+  for (Json& group : groups) group = with_tuples(std::move(group));
   return groups;
 }
 
@@ -176,19 +174,22 @@ class Planner {
 
   Json model() {
     const std::string prefix = dcp::joined(places_.model) + ".";
+    const auto key_of = [&](const std::string& fqn) {
+      return places_.is_compiled ? std::string(kCompiled) + fqn : fqn;
+    };
     Json members = Json::array();
     std::unordered_map<std::string_view, std::string> name_of;
     for (std::size_t i = 0; i < usual_.size(); ++i) {
       if (is_placed_.contains(i) || usual_[i].starts_with(kOptimizer)) continue;
-      const std::string& fqn = catalog_.tensors[i].fqn;
-      members.push_back(pair(fqn, tensor(i, prefix + fqn)));
-      name_of.emplace(fqn, names_[i]);
+      const std::string key = key_of(catalog_.tensors[i].fqn);
+      members.push_back(pair(key, tensor(i, prefix + key)));
+      name_of.emplace(catalog_.tensors[i].fqn, names_[i]);
     }
     for (const Alias& alias : catalog_.aliases) {
       if (const auto target = name_of.find(alias.target); target != name_of.end())
-        members.push_back(pair(alias.fqn, {{"$tensor", target->second}}));
+        members.push_back(pair(key_of(alias.fqn), {{"$tensor", target->second}}));
     }
-    return dict(std::move(members));
+    return {{"$type", "collections.OrderedDict"}, {"pairs", std::move(members)}};
   }
 
   Json optimizer() {
@@ -208,9 +209,17 @@ class Planner {
     std::vector<std::size_t> tensors;
   };
 
+  /// SGD counts no steps.
+  bool counts_steps(const State& of) const {
+    return scalars_.lists_steps() || !std::ranges::all_of(of.tensors, [&](std::size_t i) {
+             return catalog_.tensors[i].state == "momentum_buffer";
+           });
+  }
+
   Json states_of(const State& of, const std::string& prefix) {
     Json members = Json::array();
-    if (const Json step = scalars_.step(of.fqn); step.is_number_float()) {
+    if (const Json step = counts_steps(of) ? scalars_.step(of.fqn) : Json();
+        step.is_number_float()) {
       const std::string name = prefix + "step";
       is_unique_ = layout_.steps.emplace(name, step.get<float>()).second &&
                    !layout_.tensors.contains(name) && is_unique_;

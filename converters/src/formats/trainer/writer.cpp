@@ -156,8 +156,7 @@ class Planner {
     for (std::size_t g = 0; g < groups.size(); ++g) {
       Json settings = is_adam ? adamw_defaults() : Json::object();
       if (catalog_.groups.is_array()) settings.update(catalog_.groups[g]);
-      if (settings.contains("betas") && settings["betas"].is_array())
-        settings["betas"] = {{"$type", "tuple"}, {"items", settings["betas"]}};
+      settings = with_tuples(std::move(settings));
       settings["params"] = Json::array();
       for (std::size_t i = 0; i < groups[g].size(); ++i) settings["params"].push_back(number++);
       settings["param_names"] = groups[g];
