@@ -16,6 +16,9 @@ namespace unishard::converters {
 /// fp32 beside 16-bit weights is called fp32_master.
 std::vector<std::string> flat_paths(const Catalog& catalog, std::string_view model_prefix);
 
+/// State of tensors that belong neither to the model nor to the optimizer.
+inline constexpr std::string_view kExtraState = "extra";
+
 /// Metadata key of the embedded catalog in safetensors and HDF5 files.
 inline constexpr std::string_view kCatalogKey = "unishard.catalog";
 

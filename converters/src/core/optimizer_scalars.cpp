@@ -1,5 +1,10 @@
 #include "unishard/converters/optimizer_scalars.hpp"
 
+#include "core/embedded_catalog.hpp"
+
+#include <algorithm>
+#include <array>
+
 namespace unishard::converters {
 namespace {
 
@@ -20,9 +25,16 @@ AnyJson* find_states(AnyJson& client_state) {
   return found != nullptr && found->is_object() ? found : nullptr;
 }
 
+bool has_more_than_sgd(const TensorInfo& tensor) {
+  constexpr std::array<std::string_view, 5> kOthers = {
+      state::kFp32, state::kWeights, state::kBuffer, kExtraState, "momentum_buffer"};
+  return std::ranges::count(kOthers, tensor.state) == 0;
+}
+
 }  // namespace
 
-OptimizerScalars::OptimizerScalars(const Catalog& catalog) : step_(catalog.step) {
+OptimizerScalars::OptimizerScalars(const Catalog& catalog)
+    : step_(catalog.step), counts_(std::ranges::any_of(catalog.tensors, has_more_than_sgd)) {
   const Json* const states = find_states(catalog.client_state);
   if (states == nullptr) return;
   for (const auto& [state, by_fqn] : states->items()) {
@@ -44,7 +56,8 @@ OptimizerScalars::OptimizerScalars(const Catalog& catalog) : step_(catalog.step)
 Json OptimizerScalars::step(const std::string& fqn) const {
   if (const auto found = step_of_.find(fqn); found != step_of_.end())
     return found->second->is_number() ? *found->second : Json();
-  if (steps_ != nullptr && steps_->empty()) return {};  // nothing counts steps
+  const bool counts = steps_ == nullptr ? counts_ : !steps_->empty();
+  if (!counts) return {};
   return static_cast<double>(step_);
 }
 

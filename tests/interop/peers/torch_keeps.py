@@ -156,7 +156,7 @@ def titan_row(unishard, source, folder, row):
     """torchtitan loads its counter of steps as a tensor, also from a folder that was a UniShard checkpoint in between."""
     import torch.distributed.checkpoint as dcp
     truth.run(unishard, "convert", source, folder / "titan-native", "--to", "native")
-    truth.run(unishard, "convert", folder / "titan-native", folder / "titan-again", "--to", "dcp", "--dcp-layout", "titan")
+    truth.run(unishard, "convert", folder / "titan-native", folder / "titan-again", "--to", "dcp")
     state = state_dicts()["titan"]
     loaded = blank(state)
     dcp.load(loaded, checkpoint_id=folder / "titan-again", no_dist=True)

@@ -32,10 +32,9 @@ class OptimizerScalars {
   /// Returns the parameters that have a value or a step, in the catalog's order.
   const std::vector<std::string>& fqns() const { return fqns_; }
   /// Returns the step counter of a parameter: a whole number; a float, which torch keeps in a
-  /// float32 tensor; null where it has none. Where the catalog lists none, that is Catalog::step.
+  /// float32 tensor; null where it has none. Where the catalog lists none, that is Catalog::step,
+  /// or null for SGD, whose momentum is all it has.
   Json step(const std::string& fqn) const;
-  /// Returns false when only the kind of the optimizer tells whether it counts steps.
-  bool lists_steps() const { return steps_ != nullptr; }
 
  private:
   std::vector<std::string> fqns_;
@@ -43,6 +42,7 @@ class OptimizerScalars {
   std::unordered_map<std::string_view, const Json*> step_of_;
   const Json* steps_ = nullptr;
   std::int64_t step_ = 0;
+  bool counts_ = false;  ///< some parameter has a state that SGD does not have
 };
 
 /// Returns a client state in which the parameters have the names that `rename` returns; those for

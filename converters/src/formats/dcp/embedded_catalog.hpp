@@ -1,6 +1,7 @@
 #pragma once
 // What UniShard's own sink stores in a DCP folder beside the keys that PyTorch knows: the embedded
 // catalog, as one object under kTextKey.
+#include "core/embedded_catalog.hpp"
 #include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
@@ -15,8 +16,7 @@ inline constexpr std::string_view kTextKey = "unishard.catalog";
 /// Optimizer state under which the sink stores the 16-bit weights of a parameter whose model
 /// weights are fp32.
 inline constexpr std::string_view kHalfState = "weights_16bit";
-/// Key of tensors that belong neither to the model nor to the optimizer.
-inline constexpr std::string_view kExtraState = "extra";
+using converters::kExtraState;
 
 /// Returns the key that UniShard's sink gives each tensor of a catalog.
 std::vector<std::string> own_keys(const Catalog& catalog, const OwnLayout& layout);

@@ -84,7 +84,9 @@ void read_one_folder(Storage& storage, const Path& folder, StateDictBuilder& bui
   // The keys of these are no longer those of the files.
   const bool is_changed = is_megatron_iteration(storage, folder) ||
                           std::ranges::any_of(builder.out.tensors, is_flat_parameter);
-  if (!is_changed) builder.out.layout = describe_folder;
+  if (is_changed) return;
+  builder.out.layout = describe_folder;
+  builder.out.complete = record_layout;
 }
 
 void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& builder) {

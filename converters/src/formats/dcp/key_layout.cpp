@@ -36,16 +36,20 @@ KeyedContents::Constant constant_of(const Json& row) {
   return constant;
 }
 
-/// Tells the layouts apart by the keys of the tensors.
-Json describe_own(const StateDict& state, const Arrangement& arrangement) {
+/// Returns the layout by which all tensors have their keys, or null.
+const OwnLayout* layout_of(const StateDict& state, const Arrangement& arrangement) {
   std::vector<std::string> keys;
   for (const std::size_t entry : arrangement.entries) keys.push_back(state.tensors[entry].key);
-  for (const OwnLayout& layout : own_layouts()) {
-    if (own_keys(arrangement.catalog, layout) != keys) continue;
-    const bool is_default = &layout == &own_layouts().front();
-    return is_default ? Json() : Json{{"own", layout.name}};
-  }
-  return {};
+  const auto found = std::ranges::find_if(own_layouts(), [&](const OwnLayout& layout) {
+    return own_keys(arrangement.catalog, layout) == keys;
+  });
+  return found == own_layouts().end() ? nullptr : &*found;
+}
+
+Json describe_own(const StateDict& state, const Arrangement& arrangement) {
+  const OwnLayout* const layout = layout_of(state, arrangement);
+  const bool is_default = layout == nullptr || layout == &own_layouts().front();
+  return is_default ? Json() : Json{{"own", layout->name}};
 }
 
 std::string label(const std::string& fqn, const std::string& state) { return fqn + '\n' + state; }
@@ -95,6 +99,21 @@ Json describe_folder(const StateDict& state, const Arrangement& arrangement) {
 
 std::string own_layout_in(const Json& layout) {
   return layout.is_object() ? layout.value("own", std::string()) : std::string();
+}
+
+void record_layout(const StateDict& state, Arrangement& arrangement) {
+  const OwnLayout* const layout = layout_of(state, arrangement);
+  Json& producer = arrangement.catalog.producer;
+  if (layout == nullptr || layout == &own_layouts().front()) return;
+  if (producer.is_null() || producer.is_object()) producer[kKeyLayout] = layout->name;
+}
+
+std::string_view recorded_layout(const Catalog& catalog) {
+  if (!catalog.producer.is_object() || !catalog.producer.contains(kKeyLayout)) return {};
+  const Json& name = catalog.producer[kKeyLayout];
+  const auto found = std::ranges::find_if(
+      own_layouts(), [&](const OwnLayout& layout) { return name == layout.name; });
+  return found == own_layouts().end() ? std::string_view() : found->name;
 }
 
 std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Catalog& catalog) {

@@ -5,6 +5,7 @@
 
 #include "containers/archive_draft.hpp"
 #include "containers/inline_tensors.hpp"
+#include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/state_dict.hpp"
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
@@ -49,6 +50,16 @@ class KeyedContents {
 
 /// Returns the name in {"own": name}; "" for everything else.
 std::string own_layout_in(const Json& layout);
+
+/// Key in Catalog::producer: the name of the OwnLayout by which the state dict that was read has
+/// its keys. Converters of other formats keep it, so that a DCP folder gets these keys again.
+inline constexpr const char* kKeyLayout = "dcp_layout";
+
+/// Records the layout by which all tensors have their keys in the arrangement's catalog, if there
+/// is one.
+void record_layout(const StateDict& state, Arrangement& arrangement);
+/// Returns the name of the OwnLayout that a catalog records; "" when it records none.
+std::string_view recorded_layout(const Catalog& catalog);
 
 /// Returns the path of a row of "tensors", "constants" or "objects".
 KeyPath path_of_row(const Json& row);

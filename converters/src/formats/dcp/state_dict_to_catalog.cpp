@@ -10,6 +10,7 @@
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/entry_values.hpp"
 #include "formats/dcp/groups.hpp"
+#include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/scalar_states.hpp"
 
@@ -489,7 +490,10 @@ class Arranger {
 }  // namespace
 
 Arrangement arrange(const StateDict& state, const std::string& where) {
-  if (auto own = arrange_own(state, where)) return std::move(*own);
+  if (auto own = arrange_own(state, where)) {
+    record_layout(state, *own);
+    return std::move(*own);
+  }
   std::vector<std::string> optimizers;
   std::vector<SetAside> set_aside;
   for (std::string& prefix : optimizer_prefixes(state)) {

@@ -236,9 +236,15 @@ class Planner {
   }
 
   void add_steps() {
-    if (!is_adam_) return;  // SGD counts no steps
-    for (const std::string& fqn : trained_) {
-      if (const Json step = scalars_.step(fqn); !step.is_null()) add_step(fqn, step.get<float>());
+    for (const std::string& fqn : trained_) add_step(fqn);
+  }
+
+  void add_step(const std::string& fqn) {
+    const Json step = scalars_.step(fqn);
+    if (step.is_number_float() || (is_adam_ && !step.is_null())) {
+      add_step(fqn, step.get<float>());
+    } else if (!step.is_null()) {
+      add_writable_object(state_path(fqn, "step"), step);
     }
   }
 
@@ -256,9 +262,7 @@ class Planner {
     for (const std::string& fqn : scalars_.fqns()) {
       for (const auto& [state, value] : scalars_.of(fqn))
         add_writable_object(state_path(fqn, state), *value);
-      const Json step = scalars_.lists_steps() && !is_adam_ ? scalars_.step(fqn) : Json();
-      if (step.is_number_float()) add_step(fqn, step.get<float>());
-      if (step.is_number_integer()) add_writable_object(state_path(fqn, "step"), step);
+      add_step(fqn);
     }
   }
 
@@ -421,8 +425,10 @@ void write_file(Storage& storage, const Path& path, std::string_view text) {
 std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalog catalog,
                                     const WorkSplit& share, const Json& layout,
                                     std::string_view key_layout, SideFiles side_files) {
-  const dcp::OwnLayout& own =
-      dcp::own_layout(key_layout.empty() ? dcp::own_layout_in(layout) : key_layout);
+  std::string layout_name(key_layout);
+  if (layout_name.empty()) layout_name = dcp::own_layout_in(layout);
+  if (layout_name.empty()) layout_name = dcp::recorded_layout(catalog);
+  const dcp::OwnLayout& own = dcp::own_layout(layout_name);
   auto partial =
       std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());

@@ -209,17 +209,9 @@ class Planner {
     std::vector<std::size_t> tensors;
   };
 
-  /// SGD counts no steps.
-  bool counts_steps(const State& of) const {
-    return scalars_.lists_steps() || !std::ranges::all_of(of.tensors, [&](std::size_t i) {
-             return catalog_.tensors[i].state == "momentum_buffer";
-           });
-  }
-
   Json states_of(const State& of, const std::string& prefix) {
     Json members = Json::array();
-    if (const Json step = counts_steps(of) ? scalars_.step(of.fqn) : Json();
-        step.is_number_float()) {
+    if (const Json step = scalars_.step(of.fqn); step.is_number_float()) {
       const std::string name = prefix + "step";
       is_unique_ = layout_.steps.emplace(name, step.get<float>()).second &&
                    !layout_.tensors.contains(name) && is_unique_;

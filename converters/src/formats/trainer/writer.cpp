@@ -176,20 +176,10 @@ class Planner {
                                [&](const TensorInfo& tensor) { return tensor.state == name; });
   }
 
-  /// SGD counts no steps.
-  bool counts_steps() const {
-    return std::ranges::any_of(states_, [&](const auto& states) {
-      return std::ranges::any_of(states.second, [&](std::size_t index) {
-        return catalog_.tensors[index].state != "momentum_buffer";
-      });
-    });
-  }
-
   void write_states(ArchiveDraft& file, std::int64_t number, const std::string& fqn) {
     const auto found = states_.find(fqn);
     const bool has_tensors = found != states_.end();
-    const bool counts = scalars_.lists_steps() || (has_tensors && counts_steps());
-    const Json step = counts ? scalars_.step(fqn) : Json();
+    const Json step = scalars_.step(fqn);
     if (!has_tensors && !scalars_.knows(fqn)) return;  // it was never updated
     file.pickle.integer(number);
     file.pickle.begin_dict();
