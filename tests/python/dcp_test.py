@@ -106,6 +106,12 @@ class Saving(unittest.TestCase):
             for name, values in expected.items():  # views of one memory: the last that is read counts for all of them
                 self.assertTrue(torch.equal(module.state_dict()[name], values), name)
 
+    def test_tensors_that_are_not_dense_are_named(self):
+        for kind, tensor in {"sparse": torch.eye(3).to_sparse(), "meta": torch.empty(2, 2, device="meta")}.items():
+            with self.assertRaisesRegex(dcp.api.CheckpointException, f"the.{kind}.one is a tensor that is .*{kind}"):
+                dcp.save({"the": {kind: {"one": tensor}}, "w": torch.ones(2)}, storage_writer=Writer(self.folder / "run"))
+            self.assertFalse((self.folder / "run").exists())
+
     def test_arguments_that_are_no_counts_and_no_checkpoints(self):
         for wrong in ({"step": 1.5}, {"step": -1}, {"step": True}, {"step": 1, "keep_last": -1}, {"step": 1, "keep_last": True}):
             with self.assertRaisesRegex(unishard.Error, "not an integer from 0 on"):

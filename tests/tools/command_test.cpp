@@ -162,6 +162,8 @@ TEST_F(Command, ExitStatusesTellTheKindOfFailure) {
   write_file(temp_.path() / "bad.safetensors", "garbage!garbage");
   EXPECT_EQ(unishard({"inspect", temp_.path() / "bad.safetensors"}).status, 4);
   EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "0"}).status, 2);
+  EXPECT_EQ(unishard({"reshard", in_, out_, "-w", "2", "--stage", "7"}).status, 2);
+  EXPECT_EQ(unishard({"convert", in_, out_, "--to", "dcp", "-w", "0"}).status, 2);
   EXPECT_EQ(unishard({"verify", in_, "--memory-limit", "nonsense"}).status, 2);
   EXPECT_EQ(unishard({"inspect", in_, "-t", "nope"}).status, 3);
 }

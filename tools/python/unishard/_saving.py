@@ -29,6 +29,15 @@ def flat_elements(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
+def require_dense(tensor: torch.Tensor, name: str) -> None:
+    """Raises Error for a tensor that is not a block of elements in memory, naming it."""
+    kinds = {"sparse": tensor.layout is not torch.strided, "on the meta device, without data": tensor.is_meta,
+             "nested": tensor.is_nested, "quantized": tensor.is_quantized}
+    for kind, is_one in kinds.items():
+        if is_one:
+            raise Error("unsupported", f"{name} is a tensor that is {kind}", "save a dense copy of it, or leave it out; nothing was saved")
+
+
 def is_row_major(tensor: torch.Tensor) -> bool:
     """Returns true when the tensor's memory has the bytes of flat_elements()."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

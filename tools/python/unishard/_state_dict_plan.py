@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 
 from . import _native
 from ._errors import Error
-from ._saving import flat_elements
+from ._saving import flat_elements, require_dense
 from ._shards import Box
 from ._state_dict import KINDS, plain
 
@@ -146,6 +146,7 @@ def equal_pieces(items: Iterable[WriteItem], planner: SavePlanner) -> Labels:
         for item in candidates if len(candidates) > 1 else ():
             values = planner.resolve_data(item)
             assert isinstance(values, torch.Tensor)
+            require_dense(values, item.index.fqn)
             values = values.detach()
             sample = flat_elements(values[(0,) * (values.ndim - 1)][:_SAMPLE]).cpu().view(torch.uint8)
             by_sample[sample.numpy().tobytes()].append((item, values))

@@ -37,7 +37,7 @@ from torch.futures import Future
 
 from . import _checkpoint, _native
 from ._errors import Error
-from ._saving import Part, flat_elements, require_counts, write_shard
+from ._saving import Part, flat_elements, require_counts, require_dense, write_shard
 from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
@@ -280,6 +280,7 @@ def _local(planner: SavePlanner, item: Any, box: Box) -> torch.Tensor:
     local = planner.resolve_data(item)
     if not isinstance(local, torch.Tensor):
         raise Error("mismatch", f"{item.index.fqn} is planned as a tensor, and the planner resolves it to {type(local).__name__}")
+    require_dense(local, item.index.fqn)
     local = local.detach()
     planned = item.tensor_data.properties.dtype
     if tuple(local.shape) != box.sizes or local.dtype != planned:
