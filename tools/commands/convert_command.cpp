@@ -1,6 +1,4 @@
 // convert: any format into any other.
-#include "unishard/format/limits.hpp"
-
 #include "commands/convert_run.hpp"
 
 namespace unishard::cli {
@@ -51,10 +49,8 @@ void add_convert(CLI::App& app, Action& action) {
       "--out-tag,--out_tag", options->run.output.tag,
       "Tag to write (default: the input's, else global_step<N>); for formats with tags");
   add_fresh(*command, options->run.may_be_fresh);
-  command
-      ->add_option("-w,--world-size,--world_size", options->run.convert.world_size,
-                   "Ranks of the result (default: the input's)")
-      ->check(CLI::Range(1u, limits::kWorldSize));
+  command->add_option("-w,--world-size,--world_size", options->run.convert.world_size,
+                      "Ranks of the result (default: the input's)");
   command
       ->add_option("-s,--stage", options->run.convert.stage,
                    "ZeRO stage of the result, 0 to 3 (default: the input's)")

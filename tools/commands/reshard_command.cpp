@@ -1,5 +1,3 @@
-#include "unishard/format/limits.hpp"
-
 #include "commands/reshard_run.hpp"
 
 namespace unishard::cli {
@@ -45,10 +43,8 @@ void add_reshard(CLI::App& app, Action& action) {
   command
       ->add_option("-w,--world-size,--world_size", job.convert.world_size,
                    "Ranks of the new checkpoint")
-      ->check(CLI::Range(1u, limits::kWorldSize))
       ->required();
-  command->add_option("-s,--stage", job.convert.stage, "ZeRO stage, 0 to 3 (default: as it is)")
-      ->check(CLI::Range(0, 3));
+  command->add_option("-s,--stage", job.convert.stage, "ZeRO stage, 0 to 3 (default: as it is)");
   add_to_format(*command, job.output.format, "Format to write (default: the input's)", true);
   add_dcp_layout(*command, job.output.key_layout);
   add_compress(*command, job.output.compression);

@@ -2,6 +2,7 @@
 
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
 #include "unishard/format/version.hpp"
 
 #include <fmt/format.h>
@@ -156,7 +157,17 @@ std::vector<std::size_t> model_tensors(const Catalog& catalog) {
   return chosen;
 }
 
+void require_placement(std::optional<std::uint32_t> world_size,
+                       std::optional<std::uint32_t> stage) {
+  if (const std::uint32_t ranks = world_size.value_or(1); ranks == 0 || ranks > limits::kWorldSize)
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--world-size {} is not from 1 to {}", ranks, limits::kWorldSize));
+  if (stage.value_or(0) > 3)
+    raise(ErrorCode::InvalidArgument, fmt::format("--stage {} is not from 0 to 3", *stage));
+}
+
 ConversionPlan plan_convert(const converters::Source& source, const ConvertOptions& options) {
+  require_placement(options.world_size, options.stage);
   const Catalog& from = source.catalog();
   const Renamer rename(options.renames);
   ConversionPlan plan;

@@ -35,6 +35,9 @@ struct ConvertOptions {
   bool weights_only = false;  ///< one tensor per parameter and buffer, and nothing else
 };
 
+/// Throws: InvalidArgument for a world size or stage that no checkpoint has.
+void require_placement(std::optional<std::uint32_t> world_size, std::optional<std::uint32_t> stage);
+
 /// Plans `convert`: the same state in another format, for other ranks, or a part of it.
 /// Throws: InvalidArgument when nothing is left, or two tensors get one name.
 ConversionPlan plan_convert(const converters::Source& source, const ConvertOptions& options);

@@ -1,8 +1,9 @@
 #include "workflows/reshard.hpp"
 
 #include "unishard/format/error.hpp"
-#include "unishard/format/limits.hpp"
 #include "unishard/format/version.hpp"
+
+#include "workflows/conversion_plan.hpp"
 
 #include <fmt/format.h>
 
@@ -28,13 +29,7 @@ void add_source_shards(const CheckpointReader& source, const Fragment& fragment,
 }  // namespace
 
 ReshardPlan plan_reshard(const CheckpointReader& source, const ReshardTarget& target) {
-  if (target.world_size == 0 || target.world_size > limits::kWorldSize) {
-    raise(ErrorCode::InvalidArgument, fmt::format("--world-size {} is not from 1 to {}",
-                                                  target.world_size, limits::kWorldSize));
-  }
-  if (target.stage.value_or(0) > 3) {
-    raise(ErrorCode::InvalidArgument, fmt::format("--stage {} is not from 0 to 3", *target.stage));
-  }
+  require_placement(target.world_size, target.stage);
   ReshardPlan plan;
   plan.target = source.catalog();
   Json origin = {{"version", kLibraryVersion},
