@@ -162,8 +162,8 @@ void require_placement(std::optional<std::uint32_t> world_size,
   if (const std::uint32_t ranks = world_size.value_or(1); ranks == 0 || ranks > limits::kWorldSize)
     raise(ErrorCode::InvalidArgument,
           fmt::format("--world-size {} is not from 1 to {}", ranks, limits::kWorldSize));
-  if (stage.value_or(0) > 3)
-    raise(ErrorCode::InvalidArgument, fmt::format("--stage {} is not from 0 to 3", *stage));
+  if (const std::uint32_t chosen = stage.value_or(0); chosen > 3)
+    raise(ErrorCode::InvalidArgument, fmt::format("--stage {} is not from 0 to 3", chosen));
 }
 
 ConversionPlan plan_convert(const converters::Source& source, const ConvertOptions& options) {
