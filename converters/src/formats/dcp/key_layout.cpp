@@ -39,6 +39,7 @@ KeyedContents::Constant constant_of(const Json& row) {
 /// Returns the layout by which all tensors have their keys, or null.
 const OwnLayout* layout_of(const StateDict& state, const Arrangement& arrangement) {
   std::vector<std::string> keys;
+  keys.reserve(arrangement.entries.size());
   for (const std::size_t entry : arrangement.entries) keys.push_back(state.tensors[entry].key);
   const auto found = std::ranges::find_if(own_layouts(), [&](const OwnLayout& layout) {
     return own_keys(arrangement.catalog, layout) == keys;
