@@ -1,7 +1,9 @@
 #include "thread_group.hpp"
 
+#include "unishard/format/error.hpp"
 #include "unishard/trainer/fold.hpp"
 
+#include <atomic>
 #include <barrier>
 #include <cstring>
 #include <exception>
@@ -16,8 +18,20 @@ using trainer::WorkPtr;
 
 struct Shared {
   explicit Shared(std::uint32_t size) : barrier(static_cast<std::ptrdiff_t>(size)), posted(size) {}
+
+  /// The others no longer wait for the caller, here and in the duplicates.
+  void leave() {
+    is_broken = true;
+    barrier.arrive_and_drop();
+    const std::lock_guard lock(mutex);
+    for (const auto& each : duplicates) each->leave();
+  }
+
   std::barrier<> barrier;
+  std::atomic<bool> is_broken = false;
   std::vector<std::span<const std::byte>> posted;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Shared>> duplicates = {};  ///< protected by the mutex
 };
 
 class Done final : public trainer::Work {
@@ -34,6 +48,10 @@ class ThreadCommunicator final : public Communicator {
   void barrier() override { shared_->barrier.arrive_and_wait(); }
   std::unique_ptr<Communicator> duplicate() override {
     const auto mine = std::make_shared<Shared>(size());
+    if (rank_ == 0) {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->duplicates.push_back(mine);
+    }
     std::shared_ptr<Shared> first;
     exchange(std::as_bytes(std::span(&mine, 1)),
              [&](std::size_t rank, std::span<const std::byte> theirs) {
@@ -71,6 +89,7 @@ class ThreadCommunicator final : public Communicator {
   void exchange(std::span<const std::byte> mine, const Take& take) {
     shared_->posted[rank_] = mine;
     barrier();
+    if (shared_->is_broken) raise(ErrorCode::PeerFailed, "another thread of the group has failed");
     for (std::size_t rank = 0; rank < shared_->posted.size(); ++rank)
       take(rank, shared_->posted[rank]);
     barrier();
@@ -89,7 +108,8 @@ std::mutex& construction_mutex() {
 
 void run_threads(std::uint32_t size, const std::function<void(Communicator&)>& body) {
   const auto shared = std::make_shared<Shared>(size);
-  std::vector<std::exception_ptr> failures(size);
+  std::exception_ptr first;
+  std::once_flag failed;
   {
     std::vector<std::jthread> threads;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -98,15 +118,13 @@ void run_threads(std::uint32_t size, const std::function<void(Communicator&)>& b
         try {
           body(communicator);
         } catch (...) {
-          failures[rank] = std::current_exception();
-          shared->barrier.arrive_and_drop();
+          std::call_once(failed, [&] { first = std::current_exception(); });
+          shared->leave();
         }
       });
     }
   }
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  if (first) std::rethrow_exception(first);
 }
 
 }  // namespace unishard::test

@@ -11,8 +11,8 @@ namespace {
 
 void release(void* context) {
   auto* const block = static_cast<Block*>(context);
-  end_life(block);
-  Memory::instance().free(block);
+  block->freed = true;
+  when_done(end_life(block), [block] { Memory::instance().free(block); });
 }
 
 struct Allocator final : c10::Allocator {

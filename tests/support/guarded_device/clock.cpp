@@ -29,4 +29,10 @@ void History::add(const Access& access, bool writes) {
   readers.push_back(access);
 }
 
+Clock History::users() const {
+  Clock all{{writer.stream, writer.ticket}};
+  for (const Access& each : readers) join(all, {{each.stream, each.ticket}});
+  return all;
+}
+
 }  // namespace unishard::test::guarded

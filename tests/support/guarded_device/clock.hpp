@@ -37,6 +37,8 @@ struct History {
   /// it.
   std::optional<Access> find_conflict(const Clock& clock, bool writes) const;
   void add(const Access& access, bool writes);
+  /// Returns what a wait for all of them must join.
+  Clock users() const;
 };
 
 }  // namespace unishard::test::guarded

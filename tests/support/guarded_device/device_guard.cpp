@@ -24,7 +24,7 @@ DeviceIndex index_of(Device device) {
   return device.index() < 0 ? current_device() : device.index();
 }
 
-/// Kernels run when they are called, so work before the event is done when it is recorded.
+/// Kernels run when they are called: at this time, all work before the event but late work is done.
 struct Event {
   Clock clock;
   std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
@@ -60,6 +60,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     set_current_stream(key_of(stream));
     return former;
   }
+  virtual void* getStreamNativeHandle(const Stream stream) const {
+    return handle_of(key_of(stream));
+  }
   bool queryStream(const Stream& stream) const override {
     synchronizeStream(stream);
     return true;
@@ -79,10 +82,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const Stream& stream) const override {
     if (event) make_wait(key_of(stream), clock_of(event));
   }
-  bool queryEvent(void* event) const override {
-    synchronizeEvent(event);
-    return true;
-  }
+  /// Orders nothing: the threads that did not ask know nothing of the answer.
+  bool queryEvent(void* event) const override { return !event || is_done(clock_of(event)); }
   virtual void synchronizeEvent(void* event) const {
     if (event) host_waited(clock_of(event));
   }

@@ -72,7 +72,6 @@ Block* Memory::allocate(std::size_t bytes, StreamKey home, const std::string& bo
 void Memory::free(Block* block) {
   const std::lock_guard lock(mutex_);
   std::memset(usable(block->base), 0xFF, block->bytes);
-  block->freed = true;
   free_[{block->home, block->capacity}].push_back(block);
 }
 

@@ -20,8 +20,8 @@ struct Block {
   std::byte* base = nullptr;  ///< in the first mapping
   std::size_t bytes = 0, capacity = 0;
   int id = 0;
-  StreamKey home = {};  ///< on which it was allocated
-  bool freed = true;
+  StreamKey home = {};    ///< on which it was allocated
+  bool freed = true;      ///< no tensor has it any more
   std::string born = {};  ///< the operation that allocated it
   History history = {};
   std::set<StreamKey> recorded = {};  ///< by record_stream()

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <cstdint>
 #include <mutex>
 
 namespace unishard::test::guarded {
@@ -37,6 +38,27 @@ std::string name_of(StreamKey stream) {
   return "stream " + std::to_string(stream.second) + " of device " + std::to_string(stream.first);
 }
 
+/// Returns what is ordered before the next work of the stream.
+Clock clock_of(StreamKey stream) {
+  const std::lock_guard lock(state().mutex);
+  return state().clocks[stream];
+}
+
+/// Returns the place of the work in the stream.
+/// Throws: as begin_work() does.
+std::uint64_t append(StreamKey stream, const std::string& what, const Uses& uses) {
+  const std::lock_guard lock(state().mutex);
+  const Access access{stream, next_ticket(stream), what};
+  for (const auto& [block, writes] : uses) {
+    const auto conflict = block->history.find_conflict(state().clocks[stream], writes);
+    TORCH_CHECK(!conflict, "guarded: RACE: ", what, " on ", name_of(stream),
+                writes ? " writes to " : " reads ", block->describe(), ", which ", conflict->what,
+                " uses on ", name_of(conflict->stream), ", and no event orders them");
+    block->history.add(access, writes);
+  }
+  return access.ticket;
+}
+
 }  // namespace
 
 c10::DeviceIndex current_device() { return this_device; }
@@ -58,16 +80,26 @@ StreamKey new_stream(c10::DeviceIndex device) {
   return {device, ++state().streams};
 }
 
+void* handle_of(StreamKey stream) {
+  const auto device = static_cast<std::uintptr_t>(stream.first) + 1;
+  return reinterpret_cast<void*>(device << 32 | static_cast<std::uintptr_t>(stream.second));
+}
+
+StreamKey stream_of(const void* handle) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+  return {static_cast<c10::DeviceIndex>((bits >> 32) - 1),
+          static_cast<c10::StreamId>(bits & 0xffffffff)};
+}
+
 void begin_work(StreamKey stream, const std::string& what, const Uses& uses) {
-  const std::lock_guard lock(state().mutex);
-  const Access access{stream, next_ticket(stream), what};
-  for (const auto& [block, writes] : uses) {
-    const auto conflict = block->history.find_conflict(state().clocks[stream], writes);
-    TORCH_CHECK(!conflict, "guarded: RACE: ", what, " on ", name_of(stream),
-                writes ? " writes to " : " reads ", block->describe(), ", which ", conflict->what,
-                " uses on ", name_of(conflict->stream), ", and no event orders them");
-    block->history.add(access, writes);
-  }
+  wait_until_done(clock_of(stream));
+  append(stream, what, uses);
+}
+
+LateWork begin_late_work(StreamKey stream, const std::string& what, const Uses& uses) {
+  const LateWork work{stream, append(stream, what, uses)};
+  begin_late(work);
+  return work;
 }
 
 Clock record(StreamKey stream) {
@@ -93,6 +125,7 @@ std::uint64_t host_waits() {
 }
 
 void host_copied(const Clock& event) {
+  wait_until_done(event);
   const std::lock_guard lock(state().mutex);
   join(state().host, event);
 }
@@ -103,15 +136,17 @@ void begin_life(Block* block) {
   block->history = {.writer = {block->home, next_ticket(block->home), "the allocation"}};
 }
 
-void end_life(Block* block) {
+Clock end_life(Block* block) {
   const std::lock_guard lock(state().mutex);
+  const Clock users = block->history.users();
   Clock home = state().clocks[block->home];
   join(home, state().host);
   const auto conflict = block->history.find_conflict(home, /*writes=*/true);
-  if (!conflict || block->recorded.contains(conflict->stream)) return;
+  if (!conflict || block->recorded.contains(conflict->stream)) return users;
   state().violations.push_back("guarded: " + block->describe() + " is freed on " +
                                name_of(block->home) + " while " + conflict->what + " on " +
                                name_of(conflict->stream) + " may still use it");
+  return users;
 }
 
 void record_use(Block* block, StreamKey stream) {

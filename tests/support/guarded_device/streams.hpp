@@ -2,6 +2,7 @@
 // The streams of the devices, and what orders their work. Kernels run in the caller, so none is
 // ever late; an order that no event establishes is found by vector clocks, whatever the time.
 #include "guarded_device/clock.hpp"
+#include "guarded_device/late_work.hpp"
 #include "guarded_device/memory.hpp"
 
 #include <string>
@@ -11,7 +12,7 @@
 namespace unishard::test::guarded {
 
 inline constexpr auto kDeviceType = c10::DeviceType::PrivateUse1;
-inline constexpr c10::DeviceIndex kDevices = 2;
+inline constexpr c10::DeviceIndex kDevices = 4;
 
 /// Blocks that a piece of work uses, and whether it writes to them.
 using Uses = std::vector<std::pair<Block*, bool>>;
@@ -25,10 +26,17 @@ void set_current_stream(StreamKey stream) noexcept;
 
 StreamKey new_stream(c10::DeviceIndex device);
 
-/// Appends a piece of work to a stream.
+/// Returns what a library gets for the stream; stream_of() is the reverse.
+void* handle_of(StreamKey stream);
+StreamKey stream_of(const void* handle);
+
+/// Appends a piece of work to a stream, and waits until the caller may do it.
 /// Throws: c10::Error that begins with "guarded: RACE" when it conflicts with work of another
 /// stream that nothing orders before it.
 void begin_work(StreamKey stream, const std::string& what, const Uses& uses);
+/// Appends a piece of work that is done after the end_late() of the result. Does not wait.
+/// Throws: as begin_work() does.
+LateWork begin_late_work(StreamKey stream, const std::string& what, const Uses& uses);
 
 /// Returns what a later wait must join: all work of the stream so far.
 Clock record(StreamKey stream);
@@ -42,8 +50,9 @@ void host_copied(const Clock& event);
 
 /// Notes that a new block belongs to its home stream.
 void begin_life(Block* block);
-/// Notes a violation when another stream may still use the block.
-void end_life(Block* block);
+/// Notes a violation when another stream may still use the block. Returns its uses: the memory can
+/// be given to another tensor when they are done.
+Clock end_life(Block* block);
 void record_use(Block* block, StreamKey stream);
 /// Returns the violations of end_life(), which is called where nothing can be thrown, and forgets
 /// them.
