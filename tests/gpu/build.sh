@@ -18,11 +18,12 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/$torch" -DUNISHARD_WARNINGS_AS_ERRORS=ON \
       -DUNISHARD_BUILD_TRAINER=ON -DUNISHARD_BUILD_PYTHON=OFF -DCMAKE_UNITY_BUILD=ON >"$log" 2>&1 || { cat "$log"; exit 1; }
-cmake --build "$build" --target train_gpt matrix_driver trainer_guarded_device_test >"$log" 2>&1 || { tail -n 60 "$log"; exit 1; }
+cmake --build "$build" --target train_gpt matrix_driver trainer_guarded_device_test trainer_nccl_test >"$log" 2>&1 || { tail -n 60 "$log"; exit 1; }
 for needed in libtorch_cuda.so libnccl.so; do
   ldd "$build/bin/train_gpt" | grep -q "$needed" || { echo "torch 2 for CUDA: train_gpt does not link $needed"; exit 1; }
 done
 echo "torch 2 for CUDA: built in $((SECONDS - begin)) s"
 begin=$SECONDS
 "$build/tests/trainer_guarded_device_test" --gtest_brief=1
+"$build/tests/trainer_nccl_test" --gtest_brief=1   # our code for NCCL, on a stand-in for the library
 echo "torch 2 for CUDA: guarded device in $((SECONDS - begin)) s"

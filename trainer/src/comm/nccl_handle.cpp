@@ -1,4 +1,5 @@
-// The project compiles and links this file on machines without a device; it has never run on one.
+// This file has never run on a CUDA device. The tests run it on the guarded device, with a stand-in
+// for NCCL's functions.
 #include "comm/nccl_handle.hpp"
 
 #include <fmt/format.h>
@@ -10,16 +11,27 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{100};
 constexpr std::chrono::microseconds kPollEvery{20};
-constexpr const char* kHint =
+constexpr const char* kPeerHint =
     "another rank ended or hangs: read its message, then restart all ranks";
+
+Error no_answer(const std::string& what, std::chrono::seconds timeout) {
+  return {ErrorCode::PeerFailed,
+          fmt::format("{}: NCCL: no answer within {} s", what, timeout.count()), kPeerHint};
+}
+
+/// Pre: !is_fine(result).
+Error error_of(ncclResult_t result, const std::string& what) {
+  const std::string message = what + ": NCCL: " + ncclGetErrorString(result);
+  if (result == ncclRemoteError || result == ncclSystemError)
+    return {ErrorCode::PeerFailed, message, kPeerHint};
+  return {ErrorCode::Io, message,
+          "NCCL prints the reason with NCCL_DEBUG=WARN in the environment; restart all ranks"};
+}
 
 }  // namespace
 
 void check(ncclResult_t result, const char* what) {
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  const bool peer = result == ncclRemoteError || result == ncclSystemError;
-  raise(peer ? ErrorCode::PeerFailed : ErrorCode::Io,
-        in_scope(what) + ": NCCL: " + ncclGetErrorString(result));
+  if (!is_fine(result)) throw error_of(result, in_scope(what));
 }
 
 NcclHandle::NcclHandle(const ncclUniqueId& id, std::uint32_t rank, std::uint32_t size,
@@ -27,12 +39,11 @@ NcclHandle::NcclHandle(const ncclUniqueId& id, std::uint32_t rank, std::uint32_t
     : timeout_(timeout_seconds) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  check(
-      ncclCommInitRankConfig(&handle_, static_cast<int>(size), id, static_cast<int>(rank), &config),
-      "joining the group");
+  const ncclResult_t result =
+      ncclCommInitRankConfig(&handle_, static_cast<int>(size), id, static_cast<int>(rank), &config);
   {
     const std::lock_guard lock(mutex_);
-    wait_until_taken_up("joining the group");
+    wait_until_taken_up("joining the group", result);
   }
   watch_ = std::thread([this] { watch(); });
 }
@@ -54,41 +65,52 @@ void NcclHandle::require_healthy() {
 }
 
 void NcclHandle::require_healthy_locked() const {
-  if (!problem_.empty()) raise(ErrorCode::PeerFailed, problem_, kHint);
+  if (failure_) throw *failure_;
 }
 
-void NcclHandle::wait_until_taken_up(const char* what) {
+ncclResult_t NcclHandle::state() const {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(handle_, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
+/// `result` is what the call returned that gave the work.
+void NcclHandle::wait_until_taken_up(const char* what, ncclResult_t result) {
   const auto end = Clock::now() + timeout_;
-  for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) {
-    check(ncclCommGetAsyncError(handle_, &state), what);
-    check(state, what);
-    if (state == ncclInProgress && Clock::now() > end) {
-      fail(fmt::format("{}: no answer within {} s", in_scope(what), timeout_.count()));
-      require_healthy_locked();
-    }
-    if (state == ncclInProgress) std::this_thread::sleep_for(kPollEvery);
+  if (is_fine(result)) result = state();
+  while (result == ncclInProgress && Clock::now() < end) {
+    std::this_thread::sleep_for(kPollEvery);
+    result = state();
+  }
+  if (result == ncclInProgress) fail(no_answer(in_scope(what), timeout_));
+  if (!is_fine(result)) fail(error_of(result, in_scope(what)));
+  require_healthy_locked();
+}
+
+void NcclHandle::forget_those_done() {
+  while (!started_.empty() && started_.front().end.query()) {
+    started_.pop_front();
+    if (!started_.empty()) started_.front().since = Clock::now();
   }
 }
 
-/// Forgets operations that are done, and finds those that never will be.
+/// Finds operations that will never be done.
 void NcclHandle::look() {
   if (!handle_) return;
-  while (!started_.empty() && started_.front().end.query()) started_.pop_front();
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(handle_, &state);
-  const ncclResult_t result = asked == ncclSuccess ? state : asked;
-  const std::string what = started_.empty() ? "NCCL" : started_.front().what + ": NCCL";
-  if (result != ncclSuccess && result != ncclInProgress) {
-    fail(what + ": " + ncclGetErrorString(result));
-  } else if (!started_.empty() && Clock::now() > started_.front().time + timeout_) {
-    fail(fmt::format("{}: no answer within {} s", what, timeout_.count()));
+  forget_those_done();
+  const ncclResult_t result = state();
+  const std::string what = started_.empty() ? "after all operations" : started_.front().what;
+  if (!is_fine(result)) {
+    fail(error_of(result, what));
+  } else if (!started_.empty() && Clock::now() > started_.front().since + timeout_) {
+    fail(no_answer(what, timeout_));
   }
 }
 
 /// Ends NCCL's kernels on this device, so that the host no longer waits for them.
-void NcclHandle::fail(const std::string& problem) {
-  problem_ = problem;
-  ncclCommAbort(std::exchange(handle_, nullptr));
+void NcclHandle::fail(Error failure) {
+  failure_ = std::move(failure);
+  if (handle_) ncclCommAbort(std::exchange(handle_, nullptr));
 }
 
 void NcclHandle::watch() {

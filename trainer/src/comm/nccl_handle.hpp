@@ -16,19 +16,24 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 namespace unishard::trainer::detail {
 
-/// Throws unless the result is success or, of a communicator that does not block, in progress.
+/// Returns true for success and for what a communicator that does not block says meanwhile.
+inline bool is_fine(ncclResult_t result) {
+  return result == ncclSuccess || result == ncclInProgress;
+}
+/// Throws: PeerFailed, Io unless is_fine(result).
 void check(ncclResult_t result, const char* what);
 
 /// Thread-safe.
 class NcclHandle {
  public:
   /// Joins the group with this rank's device, the current one of the thread. Collective.
-  /// Throws: PeerFailed after the timeout.
+  /// Throws: PeerFailed, also after the timeout; Io.
   NcclHandle(const ncclUniqueId& id, std::uint32_t rank, std::uint32_t size,
              std::uint32_t timeout_seconds);
   ~NcclHandle();
@@ -36,18 +41,17 @@ class NcclHandle {
   NcclHandle& operator=(const NcclHandle&) = delete;
 
   /// Calls `operation`, which gives NCCL work for `stream`, and returns when NCCL has taken it up.
-  /// Throws: PeerFailed, Io.
+  /// Throws: PeerFailed, Io. The handle is of no use afterwards.
   template <class Operation>
   void start(const char* what, const c10::Stream& stream, const Operation& operation) {
     const std::lock_guard lock(mutex_);
     require_healthy_locked();
-    check(operation(handle_, static_cast<cudaStream_t>(cuda_stream(stream))), what);
-    wait_until_taken_up(what);
+    wait_until_taken_up(what, operation(handle_, static_cast<cudaStream_t>(cuda_stream(stream))));
     started_.push_back({in_scope(what), c10::Event(stream.device_type()), Clock::now()});
     started_.back().end.record(stream);
   }
 
-  /// Throws: PeerFailed when an operation has failed.
+  /// Throws: PeerFailed, Io when an operation has failed.
   void require_healthy();
 
  private:
@@ -55,14 +59,16 @@ class NcclHandle {
   struct Started {
     std::string what;
     c10::Event end;
-    Clock::time_point time;
+    Clock::time_point since;  ///< when it was given, or became the first that is not done
   };
 
   // With the mutex held.
   void require_healthy_locked() const;
-  void wait_until_taken_up(const char* what);
+  ncclResult_t state() const;
+  void wait_until_taken_up(const char* what, ncclResult_t result);
+  void forget_those_done();
   void look();
-  void fail(const std::string& problem);
+  void fail(Error failure);
 
   void watch();
 
@@ -71,7 +77,7 @@ class NcclHandle {
   std::condition_variable ends_;
   bool is_ending_ = false;
   ncclComm_t handle_ = nullptr;
-  std::string problem_;  ///< why there is no handle any more
+  std::optional<Error> failure_;  ///< why there is no handle any more
   std::deque<Started> started_;
   std::thread watch_;
 };

@@ -183,7 +183,9 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   const EvaluationScope evaluation(*self.model);
   self.micro_batches.begin(Pass::Evaluate, micro_batches);
   while (self.micro_batches.has_next()) self.micro_batches.forward(loss);
-  return mean(self.micro_batches.gather(detail::host_values(self.micro_batches.end())));
+  const std::vector<double> own_losses = detail::host_values(self.micro_batches.end());
+  self.collectives->require_healthy();
+  return mean(self.micro_batches.gather(own_losses));
 }
 
 void Engine::claim_save_folder(const Path& folder) { impl_->saver.claim(folder); }
