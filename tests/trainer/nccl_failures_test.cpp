@@ -53,6 +53,23 @@ TEST_F(NcclFailures, ARankThatDoesNotJoinEndsTheJoin) {
   });
 }
 
+TEST_F(NcclFailures, AnErrorElsewhereEndsTheJoin) {
+  run_threads(2, [](Communicator& host) {
+    if (host.rank() == 0) {
+      const c10::DeviceGuard current(guarded::device(0));
+      EXPECT_THAT(error_of([&] { trainer::detail::join_nccl_group(20, host.duplicate()); }),
+                  Fails(ErrorCode::PeerFailed, "joining the group: NCCL: remote error", kPeerHint));
+    } else {
+      const auto group = host.duplicate();
+      std::array<std::byte, sizeof(ncclUniqueId)> id;
+      group->broadcast(id, 0)->wait();
+      while (nccl_communicators() == 0) std::this_thread::sleep_for(milliseconds(1));
+      fail_nccl(ncclRemoteError);
+    }
+    host.barrier();
+  });
+}
+
 TEST_F(NcclFailures, ARankThatIsMissingInTheFirstOperationEndsIt) {
   run_nccl_ranks(2,
                  [](const NcclRank& rank) {

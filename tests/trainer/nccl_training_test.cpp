@@ -138,6 +138,26 @@ TEST_F(NcclTrainingFailures, ARankThatIsMissingEndsTheStep) {
   guarded::take_violations();
 }
 
+TEST_F(NcclTrainingFailures, ARankThatIsMissingLeavesNoWeightsToRead) {
+  run_nccl_ranks(
+      2,
+      [](const NcclRank& rank) {
+        const Config config = small_config(3);
+        SmallModel model = build(placement_for(config, *rank.group, rank.runtime->device()));
+        Engine engine(model.ptr(), *rank.group, config, {.runtime = rank.runtime.get()});
+        step(engine, model);
+        if (rank.group->rank() == 0) {
+          EXPECT_THAT(error_of([&] { parameters_of(engine, model); }),
+                      Fails(ErrorCode::PeerFailed,
+                            {"gathering the root unit: all-gather", "no answer within 1 s"},
+                            "restart all ranks"));
+        }
+        rank.group->barrier();
+      },
+      {.timeout_seconds = 1});
+  guarded::take_violations();
+}
+
 /// Calls body(engine, model) on one rank, after one step.
 template <class Body>
 void after_a_step(const Body& body) {

@@ -4,6 +4,7 @@
 #include "engine/engine_impl.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <numeric>
@@ -47,21 +48,29 @@ std::vector<FlatUnit*> units_of(const ModelState& model, const std::vector<std::
   return units;
 }
 
-void gather(const std::vector<FlatUnit*>& units) {
+/// Waits for the values: an operation may fail on the device after its function has returned.
+void gather(const std::vector<FlatUnit*>& units, const Runtime& runtime,
+            detail::TensorCollectives& collectives) {
   for (FlatUnit* unit : units) unit->start_gather();
   for (FlatUnit* unit : units) unit->finish_gather();
+  const at::Device device = runtime.device();
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).getDefaultStream(device).synchronize();
+  collectives.require_healthy();
 }
 
 }  // namespace
 
 GatheredScope::GatheredScope(Engine& engine)
     : engine_(engine), parameters_(all_parameters(engine.impl_->state.model)) {
-  gather(units_of(engine_.impl_->state.model, parameters_));
+  Engine::Impl& impl = *engine.impl_;
+  gather(units_of(impl.state.model, parameters_), impl.runtime, *impl.collectives);
 }
 
 GatheredScope::GatheredScope(Engine& engine, const std::vector<std::string>& names)
     : engine_(engine), parameters_(find_parameters(engine.impl_->state.model, names)) {
-  gather(units_of(engine_.impl_->state.model, parameters_));
+  Engine::Impl& impl = *engine.impl_;
+  gather(units_of(impl.state.model, parameters_), impl.runtime, *impl.collectives);
 }
 
 GatheredScope::~GatheredScope() {

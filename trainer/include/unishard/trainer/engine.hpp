@@ -164,10 +164,11 @@ class Engine {
 /// Do not use it during a step. Lifetime: the engine must outlive it.
 class GatheredScope {
  public:
-  /// Gathers all parameters.
+  /// Gathers all parameters, and waits for them.
+  /// Throws: PeerFailed.
   explicit GatheredScope(Engine& engine);
   /// Gathers the parameters with these names.
-  /// Throws: NotFound for a name that no parameter has.
+  /// Throws: PeerFailed; NotFound for a name that no parameter has.
   GatheredScope(Engine& engine, const std::vector<std::string>& names);
   ~GatheredScope();
   GatheredScope(const GatheredScope&) = delete;
