@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # build.sh [BUILD]: builds the trainer, train_gpt and the tests of devices against LibTorch 2.x for CUDA, with the CUDA toolkit and NCCL,
-# into BUILD (default build/torch2), and runs what needs no GPU: the tests on the guarded device, with LibTorch 2.x's own interfaces.
+# into BUILD (default build/torch2), and runs what needs no GPU: the tests on the guarded device, with LibTorch 2.x's own interfaces, and
+# those of the code for NCCL, with a stand-in for the library.
 # LibTorch is the one that tests/interop/peers/run.sh --setup installs from PyPI.
 # Exit 77: it cannot run here, for the reason that it prints.
 set -euo pipefail
@@ -25,5 +26,5 @@ done
 echo "torch 2 for CUDA: built in $((SECONDS - begin)) s"
 begin=$SECONDS
 "$build/tests/trainer_guarded_device_test" --gtest_brief=1
-"$build/tests/trainer_nccl_test" --gtest_brief=1   # our code for NCCL, on a stand-in for the library
+"$build/tests/trainer_nccl_test" --gtest_brief=1
 echo "torch 2 for CUDA: guarded device in $((SECONDS - begin)) s"
