@@ -19,7 +19,8 @@ std::unique_ptr<Communicator> make_nccl_group(const RankEnvironment& environment
                                               const CommunicatorOptions& options,
                                               std::unique_ptr<Communicator> host);
 
-/// Does the same on the thread's current device, of any type whose streams tell NCCL's.
+/// Does the same on the thread's current device, whose type may be another than CUDA when its
+/// streams have handles that NCCL's functions understand. Builds without NCCL lack it.
 /// Pre: has_cuda_streams().
 std::unique_ptr<Communicator> join_nccl_group(std::uint32_t timeout_seconds,
                                               std::unique_ptr<Communicator> host);

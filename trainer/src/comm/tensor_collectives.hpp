@@ -20,7 +20,7 @@ class TensorCollectives {
   /// Adds this rank's slices of every rank's `in` to the float32 `accumulator`, in the order of
   /// the Sum.
   virtual void reduce_scatter_fold(const at::Tensor& accumulator, const at::Tensor& in) = 0;
-  /// Throws: PeerFailed when an operation failed on the device after its function had returned.
+  /// Throws: PeerFailed, Io when an operation failed on the device after its function had returned.
   /// Results that the host has waited for are valid only if this does not throw.
   virtual void require_healthy() {}
 };
