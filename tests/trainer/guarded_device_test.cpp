@@ -43,11 +43,6 @@ std::unique_ptr<Runtime> make_runtime(Where where, const Communicator& communica
   return make_guarded_runtime({.device = static_cast<int>(communicator.rank())});
 }
 
-struct Ran {
-  std::vector<double> numbers;  ///< losses and norms
-  Parameters parameters;
-};
-
 /// Runs `world` ranks: calls `body` with engine, model and rank 0's Ran (other ranks: one of their
 /// own).
 template <class Body>
@@ -72,11 +67,6 @@ void train(Engine& engine, SmallModel& model, int steps, Ran& ran) {
     const StepStats stats = step(engine, model);
     ran.numbers.insert(ran.numbers.end(), {stats.loss, stats.gradient_norm});
   }
-}
-
-void expect_same(const Ran& a, const Ran& b) {
-  EXPECT_EQ(a.numbers, b.numbers);
-  expect_equal(a.parameters, b.parameters);
 }
 
 class OnTheDevice : public testing::TestWithParam<std::uint32_t> {

@@ -14,6 +14,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace unishard::test {
 
@@ -117,6 +118,17 @@ inline Parameters parameters_of(trainer::Engine& engine, SmallModel& model) {
 inline void expect_equal(const Parameters& a, const Parameters& b) {
   ASSERT_FALSE(a.empty());
   for (const auto& [name, value] : a) EXPECT_TRUE(at::equal(value, b.at(name))) << name;
+}
+
+/// What a run gave.
+struct Ran {
+  std::vector<double> numbers;  ///< losses and norms
+  Parameters parameters;
+};
+
+inline void expect_same(const Ran& a, const Ran& b) {
+  EXPECT_EQ(a.numbers, b.numbers);
+  expect_equal(a.parameters, b.parameters);
 }
 
 }  // namespace unishard::test
