@@ -57,17 +57,17 @@ void Saves::claim() {
   if (!options_.save_folder.empty()) engine_.claim_save_folder(options_.save_folder);
 }
 
-void Saves::require_free_names(const unishard::trainer::ResumeDecision& start) {
+void Saves::require_free_names(const unishard::converters::ResumeDecision& start) {
   start_ = start;
   if (options_.save_folder.empty()) return;
   agree(communicator_, "looking for the names of the checkpoints", [&] {
     if (communicator_.rank() != 0) return;
-    unishard::trainer::require_free_names(posix_storage(), options_.save_folder,
-                                          {.prefix = options_.tag_prefix,
-                                           .first = engine_.global_steps(),
-                                           .last = options_.steps,
-                                           .interval = options_.save_interval},
-                                          /*may_replace=*/!start.beside);
+    unishard::converters::require_free_names(posix_storage(), options_.save_folder,
+                                             {.prefix = options_.tag_prefix,
+                                              .first = engine_.global_steps(),
+                                              .last = options_.steps,
+                                              .interval = options_.save_interval},
+                                             /*may_replace=*/!start.beside);
   });
 }
 

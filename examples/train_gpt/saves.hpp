@@ -1,8 +1,8 @@
 #pragma once
 // The saves of a run: asynchronous if there is memory for it, reported once they are durable. All
 // members are collective and throw on all ranks when one fails.
+#include "unishard/converters/save_folder.hpp"
 #include "unishard/trainer/engine.hpp"
-#include "unishard/trainer/save_folder.hpp"
 
 #include "options.hpp"
 
@@ -22,7 +22,7 @@ class Saves {
   /// Checks that the names of the run's saves are free, and keeps from now on what `start`
   /// protects: beside something else no checkpoint may be replaced, beside whole ones --keep-last
   /// removes nothing. Call it once, before training.
-  void require_free_names(const unishard::trainer::ResumeDecision& start);
+  void require_free_names(const unishard::converters::ResumeDecision& start);
   /// Decides whether saves are asynchronous, and allocates their memory. Call it once, before
   /// training.
   void prepare();
@@ -39,7 +39,7 @@ class Saves {
   unishard::trainer::Communicator& communicator_;
   bool asynchronous_ = false;
   std::int64_t started_step_ = -1;  ///< of the last save; a skipped step does not save it again
-  unishard::trainer::ResumeDecision start_;
+  unishard::converters::ResumeDecision start_;
   std::optional<unishard::trainer::SaveHandle> last_;
 };
 

@@ -1,5 +1,6 @@
 #include "training.hpp"
 
+#include "unishard/converters/save_folder.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 #include "unishard/trainer/agree.hpp"
@@ -8,7 +9,6 @@
 #include "unishard/trainer/engine.hpp"
 #include "unishard/trainer/interrupt.hpp"
 #include "unishard/trainer/sample_order.hpp"
-#include "unishard/trainer/save_folder.hpp"
 #include "unishard/trainer/token_file.hpp"
 #include "unishard/trainer/trace.hpp"
 
@@ -229,10 +229,10 @@ class Training {
   bool starts_fresh() {
     agree(communicator_, "looking for a checkpoint", [&] {
       if (!is_first()) return;
-      const auto decide = options_.resume ? decide_resume : decide_start;
+      const auto decide = options_.resume ? converters::decide_resume : converters::decide_start;
       start_ = decide(posix_storage(), options_.save_folder, options_.fresh);
     });
-    const bool is_fresh = start_.action == ResumeDecision::Action::StartFresh;
+    const bool is_fresh = start_.action == converters::ResumeDecision::Action::StartFresh;
     if (agree_max(communicator_, is_fresh) == 0) return false;
     if (is_first() && (options_.resume || options_.fresh))
       say(printable(start_.explanation) + "\n");
@@ -243,7 +243,7 @@ class Training {
   Communicator& communicator_;
   SaveProbe probe_;
   int save_count_ = 0;
-  ResumeDecision start_;  ///< as rank 0 knows it
+  converters::ResumeDecision start_;  ///< as rank 0 knows it
   TokenFile tokens_;
   Trace trace_;
   std::unique_ptr<Runtime> runtime_;

@@ -1,9 +1,9 @@
 // Saving and loading through the engine: what is in a checkpoint, what does not fit, and what
 // happens when one rank fails.
+#include "unishard/converters/save_folder.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/output_lock.hpp"
-#include "unishard/trainer/save_folder.hpp"
 
 #include "expect.hpp"
 #include "small_model.hpp"
@@ -104,7 +104,8 @@ TEST(CheckpointBridge, AFolderOfAnotherRunIsRefusedOnEveryRank) {
   const TempDir folder;
   const Path taken = folder.path() / "taken", free = folder.path() / "free";
   std::filesystem::create_directory(taken);
-  std::optional<OutputLock> other(std::in_place, posix_storage(), taken / kTrainingLockFile, taken);
+  std::optional<OutputLock> other(std::in_place, posix_storage(),
+                                  taken / converters::kTrainingLockFile, taken);
   for (const bool asynchronous : {false, true}) {
     with_engine(
         2, small_config(2), {}, [&](Engine& engine, SmallModel& model, Communicator& group) {

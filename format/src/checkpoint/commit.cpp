@@ -42,6 +42,13 @@
 namespace unishard {
 namespace {
 
+/// Returns true for a file without any text, as a crash of the system can leave it.
+bool is_blank(Storage& storage, const Path& file) {
+  if (storage.open(file)->size() > limits::kTagBytes) return false;
+  const std::string text = read_text(storage, file, limits::kTagBytes);
+  return text.find_first_not_of('\0') == std::string::npos;
+}
+
 /// Returns the tag that the file `latest` names, if it names one. A file with other content will be
 /// replaced; something that is not a file cannot be.
 std::optional<std::string> readable_latest(Storage& storage, const Path& folder) {
@@ -53,18 +60,17 @@ std::optional<std::string> readable_latest(Storage& storage, const Path& folder)
   }
 }
 
-/// A tag inside another checkpoint's folder would be hidden by it, and go with it when it is
-/// replaced or removed.
-void require_no_checkpoint_around(Storage& storage, const Path& folder) {
-  const Path whole = std::filesystem::absolute(folder).lexically_normal();
-  for (Path around = whole; around.has_relative_path(); around = around.parent_path()) {
-    if (storage.kind(around / kManifestFile) != EntryKind::File) continue;
-    if (checkpoint_stamp(storage, around).find("\"format\":\"unishard\"") == std::string::npos)
-      continue;
-    raise(ErrorCode::AlreadyExists,
-          fmt::format("{} is a checkpoint, so no other one can be saved in it", around.native()),
-          "choose a folder beside it; nothing was written");
+/// Throws AlreadyExists when `latest`, the text of the file, names what UniShard did not write.
+void require_own_tag(Storage& storage, const Path& folder,
+                     const std::optional<std::string>& latest) {
+  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
+      detail::holds_own_file(storage, folder / *latest)) {
+    return;
   }
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} names {}, which is not a UniShard checkpoint",
+                    (folder / kLatestFile).native(), quote(*latest)),
+        "another program uses this folder: write to another one; nothing was written");
 }
 
 /// The rows of all shards, kept while the next shards are read.
@@ -168,16 +174,28 @@ Path staging_folder(const Path& folder, std::string_view tag, const std::string&
   return folder / marked_name(tag, kPartialMark, save_id);
 }
 
-void require_own_latest(Storage& storage, const Path& folder) {
-  const std::optional<std::string> latest = readable_latest(storage, folder);
-  if (!latest || storage.kind(folder / *latest) == EntryKind::Missing ||
-      detail::holds_own_file(storage, folder / *latest)) {
-    return;
+void require_no_checkpoint_around(Storage& storage, const Path& folder) {
+  const Path whole = std::filesystem::absolute(folder).lexically_normal();
+  for (Path around = whole; around.has_relative_path(); around = around.parent_path()) {
+    if (storage.kind(around / kManifestFile) != EntryKind::File) continue;
+    if (checkpoint_stamp(storage, around).find("\"format\":\"unishard\"") == std::string::npos)
+      continue;
+    raise(ErrorCode::AlreadyExists,
+          fmt::format("{} is a checkpoint, so no other one can be saved in it", around.native()),
+          "choose a folder beside it; nothing was written");
   }
-  raise(ErrorCode::AlreadyExists,
-        fmt::format("{} names {}, which is not a UniShard checkpoint",
-                    (folder / kLatestFile).native(), quote(*latest)),
-        "another program uses this folder: write to another one; nothing was written");
+}
+
+void require_own_latest(Storage& storage, const Path& folder) {
+  const Path path = folder / kLatestFile;
+  const std::optional<std::string> latest = readable_latest(storage, folder);
+  if (!latest && storage.kind(path) == EntryKind::File && !is_blank(storage, path)) {
+    raise(ErrorCode::AlreadyExists,
+          fmt::format("{} does not hold the name of a checkpoint", path.native()),
+          "somebody else uses this file: move it away, or write to another folder; nothing was "
+          "written");
+  }
+  require_own_tag(storage, folder, latest);
 }
 
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
@@ -228,7 +246,7 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
   validate_tag(tag_);
   require_no_checkpoint_around(storage_, folder_);
   made_folders_ = make_durable_directory(storage_, folder_);
-  if (options_.move_latest) require_own_latest(storage_, folder_);
+  if (options_.move_latest) require_own_tag(storage_, folder_, readable_latest(storage_, folder_));
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
   require_replaceable(storage_, folder_, tag_, options_.replace);
   if (detail::has_committed_tag(storage_, folder_)) remove_dead_staging(storage_, folder_, tag_);

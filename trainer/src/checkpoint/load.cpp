@@ -1,9 +1,9 @@
 #include "checkpoint/load.hpp"
 
+#include "unishard/converters/save_folder.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/agree.hpp"
-#include "unishard/trainer/save_folder.hpp"
 
 #include "checkpoint/compare.hpp"
 #include "checkpoint/describe.hpp"
@@ -275,7 +275,7 @@ LoadReport load(TrainingState& state, Communicator& communicator, const EngineOp
     return load_found(state, communicator, options, where, which);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Corrupt) throw;
-    const std::string others = other_checkpoints(*options.storage, where);
+    const std::string others = converters::other_checkpoints(*options.storage, where);
     if (others.empty()) throw;
     raise(error.code(), error.what(), others);
   }

@@ -1,8 +1,8 @@
 #include "checkpoint/saver.hpp"
 
+#include "unishard/converters/save_folder.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/agree.hpp"
-#include "unishard/trainer/save_folder.hpp"
 
 #include "checkpoint/describe.hpp"
 
@@ -25,9 +25,9 @@ void Saver::claim(const Path& folder) {
     if (const auto claimed = claims_.find(folder); claimed != claims_.end())
       return claimed->second.require_held();
     Storage& storage = *options_.storage;
-    require_own_folder(storage, folder);
-    require_writable(storage, folder);
-    claims_.emplace(folder, OutputLock(storage, folder / kTrainingLockFile, folder));
+    converters::require_own_folder(storage, folder);
+    converters::require_writable(storage, folder);
+    claims_.emplace(folder, OutputLock(storage, folder / converters::kTrainingLockFile, folder));
   });
 }
 

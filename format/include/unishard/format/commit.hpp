@@ -50,8 +50,13 @@ Path staging_folder(const Path& folder, std::string_view tag, const std::string&
 void require_replaceable(Storage& storage, const Path& folder, std::string_view tag,
                          bool may_replace = true);
 
+/// Throws AlreadyExists when `folder` is or lies in a UniShard checkpoint: a tag there would be
+/// hidden by it, and go with it when it is replaced or removed.
+void require_no_checkpoint_around(Storage& storage, const Path& folder);
+
 /// Throws AlreadyExists when `latest` in `folder` names something that UniShard did not write,
-/// because another program resumes from it. A damaged UniShard checkpoint counts as UniShard's own.
+/// because another program resumes from it, or holds a text that is not the name of a checkpoint. A
+/// damaged UniShard checkpoint counts as UniShard's own, and so does a blank file.
 void require_own_latest(Storage& storage, const Path& folder);
 
 /// Moves the file `latest`, or the file with that role in another format, to a new text. The
@@ -82,8 +87,9 @@ class SaveTransaction {
   /// folders that dead writers of the tag left; while `folder` has no committed checkpoint they
   /// stay until publish().
   /// Throws: InvalidArgument when validate_tag() refuses the tag; AlreadyExists as
-  /// require_replaceable() and require_own_latest() do, and when `folder` is or lies in a UniShard
-  /// checkpoint; Busy, naming the other writer, when another process writes the tag.
+  /// require_replaceable() and require_no_checkpoint_around() do, and when `latest` names what
+  /// UniShard did not write (a damaged `latest` is replaced, so that a run goes on); Busy, naming
+  /// the other writer, when another process writes the tag.
   SaveTransaction(Storage& storage, Path folder, std::string tag, std::string save_id,
                   CommitOptions options = {});
   ~SaveTransaction();

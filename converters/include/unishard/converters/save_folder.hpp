@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace unishard::trainer {
+namespace unishard::converters {
 
 /// Lock file of the run that saves to a folder. No tag's own lock has this name.
 inline constexpr std::string_view kTrainingLockFile = ".training-lock";
@@ -17,8 +17,8 @@ inline constexpr std::string_view kTrainingLockFile = ".training-lock";
 void require_writable(Storage& storage, const Path& folder);
 
 /// Throws AlreadyExists when `folder` is or contains another program's checkpoint, because saves
-/// would mix with it. Throws InvalidArgument when `folder` is a single UniShard checkpoint instead
-/// of a folder of checkpoints.
+/// would mix with it, or lies in a UniShard checkpoint. Throws InvalidArgument when `folder` is a
+/// single UniShard checkpoint instead of a folder of checkpoints.
 void require_own_folder(Storage& storage, const Path& folder);
 
 /// The tags that a run will save: `prefix` followed by a step, for `last` and for every multiple of
@@ -60,4 +60,4 @@ ResumeDecision decide_start(Storage& storage, const Path& folder, bool fresh_bes
 /// checkpoint's folder; empty where there is none. Whole are those whose manifest and tables are.
 std::string other_checkpoints(Storage& storage, const Path& damaged);
 
-}  // namespace unishard::trainer
+}  // namespace unishard::converters

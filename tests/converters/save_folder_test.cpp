@@ -1,5 +1,5 @@
 // What a run decides about its folder of checkpoints, for everything that can be in it.
-#include "unishard/trainer/save_folder.hpp"
+#include "unishard/converters/save_folder.hpp"
 
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
@@ -16,7 +16,7 @@
 
 #include <numeric>
 
-namespace unishard::trainer {
+namespace unishard::converters {
 namespace {
 
 using Action = ResumeDecision::Action;
@@ -33,15 +33,14 @@ class SaveFolder : public testing::Test {
   }
   void write_deepspeed(const Path& to) const {
     test::TempDir native;
-    const auto source = converters::open_source(posix_storage(), write_example(native.path(), {}));
-    const auto sink = converters::make_sink(
-        posix_storage(), {.format = "deepspeed", .path = to, .tag = "global_step4"},
-        source->catalog());
-    converters::CopyPlan plan{
-        .source = source.get(), .target = &source->catalog(), .tensor_map = {}};
+    const auto source = open_source(posix_storage(), write_example(native.path(), {}));
+    const auto sink =
+        make_sink(posix_storage(), {.format = "deepspeed", .path = to, .tag = "global_step4"},
+                  source->catalog());
+    CopyPlan plan{.source = source.get(), .target = &source->catalog(), .tensor_map = {}};
     plan.tensor_map.resize(source->catalog().tensors.size());
     std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
-    converters::copy(plan, *sink, {});
+    copy(plan, *sink, {});
     sink->commit();
   }
   ResumeDecision decide(bool fresh = false) const {
@@ -226,6 +225,15 @@ TEST_F(SaveFolder, LatestOfAnotherProgramStays) {
   check();  // it names nothing
   write("global_step4/model.pt", "");
   failure(ErrorCode::AlreadyExists, check);
+  for (const std::string& text : {std::string("my notes\nline 2\n"), std::string(5000, 'x')}) {
+    write("latest", text);
+    EXPECT_NE(failure(ErrorCode::AlreadyExists, check).find("does not hold the name"),
+              std::string::npos);
+  }
+  for (const std::string& blank : {std::string(), std::string(20, '\0')}) {
+    write("latest", blank);
+    check();
+  }
 }
 
 TEST_F(SaveFolder, WritingIsTriedAndLeavesNothing) {
@@ -243,4 +251,4 @@ TEST_F(SaveFolder, WritingIsTriedAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace unishard::trainer
+}  // namespace unishard::converters

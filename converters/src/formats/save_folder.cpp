@@ -1,4 +1,4 @@
-#include "unishard/trainer/save_folder.hpp"
+#include "unishard/converters/save_folder.hpp"
 
 #include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
@@ -13,7 +13,7 @@
 #include <charconv>
 #include <optional>
 
-namespace unishard::trainer {
+namespace unishard::converters {
 namespace {
 
 bool is_shard(const Entry& entry) {
@@ -46,7 +46,7 @@ std::string describe_foreign(Storage& storage, const Path& folder, const std::st
 
 /// Returns the format of another program's checkpoint at `path`; empty when there is none.
 std::string foreign_format(Storage& storage, const Path& path) {
-  const std::string format = converters::probe(storage, path).format;
+  const std::string format = probe(storage, path).format;
   return format == "native" ? "" : format;
 }
 
@@ -183,12 +183,14 @@ void require_writable(Storage& storage, const Path& folder) {
 }
 
 void require_own_folder(Storage& storage, const Path& folder) {
-  if (storage.kind(folder) != EntryKind::Directory) return;
+  if (storage.kind(folder) != EntryKind::Directory)
+    return require_no_checkpoint_around(storage, folder);
   if (storage.kind(folder / kManifestFile) == EntryKind::File || holds_shards(storage, folder)) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} is one checkpoint and not a folder of checkpoints", folder.native()),
           "save to the folder that it is in, or to another one");
   }
+  require_no_checkpoint_around(storage, folder);
   const std::string format = foreign_format(storage, folder);
   if (!format.empty()) {
     raise(ErrorCode::AlreadyExists,
@@ -251,4 +253,4 @@ std::string other_checkpoints(Storage& storage, const Path& damaged) {
   }
 }
 
-}  // namespace unishard::trainer
+}  // namespace unishard::converters
