@@ -172,6 +172,15 @@ int report_unknown_word(const CLI::App& verb, const std::string& word) {
   return kUsage;
 }
 
+/// Returns an option that was given an empty value, which makes the next word its value; empty when
+/// there is none.
+std::string option_without_value(const std::vector<std::string>& words) {
+  const auto found = std::ranges::find_if(words, [](const std::string& word) {
+    return word.starts_with("--") && word.find('=') == word.size() - 1;
+  });
+  return found == words.end() ? "" : found->substr(0, found->size() - 1);
+}
+
 int report_usage(const CLI::App& app, const Action& action, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {  // --help, --version
     std::ostringstream text;
@@ -186,6 +195,11 @@ int report_usage(const CLI::App& app, const Action& action, const CLI::ParseErro
   if (has_unknown && !chosen.empty() && !chosen.front()->remaining().empty())
     return report_unknown_word(*chosen.front(), chosen.front()->remaining().front());
   const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
+  if (const std::string option = option_without_value(action.words); !option.empty()) {
+    say_error(verb, ErrorCode::InvalidArgument, fmt::format("{} has no value", option),
+              "give it one, or leave it out: a variable of the shell may be empty");
+    return kUsage;
+  }
   say_error(
       verb, ErrorCode::InvalidArgument, error.what(),
       fmt::format("unishard{}{} --help shows what is expected", verb.empty() ? "" : " ", verb));

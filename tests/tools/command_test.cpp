@@ -76,6 +76,9 @@ TEST(CommandUsage, HelpVersionAndErrors) {
        {std::pair{"inspec", "inspect"}, {"verfiy", "verify"}, {"zero", "zero_to_fp32"}}) {
     EXPECT_TRUE(holds(unishard({typed}).err, std::string("do you mean ") + meant + "?")) << typed;
   }
+  const ProcessResult empty = unishard({"verify", "--tag=", "runs/gpt"});
+  EXPECT_EQ(empty.status, 2);
+  EXPECT_TRUE(holds(empty.err, "--tag has no value")) << empty.err;
   EXPECT_EQ(unishard({"help"}).out, unishard({"--help"}).out);
   EXPECT_EQ(unishard({"help", "diff"}).out, unishard({"diff", "--help"}).out);
   for (const char* version : {"version", "-v"})

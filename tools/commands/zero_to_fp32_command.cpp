@@ -30,9 +30,9 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
       options.resources.transfer(observer, source->catalog().tensors.size());
   tools::ConversionPlan plan = tools::plan_consolidate(
       *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
-  if (options.debug && speaks) say_tensors(plan, source->catalog());
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
+  if (options.debug && speaks) say_tensors(plan, source->catalog());
   output.metadata = plan.metadata;
   catch_interrupts();  // before anything is created
   tools::Conversion conversion(team, *source, std::move(plan),
