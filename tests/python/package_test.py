@@ -306,7 +306,7 @@ class Boxes(unittest.TestCase):
                 self.save("bad", [[("w", np.s_[0:12, 0:7]), ("w", part), ("e", range(0, 72))]])
         with self.assertRaisesRegex(unishard.Error, "axis 1, which has 10"):
             catalog = {"tensors": [{"name": "w", "state": "weights", "dtype": "float32", "shape": [12, 10]}], "step": 1, "world_size": 1}
-            _native.Shard({"staging": os.fspath(self.folder), "save_id": "0" * 32}, catalog, 0, [(0, [0, 4], [12, 7])], {})
+            _native.Shard({"folder": os.fspath(self.folder), "staging": ".", "save_id": "0" * 32}, catalog, 0, [(0, [0, 4], [12, 7])], {})
 
 
 class Objects(unittest.TestCase):

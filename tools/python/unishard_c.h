@@ -20,7 +20,7 @@ extern "C" {
 #define UNISHARD_C_API __attribute__((visibility("default")))
 /* Version of this interface. It changes when a function does not accept the same arguments any
  * more. */
-#define UNISHARD_C_VERSION 2
+#define UNISHARD_C_VERSION 3
 
 /* A checkpoint that is open for reading. */
 typedef struct unishard_checkpoint unishard_checkpoint;
@@ -57,6 +57,26 @@ UNISHARD_C_API char* unishard_read_box(const unishard_checkpoint* checkpoint, ui
                                        uint64_t axes, void* buffer, uint64_t bytes,
                                        unsigned threads);
 
+/* A run that saves several tags to one folder, seen from its rank 0. */
+typedef struct unishard_run unishard_run;
+
+/* Claims `folder` for a run until unishard_run_free(): makes the folder, and locks it against other
+ * runs by the lock that UniShard's trainer takes. A run that `continues` has loaded a checkpoint of
+ * the folder. Any other run is refused with the code "already exists" where the folder has traces
+ * of checkpoints, unless it is `fresh`. Sets `*decision` to a JSON object: "beside" is true when a
+ * fresh run must not replace what is there, and "beside_whole" when whole checkpoints are there,
+ * which must not be removed. Other errors: "busy" when another run holds the lock, "already exists"
+ * when `folder` or its file `latest` belongs to another program. */
+UNISHARD_C_API char* unishard_run_begin(const char* folder, int continues, int fresh,
+                                        unishard_run** out, char** decision);
+
+/* Returns 1 while the claim holds, and 0 when the folder was removed or another run has taken the
+ * lock over, because this one seemed dead. */
+UNISHARD_C_API int unishard_run_is_held(const unishard_run* run);
+
+/* Ends a claim. NULL is allowed. */
+UNISHARD_C_API void unishard_run_free(unishard_run* run);
+
 /* Saving. The processes of a run have ranks from 0 on and exchange texts by their own means:
  *   1. all agree on the catalog, a JSON object with the keys of unishard_describe(): "tensors"
  * (each with "name", "state", "dtype", "shape", and if wanted "group", "frozen", "derived"),
@@ -68,13 +88,15 @@ UNISHARD_C_API char* unishard_read_box(const unishard_checkpoint* checkpoint, ui
  * `options` is a JSON object; all ranks pass the same. Keys, all optional: "compression" ("none",
  * "zstd", "auto", with a level as in "zstd:3"), "replace" (may a UniShard checkpoint of this tag be
  * replaced; default true), "keep_last" (complete checkpoints to keep; default 0, all),
- * "move_latest" (default true), "base" (folder of an older tag: chunks that it has as well are
+ * "move_latest" (default true), "inside" (the folder may be that of another program's checkpoint,
+ * whose files stay; default false), "base" (folder of an older tag: chunks that it has as well are
  * shared and not written). */
 typedef struct unishard_save unishard_save;
 typedef struct unishard_shard unishard_shard;
 
 /* Locks the name `folder`/`tag` against other writers and makes a staging folder beside it. Sets
- * `*place` to a JSON object with "staging" and "save_id". */
+ * `*place` to a JSON object with "staging", the name of that folder, and "save_id". A `folder` that
+ * is a checkpoint of another program is refused. */
 UNISHARD_C_API char* unishard_save_begin(const char* folder, const char* tag, const char* catalog,
                                          const char* options, unishard_save** out, char** place);
 
@@ -91,13 +113,13 @@ UNISHARD_C_API char* unishard_save_publish(unishard_save* save, const char* entr
 /* Ends a save. One that was not published is removed. NULL is allowed. */
 UNISHARD_C_API void unishard_save_free(unishard_save* save);
 
-/* Begins the shard of `rank`. `fragments` is a JSON list of what it will hold of tensors of the
- * catalog, in the order of tensors and first elements: [tensor, begin, end] for the elements
- * [begin, end), or [tensor, [offset, ...], [size, ...]] for a box. Over all ranks, each element
- * occurs once. */
-UNISHARD_C_API char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank,
-                                          const char* fragments, const char* options,
-                                          unishard_shard** out);
+/* Begins the shard of `rank` in `folder`, which is rank 0's. `fragments` is a JSON list of what it
+ * will hold of tensors of the catalog, in the order of tensors and first elements: [tensor, begin,
+ * end] for the elements [begin, end), or [tensor, [offset, ...], [size, ...]] for a box. Over all
+ * ranks, each element occurs once. */
+UNISHARD_C_API char* unishard_shard_begin(const char* folder, const char* place,
+                                          const char* catalog, uint32_t rank, const char* fragments,
+                                          const char* options, unishard_shard** out);
 
 /* Writes the elements [begin, end) of fragment number `fragment`: numbers of elements of the tensor
  * when the fragment was given as a range, and numbers of elements of the box, from 0 on and

@@ -1,3 +1,4 @@
+#include "unishard/converters/save_folder.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/shard_base.hpp"
 #include "unishard/format/shard_writer.hpp"
@@ -42,7 +43,7 @@ std::vector<Fragment> fragments_from(const char* text, const Catalog& catalog) {
 
 struct SaveOptions {
   Compression compression;
-  bool may_replace = true, move_latest = true;
+  bool may_replace = true, move_latest = true, is_inside = false;
   std::uint32_t keep_last = 0;
   std::string base;
 };
@@ -59,6 +60,7 @@ SaveOptions options_from(const char* text) {
     options.compression = *compression;
     options.may_replace = json.value("replace", true);
     options.move_latest = json.value("move_latest", true);
+    options.is_inside = json.value("inside", false);
     options.keep_last = json.value("keep_last", 0U);
     options.base = json.value("base", "");
   } catch (const Json::exception& error) {
@@ -105,6 +107,7 @@ char* unishard_save_begin(const char* folder, const char* tag, const char* catal
     auto save = std::make_unique<unishard_save>();
     save->catalog = catalog_from(catalog);
     validate_sections(save->catalog, "the catalog");
+    if (!wanted.is_inside) converters::require_own_folder(posix_storage(), folder);
     const std::string save_id = new_save_id();
     save->transaction.emplace(
         posix_storage(), folder, tag, save_id,
@@ -115,7 +118,8 @@ char* unishard_save_begin(const char* folder, const char* tag, const char* catal
                       .warn = [warnings = &save->warnings](const std::string& sentence) {
                         warnings->push_back(sentence);
                       }});
-    set_text(place, {{"staging", save->transaction->staging().string()}, {"save_id", save_id}});
+    set_text(place,
+             {{"staging", save->transaction->staging().filename().string()}, {"save_id", save_id}});
     *out = save.release();
   });
 }
@@ -147,8 +151,9 @@ char* unishard_save_publish(unishard_save* save, const char* entries, char** war
 
 void unishard_save_free(unishard_save* save) { delete save; }
 
-char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank,
-                           const char* fragments, const char* options, unishard_shard** out) {
+char* unishard_shard_begin(const char* folder, const char* place, const char* catalog,
+                           uint32_t rank, const char* fragments, const char* options,
+                           unishard_shard** out) {
   return guarded([&] {
     const SaveOptions wanted = options_from(options);
     const Json where = parse_json(place, "the place of a save");
@@ -156,8 +161,8 @@ char* unishard_shard_begin(const char* place, const char* catalog, uint32_t rank
     shard->catalog = catalog_from(catalog);
     const Catalog& tensors = shard->catalog;
     const std::uint64_t chunk_bytes = chunk_bytes_for(tensors, wanted.compression);
-    const Path path =
-        Path(where.at("staging").get<std::string>()) / shard_file_name(rank, tensors.world_size);
+    const Path path = Path(folder) / where.at("staging").get<std::string>() /
+                      shard_file_name(rank, tensors.world_size);
     shard->writer.emplace(posix_storage(), path, where.at("save_id").get<std::string>(), tensors,
                           rank, fragments_from(fragments, tensors),
                           ShardOptions{chunk_bytes, wanted.compression,

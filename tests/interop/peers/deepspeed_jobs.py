@@ -119,12 +119,12 @@ def rank_of_kinds(folder):
         engine = make_engine(kind)
         train(engine, SAVED)
         unishard.deepspeed.save(engine, folder / "ours" / kind, client_state=client, compress="zstd" if kind == "stage2-bf16" else "none")
-        engine.save_checkpoint(str(folder / "theirs" / kind), client_state=CLIENT)
+        engine.save_checkpoint(str(folder / "theirs" / kind), client_state=client)
         losses, report = train(engine, SAVED + STEPS), {}
         for place in ("ours", "theirs"):
             engine = make_engine(kind)
             _, loaded = unishard.deepspeed.load(engine, folder / place / kind)
-            report[f"{place} has the client state"] = torch.equal(loaded.pop("rng", client["rng"]), client["rng"]) and loaded == CLIENT
+            report[f"{place} has the client state"] = torch.equal(loaded.pop("rng"), client["rng"]) and loaded == CLIENT
             unishard.deepspeed.save(engine, folder / "again" / place / kind, client_state=client)
             report[f"{place} resumes"] = train(engine, SAVED + STEPS) == losses
         unishard.deepspeed.load(engine, folder / "ours" / kind)  # into an engine that has trained on
@@ -153,7 +153,7 @@ def rank_until_killed(folder, steps):
     import unishard.deepspeed
     rank, run = start_rank(), folder / "run"
     engine = make_engine("stage3-bf16")
-    if (run / "latest").exists():
+    if any(run.glob("*/manifest.json")):
         unishard.deepspeed.load(engine, run)
     while engine.global_steps < steps:
         step = engine.global_steps

@@ -38,9 +38,9 @@ ask "the gguf package of llama.cpp reads and writes GGUF" gguf_accepts.py
 printf '\n== numpy and ml_dtypes read and write .npz\n'
 "$python" tests/interop/numpy_exchange.py "$(realpath "$build")/bin/unishard=tests/golden/v1/global_step7" || failed=1
 printf '\n== The Python package with torch\n'
-UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/package_test.py || failed=1
-UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/dcp_test.py || failed=1
-UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" tests/python/torch_test.py || failed=1
+for test in package dcp torch runs; do
+  UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" "tests/python/${test}_test.py" || failed=1
+done
 ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
 ask "torch jobs save and load through torch.distributed.checkpoint with unishard.dcp" dcp_jobs.py
 ask "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py

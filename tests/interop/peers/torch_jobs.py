@@ -122,7 +122,7 @@ def rank_until_killed(folder, steps):
     rank, _ = start_rank()
     model, optimizer = make_model("fsdp")
     run, first = folder / "run", 0
-    if (run / "latest").exists():
+    if any(run.glob("*/manifest.json")):
         first = unishard.torch.load(run, model, optimizer).step
     for step in range(first, int(steps)):
         losses = train(model, optimizer, step, step + 1)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ._program import program
+from ._place import program
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def zero_to_fp32() -> None:
 
 
 def _become(name: str) -> None:
-    os.execv(str(program()), [name, *sys.argv[1:]])
+    os.execv(program(), [name, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

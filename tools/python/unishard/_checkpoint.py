@@ -167,7 +167,7 @@ class Checkpoint:
 
     def __init__(self, path: str, tag: Optional[str], threads: int) -> None:
         self._handle: Optional[Handle] = Handle(path, tag)
-        self._given = os.path.abspath(path) if os.path.exists(path) else path
+        self._given: str = os.path.abspath(path) if os.path.exists(path) else path
         self._threads = threads
         described = self._handle.describe()
         self.path: str = described["path"]
@@ -262,7 +262,7 @@ class Checkpoint:
         self._open_handle().read_box(tensor._number, offsets, sizes, address, size, self._threads, (tensor.name, tensor.state))
 
 
-def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:
+def open(path: Union[str, bytes, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:
     """Opens a checkpoint of any format that UniShard reads: UniShard, DeepSpeed, DCP/FSDP, torch.save, safetensors, HDF5,
     .npz and GGUF.
 
@@ -276,7 +276,7 @@ def open(path: Union[str, os.PathLike[str]], *, tag: Optional[str] = None, threa
         threads = min(8, os.cpu_count() or 1)
     if threads < 1:
         raise ValueError("threads must be at least 1")
-    return Checkpoint(os.fspath(path), tag, threads)
+    return Checkpoint(os.fsdecode(path), tag, threads)
 
 
 def _opened_again(path: str, tag: Optional[str], threads: int, identity: Optional[str]) -> Checkpoint:

@@ -7,23 +7,18 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Optional, Union, cast
 
 from ._errors import Error
+from ._place import folder
 
-_VERSION = 2
-
-
-def folder() -> Path:
-    """Returns the folder of the library: the package's own, or that of a build tree in UNISHARD_LIBRARY_DIR."""
-    return Path(os.environ.get("UNISHARD_LIBRARY_DIR") or Path(__file__).resolve().parent)
+_VERSION = 3
 
 
 def _load() -> ctypes.CDLL:
-    path = folder() / "libunishard_c.so"
+    path = os.path.join(folder(), "libunishard_c.so")
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(f"unishard: {error}; install the package from a wheel, or set UNISHARD_LIBRARY_DIR to the folder bin of a "
                           "build tree") from error
@@ -42,13 +37,16 @@ def _load() -> ctypes.CDLL:
         "unishard_save_describe": [ctypes.c_void_p, ctypes.c_char_p],
         "unishard_plan_state_dict": [ctypes.c_char_p, pointer],
         "unishard_save_publish": [ctypes.c_void_p, ctypes.c_char_p, pointer],
-        "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, pointer],
+        "unishard_run_begin": [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, pointer, pointer],
+        "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p,
+                                 pointer],
         "unishard_shard_write": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64],
         "unishard_shard_finish": [ctypes.c_void_p, pointer],
     }.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, text
-    for name in ("unishard_free", "unishard_close", "unishard_save_free", "unishard_shard_free"):
+    library.unishard_run_is_held.argtypes, library.unishard_run_is_held.restype = [ctypes.c_void_p], ctypes.c_int
+    for name in ("unishard_free", "unishard_close", "unishard_run_free", "unishard_save_free", "unishard_shard_free"):
         getattr(library, name).argtypes, getattr(library, name).restype = [ctypes.c_void_p], None
     return library
 
@@ -118,6 +116,26 @@ def plan_state_dict(described: dict[str, Any]) -> dict[str, Any]:
     return planned
 
 
+class Run:
+    """A claim on a folder for the saves of one run, until close(). Not thread-safe."""
+
+    def __init__(self, folder: str, continues: bool, fresh: bool) -> None:
+        self._pointer, decision = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(_library.unishard_run_begin(_encoded(folder, "the folder"), continues, fresh, ctypes.byref(self._pointer),
+                                           ctypes.byref(decision)))
+        decided = json.loads(_take(decision.value))
+        self.is_beside: bool = decided["beside"]
+        self.is_beside_whole: bool = decided["beside_whole"]
+
+    def is_held(self) -> bool:
+        """Returns false when the folder was removed, or another run has taken it over."""
+        return bool(_library.unishard_run_is_held(self._pointer))
+
+    def close(self) -> None:
+        _library.unishard_run_free(self._pointer)
+        self._pointer = ctypes.c_void_p()
+
+
 class Save:
     """Rank 0's part of a save. close() removes what was not published. Not thread-safe."""
 
@@ -125,7 +143,7 @@ class Save:
         self._pointer, place = ctypes.c_void_p(), ctypes.c_void_p()
         _check(_library.unishard_save_begin(_encoded(folder, "the folder"), _encoded(tag, "the tag"), _dumped(catalog), _dumped(options),
                                             ctypes.byref(self._pointer), ctypes.byref(place)))
-        self.place: dict[str, str] = json.loads(_take(place.value))
+        self.place: dict[str, str] = {"folder": folder, **json.loads(_take(place.value))}
 
     def describe(self, catalog: dict[str, Any]) -> None:
         """Replaces the catalog by one with the same tensors."""
@@ -161,8 +179,9 @@ class Shard:
     def __init__(self, place: dict[str, str], catalog: dict[str, Any], rank: int, fragments: Sequence[Fragment],
                  options: dict[str, Any]) -> None:
         self._pointer = ctypes.c_void_p()
-        _check(_library.unishard_shard_begin(_dumped(place), _dumped(catalog), rank, _dumped(fragments), _dumped(options),
-                                             ctypes.byref(self._pointer)))
+        within = {key: value for key, value in place.items() if key != "folder"}  # whose name need not be text
+        _check(_library.unishard_shard_begin(_encoded(place["folder"], "the folder"), _dumped(within), _dumped(catalog), rank,
+                                             _dumped(fragments), _dumped(options), ctypes.byref(self._pointer)))
 
     def write(self, fragment: int, begin: int, end: int, address: int, size: int) -> None:
         """Writes elements [begin, end) of fragment number `fragment` from `size` bytes of memory at `address`. Thread-safe.

@@ -49,7 +49,7 @@ def to_json(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
     """
     if path.count(".") > _DEPTH:
         raise Error("invalid argument", f"{path[:200]}... is nested too deeply, or contains itself")
-    if value is None or isinstance(value, bool) or type(value) is str and not _has_surrogate(value):
+    if value is None or isinstance(value, bool) or type(value) is str and is_text(value):
         return value
     kind = type(value)
     if kind is int:
@@ -66,7 +66,7 @@ def to_json(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
         return _items(value, path, keep)
     if kind in (tuple, set, frozenset, torch.Size):
         return {"$type": "torch.Size" if kind is torch.Size else kind.__name__, "items": _items(value, path, keep)}
-    if kind is dict and all(type(key) is str and not key.startswith("$") and not _has_surrogate(key) for key in value):
+    if kind is dict and all(type(key) is str and not key.startswith("$") and is_text(key) for key in value):
         return {key: to_json(one, f"{path}.{key}", keep) for key, one in value.items()}
     if kind is collections.defaultdict and (value.default_factory is None or value.default_factory in _FACTORIES.values()):
         pairs = [[to_json(key, path, keep), to_json(one, f"{path}.{key}", keep)] for key, one in value.items()]
@@ -115,13 +115,14 @@ def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         raise Error("corrupt", f"a value of the checkpoint's state is no {kind}: {error}") from None
 
 
+def is_text(value: str) -> bool:
+    """Returns false for a text with half a surrogate pair, as a file name that is not UTF-8 has, which JSON cannot hold."""
+    return value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value)
+
+
 def no_tensors(name: str) -> torch.Tensor:
     """The second argument of from_json() for values that hold no tensors."""
     raise Error("corrupt", f"the tensor {name} is in a value of the checkpoint that holds no tensors")
-
-
-def _has_surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _refused(path: str, tensor: torch.Tensor) -> None:
@@ -165,6 +166,10 @@ def _object(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
 def _typed(kind: str, value: dict[str, Any], tensor: Callable[[str], torch.Tensor]) -> Any:
     if kind == "tensor":
         return tensor(value["$tensor"])
+    if kind == "torch.Tensor":  # a small one, whose bytes are in the text
+        dtype, content = getattr(torch, value["dtype"]), bytearray.fromhex(value["hex"])
+        return torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(value["shape"]) if content else torch.empty(
+            value["shape"], dtype=dtype)
     if kind == "int":
         return int(value["dec"]) if "dec" in value else int.from_bytes(bytes.fromhex(value["hex_le"]), "little", signed=True)
     if kind == "float":

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
+from . import _place
 from ._child import Cancel, Progress, run
 from ._errors import Error
-from ._native import folder
 
 Path_ = Union[str, os.PathLike[str]]
 
@@ -26,8 +26,7 @@ _DONE, _DIFFERENT = 0, 1
 
 def program() -> Path:
     """Returns the path of the program that belongs to this package."""
-    carried = folder() / "bin" / "unishard"
-    return carried if carried.exists() else folder() / "unishard"  # a build tree has both in one folder
+    return Path(_place.program())
 
 
 def inspect(checkpoint: Path_, *, progress: Progress = None, cancel: Optional[Cancel] = None, **flags: Any) -> dict[str, Any]:

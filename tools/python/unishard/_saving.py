@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import torch
 
 from . import _native
 from . import _ranks as ranks
+from . import _runs as runs
 from ._errors import Error
 
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
+_MOST_STEPS = (1 << 63) - 1
+_MOST_TAGS = (1 << 32) - 1
 
 
 class Part(NamedTuple):
@@ -43,31 +47,63 @@ def is_row_major(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def save_together(folder: str, tag: str, catalog: dict[str, Any], own_parts: Callable[[], list[Part]], options: dict[str, Any],
+class Target(NamedTuple):
+    """Where a save goes."""
+
+    folder: str
+    tag: str
+    fresh: bool = False
+    is_inside: bool = False  # the folder is one checkpoint of a trainer, which decides itself what it replaces
+
+
+def save_together(target: Target, catalog: dict[str, Any], own_parts: Callable[[], list[Part]], options: dict[str, Any],
                   group: ranks.Group = None) -> None:
-    """Writes and commits the checkpoint `folder`/`tag`. All ranks of the group call it with the same catalog and options.
+    """Writes and commits a checkpoint for the run of this job. All ranks of the group call it with the same catalog and options.
 
     own_parts: returns what this rank writes, sorted by tensor and first element. Over all ranks, each element occurs once.
     options: those of unishard_save_begin() in unishard_c.h.
     Raises Error on every rank; then readers see nothing of the save.
     """
-    begin = lambda: _native.Save(folder, tag, catalog, options) if ranks.rank(group) == 0 else None  # noqa: E731
+    claim = None
+
+    def begin() -> Optional[_native.Save]:
+        nonlocal claim
+        if ranks.rank(group) != 0:
+            return None
+        if target.is_inside:
+            return _native.Save(target.folder, target.tag, catalog, {**options, "inside": True})
+        claim = runs.claim(target.folder, target.fresh)
+        return _native.Save(target.folder, target.tag, catalog, claim.options(target.tag, options))
+
     transaction = ranks.together("beginning the save", begin, group)
     try:
         place = ranks.from_first(transaction.place if transaction else {}, group)
         write = lambda: write_shard(place, catalog, ranks.rank(group), own_parts(), options)  # noqa: E731
         entries = ranks.gathered(ranks.together("writing the shards", write, group), group)
         ranks.together("committing the checkpoint", lambda: transaction.publish(entries) if transaction else None, group)
+        if claim:
+            claim.saved(target.tag)
     finally:
         if transaction:
             transaction.close()
 
 
-def require_counts(step: Optional[int], keep_last: int) -> None:
-    """Raises Error for what is no count: a float, for example, or a negative number."""
-    for name, value in (("step", step), ("keep_last", keep_last)):
-        if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__") or value < 0):
-            raise Error("invalid argument", f"{name} is {value!r}, and not an integer from 0 on")
+def require_arguments(*, step: Optional[int] = None, keep_last: int = 0, tag: Optional[str] = None, compress: str = "none") -> None:
+    """Raises Error for what is no count, such as a float or a negative number, and for a name that is no text."""
+    for name, count, most in (("step", step, _MOST_STEPS), ("keep_last", keep_last, _MOST_TAGS)):
+        if count is not None and (isinstance(count, bool) or not hasattr(count, "__index__") or not 0 <= count <= most):
+            raise Error("invalid argument", f"{name} is {count!r}, and not an integer from 0 to {most}")
+    for name, text in (("tag", tag), ("compress", compress)):
+        if text is not None and not isinstance(text, str):
+            raise Error("invalid argument", f"{name} is {text!r}, and not a text")
+
+
+def path_of(folder: Union[str, bytes, os.PathLike[Any]]) -> str:
+    """Returns the path of a folder as text. Raises Error for an empty one."""
+    path = os.fsdecode(folder)
+    if not path:
+        raise Error("invalid argument", "the folder is an empty text", "name one; \".\" is the current folder")
+    return path
 
 
 def write_shard(place: dict[str, str], catalog: dict[str, Any], rank: int, parts: list[Part], options: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import torch
 
 from . import _checkpoint
 from ._errors import Error
-from ._objects import from_json, no_tensors
+from ._objects import from_json, is_text, no_tensors
 
 KINDS = ("tensors", "constants", "objects")
 Path = tuple[Union[str, int], ...]
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 def plain(value: Any, depth: int = 0) -> Any:
     """Returns the value as JSON from which unplain() makes an equal value of the same types. Raises ValueError where there is none."""
     kind = type(value)
-    if value is None or kind is bool or kind is str or kind is int and abs(value) < 1 << 63 or kind is float and math.isfinite(value):
+    if value is None or kind is bool or kind is str and is_text(value) or kind is int and abs(value) < 1 << 63 or kind is float and math.isfinite(value):
         return value
     if kind in (list, tuple) and depth < 8:
         items = [plain(one, depth + 1) for one in value]

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 
 from . import _native
 from ._errors import Error
+from ._objects import is_text
 from ._saving import flat_elements, require_dense
 from ._shards import Box
 from ._state_dict import KINDS, plain
@@ -51,6 +52,8 @@ class Description:
         items = [(rank, item) for rank, plan in enumerate(plans) for item in plan.items]
         for rank, item in sorted(items, key=lambda one: order.get(one[1].index.fqn, len(order))):
             key, data = item.index.fqn, item.tensor_data
+            if not is_text(key):
+                raise Error("unsupported", f"the key {key!r} of the state dict is not valid Unicode", "rename it; nothing was saved")
             self._keys.setdefault(key, len(self._keys))
             if data is None:
                 self._objects[key] = {"key": key, "path": self._paths.get(key), "value": None}

@@ -21,6 +21,7 @@ import gc
 import io
 import json
 import os
+import threading
 import warnings
 import weakref
 import zlib
@@ -36,8 +37,9 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from . import _checkpoint, _native
+from . import _runs as runs
 from ._errors import Error
-from ._saving import Part, flat_elements, require_counts, require_dense, write_shard
+from ._saving import Part, flat_elements, path_of, require_arguments, require_dense, write_shard
 from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
@@ -49,7 +51,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 _THREADS = 4
 _SHARD = MetadataIndex("unishard.shard")  # what the index of a rank's own result is; no key of a state dict
-_unfinished: weakref.WeakSet[Writer] = weakref.WeakSet()
+_unfinished: weakref.WeakSet[_OneSave] = weakref.WeakSet()
 
 
 class _Order(NamedTuple):
@@ -68,52 +70,106 @@ class _Shard(NamedTuple):
     entry: dict[str, Any]
 
 
+class _OneSave:
+    """What a Writer knows of one save: the checkpoint's place, and on the coordinator the save that has begun."""
+
+    def __init__(self, path: Optional[str], tag: Optional[str]) -> None:
+        self._path, self._tag = path, tag
+        self._claim: Optional[runs.Claim] = None
+        self._save: Optional[_native.Save] = None
+        self.is_coordinator = False
+        self.description: Optional[Description] = None
+        self.tensors: list[dict[str, Any]] = []
+        self.planner: Optional[SavePlanner] = None
+        self.early: dict[str, Object] = {}
+
+    @property
+    def place(self) -> dict[str, str]:
+        assert self._save is not None
+        return self._save.place
+
+    def begin(self, catalog: dict[str, Any], options: dict[str, Any], fresh: bool) -> dict[str, Any]:
+        """Makes the staging folder. Returns the options for the shards."""
+        if self._path is None:
+            raise Error("invalid argument", "the Writer has no folder", "pass one, or checkpoint_id to dcp.save()")
+        path = os.path.abspath(self._path)
+        folder, tag = (self._path, self._tag) if self._tag is not None else (os.path.dirname(path), os.path.basename(path))
+        options = {**options, "base": _base_path(folder, options["base"])}
+        if self._tag is None:
+            options["move_latest"] = False
+        else:
+            self._claim = runs.claim(folder, fresh)
+            options = self._claim.options(tag, options)
+        self._tag = tag
+        self._save = _native.Save(folder, tag, {**catalog, "producer": None}, options)
+        _unfinished.add(self)
+        return options
+
+    def publish(self, catalog: dict[str, Any], entries: list[dict[str, Any]]) -> list[str]:
+        """Commits the checkpoint. Returns sentences on what failed afterwards."""
+        assert self._save is not None and self._tag is not None
+        self._save.describe(catalog)
+        sentences = self._save.publish(entries)
+        if self._claim:
+            self._claim.saved(self._tag)
+        return sentences
+
+    def close(self) -> None:
+        """Removes what is not published. May be called again."""
+        if self._save is not None:
+            self._save.close()
+        self._save, self.planner, self.description = None, None, None
+        _unfinished.discard(self)
+
+
 class Writer(StorageWriter):
     """Saves state dicts of DCP as UniShard checkpoints: the argument `storage_writer` of dcp.save() and dcp.async_save().
 
-    folder: of the run. With `tag` or `step` the checkpoint is `folder`/`tag`, else `folder` itself, whose name is then the tag. Without
-    a folder, DCP's argument checkpoint_id is the path of the checkpoint.
+    folder: of the run. With `tag` or `step` the checkpoint is `folder`/`tag`, and `latest` moves to it; else it is `folder` itself, whose
+    name is then the tag. Without a folder, DCP's argument checkpoint_id is the path of the checkpoint.
+    The folder of tags is that of one run, and the job holds it until it ends. A job that finds checkpoints there at its first save must
+    have loaded one of them with Reader or another loader of this package, or it fails with the code "already exists".
     step: recorded as the checkpoint's step; default: what the optimizer's states count. tag: default global_step<step>.
-    client_state: what JSON can express, beside the state dict's own values. keep_last: complete checkpoints to keep, 0 for all.
+    client_state: what JSON can express, beside the state dict's own values. keep_last: complete checkpoints of the folder to keep, 0 for
+    all; it needs `tag` or `step`.
     compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
     base: path of an older checkpoint of the same world size, or "latest": chunks that it has as well are shared and not written.
+    fresh: save beside the checkpoints of another run: none of them is replaced or removed; `latest` names the new ones.
     All ranks pass the same arguments; for base "latest", rank 0 decides. Readers see the older checkpoints only until the new one is
     complete. An error on one rank becomes DCP's CheckpointException on all, and nothing of the save can be seen. What another rank's
     failure leaves on disk goes with close(), the next save of this process, the Writer's end, or the end of the process.
-    Thread safety: a Writer makes one save at a time. Saves to different tags may run at the same time; of two that write the same tag, the
-    later one fails with the code "busy".
+    Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer; of two that write the same
+    tag, the later one fails with the code "busy".
     """
 
     def __init__(self, folder: Optional[PathLike] = None, *, step: Optional[int] = None, tag: Optional[str] = None,
                  client_state: Optional[dict[str, Any]] = None, keep_last: int = 0, compress: str = "none", replace: bool = True,
-                 base: Optional[PathLike] = None) -> None:
+                 base: Optional[PathLike] = None, fresh: bool = False) -> None:
         super().__init__()
-        require_counts(step, keep_last)
-        self._path = None if folder is None else os.fspath(folder)
+        require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress)
+        if keep_last and step is None and tag is None:
+            raise Error("invalid argument", "keep_last counts the tags of a folder, and this Writer has none", "pass step or tag")
+        self._path = None if folder is None else path_of(folder)
         self._step = step
         self._tag = tag if tag is not None or step is None else f"global_step{step}"
         self._client_state = _plain_json(client_state or {})
         self._base = None if base is None else os.fspath(base)
         self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
-        self._forget()
+        self._fresh = fresh
+        self._saves: dict[int, _OneSave] = {}  # by thread: DCP makes all calls of one save on one thread
 
-    def _forget(self) -> None:
-        self._is_coordinator = False
-        self._save: Optional[_native.Save] = None
-        self._description: Optional[Description] = None
-        self._tensors: list[dict[str, Any]] = []
-        self._planner: Optional[SavePlanner] = None
-        self._early: dict[str, Object] = {}
+    @property
+    def _save(self) -> _OneSave:
+        return self._saves.setdefault(threading.get_ident(), _OneSave(self._path, self._tag))
 
     def close(self) -> None:
-        """Removes what a failed save has left. May be called again, and not while a save runs."""
-        if self._save is not None:
-            self._save.close()
-        _unfinished.discard(self)
-        self._forget()
+        """Removes what failed saves have left. May be called again, and not while a save runs."""
+        for one in self._saves.values():
+            one.close()
+        self._saves.clear()
 
     def __del__(self) -> None:
-        if getattr(self, "_save", None) is not None:
+        if getattr(self, "_saves", None):
             self.close()
 
     # What DCP calls, in this order.
@@ -123,15 +179,14 @@ class Writer(StorageWriter):
         return "://" not in os.fspath(checkpoint_id)
 
     def reset(self, checkpoint_id: Optional[PathLike] = None) -> None:
-        self.close()
-        if checkpoint_id is not None:
-            self._path, self._tag = os.fspath(checkpoint_id), None
+        self._save.close()
+        own = (self._path, self._tag) if checkpoint_id is None else (path_of(checkpoint_id), None)
+        self._saves[threading.get_ident()] = _OneSave(*own)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
             raise Error("unsupported", "ranks that save without collectives make no checkpoint together", "use_collectives=True")
-        self.close()
-        self._is_coordinator = is_coordinator
+        self._save.is_coordinator = is_coordinator
         if _unfinished:
             gc.collect()  # a Writer whose save has failed may be kept alive by the exception's frames alone
 
@@ -139,32 +194,29 @@ class Writer(StorageWriter):
         planner = planner_of_caller()
         if planner is None:
             return dataclasses.replace(plan, storage_data={})
-        self._planner = planner if self._is_coordinator else None
+        self._save.planner = planner if self._save.is_coordinator else None
         is_kept = getattr(planner, "_enable_plan_caching", False)  # a later save with other elements would get the same plan
         return dataclasses.replace(plan, storage_data={} if is_kept else equal_pieces(plan.items, planner))
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        plans = full_plans(plans)
+        plans, save = full_plans(plans), self._save
         labels: list[Labels] = [plan.storage_data if isinstance(plan.storage_data, dict) else {} for plan in plans]
-        self._description = Description(plans, labels)
-        self._early = group_objects(plans, self._planner) if self._planner else {}
-        self._planner = None
-        catalog = self._described(self._description.planned({}, self._early), {})
-        folder, tag = self._place()
-        options = {**self._options, "base": _base_path(folder, self._base)}
-        self._tensors = catalog["tensors"]
-        self._save = _native.Save(folder, tag, {**catalog, "producer": None}, options)
-        _unfinished.add(self)
+        save.description = Description(plans, labels)
+        save.early = group_objects(plans, save.planner) if save.planner else {}
+        save.planner = None
+        catalog = self._described(save.description.planned({}, save.early), {})
+        save.tensors = catalog["tensors"]
+        options = save.begin(catalog, {**self._options, "base": self._base}, self._fresh)
         rows = [{key: row[key] for key in ("name", "state", "dtype", "shape", "key")} for row in catalog["tensors"]]
         sent = zlib.compress(json.dumps({"tensors": rows, "step": 0, "world_size": len(plans)}).encode(), 1)
-        return [dataclasses.replace(plan, storage_data=_Order(rank, self._save.place, sent, options)) for rank, plan in enumerate(plans)]
+        return [dataclasses.replace(plan, storage_data=_Order(rank, save.place, sent, options)) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         done: Future[list[WriteResult]] = Future()
         try:
             done.set_result(_written(plan, planner))
         except BaseException:
-            self.close()
+            self._save.close()
             raise
         return done
 
@@ -172,30 +224,22 @@ class Writer(StorageWriter):
         try:
             self._finish([result for of_rank in results for result in of_rank])
         finally:
-            self.close()
+            self._saves.pop(threading.get_ident()).close()
 
     def _finish(self, results: list[WriteResult]) -> None:
-        assert self._save is not None and self._description is not None
+        save = self._save
+        assert save.description is not None
         shards = sorted((result.storage_data for result in results if isinstance(result.storage_data, _Shard)),
                         key=lambda shard: shard.rank)
         constants = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, bytes)}
         objects = {result.index.fqn: result.storage_data for result in results if isinstance(result.storage_data, Object)}
         nameless = {key: one for key, one in objects.items() if not names_parameters(key)}
-        for known in (objects, {**nameless, **self._early}, self._early):
-            planned = self._description.planned(constants, known)
-            if list(map(_identity, planned["tensors"])) == list(map(_identity, self._tensors)):
+        for known in (objects, {**nameless, **save.early}, save.early):
+            planned = save.description.planned(constants, known)
+            if list(map(_identity, planned["tensors"])) == list(map(_identity, save.tensors)):
                 break  # else: objects that were unknown when the tensors were named
-        self._save.describe(self._described(planned, objects))
-        for sentence in self._save.publish([shard.entry for shard in shards]):
+        for sentence in save.publish(self._described(planned, objects), [shard.entry for shard in shards]):
             warnings.warn(sentence, stacklevel=4)
-
-    def _place(self) -> tuple[str, str]:
-        if self._path is None:
-            raise Error("invalid argument", "the Writer has no folder", "pass one, or checkpoint_id to dcp.save()")
-        if self._tag is not None:
-            return self._path, self._tag
-        path = Path(os.path.abspath(self._path))
-        return str(path.parent), path.name
 
     def _described(self, planned: dict[str, Any], objects: dict[str, Object]) -> dict[str, Any]:
         """Returns the catalog with what the state dict itself does not say."""
@@ -207,7 +251,7 @@ class Writer(StorageWriter):
                 row.append(exact[key])
             elif key in objects:
                 row[2] = objects[key].value
-        producer["state_dict"]["order"] = self._description.order(producer["state_dict"]) if self._description else []
+        producer["state_dict"]["order"] = self._save.description.order(producer["state_dict"]) if self._save.description else []
         if notes := [*planned["notes"], *planned["remarks"]]:
             producer["notes"] = notes
         producer["torch"] = torch.__version__
@@ -219,8 +263,8 @@ class Writer(StorageWriter):
 
 @atexit.register
 def _close_unfinished() -> None:
-    for writer in list(_unfinished):
-        writer.close()
+    for save in list(_unfinished):
+        save.close()
 
 
 def _identity(row: dict[str, Any]) -> Any:
@@ -348,6 +392,7 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        assert self._checkpoint is not None
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             reads = []
             for item in plan.items:
@@ -362,6 +407,7 @@ class Reader(StorageReader):
             for read, item, target in reads:
                 read.result()
                 planner.commit_tensor(item, target)
+        runs.note_loaded(self._checkpoint)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -24,7 +24,8 @@ from . import _ranks as ranks
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
 from ._objects import from_json, no_tensors, simple_json, to_json
-from ._saving import Part, flat_elements, is_row_major, save_together
+from ._runs import note_loaded
+from ._saving import Part, Target, flat_elements, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, own_share
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: number}}, as unishard.torch has it
@@ -49,18 +50,22 @@ class _Own(NamedTuple):
 
 def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Optional[dict[str, Any]] = None, *, keep_last: int = 0,
          compress: str = "none", base: Optional[Path_] = None, replace: bool = True, save_latest: bool = True,
-         exclude_frozen_parameters: bool = False) -> Path:
+         exclude_frozen_parameters: bool = False, fresh: bool = False, _is_inside: bool = False) -> Path:
     """Saves the engine as the checkpoint `folder`/`tag` and moves `latest`. All ranks call it, between two steps of the optimizer.
 
     What DeepSpeed's save_checkpoint() keeps is kept: fp32 masters, the optimizer's states and settings, 16-bit and frozen weights,
     buffers, lr_scheduler, loss scaler and counters. Gradients that are accumulated but not yet applied are not kept, as there.
+    The folder is that of one run, and the job holds it until it ends. A job that finds checkpoints there at its first save must have
+    loaded one of them, or it fails with the code "already exists" and nothing happens to them. fresh: save beside the checkpoints of
+    another run: none of them is replaced or removed; `latest` names the new ones.
     tag: default global_step<N>. client_state: plain data and tensors; that of rank 0 counts. keep_last: complete checkpoints to keep,
     0 for all. compress: "none", "zstd" or "auto", with a level as in "zstd:3". base: the folder of an older tag whose equal chunks are
     shared and not written. replace: may an older UniShard checkpoint of this tag be replaced. save_latest: move `latest`.
     Readers see the older checkpoints only until the new one is complete, also after an error or a crash.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "unsupported".
     """
-    path, tag = os.fspath(folder), str(tag or f"global_step{engine.global_steps}")
+    path, tag = path_of(folder), str(tag or f"global_step{engine.global_steps}")
+    require_arguments(keep_last=keep_last, tag=tag, compress=compress)
     options = {"compression": compress, "replace": replace, "keep_last": keep_last, "base": os.fspath(base) if base else "",
                "move_latest": save_latest}
     live = ranks.together("describing the engine", lambda: LiveEngine(engine))
@@ -75,8 +80,12 @@ def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Op
 
     rows, own, changed = ranks.together("describing the engine", described)
     everywhere = ranks.gathered((rows, changed))
+    places = ranks.gathered(os.path.join(path, tag))
 
     def catalog_of() -> dict[str, Any]:
+        for number, place in enumerate(places):
+            if place != places[0]:
+                raise Error("mismatch", f"rank {number} saves {place}, and rank 0 {places[0]}", "pass the same arguments on all ranks")
         for number, (other, _) in enumerate(everywhere):
             if other != rows:
                 raise Error("mismatch", f"rank {number} of the engine has other tensors than rank {ranks.rank()}")
@@ -89,7 +98,7 @@ def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Op
     live_masters = {name for vector in live.vectors for name in vector.names}
     catalog = ranks.together("comparing the ranks", catalog_of)
     own += [_Own((name, _EXTRA), 0, value.numel(), value, 0) for name, value in extra.items() if value.numel()]
-    save_together(path, tag, catalog, lambda: _parts(catalog, own), options)
+    save_together(Target(path, tag, fresh, _is_inside), catalog, lambda: _parts(catalog, own), options)
     return Path(path) / tag
 
 
@@ -132,6 +141,7 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
     if isinstance(client_state, dict):
         client_state.pop(_SCALARS, None)
     where = os.path.join(name, tag) if tag and os.path.isdir(os.path.join(name, tag)) else checkpoint.path
+    note_loaded(checkpoint)
     checkpoint.close()
     return where, client_state if isinstance(client_state, dict) else {}
 

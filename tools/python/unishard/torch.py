@@ -30,7 +30,8 @@ from . import _ranks as ranks
 from ._errors import Error
 from ._objects import from_json, no_tensors
 from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters
-from ._saving import Part, is_row_major, require_counts, save_together
+from ._runs import note_loaded
+from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
@@ -80,26 +81,29 @@ class _State(NamedTuple):
 
 def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, *,
          step: int, tag: Optional[str] = None, client_state: Optional[dict[str, Any]] = None, keep_last: int = 0,
-         compress: str = "none", replace: bool = True) -> Path:
+         compress: str = "none", replace: bool = True, fresh: bool = False, _is_inside: bool = False) -> Path:
     """Saves model and optimizer as the checkpoint `folder`/`tag` and moves `latest`. All ranks call it with the same arguments.
 
-    tag: default global_step<step>. client_state: what JSON can express. keep_last: complete checkpoints to keep, 0 for all.
+    The folder is that of one run, and the job holds it until it ends. A job that finds checkpoints there at its first save must have
+    loaded one of them, or it fails with the code "already exists" and nothing happens to them.
+    tag: default global_step<step>. client_state: what JSON can express. keep_last: complete checkpoints of the folder to keep, 0 for all.
     compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
+    fresh: save beside the checkpoints of another run: none of them is replaced or removed; `latest` names the new ones.
     Readers see the older checkpoints only until the new one is complete, also after an error or a crash. Every rank writes its own
     elements; ranks that hold the same elements share them out.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
     """
-    require_counts(step, keep_last)
-    path, tag = os.fspath(folder), tag or f"global_step{step}"
+    require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress)
+    path, tag = path_of(folder), tag or f"global_step{step}"
     options = {"compression": compress, "replace": replace, "keep_last": keep_last}
     state = ranks.together("describing the state", lambda: _described(model, optimizer))
-    arguments = ranks.gathered((step, tag))
+    arguments = ranks.gathered((step, os.path.join(path, tag)))
     described = ranks.gathered([(item.row, item.box) for item in state.items])
 
     def catalog_of() -> tuple[dict[str, Any], Holders]:
-        for rank, (its_step, its_tag) in enumerate(arguments):
-            if (its_step, its_tag) != arguments[0]:
-                raise Error("mismatch", f"rank {rank} saves step {its_step} as {its_tag}, and rank 0 step {arguments[0][0]} as "
+        for rank, (its_step, its_place) in enumerate(arguments):
+            if (its_step, its_place) != arguments[0]:
+                raise Error("mismatch", f"rank {rank} saves step {its_step} as {its_place}, and rank 0 step {arguments[0][0]} as "
                             f"{arguments[0][1]}", "pass the same arguments on all ranks")
         rows, holders = _merged(described)
         scalars = _scalars(state)
@@ -110,7 +114,8 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
                 "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
 
     catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
-    save_together(path, tag, catalog, lambda: _own_parts(catalog, holders, state.items), options)
+    target = Target(path, tag, fresh, _is_inside)
+    save_together(target, catalog, lambda: _own_parts(catalog, holders, state.items), options)
     return Path(path) / tag
 
 
@@ -137,6 +142,7 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     job.set()
     client_state = dict(checkpoint.client_state) if isinstance(checkpoint.client_state, dict) else {}
     client_state.pop(_SCALARS, None)
+    note_loaded(checkpoint)
     checkpoint.close()
     return Loaded(checkpoint.step, client_state, checkpoint.tag)
 

@@ -36,7 +36,8 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
         folder = str(accelerator.save_state(_text(output_dir)))
     for number, model in enumerate(models):
         optimizer = optimizers[number] if optimizers else None
-        jobs.save(_place(folder, number), model, optimizer, step=_steps(optimizer) if step is None else step, **options)
+        jobs.save(_place(folder, number), model, optimizer, step=_steps(optimizer) if step is None else step,
+                  _is_inside=True, **options)
     return folder
 
 
@@ -81,7 +82,7 @@ def _patched(models: list[Any], options: dict[str, Any]) -> bool:
         from .. import deepspeed
 
         for engine in engines:
-            deepspeed.patch(engine, **options)
+            deepspeed.patch(engine, _is_inside=True, **options)
     return bool(engines)
 
 

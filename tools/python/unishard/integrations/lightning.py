@@ -44,7 +44,7 @@ class CheckpointIO(TorchCheckpointIO):
         if storage_options is not None:
             raise Error("invalid argument", "storage_options are not supported")
         place, tensors = Path(path), _Tensors(checkpoint)
-        options = {"compression": self._compress, "move_latest": False}
+        options = {"compression": self._compress, "move_latest": False, "inside": True}
         transaction = _native.Save(str(place.parent), place.name, tensors.catalog, options)
         try:
             transaction.publish([write_shard(transaction.place, tensors.catalog, 0, tensors.parts(), options)])

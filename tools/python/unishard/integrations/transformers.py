@@ -32,7 +32,8 @@ def patch(trainer: Trainer, **options: Any) -> Trainer:
 
     options: arguments of unishard.torch.save(), for example compress="zstd"; keep_last is the trainer's save_total_limit.
     train(resume_from_checkpoint=True) takes the newest checkpoint that is complete: a save that was killed does not count. Folders that
-    the trainer wrote without patch() are still loaded. save_model() and save_only_model write the model as before, without UniShard.
+    the trainer wrote without patch() are still loaded. train() without it fails where output_dir has UniShard checkpoints of another run.
+    save_model() and save_only_model write the model as before, without UniShard.
     Not thread-safe. Raises Error for a trainer with FSDP1 or SageMaker.
     """
     if isinstance(trainer, _Mixin):
@@ -77,18 +78,30 @@ def _patch_engine(one: Any, options: dict[str, Any]) -> None:
     if hasattr(one, "save_checkpoint") and hasattr(one, "zero_optimization_stage"):
         from .. import deepspeed
 
-        deepspeed.patch(one, **options)
+        deepspeed.patch(one, _is_inside=True, **options)
 
 
 class _Mixin(Trainer):
     """The methods of a Trainer that decide what is in a checkpoint."""
 
     unishard_options: dict[str, Any]
+    _unishard_has_begun = False
 
     def train(self: Any, resume_from_checkpoint: Any = None, *others: Any, **settings: Any) -> Any:
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_checkpoint(self.args.output_dir) or True
+        if not resume_from_checkpoint:
+            self._require_own_checkpoints()
+        self._unishard_has_begun = True
         return super().train(resume_from_checkpoint, *others, **settings)
+
+    def _require_own_checkpoints(self: Any) -> None:
+        """Raises Error where this trainer would replace, and by save_total_limit remove, the checkpoints of another run."""
+        newest = last_checkpoint(self.args.output_dir)
+        may_replace = self._unishard_has_begun or getattr(self.args, "overwrite_output_dir", False)
+        if newest is not None and _has_unishard(newest) and not may_replace:
+            raise Error("already exists", f"{self.args.output_dir} has the checkpoints of a run, the newest of which is {newest}",
+                        "go on with train(resume_from_checkpoint=True), or use another output_dir; nothing was changed")
 
     def save_model(self: Any, output_dir: Optional[str] = None, _internal_call: bool = False) -> None:
         if not _internal_call or output_dir is None or self.args.save_only_model or hasattr(self.model, "peft_config"):
@@ -104,7 +117,8 @@ class _Mixin(Trainer):
         if self.is_deepspeed_enabled:  # the engine is patched
             super()._save_optimizer_and_scheduler(output_dir)
             return
-        jobs.save(output_dir, self.model_wrapped, _plain(self.optimizer), step=self.state.global_step, **self.unishard_options)
+        jobs.save(output_dir, self.model_wrapped, _plain(self.optimizer), step=self.state.global_step, _is_inside=True,
+                  **self.unishard_options)
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, _SCHEDULER))
 
