@@ -8,7 +8,9 @@
 #include "formats/trainer/known_models.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -188,6 +190,83 @@ TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
                 fs::copy_options::overwrite_existing);
   EXPECT_THAT(open_source(posix_storage(), temp_.path() / "ours")->notes(),
               testing::Contains(HasSubstr("left out: unishard.catalog")));
+}
+
+/// A folder of accelerate with two models, whose optimizers have steps, schedules and momenta.
+class TwoModels : public TrainerFolder {
+ protected:
+  TwoModels() {
+    fs::create_directory(folder_);
+    for (const char* name : {"", "_1"}) {
+      const float one = *name == 0 ? 1.0F : 2.0F;
+      save_torch(folder_ / fmt::format("pytorch_model{}.bin", name), {{"a", tensor("a")}},
+                 {{"a", {DType::Float32, {2}, {one, 5}}}});
+      save_torch(folder_ / fmt::format("optimizer{}.bin", name),
+                 {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                  {"param_groups", Json::array({{{"lr", one}, {"params", Json::array({0})}}})}},
+                 {{"m", {DType::Float32, {2}, {3 * one, 7}}}});
+    }
+  }
+
+  /// Returns the content of the second model and of the second optimizer.
+  static std::vector<std::vector<std::byte>> second_of(const Source& source) {
+    std::vector<std::vector<std::byte>> found;
+    for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+      if (source.catalog().tensors[i].state == "extra") found.push_back(read_all(source, i));
+    }
+    return found;
+  }
+
+  const Path folder_ = temp_.path() / "two";
+};
+
+TEST_F(TwoModels, HaveTheSecondOnesAsValues) {
+  const auto source = open_source(posix_storage(), folder_);
+  EXPECT_EQ(source->format(), "accelerate");
+  EXPECT_THAT(tensor_labels(source->catalog()),
+              testing::UnorderedElementsAre("a [fp32]", "a [momentum_buffer]", "model_1.a [extra]",
+                                            "optimizer_1.state.0.momentum_buffer [extra]"));
+  EXPECT_EQ(source->catalog().groups.size(), 1u);
+  EXPECT_EQ(source->catalog().client_state["optimizer_1"]["param_groups"][0]["lr"], 2.0);
+  EXPECT_THAT(source->remarks(), testing::Contains(HasSubstr("model_1, optimizer_1: kept")));
+  EXPECT_THAT(source->notes(), testing::IsEmpty());
+}
+
+TEST_F(TwoModels, ComeBackThroughOtherFormats) {
+  const auto source = open_source(posix_storage(), folder_);
+  const auto again = copy_of(*source, temp_.path() / "again", source->layout());
+  EXPECT_THAT(again->catalog().client_state, source->catalog().client_state);
+  for (const char* format : {"native", "dcp"}) {
+    Output output, back;
+    output.format = format;
+    output.tag = "t";
+    const auto other = copy_of(*source, temp_.path() / format, {}, output);
+    back.format = "accelerate";
+    const Path path = temp_.path() / (format + std::string("-back"));
+    const auto copy = copy_of(*other, path, {}, back);
+    EXPECT_TRUE(fs::exists(path / "model_1.safetensors")) << format;
+    EXPECT_TRUE(fs::exists(path / "optimizer_1.bin")) << format;
+    EXPECT_EQ(copy->catalog().client_state, source->catalog().client_state) << format;
+    EXPECT_EQ(second_of(*copy), second_of(*source)) << format;
+    expect_same_tensors(*source, *copy);
+  }
+}
+
+TEST_F(TwoModels, AreNamedWhereTheTrainerHasNoPlaceForThem) {
+  const auto source = open_source(posix_storage(), folder_);
+  const auto sink =
+      make_sink(posix_storage(), {.format = "trainer", .path = temp_.path() / "out", .tag = {}},
+                source->catalog());
+  EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("\"model_1.a\" first")));
+  EXPECT_EQ(sink->left_out().size(), 2u);
+}
+
+TEST_F(TrainerFolder, NamesModelsThatItDoesNotRead) {
+  const Path folder = copied("llama");
+  fs::copy_file(folder / "model.safetensors", folder / "ema.safetensors");
+  fs::create_directory(folder / "other_adapter");
+  EXPECT_THAT(open_source(posix_storage(), folder)->notes(),
+              ElementsAre("not read: ema.safetensors", "not read: other_adapter"));
 }
 
 TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {

@@ -11,12 +11,14 @@
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
 #include "formats/trainer/folder.hpp"
+#include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -38,35 +40,50 @@ std::optional<Program> program_of(Storage& storage, const Path& path) {
   }
 }
 
-/// The model's file sorts its tensors, so nothing depends on their order.
-void read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+/// Adds the tensors of a safetensors file below `key`, under the names that `name_of` returns.
+/// The file sorts its tensors, so nothing depends on their order.
+template <class NameOf>
+void add_tensors(StateDictBuilder& builder, const std::string& key,
+                 std::vector<dcp::SafetensorsPiece> pieces, const NameOf& name_of) {
+  for (dcp::SafetensorsPiece& piece : pieces) {
+    const Shape shape = piece.box.sizes;
+    const std::string fqn = name_of(piece.key);
+    builder.add_piece(fmt::format("{}.{}", key, fqn), {{key, false}, {fqn, false}}, shape,
+                      std::move(piece.box), std::move(piece.view));
+  }
+}
+
+/// Returns the names of the files.
+std::vector<std::string> read_safetensors(Storage& storage, const Path& folder,
+                                          StateDictBuilder& builder) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   std::set<std::string> found;
   for (const std::string& name : model.files) {
     std::vector<dcp::SafetensorsPiece> pieces =
         dcp::read_pieces(builder.open(folder / name)).pieces;
+    for (const dcp::SafetensorsPiece& piece : pieces) {
+      if (!found.insert(piece.key).second)
+        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
+                                              (folder / name).string(), quote(piece.key)));
+    }
     const bool is_adapter =
         name.starts_with(kAdapterStem) &&
         std::ranges::any_of(pieces, is_adapter_name, &dcp::SafetensorsPiece::key);
-    for (dcp::SafetensorsPiece& piece : pieces) {
-      if (!found.insert(piece.key).second) {
-        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
-                                              (folder / name).string(), quote(piece.key)));
-      }
-      const Shape shape = piece.box.sizes;
-      const std::string fqn = is_adapter ? adapter_module_name(piece.key) : piece.key;
-      builder.add_piece(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, shape,
-                        std::move(piece.box), std::move(piece.view));
-    }
+    add_tensors(builder, kModel, std::move(pieces), [&](const std::string& key) {
+      return is_adapter ? adapter_module_name(key) : key;
+    });
   }
   for (const auto& [tensor, file] : model.weight_map) {
     if (!found.contains(tensor))
       raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
                                             (folder / *model.index).string(), quote(tensor), file));
   }
+  return model.files;
 }
 
-void read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+/// Returns the names of the files.
+std::vector<std::string> read_torch_model(Storage& storage, const Path& folder,
+                                          StateDictBuilder& builder) {
   std::set<std::string> files = {"pytorch_model.bin"};
   if (storage.kind(folder / *files.begin()) != EntryKind::File) {
     files.clear();
@@ -79,6 +96,16 @@ void read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& bu
     builder.add_object(kModel, {{kModel, false}}, TorchFile({file, 0, file->size()}));
     builder.finds_second_keys = false;
   }
+  return {files.begin(), files.end()};
+}
+
+/// Whether the name is that of a model, an adapter or an optimizer, or of a folder of such.
+bool may_hold_states(const Entry& entry) {
+  if (entry.kind == EntryKind::Directory) return true;
+  const std::string_view name = entry.name;
+  return name.ends_with(".safetensors") ||
+         (name.ends_with(".bin") && (name.starts_with("pytorch_model") ||
+                                     name.starts_with(kAdapterStem) || name.starts_with("optim")));
 }
 
 /// Returns `model_type` of config.json.
@@ -110,8 +137,8 @@ void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
     TensorInfo tensor = arranged.catalog.tensors[i];
     const std::string& key = state.tensors[arranged.entries[i]].key;
-    tensor.fqn =
-        key.starts_with(kStates) ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
+    const bool is_state = key.starts_with(kStates) || tensor.state == kExtraState;
+    tensor.fqn = is_state ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
     saved.tensors.push_back(std::move(tensor));
   }
   try {
@@ -137,13 +164,12 @@ class Reader {
   std::unique_ptr<Source> open() {
     const bool is_torch =
         has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
-    if (is_torch) {
-      read_torch_model(storage_, folder_, builder_);
-    } else {
-      read_safetensors(storage_, folder_, builder_);
-    }
+    read_ = is_torch ? read_torch_model(storage_, folder_, builder_)
+                     : read_safetensors(storage_, folder_, builder_);
     read_optimizer();
     read_schedule();
+    if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
+    note_unread();
     const auto progress = read_progress(storage_, folder_, builder_.out.notes);
     builder_.out.step = progress;
     builder_.out.producer = {
@@ -161,6 +187,11 @@ class Reader {
                                                      dcp::Arrangement& arranged) {
       if (!text.empty()) restore(text, state, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+      if (!state.values.empty())
+        arranged.remarks.push_back(
+            fmt::format("{}: kept as values, which only accelerate gets back as files: the "
+                        "checkpoint's model and optimizer are the first ones of the folder",
+                        fmt::join(state.values, ", ")));
     };
     return dcp::make_state_dict_source(std::string(names_.format),
                                        builder_.finish(folder_.string()), folder_.string());
@@ -169,6 +200,7 @@ class Reader {
  private:
   void read_optimizer() {
     const std::shared_ptr<const File> opened = builder_.open(folder_ / names_.optimizer);
+    read_.emplace_back(names_.optimizer);
     const TorchFile file({opened, 0, opened->size()});
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
@@ -185,6 +217,26 @@ class Reader {
     };
   }
 
+  void read_further_parts() {
+    for (const auto& [key, name] : find_further_files(storage_, folder_)) {
+      builder_.out.values.insert(key);
+      read_.push_back(name);
+      const std::shared_ptr<const File> file = builder_.open(folder_ / name);
+      if (name.ends_with(".safetensors")) {
+        add_tensors(builder_, key, dcp::read_pieces(file).pieces, std::identity());
+      } else {
+        builder_.add_object(key, {{key, false}}, TorchFile({file, 0, file->size()}));
+      }
+    }
+  }
+
+  void note_unread() {
+    for (const Entry& entry : storage_.list(folder_)) {
+      if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)
+        builder_.out.notes.push_back(fmt::format("not read: {}", entry.name));
+    }
+  }
+
   void read_schedule() {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return;
@@ -196,6 +248,7 @@ class Reader {
   const Path folder_;
   const FileNames names_;
   StateDictBuilder builder_;
+  std::vector<std::string> read_;  // names of files
   std::string text_;
 };
 
