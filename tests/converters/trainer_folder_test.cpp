@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -320,6 +321,8 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
       {"m.q.lora_A.default.weight", "m.q.lora_A.weight"},
       {"m.q.lora_magnitude_vector.default.weight", "m.q.lora_magnitude_vector"},
       {"m.q.ia3_l.default", "m.q.ia3_l"},
+      {"m.e.token_adapter.trainable_tokens_delta.default",
+       "m.e.token_adapter.trainable_tokens_delta"},
       {"m.head.modules_to_save.default.bias", "m.head.bias"}};
   for (const auto& [module_name, file_name] : names) {
     EXPECT_EQ(adapter_file_name(module_name), file_name);
@@ -327,6 +330,8 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
   }
   EXPECT_EQ(adapter_file_name("m.q.lora_A.other.weight"), "m.q.lora_A.weight");
   EXPECT_EQ(adapter_file_name("m.q.lora_A.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(adapter_file_name("m.q.vera_lambda_b.default"), "m.q.vera_lambda_b");
+  EXPECT_EQ(adapter_file_name("m.q.oft_R.default.weight"), "m.q.oft_R.weight");
   EXPECT_EQ(adapter_file_name("m.q.base_layer.weight"), std::nullopt);
   EXPECT_EQ(adapter_file_name("m.head.original_module.weight"), std::nullopt);
   for (const char* odd : {"lora_A", "", ".", "modules_to_save", "a.modules_to_save"})
@@ -334,6 +339,77 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
       adapter_file_name(odd);
       adapter_module_name(odd);
     }) << odd;
+}
+
+Catalog with_weights(const std::vector<std::string>& names) {
+  Catalog catalog;
+  for (const std::string& name : names) {
+    TensorInfo tensor;
+    tensor.fqn = name;
+    tensor.state = state::kWeights;
+    catalog.tensors.push_back(std::move(tensor));
+  }
+  return catalog;
+}
+
+TEST(AdapterFile, HoldsEverythingThatWasReadFromOne) {
+  Catalog catalog = with_weights({"m.q.lora_A.default.weight", "m.q.vector_bank"});
+  record_adapter(catalog.producer, AdapterNaming::Modules);
+  EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(AdapterFile(catalog).name_of("m.q.vector_bank"), "m.q.vector_bank");
+  record_adapter(catalog.producer, AdapterNaming::File);
+  EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.default.weight");
+}
+
+TEST(AdapterFile, OfAnotherCheckpointHoldsWhatNamesTell) {
+  const AdapterFile adapter(with_weights({"m.q.hada_w1_a.default", "m.q.weight"}));
+  EXPECT_EQ(adapter.name_of("m.q.hada_w1_a.default"), "m.q.hada_w1_a");
+  EXPECT_EQ(adapter.name_of("m.q.weight"), std::nullopt);
+  // Where no name tells anything, an empty file would lose the adapter.
+  EXPECT_EQ(AdapterFile(with_weights({"prompt"})).name_of("prompt"), "prompt");
+}
+
+/// Each name that the file holds is the adapter's, of whatever kind it is.
+TEST_F(TrainerFolder, OfAnAdapterKeepsAllItsTensors) {
+  const std::vector<std::vector<std::string>> kinds = {
+      {"prompt_embeddings"},
+      {"m.q.vera_lambda_b", "m.q.vera_lambda_d", "m.vera_A"},
+      {"m.q.lora_A.weight", "m.e.token_adapter.trainable_tokens_delta", "m.vector_bank"},
+      {"m.q.lora_A.weight", "m.q.lora_magnitude_vector.weight"}};
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    const std::vector<std::string>& names = kinds[kind];
+    const Path work = temp_.path() / std::to_string(kind), folder = work / "in";
+    fs::create_directories(folder);
+    Json model = Json::object(), numbers = Json::array();
+    std::map<std::string, Made> tensors;
+    for (const std::string& name : names) {
+      model[name] = tensor(name);
+      tensors[name] = {DType::Float32, {1}, {static_cast<float>(tensors.size())}};
+      numbers.push_back(numbers.size());
+    }
+    save_torch(folder / "adapter_model.bin", model, tensors);
+    save_torch(folder / "optimizer.pt",
+               {{"state", Json::object()},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", numbers}}})}},
+               {});
+    const auto source = open_source(posix_storage(), folder);
+    Output native, trainer;
+    native.format = "native";
+    native.tag = "t";
+    trainer.format = "trainer";
+    trainer.stem = kAdapterStem;
+    const auto stored = copy_of(*source, work / "native", {}, native);
+    for (const auto* each : {source.get(), stored.get()}) {
+      const Path out = work / (each == stored.get() ? "back" : "again");
+      const auto again =
+          copy_of(*each, out, each == stored.get() ? Json() : each->layout(), trainer);
+      expect_same_tensors(*source, *again);
+      std::vector<std::string> found;
+      const auto file = open_source(posix_storage(), out / "adapter_model.safetensors");
+      for (const TensorInfo& tensor : file->catalog().tensors) found.push_back(tensor.fqn);
+      EXPECT_THAT(found, testing::UnorderedElementsAreArray(names));
+    }
+  }
 }
 
 }  // namespace

@@ -53,10 +53,22 @@ void add_tensors(StateDictBuilder& builder, const std::string& key,
   }
 }
 
-/// Returns the names of the files.
-std::vector<std::string> read_safetensors(Storage& storage, const Path& folder,
-                                          StateDictBuilder& builder) {
+/// What was read of a model.
+struct ReadModel {
+  std::vector<std::string> files;                    ///< their names
+  std::optional<AdapterNaming> adapter_naming = {};  ///< of an adapter's file
+};
+
+bool is_adapter_file(std::string_view name) { return name.starts_with(kAdapterStem); }
+
+/// Returns the name in the catalog.
+std::string fqn_of(const ReadModel& model, const std::string& key) {
+  return model.adapter_naming == AdapterNaming::Modules ? adapter_module_name(key) : key;
+}
+
+ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
+  ReadModel read{model.files};
   std::set<std::string> found;
   for (const std::string& name : model.files) {
     std::vector<dcp::SafetensorsPiece> pieces =
@@ -66,37 +78,52 @@ std::vector<std::string> read_safetensors(Storage& storage, const Path& folder,
         raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
                                               (folder / name).string(), quote(piece.key)));
     }
-    const bool is_adapter =
-        name.starts_with(kAdapterStem) &&
-        std::ranges::any_of(pieces, is_adapter_name, &dcp::SafetensorsPiece::key);
-    add_tensors(builder, kModel, std::move(pieces), [&](const std::string& key) {
-      return is_adapter ? adapter_module_name(key) : key;
-    });
+    if (is_adapter_file(name)) {
+      std::vector<std::string> keys;
+      for (const dcp::SafetensorsPiece& piece : pieces) keys.push_back(piece.key);
+      read.adapter_naming = adapter_naming(keys);
+    }
+    add_tensors(builder, kModel, std::move(pieces),
+                [&](const std::string& key) { return fqn_of(read, key); });
   }
   for (const auto& [tensor, file] : model.weight_map) {
     if (!found.contains(tensor))
       raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
                                             (folder / *model.index).string(), quote(tensor), file));
   }
-  return model.files;
+  return read;
 }
 
-/// Returns the names of the files.
-std::vector<std::string> read_torch_model(Storage& storage, const Path& folder,
-                                          StateDictBuilder& builder) {
-  std::set<std::string> files = {"pytorch_model.bin"};
-  if (storage.kind(folder / *files.begin()) != EntryKind::File) {
-    files.clear();
-    const Path index = folder / "pytorch_model.bin.index.json";
-    for (const auto& [file, names] : torch::read_weight_index(storage, index)) files.insert(file);
+/// Adds an adapter that torch.save wrote, which keeps the order of the module.
+AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
+  const torch::Value root = file.root();
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i)
+    keys.emplace_back(root.key(i).text());
+  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(keys)};
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::string fqn = fqn_of(read, keys[i]);
+    builder.add_part(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, file,
+                     root.value(i));
   }
-  for (const std::string& name : files) {
-    const std::shared_ptr<const File> file = builder.open(folder / name);
+  return *read.adapter_naming;
+}
+
+ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  ReadModel read;
+  for (const std::string& name : torch_model_files(storage, folder)) {
+    const std::shared_ptr<const File> opened = builder.open(folder / name);
+    const TorchFile file({opened, 0, opened->size()});
+    read.files.push_back(name);
     builder.finds_second_keys = true;
-    builder.add_object(kModel, {{kModel, false}}, TorchFile({file, 0, file->size()}));
+    if (is_adapter_file(name)) {
+      read.adapter_naming = add_adapter(builder, file);
+    } else {
+      builder.add_object(kModel, {{kModel, false}}, file);
+    }
     builder.finds_second_keys = false;
   }
-  return {files.begin(), files.end()};
+  return read;
 }
 
 /// Whether the name is that of a model, an adapter or an optimizer, or of a folder of such.
@@ -104,8 +131,8 @@ bool may_hold_states(const Entry& entry) {
   if (entry.kind == EntryKind::Directory) return true;
   const std::string_view name = entry.name;
   return name.ends_with(".safetensors") ||
-         (name.ends_with(".bin") && (name.starts_with("pytorch_model") ||
-                                     name.starts_with(kAdapterStem) || name.starts_with("optim")));
+         (name.ends_with(".bin") && (name.starts_with("pytorch_model") || is_adapter_file(name) ||
+                                     name.starts_with("optim")));
 }
 
 /// Returns `model_type` of config.json.
@@ -164,8 +191,9 @@ class Reader {
   std::unique_ptr<Source> open() {
     const bool is_torch =
         has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
-    read_ = is_torch ? read_torch_model(storage_, folder_, builder_)
-                     : read_safetensors(storage_, folder_, builder_);
+    const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
+                                    : read_safetensors(storage_, folder_, builder_);
+    read_ = read.files;
     read_optimizer();
     read_schedule();
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
@@ -183,9 +211,10 @@ class Reader {
               return is_ours ? std::nullopt : name_parameters(order, parameters, model);
             },
         .undecided = "a conversion to the same format keeps them, no other format can name them"};
-    builder_.out.complete = [progress, text = text_](const dcp::StateDict& state,
-                                                     dcp::Arrangement& arranged) {
+    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming](
+                                const dcp::StateDict& state, dcp::Arrangement& arranged) {
       if (!text.empty()) restore(text, state, arranged);
+      if (naming) record_adapter(arranged.catalog.producer, *naming);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
         arranged.remarks.push_back(

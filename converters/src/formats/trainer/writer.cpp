@@ -56,6 +56,7 @@ class Planner {
         program_(program),
         names_(file_names(program)),
         options_(options),
+        adapter_(catalog),
         output_(output),
         scalars_(catalog),
         stands_(catalog.tensors.size()),
@@ -93,7 +94,7 @@ class Planner {
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorInfo& tensor = catalog_.tensors[i];
       if (is_model(tensor)) {
-        const bool is_base = is_adapter() && !adapter_file_name(tensor.fqn);
+        const bool is_base = is_adapter() && !adapter_.name_of(tensor.fqn);
         stands_[i] = !is_base && model_.at(tensor.fqn) == i;
         if (stands_[i]) continue;
         ++(is_base ? base : halves);
@@ -294,7 +295,7 @@ class Planner {
 
   std::string own_name(std::size_t tensor) const {
     const std::string& fqn = catalog_.tensors[tensor].fqn;
-    if (is_adapter()) return adapter_file_name(fqn).value_or(fqn);
+    if (is_adapter()) return adapter_.name_of(fqn).value_or(fqn);
     const auto found = own_names_.find(fqn);
     return found == own_names_.end() ? fqn : found->second;
   }
@@ -399,6 +400,7 @@ class Planner {
   const Program program_;
   const FileNames names_;
   const TrainerOptions& options_;
+  const AdapterFile adapter_;
   torch::TorchOutput& output_;
   const OptimizerScalars scalars_;
   OutputPlan plan_;
