@@ -193,6 +193,27 @@ TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
               testing::Contains(HasSubstr("left out: unishard.catalog")));
 }
 
+/// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.
+TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
+  const Path folder = temp_.path() / "ordered";
+  fs::create_directory(folder);
+  const Made two{DType::Float32, {2}, {1, 2}};
+  save_torch(folder / "pytorch_model.bin",
+             {{"z.weight", tensor("z")},
+              {"a.weight", tensor("a")},
+              {"n.num_batches_tracked", tensor("s")}},
+             {{"z", two}, {"a", two}, {"s", {DType::Int64, {}, {}}}});
+  save_torch(folder / "optimizer.bin",
+             {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+              {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
+             {{"m", two}});
+  const auto source = open_source(posix_storage(), folder);
+  EXPECT_EQ(source->catalog().groups[0]["params"], Json({"z.weight", "a.weight"}));
+  const auto again = copy_of(*source, temp_.path() / "again", source->layout());
+  EXPECT_EQ(again->catalog().groups[0]["params"], source->catalog().groups[0]["params"]);
+  expect_same_tensors(*source, *again);
+}
+
 /// A folder of accelerate with two models, whose optimizers have steps, schedules and momenta.
 class TwoModels : public TrainerFolder {
  protected:

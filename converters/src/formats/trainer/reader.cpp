@@ -180,6 +180,29 @@ void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   arranged.catalog = std::move(saved);
 }
 
+/// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
+bool is_named(const Json& named, const Json& group, const std::set<std::string_view>& fqns) {
+  return group.is_object() && group.contains("params") &&
+         named["params"].size() == group["params"].size() &&
+         std::ranges::all_of(named["params"], [&](const Json& fqn) {
+           return fqns.contains(fqn.get_ref<const std::string&>());
+         });
+}
+
+/// Adds the parameters' names to the groups of an optimizer, if the catalog has one for each.
+void list_names(Json& optimizer, const Catalog& catalog) {
+  Json& groups = optimizer["param_groups"];
+  const Json& named = catalog.groups;
+  std::set<std::string_view> fqns;
+  for (const TensorInfo& tensor : catalog.tensors) fqns.insert(tensor.fqn);
+  bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
+  for (std::size_t g = 0; have_names && g < groups.size(); ++g)
+    have_names = is_named(named[g], groups[g], fqns);
+  for (std::size_t g = 0; have_names && g < groups.size(); ++g) {
+    if (!groups[g].contains("param_names")) groups[g]["param_names"] = named[g]["params"];
+  }
+}
+
 class Reader {
  public:
   Reader(Storage& storage, Path folder, Program program)
@@ -194,7 +217,7 @@ class Reader {
     const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
                                     : read_safetensors(storage_, folder_, builder_);
     read_ = read.files;
-    read_optimizer();
+    read_optimizer(is_torch);
     read_schedule();
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
@@ -227,7 +250,9 @@ class Reader {
   }
 
  private:
-  void read_optimizer() {
+  /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
+  /// file of a copy does not keep it, so the copy's optimizer lists the names.
+  void read_optimizer(bool is_ordered) {
     const std::shared_ptr<const File> opened = builder_.open(folder_ / names_.optimizer);
     read_.emplace_back(names_.optimizer);
     const TorchFile file({opened, 0, opened->size()});
@@ -239,9 +264,11 @@ class Reader {
     }
     text_ = embedded_text(*object);
     if (!text_.empty()) return;
-    builder_.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arranged) {
+    builder_.out.layout = [object, is_ordered](const dcp::StateDict& state,
+                                               const dcp::Arrangement& arranged) {
       Json layout = dcp::describe_keys(state, arranged);
       layout["object"] = *object;
+      if (is_ordered) list_names(layout["object"], arranged.catalog);
       return layout;
     };
   }
