@@ -193,6 +193,46 @@ TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
               testing::Contains(HasSubstr("left out: unishard.catalog")));
 }
 
+TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
+  const std::vector<std::vector<std::string>> models = {
+      {"_orig_mod.a.weight", "_orig_mod.b.bias"},
+      {"layers.0._orig_mod.a.weight", "layers.1._orig_mod.a.weight", "head.weight"}};
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    const Path work = temp_.path() / std::to_string(m), folder = work / "in";
+    fs::create_directories(folder);
+    Json model = Json::object(), numbers = Json::array();
+    std::map<std::string, Made> tensors;
+    for (const std::string& name : models[m]) {
+      model[name] = tensor(name);
+      tensors[name] = {DType::Float32, {1}, {static_cast<float>(tensors.size())}};
+      numbers.push_back(numbers.size());
+    }
+    save_torch(folder / "pytorch_model.bin", model, tensors);
+    save_torch(folder / "optimizer.bin",
+               {{"state", Json::object()},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", numbers}}})}},
+               {});
+    Output output, back;
+    output.format = "native";
+    output.tag = "t";
+    back.format = "accelerate";
+    const auto stored = copy_of(*open_source(posix_storage(), folder), work / "native", {}, output);
+    EXPECT_FALSE(stored->catalog().tensors[0].fqn.find("_orig_mod") != std::string::npos);
+    const auto again = copy_of(*stored, work / "back", {}, back);
+    EXPECT_THAT(again->notes(), testing::IsEmpty());
+    expect_same_tensors(*stored, *again);
+    std::vector<std::string> found;
+    const auto file = open_source(posix_storage(), work / "back/model.safetensors");
+    for (const TensorInfo& each : file->catalog().tensors) found.push_back(each.fqn);
+    EXPECT_THAT(found, testing::UnorderedElementsAreArray(models[m]));
+    // A Trainer's files have the names of the model that is not compiled.
+    back.format = "trainer";
+    copy_of(*stored, work / "trainer", {}, back);
+    const auto plain = open_source(posix_storage(), work / "trainer/model.safetensors");
+    EXPECT_THAT(tensor_labels(plain->catalog()), testing::Each(testing::Not(HasSubstr("_orig"))));
+  }
+}
+
 /// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.
 TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
   const Path folder = temp_.path() / "ordered";

@@ -274,51 +274,75 @@ def accelerate(unishard, scratch, table):
         def load_state_dict(self, state):
             self.count = state["count"]
 
-    def prepare():
+    class Plain(torch.nn.Module):
+        """Has no table of its order, and parameters of one shape."""
+        def __init__(self, width):
+            super().__init__()
+            self.last, self.first = torch.nn.Linear(width, 2), torch.nn.Linear(16, width)
+
+        def forward(self, input_ids, labels):
+            return self.last(torch.relu(self.first(input_ids.float() / 64))).square().mean()
+
+    def make_models(kind):
+        torch.manual_seed(0)
+        if kind == "llama":
+            return [make_model("llama")]
+        models = [Plain(width) for width in ((6, 8) if kind == "two models" else (6, 6) if kind == "two alike" else (6,))]
+        return [torch.compile(model, backend="eager") for model in models] if kind == "compiled" else models
+
+    def prepare(kind):
         from accelerate.state import AcceleratorState, GradientState, PartialState
         for state in (AcceleratorState, GradientState, PartialState):
             state._reset_state()
         accelerator = Accelerator(cpu=True)
-        model = make_model("llama")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        models = make_models(kind)
+        optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2 * (i + 1)) for i, model in enumerate(models)]
+        schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for optimizer in optimizers]
         loader = torch.utils.data.DataLoader(samples(), batch_size=2, shuffle=True)
         counter = Counter()
         accelerator.register_for_checkpointing(counter)
-        return (accelerator, counter, *accelerator.prepare(model, optimizer, schedule, loader))
+        prepared = accelerator.prepare(*models, *optimizers, *schedules, loader)
+        count = len(models)
+        return accelerator, counter, list(zip(*(prepared[i * count:(i + 1) * count] for i in range(3)))), prepared[-1]
 
-    def train(accelerator, counter, model, optimizer, schedule, loader, count):
+    def train(accelerator, counter, triples, loader, count):
         losses = []
         batches = iter(loader)
         for _ in range(count):
-            loss = model(**next(batches)).loss
-            accelerator.backward(loss)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
+            batch = next(batches)
+            for model, optimizer, schedule in triples:
+                loss = model(**batch)
+                loss = getattr(loss, "loss", loss)
+                accelerator.backward(loss)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+                losses.append(float(loss.detach()))
             counter.count += 1
-            losses.append(float(loss.detach()))
         return losses
 
-    job = prepare()
-    train(*job, SAVED)
-    for safe in (True, False):
-        saved = scratch / f"saved-{safe}"
-        job[0].save_state(str(saved), safe_serialization=safe)
-        expected = None
-        for name, through in (("nothing", None), ("itself", []), ("native", ["native"]), ("dcp", ["dcp"])):
-            steps = [(saved, None)] + [(scratch / f"{name}-{safe}-{i}", form) for i, form in enumerate(through or [])]
-            resumed = saved if through is None else convert(unishard, *steps, (scratch / f"{name}-{safe}", "accelerate"))
-            again = prepare()
-            again[0].load_state(str(resumed))
-            losses = train(*again, SAVED), again[1].count
-            if through is None:
-                expected = losses
-                continue
-            found = [] if losses == expected else [f"{losses} instead of {expected}"]
-            missing = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()} - {"pytorch_model.bin"}
-            table.row(f"accelerate {'safetensors' if safe else 'pytorch_model.bin'} through {name}",
-                      found + ([f"lacks {sorted(missing)}"] if missing else []))
+    for kind in ("llama", "plain", "two models", "two alike", "compiled"):
+        job = prepare(kind)
+        train(*job, SAVED)
+        for safe in (True, False):
+            label = f"{kind} {'safetensors' if safe else 'pytorch_model.bin'}"
+            folder = scratch / label.replace(" ", "-")
+            saved = folder / "saved"
+            job[0].save_state(str(saved), safe_serialization=safe)
+            expected = None
+            for name, through in (("nothing", None), ("itself", []), ("native", ["native"]), ("dcp", ["dcp"])):
+                steps = [(saved, None)] + [(folder / f"{name}-{i}", form) for i, form in enumerate(through or [])]
+                resumed = saved if through is None else convert(unishard, *steps, (folder / name, "accelerate"))
+                again = prepare(kind)
+                again[0].load_state(str(resumed))
+                losses = train(*again, SAVED), again[1].count
+                if through is None:
+                    expected = losses
+                    continue
+                found = [] if losses == expected else [f"{losses} instead of {expected}"]
+                names = ({re.sub("^pytorch_(model.*)bin$", r"\1safetensors", file.name) for file in path.iterdir()} for path in (saved, resumed))
+                missing = set.difference(*names)
+                table.row(f"accelerate {label} through {name}", found + ([f"lacks {sorted(missing)}"] if missing else []))
 
 
 def adapters(unishard, scratch, table):

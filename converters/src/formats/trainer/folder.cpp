@@ -15,8 +15,9 @@ constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 }  // namespace
 
 FileNames file_names(Program program) {
-  if (program == Program::Trainer) return {"trainer", "optimizer.pt", "scheduler.pt"};
-  return {"accelerate", "optimizer.bin", "scheduler.bin"};
+  if (program == Program::Trainer)
+    return {"trainer", "transformers", "optimizer.pt", "scheduler.pt"};
+  return {"accelerate", "accelerate", "optimizer.bin", "scheduler.bin"};
 }
 
 std::vector<std::string> torch_model_files(Storage& storage, const Path& folder) {

@@ -16,7 +16,8 @@ enum class Program : std::uint8_t { Trainer, Accelerate };
 
 /// The names by which a program finds its state.
 struct FileNames {
-  std::string_view format;  ///< name of registry.hpp
+  std::string_view format;   ///< name of registry.hpp
+  std::string_view library;  ///< in Catalog::producer
   std::string_view optimizer, scheduler;
 };
 FileNames file_names(Program program);

@@ -6,10 +6,12 @@
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/dcp/keys.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
+#include "formats/trainer/compiled_names.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/parameter_names.hpp"
@@ -163,7 +165,7 @@ void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   Catalog saved;
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
     TensorInfo tensor = arranged.catalog.tensors[i];
-    const std::string& key = state.tensors[arranged.entries[i]].key;
+    const std::string key = dcp::without_wrappers(state.tensors[arranged.entries[i]].key);
     const bool is_state = key.starts_with(kStates) || tensor.state == kExtraState;
     tensor.fqn = is_state ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
     saved.tensors.push_back(std::move(tensor));
@@ -203,6 +205,19 @@ void list_names(Json& optimizer, const Catalog& catalog) {
   }
 }
 
+/// Records which modules of the model were compiled.
+void record_compiled(const dcp::StateDict& state, dcp::Arrangement& arranged) {
+  const std::string prefix = fmt::format("{}.", kModel);
+  std::vector<std::pair<std::string, std::string>> names;
+  for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
+    const std::string& key = state.tensors[arranged.entries[i]].key;
+    if (key.starts_with(prefix))
+      names.emplace_back(arranged.catalog.tensors[i].fqn, key.substr(prefix.size()));
+  }
+  const CompiledModules modules(names);
+  if (!modules.empty()) modules.record(arranged.catalog.producer);
+}
+
 class Reader {
  public:
   Reader(Storage& storage, Path folder, Program program)
@@ -223,8 +238,7 @@ class Reader {
     note_unread();
     const auto progress = read_progress(storage_, folder_, builder_.out.notes);
     builder_.out.step = progress;
-    builder_.out.producer = {
-        {"library", names_.format == "trainer" ? "transformers" : "accelerate"}};
+    builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, model_type(storage_, folder_)};
     // UniShard's own sink lists the names that it knows.
     const bool is_ours = !text_.empty();
@@ -238,6 +252,7 @@ class Reader {
                                 const dcp::StateDict& state, dcp::Arrangement& arranged) {
       if (!text.empty()) restore(text, state, arranged);
       if (naming) record_adapter(arranged.catalog.producer, *naming);
+      record_compiled(state, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
         arranged.remarks.push_back(

@@ -19,6 +19,7 @@
 #include "core/partial_output.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/trainer/compiled_names.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/trainer_state.hpp"
@@ -57,6 +58,7 @@ class Planner {
         names_(file_names(program)),
         options_(options),
         adapter_(catalog),
+        compiled_(catalog, names_.library),
         output_(output),
         scalars_(catalog),
         stands_(catalog.tensors.size()),
@@ -297,7 +299,7 @@ class Planner {
     const std::string& fqn = catalog_.tensors[tensor].fqn;
     if (is_adapter()) return adapter_.name_of(fqn).value_or(fqn);
     const auto found = own_names_.find(fqn);
-    return found == own_names_.end() ? fqn : found->second;
+    return found == own_names_.end() ? compiled_.name_of(fqn) : found->second;
   }
 
   using NamedTensor = std::pair<std::string, std::size_t>;  // name in the file, catalog tensor
@@ -401,6 +403,7 @@ class Planner {
   const FileNames names_;
   const TrainerOptions& options_;
   const AdapterFile adapter_;
+  const CompiledModules compiled_;
   torch::TorchOutput& output_;
   const OptimizerScalars scalars_;
   OutputPlan plan_;
