@@ -323,6 +323,22 @@ TEST_F(TwoModels, AreNamedWhereTheTrainerHasNoPlaceForThem) {
   EXPECT_EQ(sink->left_out().size(), 2u);
 }
 
+TEST_F(TwoModels, WhoseValuesAreForgedAreLeftOutByName) {
+  const auto source = open_source(posix_storage(), folder_);
+  Catalog catalog = source->catalog();
+  int number = 0;
+  for (const Json& forged :
+       {Json(5), Json{{"a", {{"$tensor", 5}}}}, Json{{"a", tensor("gone")}},
+        Json{{"$type", "builtins.dict"}, {"pairs", 7}}, Json{{"a", tensor("a")}},
+        Json{{"a", tensor("model_1.a")}, {"b", {{"$type", "x"}}}}}) {
+    catalog.client_state["model_1"] = forged;
+    const Path out = temp_.path() / std::to_string(number++);
+    const auto sink =
+        make_sink(posix_storage(), {.format = "accelerate", .path = out, .tag = {}}, catalog);
+    EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("model_1"))) << forged;
+  }
+}
+
 TEST_F(TrainerFolder, NamesModelsThatItDoesNotRead) {
   const Path folder = copied("llama");
   fs::copy_file(folder / "model.safetensors", folder / "ema.safetensors");

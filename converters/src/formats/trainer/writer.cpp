@@ -336,10 +336,11 @@ class Planner {
 
   /// Returns the tensors of a further model; nullopt for what a safetensors file cannot hold.
   static std::optional<std::vector<NamedTensor>> model_tensors(const FurtherPart& part) {
-    if (!is_further_model(part.key) || part.value.contains("$type")) return std::nullopt;
+    if (!is_further_model(part.key) || !part.value.is_object() || part.value.contains("$type"))
+      return std::nullopt;
     std::vector<NamedTensor> tensors;
     for (const auto& [name, value] : part.value.items()) {
-      if (!value.is_object() || !value.contains("$tensor")) return std::nullopt;
+      if (torch::tensors_in(value).size() != 1 || !value.contains("$tensor")) return std::nullopt;
       tensors.emplace_back(name, part.tensors.at(value["$tensor"].get<std::string>()));
     }
     return tensors;
