@@ -618,6 +618,27 @@ TEST(Dcp, DamagedFoldersAreRefusedByName) {
   EXPECT_THAT(refusal(unfinished).what(), HasSubstr("did not finish"));
 }
 
+/// accelerate stores model and optimizer in a folder each, one after the other.
+TEST(Dcp, AnUnfinishedPartOfAccelerateIsRefusedByName) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* part : {"pytorch_model_fsdp_0", "optimizer_0"}) {
+    const test::TempDir work;
+    const Path folder = copy_of(work, "accelerate_fsdp2_sharded_w2");
+    std::filesystem::remove(folder / part / ".metadata");
+    EXPECT_EQ(probe(posix_storage(), folder).format, "dcp") << part;
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+                Fails(ErrorCode::Corrupt, {part, "data files and no .metadata: the save did not"}));
+    for (const auto& file : std::filesystem::directory_iterator(folder / part))
+      std::filesystem::remove(file);
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+                Fails(ErrorCode::Corrupt, {part, "has no .metadata: the save did not finish"}));
+  }
+  const test::TempDir work;
+  const Path folder = copy_of(work, "accelerate_fsdp1_local_w2");
+  std::filesystem::remove(folder / "optimizer_0/.metadata");
+  EXPECT_THAT(refusal(folder).what(), HasSubstr("optimizer_0 has data files and no .metadata"));
+}
+
 TEST(Dcp, EveryCutOfTheMetadataIsRefused) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

@@ -8,11 +8,14 @@
 #include "formats/trainer/known_models.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -190,6 +193,160 @@ TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
               testing::Contains(HasSubstr("left out: unishard.catalog")));
 }
 
+TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
+  const std::vector<std::vector<std::string>> models = {
+      {"_orig_mod.a.weight", "_orig_mod.b.bias"},
+      {"layers.0._orig_mod.a.weight", "layers.1._orig_mod.a.weight", "head.weight"}};
+  for (std::size_t m = 0; m < models.size(); ++m) {
+    const Path work = temp_.path() / std::to_string(m), folder = work / "in";
+    fs::create_directories(folder);
+    Json model = Json::object(), numbers = Json::array();
+    std::map<std::string, Made> tensors;
+    for (const std::string& name : models[m]) {
+      model[name] = tensor(name);
+      tensors[name] = {DType::Float32, {1}, {static_cast<float>(tensors.size())}};
+      numbers.push_back(numbers.size());
+    }
+    save_torch(folder / "pytorch_model.bin", model, tensors);
+    save_torch(folder / "optimizer.bin",
+               {{"state", Json::object()},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", numbers}}})}},
+               {});
+    Output output, back;
+    output.format = "native";
+    output.tag = "t";
+    back.format = "accelerate";
+    const auto stored = copy_of(*open_source(posix_storage(), folder), work / "native", {}, output);
+    EXPECT_FALSE(stored->catalog().tensors[0].fqn.find("_orig_mod") != std::string::npos);
+    const auto again = copy_of(*stored, work / "back", {}, back);
+    EXPECT_THAT(again->notes(), testing::IsEmpty());
+    expect_same_tensors(*stored, *again);
+    std::vector<std::string> found;
+    const auto file = open_source(posix_storage(), work / "back/model.safetensors");
+    for (const TensorInfo& each : file->catalog().tensors) found.push_back(each.fqn);
+    EXPECT_THAT(found, testing::UnorderedElementsAreArray(models[m]));
+    // A Trainer's files have the names of the model that is not compiled.
+    back.format = "trainer";
+    copy_of(*stored, work / "trainer", {}, back);
+    const auto plain = open_source(posix_storage(), work / "trainer/model.safetensors");
+    EXPECT_THAT(tensor_labels(plain->catalog()), testing::Each(testing::Not(HasSubstr("_orig"))));
+  }
+}
+
+/// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.
+TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
+  const Path folder = temp_.path() / "ordered";
+  fs::create_directory(folder);
+  const Made two{DType::Float32, {2}, {1, 2}};
+  save_torch(folder / "pytorch_model.bin",
+             {{"z.weight", tensor("z")},
+              {"a.weight", tensor("a")},
+              {"n.num_batches_tracked", tensor("s")}},
+             {{"z", two}, {"a", two}, {"s", {DType::Int64, {}, {}}}});
+  save_torch(folder / "optimizer.bin",
+             {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+              {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
+             {{"m", two}});
+  const auto source = open_source(posix_storage(), folder);
+  EXPECT_EQ(source->catalog().groups[0]["params"], Json({"z.weight", "a.weight"}));
+  const auto again = copy_of(*source, temp_.path() / "again", source->layout());
+  EXPECT_EQ(again->catalog().groups[0]["params"], source->catalog().groups[0]["params"]);
+  expect_same_tensors(*source, *again);
+}
+
+/// A folder of accelerate with two models, whose optimizers have steps, schedules and momenta.
+class TwoModels : public TrainerFolder {
+ protected:
+  TwoModels() {
+    fs::create_directory(folder_);
+    for (const char* name : {"", "_1"}) {
+      const float one = *name == 0 ? 1.0F : 2.0F;
+      save_torch(folder_ / fmt::format("pytorch_model{}.bin", name), {{"a", tensor("a")}},
+                 {{"a", {DType::Float32, {2}, {one, 5}}}});
+      save_torch(folder_ / fmt::format("optimizer{}.bin", name),
+                 {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                  {"param_groups", Json::array({{{"lr", one}, {"params", Json::array({0})}}})}},
+                 {{"m", {DType::Float32, {2}, {3 * one, 7}}}});
+    }
+  }
+
+  /// Returns the content of the second model and of the second optimizer.
+  static std::vector<std::vector<std::byte>> second_of(const Source& source) {
+    std::vector<std::vector<std::byte>> found;
+    for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) {
+      if (source.catalog().tensors[i].state == "extra") found.push_back(read_all(source, i));
+    }
+    return found;
+  }
+
+  const Path folder_ = temp_.path() / "two";
+};
+
+TEST_F(TwoModels, HaveTheSecondOnesAsValues) {
+  const auto source = open_source(posix_storage(), folder_);
+  EXPECT_EQ(source->format(), "accelerate");
+  EXPECT_THAT(tensor_labels(source->catalog()),
+              testing::UnorderedElementsAre("a [fp32]", "a [momentum_buffer]", "model_1.a [extra]",
+                                            "optimizer_1.state.0.momentum_buffer [extra]"));
+  EXPECT_EQ(source->catalog().groups.size(), 1u);
+  EXPECT_EQ(source->catalog().client_state["optimizer_1"]["param_groups"][0]["lr"], 2.0);
+  EXPECT_THAT(source->remarks(), testing::Contains(HasSubstr("model_1, optimizer_1: kept")));
+  EXPECT_THAT(source->notes(), testing::IsEmpty());
+}
+
+TEST_F(TwoModels, ComeBackThroughOtherFormats) {
+  const auto source = open_source(posix_storage(), folder_);
+  const auto again = copy_of(*source, temp_.path() / "again", source->layout());
+  EXPECT_THAT(again->catalog().client_state, source->catalog().client_state);
+  for (const char* format : {"native", "dcp"}) {
+    Output output, back;
+    output.format = format;
+    output.tag = "t";
+    const auto other = copy_of(*source, temp_.path() / format, {}, output);
+    back.format = "accelerate";
+    const Path path = temp_.path() / (format + std::string("-back"));
+    const auto copy = copy_of(*other, path, {}, back);
+    EXPECT_TRUE(fs::exists(path / "model_1.safetensors")) << format;
+    EXPECT_TRUE(fs::exists(path / "optimizer_1.bin")) << format;
+    EXPECT_EQ(copy->catalog().client_state, source->catalog().client_state) << format;
+    EXPECT_EQ(second_of(*copy), second_of(*source)) << format;
+    expect_same_tensors(*source, *copy);
+  }
+}
+
+TEST_F(TwoModels, AreNamedWhereTheTrainerHasNoPlaceForThem) {
+  const auto source = open_source(posix_storage(), folder_);
+  const auto sink =
+      make_sink(posix_storage(), {.format = "trainer", .path = temp_.path() / "out", .tag = {}},
+                source->catalog());
+  EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("\"model_1.a\" first")));
+  EXPECT_EQ(sink->left_out().size(), 2u);
+}
+
+TEST_F(TwoModels, WhoseValuesAreForgedAreLeftOutByName) {
+  const auto source = open_source(posix_storage(), folder_);
+  Catalog catalog = source->catalog();
+  int number = 0;
+  for (const Json& forged :
+       {Json(5), Json{{"a", {{"$tensor", 5}}}}, Json{{"a", tensor("gone")}},
+        Json{{"$type", "builtins.dict"}, {"pairs", 7}}, Json{{"a", tensor("a")}},
+        Json{{"a", tensor("model_1.a")}, {"b", {{"$type", "x"}}}}}) {
+    catalog.client_state["model_1"] = forged;
+    const Path out = temp_.path() / std::to_string(number++);
+    const auto sink =
+        make_sink(posix_storage(), {.format = "accelerate", .path = out, .tag = {}}, catalog);
+    EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("model_1"))) << forged;
+  }
+}
+
+TEST_F(TrainerFolder, NamesModelsThatItDoesNotRead) {
+  const Path folder = copied("llama");
+  fs::copy_file(folder / "model.safetensors", folder / "ema.safetensors");
+  fs::create_directory(folder / "other_adapter");
+  EXPECT_THAT(open_source(posix_storage(), folder)->notes(),
+              ElementsAre("not read: ema.safetensors", "not read: other_adapter"));
+}
+
 TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {
   const auto source = open_source(posix_storage(), kFolders / "llama/model.safetensors");
   const auto error = test::error_of([&] {
@@ -241,6 +398,8 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
       {"m.q.lora_A.default.weight", "m.q.lora_A.weight"},
       {"m.q.lora_magnitude_vector.default.weight", "m.q.lora_magnitude_vector"},
       {"m.q.ia3_l.default", "m.q.ia3_l"},
+      {"m.e.token_adapter.trainable_tokens_delta.default",
+       "m.e.token_adapter.trainable_tokens_delta"},
       {"m.head.modules_to_save.default.bias", "m.head.bias"}};
   for (const auto& [module_name, file_name] : names) {
     EXPECT_EQ(adapter_file_name(module_name), file_name);
@@ -248,6 +407,8 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
   }
   EXPECT_EQ(adapter_file_name("m.q.lora_A.other.weight"), "m.q.lora_A.weight");
   EXPECT_EQ(adapter_file_name("m.q.lora_A.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(adapter_file_name("m.q.vera_lambda_b.default"), "m.q.vera_lambda_b");
+  EXPECT_EQ(adapter_file_name("m.q.oft_R.default.weight"), "m.q.oft_R.weight");
   EXPECT_EQ(adapter_file_name("m.q.base_layer.weight"), std::nullopt);
   EXPECT_EQ(adapter_file_name("m.head.original_module.weight"), std::nullopt);
   for (const char* odd : {"lora_A", "", ".", "modules_to_save", "a.modules_to_save"})
@@ -255,6 +416,77 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
       adapter_file_name(odd);
       adapter_module_name(odd);
     }) << odd;
+}
+
+Catalog with_weights(const std::vector<std::string>& names) {
+  Catalog catalog;
+  for (const std::string& name : names) {
+    TensorInfo tensor;
+    tensor.fqn = name;
+    tensor.state = state::kWeights;
+    catalog.tensors.push_back(std::move(tensor));
+  }
+  return catalog;
+}
+
+TEST(AdapterFile, HoldsEverythingThatWasReadFromOne) {
+  Catalog catalog = with_weights({"m.q.lora_A.default.weight", "m.q.vector_bank"});
+  record_adapter(catalog.producer, AdapterNaming::Modules);
+  EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(AdapterFile(catalog).name_of("m.q.vector_bank"), "m.q.vector_bank");
+  record_adapter(catalog.producer, AdapterNaming::File);
+  EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.default.weight");
+}
+
+TEST(AdapterFile, OfAnotherCheckpointHoldsWhatNamesTell) {
+  const AdapterFile adapter(with_weights({"m.q.hada_w1_a.default", "m.q.weight"}));
+  EXPECT_EQ(adapter.name_of("m.q.hada_w1_a.default"), "m.q.hada_w1_a");
+  EXPECT_EQ(adapter.name_of("m.q.weight"), std::nullopt);
+  // Where no name tells anything, an empty file would lose the adapter.
+  EXPECT_EQ(AdapterFile(with_weights({"prompt"})).name_of("prompt"), "prompt");
+}
+
+/// Each name that the file holds is the adapter's, of whatever kind it is.
+TEST_F(TrainerFolder, OfAnAdapterKeepsAllItsTensors) {
+  const std::vector<std::vector<std::string>> kinds = {
+      {"prompt_embeddings"},
+      {"m.q.vera_lambda_b", "m.q.vera_lambda_d", "m.vera_A"},
+      {"m.q.lora_A.weight", "m.e.token_adapter.trainable_tokens_delta", "m.vector_bank"},
+      {"m.q.lora_A.weight", "m.q.lora_magnitude_vector.weight"}};
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    const std::vector<std::string>& names = kinds[kind];
+    const Path work = temp_.path() / std::to_string(kind), folder = work / "in";
+    fs::create_directories(folder);
+    Json model = Json::object(), numbers = Json::array();
+    std::map<std::string, Made> tensors;
+    for (const std::string& name : names) {
+      model[name] = tensor(name);
+      tensors[name] = {DType::Float32, {1}, {static_cast<float>(tensors.size())}};
+      numbers.push_back(numbers.size());
+    }
+    save_torch(folder / "adapter_model.bin", model, tensors);
+    save_torch(folder / "optimizer.pt",
+               {{"state", Json::object()},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", numbers}}})}},
+               {});
+    const auto source = open_source(posix_storage(), folder);
+    Output native, trainer;
+    native.format = "native";
+    native.tag = "t";
+    trainer.format = "trainer";
+    trainer.stem = kAdapterStem;
+    const auto stored = copy_of(*source, work / "native", {}, native);
+    for (const auto* each : {source.get(), stored.get()}) {
+      const Path out = work / (each == stored.get() ? "back" : "again");
+      const auto again =
+          copy_of(*each, out, each == stored.get() ? Json() : each->layout(), trainer);
+      expect_same_tensors(*source, *again);
+      std::vector<std::string> found;
+      const auto file = open_source(posix_storage(), out / "adapter_model.safetensors");
+      for (const TensorInfo& tensor : file->catalog().tensors) found.push_back(tensor.fqn);
+      EXPECT_THAT(found, testing::UnorderedElementsAreArray(names));
+    }
+  }
 }
 
 }  // namespace

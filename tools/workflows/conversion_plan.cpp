@@ -1,5 +1,6 @@
 #include "workflows/conversion_plan.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
@@ -121,6 +122,18 @@ void take_surroundings(const Catalog& from, const Renamer& rename, const Convert
   to.producer = from.producer;
 }
 
+/// Names what a model's file holds nothing of: a second model, an average of the weights.
+void note_other_tensors(const Catalog& catalog, std::vector<std::string>& notes) {
+  std::vector<std::string_view> others;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (tensor.state == converters::kExtraState && !tensor.fqn.starts_with("client_state."))
+      others.push_back(tensor.fqn);
+  }
+  if (!others.empty())
+    notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
+                                others.size(), quote(others.front())));
+}
+
 TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const ConvertOptions& options) {
   tensor.fqn = rename(tensor.fqn);
   if (options.weights_only) {
@@ -226,6 +239,7 @@ ConversionPlan plan_consolidate(const converters::Source& source,
               : "the checkpoint holds no model weights; `unishard inspect` lists what it holds");
   }
   plan.target.aliases = catalog.aliases;
+  note_other_tensors(catalog, plan.notes);
   plan.metadata = {{"unishard.version", std::string(kLibraryVersion)},
                    {"unishard.source.format", source.format()},
                    {"unishard.source.step", std::to_string(catalog.step)}};

@@ -82,9 +82,9 @@ void remark_on_generators(const converters::SideFiles& files, std::uint32_t worl
 
 /// The weights that a Trainer stores beside DeepSpeed's files are in those, too.
 void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
-  constexpr std::array<const char*, 4> kModels = {"model.safetensors",
-                                                  "model.safetensors.index.json",
-                                                  "adapter_model.safetensors", "pytorch_model.bin"};
+  constexpr std::array<const char*, 5> kModels = {
+      "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
+      "adapter_model.bin", "pytorch_model.bin"};
   for (const char* name : kModels) {
     if (has_file(beside, name))
       remarks.push_back(fmt::format(
@@ -151,13 +151,14 @@ void note_lost_run_files(const Path& beside, const ConversionPlan& plan,
 }
 
 /// Keeps the tensors of the adapter, under the names that PEFT reads.
-void keep_adapter(ConversionPlan& plan, std::vector<std::string>& left_out) {
+void keep_adapter(const converters::AdapterFile& adapter, ConversionPlan& plan,
+                  std::vector<std::string>& left_out) {
   ConversionPlan kept = plan;
   kept.target.tensors.clear();
   kept.tensor_map.clear();
   for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
     TensorInfo tensor = plan.target.tensors[i];
-    auto name = converters::adapter_file_name(tensor.fqn);
+    auto name = adapter.name_of(tensor.fqn);
     if (!name) continue;
     tensor.fqn = std::move(*name);
     kept.target.tensors.push_back(std::move(tensor));
@@ -170,10 +171,9 @@ void keep_adapter(ConversionPlan& plan, std::vector<std::string>& left_out) {
 }
 
 /// Whether the names are those of modules: in an adapter's folder they are PEFT's already.
-bool has_module_names(const Catalog& catalog) {
-  return std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
-    return converters::is_adapter_name(tensor.fqn) &&
-           converters::adapter_file_name(tensor.fqn) != tensor.fqn;
+bool has_module_names(const converters::AdapterFile& adapter, const Catalog& catalog) {
+  return std::ranges::any_of(catalog.tensors, [&](const TensorInfo& tensor) {
+    return adapter.name_of(tensor.fqn).value_or(tensor.fqn) != tensor.fqn;
   });
 }
 
@@ -189,6 +189,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
   const Path beside = folder_beside(source, input);
   const bool is_adapter =
       has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
+      has_file(beside, fmt::format("{}.bin", converters::kAdapterStem)) ||
       has_file(beside, "adapter_config.json");
   const OutputShape shape = converters::format_entry(output.format).shape;
   const bool goes_on = shape == OutputShape::Tags || shape == OutputShape::Folder;
@@ -201,9 +202,10 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
                   [](const auto& file) { return file.first != kModelConfigs[0]; });
   }
   if (output.max_shard_bytes != 0) {
+    const converters::AdapterFile adapter(source.catalog());
     if (output.format == "safetensors" && is_adapter && is_model_alone(plan.target) &&
-        has_module_names(plan.target))
-      keep_adapter(plan, notes.left_out);
+        has_module_names(adapter, plan.target))
+      keep_adapter(adapter, plan, notes.left_out);
     output.side_files = model_side_files(model_folder_beside(source, beside, input),
                                          source.catalog(), plan.target, notes.left_out);
   }

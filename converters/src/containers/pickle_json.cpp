@@ -132,9 +132,8 @@ class JsonPickler {
     if (const auto type = json.find("$type"); type != json.end() && type->is_string()) {
       return typed(type->get_ref<const std::string&>(), json);
     }
-    if (json.size() == 1 && json.begin().key() == "$tensor") {
+    if (json.size() == 1 && json.begin().key() == "$tensor" && json.front().is_string())
       return tensor_(pickle_, json.front().get<std::string>());
-    }
     pickle_.begin_dict();
     for (const auto& [key, item] : json.items()) {
       pickle_.str(key);
@@ -336,9 +335,8 @@ class Pruner {
   std::optional<Json> prune(const Json& value, const std::string& path) {
     const std::string reason = refusal(value, tensor_);
     if (reason.empty()) return value;
-    if (value.is_object() && value.contains("pairs") && is_dict(value)) return pairs(value, path);
-    if (value.is_object() && value.value("$type", Json()) == "collections.defaultdict" &&
-        value.contains("pairs"))
+    if (has_pairs(value) && is_dict(value)) return pairs(value, path);
+    if (has_pairs(value) && value.value("$type", Json()) == "collections.defaultdict")
       return without_factory(value, path);
     if (value.is_object() && !value.contains("$type") && !value.contains("$tensor"))
       return members(value, path);
@@ -354,8 +352,14 @@ class Pruner {
   }
 
  private:
+  static bool has_pairs(const Json& value) {
+    if (!value.is_object() || !value.contains("pairs") || !value["pairs"].is_array()) return false;
+    return std::ranges::all_of(
+        value["pairs"], [](const Json& pair) { return pair.is_array() && pair.size() == 2; });
+  }
   static bool is_dict(const Json& value) {
-    return value["$type"] == "builtins.dict" || value["$type"] == "collections.OrderedDict";
+    const Json type = value.value("$type", Json());
+    return type == "builtins.dict" || type == "collections.OrderedDict";
   }
   Json without_factory(const Json& value, const std::string& path) {
     Json dict = value;
@@ -390,7 +394,8 @@ class Pruner {
 }  // namespace
 
 std::set<std::string> tensors_in(const Json& value) {
-  if (value.is_object() && value.contains("$tensor")) return {value["$tensor"].get<std::string>()};
+  if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string())
+    return {value["$tensor"].get<std::string>()};
   std::set<std::string> names;
   if (!value.is_structured()) return names;
   for (const Json& child : value) names.merge(tensors_in(child));

@@ -11,6 +11,9 @@ constexpr std::string_view kWhole = "modules_to_save", kAdapter = "default";
 /// A parameter in the module and a tensor in the file.
 constexpr std::string_view kMagnitude = "lora_magnitude_vector";
 
+/// Key in Catalog::producer of a model that an adapter's file held, and its values.
+constexpr const char *kRecord = "adapter_names", *kModuleNames = "modules", *kFileNames = "file";
+
 using Parts = std::vector<std::string>;
 
 Parts split(std::string_view name) {
@@ -33,16 +36,31 @@ bool is_leaf(std::string_view part) { return part == "weight" || part == "bias";
 
 Parts::iterator find_mark(Parts& parts) {
   return std::ranges::find_if(parts, [](std::string_view part) {
-    return part.starts_with("lora_") || part.starts_with("ia3_");
+    return part.starts_with("lora_") || part.starts_with("ia3_") ||
+           part.starts_with("trainable_tokens_");
   });
 }
 
-}  // namespace
-
-bool is_adapter_name(std::string_view name) {
+bool has_mark(std::string_view name) {
   Parts parts = split(name);
   return find_mark(parts) != parts.end();
 }
+
+/// Removes the adapter behind modules that are trained as a whole, or anywhere else.
+bool remove_adapter(Parts& parts) {
+  const auto whole = std::ranges::find(parts, kWhole);
+  if (whole != parts.end()) {
+    if (std::distance(whole, parts.end()) < 3) return false;
+    parts.erase(whole, whole + 2);
+    return true;
+  }
+  const auto adapter = std::ranges::find(parts, kAdapter);
+  if (adapter == parts.end() || parts.size() < 2) return false;
+  parts.erase(adapter);
+  return true;
+}
+
+}  // namespace
 
 std::optional<std::string> adapter_file_name(std::string_view module_name) {
   Parts parts = split(module_name);
@@ -53,9 +71,7 @@ std::optional<std::string> adapter_file_name(std::string_view module_name) {
     if (is_magnitude && is_leaf(parts.back())) parts.pop_back();
     return join(parts);
   }
-  const auto whole = std::ranges::find(parts, kWhole);
-  if (whole == parts.end() || std::distance(whole, parts.end()) < 3) return std::nullopt;
-  parts.erase(whole, whole + 2);
+  if (!remove_adapter(parts)) return std::nullopt;
   return join(parts);
 }
 
@@ -71,6 +87,41 @@ std::string adapter_module_name(std::string_view file_name) {
   const auto leaf = std::prev(parts.end());
   parts.insert(parts.insert(leaf, std::string(kAdapter)), std::string(kWhole));
   return join(parts);
+}
+
+AdapterNaming adapter_naming(const std::vector<std::string>& file_names) {
+  const auto comes_back = [](const std::string& name) {
+    const std::string module_name = adapter_module_name(name);
+    return adapter_file_name(module_name).value_or(module_name) == name;
+  };
+  return std::ranges::any_of(file_names, has_mark) && std::ranges::all_of(file_names, comes_back)
+             ? AdapterNaming::Modules
+             : AdapterNaming::File;
+}
+
+void record_adapter(Json& producer, AdapterNaming naming) {
+  if (producer.is_null() || producer.is_object())
+    producer[kRecord] = naming == AdapterNaming::Modules ? kModuleNames : kFileNames;
+}
+
+AdapterFile::AdapterFile(const Catalog& catalog) : rule_(Rule::FileNames) {
+  const Json& producer = catalog.producer;
+  const Json record = producer.is_object() ? producer.value(kRecord, Json()) : Json();
+  if (record == kModuleNames) {
+    rule_ = Rule::ModuleNames;
+  } else if (record != kFileNames &&
+             std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
+               return adapter_file_name(tensor.fqn).has_value();
+             })) {
+    rule_ = Rule::Names;
+  }
+}
+
+std::optional<std::string> AdapterFile::name_of(const std::string& fqn) const {
+  if (rule_ == Rule::FileNames) return fqn;
+  auto name = adapter_file_name(fqn);
+  if (!name && rule_ == Rule::ModuleNames) return fqn;
+  return name;
 }
 
 }  // namespace unishard::converters

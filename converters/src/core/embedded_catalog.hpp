@@ -3,6 +3,7 @@
 // tensor gets a path, and one JSON text, the embedded catalog, holds everything that paths cannot
 // express.
 // Thread safety: pure functions.
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/format/catalog.hpp"
 
 #include <string>
@@ -15,9 +16,6 @@ namespace unishard::converters {
 /// (16-bit weights, else fp32, else buffer), and "optimizer.state.<fqn>.<state>" for the others.
 /// fp32 beside 16-bit weights is called fp32_master.
 std::vector<std::string> flat_paths(const Catalog& catalog, std::string_view model_prefix);
-
-/// State of tensors that belong neither to the model nor to the optimizer.
-inline constexpr std::string_view kExtraState = "extra";
 
 /// Metadata key of the embedded catalog in safetensors and HDF5 files.
 inline constexpr std::string_view kCatalogKey = "unishard.catalog";

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Folders of the real Trainer, accelerate and PEFT go through UniShard, and their programs go on from the results.
 
-  trainer_resumes.py BUILD [PART...]    parts: orders trainer deepspeed accelerate adapters dtypes objects (default: all)
+  trainer_resumes.py BUILD [PART...]    parts: orders trainer deepspeed accelerate adapters kinds dtypes objects (default: all)
 
   orders      the optimizer of every model that UniShard knows gets the names of named_parameters()
   trainer     a plain Trainer resumes from its checkpoint after each conversion with the bits of the undisturbed run
   deepspeed   so does a Trainer with DeepSpeed, also on another number of ranks
   accelerate  Accelerator.load_state
   adapters    PEFT loads the adapter of a run under the Trainer, DeepSpeed or DCP with equal values
+  kinds       so it does with adapters of every kind that it has
   dtypes      from_pretrained without a dtype gives the values of the checkpoint
   objects     odd Python values in DeepSpeed's client state stay what they are
 Exit status: 0 all equal, 1 something differs, 77 something is not installed.
@@ -28,7 +29,7 @@ import truth
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 warnings.filterwarnings("ignore")
-PARTS = ("orders", "trainer", "deepspeed", "accelerate", "adapters", "dtypes", "objects")
+PARTS = ("orders", "trainer", "deepspeed", "accelerate", "adapters", "kinds", "dtypes", "objects")
 STEPS, SAVED = 6, 3
 TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
         "max_position_embeddings": 32, "head_dim": 8, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "d_model": 16, "d_kv": 8, "d_ff": 24,
@@ -273,51 +274,75 @@ def accelerate(unishard, scratch, table):
         def load_state_dict(self, state):
             self.count = state["count"]
 
-    def prepare():
+    class Plain(torch.nn.Module):
+        """Has no table of its order, and parameters of one shape."""
+        def __init__(self, width):
+            super().__init__()
+            self.last, self.first = torch.nn.Linear(width, 2), torch.nn.Linear(16, width)
+
+        def forward(self, input_ids, labels):
+            return self.last(torch.relu(self.first(input_ids.float() / 64))).square().mean()
+
+    def make_models(kind):
+        torch.manual_seed(0)
+        if kind == "llama":
+            return [make_model("llama")]
+        models = [Plain(width) for width in ((6, 8) if kind == "two models" else (6, 6) if kind == "two alike" else (6,))]
+        return [torch.compile(model, backend="eager") for model in models] if kind == "compiled" else models
+
+    def prepare(kind):
         from accelerate.state import AcceleratorState, GradientState, PartialState
         for state in (AcceleratorState, GradientState, PartialState):
             state._reset_state()
         accelerator = Accelerator(cpu=True)
-        model = make_model("llama")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        models = make_models(kind)
+        optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2 * (i + 1)) for i, model in enumerate(models)]
+        schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2) for optimizer in optimizers]
         loader = torch.utils.data.DataLoader(samples(), batch_size=2, shuffle=True)
         counter = Counter()
         accelerator.register_for_checkpointing(counter)
-        return (accelerator, counter, *accelerator.prepare(model, optimizer, schedule, loader))
+        prepared = accelerator.prepare(*models, *optimizers, *schedules, loader)
+        count = len(models)
+        return accelerator, counter, list(zip(*(prepared[i * count:(i + 1) * count] for i in range(3)))), prepared[-1]
 
-    def train(accelerator, counter, model, optimizer, schedule, loader, count):
+    def train(accelerator, counter, triples, loader, count):
         losses = []
         batches = iter(loader)
         for _ in range(count):
-            loss = model(**next(batches)).loss
-            accelerator.backward(loss)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
+            batch = next(batches)
+            for model, optimizer, schedule in triples:
+                loss = model(**batch)
+                loss = getattr(loss, "loss", loss)
+                accelerator.backward(loss)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+                losses.append(float(loss.detach()))
             counter.count += 1
-            losses.append(float(loss.detach()))
         return losses
 
-    job = prepare()
-    train(*job, SAVED)
-    for safe in (True, False):
-        saved = scratch / f"saved-{safe}"
-        job[0].save_state(str(saved), safe_serialization=safe)
-        expected = None
-        for name, through in (("nothing", None), ("itself", []), ("native", ["native"]), ("dcp", ["dcp"])):
-            steps = [(saved, None)] + [(scratch / f"{name}-{safe}-{i}", form) for i, form in enumerate(through or [])]
-            resumed = saved if through is None else convert(unishard, *steps, (scratch / f"{name}-{safe}", "accelerate"))
-            again = prepare()
-            again[0].load_state(str(resumed))
-            losses = train(*again, SAVED), again[1].count
-            if through is None:
-                expected = losses
-                continue
-            found = [] if losses == expected else [f"{losses} instead of {expected}"]
-            missing = {file.name for file in saved.iterdir()} - {file.name for file in resumed.iterdir()} - {"pytorch_model.bin"}
-            table.row(f"accelerate {'safetensors' if safe else 'pytorch_model.bin'} through {name}",
-                      found + ([f"lacks {sorted(missing)}"] if missing else []))
+    for kind in ("llama", "plain", "two models", "two alike", "compiled"):
+        job = prepare(kind)
+        train(*job, SAVED)
+        for safe in (True, False):
+            label = f"{kind} {'safetensors' if safe else 'pytorch_model.bin'}"
+            folder = scratch / label.replace(" ", "-")
+            saved = folder / "saved"
+            job[0].save_state(str(saved), safe_serialization=safe)
+            expected = None
+            for name, through in (("nothing", None), ("itself", []), ("native", ["native"]), ("dcp", ["dcp"])):
+                steps = [(saved, None)] + [(folder / f"{name}-{i}", form) for i, form in enumerate(through or [])]
+                resumed = saved if through is None else convert(unishard, *steps, (folder / name, "accelerate"))
+                again = prepare(kind)
+                again[0].load_state(str(resumed))
+                losses = train(*again, SAVED), again[1].count
+                if through is None:
+                    expected = losses
+                    continue
+                found = [] if losses == expected else [f"{losses} instead of {expected}"]
+                names = ({re.sub("^pytorch_(model.*)bin$", r"\1safetensors", file.name) for file in path.iterdir()} for path in (saved, resumed))
+                missing = set.difference(*names)
+                table.row(f"accelerate {label} through {name}", found + ([f"lacks {sorted(missing)}"] if missing else []))
 
 
 def adapters(unishard, scratch, table):
@@ -361,6 +386,71 @@ def adapters(unishard, scratch, table):
     model.peft_config["default"].save_pretrained(scratch / "dcp")
     truth.run(unishard, "zero_to_fp32", scratch / "dcp", scratch / "dcp-model")
     check("of a DCP folder with its base model", scratch / "dcp-model", get_peft_model_state_dict(model))
+
+
+def peft_kinds():
+    """One configuration for each kind of adapter, and for what LoRA may have beside its matrices."""
+    import peft
+    two, one, causal = ["q_proj", "v_proj"], ["q_proj"], {"task_type": "CAUSAL_LM"}
+    return {
+        "prompt": peft.PromptTuningConfig(num_virtual_tokens=4, **causal),
+        "prefix": peft.PrefixTuningConfig(num_virtual_tokens=4, **causal),
+        "p-tuning": peft.PromptEncoderConfig(num_virtual_tokens=4, encoder_hidden_size=8, **causal),
+        "cpt": peft.CPTConfig(cpt_token_ids=[1, 2], cpt_mask=[1, 1], cpt_tokens_type_mask=[1, 1], **causal),
+        "adaption prompt": peft.AdaptionPromptConfig(adapter_len=2, adapter_layers=1, **causal),
+        "ia3": peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"], **causal),
+        "vera": peft.VeraConfig(r=2, target_modules=one, **causal),
+        "randlora": peft.RandLoraConfig(r=2, target_modules=one, **causal),
+        "vblora": peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=4, topk=2, target_modules=one, **causal),
+        "loha": peft.LoHaConfig(r=2, target_modules=two, **causal),
+        "lokr": peft.LoKrConfig(r=2, target_modules=two, **causal),
+        "adalora": peft.AdaLoraConfig(init_r=2, target_r=1, total_step=10, target_modules=two, **causal),
+        "oft": peft.OFTConfig(r=0, oft_block_size=4, target_modules=two, **causal),
+        "boft": peft.BOFTConfig(boft_block_size=4, target_modules=two, **causal),
+        "hra": peft.HRAConfig(r=2, target_modules=two, **causal),
+        "layer norms": peft.LNTuningConfig(target_modules=["input_layernorm"], **causal),
+        "fourier": peft.FourierFTConfig(n_frequency=10, target_modules=two, **causal),
+        "c3a": peft.C3AConfig(block_size=8, target_modules=two, **causal),
+        "miss": peft.MissConfig(r=2, target_modules=two, **causal),
+        "shira": peft.ShiraConfig(r=2, target_modules=two, **causal),
+        "road": peft.RoadConfig(variant="road_1", group_size=4, target_modules=two, **causal),
+        "tokens": peft.TrainableTokensConfig(token_indices=[1, 2, 3], target_modules=["embed_tokens"], **causal),
+        "lora with tokens": peft.LoraConfig(r=2, target_modules=two, trainable_token_indices=[1, 2], **causal),
+        "lora of embeddings": peft.LoraConfig(r=2, target_modules=["embed_tokens", "q_proj"], **causal),
+        "lora with biases": peft.LoraConfig(r=2, target_modules=two, lora_bias=True, **causal),
+        "lora of parameters": peft.LoraConfig(r=2, target_modules=two, target_parameters=["mlp.up_proj.weight"], **causal),
+        "dora": peft.LoraConfig(r=2, target_modules=two, use_dora=True, **causal),
+    }
+
+
+def kinds(unishard, scratch, table):
+    import torch
+    from peft import PeftModel, get_peft_model
+    for kind, config in peft_kinds().items():
+        saved = scratch / kind / f"checkpoint-{SAVED}"
+        model = get_peft_model(make_model("llama"), config)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        for parameter in parameters:
+            parameter.data.normal_()
+            parameter.grad = torch.ones_like(parameter)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+        optimizer.step()
+        model.save_pretrained(saved)
+        torch.save(optimizer.state_dict(), saved / "optimizer.pt")
+        (saved / "trainer_state.json").write_text(json.dumps({"global_step": SAVED}))
+        native = scratch / kind / "native"
+        again = convert(unishard, (saved, None), (scratch / kind / "again" / saved.name, "trainer"))
+        back = convert(unishard, (saved, None), (native, "native"), (scratch / kind / "back" / saved.name, "trainer"))
+        truth.run(unishard, "zero_to_fp32", saved, scratch / kind / "model")
+        truth.run(unishard, "zero_to_fp32", native, scratch / kind / "native-model")
+        found = []
+        for made in (again, back, scratch / kind / "model", scratch / kind / "native-model"):
+            found += [f"{made.parent.name}: {name}" for name in differing_tensors(model_of(saved), model_of(made))]
+            PeftModel.from_pretrained(make_model("llama"), made)
+        for made in (again, back):
+            states = [torch.load(folder / "optimizer.pt", weights_only=True)["state"] for folder in (saved, made)]
+            found += torch_keeps.differences(*states, made.parent.name)
+        table.row(f"kinds {kind}", found)
 
 
 def dtypes(unishard, scratch, table):

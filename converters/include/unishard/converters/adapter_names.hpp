@@ -1,24 +1,52 @@
 #pragma once
 // Names of the parameters of an adapter of PEFT. A module calls them
 // "q_proj.lora_A.default.weight", where "default" is the adapter; adapter_model.safetensors leaves
-// that out, and the marks of modules that are trained as a whole. Thread safety: pure functions.
+// that out, and the marks of modules that are trained as a whole. Everything in that file is the
+// adapter's; only where a checkpoint comes from no such file, names have to tell.
+// Thread safety: pure functions, and a class without state that changes.
+#include "unishard/format/catalog.hpp"
+
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace unishard::converters {
 
 /// Name of the file, without its suffix, by which PEFT finds an adapter.
 inline constexpr std::string_view kAdapterStem = "adapter_model";
 
-/// Returns whether the name, of either kind, is that of a LoRA or IA3 parameter.
-bool is_adapter_name(std::string_view name);
-
-/// Returns the name in an adapter's file; nullopt for a parameter of the base model.
+/// Returns the name in an adapter's file, as far as the name tells; nullopt for a parameter of the
+/// base model.
 std::optional<std::string> adapter_file_name(std::string_view module_name);
 
 /// Returns the name in the module, of the adapter "default".
-/// Pre: the file has a LoRA or IA3 parameter.
+/// Pre: the file has a parameter of LoRA, of IA3, or of trained tokens.
 std::string adapter_module_name(std::string_view file_name);
+
+/// How a catalog calls what an adapter's file holds.
+enum class AdapterNaming : std::uint8_t { Modules, File };
+
+/// Returns Modules if the adapter is of a kind whose module names are known, and these names give
+/// those of the file back.
+AdapterNaming adapter_naming(const std::vector<std::string>& file_names);
+
+/// Records in `producer` that an adapter's file held the model.
+void record_adapter(Json& producer, AdapterNaming naming);
+
+/// What an adapter's file holds of a catalog: of a model that came from such a file all of it,
+/// else the parameters that their names tell, else, if they tell none, all.
+class AdapterFile {
+ public:
+  explicit AdapterFile(const Catalog& catalog);
+
+  /// Returns the name in the file; nullopt for a parameter of the base model.
+  std::optional<std::string> name_of(const std::string& fqn) const;
+
+ private:
+  enum class Rule : std::uint8_t { ModuleNames, FileNames, Names };
+  Rule rule_;
+};
 
 }  // namespace unishard::converters

@@ -20,7 +20,7 @@
 namespace unishard::converters::dcp {
 namespace {
 
-constexpr std::string_view kMetadataFile = ".metadata";
+constexpr std::string_view kMetadataFile = ".metadata", kDataSuffix = ".distcp";
 constexpr std::string_view kModelFolder = "pytorch_model_fsdp_", kOptimizerFolder = "optimizer_";
 
 /// Returns the rank of `__<rank>.metadata`.
@@ -57,19 +57,29 @@ bool has_sharded_safetensors(Storage& storage, const Path& folder) {
   }
 }
 
-/// Returns the first folder of the model or optimizer that accelerate numbered.
+/// Returns the first folder of the model or optimizer that accelerate numbered, finished or not.
 std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::string_view start) {
+  std::map<std::uint64_t, Path> folders;
   for (const Entry& entry : storage.list(path)) {
-    if (entry.kind == EntryKind::Directory && entry.name.starts_with(start) &&
-        is_number(std::string_view(entry.name).substr(start.size())) &&
-        storage.kind(path / entry.name / kMetadataFile) == EntryKind::File) {
-      return path / entry.name;
-    }
+    if (entry.kind != EntryKind::Directory || !entry.name.starts_with(start)) continue;
+    const std::string number = entry.name.substr(start.size());
+    if (is_number(number)) folders.emplace(std::stoull(number), path / entry.name);
   }
-  return std::nullopt;
+  if (folders.empty()) return std::nullopt;
+  return folders.begin()->second;
+}
+
+[[noreturn]] void refuse_unfinished(Storage& storage, const Path& folder) {
+  const bool has_data = !files_ending(storage, folder, kDataSuffix).empty();
+  raise(ErrorCode::Corrupt,
+        fmt::format("{} has {}no .metadata: the save did not finish", folder.string(),
+                    has_data ? "data files and " : ""),
+        "use an earlier checkpoint; nothing says what the data files hold");
 }
 
 void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  if (storage.kind(folder / kMetadataFile) == EntryKind::Missing)
+    refuse_unfinished(storage, folder);
   const Metadata metadata = read_metadata(storage, folder / kMetadataFile);
   builder.add_folder(folder, metadata);
   Json producer = {{"library", "torch.distributed.checkpoint"}};
@@ -216,7 +226,7 @@ Layout find_layout(Storage& storage, const Path& path) {
   bool has_data = false;
   for (const Entry& entry : storage.list(path)) {
     if (entry.kind == EntryKind::File && metadata_rank(entry.name)) return Layout::RankLocal;
-    has_data |= entry.name.ends_with(".distcp");
+    has_data |= entry.name.ends_with(kDataSuffix);
   }
   if (has_data) return Layout::Unfinished;
   if (numbered_folder(storage, path, kModelFolder)) return Layout::Accelerate;
@@ -254,10 +264,7 @@ StateDict read_state_dict(Storage& storage, const Path& path) {
       read_sharded_safetensors(storage, path, builder);
       break;
     case Layout::Unfinished:
-      raise(
-          ErrorCode::NotFound,
-          fmt::format("{} has data files and no .metadata: the save did not finish", path.string()),
-          "use an earlier checkpoint; nothing says what the data files hold");
+      refuse_unfinished(storage, path);
     case Layout::None:
       raise(ErrorCode::NotFound,
             fmt::format("{} is not a PyTorch distributed checkpoint", path.string()));

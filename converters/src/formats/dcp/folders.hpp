@@ -13,7 +13,7 @@ enum class Layout : std::uint8_t {
   Megatron,     ///< latest_checkpointed_iteration.txt and iter_<n>/
   RankLocal,    ///< __<rank>.metadata, each with the chunks of its rank
   Unfinished,   ///< data files without metadata
-  Accelerate,   ///< pytorch_model_fsdp_0/ and optimizer_0/
+  Accelerate,   ///< pytorch_model_fsdp_0/ and optimizer_0/, finished or not
   WholeFiles,   ///< pytorch_model_fsdp.bin and optimizer.bin
   RankFiles,    ///< torch.save files of each rank: model_world_size_2_rank_0.pt
   Safetensors,  ///< files with DCP_SHARDING_INFO, here or in sharded/

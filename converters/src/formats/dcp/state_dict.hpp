@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -70,6 +71,8 @@ struct StateDict {
   std::unique_ptr<Items> items;
   std::uint32_t world_size = 1;  ///< of the run that saved, as far as file names reveal it
   Json scheduler;                ///< content of a separate scheduler file, if any
+  /// First parts of keys. What is below them is kept as values, whatever it looks like.
+  std::set<std::string> values = {};
   /// The optimizer's steps, where no state of a parameter counts them.
   std::optional<double> step = {};
   Json producer;

@@ -77,6 +77,11 @@ Shape parameter_shape(const std::map<std::string, Shape>& states) {
   return shape;
 }
 
+/// Returns whether the state dict tells that this is a value.
+bool is_value(const StateDict& state, std::string_view key) {
+  return state.values.contains(std::string(key.substr(0, key.find('.'))));
+}
+
 class Arranger {
  public:
   /// `prefixes` are those of the optimizers, `set_aside` those of optimizers that are kept as
@@ -167,10 +172,10 @@ class Arranger {
   }
 
   bool is_set_aside(const std::string& key) const {
-    return std::ranges::any_of(set_aside_, [&](const SetAside& each) {
-      return key.starts_with(each.prefix + "state.") ||
-             key.starts_with(each.prefix + "param_groups");
-    });
+    return is_value(state_, key) || std::ranges::any_of(set_aside_, [&](const SetAside& each) {
+             return key.starts_with(each.prefix + "state.") ||
+                    key.starts_with(each.prefix + "param_groups");
+           });
   }
 
   bool is_train_step(const TensorEntry& tensor) const {
@@ -189,6 +194,7 @@ class Arranger {
   }
 
   void sort_object(const ObjectEntry& object) {
+    if (is_value(state_, object.key)) return keep(object.key, object.path, object.value);
     if (const auto key = parse_group_key(object.key, object.path, prefixes_))
       return groups_.add(*key, object.value);
     if (auto key = parse_state_key(object.key, object.path, prefixes_);
@@ -497,6 +503,7 @@ Arrangement arrange(const StateDict& state, const std::string& where) {
   std::vector<std::string> optimizers;
   std::vector<SetAside> set_aside;
   for (std::string& prefix : optimizer_prefixes(state)) {
+    if (is_value(state, prefix)) continue;
     if (has_lists(state, prefix)) {
       set_aside.push_back({std::move(prefix), kHasLists});
     } else {

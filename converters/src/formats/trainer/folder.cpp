@@ -1,17 +1,45 @@
 #include "formats/trainer/folder.hpp"
 
 #include "formats/safetensors/model_folder.hpp"
+#include "formats/torch/weight_index.hpp"
+
+#include <algorithm>
+#include <array>
 
 namespace unishard::converters::trainer {
+namespace {
+
+constexpr std::array<const char*, 2> kTorchModels = {"pytorch_model.bin", "adapter_model.bin"};
+constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
+
+}  // namespace
 
 FileNames file_names(Program program) {
-  if (program == Program::Trainer) return {"trainer", "optimizer.pt", "scheduler.pt"};
-  return {"accelerate", "optimizer.bin", "scheduler.bin"};
+  if (program == Program::Trainer)
+    return {"trainer", "transformers", "optimizer.pt", "scheduler.pt"};
+  return {"accelerate", "accelerate", "optimizer.bin", "scheduler.bin"};
+}
+
+std::vector<std::string> torch_model_files(Storage& storage, const Path& folder) {
+  if (const Path index = folder / kTorchIndex;
+      storage.kind(folder / kTorchModels[0]) == EntryKind::Missing &&
+      storage.kind(index) == EntryKind::File) {
+    std::vector<std::string> files;
+    for (const auto& [file, names] : torch::read_weight_index(storage, index))
+      files.push_back(file);
+    return files;
+  }
+  for (const char* name : kTorchModels) {
+    if (storage.kind(folder / name) == EntryKind::File) return {name};
+  }
+  return {};
 }
 
 bool has_torch_model(Storage& storage, const Path& folder) {
-  return storage.kind(folder / "pytorch_model.bin") == EntryKind::File ||
-         storage.kind(folder / "pytorch_model.bin.index.json") == EntryKind::File;
+  return storage.kind(folder / kTorchIndex) == EntryKind::File ||
+         std::ranges::any_of(kTorchModels, [&](const char* name) {
+           return storage.kind(folder / name) == EntryKind::File;
+         });
 }
 
 std::optional<Program> find_program(Storage& storage, const Path& folder) {

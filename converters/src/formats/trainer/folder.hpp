@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace unishard::converters::trainer {
 
@@ -14,7 +16,8 @@ enum class Program : std::uint8_t { Trainer, Accelerate };
 
 /// The names by which a program finds its state.
 struct FileNames {
-  std::string_view format;  ///< name of registry.hpp
+  std::string_view format;   ///< name of registry.hpp
+  std::string_view library;  ///< in Catalog::producer
   std::string_view optimizer, scheduler;
 };
 FileNames file_names(Program program);
@@ -25,7 +28,11 @@ inline constexpr std::string_view kTrainerState = "trainer_state.json";
 /// optimizer in files of their own.
 std::optional<Program> find_program(Storage& storage, const Path& folder);
 
-/// Returns true when the model is in pytorch_model.bin, whole or sharded.
+/// Returns the files that torch.save wrote of the model: pytorch_model.bin, whole or sharded, or
+/// adapter_model.bin; empty without any.
+/// Throws: Corrupt, naming an index that cannot be read.
+std::vector<std::string> torch_model_files(Storage& storage, const Path& folder);
+/// Returns whether there are any, without reading an index.
 bool has_torch_model(Storage& storage, const Path& folder);
 
 }  // namespace unishard::converters::trainer

@@ -6,17 +6,21 @@
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/dcp/keys.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
+#include "formats/trainer/compiled_names.hpp"
 #include "formats/trainer/folder.hpp"
+#include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -38,47 +42,99 @@ std::optional<Program> program_of(Storage& storage, const Path& path) {
   }
 }
 
-/// The model's file sorts its tensors, so nothing depends on their order.
-void read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+/// Adds the tensors of a safetensors file below `key`, under the names that `name_of` returns.
+/// The file sorts its tensors, so nothing depends on their order.
+template <class NameOf>
+void add_tensors(StateDictBuilder& builder, const std::string& key,
+                 std::vector<dcp::SafetensorsPiece> pieces, const NameOf& name_of) {
+  for (dcp::SafetensorsPiece& piece : pieces) {
+    const Shape shape = piece.box.sizes;
+    const std::string fqn = name_of(piece.key);
+    builder.add_piece(fmt::format("{}.{}", key, fqn), {{key, false}, {fqn, false}}, shape,
+                      std::move(piece.box), std::move(piece.view));
+  }
+}
+
+/// What was read of a model.
+struct ReadModel {
+  std::vector<std::string> files;                    ///< their names
+  std::optional<AdapterNaming> adapter_naming = {};  ///< of an adapter's file
+};
+
+bool is_adapter_file(std::string_view name) { return name.starts_with(kAdapterStem); }
+
+/// Returns the name in the catalog.
+std::string fqn_of(const ReadModel& model, const std::string& key) {
+  return model.adapter_naming == AdapterNaming::Modules ? adapter_module_name(key) : key;
+}
+
+ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
+  ReadModel read{model.files};
   std::set<std::string> found;
   for (const std::string& name : model.files) {
     std::vector<dcp::SafetensorsPiece> pieces =
         dcp::read_pieces(builder.open(folder / name)).pieces;
-    const bool is_adapter =
-        name.starts_with(kAdapterStem) &&
-        std::ranges::any_of(pieces, is_adapter_name, &dcp::SafetensorsPiece::key);
-    for (dcp::SafetensorsPiece& piece : pieces) {
-      if (!found.insert(piece.key).second) {
+    for (const dcp::SafetensorsPiece& piece : pieces) {
+      if (!found.insert(piece.key).second)
         raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
                                               (folder / name).string(), quote(piece.key)));
-      }
-      const Shape shape = piece.box.sizes;
-      const std::string fqn = is_adapter ? adapter_module_name(piece.key) : piece.key;
-      builder.add_piece(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, shape,
-                        std::move(piece.box), std::move(piece.view));
     }
+    if (is_adapter_file(name)) {
+      std::vector<std::string> keys;
+      for (const dcp::SafetensorsPiece& piece : pieces) keys.push_back(piece.key);
+      read.adapter_naming = adapter_naming(keys);
+    }
+    add_tensors(builder, kModel, std::move(pieces),
+                [&](const std::string& key) { return fqn_of(read, key); });
   }
   for (const auto& [tensor, file] : model.weight_map) {
     if (!found.contains(tensor))
       raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
                                             (folder / *model.index).string(), quote(tensor), file));
   }
+  return read;
 }
 
-void read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
-  std::set<std::string> files = {"pytorch_model.bin"};
-  if (storage.kind(folder / *files.begin()) != EntryKind::File) {
-    files.clear();
-    const Path index = folder / "pytorch_model.bin.index.json";
-    for (const auto& [file, names] : torch::read_weight_index(storage, index)) files.insert(file);
+/// Adds an adapter that torch.save wrote, which keeps the order of the module.
+AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
+  const torch::Value root = file.root();
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i)
+    keys.emplace_back(root.key(i).text());
+  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(keys)};
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::string fqn = fqn_of(read, keys[i]);
+    builder.add_part(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, file,
+                     root.value(i));
   }
-  for (const std::string& name : files) {
-    const std::shared_ptr<const File> file = builder.open(folder / name);
+  return *read.adapter_naming;
+}
+
+ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  ReadModel read;
+  for (const std::string& name : torch_model_files(storage, folder)) {
+    const std::shared_ptr<const File> opened = builder.open(folder / name);
+    const TorchFile file({opened, 0, opened->size()});
+    read.files.push_back(name);
     builder.finds_second_keys = true;
-    builder.add_object(kModel, {{kModel, false}}, TorchFile({file, 0, file->size()}));
+    if (is_adapter_file(name)) {
+      read.adapter_naming = add_adapter(builder, file);
+    } else {
+      builder.add_object(kModel, {{kModel, false}}, file);
+    }
     builder.finds_second_keys = false;
   }
+  return read;
+}
+
+/// Whether the name is that of a model, an adapter or an optimizer, or of a folder of such.
+bool may_hold_states(const Entry& entry) {
+  if (entry.kind == EntryKind::Directory) return true;
+  const std::string_view name = entry.name;
+  return name.ends_with(".safetensors") ||
+         (name.ends_with(".bin") && (name.starts_with("pytorch_model") || is_adapter_file(name) ||
+                                     name.starts_with("optim")));
 }
 
 /// Returns `model_type` of config.json.
@@ -109,9 +165,9 @@ void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   Catalog saved;
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
     TensorInfo tensor = arranged.catalog.tensors[i];
-    const std::string& key = state.tensors[arranged.entries[i]].key;
-    tensor.fqn =
-        key.starts_with(kStates) ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
+    const std::string key = dcp::without_wrappers(state.tensors[arranged.entries[i]].key);
+    const bool is_state = key.starts_with(kStates) || tensor.state == kExtraState;
+    tensor.fqn = is_state ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
     saved.tensors.push_back(std::move(tensor));
   }
   try {
@@ -126,6 +182,42 @@ void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   arranged.catalog = std::move(saved);
 }
 
+/// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
+bool is_named(const Json& named, const Json& group, const std::set<std::string_view>& fqns) {
+  return group.is_object() && group.contains("params") &&
+         named["params"].size() == group["params"].size() &&
+         std::ranges::all_of(named["params"], [&](const Json& fqn) {
+           return fqns.contains(fqn.get_ref<const std::string&>());
+         });
+}
+
+/// Adds the parameters' names to the groups of an optimizer, if the catalog has one for each.
+void list_names(Json& optimizer, const Catalog& catalog) {
+  Json& groups = optimizer["param_groups"];
+  const Json& named = catalog.groups;
+  std::set<std::string_view> fqns;
+  for (const TensorInfo& tensor : catalog.tensors) fqns.insert(tensor.fqn);
+  bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
+  for (std::size_t g = 0; have_names && g < groups.size(); ++g)
+    have_names = is_named(named[g], groups[g], fqns);
+  for (std::size_t g = 0; have_names && g < groups.size(); ++g) {
+    if (!groups[g].contains("param_names")) groups[g]["param_names"] = named[g]["params"];
+  }
+}
+
+/// Records which modules of the model were compiled.
+void record_compiled(const dcp::StateDict& state, dcp::Arrangement& arranged) {
+  const std::string prefix = fmt::format("{}.", kModel);
+  std::vector<std::pair<std::string, std::string>> names;
+  for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
+    const std::string& key = state.tensors[arranged.entries[i]].key;
+    if (key.starts_with(prefix))
+      names.emplace_back(arranged.catalog.tensors[i].fqn, key.substr(prefix.size()));
+  }
+  const CompiledModules modules(names);
+  if (!modules.empty()) modules.record(arranged.catalog.producer);
+}
+
 class Reader {
  public:
   Reader(Storage& storage, Path folder, Program program)
@@ -137,17 +229,16 @@ class Reader {
   std::unique_ptr<Source> open() {
     const bool is_torch =
         has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
-    if (is_torch) {
-      read_torch_model(storage_, folder_, builder_);
-    } else {
-      read_safetensors(storage_, folder_, builder_);
-    }
-    read_optimizer();
+    const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
+                                    : read_safetensors(storage_, folder_, builder_);
+    read_ = read.files;
+    read_optimizer(is_torch);
     read_schedule();
+    if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
+    note_unread();
     const auto progress = read_progress(storage_, folder_, builder_.out.notes);
     builder_.out.step = progress;
-    builder_.out.producer = {
-        {"library", names_.format == "trainer" ? "transformers" : "accelerate"}};
+    builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, model_type(storage_, folder_)};
     // UniShard's own sink lists the names that it knows.
     const bool is_ours = !text_.empty();
@@ -157,18 +248,28 @@ class Reader {
               return is_ours ? std::nullopt : name_parameters(order, parameters, model);
             },
         .undecided = "a conversion to the same format keeps them, no other format can name them"};
-    builder_.out.complete = [progress, text = text_](const dcp::StateDict& state,
-                                                     dcp::Arrangement& arranged) {
+    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming](
+                                const dcp::StateDict& state, dcp::Arrangement& arranged) {
       if (!text.empty()) restore(text, state, arranged);
+      if (naming) record_adapter(arranged.catalog.producer, *naming);
+      record_compiled(state, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+      if (!state.values.empty())
+        arranged.remarks.push_back(
+            fmt::format("{}: kept as values, which only accelerate gets back as files: the "
+                        "checkpoint's model and optimizer are the first ones of the folder",
+                        fmt::join(state.values, ", ")));
     };
     return dcp::make_state_dict_source(std::string(names_.format),
                                        builder_.finish(folder_.string()), folder_.string());
   }
 
  private:
-  void read_optimizer() {
+  /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
+  /// file of a copy does not keep it, so the copy's optimizer lists the names.
+  void read_optimizer(bool is_ordered) {
     const std::shared_ptr<const File> opened = builder_.open(folder_ / names_.optimizer);
+    read_.emplace_back(names_.optimizer);
     const TorchFile file({opened, 0, opened->size()});
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
@@ -178,11 +279,33 @@ class Reader {
     }
     text_ = embedded_text(*object);
     if (!text_.empty()) return;
-    builder_.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arranged) {
+    builder_.out.layout = [object, is_ordered](const dcp::StateDict& state,
+                                               const dcp::Arrangement& arranged) {
       Json layout = dcp::describe_keys(state, arranged);
       layout["object"] = *object;
+      if (is_ordered) list_names(layout["object"], arranged.catalog);
       return layout;
     };
+  }
+
+  void read_further_parts() {
+    for (const auto& [key, name] : find_further_files(storage_, folder_)) {
+      builder_.out.values.insert(key);
+      read_.push_back(name);
+      const std::shared_ptr<const File> file = builder_.open(folder_ / name);
+      if (name.ends_with(".safetensors")) {
+        add_tensors(builder_, key, dcp::read_pieces(file).pieces, std::identity());
+      } else {
+        builder_.add_object(key, {{key, false}}, TorchFile({file, 0, file->size()}));
+      }
+    }
+  }
+
+  void note_unread() {
+    for (const Entry& entry : storage_.list(folder_)) {
+      if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)
+        builder_.out.notes.push_back(fmt::format("not read: {}", entry.name));
+    }
   }
 
   void read_schedule() {
@@ -196,6 +319,7 @@ class Reader {
   const Path folder_;
   const FileNames names_;
   StateDictBuilder builder_;
+  std::vector<std::string> read_;  // names of files
   std::string text_;
 };
 

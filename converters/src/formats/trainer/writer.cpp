@@ -19,7 +19,9 @@
 #include "core/partial_output.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/trainer/compiled_names.hpp"
 #include "formats/trainer/folder.hpp"
+#include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/trainer_state.hpp"
 
 #include <fmt/format.h>
@@ -28,6 +30,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -54,15 +57,19 @@ class Planner {
         program_(program),
         names_(file_names(program)),
         options_(options),
+        adapter_(catalog),
+        compiled_(catalog, names_.library),
         output_(output),
         scalars_(catalog),
         stands_(catalog.tensors.size()),
         states_() {}
 
   OutputPlan plan() {
+    if (program_ == Program::Accelerate) further_ = further_parts(catalog_, plan_.notes);
     sort_tensors();
     add_optimizer();
     add_model();
+    for (const FurtherPart& part : further_) add_further(part);
     add_schedule();
     add_side_files();
     std::ranges::sort(plan_.left_out);
@@ -74,7 +81,12 @@ class Planner {
  private:
   /// Decides which tensor stands for its parameter and which are states.
   void sort_tensors() {
-    std::size_t halves = 0, others = 0, base = 0;
+    std::size_t halves = 0, base = 0;
+    std::vector<std::string> others;
+    std::set<std::size_t> further;
+    for (const FurtherPart& part : further_) {
+      for (const auto& [fqn, index] : part.tensors) further.insert(index);
+    }
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorInfo& tensor = catalog_.tensors[i];
       if (!is_model(tensor)) continue;
@@ -84,13 +96,15 @@ class Planner {
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorInfo& tensor = catalog_.tensors[i];
       if (is_model(tensor)) {
-        const bool is_base = is_adapter() && !adapter_file_name(tensor.fqn);
+        const bool is_base = is_adapter() && !adapter_.name_of(tensor.fqn);
         stands_[i] = !is_base && model_.at(tensor.fqn) == i;
         if (stands_[i]) continue;
         ++(is_base ? base : halves);
         plan_.left_out.push_back(i);
-      } else if (tensor.state == dcp::kExtraState) {
-        ++others;
+      } else if (further.contains(i)) {
+        continue;
+      } else if (tensor.state == kExtraState) {
+        others.push_back(tensor.fqn);
         plan_.left_out.push_back(i);
       } else {
         states_[tensor.fqn].push_back(i);
@@ -104,8 +118,9 @@ class Planner {
     if (halves > 0) plan_.notes.push_back(fmt::format("16-bit copies of {} parameters", halves));
     if (base > 0)
       plan_.notes.push_back(fmt::format("{} parameters of the adapter's base model", base));
-    if (others > 0)
-      plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer", others));
+    if (!others.empty())
+      plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
+                                        others.size(), quote(others.front())));
   }
 
   void add_optimizer() {
@@ -264,10 +279,10 @@ class Planner {
     std::map<std::string, std::string> file_of;
     for (std::size_t i = 0; i < split.size(); ++i) {
       const std::string name = safetensors::model_file_name(i, split.size(), options_.stem);
-      std::vector<std::size_t> tensors;
+      std::vector<NamedTensor> tensors;
       for (const std::size_t each : split[i]) {
-        tensors.push_back(model[each]);
-        file_of[own_name(model[each])] = name;
+        tensors.emplace_back(own_name(model[each]), model[each]);
+        file_of[tensors.back().first] = name;
       }
       add_model_file(name, tensors);
     }
@@ -282,19 +297,21 @@ class Planner {
 
   std::string own_name(std::size_t tensor) const {
     const std::string& fqn = catalog_.tensors[tensor].fqn;
-    if (is_adapter()) return adapter_file_name(fqn).value_or(fqn);
+    if (is_adapter()) return adapter_.name_of(fqn).value_or(fqn);
     const auto found = own_names_.find(fqn);
-    return found == own_names_.end() ? fqn : found->second;
+    return found == own_names_.end() ? compiled_.name_of(fqn) : found->second;
   }
 
-  void add_model_file(const std::string& name, const std::vector<std::size_t>& tensors) {
+  using NamedTensor = std::pair<std::string, std::size_t>;  // name in the file, catalog tensor
+
+  void add_model_file(const std::string& name, const std::vector<NamedTensor>& tensors) {
     std::vector<safetensors::HeaderEntry> entries;
     std::unordered_map<std::string, std::size_t> by_name;
     std::uint64_t bytes = 0;
-    for (const std::size_t index : tensors) {
+    for (const auto& [own, index] : tensors) {
       const TensorInfo& tensor = catalog_.tensors[index];
-      by_name.emplace(own_name(index), index);
-      entries.push_back({.name = own_name(index), .dtype = tensor.dtype, .shape = tensor.shape});
+      by_name.emplace(own, index);
+      entries.push_back({.name = own, .dtype = tensor.dtype, .shape = tensor.shape});
       bytes += tensor.bytes();
     }
     std::string head = safetensors::encode_header(entries, {{"format", "pt"}});
@@ -305,6 +322,28 @@ class Planner {
       if (elements == 0) continue;
       plan_.placements.push_back({index, {0, elements}, number, 0, entry.begin, entry.dtype});
     }
+  }
+
+  void add_further(const FurtherPart& part) {
+    if (auto tensors = model_tensors(part))
+      return add_model_file(fmt::format("{}.safetensors", part.key), *tensors);
+    ArchiveDraft file(plan_, catalog_, output_.size());
+    torch::write_json(file.pickle, part.value, [&](PickleWriter&, const std::string& fqn) {
+      file.tensor(part.tensors.at(fqn));
+    });
+    finish(file, fmt::format("{}{}.bin", is_further_model(part.key) ? "pytorch_" : "", part.key));
+  }
+
+  /// Returns the tensors of a further model; nullopt for what a safetensors file cannot hold.
+  static std::optional<std::vector<NamedTensor>> model_tensors(const FurtherPart& part) {
+    if (!is_further_model(part.key) || !part.value.is_object() || part.value.contains("$type"))
+      return std::nullopt;
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, value] : part.value.items()) {
+      if (torch::tensors_in(value).size() != 1 || !value.contains("$tensor")) return std::nullopt;
+      tensors.emplace_back(name, part.tensors.at(value["$tensor"].get<std::string>()));
+    }
+    return tensors;
   }
 
   /// Whether the side files hold the schedule, under the name that either program gives it.
@@ -364,10 +403,13 @@ class Planner {
   const Program program_;
   const FileNames names_;
   const TrainerOptions& options_;
+  const AdapterFile adapter_;
+  const CompiledModules compiled_;
   torch::TorchOutput& output_;
   const OptimizerScalars scalars_;
   OutputPlan plan_;
   SideFiles texts_;
+  std::vector<FurtherPart> further_;
   std::unordered_map<std::string_view, std::size_t> model_;  // fqn -> what stands for it
   std::vector<bool> stands_;  // one per tensor: it is in the model's file
   std::map<std::string, std::vector<std::size_t>> states_;  // by fqn

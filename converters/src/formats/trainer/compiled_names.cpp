@@ -1,0 +1,74 @@
+#include "formats/trainer/compiled_names.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+namespace unishard::converters::trainer {
+namespace {
+
+constexpr std::string_view kWrapped = "_orig_mod";
+/// Key in Catalog::producer: the wrapped modules, a list.
+constexpr const char* kCompiledModules = "compiled_modules";
+
+void append(std::string& name, std::string_view part) {
+  if (!name.empty()) name += '.';
+  name += part;
+}
+
+/// Calls `take` with the parts of a name that dots separate.
+template <class Take>
+void each_part(std::string_view name, const Take& take) {
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    take(name.substr(at, end - at));
+    at = end + 1;
+  }
+}
+
+}  // namespace
+
+CompiledModules::CompiledModules(const std::vector<std::pair<std::string, std::string>>& names) {
+  for (const auto& [fqn, name] : names) {
+    std::string module;
+    each_part(name, [&](std::string_view part) {
+      if (part == kWrapped) {
+        modules_.insert(module);
+      } else {
+        append(module, part);
+      }
+    });
+  }
+  const auto is_explained = [&](const auto& each) { return name_of(each.first) == each.second; };
+  if (!std::ranges::all_of(names, is_explained)) modules_.clear();
+}
+
+CompiledModules::CompiledModules(const Catalog& catalog, std::string_view library) {
+  const Json& producer = catalog.producer;
+  if (!producer.is_object() || producer.value("library", Json()) != library) return;
+  const Json modules = producer.value(kCompiledModules, Json());
+  if (!modules.is_array()) return;
+  for (const Json& module : modules) {
+    if (module.is_string()) modules_.insert(module.get<std::string>());
+  }
+}
+
+std::string CompiledModules::name_of(const std::string& fqn) const {
+  if (modules_.empty()) return fqn;
+  std::string name, module;
+  const auto append_wrapper = [&] {
+    if (modules_.contains(module)) append(name, kWrapped);
+  };
+  append_wrapper();
+  each_part(fqn, [&](std::string_view part) {
+    append(name, part);
+    append(module, part);
+    append_wrapper();
+  });
+  return name;
+}
+
+void CompiledModules::record(Json& producer) const {
+  if (producer.is_null() || producer.is_object()) producer[kCompiledModules] = modules_;
+}
+
+}  // namespace unishard::converters::trainer
