@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A run of train_gpt goes on under the real DeepSpeed, at every world size and stage.
 
-  deepspeed_resumes.py BUILD [--world-sizes 1 2 3 4 5] [--stages 0 1 2 3] [--dtypes fp32 bf16] [--steps 3]
+  deepspeed_resumes.py BUILD [--world-sizes 1 2 3 4 5] [--stages 0 1 2 3] [--dtypes fp32 bf16 fp16] [--steps 3]
 
 For every combination `unishard reshard --to deepspeed` rewrites the native checkpoint, engines of that size and stage load it,
 and then
@@ -62,9 +62,7 @@ def make_engine(manifest, stage, dtype):
     world = int(os.environ["WORLD_SIZE"])
     config = {"train_batch_size": world, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage},
               "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "betas": [0.9, 0.95], "eps": 1e-8, "torch_adam": True}},
-              "zero_allow_untested_optimizer": True, "steps_per_print": 1 << 30}
-    if dtype == "bf16":
-        config["bf16"] = {"enabled": True}
+              "zero_allow_untested_optimizer": True, "steps_per_print": 1 << 30, **truth.precision(dtype)}
     return deepspeed.initialize(model=model, model_parameters=groups, config=config)[0]
 
 
@@ -150,6 +148,11 @@ def put_whole(engine, p, values):
     p.data.copy_(values["fp32"].to(p.dtype))
 
 
+def scaler_of(engine):
+    """The object whose fields are the loss scale of fp16 and what decides of it."""
+    return getattr(engine.optimizer, "loss_scale_config", getattr(engine.optimizer, "loss_scaler", None))
+
+
 def put_states(engine, tensors, manifest):
     """Without any checkpoint. Pre: the engine made a step, so that all of its states exist."""
     import torch
@@ -164,12 +167,18 @@ def put_states(engine, tensors, manifest):
         state["step"] = torch.tensor(float(manifest["step"])) if torch.is_tensor(state["step"]) else manifest["step"]
     for live, saved in zip(inner(engine).param_groups, manifest["groups"]):
         live["lr"] = saved["lr"]
+    scaler = scaler_of(engine)
+    for field, value in (manifest["loss_scaler"] or {}).items():
+        if hasattr(scaler, field) and isinstance(value, (int, float)):
+            setattr(scaler, field, value)
 
 
 def work(job_file):
     import torch
     torch.set_num_threads(1)
     import deepspeed
+    from deepspeed.accelerator import get_accelerator
+    get_accelerator().is_fp16_supported = lambda: True  # torch computes fp16 on any CPU; DeepSpeed asks oneDNN only
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     job = json.loads(pathlib.Path(job_file).read_text())
     for dtype in job["dtypes"]:
@@ -179,6 +188,8 @@ def work(job_file):
             path, _ = engine.load_checkpoint(os.path.join(job["folder"], f"{dtype}-{stage}"))
             found = get_states(engine)
             wrong = [f"{n}|{s}" for (n, s), value in found.items() if not truth.same_bits(value, tensors[n, s])]
+            saved = manifest["loss_scaler"]
+            wrong += ["the loss scale"] if saved and scaler_of(engine).cur_scale != saved["cur_scale"] else []
             losses = steps(engine, job["window"], job["steps"])
             reference = make_engine(manifest, stage, dtype)
             steps(reference, job["window"], 1)
@@ -225,7 +236,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--stages", type=int, nargs="+", default=[0, 1, 2, 3])
-    parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
+    parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16", "fp16"], choices=["fp32", "bf16", "fp16"])
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
     truth.require("deepspeed", "transformers")
@@ -233,9 +244,9 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch, native, own = pathlib.Path(scratch), {}, {}
         for dtype in args.dtypes:
-            window = truth.train(build, scratch / dtype, 4, dtype == "bf16")
+            window = truth.train(build, scratch / dtype, 4, dtype)
             native[dtype] = str(next((scratch / dtype / "run").glob("global_step*")))
-            truth.train(build, scratch / f"{dtype}-on", 4 + args.steps, dtype == "bf16", resume=native[dtype] + "/", losses=scratch / f"{dtype}.jsonl")
+            truth.train(build, scratch / f"{dtype}-on", 4 + args.steps, dtype, resume=native[dtype] + "/", losses=scratch / f"{dtype}.jsonl")
             own[dtype] = read_losses(scratch / f"{dtype}.jsonl")
         print(f"{'':4} {'W':>3} stage {'states equal':>14} {'loss difference':>15} {'from train_gpt':>15}")
         for world_size in args.world_sizes:

@@ -194,7 +194,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         for dtype in ("fp32", "bf16"):
             folder = pathlib.Path(scratch) / dtype
-            truth.train(build, folder, 3, dtype == "bf16")
+            truth.train(build, folder, 3, dtype)
             native = next((folder / "run").glob("global_step*"))
             judge = Judge(native)
             files(judge, build, native, folder)

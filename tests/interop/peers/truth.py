@@ -68,7 +68,13 @@ def launch(script, job_file, world_size, environment={}):
     return [(rank.returncode, output) for rank, output in zip(ranks, outputs)], port
 
 
-def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, losses=None):
+def precision(dtype):
+    """The section of DeepSpeed's configuration for fp32, bf16 or fp16. The loss scale of fp16 grows in the first steps."""
+    sections = {"bf16": {"enabled": True}, "fp16": {"enabled": True, "initial_scale_power": 8, "loss_scale_window": 2}}
+    return {dtype: sections[dtype]} if dtype in sections else {}
+
+
+def train(build, folder, steps, dtype, world_size=2, stage=2, resume=None, losses=None):
     """A short run of train_gpt without dropout whose samples are all the same, so that a peer that knows one sample knows
     every batch. Returns the sample: context + 1 tokens."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,8 +82,7 @@ def train(build, folder, steps, bf16, world_size=2, stage=2, resume=None, losses
     (folder / "data.txt").write_bytes(bytes(sample) * 100)
     config = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage},
               "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}
-    if bf16:
-        config["bf16"] = {"enabled": True}
+    config.update(precision(dtype))
     (folder / "config.json").write_text(json.dumps(config))
     command = [build / "bin/unishard", "launch", "-n", world_size, "--", build / "bin/train_gpt", "--config", folder / "config.json",
                "--data", folder / "data.txt", "--model", "nano", "--steps", steps, "--save", folder / "run"]
