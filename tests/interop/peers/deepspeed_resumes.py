@@ -168,7 +168,7 @@ def put_states(engine, tensors, manifest):
     for live, saved in zip(inner(engine).param_groups, manifest["groups"]):
         live["lr"] = saved["lr"]
     scaler = scaler_of(engine)
-    for field, value in (manifest["loss_scaler"] or {}).items():
+    for field, value in (manifest.get("loss_scaler") or {}).items():
         if hasattr(scaler, field) and isinstance(value, (int, float)):
             setattr(scaler, field, value)
 
@@ -188,7 +188,7 @@ def work(job_file):
             path, _ = engine.load_checkpoint(os.path.join(job["folder"], f"{dtype}-{stage}"))
             found = get_states(engine)
             wrong = [f"{n}|{s}" for (n, s), value in found.items() if not truth.same_bits(value, tensors[n, s])]
-            saved = manifest["loss_scaler"]
+            saved = manifest.get("loss_scaler")
             wrong += ["the loss scale"] if saved and scaler_of(engine).cur_scale != saved["cur_scale"] else []
             losses = steps(engine, job["window"], job["steps"])
             reference = make_engine(manifest, stage, dtype)
