@@ -25,6 +25,20 @@ TEST(Probe, KnowsNativeFoldersAndTags) {
   EXPECT_EQ(probe_path(tag).format, "native");
 }
 
+TEST(Probe, RefusesAFolderWithCheckpointsOfTwoPrograms) {
+  const TempDir temp;
+  const Path tag = test::write_example(temp.path());
+  write_file(temp.path() / ".metadata", "x");
+  write_file(temp.path() / "__0_0.distcp", "x");
+  const Probe found = probe_path(temp.path());
+  EXPECT_EQ(found.format, "");
+  EXPECT_NE(found.problem.find("name the folder of a tag"), std::string::npos) << found.problem;
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), temp.path()); }),
+              test::Fails(ErrorCode::Unsupported));
+  EXPECT_EQ(probe_path(tag).format, "native");
+  EXPECT_EQ(open_source(posix_storage(), temp.path(), tag.filename().string())->format(), "native");
+}
+
 struct Row {
   std::string name;   ///< file to create, or empty
   std::string words;  ///< that the explanation must contain

@@ -175,6 +175,16 @@ class Runs(unittest.TestCase):
             dcp.save({"w": torch.zeros(3)}, storage_writer=Writer(self.top / "theirs" / "inside"))
         self.assertEqual(self.content(self.top), before)
 
+    def test_of_two_programs_checkpoints_in_one_folder_none_is_guessed(self):
+        save_by_dcp(self.top / "run", 1)
+        dcp.save({"w": torch.full((3,), 2.0)}, checkpoint_id=self.top / "run")
+        with self.assertRaisesRegex(dcp.api.CheckpointException, "name the folder of a tag"):
+            dcp.load({"w": torch.zeros(3)}, storage_reader=Reader(self.top / "run"))
+        for reader in (Reader(self.top / "run", tag="global_step1"), Reader(self.top / "run" / "global_step1")):
+            loaded = {"w": torch.zeros(3)}
+            dcp.load(loaded, storage_reader=reader)
+            self.assertEqual(loaded["w"].tolist(), [1.0] * 3)
+
     def test_one_writer_saves_on_several_threads(self):
         writer = Writer()
         for _ in range(5):

@@ -7,6 +7,7 @@
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "formats/dcp/folders.hpp"
 #include "formats/dcp/reader.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
@@ -317,8 +318,28 @@ std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog 
   return row_of(output.format).make(storage, output, std::move(catalog));
 }
 
+namespace {
+
+/// Returns what is wrong with a folder of UniShard's tags in which DCP has saved a checkpoint too:
+/// either could be the one that is meant. Empty for every other path.
+std::string problem_of_two(Storage& storage, const Path& path, const Row* row) {
+  if (row == nullptr || row->entry.name != "native" ||
+      storage.kind(path / kManifestFile) == EntryKind::File ||
+      !dcp::holds_checkpoint(storage, path))
+    return {};
+  return fmt::format(
+      "{} holds a PyTorch distributed checkpoint and the checkpoints of UniShard: name the folder "
+      "of a tag, or move the files of one of them away",
+      path.string());
+}
+
+}  // namespace
+
 Probe probe(Storage& storage, const Path& path) {
-  if (const Row* row = find_row(storage, path)) return {std::string(row->entry.name), {}};
+  const Row* const row = find_row(storage, path);
+  std::string problem = problem_of_two(storage, path, row);
+  if (!problem.empty()) return {{}, std::move(problem)};
+  if (row != nullptr) return {std::string(row->entry.name), {}};
   std::vector<std::string> checkpoints;
   for (const TagFolder& folder : list_tag_folders(storage, path)) {
     if (!folder.format.empty()) checkpoints.push_back(folder.tag);
@@ -368,6 +389,10 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
   const Row* const row = find_row(storage, path);
   if (const auto numbered = find_numbered(storage, path, row, tag))
     return open_source(storage, *numbered);
+  if (!tag) {
+    const std::string problem = problem_of_two(storage, path, row);
+    if (!problem.empty()) raise(ErrorCode::Unsupported, problem);
+  }
   if (row != nullptr) {
     if (tag && !row->tagless.empty()) {
       raise(ErrorCode::InvalidArgument,

@@ -7,6 +7,8 @@
 #include "unishard/format/output_lock.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "formats/dcp/folders.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,6 +48,7 @@ std::string describe_foreign(Storage& storage, const Path& folder, const std::st
 
 /// Returns the format of another program's checkpoint at `path`; empty when there is none.
 std::string foreign_format(Storage& storage, const Path& path) {
+  if (dcp::holds_checkpoint(storage, path)) return "dcp";  // beside tags of ours, too
   const std::string format = probe(storage, path).format;
   return format == "native" ? "" : format;
 }

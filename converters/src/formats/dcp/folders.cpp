@@ -239,6 +239,12 @@ Layout find_layout(Storage& storage, const Path& path) {
   return Layout::None;
 }
 
+bool holds_checkpoint(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return false;
+  const Layout layout = find_layout(storage, path);
+  return layout == Layout::Folder || layout == Layout::RankLocal;
+}
+
 StateDict read_state_dict(Storage& storage, const Path& path) {
   StateDictBuilder builder(storage);
   switch (find_layout(storage, path)) {

@@ -22,6 +22,9 @@ enum class Layout : std::uint8_t {
 /// Returns the layout of `path`, from names and a few first bytes.
 /// Throws: Error when `path` itself cannot be examined.
 Layout find_layout(Storage& storage, const Path& path);
+/// Returns whether `path` is a folder into which dcp.save() has saved a whole checkpoint.
+/// Throws: as find_layout().
+bool holds_checkpoint(Storage& storage, const Path& path);
 /// Reads the state dict in any layout but None and Unfinished.
 /// Throws: Corrupt, NotFound or Unsupported, naming the file.
 StateDict read_state_dict(Storage& storage, const Path& path);
