@@ -96,15 +96,28 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
   return read;
 }
 
+/// Returns the names in a state dict; nullopt for another object.
+std::optional<std::vector<std::string>> names_in(torch::Value root) {
+  if (!root.is_dict()) return std::nullopt;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < root.pair_count(); ++i) {
+    if (!root.key(i).is(torch::NodeKind::Str)) return std::nullopt;
+    names.emplace_back(root.key(i).text());
+  }
+  return names;
+}
+
 /// Adds an adapter that torch.save wrote, which keeps the order of the module.
 AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
   const torch::Value root = file.root();
-  std::vector<std::string> keys;
-  for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i)
-    keys.emplace_back(root.key(i).text());
-  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(keys)};
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::string fqn = fqn_of(read, keys[i]);
+  const auto names = names_in(root);
+  if (!names) {
+    builder.add_object(kModel, {{kModel, false}}, file);
+    return AdapterNaming::File;
+  }
+  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(*names)};
+  for (std::size_t i = 0; i < names->size(); ++i) {
+    const std::string fqn = fqn_of(read, (*names)[i]);
     builder.add_part(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, file,
                      root.value(i));
   }
