@@ -219,7 +219,8 @@ void list_names(Json& optimizer, const Catalog& catalog) {
 }
 
 /// Records which modules of the model were compiled.
-void record_compiled(const dcp::StateDict& state, dcp::Arrangement& arranged) {
+void record_compiled(const dcp::StateDict& state, std::string_view library,
+                     dcp::Arrangement& arranged) {
   const std::string prefix = fmt::format("{}.", kModel);
   std::vector<std::pair<std::string, std::string>> names;
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
@@ -228,7 +229,7 @@ void record_compiled(const dcp::StateDict& state, dcp::Arrangement& arranged) {
       names.emplace_back(arranged.catalog.tensors[i].fqn, key.substr(prefix.size()));
   }
   const CompiledModules modules(names);
-  if (!modules.empty()) modules.record(arranged.catalog.producer);
+  if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
 class Reader {
@@ -261,11 +262,12 @@ class Reader {
               return is_ours ? std::nullopt : name_parameters(order, parameters, model);
             },
         .undecided = "a conversion to the same format keeps them, no other format can name them"};
-    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming](
-                                const dcp::StateDict& state, dcp::Arrangement& arranged) {
+    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
+                             library = names_.library](const dcp::StateDict& state,
+                                                       dcp::Arrangement& arranged) {
       if (!text.empty()) restore(text, state, arranged);
       if (naming) record_adapter(arranged.catalog.producer, *naming);
-      record_compiled(state, arranged);
+      record_compiled(state, library, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
         arranged.remarks.push_back(
