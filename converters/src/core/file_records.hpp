@@ -8,9 +8,9 @@
 
 namespace unishard::converters {
 
-/// Where the torch.save file had its model and its optimizer.
+/// The places of the model and of the optimizer in a torch.save file.
 inline constexpr std::string_view kTorchArrangement = "torch_arrangement";
-/// An adapter's file held the model: how its names became those of the catalog.
+/// How the names of an adapter's file, which held the model, became those of the catalog.
 inline constexpr std::string_view kAdapterNames = "adapter_names";
 /// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.
 inline constexpr std::string_view kCompiledModules = "compiled_modules";
