@@ -82,6 +82,7 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
     }
     if (is_adapter_file(name)) {
       std::vector<std::string> keys;
+      keys.reserve(pieces.size());
       for (const dcp::SafetensorsPiece& piece : pieces) keys.push_back(piece.key);
       read.adapter_naming = adapter_naming(keys);
     }
