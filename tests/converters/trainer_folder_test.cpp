@@ -233,6 +233,24 @@ TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
   }
 }
 
+TEST_F(TrainerFolder, LeavesItsRecordsInDeepSpeedsFiles) {
+  const auto source = open_source(posix_storage(), kFolders / "adapter");
+  Catalog catalog = source->catalog();
+  catalog.producer["compiled_modules"] = {{"accelerate", {"layers.0"}}};
+  Output output;
+  output.format = "deepspeed";
+  output.path = temp_.path() / "deepspeed";
+  output.tag = "t";
+  const auto sink = make_sink(posix_storage(), output, catalog);
+  CopyPlan plan{.source = source.get(), .target = &catalog, .tensor_map = {}};
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
+  copy(plan, *sink, {});
+  sink->commit();
+  const auto read = open_source(posix_storage(), output.path);
+  EXPECT_EQ(read->catalog().producer["adapter_names"], "modules");
+  EXPECT_EQ(read->catalog().producer["compiled_modules"], catalog.producer["compiled_modules"]);
+}
+
 /// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.
 TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
   const Path folder = temp_.path() / "ordered";

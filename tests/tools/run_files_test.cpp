@@ -59,6 +59,19 @@ TEST_F(RunFiles, GoThroughEveryFormatThatARunGoesOnFrom) {
   }
 }
 
+TEST_F(RunFiles, ThatNobodyKnowsAreNamed) {
+  const fs::path saved = run_ / "checkpoint-10";
+  write_file(saved / "notes.txt", "mine");
+  write_file(saved / "ema.pt", "mine");
+  fs::create_directory(saved / "eval");
+  for (const char* format : {"trainer", "native"}) {
+    const Json report = report_of({"convert", saved, temp_.path() / format, "--to", format});
+    EXPECT_EQ(report["left_out"].size(), 3u) << report["left_out"];
+    for (const char* name : {"notes.txt: neither", "ema.pt: neither", "not read: eval"})
+      EXPECT_THAT(report["left_out"].dump(), HasSubstr(name)) << format;
+  }
+}
+
 TEST_F(RunFiles, OfTheTrainerGetTheNamesOfAccelerate) {
   const fs::path made = convert(run_ / "checkpoint-10", "made", "accelerate");
   EXPECT_THAT(files_of(made),

@@ -105,9 +105,21 @@ converters::SideFiles files_to_go_on(const converters::Source& source, const Pat
   return find_side_files(model, left_out);
 }
 
+/// Names the files that stay behind because nobody knows what they are.
+void note_unknown_files(const converters::Source& source, const Path& beside,
+                        std::vector<std::string>& left_out) {
+  if (source.format() != "trainer" && source.format() != "accelerate") return;
+  for (const std::string& name : find_unknown_files(beside))
+    left_out.push_back(
+        fmt::format("{}: neither a part of the checkpoint nor a file that a "
+                    "training is known to need",
+                    name));
+}
+
 void take_run_files(const converters::Source& source, const Path& beside, const Path& input,
                     const ConversionPlan& plan, converters::Output& output,
                     ConversionNotes& notes) {
+  note_unknown_files(source, beside, notes.left_out);
   output.side_files = files_to_go_on(source, beside, input, notes.left_out);
   if (output.side_files.empty()) return;
   const bool is_deepspeed = output.format.starts_with(kDeepSpeedFormats);

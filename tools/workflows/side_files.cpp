@@ -72,6 +72,14 @@ constexpr std::array<Pattern, 7> kTrainerPatterns = {{kAccelerateState,
                                                       {"custom_checkpoint_", ".pkl"},
                                                       {"", ".py"}}};
 
+/// Files that the reader of a training folder reads, or names when it does not.
+constexpr std::array<Pattern, 6> kReadPatterns = {{{"", ".safetensors"},
+                                                   {"pytorch_model", ".bin"},
+                                                   {"adapter_model", ".bin"},
+                                                   {"optimizer", ".bin"},
+                                                   {"optimizer.pt", ""},
+                                                   {"", ".index.json"}}};
+
 bool matches(const Pattern& pattern, std::string_view name) {
   return name.starts_with(pattern.first) && name.ends_with(pattern.second);
 }
@@ -216,6 +224,17 @@ converters::SideFiles find_trainer_files(const Path& run, std::vector<std::strin
   const std::vector<Entry> entries = posix_storage().list(run);
   if (!is_training_folder(entries)) return {};
   return collect(folder, entries, goes_with_run, notes);
+}
+
+std::vector<std::string> find_unknown_files(const Path& run) {
+  std::vector<std::string> names;
+  if (posix_storage().kind(run) != EntryKind::Directory) return names;
+  for (const Entry& entry : posix_storage().list(run)) {
+    if (entry.kind != EntryKind::Directory && !goes_with_run(entry.name) &&
+        !matches_any(kReadPatterns, entry.name))
+      names.push_back(entry.name);
+  }
+  return names;
 }
 
 std::vector<std::string> names_of(const converters::SideFiles& files) {

@@ -22,6 +22,10 @@ converters::SideFiles find_side_files(const Path& model, std::vector<std::string
 /// no folder of theirs. The same files are left out as above.
 converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes);
 
+/// Returns the names of the files in `run`, the checkpoint of a Trainer or of accelerate, that
+/// neither find_trainer_files() takes nor the checkpoint's reader reads or names.
+std::vector<std::string> find_unknown_files(const Path& run);
+
 /// Returns the names, for reports.
 std::vector<std::string> names_of(const converters::SideFiles& files);
 

@@ -1,5 +1,7 @@
 #include "unishard/converters/adapter_names.hpp"
 
+#include "core/file_records.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <vector>
@@ -11,8 +13,8 @@ constexpr std::string_view kWhole = "modules_to_save", kAdapter = "default";
 /// A parameter in the module and a tensor in the file.
 constexpr std::string_view kMagnitude = "lora_magnitude_vector";
 
-/// Key in Catalog::producer of a model that an adapter's file held, and its values.
-constexpr const char *kRecord = "adapter_names", *kModuleNames = "modules", *kFileNames = "file";
+/// Values of the record kAdapterNames.
+constexpr const char *kModuleNames = "modules", *kFileNames = "file";
 
 using Parts = std::vector<std::string>;
 
@@ -101,12 +103,12 @@ AdapterNaming adapter_naming(const std::vector<std::string>& file_names) {
 
 void record_adapter(Json& producer, AdapterNaming naming) {
   if (producer.is_null() || producer.is_object())
-    producer[kRecord] = naming == AdapterNaming::Modules ? kModuleNames : kFileNames;
+    producer[std::string(kAdapterNames)] =
+        naming == AdapterNaming::Modules ? kModuleNames : kFileNames;
 }
 
 AdapterFile::AdapterFile(const Catalog& catalog) : rule_(Rule::FileNames) {
-  const Json& producer = catalog.producer;
-  const Json record = producer.is_object() ? producer.value(kRecord, Json()) : Json();
+  const Json record = file_record(catalog.producer, kAdapterNames);
   if (record == kModuleNames) {
     rule_ = Rule::ModuleNames;
   } else if (record != kFileNames &&

@@ -2,7 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
-#include "core/torch_arrangement.hpp"
+#include "core/file_records.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
@@ -221,8 +221,7 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   if (model.own.contains("rng")) catalog.rng = model.own["rng"];
   catalog.producer = {{"library", "deepspeed"}};
   if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
-  if (model.own.contains(kTorchArrangement))
-    catalog.producer[kTorchArrangement] = model.own[kTorchArrangement];
+  copy_file_records(model.own, catalog.producer);
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 

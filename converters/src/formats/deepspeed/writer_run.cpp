@@ -3,7 +3,7 @@
 #include "unishard/converters/parameter_groups.hpp"
 
 #include "containers/pickle_json.hpp"
-#include "core/torch_arrangement.hpp"
+#include "core/file_records.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
@@ -119,8 +119,7 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   if (!has_states && catalog.step != 0) section["step"] = catalog.step;
   if (catalog.producer.is_object() && catalog.producer.contains(kUncheckedInput))
     section[kUncheckedInput] = true;
-  if (catalog.producer.is_object() && catalog.producer.contains(kTorchArrangement))
-    section[kTorchArrangement] = catalog.producer[kTorchArrangement];
+  copy_file_records(catalog.producer, section);
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }

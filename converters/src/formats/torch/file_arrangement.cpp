@@ -1,6 +1,6 @@
 #include "formats/torch/file_arrangement.hpp"
 
-#include "core/torch_arrangement.hpp"
+#include "core/file_records.hpp"
 
 #include <algorithm>
 #include <set>

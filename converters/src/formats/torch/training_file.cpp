@@ -1,7 +1,7 @@
 #include "formats/torch/training_file.hpp"
 
 #include "containers/object_tree.hpp"
-#include "core/torch_arrangement.hpp"
+#include "core/file_records.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/torch/file_arrangement.hpp"
 

@@ -1,5 +1,7 @@
 #include "formats/trainer/compiled_names.hpp"
 
+#include "core/file_records.hpp"
+
 #include <algorithm>
 #include <string_view>
 
@@ -7,8 +9,6 @@ namespace unishard::converters::trainer {
 namespace {
 
 constexpr std::string_view kWrapped = "_orig_mod";
-/// Key in Catalog::producer: the wrapped modules, a list.
-constexpr const char* kCompiledModules = "compiled_modules";
 
 void append(std::string& name, std::string_view part) {
   if (!name.empty()) name += '.';
@@ -42,12 +42,11 @@ CompiledModules::CompiledModules(const std::vector<std::pair<std::string, std::s
   if (!std::ranges::all_of(names, is_explained)) modules_.clear();
 }
 
-CompiledModules::CompiledModules(const Catalog& catalog, std::string_view library) {
-  const Json& producer = catalog.producer;
-  if (!producer.is_object() || producer.value("library", Json()) != library) return;
-  const Json modules = producer.value(kCompiledModules, Json());
-  if (!modules.is_array()) return;
-  for (const Json& module : modules) {
+CompiledModules::CompiledModules(const Catalog& catalog, std::string_view library_name) {
+  const std::string library(library_name);
+  const Json record = file_record(catalog.producer, kCompiledModules);
+  if (!record.is_object() || !record.contains(library) || !record[library].is_array()) return;
+  for (const Json& module : record[library]) {
     if (module.is_string()) modules_.insert(module.get<std::string>());
   }
 }
@@ -67,8 +66,9 @@ std::string CompiledModules::name_of(const std::string& fqn) const {
   return name;
 }
 
-void CompiledModules::record(Json& producer) const {
-  if (producer.is_null() || producer.is_object()) producer[kCompiledModules] = modules_;
+void CompiledModules::record(std::string_view library, Json& producer) const {
+  if (producer.is_null() || producer.is_object())
+    producer[std::string(kCompiledModules)] = {{std::string(library), modules_}};
 }
 
 }  // namespace unishard::converters::trainer

@@ -18,14 +18,14 @@ class CompiledModules {
   /// Finds them in names: fqn, and name in the file. There are none if that does not explain all
   /// the names.
   explicit CompiledModules(const std::vector<std::pair<std::string, std::string>>& names);
-  /// Takes those that a catalog of `library` records, which is the program that wrote its files.
+  /// Takes those of which a catalog records that they had other names in the files of `library`.
   CompiledModules(const Catalog& catalog, std::string_view library);
 
   bool empty() const { return modules_.empty(); }
   /// Returns the name in the file.
   std::string name_of(const std::string& fqn) const;
-  /// Records them in Catalog::producer.
-  void record(Json& producer) const;
+  /// Records in Catalog::producer that they had other names in the files of `library`.
+  void record(std::string_view library, Json& producer) const;
 
  private:
   std::set<std::string> modules_;

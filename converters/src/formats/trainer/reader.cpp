@@ -82,6 +82,7 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
     }
     if (is_adapter_file(name)) {
       std::vector<std::string> keys;
+      keys.reserve(pieces.size());
       for (const dcp::SafetensorsPiece& piece : pieces) keys.push_back(piece.key);
       read.adapter_naming = adapter_naming(keys);
     }
@@ -96,15 +97,28 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
   return read;
 }
 
+/// Returns the names in a state dict; nullopt for another object.
+std::optional<std::vector<std::string>> names_in(torch::Value root) {
+  if (!root.is_dict()) return std::nullopt;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < root.pair_count(); ++i) {
+    if (!root.key(i).is(torch::NodeKind::Str)) return std::nullopt;
+    names.emplace_back(root.key(i).text());
+  }
+  return names;
+}
+
 /// Adds an adapter that torch.save wrote, which keeps the order of the module.
 AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
   const torch::Value root = file.root();
-  std::vector<std::string> keys;
-  for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i)
-    keys.emplace_back(root.key(i).text());
-  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(keys)};
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const std::string fqn = fqn_of(read, keys[i]);
+  const auto names = names_in(root);
+  if (!names) {
+    builder.add_object(kModel, {{kModel, false}}, file);
+    return AdapterNaming::File;
+  }
+  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(*names)};
+  for (std::size_t i = 0; i < names->size(); ++i) {
+    const std::string fqn = fqn_of(read, (*names)[i]);
     builder.add_part(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, file,
                      root.value(i));
   }
@@ -206,7 +220,8 @@ void list_names(Json& optimizer, const Catalog& catalog) {
 }
 
 /// Records which modules of the model were compiled.
-void record_compiled(const dcp::StateDict& state, dcp::Arrangement& arranged) {
+void record_compiled(const dcp::StateDict& state, std::string_view library,
+                     dcp::Arrangement& arranged) {
   const std::string prefix = fmt::format("{}.", kModel);
   std::vector<std::pair<std::string, std::string>> names;
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
@@ -215,7 +230,7 @@ void record_compiled(const dcp::StateDict& state, dcp::Arrangement& arranged) {
       names.emplace_back(arranged.catalog.tensors[i].fqn, key.substr(prefix.size()));
   }
   const CompiledModules modules(names);
-  if (!modules.empty()) modules.record(arranged.catalog.producer);
+  if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
 class Reader {
@@ -248,11 +263,12 @@ class Reader {
               return is_ours ? std::nullopt : name_parameters(order, parameters, model);
             },
         .undecided = "a conversion to the same format keeps them, no other format can name them"};
-    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming](
-                                const dcp::StateDict& state, dcp::Arrangement& arranged) {
+    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
+                             library = names_.library](const dcp::StateDict& state,
+                                                       dcp::Arrangement& arranged) {
       if (!text.empty()) restore(text, state, arranged);
       if (naming) record_adapter(arranged.catalog.producer, *naming);
-      record_compiled(state, arranged);
+      record_compiled(state, library, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
         arranged.remarks.push_back(

@@ -1,0 +1,34 @@
+#pragma once
+// What a catalog records of the files that it was read from, in Catalog::producer. Converters of
+// other formats keep these records, so that files come back as they were.
+#include "unishard/format/json.hpp"
+
+#include <array>
+#include <string_view>
+
+namespace unishard::converters {
+
+/// The places of the model and of the optimizer in a torch.save file.
+inline constexpr std::string_view kTorchArrangement = "torch_arrangement";
+/// How the names of an adapter's file, which held the model, became those of the catalog.
+inline constexpr std::string_view kAdapterNames = "adapter_names";
+/// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.
+inline constexpr std::string_view kCompiledModules = "compiled_modules";
+
+inline constexpr std::array kFileRecords = {kTorchArrangement, kAdapterNames, kCompiledModules};
+
+/// Returns a record of `producer`; null without it.
+inline Json file_record(const Json& producer, std::string_view key) {
+  const auto found = producer.is_object() ? producer.find(std::string(key)) : producer.end();
+  return found == producer.end() ? Json() : *found;
+}
+
+/// Adds the records in `from` to the object `to`.
+inline void copy_file_records(const Json& from, Json& to) {
+  for (const std::string_view key : kFileRecords) {
+    if (Json record = file_record(from, key); !record.is_null())
+      to[std::string(key)] = std::move(record);
+  }
+}
+
+}  // namespace unishard::converters
