@@ -404,6 +404,12 @@ std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
   return kept;
 }
 
+std::optional<Json> without_unwritable_parts(const Json& value, const std::string& path,
+                                             std::vector<std::string>& dropped,
+                                             WriteTensor tensor) {
+  return Pruner(dropped, std::move(tensor)).prune(value, path);
+}
+
 Json without_unwritable(const Json& object, const std::string& path,
                         std::vector<std::string>& dropped, WriteTensor tensor) {
   return Pruner(dropped, std::move(tensor)).members(object, path);

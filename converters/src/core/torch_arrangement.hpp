@@ -8,4 +8,7 @@ namespace unishard::converters {
 /// optimizer. Converters of other formats keep it, so that a file comes back as it was.
 inline constexpr std::string_view kTorchArrangement = "torch_arrangement";
 
+/// Key in the arrangement: the file's object around the tensors, as one JSON text.
+inline constexpr std::string_view kTorchObject = "file";
+
 }  // namespace unishard::converters

@@ -33,6 +33,9 @@ KeyedContents::Constant constant_of(const Json& row) {
   if (!dtype) raise(ErrorCode::Internal, "a layout has a tensor of an unknown type");
   KeyedContents::Constant constant{*dtype, row[3].get<Shape>(), {}};
   for (const Json& byte : row[4]) constant.bytes.push_back(std::byte{byte.get<std::uint8_t>()});
+  const bool is_one = std::ranges::all_of(constant.shape, [](auto size) { return size == 1; });
+  if (!is_one || constant.bytes.size() != size_of(*dtype))
+    raise(ErrorCode::Internal, "a constant in a layout has not one element");
   return constant;
 }
 
@@ -150,6 +153,25 @@ const KeyedContents::Constant* KeyedContents::constant(const std::string& key) c
 bool KeyedContents::has_all(const std::set<std::string>& keys) const {
   return std::ranges::all_of(
       keys, [&](const std::string& key) { return tensor(key) || constant(key) != nullptr; });
+}
+
+std::optional<Json> KeyedContents::writable(const Json& object,
+                                            std::vector<std::string>& dropped) const {
+  const auto refuse_unknown = [&](torch::PickleWriter& pickle, const std::string& key) {
+    if (!tensor(key) && constant(key) == nullptr) torch::refuse_tensor(pickle, key);
+    pickle.none();
+  };
+  std::vector<std::string> lines;
+  auto kept = torch::without_unwritable_parts(object, {}, lines, refuse_unknown);
+  if (!kept) return std::nullopt;
+  std::unordered_set<std::size_t> placed, all;
+  for (const std::string& key : torch::tensors_in(*kept)) {
+    if (const auto index = tensor(key)) placed.insert(*index);
+  }
+  for (const auto& [key, index] : tensors_) all.insert(index);
+  if (placed != all) return std::nullopt;
+  dropped.insert(dropped.end(), lines.begin(), lines.end());
+  return kept;
 }
 
 void KeyedContents::write(const Json& object, torch::ArchiveDraft& archive) const {

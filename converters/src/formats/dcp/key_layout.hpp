@@ -31,7 +31,8 @@ class KeyedContents {
  public:
   using Constant = torch::InlineTensor;
   /// Returns nullopt when the catalog lacks one of the tensors or has others.
-  /// Pre: `layout` is null or comes from describe_keys().
+  /// Pre: `layout` is null or has the rows that describe_keys() makes.
+  /// Throws: Internal or Json::exception for rows whose members it does not make.
   static std::optional<KeyedContents> match(const Json& layout, const Catalog& catalog);
 
   /// Returns the catalog tensor, or nullopt.
@@ -39,8 +40,11 @@ class KeyedContents {
   /// Returns the constant, or null.
   const Constant* constant(const std::string& key) const;
   bool has_all(const std::set<std::string>& keys) const;
+  /// Returns what can be written of `object`, with a line in `dropped` for everything else; nullopt
+  /// when a tensor of the catalog would be lost.
+  std::optional<Json> writable(const Json& object, std::vector<std::string>& dropped) const;
   /// Writes `object` with its tensors into an archive.
-  /// Pre: has_all(tensors_in(object)); with_all_tensors() has returned `object`.
+  /// Pre: has_all(tensors_in(object)); with_all_tensors() or writable() has returned `object`.
   void write(const Json& object, torch::ArchiveDraft& archive) const;
 
  private:

@@ -147,7 +147,7 @@ class Planner {
   static void find_extras(const Json& value, const KeyPath& path, ExtraPaths& found) {
     if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string()) {
       auto key = value["$tensor"].get<std::string>();
-      // At another place it is a second name of the tensor, which the embedded catalog keeps.
+      // At another place it is a second name of the tensor.
       if (dcp::joined(path) == key) found.emplace(std::move(key), path);
     } else if (value.is_object() && !value.contains("$type")) {
       for (const auto& [key, child] : value.items())
@@ -336,7 +336,7 @@ class Planner {
 
   /// Flattens as torch does: mappings always, lists if they contain a tensor or a container.
   void add_client_state(const Json& value, const KeyPath& path) {
-    if (value.is_object() && value.contains("$tensor")) return;  // a tensor of the catalog
+    if (value.is_object() && value.contains("$tensor")) return add_second_place(value, path);
     if (const auto tensor = torch::inline_tensor_in(value)) {
       if (!used_.contains(dcp::joined(path))) add_constant(dcp::joined(path), path, *tensor);
       return;
@@ -358,6 +358,17 @@ class Planner {
     } else {
       add_writable_object(path, value);
     }
+  }
+
+  /// Stores a tensor of the catalog once more where the client state has it at a second place.
+  void add_second_place(const Json& value, const KeyPath& path) {
+    const std::string key = dcp::joined(path);
+    if (!value["$tensor"].is_string() || used_.contains(key)) return;
+    const auto found = std::ranges::find_if(catalog_.tensors, [&](const TensorInfo& tensor) {
+      return tensor.state == dcp::kExtraState && value["$tensor"] == tensor.fqn;
+    });
+    if (found != catalog_.tensors.end())
+      add_tensor(static_cast<std::size_t>(found - catalog_.tensors.begin()), key, path);
   }
 
   void add_writable_object(const KeyPath& path, const Json& value) {
