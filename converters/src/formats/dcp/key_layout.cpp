@@ -120,6 +120,46 @@ std::string_view recorded_layout(const Catalog& catalog) {
   return found == own_layouts().end() ? std::string_view() : found->name;
 }
 
+namespace {
+
+bool is_path(const Json& path) {
+  if (!path.is_array()) return path.is_null();
+  return std::ranges::all_of(path, [](const Json& part) {
+    return part.is_array() && part.size() == 2 && part[0].is_string() && part[1].is_boolean();
+  });
+}
+
+/// Returns whether each row begins with a key and a path and has `width` members or more.
+bool are_rows(const Json& rows, std::size_t width) {
+  return rows.is_array() && std::ranges::all_of(rows, [&](const Json& row) {
+           return row.is_array() && row.size() >= width && row[0].is_string() && is_path(row[1]);
+         });
+}
+
+}  // namespace
+
+bool has_layout_rows(const Json& layout) {
+  if (!layout.is_object() || !layout.contains("tensors") || !layout.contains("constants"))
+    return false;
+  return are_rows(layout["tensors"], 4) && are_rows(layout["constants"], 5) &&
+         (!layout.contains("objects") || are_rows(layout["objects"], 3));
+}
+
+Json recorded_state_dict(const Catalog& catalog) {
+  if (!catalog.producer.is_object() || !catalog.producer.contains(kStateDict)) return {};
+  const Json& recorded = catalog.producer[kStateDict];
+  if (!has_layout_rows(recorded) || !recorded.contains("objects")) return {};
+  try {
+    if (!KeyedContents::match(recorded, catalog)) return {};
+    for (const Json& row : recorded["objects"]) torch::tensors_in(row[2]);
+  } catch (const Json::exception&) {
+    return {};
+  } catch (const Error&) {
+    return {};
+  }
+  return recorded;
+}
+
 std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Catalog& catalog) {
   if (!layout.is_object() || !layout.contains("tensors")) return std::nullopt;
   std::unordered_map<std::string, std::size_t> by_label;

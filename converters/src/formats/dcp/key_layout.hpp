@@ -31,8 +31,8 @@ class KeyedContents {
  public:
   using Constant = torch::InlineTensor;
   /// Returns nullopt when the catalog lacks one of the tensors or has others.
-  /// Pre: `layout` is null or has the rows that describe_keys() makes.
-  /// Throws: Internal or Json::exception for rows whose members it does not make.
+  /// Pre: `layout` is null, comes from describe_keys(), or has_layout_rows().
+  /// Throws: Internal or Json::exception for constants that describe_keys() does not make.
   static std::optional<KeyedContents> match(const Json& layout, const Catalog& catalog);
 
   /// Returns the catalog tensor, or nullopt.
@@ -64,6 +64,17 @@ inline constexpr const char* kKeyLayout = "dcp_layout";
 void record_layout(const StateDict& state, Arrangement& arrangement);
 /// Returns the name of the OwnLayout that a catalog records; "" when it records none.
 std::string_view recorded_layout(const Catalog& catalog);
+
+/// Key in Catalog::producer: the state dict that unishard.dcp.Writer saved, as describe_folder()
+/// describes it.
+inline constexpr const char* kStateDict = "state_dict";
+
+/// Returns the state dict that a catalog records; null when it records none.
+Json recorded_state_dict(const Catalog& catalog);
+
+/// Returns whether `layout` has rows as describe_keys() and describe_folder() make them; paths may
+/// be null.
+bool has_layout_rows(const Json& layout);
 
 /// Returns the path of a row of "tensors", "constants" or "objects".
 KeyPath path_of_row(const Json& row);

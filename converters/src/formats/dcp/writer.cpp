@@ -48,16 +48,20 @@ std::uint64_t rows_per_rank(const Shape& shape, std::uint32_t world_size) {
 
 class Planner {
  public:
-  Planner(const Catalog& catalog, torch::TorchOutput& output, const dcp::OwnLayout& layout)
+  /// `takes_recorded_keys`: the keys of a recorded state dict come before those of `layout`.
+  Planner(const Catalog& catalog, torch::TorchOutput& output, const dcp::OwnLayout& layout,
+          bool takes_recorded_keys)
       : catalog_(catalog),
         output_(output),
         layout_(layout),
+        takes_recorded_keys_(takes_recorded_keys),
         scalars_(catalog),
         keys_(dcp::own_keys(catalog, layout)) {}
 
   /// `layout` is that of dcp::describe_folder(), or null.
   torch::OutputPlan plan(const Json& layout) {
     if (plan_as_it_was(layout)) return std::move(plan_);
+    if (layout.is_null() && takes_recorded_keys_ && plan_as_recorded()) return std::move(plan_);
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
       add_tensor(i, keys_[i], path_of(i, keys_[i]));
     add_second_names();
@@ -107,6 +111,25 @@ class Planner {
       if (!objects[i]) continue;
       add_object(row[0].get<std::string>(), dcp::path_of_row(row),
                  [&](ArchiveDraft& item) { contents->write(*objects[i], item); });
+    }
+    return true;
+  }
+
+  /// Plans the keys of the state dict that the catalog records, and what its client state has
+  /// beside them; returns false, and plans nothing, when it records none that fits.
+  bool plan_as_recorded() {
+    const Json recorded = dcp::recorded_state_dict(catalog_);
+    if (!plan_as_it_was(recorded)) return false;
+    std::unordered_set<std::string> known;
+    for (const char* kind : {"tensors", "constants", "objects"}) {
+      for (const Json& row : recorded[kind]) {
+        const KeyPath path = dcp::path_of_row(row);
+        known.insert(path.empty() ? row[0].get<std::string>() : path.front().text);
+      }
+    }
+    if (!catalog_.client_state.is_object() || catalog_.client_state.contains("$type")) return true;
+    for (const auto& [key, value] : catalog_.client_state.items()) {
+      if (key != kOptimizerScalars && !known.contains(key)) add_client_state(value, {{key, false}});
     }
     return true;
   }
@@ -413,6 +436,7 @@ class Planner {
   const Catalog& catalog_;
   torch::TorchOutput& output_;
   const dcp::OwnLayout& layout_;
+  const bool takes_recorded_keys_;
   const OptimizerScalars scalars_;
   const std::vector<std::string> keys_;
   torch::OutputPlan plan_;
@@ -443,7 +467,7 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalo
   auto partial =
       std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
-  Planner planner(catalog, *output, own);
+  Planner planner(catalog, *output, own, key_layout.empty());
   torch::OutputPlan plan = planner.plan(layout);
   auto complete = [partial, &storage, metadata = planner.metadata(),
                    side_files = std::move(side_files)] {

@@ -3,9 +3,9 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/pickle_json.hpp"
 #include "core/torch_arrangement.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace unishard::converters::torch {
@@ -28,12 +28,6 @@ std::string digest_of_values(const Catalog& catalog) {
 Json without_paths(Json rows) {
   for (Json& row : rows) row[1] = nullptr;
   return rows;
-}
-
-bool are_rows(const Json& rows, std::size_t width) {
-  return rows.is_array() && std::ranges::all_of(rows, [&](const Json& row) {
-           return row.is_array() && row.size() == width;
-         });
 }
 
 bool is_dict(const Json& object) {
@@ -65,9 +59,10 @@ std::optional<RecordedFile> recorded_file(const Catalog& catalog) {
     const auto& text = (*places)[std::string(kTorchObject)].get_ref<const std::string&>();
     Json file = parse_json(text, "the recorded torch.save file", kLimits);
     if (file.at("values") != digest_of_values(catalog)) return std::nullopt;
-    if (!are_rows(file.at("tensors"), 4) || !are_rows(file.at("constants"), 5)) return std::nullopt;
+    if (!dcp::has_layout_rows(file) || !is_dict(file.at("object"))) return std::nullopt;
     auto contents = dcp::KeyedContents::match(file, catalog);
-    if (!contents || !is_dict(file.at("object"))) return std::nullopt;
+    if (!contents) return std::nullopt;
+    tensors_in(file["object"]);  // throws for names that are no texts
     return RecordedFile{std::move(file.at("object")), std::move(*contents)};
   } catch (const Json::exception&) {
     return std::nullopt;
