@@ -713,6 +713,22 @@ TEST(TrainingFile, KeepsTheClassesOfNestedDicts) {
   expect_back(object);
 }
 
+TEST(TrainingFile, KeepsWhatIsAParameterAndRequiresGradients) {
+  Json object = training_of("model", "optimizer");
+  object["log_alpha"] = {{"$tensor", "b"}, {"requires_grad", true}};
+  object["frozen"] = {{"$tensor", "b.m"}, {"parameter", true}};
+  object["values"] =
+      Json::array({3, {{"$tensor", "b.step"}, {"parameter", true}, {"requires_grad", true}}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const Json written = written_object(folder.path() / "in.pt");
+  EXPECT_EQ(written["log_alpha"]["requires_grad"], true);
+  EXPECT_EQ(written["frozen"]["parameter"], true);
+  EXPECT_FALSE(written["frozen"].contains("requires_grad"));
+  EXPECT_EQ(written["values"][1]["parameter"], true);
+  expect_back(object);
+}
+
 TEST(TrainingFile, ShapesOfAllStatesTellWhoseTheyAre) {
   const test::TempDir folder;
   std::map<std::string, Made> tensors = kTensors;

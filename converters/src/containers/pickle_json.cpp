@@ -132,15 +132,32 @@ class JsonPickler {
     if (const auto type = json.find("$type"); type != json.end() && type->is_string()) {
       return typed(type->get_ref<const std::string&>(), json);
     }
-    if (json.size() == 1 && json.begin().key() == "$tensor") {
-      return tensor_(pickle_, json.front().get<std::string>());
-    }
+    if (!json.empty() && json.begin().key() == "$tensor") return tensor(json);
     pickle_.begin_dict();
     for (const auto& [key, item] : json.items()) {
       pickle_.str(key);
       value(item);
     }
     pickle_.end_dict();
+  }
+
+  void tensor(const Json& json) {
+    const bool requires_grad = json.value("requires_grad", Json()) == true;
+    const auto& name = json.front().get_ref<const std::string&>();
+    if (json.value("parameter", Json()) != true) {
+      pickle_.requires_grad = requires_grad;
+      tensor_(pickle_, name);
+      pickle_.requires_grad = false;
+      return;
+    }
+    pickle_.global("torch._utils", "_rebuild_parameter");
+    pickle_.begin_tuple();
+    tensor_(pickle_, name);
+    pickle_.boolean(requires_grad);
+    pickle_.begin_ordered_dict();
+    pickle_.end_dict();
+    pickle_.end_tuple();
+    pickle_.reduce();
   }
 
   void typed(const std::string& type, const Json& json) {

@@ -92,7 +92,9 @@ def differences(a, b, path=""):
     if type(a) is not type(b) and not (type(a) is dict and isinstance(b, collections.OrderedDict)):
         return [f"{path}: {type(a).__name__} became {type(b).__name__}"]
     if isinstance(a, torch.Tensor):
-        return [] if a.dtype == b.dtype and truth.same_bits(a, b.detach().numpy()) else [f"{path}: a tensor differs"]
+        if a.requires_grad != b.requires_grad:
+            return [f"{path}: requires_grad became {b.requires_grad}"]
+        return [] if a.dtype == b.dtype and truth.same_bits(a.detach(), b.detach().numpy()) else [f"{path}: a tensor differs"]
     if isinstance(a, np.ndarray):
         return [] if a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() else [f"{path}: an array differs"]
     if isinstance(a, dict):
@@ -204,6 +206,8 @@ def arrangements():
         "a model below its key, with more": {"model_state_dict": weights, "epoch": 3},
         "an optimizer alone": states,
         "nested dicts": {**both, "scheduler": collections.OrderedDict(last_epoch=3, ema=collections.OrderedDict(x=torch.ones(2)))},
+        "parameters and gradients": {**both, "log_alpha": torch.zeros(1, requires_grad=True), "temperature": torch.nn.Parameter(torch.ones(2)),
+                                     "frozen": torch.nn.Parameter(torch.ones(3).half(), requires_grad=False)},
         "a learning rate in a tensor": {"model": gen.state_dict(), "optimizer": {
             **states, "param_groups": [{**group, "lr": torch.tensor(group["lr"])} for group in states["param_groups"]]}},
     }
@@ -216,8 +220,8 @@ def arrangement_rows(unishard, folder, row):
         source = folder / f"arrangement{number}.pt"
         torch.save(state, source)
         found = []
-        for form in ("native", "dcp", "hdf5"):
-            between, back = folder / f"arrangement{number}.{form}", folder / f"arrangement{number}.{form}.pt"
+        for form in ("torch", "native", "dcp", "hdf5"):
+            between, back = folder / f"between{number}.{'pt' if form == 'torch' else form}", folder / f"arrangement{number}.{form}.pt"
             truth.run(unishard, "convert", source, between, "--to", form)
             truth.run(unishard, "convert", between, back, "--to", "torch")
             loaded = torch.load(back, weights_only=False)
