@@ -729,6 +729,53 @@ TEST(TrainingFile, KeepsWhatIsAParameterAndRequiresGradients) {
   expect_back(object);
 }
 
+// Some programs give each parameter a group of its own, in the order of the model.
+TEST(TrainingFile, GroupsOfOneParameterEachAreInTheOrderOfTheModel) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["c"] = {DType::Float32, {2}, {101, 102}};
+  tensors["c.m"] = {DType::Float32, {2}, {103, 104}};
+  Json groups = Json::array();
+  for (const int number : {0, 1, 2})
+    groups.push_back({{"lr", 0.1}, {"params", Json::array({number})}});
+  const Json states =
+      numbered({{{"m", tensor("a.m")}}, {{"m", tensor("b.m")}}, {{"m", tensor("c.m")}}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}, {"c", tensor("c")}}},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+             tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_EQ(floats(*source, "c", "m"), (std::vector<float>{103, 104}));
+  EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("order of the model")));
+}
+
+// bitsandbytes keeps moments in 8 bits, with tables beside them.
+TEST(TrainingFile, EightBitMomentsAreNamedAndNoRunOfDeepSpeed) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["a.8"] = {DType::UInt8, {2}, {}};
+  tensors["b.8"] = {DType::UInt8, {3}, {}};
+  tensors["table"] = {DType::Float32, {4}, {1, 2, 3, 4}};
+  const Json states = numbered({{{"state1", tensor("a.8")}, {"qmap1", tensor("table")}},
+                                {{"state1", tensor("b.8")}, {"qmap1", tensor("table")}}});
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+             tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_THAT(labels(source->catalog()),
+              testing::UnorderedElementsAre("a fp32", "a state1", "a qmap1", "b fp32", "b state1",
+                                            "b qmap1"));
+  try {
+    copy_as("deepspeed", *source, folder.path() / "out");
+    FAIL() << "uint8 states were written";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr("a [state1]: an optimizer state of type uint8"));
+  }
+}
+
 TEST(TrainingFile, ShapesOfAllStatesTellWhoseTheyAre) {
   const test::TempDir folder;
   std::map<std::string, Made> tensors = kTensors;

@@ -58,8 +58,9 @@ bool has_lists(const StateDict& state, const std::string& prefix) {
 
 /// Returns the shape of a parameter whose states have these shapes. Factored second moments
 /// (Adafactor) are reductions of it: torch keeps the reduced dimensions, Hugging Face drops them.
+/// bitsandbytes has tables beside its moments (state1).
 Shape parameter_shape(const std::map<std::string, Shape>& states) {
-  for (const char* same : {"exp_avg", "momentum_buffer"}) {
+  for (const char* same : {"exp_avg", "momentum_buffer", "state1"}) {
     if (const auto found = states.find(same); found != states.end()) return found->second;
   }
   const auto row = states.find("exp_avg_sq_row"), column = states.find("exp_avg_sq_col");
