@@ -776,6 +776,33 @@ TEST(TrainingFile, EightBitMomentsAreNamedAndNoRunOfDeepSpeed) {
   }
 }
 
+// DeepSpeed's optimizers leave frozen parameters out; torch numbers them.
+TEST(TrainingFile, AFrozenParameterStaysInItsGroupThroughDeepSpeed) {
+  const Json group = {{"lr", 0.1}, {"params", Json::array({0, 1})}};
+  const Json states = {
+      {"$type", "builtins.dict"},
+      {"pairs", Json::array({Json::array(
+                    {1, {{"exp_avg", tensor("b.m")}, {"exp_avg_sq", tensor("b.m")}}})})}};
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer", {{"state", states}, {"param_groups", Json::array({group})}}}},
+             kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  for (const char* format : {"deepspeed", "deepspeed-universal"}) {
+    const Path between = folder.path() / format / "run",
+               back = folder.path() / (std::string(format) + ".pt");
+    copy_as(format, *source, between);
+    const auto run = open_source_as(posix_storage(), format, between);
+    EXPECT_EQ(run->catalog().groups[0]["params"], Json({"a", "b"})) << format;
+    copy_as("torch", *run, back, of_more_training(run->catalog()));
+    const Json optimizer = written_object(back)["optimizer"];
+    EXPECT_EQ(optimizer["param_groups"][0]["params"], Json({0, 1})) << format;
+    EXPECT_EQ(optimizer["state"]["pairs"].size(), 1u) << format;
+    EXPECT_EQ(optimizer["state"]["pairs"][0][0], 1) << format;
+  }
+}
+
 TEST(TrainingFile, ShapesOfAllStatesTellWhoseTheyAre) {
   const test::TempDir folder;
   std::map<std::string, Made> tensors = kTensors;
