@@ -50,8 +50,7 @@ class PickleWriter {
   void size(const Shape& shape);
   void dtype(DType dtype);  ///< for example the global torch.float32
 
-  /// Whether autograd computes gradients for the tensors that follow, as far as their types have
-  /// any.
+  /// True makes autograd compute gradients for the tensors that follow, if their types have any.
   bool requires_grad = false;
   /// Appends a contiguous tensor that begins at element `offset` of storage `key`, which holds
   /// `storage_elements` elements.
