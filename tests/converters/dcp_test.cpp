@@ -452,14 +452,54 @@ TEST(Dcp, AnExtraTensorWithASecondNameIsReadBack) {
   catalog.client_state = {
       {"average", {{"a", {{"$tensor", "average.b"}}}, {"b", {{"$tensor", "average.b"}}}}}};
   const auto sink = make_dcp_sink(posix_storage(), work.path() / "out", catalog);
-  for (std::size_t i = 0; i < 2; ++i) {
-    const std::array<float, 2> values = {1.0f + static_cast<float>(i), 2};
+  ASSERT_EQ(sink->fragments().size(), 3u) << "torch finds the tensor under both of its keys";
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::array<float, 2> values = {1.0f + static_cast<float>(sink->fragments()[i].tensor), 2};
     sink->write(i, {0, 2}, std::as_bytes(std::span(values)));
   }
   sink->commit();
   const auto copy = open_dcp(posix_storage(), work.path() / "out");
   EXPECT_EQ(copy->catalog().client_state, catalog.client_state);
   EXPECT_EQ(copy->catalog().tensors.size(), 2u);
+}
+
+/// A catalog of one parameter that records the state dict of which it comes.
+Catalog with_recorded_keys(const Json& tensors, const Json& constants, const Json& objects) {
+  Catalog catalog;
+  catalog.world_size = 1;
+  TensorInfo& tensor = catalog.tensors.emplace_back();
+  tensor.fqn = "a";
+  tensor.state = state::kWeights;
+  tensor.dtype = DType::Float32;
+  tensor.shape = {2};
+  catalog.producer = {
+      {"state_dict", {{"tensors", tensors}, {"constants", constants}, {"objects", objects}}}};
+  return catalog;
+}
+
+TEST(Dcp, TakesTheRecordedKeysOnlyIfTheyAreThoseOfAStateDict) {
+  const Json path = Json::parse(R"([["net", false], ["a", false]])");
+  const Json row = Json::array({"net.a", path, "a", "weights"}), none = Json::array();
+  const Json object = Json::parse(R"(["epoch", [["epoch", false]], 3])");
+  const auto keys = [&](const Json& tensors, const Json& constants, const Json& objects) {
+    const test::TempDir work;
+    const auto sink = make_dcp_sink(posix_storage(), work.path() / "out",
+                                    with_recorded_keys(tensors, constants, objects));
+    const std::array<float, 2> values = {1, 2};
+    sink->write(0, {0, 2}, std::as_bytes(std::span(values)));
+    sink->commit();
+    const auto copy = open_dcp(posix_storage(), work.path() / "out");
+    return copy->layout().is_null() ? std::string() : copy->layout()["tensors"][0][0].dump();
+  };
+  EXPECT_EQ(keys(Json::array({row}), none, Json::array({object})), R"("net.a")");
+  for (const char* forged : {"[1]", "{}", R"([["net.a", [["net"]], "a", "weights"]])",
+                             R"([["net.a", null, 3, "weights"]])", R"([["net.a", null]])",
+                             R"([["net.a", null, "b", "weights"]])"})
+    EXPECT_EQ(keys(Json::parse(forged), none, none), "") << forged;
+  for (const char* forged : {R"([["c", null, "float32", [1], [1]]])", R"([["c", null, 1, 2, 3]])",
+                             R"([["c", null, "float32", [2], [0, 0, 0, 0]]])"})
+    EXPECT_EQ(keys(Json::array({row}), Json::parse(forged), none), "") << forged;
+  EXPECT_EQ(keys(Json::array({row}), none, Json::parse(R"([["o", null, {"$tensor": 5}]])")), "");
 }
 
 TEST(Dcp, EveryFolderKeepsItsKeys) {

@@ -120,17 +120,28 @@ TEST(TrainingFile, ALearningRateInATensorIsASettingOfItsGroup) {
   EXPECT_FALSE(source->layout().is_null());
 }
 
-/// Copies a source to another format as a conversion does.
+/// Copies a source to another format as a conversion does. `target` is the source's catalog with
+/// other sections.
 std::unique_ptr<Sink> copy_as(const std::string& format, const Source& source, const Path& output,
-                              const Json& layout = {}) {
-  auto sink =
-      make_sink(posix_storage(), {.format = format, .path = output, .tag = "run", .layout = layout},
-                source.catalog());
+                              const Catalog& target, const Json& layout = {}) {
+  auto sink = make_sink(posix_storage(),
+                        {.format = format, .path = output, .tag = "run", .layout = layout}, target);
   CopyPlan plan{.source = &source, .target = &source.catalog(), .tensor_map = {}};
   for (std::size_t i = 0; i < source.catalog().tensors.size(); ++i) plan.tensor_map.push_back(i);
   copy(plan, *sink, {});
   sink->commit();
   return sink;
+}
+std::unique_ptr<Sink> copy_as(const std::string& format, const Source& source, const Path& output,
+                              const Json& layout = {}) {
+  return copy_as(format, source, output, source.catalog(), layout);
+}
+
+/// Returns the catalog of a training that went on: what it records of the file's values is old.
+Catalog of_more_training(Catalog catalog) {
+  if (catalog.producer.is_object() && catalog.producer.contains("torch_arrangement"))
+    catalog.producer["torch_arrangement"].erase("file");
+  return catalog;
 }
 
 TEST(TrainingFile, KeepsItsLayoutInAnotherTorchFile) {
@@ -159,11 +170,11 @@ TEST(TrainingFile, LosesOnlyTheObjectThatCannotBeWritten) {
   EXPECT_EQ(open_source(posix_storage(), folder.path() / "copy.pt")->layout(), expected);
 }
 
-TEST(TrainingFile, HasUniShardsLayoutWhereATensorIsGone) {
+TEST(TrainingFile, IsWrittenAsTheCatalogRecordsItWhereTheLayoutDoesNotFit) {
   const test::TempDir folder;
   const auto source = open_source(posix_storage(), kFiles / "training.pt");
   Json layout = source->layout();
-  layout["tensors"].erase(0);
+  layout["tensors"][0][2] = "gone";
   copy_as("torch", *source, folder.path() / "copy.pt", layout);
   const auto again = open_source(posix_storage(), folder.path() / "copy.pt");
   EXPECT_EQ(labels(again->catalog()), labels(source->catalog()));
@@ -511,6 +522,13 @@ Json written_object(const Path& file) {
   const torch::TorchFile opened(torch::whole_file(posix_storage(), file));
   Json object = torch::to_json(opened.root());
   object.erase("unishard");
+  if (object.contains("pairs")) {
+    Json pairs = Json::array();
+    for (const Json& pair : object["pairs"]) {
+      if (pair[0] != "unishard") pairs.push_back(pair);
+    }
+    object["pairs"] = std::move(pairs);
+  }
   return object;
 }
 
@@ -530,7 +548,7 @@ TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
   for (const char* format : {"torch", "native", "dcp", "hdf5", "safetensors", "npz"}) {
     const Path between = folder.path() / format,
                back = folder.path() / (std::string(format) + ".pt");
-    copy_as(format, *source, between);
+    copy_as(format, *source, between, of_more_training(source->catalog()));
     const auto read = open_source_as(posix_storage(), format, between);
     EXPECT_THAT(copy_as("torch", *read, back)->notes(), testing::IsEmpty()) << format;
     const Json found = written_object(back);
@@ -555,16 +573,236 @@ TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
 }
 
 /// Writes the object, takes it through UniShard's format, and returns what a torch file then has.
-Json through_native(const test::TempDir& folder, const Json& object,
+/// `goes_on`: the training has gone on in between.
+Json through_native(const test::TempDir& folder, const Json& object, bool goes_on = true,
                     const std::map<std::string, Made>& tensors = kTensors) {
   save_torch(folder.path() / "in.pt", object, tensors);
-  copy_as("native", *open_source(posix_storage(), folder.path() / "in.pt"), folder.path() / "run");
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  copy_as("native", *source, folder.path() / "run",
+          goes_on ? of_more_training(source->catalog()) : source->catalog());
   copy_as("torch", *open_source(posix_storage(), folder.path() / "run"), folder.path() / "out.pt");
   return written_object(folder.path() / "out.pt");
 }
 
+/// Expects that the object comes back from other formats with the same keys, classes and values.
+void expect_back(const Json& object, const std::map<std::string, Made>& tensors = kTensors) {
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", object, tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  for (const char* format : {"native", "dcp", "hdf5"}) {
+    const Path between = folder.path() / format,
+               back = folder.path() / (std::string(format) + ".pt");
+    copy_as(format, *source, between);
+    const auto sink = copy_as("torch", *open_source_as(posix_storage(), format, between), back);
+    EXPECT_THAT(sink->notes(), testing::IsEmpty()) << format;
+    EXPECT_EQ(written_object(back).dump(), written_object(folder.path() / "in.pt").dump())
+        << format;
+    const auto again = open_source(posix_storage(), back);
+    ASSERT_EQ(labels(again->catalog()), labels(source->catalog())) << format;
+    EXPECT_EQ(again->catalog().client_state, source->catalog().client_state) << format;
+  }
+}
+
 // NAdam has a product of its momentums, which is a scalar, and torch's Adafactor factors second
 // moments of matrices.
+Json ordered(const Json& members) {
+  Json pairs = Json::array();
+  for (const auto& [key, value] : members.items()) pairs.push_back(Json::array({key, value}));
+  return {{"$type", "collections.OrderedDict"}, {"pairs", std::move(pairs)}};
+}
+Json training_of(const char* model, const char* optimizer) {
+  return {{model, {{"a", tensor("a")}}}, {optimizer, optimizer_of("a.m", true)}};
+}
+
+TEST(TrainingFile, ATensorUnderTwoKeysComesBackUnderBoth) {
+  Json object = training_of("model", "optimizer");
+  object["best"] = tensor("b");
+  object["last"] = tensor("b");
+  object["weights"] = tensor("a");
+  object["callbacks"] = {
+      {"ModelCheckpoint{'monitor': 'val.loss'}",
+       {{"best_model_score", tensor("step")}, {"current_score", tensor("step")}}}};
+  expect_back(object);
+  const test::TempDir folder;
+  const Json found = through_native(folder, object);
+  for (const char* key : {"best", "last"}) EXPECT_EQ(found[key], tensor(key)) << key;
+  EXPECT_EQ(found["callbacks"].front().size(), 2u) << found["callbacks"];
+}
+
+TEST(TrainingFile, MayHaveKeysWithDotsAndNumbers) {
+  Json dotted = training_of("model", "optimizer");
+  dotted["val.loss"] = 0.5;
+  dotted["a.b"] = tensor("b");
+  dotted["a"] = {{"b", tensor("b.m")}};
+  expect_back(dotted);
+  Json pairs = Json::array({Json::array({0, "zero"}), Json::array({"0", tensor("b")}),
+                            Json::array({true, 1.5}), Json::array({tuple({1, 2}), nullptr})});
+  const Json training = training_of("model", "optimizer");
+  for (const auto& [key, value] : training.items()) pairs.push_back(Json::array({key, value}));
+  expect_back({{"$type", "builtins.dict"}, {"pairs", pairs}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", dotted, kTensors);
+  EXPECT_THAT(labels(open_source(posix_storage(), folder.path() / "in.pt")->catalog()),
+              testing::UnorderedElementsAre("a fp32", "a exp_avg", "a exp_avg_sq", "a.b extra",
+                                            "a.b#2 extra"));
+}
+
+// A flat state dict holds tensors, whatever its names are; what is no tensor stays beside them.
+TEST(TrainingFile, AFlatStateDictWithOtherValuesIsNone) {
+  const test::TempDir folder;
+  const Json object = {{"layer.a", tensor("a")}, {"layer._extra_state", {{"scale", 2}}}, {"v", 3}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  EXPECT_EQ(labels(open_source(posix_storage(), folder.path() / "in.pt")->catalog()),
+            (std::vector<std::string>{"layer.a weights"}));
+  expect_back(object);
+}
+
+TEST(TrainingFile, SeveralModelsAndOptimizersKeepTheirKeys) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["other"] = {DType::Float32, {2}, {101, 102}};
+  tensors["other.m"] = {DType::Float32, {2}, {103, 104}};
+  const auto both = [](const char* one, const char* two, bool is_numbered) {
+    return std::pair{optimizer_of(one, is_numbered), optimizer_of(two, is_numbered)};
+  };
+  for (const bool is_numbered : {false, true}) {
+    const auto [one, two] = both("a.m", "other.m", is_numbered);
+    const Json models = Json::array({ordered({{"a", tensor("a")}}), {{"a", tensor("other")}}});
+    expect_back({{"netG", models[0]},
+                 {"netD", models[1]},
+                 {"optimizerG", one},
+                 {"optimizerD", two},
+                 {"epoch", 2}},
+                tensors);
+    expect_back({{"models", models}, {"optimizers", Json::array({one, two})}}, tensors);
+    expect_back({{"models", tuple(models)}, {"optimizers", tuple({one, two})}}, tensors);
+  }
+}
+
+// The values have changed, so that the object is made anew; the keys of several models cannot be.
+TEST(TrainingFile, SaysWhenSeveralModelsLoseTheirKeys) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["other"] = {DType::Float32, {2}, {101, 102}};
+  tensors["other.m"] = {DType::Float32, {2}, {103, 104}};
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"gen", {{"a", tensor("a")}}},
+              {"disc", {{"a", tensor("other")}}},
+              {"opt_gen", optimizer_of("a.m", true)},
+              {"opt_disc", optimizer_of("other.m", true)}},
+             tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  const auto sink =
+      copy_as("torch", *source, folder.path() / "out.pt", of_more_training(source->catalog()));
+  EXPECT_THAT(sink->notes(), testing::ElementsAre(testing::HasSubstr("the arrangement")));
+}
+
+TEST(TrainingFile, AModelAloneKeepsItsOuterKey) {
+  for (const char* key : {"state_dict", "model"}) {
+    const Json object = {{key, ordered({{"a", tensor("a")}, {"b", tensor("b")}})}};
+    expect_back(object);
+    const test::TempDir folder;
+    through_native(folder, object, false);
+    const torch::TorchFile out(torch::whole_file(posix_storage(), folder.path() / "out.pt"));
+    EXPECT_EQ(torch::to_json(out.root()).size(), 1u) << "nothing of UniShard's beside it";
+  }
+}
+
+TEST(TrainingFile, KeepsTheClassesOfNestedDicts) {
+  Json object = training_of("model", "optimizer");
+  object["scheduler"] = ordered({{"last_epoch", 3}, {"ema", ordered({{"x", tensor("b")}})}});
+  expect_back(object);
+}
+
+TEST(TrainingFile, KeepsWhatIsAParameterAndRequiresGradients) {
+  Json object = training_of("model", "optimizer");
+  object["log_alpha"] = {{"$tensor", "b"}, {"requires_grad", true}};
+  object["frozen"] = {{"$tensor", "b.m"}, {"parameter", true}};
+  object["values"] =
+      Json::array({3, {{"$tensor", "b.step"}, {"parameter", true}, {"requires_grad", true}}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const Json written = written_object(folder.path() / "in.pt");
+  EXPECT_EQ(written["log_alpha"]["requires_grad"], true);
+  EXPECT_EQ(written["frozen"]["parameter"], true);
+  EXPECT_FALSE(written["frozen"].contains("requires_grad"));
+  EXPECT_EQ(written["values"][1]["parameter"], true);
+  expect_back(object);
+}
+
+// Some programs give each parameter a group of its own, in the order of the model.
+TEST(TrainingFile, GroupsOfOneParameterEachAreInTheOrderOfTheModel) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["c"] = {DType::Float32, {2}, {101, 102}};
+  tensors["c.m"] = {DType::Float32, {2}, {103, 104}};
+  Json groups = Json::array();
+  for (const int number : {0, 1, 2})
+    groups.push_back({{"lr", 0.1}, {"params", Json::array({number})}});
+  const Json states =
+      numbered({{{"m", tensor("a.m")}}, {{"m", tensor("b.m")}}, {{"m", tensor("c.m")}}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}, {"c", tensor("c")}}},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+             tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_EQ(floats(*source, "c", "m"), (std::vector<float>{103, 104}));
+  EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("order of the model")));
+}
+
+// bitsandbytes keeps moments in 8 bits, with tables beside them.
+TEST(TrainingFile, EightBitMomentsAreNamedAndNoRunOfDeepSpeed) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["a.8"] = {DType::UInt8, {2}, {}};
+  tensors["b.8"] = {DType::UInt8, {3}, {}};
+  tensors["table"] = {DType::Float32, {4}, {1, 2, 3, 4}};
+  const Json states = numbered({{{"state1", tensor("a.8")}, {"qmap1", tensor("table")}},
+                                {{"state1", tensor("b.8")}, {"qmap1", tensor("table")}}});
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+             tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_THAT(labels(source->catalog()),
+              testing::UnorderedElementsAre("a fp32", "a state1", "a qmap1", "b fp32", "b state1",
+                                            "b qmap1"));
+  try {
+    copy_as("deepspeed", *source, folder.path() / "out");
+    FAIL() << "uint8 states were written";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr("a [state1]: an optimizer state of type uint8"));
+  }
+}
+
+// DeepSpeed's optimizers leave frozen parameters out; torch numbers them.
+TEST(TrainingFile, AFrozenParameterStaysInItsGroupThroughDeepSpeed) {
+  const Json group = {{"lr", 0.1}, {"params", Json::array({0, 1})}};
+  const Json states = {
+      {"$type", "builtins.dict"},
+      {"pairs", Json::array({Json::array(
+                    {1, {{"exp_avg", tensor("b.m")}, {"exp_avg_sq", tensor("b.m")}}})})}};
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer", {{"state", states}, {"param_groups", Json::array({group})}}}},
+             kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  for (const char* format : {"deepspeed", "deepspeed-universal"}) {
+    const Path between = folder.path() / format / "run",
+               back = folder.path() / (std::string(format) + ".pt");
+    copy_as(format, *source, between);
+    const auto run = open_source_as(posix_storage(), format, between);
+    EXPECT_EQ(run->catalog().groups[0]["params"], Json({"a", "b"})) << format;
+    copy_as("torch", *run, back, of_more_training(run->catalog()));
+    const Json optimizer = written_object(back)["optimizer"];
+    EXPECT_EQ(optimizer["param_groups"][0]["params"], Json({0, 1})) << format;
+    EXPECT_EQ(optimizer["state"]["pairs"].size(), 1u) << format;
+    EXPECT_EQ(optimizer["state"]["pairs"][0][0], 1) << format;
+  }
+}
+
 TEST(TrainingFile, ShapesOfAllStatesTellWhoseTheyAre) {
   const test::TempDir folder;
   std::map<std::string, Made> tensors = kTensors;

@@ -198,6 +198,18 @@ class Saving(unittest.TestCase):
         self.assertTrue(torch.equal(values.pop("w"), state.pop("w")))
         self.assertEqual(values, state)
 
+    def test_a_dcp_folder_made_of_it_has_its_keys(self):
+        state = {**job(), "net": {"best": torch.ones(2)}, "odd": {"pair": (1, 2)}}
+        dcp.save(state, storage_writer=Writer(self.folder / "one", client_state={"run": "x"}))
+        dcp.save(state, checkpoint_id=self.folder / "torch")
+        unishard.convert(self.folder / "one", self.folder / "dcp", to="dcp")
+        wanted, found = (dcp.FileSystemReader(self.folder / name).read_metadata() for name in ("torch", "dcp"))
+        self.assertEqual(set(found.state_dict_metadata), {*wanted.state_dict_metadata, "run"})
+        self.assertEqual({**wanted.planner_data, "run": ("run",)}, found.planner_data)
+        values = zeroed(state)
+        dcp.load(values, checkpoint_id=self.folder / "dcp")
+        torch.testing.assert_close(values, state, rtol=0, atol=0)
+
     def test_a_forged_object_runs_no_code(self):
         class Forged:
             def __reduce__(self):

@@ -12,6 +12,17 @@ Json optional_json(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+/// Returns the producer without what programs record to load or write the file again: that is as
+/// long as the tensors.
+Json without_keys(Json producer) {
+  if (!producer.is_object()) return producer;
+  producer.erase("state_dict");
+  if (const auto places = producer.find("torch_arrangement");
+      places != producer.end() && places->is_object())
+    places->erase("file");
+  return producer;
+}
+
 Json tensor_json(const tools::Description& description, std::size_t index,
                  const InspectView& view) {
   const TensorInfo& tensor = description.catalog.tensors[index];
@@ -104,9 +115,7 @@ Json inspect_json(const tools::Description& description, const InspectView& view
   for (const Alias& alias : catalog.aliases) aliases.push_back({alias.fqn, alias.target});
   json["aliases"] = std::move(aliases);
   json["groups"] = catalog.groups;
-  json["producer"] = catalog.producer;
-  if (catalog.producer.is_object())
-    json["producer"].erase("state_dict");  // for programs that load it: as long as the tensors
+  json["producer"] = without_keys(catalog.producer);
   return json;
 }
 

@@ -305,7 +305,10 @@ class Describer {
                                               name(path), limits::kNameBytes));
       memory_.charge(2 * sizeof(NamedTensor) + 2 * path.size());
       tensors.push_back({unique(path.empty() ? "tensor" : path), value});
-      return {{"$tensor", tensors.back().name}};
+      Json tensor = {{"$tensor", tensors.back().name}};
+      if (TorchFile::is_parameter(value)) tensor["parameter"] = true;
+      if (TorchFile::requires_grad(value)) tensor["requires_grad"] = true;
+      return tensor;
     }
     const std::string call = value.callable_name();
     if (call == "torch.Size") return typed(call, "items", sequence(value, path, depth));

@@ -2,8 +2,8 @@
 // The object of a torch.save file as named tensors and JSON. A tensor's name is its path, with
 // parts joined by "."; keys that are not strings appear as Python prints them, a repeated path gets
 // "#2", and a tensor at top level is called "tensor". Everything else becomes JSON: {"$type": ...}
-// for what JSON lacks, {"$tensor": name} for a tensor.
-// Thread safety: pure functions.
+// for what JSON lacks, {"$tensor": name} for a tensor, with "parameter": true for an nn.Parameter
+// and "requires_grad": true where it requires gradients. Thread safety: pure functions.
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 

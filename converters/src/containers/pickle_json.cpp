@@ -132,14 +132,33 @@ class JsonPickler {
     if (const auto type = json.find("$type"); type != json.end() && type->is_string()) {
       return typed(type->get_ref<const std::string&>(), json);
     }
-    if (json.size() == 1 && json.begin().key() == "$tensor" && json.front().is_string())
-      return tensor_(pickle_, json.front().get<std::string>());
+    if (!json.empty() && json.begin().key() == "$tensor" && json.front().is_string())
+      return tensor(json);
     pickle_.begin_dict();
     for (const auto& [key, item] : json.items()) {
       pickle_.str(key);
       value(item);
     }
     pickle_.end_dict();
+  }
+
+  void tensor(const Json& json) {
+    const bool requires_grad = json.value("requires_grad", Json()) == true;
+    const auto& name = json.front().get_ref<const std::string&>();
+    if (json.value("parameter", Json()) != true) {
+      pickle_.requires_grad = requires_grad;
+      tensor_(pickle_, name);
+      pickle_.requires_grad = false;
+      return;
+    }
+    pickle_.global("torch._utils", "_rebuild_parameter");
+    pickle_.begin_tuple();
+    tensor_(pickle_, name);
+    pickle_.boolean(requires_grad);
+    pickle_.begin_ordered_dict();
+    pickle_.end_dict();
+    pickle_.end_tuple();
+    pickle_.reduce();
   }
 
   void typed(const std::string& type, const Json& json) {
@@ -407,6 +426,12 @@ std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
   std::optional<Json> kept = Pruner(dropped, write_none).prune(value, path);
   if (kept && tensors_in(*kept).size() < tensors_in(value).size()) kept.reset();
   return kept;
+}
+
+std::optional<Json> without_unwritable_parts(const Json& value, const std::string& path,
+                                             std::vector<std::string>& dropped,
+                                             WriteTensor tensor) {
+  return Pruner(dropped, std::move(tensor)).prune(value, path);
 }
 
 Json without_unwritable(const Json& object, const std::string& path,

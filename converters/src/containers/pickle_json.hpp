@@ -37,6 +37,12 @@ std::set<std::string> tensors_in(const Json& value);
 std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
                                      std::vector<std::string>& dropped);
 
+/// Returns `value` without what write_json() would refuse, at any depth of dicts, and without the
+/// tensors that `tensor` refuses. Adds "<path>: <reason>" to `dropped` for each. Nullopt when
+/// nothing is left.
+std::optional<Json> without_unwritable_parts(const Json& value, const std::string& path,
+                                             std::vector<std::string>& dropped, WriteTensor tensor);
+
 /// Returns `object` without the entries that write_json() would refuse, at any depth of dicts,
 /// and without the tensors that `tensor` refuses. Adds "<path>: <reason>" to `dropped` for each.
 Json without_unwritable(const Json& object, const std::string& path,

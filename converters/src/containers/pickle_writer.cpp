@@ -215,7 +215,8 @@ void PickleWriter::tensor(DType dtype, const Shape& shape, std::string_view key,
     for (const std::uint64_t number : *numbers) integer(static_cast<std::int64_t>(number));
     end_tuple();
   }
-  boolean(false);
+  const Kind kind = info(dtype).kind;
+  boolean(requires_grad && (kind == Kind::Float || kind == Kind::Complex));
   global("collections", "OrderedDict");
   op(Opcode::EmptyTuple);
   reduce();

@@ -50,6 +50,8 @@ class PickleWriter {
   void size(const Shape& shape);
   void dtype(DType dtype);  ///< for example the global torch.float32
 
+  /// True makes autograd compute gradients for the tensors that follow, if their types have any.
+  bool requires_grad = false;
   /// Appends a contiguous tensor that begins at element `offset` of storage `key`, which holds
   /// `storage_elements` elements.
   void tensor(DType dtype, const Shape& shape, std::string_view key, std::uint64_t storage_elements,

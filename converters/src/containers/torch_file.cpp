@@ -73,7 +73,7 @@ constexpr std::array<OtherTensor, 9> kOtherTensors = {{
 constexpr std::string_view kFromCpu = "torch._utils._rebuild_device_tensor_from_cpu_tensor";
 constexpr std::string_view kFromType = "torch._tensor._rebuild_from_type_v2";
 
-bool is_parameter(const std::string& call) {
+bool makes_parameter(const std::string& call) {
   return call == "torch._utils._rebuild_parameter" ||
          call == "torch._utils._rebuild_parameter_with_state";
 }
@@ -378,9 +378,19 @@ void note_trailing_bytes(const TorchFile& file, std::vector<std::string>& notes)
 bool TorchFile::is_tensor(Value value) {
   if (!value.is(NodeKind::Object)) return false;
   const std::string call = value.callable_name();
-  if (is_dense(call) || is_parameter(call) || call == kFromCpu || call == kFromType) return true;
+  if (is_dense(call) || makes_parameter(call) || call == kFromCpu || call == kFromType) return true;
   return std::ranges::any_of(kOtherTensors,
                              [&](const OtherTensor& other) { return other.call == call; });
+}
+
+bool TorchFile::is_parameter(Value tensor) { return makes_parameter(tensor.callable_name()); }
+
+bool TorchFile::requires_grad(Value tensor) {
+  const std::string call = tensor.callable_name();
+  const std::size_t flag = makes_parameter(call) ? 1 : 4;
+  if (!makes_parameter(call) && !is_dense(call)) return false;
+  const Value args = tensor.args();
+  return args.size() > flag && args[flag].is(NodeKind::Bool) && args[flag].boolean();
 }
 
 std::optional<Value> TorchFile::attributes(Value tensor) {
@@ -433,7 +443,7 @@ TensorView TorchFile::dense(Value args, std::size_t dtype_argument) const {
 TensorView TorchFile::rebuild(const std::string& call, Value args) const {
   if (call == "torch._utils._rebuild_tensor_v3") return dense(args, 6);
   if (is_dense(call)) return dense(args, 0);
-  if (is_parameter(call) || call == kFromCpu) return tensor(args[0]);
+  if (makes_parameter(call) || call == kFromCpu) return tensor(args[0]);
   if (call == kFromType) {
     const std::string type = args[1].global();
     if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter") {

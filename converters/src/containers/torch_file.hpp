@@ -33,6 +33,10 @@ class TorchFile {
   /// values and for element types that UniShard does not have; Corrupt when elements lie outside
   /// the storage.
   TensorView tensor(Value value) const;
+  /// Returns whether `tensor` is an nn.Parameter.
+  static bool is_parameter(Value tensor);
+  /// Returns whether autograd computes gradients for a plain tensor or a parameter.
+  static bool requires_grad(Value tensor);
   /// Returns the Python attributes of a tensor (torch._tensor._rebuild_from_type_v2), or nullopt.
   static std::optional<Value> attributes(Value tensor);
 

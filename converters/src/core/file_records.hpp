@@ -10,6 +10,8 @@ namespace unishard::converters {
 
 /// The places of the model and of the optimizer in a torch.save file.
 inline constexpr std::string_view kTorchArrangement = "torch_arrangement";
+/// Key in the arrangement: the file's object around the tensors, as one JSON text.
+inline constexpr std::string_view kTorchObject = "file";
 /// How the names of an adapter's file, which held the model, became those of the catalog.
 inline constexpr std::string_view kAdapterNames = "adapter_names";
 /// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.

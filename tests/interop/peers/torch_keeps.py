@@ -89,10 +89,12 @@ def blank(value):
 def differences(a, b, path=""):
     import numpy as np
     import torch
-    if type(a) is not type(b) and not (isinstance(a, dict) and isinstance(b, collections.OrderedDict)):
+    if type(a) is not type(b) and not (type(a) is dict and isinstance(b, collections.OrderedDict)):
         return [f"{path}: {type(a).__name__} became {type(b).__name__}"]
     if isinstance(a, torch.Tensor):
-        return [] if a.dtype == b.dtype and truth.same_bits(a, b.detach().numpy()) else [f"{path}: a tensor differs"]
+        if a.requires_grad != b.requires_grad:
+            return [f"{path}: requires_grad became {b.requires_grad}"]
+        return [] if a.dtype == b.dtype and truth.same_bits(a.detach(), b.detach().numpy()) else [f"{path}: a tensor differs"]
     if isinstance(a, np.ndarray):
         return [] if a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() else [f"{path}: an array differs"]
     if isinstance(a, dict):
@@ -177,6 +179,55 @@ def own_keys_rows(unishard, folder, row):
         loaded = torch.load(folder / f"own.{form}.pt", weights_only=False)
         loaded.pop("unishard")
         row(f"torch.save own keys through {form}", differences(state, loaded))
+
+
+def arrangements():
+    """Name -> object of a torch.save file, as scripts arrange more than one model and one optimizer."""
+    import torch
+    (gen, opt_g), (disc, opt_d) = trained(seed=3), trained(steps=2, seed=4)
+    weights, states = dict(gen.state_dict()), opt_g.state_dict()
+    score, both = torch.tensor(0.5), {"model": gen.state_dict(), "optimizer": states}
+    checkpoint = "ModelCheckpoint{'monitor': 'val.loss'}"
+    lightning = {"epoch": 1, "state_dict": gen.state_dict(), "callbacks": {checkpoint: {"best_model_score": score, "current_score": score}},
+                 "optimizer_states": [states], "lr_schedulers": [{"last_epoch": 2, "_last_lr": [0.1]}]}
+    networks = {"netG": gen.state_dict(), "netD": disc.state_dict()}
+    return {
+        "one tensor under two keys": {**both, "best": score, "last": score, "best_model": gen.state_dict()},
+        "lightning": lightning,
+        "lightning, two optimizers": {**lightning, "optimizer_states": [states, opt_d.state_dict()],
+                                      "state_dict": {f"{name}.{key}": value for name, model in (("gen", gen), ("disc", disc))
+                                                     for key, value in model.state_dict().items()}},
+        "a key with a dot": {**both, "epoch": 3, "val.loss": 0.5},
+        "keys that are no text": {**both, 0: {"lr": 0.1}, "0": 1, (1, 2): "pair", None: score},
+        "a GAN": {**networks, "optimizerG": states, "optimizerD": opt_d.state_dict(), "epoch": 2, "fixed_noise": torch.ones(2, 3)},
+        "a GAN in lists": {"models": list(networks.values()), "optimizers": [states, opt_d.state_dict()]},
+        "a GAN in tuples": {"models": tuple(networks.values()), "optimizers": (states, opt_d.state_dict())},
+        "a model below its key": {"state_dict": gen.state_dict()},
+        "a model below its key, with more": {"model_state_dict": weights, "epoch": 3},
+        "an optimizer alone": states,
+        "nested dicts": {**both, "scheduler": collections.OrderedDict(last_epoch=3, ema=collections.OrderedDict(x=torch.ones(2)))},
+        "parameters and gradients": {**both, "log_alpha": torch.zeros(1, requires_grad=True), "temperature": torch.nn.Parameter(torch.ones(2)),
+                                     "frozen": torch.nn.Parameter(torch.ones(3).half(), requires_grad=False)},
+        "a learning rate in a tensor": {"model": gen.state_dict(), "optimizer": {
+            **states, "param_groups": [{**group, "lr": torch.tensor(group["lr"])} for group in states["param_groups"]]}},
+    }
+
+
+def arrangement_rows(unishard, folder, row):
+    """Files of every arrangement come back from other formats with the same keys, classes and values."""
+    import torch
+    for number, (name, state) in enumerate(arrangements().items()):
+        source = folder / f"arrangement{number}.pt"
+        torch.save(state, source)
+        found = []
+        for form in ("torch", "native", "dcp", "hdf5"):
+            between, back = folder / f"between{number}.{'pt' if form == 'torch' else form}", folder / f"arrangement{number}.{form}.pt"
+            truth.run(unishard, "convert", source, between, "--to", form)
+            truth.run(unishard, "convert", between, back, "--to", "torch")
+            loaded = torch.load(back, weights_only=False)
+            loaded.pop("unishard", None)
+            found += [f"through {form}: {line}" for line in differences(state, loaded)]
+        row(f"torch.save {name}", found)
 
 
 def optimizer_rows(unishard, folder, row):
@@ -277,6 +328,7 @@ def main():
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
         own_keys_rows(unishard, folder, row)
+        arrangement_rows(unishard, folder, row)
         optimizer_rows(unishard, folder, row)
         odd_members_rows(unishard, folder, row)
         layout_rows(unishard, folder / "model_optim", folder / "layouts", row)

@@ -106,7 +106,7 @@ def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         return [from_json(one, tensor) for one in value]
     if not isinstance(value, dict):
         return value
-    kind = "tensor" if set(value) == {"$tensor"} else value.get("$type")
+    kind = "tensor" if next(iter(value), None) == "$tensor" else value.get("$type")
     if kind is None:
         return {key: from_json(one, tensor) for key, one in value.items()}
     try:

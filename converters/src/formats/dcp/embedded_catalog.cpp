@@ -38,30 +38,31 @@ void sort_tensors(Arrangement& arrangement) {
   arrangement.entries = std::move(entries);
 }
 
-/// Adds the keys under which the sink writes the small tensors in `value`.
-void find_inline_keys(const Json& value, const std::string& key, std::set<std::string>& keys) {
+/// Adds the keys under which the sink writes what `value` holds and the catalog's tensors are not:
+/// small tensors, and second names of tensors.
+void find_added_keys(const Json& value, const std::string& key, std::set<std::string>& keys) {
   const auto below = [&](std::string_view part) {
     return key.empty() ? std::string(part) : fmt::format("{}.{}", key, part);
   };
-  if (torch::inline_tensor_in(value)) {
+  if (torch::inline_tensor_in(value) || (value.is_object() && value.contains("$tensor"))) {
     keys.insert(key);
   } else if (value.is_object() && !value.contains("$type")) {
-    for (const auto& [name, child] : value.items()) find_inline_keys(child, below(name), keys);
+    for (const auto& [name, child] : value.items()) find_added_keys(child, below(name), keys);
   } else if (value.is_object() && value.contains("pairs") && value["pairs"].is_array()) {
     for (const Json& pair : value["pairs"]) {
       if (pair.is_array() && pair.size() == 2)
-        find_inline_keys(pair[1], below(pair[0].dump()), keys);
+        find_added_keys(pair[1], below(pair[0].dump()), keys);
     }
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i)
-      find_inline_keys(value[i], below(std::to_string(i)), keys);
+      find_added_keys(value[i], below(std::to_string(i)), keys);
   }
 }
 
-/// Returns the keys of all small tensors in the client state.
-std::set<std::string> inline_keys(const Catalog& catalog) {
+/// Returns the keys of all such tensors in the client state.
+std::set<std::string> added_keys(const Catalog& catalog) {
   std::set<std::string> keys;
-  find_inline_keys(catalog.client_state, "", keys);
+  find_added_keys(catalog.client_state, "", keys);
   return keys;
 }
 
@@ -120,11 +121,11 @@ std::optional<Arrangement> arrange_own(const StateDict& state, const std::string
   const std::vector<bool> known = restore_catalog(text->value.get<std::string>(), out.catalog,
                                                   fmt::format("{}: {}", where, kTextKey));
   std::vector<TensorInfo> tensors;
-  const std::set<std::string> small = inline_keys(out.catalog);
+  const std::set<std::string> added = added_keys(out.catalog);
   for (std::size_t i = 0; i < known.size(); ++i) {
     if (!known[i]) {
       const std::string& key = state.tensors[i].key;
-      if (small.contains(key) || is_addition(key, out.catalog)) continue;
+      if (added.contains(key) || is_addition(key, out.catalog)) continue;
       raise(ErrorCode::Corrupt,
             fmt::format("{}: {} lacks the tensor {}", where, kTextKey,
                         unishard::quote(state.tensors[i].key)),

@@ -33,6 +33,9 @@ KeyedContents::Constant constant_of(const Json& row) {
   if (!dtype) raise(ErrorCode::Internal, "a layout has a tensor of an unknown type");
   KeyedContents::Constant constant{*dtype, row[3].get<Shape>(), {}};
   for (const Json& byte : row[4]) constant.bytes.push_back(std::byte{byte.get<std::uint8_t>()});
+  const bool is_one = std::ranges::all_of(constant.shape, [](auto size) { return size == 1; });
+  if (!is_one || constant.bytes.size() != size_of(*dtype))
+    raise(ErrorCode::Internal, "a constant in a layout has not one element");
   return constant;
 }
 
@@ -117,6 +120,46 @@ std::string_view recorded_layout(const Catalog& catalog) {
   return found == own_layouts().end() ? std::string_view() : found->name;
 }
 
+namespace {
+
+bool is_path(const Json& path) {
+  if (!path.is_array()) return path.is_null();
+  return std::ranges::all_of(path, [](const Json& part) {
+    return part.is_array() && part.size() == 2 && part[0].is_string() && part[1].is_boolean();
+  });
+}
+
+/// Returns whether each row begins with a key and a path and has `width` members or more.
+bool are_rows(const Json& rows, std::size_t width) {
+  return rows.is_array() && std::ranges::all_of(rows, [&](const Json& row) {
+           return row.is_array() && row.size() >= width && row[0].is_string() && is_path(row[1]);
+         });
+}
+
+}  // namespace
+
+bool has_layout_rows(const Json& layout) {
+  if (!layout.is_object() || !layout.contains("tensors") || !layout.contains("constants"))
+    return false;
+  return are_rows(layout["tensors"], 4) && are_rows(layout["constants"], 5) &&
+         (!layout.contains("objects") || are_rows(layout["objects"], 3));
+}
+
+Json recorded_state_dict(const Catalog& catalog) {
+  if (!catalog.producer.is_object() || !catalog.producer.contains(kStateDict)) return {};
+  const Json& recorded = catalog.producer[kStateDict];
+  if (!has_layout_rows(recorded) || !recorded.contains("objects")) return {};
+  try {
+    if (!KeyedContents::match(recorded, catalog)) return {};
+    for (const Json& row : recorded["objects"]) torch::tensors_in(row[2]);
+  } catch (const Json::exception&) {
+    return {};
+  } catch (const Error&) {
+    return {};
+  }
+  return recorded;
+}
+
 std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Catalog& catalog) {
   if (!layout.is_object() || !layout.contains("tensors")) return std::nullopt;
   std::unordered_map<std::string, std::size_t> by_label;
@@ -150,6 +193,25 @@ const KeyedContents::Constant* KeyedContents::constant(const std::string& key) c
 bool KeyedContents::has_all(const std::set<std::string>& keys) const {
   return std::ranges::all_of(
       keys, [&](const std::string& key) { return tensor(key) || constant(key) != nullptr; });
+}
+
+std::optional<Json> KeyedContents::writable(const Json& object,
+                                            std::vector<std::string>& dropped) const {
+  const auto refuse_unknown = [&](torch::PickleWriter& pickle, const std::string& key) {
+    if (!tensor(key) && constant(key) == nullptr) torch::refuse_tensor(pickle, key);
+    pickle.none();
+  };
+  std::vector<std::string> lines;
+  auto kept = torch::without_unwritable_parts(object, {}, lines, refuse_unknown);
+  if (!kept) return std::nullopt;
+  std::unordered_set<std::size_t> placed, all;
+  for (const std::string& key : torch::tensors_in(*kept)) {
+    if (const auto index = tensor(key)) placed.insert(*index);
+  }
+  for (const auto& [key, index] : tensors_) all.insert(index);
+  if (placed != all) return std::nullopt;
+  dropped.insert(dropped.end(), lines.begin(), lines.end());
+  return kept;
 }
 
 void KeyedContents::write(const Json& object, torch::ArchiveDraft& archive) const {

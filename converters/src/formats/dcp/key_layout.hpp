@@ -31,7 +31,8 @@ class KeyedContents {
  public:
   using Constant = torch::InlineTensor;
   /// Returns nullopt when the catalog lacks one of the tensors or has others.
-  /// Pre: `layout` is null or comes from describe_keys().
+  /// Pre: `layout` is null, comes from describe_keys(), or has_layout_rows().
+  /// Throws: Internal or Json::exception for constants that describe_keys() does not make.
   static std::optional<KeyedContents> match(const Json& layout, const Catalog& catalog);
 
   /// Returns the catalog tensor, or nullopt.
@@ -39,8 +40,11 @@ class KeyedContents {
   /// Returns the constant, or null.
   const Constant* constant(const std::string& key) const;
   bool has_all(const std::set<std::string>& keys) const;
+  /// Returns what can be written of `object`, with a line in `dropped` for everything else; nullopt
+  /// when a tensor of the catalog would be lost.
+  std::optional<Json> writable(const Json& object, std::vector<std::string>& dropped) const;
   /// Writes `object` with its tensors into an archive.
-  /// Pre: has_all(tensors_in(object)); with_all_tensors() has returned `object`.
+  /// Pre: has_all(tensors_in(object)); with_all_tensors() or writable() has returned `object`.
   void write(const Json& object, torch::ArchiveDraft& archive) const;
 
  private:
@@ -60,6 +64,17 @@ inline constexpr const char* kKeyLayout = "dcp_layout";
 void record_layout(const StateDict& state, Arrangement& arrangement);
 /// Returns the name of the OwnLayout that a catalog records; "" when it records none.
 std::string_view recorded_layout(const Catalog& catalog);
+
+/// Key in Catalog::producer: the state dict that unishard.dcp.Writer saved, as describe_folder()
+/// describes it.
+inline constexpr const char* kStateDict = "state_dict";
+
+/// Returns the state dict that a catalog records; null when it records none.
+Json recorded_state_dict(const Catalog& catalog);
+
+/// Returns whether `layout` has rows as describe_keys() and describe_folder() make them; paths may
+/// be null.
+bool has_layout_rows(const Json& layout);
 
 /// Returns the path of a row of "tensors", "constants" or "objects".
 KeyPath path_of_row(const Json& row);

@@ -129,7 +129,7 @@ PlannedStateDict plan_state_dict(const Json& described) {
   };
   dcp::Arrangement arrangement = dcp::arrange(state, kWhere);
   drop_unreadable(arrangement.catalog, arrangement.notes);
-  arrangement.catalog.producer["state_dict"] = dcp::describe_folder(state, arrangement);
+  arrangement.catalog.producer[dcp::kStateDict] = dcp::describe_folder(state, arrangement);
   validate(arrangement.catalog, kWhere);
   PlannedStateDict planned{std::move(arrangement.catalog),
                            {},

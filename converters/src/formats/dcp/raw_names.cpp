@@ -60,6 +60,16 @@ std::optional<std::vector<std::string>> one_by_one(
   return names;
 }
 
+/// Groups of one parameter each list the parameters in the order of the model, as one group does.
+std::vector<std::vector<std::optional<Shape>>> joined_singles(
+    const std::vector<std::vector<std::optional<Shape>>>& groups) {
+  if (std::ranges::any_of(groups, [](const auto& group) { return group.size() != 1; }))
+    return groups;
+  std::vector<std::optional<Shape>> all;
+  for (const auto& group : groups) all.push_back(group.front());
+  return {std::move(all)};
+}
+
 }  // namespace
 
 NumberedParameters numbered_parameters(const std::vector<Json>& groups,
@@ -115,11 +125,12 @@ std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> name
 
 std::optional<std::vector<std::string>> fit_by_shape(const NumberedParameters& parameters,
                                                      const std::vector<NamedShape>& model) {
-  const bool have_all_states = std::ranges::all_of(parameters.groups, [](const auto& group) {
+  const auto groups = joined_singles(parameters.groups);
+  const bool have_all_states = std::ranges::all_of(groups, [](const auto& group) {
     return std::ranges::all_of(group, [](const auto& shape) { return shape.has_value(); });
   });
-  if (have_all_states) return only_fit(model, parameters.groups);
-  if (parameters.groups.size() == 1) return one_by_one(model, parameters.groups.front());
+  if (have_all_states) return only_fit(model, groups);
+  if (groups.size() == 1) return one_by_one(model, groups.front());
   return std::nullopt;
 }
 

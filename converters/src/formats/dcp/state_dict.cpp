@@ -4,7 +4,6 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
-#include "containers/object_tree.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
@@ -181,6 +180,26 @@ KeyPath path_inside(KeyPath path, const std::string& name) {
   return path;
 }
 
+/// Finds the places of the tensors in the object at `path`, by their names.
+void find_places(const Json& content, const KeyPath& path,
+                 std::unordered_map<std::string, KeyPath>& places) {
+  const auto descend = [&](std::string text, bool is_position, const Json& child) {
+    KeyPath longer = path;
+    longer.push_back({std::move(text), is_position});
+    find_places(child, longer, places);
+  };
+  if (content.is_array()) {
+    for (std::size_t i = 0; i < content.size(); ++i) descend(std::to_string(i), true, content[i]);
+  } else if (content.is_object() && content.contains("$tensor")) {
+    places.emplace(content["$tensor"].get<std::string>(), path);
+  } else if (content.is_object() && !content.contains("$type")) {
+    for (const auto& [key, child] : content.items()) descend(key, false, child);
+  } else if (content.is_object() && content.contains("pairs")) {
+    for (const Json& pair : content["pairs"])
+      descend(pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump(), false, pair[1]);
+  }
+}
+
 /// Tensors inside an object are named relative to the object; entries are named from the top.
 void name_tensors_fully(Json& content, const std::string& key) {
   if (!content.is_structured()) return;
@@ -189,6 +208,17 @@ void name_tensors_fully(Json& content, const std::string& key) {
     return;
   }
   for (Json& child : content) name_tensors_fully(child, key);
+}
+
+/// Replaces the names of tensors: old -> new.
+void rename_tensors(Json& content, const std::unordered_map<std::string, std::string>& names) {
+  if (names.empty() || !content.is_structured()) return;
+  if (content.is_object() && content.contains("$tensor")) {
+    const auto found = names.find(content["$tensor"].get<std::string>());
+    if (found != names.end()) content["$tensor"] = found->second;
+    return;
+  }
+  for (Json& child : content) rename_tensors(child, names);
 }
 
 /// A type that UniShard lacks is damage of its name where the item itself has one that UniShard
@@ -311,7 +341,7 @@ TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType
                                      const Shape& shape, const std::string& where) {
   const auto [found, is_new] = tensors_.emplace(key, out.tensors.size());
   if (is_new) {
-    out.tensors.push_back({key, std::move(path), dtype, shape, {}, {}});
+    out.tensors.push_back({key, std::move(path), dtype, shape, {}, {}, {}});
     return out.tensors.back();
   }
   TensorEntry& known = out.tensors[found->second];
@@ -400,20 +430,56 @@ void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
     return;
   }
   const bool is_tensor = torch::TorchFile::is_tensor(value);
+  if (!is_tensor) name_tensors_fully(tree.content, key);
+  std::unordered_map<std::string, KeyPath> places;
+  find_places(tree.content, path, places);
+  std::unordered_map<std::string, std::string> numbered;
   for (const torch::NamedTensor& tensor : tree.tensors) {
     const KeyPath parts = is_tensor ? path : path_inside(path, tensor.name);
-    add_named_tensor(is_tensor ? key : fmt::format("{}.{}", key, tensor.name), parts, file,
-                     tensor.value, rank);
+    const std::string full = is_tensor ? key : fmt::format("{}.{}", key, tensor.name);
+    const std::string free = free_key(full);
+    add_named_tensor(free, parts, file, tensor.value, rank);
+    if (const auto place = places.find(full); place != places.end())
+      set_place(free, std::move(place->second));
+    if (free != full) numbered.emplace(full, free);
   }
-  // When several ranks saved the same object, the first counts.
-  if (!objects_.insert(key).second) return;
+  rename_tensors(tree.content, numbered);
+  add_described(key, path, std::move(tree), is_tensor);
+}
+
+void StateDictBuilder::set_place(const std::string& key, KeyPath place) {
+  if (const auto known = tensors_.find(key); known != tensors_.end()) {
+    out.tensors[known->second].place = std::move(place);
+  } else if (!out.second_keys.empty() && out.second_keys.back().key == key) {
+    out.second_keys.back().place = std::move(place);
+  }
+}
+
+std::string StateDictBuilder::free_key(const std::string& key) {
+  if (!numbers_repeated_keys || used_keys_.insert(key).second) return key;
+  std::string numbered;
+  for (int number = 2; numbered.empty() || !used_keys_.insert(numbered).second; ++number)
+    numbered = fmt::format("{}#{}", key, number);
+  out.notes.push_back(fmt::format("renamed: {}: another tensor has the path {} as well", numbered,
+                                  unishard::quote(key)));
+  return numbered;
+}
+
+void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch::ObjectTree tree,
+                                     bool is_tensor) {
+  if (!objects_.insert(key).second) {
+    // When several ranks saved the same object, the first counts.
+    if (!numbers_repeated_keys) return;
+    const std::string repeated = key;
+    for (int number = 2; !objects_.insert(key).second; ++number)
+      key = fmt::format("{}#{}", repeated, number);
+  }
   for (const std::string& line : tree.opaque)
     out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
   for (const std::string& line : tree.left_out)
     out.notes.push_back(fmt::format("left out: {}: {}", key, line));
   for (const std::string& line : tree.renamed)
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
-  if (!is_tensor) name_tensors_fully(tree.content, key);
   auto& objects = is_tensor || holds_only_tensors(tree.content) ? out.tensor_objects : out.objects;
   objects.push_back({key, path, std::move(tree.content)});
 }
@@ -433,7 +499,7 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
     const Shape shape = view.shape;
     if (finds_second_keys && view.elements() > 0) {
       const auto [known, is_new] = views_.try_emplace(torch::identity_of(view), key);
-      if (!is_new) return out.second_keys.push_back({key, known->second, path});
+      if (!is_new) return out.second_keys.push_back({key, known->second, path, {}});
     }
     add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view));
   } catch (const Error& error) {

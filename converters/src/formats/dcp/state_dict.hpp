@@ -5,6 +5,7 @@
 #include "unishard/format/storage.hpp"
 
 #include "containers/boxes.hpp"
+#include "containers/object_tree.hpp"
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/stored_items.hpp"
 
@@ -34,6 +35,9 @@ struct TensorEntry {
   std::vector<Chunk> chunks;  ///< sorted by first element
   /// For each chunk, the end of the elements that it and those before it hold.
   std::vector<std::uint64_t> reach;
+  /// Its place in the object of a torch.save file, of which `path` has the levels that matter to a
+  /// state dict; empty where it is `path`.
+  KeyPath place = {};
 };
 
 struct ObjectEntry {
@@ -59,7 +63,8 @@ struct NumberNames {
 /// A tensor that is stored once and has two keys.
 struct SecondKey {
   std::string key, of;
-  KeyPath path;  ///< of `key`
+  KeyPath path;        ///< of `key`
+  KeyPath place = {};  ///< as TensorEntry::place
 };
 
 struct StateDict {
@@ -131,18 +136,27 @@ class StateDictBuilder {
   bool ranks_repeat = false;  ///< several ranks may add the same box; the first then counts
   /// The same elements of one storage become one tensor with several keys.
   bool finds_second_keys = false;
+  /// The second of two parts or tensors with one key gets "#2", as object_tree.hpp names it; there
+  /// is one rank then.
+  bool numbers_repeated_keys = false;
 
  private:
   TensorEntry& entry(const std::string& key, KeyPath path, DType dtype, const Shape& shape,
                      const std::string& where);
   void add_named_tensor(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                         torch::Value value, std::uint64_t rank);
+  /// Returns a key that no other tensor has, where repeated ones are numbered.
+  std::string free_key(const std::string& key);
+  /// Sets the place of the tensor or second key `key`, if it was added.
+  void set_place(const std::string& key, KeyPath place);
+  void add_described(std::string key, const KeyPath& path, torch::ObjectTree tree, bool is_tensor);
   void add_stored_object(const std::string& key, KeyPath path, std::uint32_t item);
 
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   std::unordered_map<std::string, std::size_t> tensors_;  // by key
   std::unordered_set<std::string> objects_;               // keys
+  std::unordered_set<std::string> used_keys_;             // where repeated ones are numbered
   std::unordered_map<std::string, std::size_t> order_;    // position of keys, if known
   std::map<torch::ViewIdentity, std::string> views_;      // with the first key
 };

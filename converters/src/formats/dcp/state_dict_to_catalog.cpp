@@ -58,8 +58,9 @@ bool has_lists(const StateDict& state, const std::string& prefix) {
 
 /// Returns the shape of a parameter whose states have these shapes. Factored second moments
 /// (Adafactor) are reductions of it: torch keeps the reduced dimensions, Hugging Face drops them.
+/// bitsandbytes has tables beside its moments (state1).
 Shape parameter_shape(const std::map<std::string, Shape>& states) {
-  for (const char* same : {"exp_avg", "momentum_buffer"}) {
+  for (const char* same : {"exp_avg", "momentum_buffer", "state1"}) {
     if (const auto found = states.find(same); found != states.end()) return found->second;
   }
   const auto row = states.find("exp_avg_sq_row"), column = states.find("exp_avg_sq_col");
@@ -94,6 +95,7 @@ class Arranger {
         set_aside_(set_aside),
         groups_(prefixes_.size()) {
     out_.notes = state_.notes;
+    for (const SecondKey& second : state_.second_keys) first_keys_.emplace(second.key, second.of);
     sort_keys();
   }
 
@@ -237,6 +239,28 @@ class Arranger {
 
   void keep(const std::string& key, const KeyPath& path, Json value) {
     named_.merge(torch::tensors_in(value));
+    name_once(value);
+    place(key, path, std::move(value));
+  }
+
+  /// Names the tensors in the value by the keys under which they are read.
+  void name_once(Json& value) const {
+    if (first_keys_.empty() || !value.is_structured()) return;
+    if (value.is_object() && value.contains("$tensor")) {
+      const auto first = first_keys_.find(value["$tensor"].get<std::string>());
+      if (first != first_keys_.end()) value["$tensor"] = first->second;
+      return;
+    }
+    for (Json& child : value) name_once(child);
+  }
+
+  /// Returns the place of a tensor or a second key.
+  template <class Keyed>
+  static const KeyPath& place_of(const Keyed& keyed) {
+    return keyed.place.empty() ? keyed.path : keyed.place;
+  }
+
+  void place(const std::string& key, const KeyPath& path, Json value) {
     const KeyPath flat = {{key, false}};
     if (!client_.insert(path.empty() ? flat : path, value) &&
         !client_.insert(flat, std::move(value))) {
@@ -248,8 +272,10 @@ class Arranger {
     model_ = std::move(attribution_.model);
     extras_.insert(extras_.end(), attribution_.extras.begin(), attribution_.extras.end());
     out_.catalog.aliases = std::move(attribution_.aliases);
-    for (const SecondKey* second : attribution_.other_second_keys)
-      keep(second->key, second->path, {{"$tensor", second->of}});
+    for (const SecondKey* second : attribution_.other_second_keys) {
+      if (!named_.contains(second->key))
+        place(second->key, place_of(*second), {{"$tensor", second->of}});
+    }
     out_.remarks = std::move(attribution_.remarks);
     for (const auto& [prefix, reason] : set_aside_)
       out_.remarks.push_back(fmt::format("{}: {}: kept as values of yours",
@@ -413,7 +439,8 @@ class Arranger {
   void add_extras() {
     for (const std::size_t i : extras_) {
       const TensorEntry& tensor = entry(i);
-      if (!named_.contains(tensor.key)) keep(tensor.key, tensor.path, {{"$tensor", tensor.key}});
+      if (!named_.contains(tensor.key))
+        keep(tensor.key, place_of(tensor), {{"$tensor", tensor.key}});
       add(i, tensor.key, kExtraState, false);
     }
   }
@@ -479,7 +506,8 @@ class Arranger {
   const std::vector<SetAside>& set_aside_;
   GroupCollector groups_;
   ClientTree client_;
-  std::set<std::string> named_;  // tensors in it
+  std::set<std::string> named_;                                        // tensors in it
+  std::unordered_map<std::string_view, std::string_view> first_keys_;  // of second keys
   Attribution attribution_;
   std::vector<State> states_;
   std::vector<Parameter> model_;

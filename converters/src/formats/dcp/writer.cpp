@@ -48,16 +48,20 @@ std::uint64_t rows_per_rank(const Shape& shape, std::uint32_t world_size) {
 
 class Planner {
  public:
-  Planner(const Catalog& catalog, torch::TorchOutput& output, const dcp::OwnLayout& layout)
+  /// `takes_recorded_keys`: the keys of a recorded state dict come before those of `layout`.
+  Planner(const Catalog& catalog, torch::TorchOutput& output, const dcp::OwnLayout& layout,
+          bool takes_recorded_keys)
       : catalog_(catalog),
         output_(output),
         layout_(layout),
+        takes_recorded_keys_(takes_recorded_keys),
         scalars_(catalog),
         keys_(dcp::own_keys(catalog, layout)) {}
 
   /// `layout` is that of dcp::describe_folder(), or null.
   torch::OutputPlan plan(const Json& layout) {
     if (plan_as_it_was(layout)) return std::move(plan_);
+    if (layout.is_null() && takes_recorded_keys_ && plan_as_recorded()) return std::move(plan_);
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
       add_tensor(i, keys_[i], path_of(i, keys_[i]));
     add_second_names();
@@ -111,6 +115,25 @@ class Planner {
     return true;
   }
 
+  /// Plans the keys of the state dict that the catalog records, and what its client state has
+  /// beside them; returns false, and plans nothing, when it records none that fits.
+  bool plan_as_recorded() {
+    const Json recorded = dcp::recorded_state_dict(catalog_);
+    if (!plan_as_it_was(recorded)) return false;
+    std::unordered_set<std::string> known;
+    for (const char* kind : {"tensors", "constants", "objects"}) {
+      for (const Json& row : recorded[kind]) {
+        const KeyPath path = dcp::path_of_row(row);
+        known.insert(path.empty() ? row[0].get<std::string>() : path.front().text);
+      }
+    }
+    if (!catalog_.client_state.is_object() || catalog_.client_state.contains("$type")) return true;
+    for (const auto& [key, value] : catalog_.client_state.items()) {
+      if (key != kOptimizerScalars && !known.contains(key)) add_client_state(value, {{key, false}});
+    }
+    return true;
+  }
+
   using ExtraPaths = std::unordered_map<std::string, KeyPath>;
 
   bool is_of_model(std::size_t index, const std::string& key) const {
@@ -147,7 +170,7 @@ class Planner {
   static void find_extras(const Json& value, const KeyPath& path, ExtraPaths& found) {
     if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string()) {
       auto key = value["$tensor"].get<std::string>();
-      // At another place it is a second name of the tensor, which the embedded catalog keeps.
+      // At another place it is a second name of the tensor.
       if (dcp::joined(path) == key) found.emplace(std::move(key), path);
     } else if (value.is_object() && !value.contains("$type")) {
       for (const auto& [key, child] : value.items())
@@ -336,7 +359,7 @@ class Planner {
 
   /// Flattens as torch does: mappings always, lists if they contain a tensor or a container.
   void add_client_state(const Json& value, const KeyPath& path) {
-    if (value.is_object() && value.contains("$tensor")) return;  // a tensor of the catalog
+    if (value.is_object() && value.contains("$tensor")) return add_second_place(value, path);
     if (const auto tensor = torch::inline_tensor_in(value)) {
       if (!used_.contains(dcp::joined(path))) add_constant(dcp::joined(path), path, *tensor);
       return;
@@ -358,6 +381,17 @@ class Planner {
     } else {
       add_writable_object(path, value);
     }
+  }
+
+  /// Stores a tensor of the catalog once more where the client state has it at a second place.
+  void add_second_place(const Json& value, const KeyPath& path) {
+    const std::string key = dcp::joined(path);
+    if (!value["$tensor"].is_string() || used_.contains(key)) return;
+    const auto found = std::ranges::find_if(catalog_.tensors, [&](const TensorInfo& tensor) {
+      return tensor.state == dcp::kExtraState && value["$tensor"] == tensor.fqn;
+    });
+    if (found != catalog_.tensors.end())
+      add_tensor(static_cast<std::size_t>(found - catalog_.tensors.begin()), key, path);
   }
 
   void add_writable_object(const KeyPath& path, const Json& value) {
@@ -402,6 +436,7 @@ class Planner {
   const Catalog& catalog_;
   torch::TorchOutput& output_;
   const dcp::OwnLayout& layout_;
+  const bool takes_recorded_keys_;
   const OptimizerScalars scalars_;
   const std::vector<std::string> keys_;
   torch::OutputPlan plan_;
@@ -432,7 +467,7 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalo
   auto partial =
       std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
-  Planner planner(catalog, *output, own);
+  Planner planner(catalog, *output, own, key_layout.empty());
   torch::OutputPlan plan = planner.plan(layout);
   auto complete = [partial, &storage, metadata = planner.metadata(),
                    side_files = std::move(side_files)] {

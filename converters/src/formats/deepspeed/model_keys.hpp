@@ -36,6 +36,10 @@ inline constexpr std::array<std::string_view, 23> kDeepSpeedKeys = {
 /// the input were not compared.
 inline constexpr const char* kUncheckedInput = "unchecked_input";
 
+/// Key in UniShard's section: the parameters of each group, where a group has frozen ones, which
+/// DeepSpeed's optimizers leave out.
+inline constexpr const char* kGroupMembers = "group_members";
+
 inline bool is_deepspeed_key(std::string_view key) {
   return std::ranges::count(kDeepSpeedKeys, key) > 0;
 }

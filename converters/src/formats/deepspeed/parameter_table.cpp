@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <unordered_set>
 
 namespace unishard::converters::deepspeed {
@@ -213,12 +214,37 @@ Json describe_groups(const Json& settings, const ParameterTable& parameters) {
   return groups;
 }
 
+namespace {
+
+/// Adds the frozen parameters to the groups that UniShard's section lists, unless a group trains
+/// others by now.
+void restore_members(const Json& own, Json& groups) {
+  if (!own.contains(kGroupMembers) || !groups.is_array()) return;
+  const Json& members = own[kGroupMembers];
+  if (!members.is_array() || members.size() != groups.size()) return;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::set<std::string_view> names;
+    if (!members[g].is_array()) return;
+    for (const Json& name : members[g]) {
+      if (!name.is_string()) return;
+      names.insert(name.get_ref<const std::string&>());
+    }
+    for (const Json& name : groups[g]["params"]) {
+      if (!names.contains(name.get_ref<const std::string&>())) return;
+    }
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) groups[g]["params"] = members[g];
+}
+
+}  // namespace
+
 void take_run_facts(const ModelFile& model, Catalog& catalog) {
   catalog.data_position = model.data_position;
   catalog.scheduler = model.scheduler;
   catalog.config = model.config;
   catalog.client_state = model.client_state;
   if (model.own.contains("rng")) catalog.rng = model.own["rng"];
+  restore_members(model.own, catalog.groups);
   catalog.producer = {{"library", "deepspeed"}};
   if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
   copy_file_records(model.own, catalog.producer);

@@ -69,7 +69,8 @@ void assemble(const Assembly& assembly, PiecedCatalog& out, Notes& notes);
 /// parameters' order.
 Json describe_groups(const Json& settings, const ParameterTable& parameters);
 
-/// Copies counters, scheduler, configuration and client state from the model file into the catalog.
+/// Copies counters, scheduler, configuration, client state, and the frozen parameters of the groups
+/// from the model file into the catalog, which has the groups.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
 
 /// Removes from the client state how the ranks of a tensor-parallel run cut its tensors: they are

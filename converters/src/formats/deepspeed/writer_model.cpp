@@ -97,11 +97,20 @@ class Classifier {
       raise(ErrorCode::Unsupported, fmt::format("{}: masters of type {} cannot be trained",
                                                 tensor.label(), name_of(tensor.dtype)));
     }
+    for (const auto& [state, index] : entry.states) require_float_state(catalog_.tensors[index]);
     model_.parameters.push_back(
         {fqn, tensor.shape, tensor.elements(), master, entry.weights, entry.states});
     enter(fqn, ModuleEntry::Kind::Trainable, entry.weights.value_or(master));
     const bool rounds = !entry.weights && model_.precision != DType::Float32;
     if (rounds) model_.module.back().dtype = model_.precision;
+  }
+
+  static void require_float_state(const TensorInfo& state) {
+    if (is_float(state.dtype)) return;
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: an optimizer state of type {}, which no optimizer of DeepSpeed has",
+                      state.label(), name_of(state.dtype)),
+          "native, dcp and torch keep the states; --weights-only converts the model");
   }
 
   const Catalog& catalog_;

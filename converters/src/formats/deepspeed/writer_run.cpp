@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <unordered_set>
 
 namespace unishard::converters::deepspeed_sink {
 namespace {
@@ -100,6 +101,23 @@ Json parameter_names(const SinkModel& model) {
   return groups;
 }
 
+/// Returns the parameters of each group if a group has frozen ones, else null.
+Json members_with_frozen(const Catalog& catalog, const SinkModel& model) {
+  if (!catalog.groups.is_array()) return {};
+  std::unordered_set<std::string_view> frozen;
+  for (const ModuleEntry& entry : model.module) {
+    if (entry.kind == ModuleEntry::Kind::Frozen) frozen.insert(entry.fqn);
+  }
+  Json groups = Json::array();
+  bool has_frozen = false;
+  for (const Json& group : catalog.groups) {
+    groups.push_back(group.value("params", Json::array()));
+    for (const Json& name : groups.back())
+      has_frozen |= name.is_string() && frozen.contains(name.get_ref<const std::string&>());
+  }
+  return has_frozen ? groups : Json();
+}
+
 /// Values that only UniShard reads; they are stored beside the user's client state.
 Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   Json section = Json::object();
@@ -120,6 +138,8 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   if (catalog.producer.is_object() && catalog.producer.contains(kUncheckedInput))
     section[kUncheckedInput] = true;
   copy_file_records(catalog.producer, section);
+  if (Json members = members_with_frozen(catalog, model); !members.is_null())
+    section[kGroupMembers] = std::move(members);
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }

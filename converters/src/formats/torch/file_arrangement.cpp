@@ -107,12 +107,12 @@ Json describe_arrangement(const Json& object, const dcp::StateDict& state,
   std::vector<std::pair<KeyPath, const Json*>> optimizers;
   find_optimizers(object, {}, optimizers);
   const auto model = find_model(state, arrangement);
-  if (!model || optimizers.size() > 1) return {};
+  if (!model || optimizers.size() > 1) return Json::object();
   // An optimizer without groups in the catalog is a value in the client state.
   if (!arrangement.catalog.groups.is_array()) optimizers.clear();
   Json keys = Json::array();
   each_child(object, [&](const dcp::PathPart& part, const Json&) { keys.push_back(part.text); });
-  if (keys.size() > kMostKeys) return {};
+  if (keys.size() > kMostKeys) return Json::object();
   Json found = {{"keys", std::move(keys)}, {"model", to_json(model->path)}};
   if (model->is_compiled) found["compiled"] = true;
   found["optimizer"] = optimizers.empty() ? Json() : to_json(optimizers.front().first);

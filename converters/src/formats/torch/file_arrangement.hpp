@@ -24,7 +24,7 @@ struct FileArrangement {
 };
 
 /// Returns the arrangement of a file as JSON: `object` is the file's, with {"$tensor": key} for
-/// each tensor. Null where the model or the optimizer consists of several parts.
+/// each tensor. An empty object where the model or the optimizer consists of several parts.
 Json describe_arrangement(const Json& object, const dcp::StateDict& state,
                           const dcp::Arrangement& arrangement);
 

@@ -4,6 +4,8 @@
 #include "core/file_records.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/torch/file_arrangement.hpp"
+#include "formats/torch/recorded_file.hpp"
+#include "formats/torch/training_layout.hpp"
 
 #include <fmt/format.h>
 
@@ -21,6 +23,12 @@ using dcp::KeyPath;
 constexpr int kDepth = 3;
 constexpr std::array<std::string_view, 4> kModels = {"model", "module", "state_dict",
                                                      "model_state_dict"};
+
+/// What has more members is a model or a data set, and holds no optimizer.
+constexpr std::uint64_t kMostMembers = 1024;
+
+/// Upper bound on the members that are looked at.
+constexpr std::uint64_t kMostLooks = 1 << 20;
 
 bool has_string_keys(Value dict) {
   for (std::size_t i = 0; i < dict.pair_count(); ++i) {
@@ -40,6 +48,7 @@ bool is_optimizer(Value value) {
 bool has_flat_optimizer(Value dict) {
   bool has_states = false, has_groups = false;
   for (std::size_t i = 0; i < dict.pair_count(); ++i) {
+    if (!dict.key(i).is(NodeKind::Str)) continue;
     has_states |= dict.key(i).text().starts_with("state.");
     has_groups |= dict.key(i).text().starts_with("param_groups.");
   }
@@ -50,15 +59,16 @@ bool has_flat_optimizer(Value dict) {
 /// the bound nothing is found.
 class OptimizerSearch {
  public:
-  bool finds(Value value, int depth) {
+  /// `most` is the number of members up to which the members of `value` are looked at.
+  bool finds(Value value, int depth, std::uint64_t most = kMostMembers) {
     if (value.is_dict()) {
       if (is_flat(value)) return true;
-      if (!may_enter(value.pair_count()) || !has_string_keys(value)) return false;
+      if (!may_enter(value.pair_count(), most)) return false;
       if (is_optimizer(value)) return true;
       for (std::size_t i = 0; depth > 0 && i < value.pair_count(); ++i) {
         if (finds(value.value(i), depth - 1)) return true;
       }
-    } else if (value.is_sequence() && may_enter(value.size())) {
+    } else if (value.is_sequence() && may_enter(value.size(), most)) {
       for (std::size_t i = 0; depth > 0 && i < value.size(); ++i) {
         if (finds(value[i], depth - 1)) return true;
       }
@@ -68,18 +78,16 @@ class OptimizerSearch {
 
  private:
   bool is_flat(Value dict) {
-    if (dict.pair_count() > keys_left_ || !has_string_keys(dict)) return false;
+    if (dict.pair_count() > keys_left_) return false;
     keys_left_ -= dict.pair_count();
     return has_flat_optimizer(dict);
   }
-  /// What has more members than kMost is a model or a data set, and holds no optimizer.
-  bool may_enter(std::uint64_t members) {
-    constexpr std::uint64_t kMost = 1024;
-    if (members > std::min(left_, kMost)) return false;
+  bool may_enter(std::uint64_t members, std::uint64_t most) {
+    if (members > std::min(left_, most)) return false;
     left_ -= members;
     return true;
   }
-  std::uint64_t left_ = 1 << 20, keys_left_ = 1 << 22;
+  std::uint64_t left_ = kMostLooks, keys_left_ = 1 << 22;
 };
 
 bool is_model(Value value) {
@@ -112,7 +120,7 @@ class Parts {
       for (std::size_t i = 0; i < value.size(); ++i) descend(std::to_string(i), true, value[i]);
     } else {
       for (std::size_t i = 0; i < value.pair_count(); ++i)
-        descend(std::string(value.key(i).text()), false, value.value(i));
+        descend(path_part(value.key(i)), false, value.value(i));
     }
   }
 
@@ -149,13 +157,9 @@ class Parts {
 }  // namespace
 
 bool is_training_object(Value root) {
-  if (!root.is_dict() || !has_string_keys(root) || root.find("unishard")) return false;
-  if (has_flat_optimizer(root)) return true;
-  for (std::size_t i = 0; i < root.pair_count(); ++i) {
-    const std::string_view key = root.key(i).text();
-    if (key.empty() || key.find('.') != std::string_view::npos) return false;  // a state dict
-  }
-  if (OptimizerSearch().finds(root, kDepth)) return true;
+  if (!root.is_dict() || root.find(kOurKey) || root.find("")) return false;
+  // A model's state dict may lie beside its optimizer, however many tensors it has.
+  if (OptimizerSearch().finds(root, kDepth, kMostLooks)) return true;
   return std::ranges::any_of(kModels, [&](std::string_view name) {
     const auto model = root.find(name);
     return model && is_model(*model);
@@ -164,23 +168,27 @@ bool is_training_object(Value root) {
 
 dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   dcp::StateDictBuilder builder(storage);
+  builder.numbers_repeated_keys = true;
   const Value root = file.root();
   // A file whose members use the same parts a thousand times is refused here as a whole.
   auto object = std::make_shared<Json>(describe(root, file.pickle().bytes().size()).content);
   Parts parts(builder, file);
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
-    const std::string key(root.key(i).text());
+    const std::string key = path_part(root.key(i));
     parts.add(key, {{key, false}}, root.value(i), kDepth);
   }
   note_trailing_bytes(file, builder.out.notes);
-  builder.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    Json layout = dcp::describe_keys(state, arrangement);
-    layout["object"] = *object;  // with {"$tensor": key} for each tensor
-    return layout;
+  const auto layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+    Json described = dcp::describe_keys(state, arrangement);
+    described["object"] = *object;  // with {"$tensor": key} for each tensor
+    return described;
   };
-  builder.out.complete = [object](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
+  builder.out.layout = layout;
+  builder.out.complete = [=](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
     Json places = describe_arrangement(*object, state, arrangement);
-    if (!places.is_null()) arrangement.catalog.producer = {{kTorchArrangement, std::move(places)}};
+    std::string text = text_of_file(layout(state, arrangement), arrangement.catalog);
+    if (!text.empty()) places[kTorchObject] = std::move(text);
+    arrangement.catalog.producer = {{kTorchArrangement, std::move(places)}};
   };
   return builder.finish(file.name());
 }

@@ -23,7 +23,7 @@ namespace {
 
 using dcp::KeyPath;
 
-constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.state.", kOurs = "unishard";
+constexpr std::string_view kModel = "model.", kOptimizer = "optimizer.state.";
 
 Json dict(Json pairs) { return {{"$type", "builtins.dict"}, {"pairs", std::move(pairs)}}; }
 
@@ -77,7 +77,7 @@ class Planner {
     }
     if (!is_unique_) return std::nullopt;
     Json text = {{"catalog", catalog_text(catalog_, names_)}};
-    tree_.insert({{std::string(kOurs), false}}, std::move(text));
+    tree_.insert({{std::string(kOurKey), false}}, std::move(text));
     layout_.object = tree_.json();
     return std::move(layout_);
   }
@@ -266,11 +266,25 @@ TrainingLayout plan_training_layout(const Catalog& catalog, std::vector<std::str
   return std::move(*layout);
 }
 
+namespace {
+
+/// Returns the member of a dict, or nullptr.
+const Json* member(const Json& dict, std::string_view name) {
+  if (!dict.is_object()) return nullptr;
+  if (!dict.contains("$type")) return dict.contains(name) ? &dict[std::string(name)] : nullptr;
+  if (!dict.contains("pairs")) return nullptr;
+  for (const Json& pair : dict["pairs"]) {
+    if (pair[0] == name) return &pair[1];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 const std::string* training_text(const Json& object) {
-  if (!object.is_object() || !object.contains("unishard")) return nullptr;
-  const Json& ours = object["unishard"];
-  if (!ours.is_object() || !ours.contains("catalog")) return nullptr;
-  return ours["catalog"].get_ptr<const std::string*>();
+  const Json* const ours = member(object, kOurKey);
+  const Json* const text = ours == nullptr ? nullptr : member(*ours, "catalog");
+  return text == nullptr ? nullptr : text->get_ptr<const std::string*>();
 }
 
 }  // namespace unishard::converters::torch

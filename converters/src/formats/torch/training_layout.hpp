@@ -6,10 +6,14 @@
 #include "unishard/format/catalog.hpp"
 
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 namespace unishard::converters::torch {
+
+/// Key of UniShard's own member.
+inline constexpr std::string_view kOurKey = "unishard";
 
 struct TrainingLayout {
   Json object;                                           ///< {"$tensor": name} represents a tensor

@@ -1,4 +1,5 @@
-// The layout is that of the file that was read, if it still fits. Else it depends on the catalog.
+// The layout is that of the torch.save file that was read, also when the checkpoint was in other
+// formats in between, if it still fits. Else it depends on the catalog.
 // One state per parameter: a state dict, in one file or in shards with an index as Hugging Face
 // stores them. The tensors of a torch.save object: the same object. A training state: {"model":
 // ..., "optimizer": {"state": {fqn: ...}, "param_groups": ...}}, with everything else as JSON under
@@ -14,6 +15,7 @@
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/torch/recorded_file.hpp"
 #include "formats/torch/training_layout.hpp"
 
 #include <fmt/format.h>
@@ -89,17 +91,53 @@ void write_training_state(const Catalog& catalog, ArchiveDraft& file,
 bool write_as_it_was(const Catalog& catalog, const Json& layout, ArchiveDraft& file,
                      std::vector<std::string>& notes) {
   const auto contents = dcp::KeyedContents::match(layout, catalog);
-  if (!contents || !contents->has_all(torch::tensors_in(layout["object"]))) return false;
-  const auto object = torch::with_all_tensors(layout["object"], {}, notes);
+  if (!contents) return false;
+  const auto object = contents->writable(layout["object"], notes);
   if (object) contents->write(*object, file);
   return object.has_value();
+}
+
+/// Adds the first key of each tensor in `value` to `names`, which has one entry per catalog tensor.
+void find_names(const Json& value, const dcp::KeyedContents& contents,
+                std::vector<std::string>& names) {
+  if (value.is_object() && value.contains("$tensor")) {
+    const auto& key = value["$tensor"].get_ref<const std::string&>();
+    const auto index = contents.tensor(key);
+    if (index && names[*index].empty()) names[*index] = key;
+  } else if (value.is_structured()) {
+    for (const Json& child : value) find_names(child, contents, names);
+  }
+}
+
+/// Writes the object that the catalog records, with the catalog beside it unless the object says
+/// all of it; returns false, and writes nothing, when there is none.
+bool write_as_recorded(const Catalog& catalog, ArchiveDraft& file,
+                       std::vector<std::string>& notes) {
+  const auto recorded = torch::recorded_file(catalog);
+  if (!recorded) return false;
+  auto object = recorded->contents.writable(recorded->object, notes);
+  if (!object) return false;
+  if (!is_plain_model(catalog)) {
+    std::vector<std::string> names(catalog.tensors.size());
+    find_names(*object, recorded->contents, names);
+    object = torch::with_member(std::move(*object), torch::kOurKey,
+                                {{"catalog", catalog_text(catalog, names)}});
+  }
+  recorded->contents.write(*object, file);
+  return true;
 }
 
 void plan_single_file(const Catalog& catalog, const Json& layout, const Path& output,
                       torch::TorchOutput& files, OutputPlan& plan) {
   ArchiveDraft file(plan, catalog, files.size());
   const auto finish = [&] { files.add(file.finish("", output.stem().string())); };
-  if (write_as_it_was(catalog, layout, file, plan.notes)) return finish();
+  if (write_as_it_was(catalog, layout, file, plan.notes) ||
+      write_as_recorded(catalog, file, plan.notes))
+    return finish();
+  if (torch::had_several_parts(catalog))
+    plan.notes.emplace_back(
+        "the arrangement of the torch.save file that was read: its models and optimizers are "
+        "written as one model and one optimizer");
   const NameMap names = tensors_by_name(catalog);
   const bool is_object =
       catalog.client_state.is_object() && catalog.client_state.contains("object");

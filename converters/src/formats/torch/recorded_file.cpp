@@ -1,0 +1,88 @@
+#include "formats/torch/recorded_file.hpp"
+
+#include "unishard/format/crc64.hpp"
+#include "unishard/format/error.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "core/file_records.hpp"
+
+#include <utility>
+
+namespace unishard::converters::torch {
+namespace {
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+/// A value may be nested 200 levels deep, and a level of a dict with pairs takes three of JSON.
+constexpr JsonLimits kLimits = {
+    .bytes = kMostBytes, .depth = 1024, .keys_per_object = ~std::uint64_t{0}};
+
+/// Returns a digest of everything in the catalog that the object repeats beside the tensors.
+std::string digest_of_values(const Catalog& catalog) {
+  std::string values;
+  for (const Json* section : {&catalog.groups, &catalog.client_state})
+    values += SortedJson(*section).dump() + '\n';
+  return hex64(crc64(values + std::to_string(catalog.step)));
+}
+
+/// Returns the rows of a layout without the paths, which the object has.
+Json without_paths(Json rows) {
+  for (Json& row : rows) row[1] = nullptr;
+  return rows;
+}
+
+bool is_dict(const Json& object) {
+  if (!object.is_object() || !object.contains("$type")) return object.is_object();
+  return object.contains("pairs") && object["pairs"].is_array();
+}
+
+const Json* recorded(const Catalog& catalog) {
+  if (!catalog.producer.is_object()) return nullptr;
+  const auto found = catalog.producer.find(kTorchArrangement);
+  return found != catalog.producer.end() && found->is_object() ? &*found : nullptr;
+}
+
+}  // namespace
+
+std::string text_of_file(const Json& layout, const Catalog& catalog) {
+  const Json file = {{"object", layout["object"]},
+                     {"tensors", without_paths(layout["tensors"])},
+                     {"constants", without_paths(layout["constants"])},
+                     {"values", digest_of_values(catalog)}};
+  std::string text = file.dump();
+  return text.size() > kMostBytes ? std::string() : text;
+}
+
+std::optional<RecordedFile> recorded_file(const Catalog& catalog) {
+  const Json* const places = recorded(catalog);
+  if (places == nullptr || !places->contains(kTorchObject)) return std::nullopt;
+  try {
+    const auto& text = (*places)[std::string(kTorchObject)].get_ref<const std::string&>();
+    Json file = parse_json(text, "the recorded torch.save file", kLimits);
+    if (file.at("values") != digest_of_values(catalog)) return std::nullopt;
+    if (!dcp::has_layout_rows(file) || !is_dict(file.at("object"))) return std::nullopt;
+    auto contents = dcp::KeyedContents::match(file, catalog);
+    if (!contents) return std::nullopt;
+    tensors_in(file["object"]);  // throws for names that are no texts
+    return RecordedFile{std::move(file.at("object")), std::move(*contents)};
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+bool had_several_parts(const Catalog& catalog) {
+  const Json* const places = recorded(catalog);
+  return places != nullptr && !places->contains("model");
+}
+
+Json with_member(Json object, std::string_view key, Json value) {
+  if (object.contains("$type")) {
+    object["pairs"].push_back(Json::array({std::string(key), std::move(value)}));
+  } else {
+    object[std::string(key)] = std::move(value);
+  }
+  return object;
+}
+
+}  // namespace unishard::converters::torch
