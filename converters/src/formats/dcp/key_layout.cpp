@@ -136,6 +136,18 @@ bool are_rows(const Json& rows, std::size_t width) {
          });
 }
 
+/// Returns whether all rows have a path or none has: a folder's planner_data has every key or none.
+bool agree_on_paths(const Json& layout) {
+  std::size_t rows = 0, paths = 0;
+  for (const char* kind : {"tensors", "constants", "objects"}) {
+    for (const Json& row : layout[kind]) {
+      ++rows;
+      if (!row[1].is_null()) ++paths;
+    }
+  }
+  return paths == 0 || paths == rows;
+}
+
 }  // namespace
 
 bool has_layout_rows(const Json& layout) {
@@ -148,7 +160,8 @@ bool has_layout_rows(const Json& layout) {
 Json recorded_state_dict(const Catalog& catalog) {
   if (!catalog.producer.is_object() || !catalog.producer.contains(kStateDict)) return {};
   const Json& recorded = catalog.producer[kStateDict];
-  if (!has_layout_rows(recorded) || !recorded.contains("objects")) return {};
+  if (!has_layout_rows(recorded) || !recorded.contains("objects") || !agree_on_paths(recorded))
+    return {};
   try {
     if (!KeyedContents::match(recorded, catalog)) return {};
     for (const Json& row : recorded["objects"]) torch::tensors_in(row[2]);
