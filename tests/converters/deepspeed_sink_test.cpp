@@ -314,6 +314,20 @@ TEST(DeepSpeedSink, ClientStateCannotOverwriteDeepSpeedsKeys) {
   EXPECT_EQ(model.root().at("unishard").at("rng").at("seed").integer(), 7);
 }
 
+TEST(DeepSpeedSink, KeepsWhatTheClientStateHasUnderNames) {
+  TempDir dir;
+  Catalog catalog = small_model(1, 1);
+  catalog.client_state = parse_json(
+      R"({"$type": "builtins.dict", "pairs": [["epoch", 2], [7, "seven"], ["best", 0.5]]})",
+      "test");
+  const auto notes = write(dir.path(), catalog);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "client_state: the value under 7, which is no name");
+  const auto model = model_file(dir);
+  EXPECT_EQ(model.root().at("epoch").integer(), 2);
+  EXPECT_EQ(model.root().at("best").real(), 0.5);
+}
+
 TEST(DeepSpeedSink, LeavesOutWithANoteWhatStage3CannotHold) {
   TempDir dir;
   Catalog catalog = small_model(1, 3);

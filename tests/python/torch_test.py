@@ -3,7 +3,9 @@
 
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python torch_test.py
 """
+import collections
 import copy
+import datetime
 import functools
 import itertools
 import shutil
@@ -141,6 +143,18 @@ class Jobs(unittest.TestCase):
         _, optimizer = job(1, OPTIMIZERS["AdamW"])
         with self.assertRaisesRegex(unishard.Error, "has a parameter of size .4, 3. that is not the model's"):
             self.save(model, optimizer, 0)
+
+    def test_the_client_state_keeps_its_types(self):
+        values = {"tuple": (1, 2), "numbers": {7: "seven", 1.5: None}, "nan": float("nan"), "set": {1}, "path": Path("a/b"), "bytes": b"x",
+                  "half": "a\ud800", "ordered": collections.OrderedDict(b=1, a=2), "when": datetime.date(2026, 1, 2)}
+        model, _ = job(1, OPTIMIZERS["AdamW"])
+        unishard.torch.save(self.folder / "run", model, step=1, client_state=values)
+        loaded = unishard.torch.load(self.folder / "run", model).client_state
+        self.assertEqual(repr(loaded), repr(values))
+        for wrong, text in (({"x": {"y": object()}}, "client_state.x.y is a builtins.object"), ({7: 1}, "client_state has the key 7"),
+                            ({"x": torch.ones(2)}, "client_state.x is a tensor")):
+            with self.assertRaisesRegex(unishard.Error, text):
+                unishard.torch.save(self.folder / "run", model, step=2, client_state=wrong)
 
     def test_weights_alone_are_no_optimizer(self):
         model, optimizer = job(1, OPTIMIZERS["AdamW"])

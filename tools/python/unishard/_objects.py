@@ -97,7 +97,7 @@ def simple_json(value: Any, path: str) -> Any:
         return {str(key): simple_json(one, f"{path}.{key}") for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [simple_json(one, f"{path}.{number}") for number, one in enumerate(value)]
-    return str(value) if isinstance(value, torch.dtype) else to_json(value, path, _refused)
+    return str(value) if isinstance(value, torch.dtype) else to_json(value, path, refuse_tensor)
 
 
 def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
@@ -125,7 +125,8 @@ def no_tensors(name: str) -> torch.Tensor:
     raise Error("corrupt", f"the tensor {name} is in a value of the checkpoint that holds no tensors")
 
 
-def _refused(path: str, tensor: torch.Tensor) -> None:
+def refuse_tensor(path: str, tensor: torch.Tensor) -> None:
+    """The last argument of to_json() for values that may not hold tensors."""
     raise Error("unsupported", f"{path} is a tensor of shape {tuple(tensor.shape)}, and not a number or text")
 
 

@@ -45,7 +45,7 @@ from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
                                planner_of_caller)
 from ._unpickling import require_data
-from .torch import _plain_json, _read
+from .torch import _client_json, _read
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -130,7 +130,7 @@ class Writer(StorageWriter):
     The folder of tags is that of one run, and the job holds it until it ends. A job that finds checkpoints there at its first save must
     have loaded one of them with Reader or another loader of this package, or it fails with the code "already exists".
     step: recorded as the checkpoint's step; default: what the optimizer's states count. tag: default global_step<step>.
-    client_state: what JSON can express, beside the state dict's own values. keep_last: complete checkpoints of the folder to keep, 0 for
+    client_state: plain data without tensors, beside the state dict's own values. keep_last: complete checkpoints of the folder to keep, 0 for
     all; it needs `tag` or `step`.
     compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
     base: path of an older checkpoint of the same world size, or "latest": chunks that it has as well are shared and not written.
@@ -152,7 +152,7 @@ class Writer(StorageWriter):
         self._path = None if folder is None else path_of(folder)
         self._step = step
         self._tag = tag if tag is not None or step is None else f"global_step{step}"
-        self._client_state = _plain_json(client_state or {})
+        self._client_state = _client_json(client_state or {})
         self._base = None if base is None else os.fspath(base)
         self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
         self._fresh = fresh

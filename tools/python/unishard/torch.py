@@ -12,7 +12,6 @@ process group calls the function; without torch.distributed the job has one rank
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import math
 import os
 from pathlib import Path
@@ -28,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
-from ._objects import from_json, no_tensors
+from ._objects import from_json, is_text, no_tensors, refuse_tensor, to_json
 from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters
 from ._runs import note_loaded
 from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
@@ -86,7 +85,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
 
     The folder is that of one run, and the job holds it until it ends. A job that finds checkpoints there at its first save must have
     loaded one of them, or it fails with the code "already exists" and nothing happens to them.
-    tag: default global_step<step>. client_state: what JSON can express. keep_last: complete checkpoints of the folder to keep, 0 for all.
+    tag: default global_step<step>. client_state: plain data without tensors. keep_last: complete checkpoints of the folder to keep, 0 for all.
     compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
     fresh: save beside the checkpoints of another run: none of them is replaced or removed; `latest` names the new ones.
     Readers see the older checkpoints only until the new one is complete, also after an error or a crash. Every rank writes its own
@@ -110,7 +109,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
         return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": ranks.world_size(),
                 "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
                 "groups": [_group(group) for group in state.optimizer["param_groups"]] or None,
-                "client_state": {**_plain_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
+                "client_state": {**_client_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
                 "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
 
     catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
@@ -140,7 +139,8 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
         raise
     ranks.together("reading the checkpoint", job.fill)
     job.set()
-    client_state = dict(checkpoint.client_state) if isinstance(checkpoint.client_state, dict) else {}
+    client_state = from_json(checkpoint.client_state, lambda name: checkpoint[name, "extra"].torch())
+    client_state = client_state if isinstance(client_state, dict) else {}
     client_state.pop(_SCALARS, None)
     note_loaded(checkpoint)
     checkpoint.close()
@@ -260,12 +260,13 @@ def _group(group: dict[str, Any]) -> dict[str, Any]:
 
 # Saving.
 
-def _plain_json(client_state: dict[str, Any]) -> dict[str, Any]:
-    try:
-        kept: dict[str, Any] = json.loads(json.dumps(client_state, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise Error("invalid argument", f"client_state cannot be kept as JSON: {error}") from None
-    return kept
+def _client_json(client_state: dict[str, Any]) -> dict[str, Any]:
+    """Returns the user's values as JSON of a catalog, from which from_json() makes them again."""
+    for key in client_state:
+        if type(key) is not str or key.startswith("$") or not is_text(key):
+            raise Error("invalid argument", f"client_state has the key {key!r}", "its own keys are texts that do not begin with $; "
+                        "dicts in it may have other keys")
+    return {key: to_json(value, f"client_state.{key}", refuse_tensor) for key, value in client_state.items()}
 
 
 def _merged(described: list[list[tuple[dict[str, Any], Box]]]) -> tuple[list[dict[str, Any]], Holders]:

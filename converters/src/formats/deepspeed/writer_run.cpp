@@ -144,20 +144,37 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   return section;
 }
 
+/// Calls take(key, value) for what a dict of the user's has under names, and adds a line to `notes`
+/// for all other values, because DeepSpeed's own dict, into which they go, has only names as keys.
+template <class Take>
+void each_named_value(const Json& dict, std::vector<std::string>& notes, const Take& take) {
+  if (dict.is_object() && !dict.contains("$type")) {
+    for (const auto& [key, value] : dict.items()) take(key, value);
+    return;
+  }
+  const Json pairs = dict.is_object() ? dict.value("pairs", Json()) : Json();
+  if (!dict.is_null() && !pairs.is_array())
+    notes.emplace_back("client_state: it is no dict, and DeepSpeed keeps dicts only");
+  for (const Json& pair : pairs) {
+    if (pair.is_array() && pair.size() == 2 && pair[0].is_string()) {
+      take(pair[0].get<std::string>(), pair[1]);
+    } else {
+      notes.push_back(fmt::format("client_state: the value under {}, which is no name",
+                                  pair.is_array() && !pair.empty() ? pair[0].dump() : "nothing"));
+    }
+  }
+}
+
 Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes,
                   std::map<std::string, torch::InlineTensor>& tensors) {
   Json client = Json::object();
-  if (catalog.client_state.is_object() && !catalog.client_state.contains("$type")) {
-    for (const auto& [key, value] : catalog.client_state.items()) {
-      if (!is_taken(key)) {
-        client[key] = value;
-      } else {
-        notes.push_back(fmt::format("client_state.{}: DeepSpeed uses this key itself", key));
-      }
+  each_named_value(catalog.client_state, notes, [&](const std::string& key, const Json& value) {
+    if (!is_taken(key)) {
+      client[key] = value;
+    } else {
+      notes.push_back(fmt::format("client_state.{}: DeepSpeed uses this key itself", key));
     }
-  } else if (!catalog.client_state.is_null()) {
-    notes.emplace_back("client_state: left out, DeepSpeed keeps dicts with names as keys only");
-  }
+  });
   const Json own = unishard_section(catalog, model);
   if (!own.empty()) client["unishard"] = own;
   tensors = torch::take_inline_tensors(client);

@@ -41,10 +41,14 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
     return folder
 
 
-def load_state(accelerator: Accelerator, input_dir: Path_) -> None:
-    """Loads what save_state() saved, or accelerate's own folder. All ranks call it, after prepare(). Raises Error on every rank."""
+def load_state(accelerator: Accelerator, input_dir: Optional[Path_] = None) -> None:
+    """Loads what save_state() saved, or accelerate's own folder. All ranks call it, after prepare().
+
+    input_dir: may be left out where the ProjectConfiguration names checkpoints itself; it is the one with the highest number then.
+    Raises Error on every rank.
+    """
     models, optimizers = _prepared(accelerator)
-    folder = os.fspath(input_dir)
+    folder = _newest(accelerator) if input_dir is None else os.fspath(input_dir)
     if _patched(models, {}) or not os.path.isdir(_place(folder, 0)):
         accelerator.load_state(folder)
         return
@@ -52,6 +56,18 @@ def load_state(accelerator: Accelerator, input_dir: Path_) -> None:
         jobs.load(_place(folder, number), model, optimizers[number] if optimizers else None)
     with _without(accelerator):
         accelerator.load_state(folder)
+
+
+def _newest(accelerator: Any) -> str:
+    """Returns the checkpoint with the highest number of those that accelerate names itself."""
+    if not accelerator.project_configuration.automatic_checkpoint_naming:
+        raise Error("invalid argument", "no folder is named", "pass input_dir, or set automatic_checkpoint_naming")
+    place = os.path.join(accelerator.project_dir, "checkpoints")
+    numbers = [int(name.removeprefix("checkpoint_")) for name in (os.listdir(place) if os.path.isdir(place) else [])
+               if name.removeprefix("checkpoint_").isdecimal()]
+    if not numbers:
+        raise Error("not found", f"{place} has no checkpoint", "save one first")
+    return os.path.join(place, f"checkpoint_{max(numbers)}")
 
 
 def _steps(optimizer: Any) -> int:
