@@ -236,6 +236,22 @@ TEST_F(SaveFolder, LatestOfAnotherProgramStays) {
   }
 }
 
+TEST_F(SaveFolder, AFirstSaveThatWasKilledBeforeLatestDoesNotBarANewStart) {
+  const auto start = [&] { return decide_start(posix_storage(), folder(), false).action; };
+  const std::string partial = marked_name("latest", kPartialMark, new_save_id());
+  save(1);
+  std::filesystem::remove(folder() / "latest");
+  failure(ErrorCode::AlreadyExists, start);
+  write(partial, "global_step2\n");
+  failure(ErrorCode::AlreadyExists, start);
+  write(partial, "global_step1\n");
+  EXPECT_EQ(start(), Action::StartFresh);
+  EXPECT_EQ(decide().action, Action::Load);  // asked to resume, it does
+  save(2);
+  std::filesystem::remove(folder() / "latest");
+  failure(ErrorCode::AlreadyExists, start);  // two saves: it was not the first
+}
+
 TEST_F(SaveFolder, WritingIsTriedAndLeavesNothing) {
   require_writable(posix_storage(), folder() / "a" / "b");
   EXPECT_TRUE(std::filesystem::is_empty(folder() / "a" / "b"));

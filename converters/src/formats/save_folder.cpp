@@ -82,6 +82,22 @@ std::string first_partial(Storage& storage, const Path& folder) {
   return partial == entries.end() ? "" : partial->name;
 }
 
+/// Returns the only tag in `folder` when its save was killed before `latest` could name it: the
+/// text of the file that was to become `latest` is still there. Empty for all other folders.
+std::string unannounced_tag(Storage& storage, const Path& folder) {
+  if (has_entry(storage, folder, kLatestFile)) return {};
+  const std::vector<TagEntry> tags = list_tags(storage, folder);
+  if (tags.size() != 1) return {};
+  const std::string text = tags.front().tag + "\n";
+  const auto is_its_text = [&](const Entry& entry) {
+    return entry.kind == EntryKind::File && has_mark(entry.name, kPartialMark) &&
+           unmarked_name(entry.name, kPartialMark) == kLatestFile &&
+           storage.open(folder / entry.name)->size() == text.size() &&
+           read_text(storage, folder / entry.name, text.size()) == text;
+  };
+  return std::ranges::any_of(storage.list(folder), is_its_text) ? tags.front().tag : "";
+}
+
 ResumeDecision start_fresh(Storage& storage, const Path& folder) {
   const std::string partial =
       storage.kind(folder) == EntryKind::Missing ? "" : first_partial(storage, folder);
@@ -230,6 +246,12 @@ ResumeDecision decide_start(Storage& storage, const Path& folder, bool fresh_bes
   if (!fresh_beside) {
     const ResumeDecision decision = decide_resume(storage, folder, false);
     if (decision.action == ResumeDecision::Action::StartFresh) return decision;
+    if (const std::string tag = unannounced_tag(storage, folder); !tag.empty()) {
+      return {ResumeDecision::Action::StartFresh, false, false,
+              fmt::format("the first save in {} was interrupted before `latest` named {}: starting "
+                          "fresh",
+                          folder.native(), tag)};
+    }
     const Path newest = resolve_checkpoint(storage, folder, std::nullopt);
     raise(ErrorCode::AlreadyExists,
           fmt::format("{} contains the checkpoints of a run, the newest of which is {}",

@@ -51,7 +51,8 @@ struct ResumeDecision {
 ResumeDecision decide_resume(Storage& storage, const Path& folder, bool fresh_beside);
 
 /// The decision of a run that was not asked to resume: a fresh start, with `fresh_beside` beside
-/// whatever the folder contains.
+/// whatever the folder contains. The only tag of a folder whose `latest` was never written, because
+/// the save was killed just then, counts as an interrupted save.
 /// Throws: AlreadyExists when the folder contains a checkpoint that the run would replace or remove
 /// sooner or later, naming it; what decide_resume() throws.
 ResumeDecision decide_start(Storage& storage, const Path& folder, bool fresh_beside);
