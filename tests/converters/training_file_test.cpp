@@ -69,6 +69,27 @@ TEST(TrainingFile, HasParametersMomentsGroupsAndStep) {
   EXPECT_EQ(catalog.client_state["config"]["lr"], 1e-3);
 }
 
+TEST(TrainingFile, OfATupleSaysThatItsOptimizerIsNotRead) {
+  const std::map<std::string, Made> tensors = {{"w", {DType::Float32, {2}, {1, 2}}},
+                                               {"m", {DType::Float32, {2}, {3, 4}}}};
+  const Json model = {{"w", tensor("w")}};
+  const Json optimizer = {{"state", with_number_keys({{"exp_avg", tensor("m")}})},
+                          {"param_groups", Json::array({{{"params", Json::array({0})}}})}};
+  const auto notes_of = [&](const Json& object) {
+    const test::TempDir temp;
+    save_torch(temp.path() / "a.pt", object, tensors);
+    return open_source(posix_storage(), temp.path() / "a.pt")->notes();
+  };
+  const Json items = Json::array({model, optimizer, 17});
+  for (const Json& object : {Json{{"$type", "tuple"}, {"items", items}}, items,
+                             Json{{"", model}, {"optimizer", optimizer}}}) {
+    const auto notes = notes_of(object);
+    ASSERT_FALSE(notes.empty()) << object;
+    EXPECT_NE(notes[0].find("has the state of an optimizer"), std::string::npos) << notes[0];
+  }
+  EXPECT_TRUE(notes_of(Json::array({model})).empty());
+}
+
 TEST(TrainingFile, OfLightningHasTheSameState) {
   const auto source = open_source(posix_storage(), kFiles / "lightning.ckpt");
   const auto other = open_source(posix_storage(), kFiles / "training.pt");

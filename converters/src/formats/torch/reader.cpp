@@ -148,6 +148,11 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
       return dcp::make_state_dict_source("torch", torch::read_training_file(storage, file),
                                          path.string());
     }
+    if (torch::has_unread_optimizer(file.root())) {
+      collector.parts.notes.emplace_back(
+          "the file has the state of an optimizer, and its object is no dict with names as keys: "
+          "all of its tensors count as weights");
+    }
     collector.add_file(file, path, nullptr);
   } else if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);

@@ -166,6 +166,11 @@ bool is_training_object(Value root) {
   });
 }
 
+bool has_unread_optimizer(Value root) {
+  if (root.is_dict() && root.find(kOurKey)) return false;
+  return !is_training_object(root) && OptimizerSearch().finds(root, kDepth, kMostLooks);
+}
+
 dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   dcp::StateDictBuilder builder(storage);
   builder.numbers_repeated_keys = true;

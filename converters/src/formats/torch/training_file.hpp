@@ -11,6 +11,9 @@ namespace unishard::converters::torch {
 /// a model below one of the usual names ("model", "module", "state_dict", "model_state_dict").
 bool is_training_object(Value root);
 
+/// Returns true for an object of another form, such as a tuple, that has the state of an optimizer.
+bool has_unread_optimizer(Value root);
+
 /// Reads the state dict of a file whose object is_training_object().
 /// Lifetime: `storage` must outlive the result.
 dcp::StateDict read_training_file(Storage& storage, const TorchFile& file);
