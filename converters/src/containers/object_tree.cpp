@@ -179,7 +179,7 @@ class Describer {
   /// The path of the value of a dict's key. The empty text is no name of a tensor.
   std::string join_key(const std::string& path, std::string_view key, Value value) {
     if (!key.empty()) return join(path, key);
-    const std::string named = join(path, "tensor");
+    std::string named = join(path, "tensor");
     if (TorchFile::is_tensor(value))
       renamed.push_back(fmt::format("{}: its name is the empty text", name(named)));
     return named;

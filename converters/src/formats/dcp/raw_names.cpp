@@ -66,6 +66,7 @@ std::vector<std::vector<std::optional<Shape>>> joined_singles(
   if (std::ranges::any_of(groups, [](const auto& group) { return group.size() != 1; }))
     return groups;
   std::vector<std::optional<Shape>> all;
+  all.reserve(groups.size());
   for (const auto& group : groups) all.push_back(group.front());
   return {std::move(all)};
 }
