@@ -56,6 +56,17 @@ class Folder : public testing::Test {
 
 using Replacing = Folder;
 
+TEST_F(Replacing, ACheckpointThatLatestNeverNamedSaysHowToGoOn) {
+  test::write_example(root(), at_step(2), storage);
+  fs::remove(root() / "latest");
+  CommitOptions options;
+  options.replace = false;
+  EXPECT_THAT(message_and_hint(
+                  error_of([&] { test::write_example(root(), at_step(2), storage, options); })),
+              testing::AllOf(HasSubstr("global_step2 is there already"),
+                             HasSubstr("write global_step2 into " + (root() / "latest").native())));
+}
+
 TEST_F(Replacing, AFolderOfAnotherProgramIsNeverReplaced) {
   write_file(root() / "global_step2/mp_rank_00_model_states.pt", "deepspeed");
   EXPECT_THAT(message_and_hint(error_of([&] { test::write_example(root(), at_step(2), storage); })),

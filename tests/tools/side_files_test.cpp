@@ -276,6 +276,23 @@ TEST_F(SideFilesOfModels, AnAdapterStaysAnAdapter) {
   EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));
 }
 
+TEST_F(SideFilesOfModels, AModelOfDiffusersKeepsItsFileNames) {
+  const Path unet = temp_.path() / "unet";
+  fs::create_directory(unet);
+  fs::copy_file(model_ / "model.safetensors", unet / "diffusion_pytorch_model.safetensors");
+  write_file(unet / "diffusion_pytorch_model.fp16.safetensors", "a variant, which is not read");
+  write_file(unet / "config.json",
+             R"({"_class_name": "UNet2DModel", "_diffusers_version": "0.42"})");
+  ASSERT_EQ(unishard({"zero_to_fp32", unet, out_}).status, 0);
+  EXPECT_TRUE(fs::exists(out_ / "diffusion_pytorch_model.safetensors"));
+  EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));
+  EXPECT_EQ(unishard({"diff", "--upcast", model_, out_}).status, 0);
+  const Path shards = temp_.path() / "shards";
+  ASSERT_EQ(unishard({"zero_to_fp32", out_, shards, "--max_shard_size", "1KB"}).status, 0);
+  EXPECT_TRUE(fs::exists(shards / "diffusion_pytorch_model.safetensors.index.json"));
+  EXPECT_EQ(unishard({"diff", "--upcast", model_, shards}).status, 0);
+}
+
 TEST_F(SideFilesOfModels, AFolderOfModelsNamesThem) {
   const Path runs = temp_.path() / "runs";
   for (const char* name : {"model-4", "model-10"}) {

@@ -1,6 +1,7 @@
 #include "workflows/run_files.hpp"
 
 #include "unishard/converters/adapter_names.hpp"
+#include "unishard/format/json.hpp"
 
 #include "workflows/model_config.hpp"
 #include "workflows/native_folder.hpp"
@@ -43,6 +44,18 @@ Path folder_beside(const converters::Source& source, const Path& input) {
 
 bool has_file(const Path& folder, std::string_view name) {
   return posix_storage().kind(folder / name) == EntryKind::File;
+}
+
+/// The file name, without suffix, under which diffusers looks for the weights of a model.
+constexpr std::string_view kDiffusersStem = "diffusion_pytorch_model";
+
+/// Whether a config.json among `files` is one that diffusers has written.
+bool is_of_diffusers(const converters::SideFiles& files) {
+  return std::ranges::any_of(files, [](const auto& file) {
+    if (file.first != kModelConfigs[0]) return false;
+    const SortedJson config = SortedJson::parse(file.second, nullptr, false);
+    return config.is_object() && config.contains("_diffusers_version");
+  });
 }
 
 bool has_model_config(const Path& folder) {
@@ -220,6 +233,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
       keep_adapter(adapter, plan, notes.left_out);
     output.side_files = model_side_files(model_folder_beside(source, beside, input),
                                          source.catalog(), plan.target, notes.left_out);
+    if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
   }
   if (goes_on) {
     take_run_files(source, beside, input, plan, output, notes);

@@ -1,6 +1,6 @@
 #pragma once
 // The files beside a checkpoint that go along with a conversion, and what the files of an adapter
-// of PEFT are called.
+// of PEFT and of a model of diffusers are called.
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/source.hpp"
 

@@ -210,10 +210,15 @@ void require_replaceable(Storage& storage, const Path& folder, std::string_view 
           "UniShard replaces nothing but its own checkpoints: move it away, or choose another "
           "folder or tag");
   }
-  if (!may_replace) {
-    raise(ErrorCode::AlreadyExists, fmt::format("{} is there already", path.native()),
-          "choose another folder or tag, or remove it first; nothing was overwritten");
-  }
+  if (may_replace) return;
+  raise(ErrorCode::AlreadyExists, fmt::format("{} is there already", path.native()),
+        storage.kind(folder / kLatestFile) == EntryKind::Missing
+            ? fmt::format(
+                  "it is a whole checkpoint that no `latest` names, as after a command that was "
+                  "killed before its last step: write {} into {} to use it, or remove it "
+                  "and run again; nothing was overwritten",
+                  tag, (folder / kLatestFile).native())
+            : "choose another folder or tag, or remove it first; nothing was overwritten");
 }
 
 namespace {

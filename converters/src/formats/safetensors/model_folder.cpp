@@ -6,13 +6,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 namespace unishard::converters::safetensors {
 namespace {
 
-constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+/// The names that from_pretrained of transformers and of diffusers look for.
+constexpr std::array<std::string_view, 2> kSingleFiles = {"model.safetensors",
+                                                          "diffusion_pytorch_model.safetensors"};
+constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr std::uint64_t kIndexBytesMax = std::uint64_t{256} << 20;
 
 struct Names {
@@ -87,18 +90,20 @@ bool is_model_folder(Storage& storage, const Path& folder) {
 
 ModelFolder read_model_folder(Storage& storage, const Path& folder) {
   const Names names = safetensors_names(storage, folder);
-  if (contains(names.files, kSingleFile)) {
+  for (const std::string_view single : kSingleFiles) {
+    if (!contains(names.files, single)) continue;
     ModelFolder model;
-    model.files.emplace_back(kSingleFile);
+    model.files.emplace_back(single);
     if (names.files.size() > 1 || !names.indices.empty()) {
       model.notes.push_back(fmt::format(
           "{} was read, as from_pretrained does; {} other safetensors files in the folder were not",
-          kSingleFile, names.files.size() - 1));
+          single, names.files.size() - 1));
     }
     return model;
   }
-  if (contains(names.indices, kIndexFile)) {
-    return read_index(storage, folder, std::string(kIndexFile));
+  for (const std::string_view single : kSingleFiles) {
+    const std::string index = fmt::format("{}{}", single, kIndexSuffix);
+    if (contains(names.indices, index)) return read_index(storage, folder, index);
   }
   if (names.indices.size() == 1) return read_index(storage, folder, names.indices.front());
   if (names.indices.empty() && names.files.size() == 1) {
@@ -107,9 +112,9 @@ ModelFolder read_model_folder(Storage& storage, const Path& folder) {
     return model;
   }
   raise(ErrorCode::Unsupported,
-        fmt::format("{} holds {} safetensors files and {} indices, and none is called {} or {}",
-                    folder.string(), names.files.size(), names.indices.size(), kSingleFile,
-                    kIndexFile),
+        fmt::format("{} holds {} safetensors files and {} indices, and none is called {} or {}{}",
+                    folder.string(), names.files.size(), names.indices.size(), kSingleFiles[0],
+                    kSingleFiles[0], kIndexSuffix),
         "name one of the files instead");
 }
 
