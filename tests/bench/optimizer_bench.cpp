@@ -39,7 +39,6 @@ int main(int argc, char** argv) {
   const auto optimizer = make_optimizer(name, hyper);
   at::Tensor weights = at::randn({elements});
   const at::Tensor gradients = at::randn({elements});
-  at::Tensor rounded = at::zeros({elements}, at::kBFloat16);
   std::vector<at::Tensor> states;
   detail::UpdateArrays arrays{.weights = weights.data_ptr<float>(),
                               .gradients = gradients.data_ptr<float>(),
@@ -48,20 +47,12 @@ int main(int argc, char** argv) {
     states.push_back(at::zeros({elements}));
     arrays.states[i] = states.back().data_ptr<float>();
   }
-  detail::UpdateArrays rounding = arrays;
-  rounding.rounded = reinterpret_cast<std::uint16_t*>(rounded.data_ptr());
-  rounding.rounding = detail::Rounding::BFloat16;
 
   nlohmann::json result = {{"threads", at::get_num_threads()}};
   for (int i = -2; i < repeats; ++i) {  // two warm up
     const detail::Rule rule = detail::rule_for(*optimizer, hyper, i + 3, 1);
     const double update = seconds([&] { detail::update_in_parallel(rule, arrays); });
-    const double copy = seconds([&] { rounded.copy_(weights); });
-    const double both = seconds([&] { detail::update_in_parallel(rule, rounding); });
-    if (i < 0) continue;
-    result["update"].push_back(update);
-    result["update, then bf16 copy"].push_back(update + copy);
-    result["update with bf16 copy"].push_back(both);
+    if (i >= 0) result["update"].push_back(update);
   }
   std::cout << result << '\n';
 }

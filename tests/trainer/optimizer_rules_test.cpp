@@ -60,39 +60,6 @@ TEST_P(OptimizerRule, HasTheSameBitsForEveryCut) {
   }
 }
 
-TEST_P(OptimizerRule, RoundsTheNewWeightsOnTheWay) {
-  const UpdateValues expected = reference(2);
-  for (const detail::Rounding rounding : {detail::Rounding::BFloat16, detail::Rounding::Float16}) {
-    const auto round =
-        rounding == detail::Rounding::BFloat16 ? round_to_bfloat16 : round_to_float16;
-    for (const detail::VectorWidth width : detail::vector_widths()) {
-      UpdateValues values = before_;
-      std::vector<std::uint16_t> rounded(values.size());
-      detail::UpdateArrays arrays = values.all(*optimizer_);
-      arrays.rounded = rounded.data();
-      arrays.rounding = rounding;
-      detail::update_on_host(rule(2), arrays.part(0, 5), width);
-      detail::update_on_host(rule(2), arrays.part(5, arrays.count - 5), width);
-      EXPECT_EQ(differences(values, expected), 0u);
-      std::vector<std::uint16_t> exact;
-      for (const float weight : values.arrays[0]) exact.push_back(round(weight));
-      EXPECT_TRUE(rounded == exact) << static_cast<int>(width);
-    }
-  }
-}
-
-TEST(Round16, HasTheBitsOfTheFormatsRounding) {
-  constexpr std::uint32_t kLower[]{0x0000, 0x0001, 0x0fff, 0x1000, 0x1001,
-                                   0x1234, 0x7fff, 0x8000, 0x8001, 0xffff};  // ties, their sides
-  for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
-    for (const std::uint32_t lower : kLower) {
-      const auto value = std::bit_cast<float>((upper << 16) | lower);
-      ASSERT_EQ(detail::ToBFloat16()(value), round_to_bfloat16(value)) << upper << " " << lower;
-      ASSERT_EQ(detail::ToFloat16()(value), round_to_float16(value)) << upper << " " << lower;
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(All, OptimizerRule, testing::ValuesIn(test::update_cases()),
                          [](const auto& each) { return each.param.title; });
 

@@ -4,6 +4,7 @@
 #include "optimizer/cuda_update.hpp"
 
 #include <algorithm>
+#include <variant>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -11,11 +12,11 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::size_t kMostBlocks = 1 << 16;
 
-template <class R, class Round>
-__global__ void update(R rule, Round round, UpdateArrays arrays) {
+template <class R>
+__global__ void update(R rule, UpdateArrays arrays) {
   const std::size_t stride = std::size_t{blockDim.x} * gridDim.x;
   std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (; i < arrays.count; i += stride) update_element(rule, round, arrays, i);
+  for (; i < arrays.count; i += stride) update_element(rule, arrays, i);
 }
 
 }  // namespace
@@ -25,10 +26,12 @@ bool has_cuda_update() { return true; }
 void update_on_cuda(const Rule& rule, const UpdateArrays& arrays, void* stream) {
   if (arrays.count == 0) return;
   const std::size_t blocks = std::min((arrays.count + kThreads - 1) / kThreads, kMostBlocks);
-  with_functors(rule, arrays.rounding, [&](const auto& each, auto round) {
-    update<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        each, round, arrays);
-  });
+  std::visit(
+      [&](const auto& each) {
+        update<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            each, arrays);
+      },
+      rule);
   check(cudaGetLastError(), "starting an optimizer update");
 }
 

@@ -1,6 +1,7 @@
 #include "optimizer/host_update.hpp"
 
 #include <array>
+#include <variant>
 
 // Says of the next loop that its arrays do not overlap, and asks for 512 bits where they are had.
 #if defined(__clang__)
@@ -14,30 +15,28 @@
 namespace unishard::trainer::detail {
 namespace {
 
-template <class R, class Round>
-[[gnu::always_inline]] inline void update_all(const R& given, Round round,
-                                              const UpdateArrays& arrays) {
+template <class R>
+[[gnu::always_inline]] inline void update_all(const R& given, const UpdateArrays& arrays) {
   const R rule = given;  // copies, which the arrays cannot alias
   const UpdateArrays all = arrays;
   UNISHARD_INDEPENDENT
-  for (std::size_t i = 0; i < all.count; ++i) update_element(rule, round, all, i);
+  for (std::size_t i = 0; i < all.count; ++i) update_element(rule, all, i);
 }
 
-template <class R, class Round>
-void update_compiled(const R& rule, Round round, const UpdateArrays& arrays) {
-  update_all(rule, round, arrays);
+template <class R>
+void update_compiled(const R& rule, const UpdateArrays& arrays) {
+  update_all(rule, arrays);
 }
 
 #if defined(__x86_64__)
-template <class R, class Round>
-[[gnu::target("avx2")]] void update_avx2(const R& rule, Round round, const UpdateArrays& arrays) {
-  update_all(rule, round, arrays);
+template <class R>
+[[gnu::target("avx2")]] void update_avx2(const R& rule, const UpdateArrays& arrays) {
+  update_all(rule, arrays);
 }
 
-template <class R, class Round>
-[[gnu::target(UNISHARD_AVX512)]] void update_avx512(const R& rule, Round round,
-                                                    const UpdateArrays& arrays) {
-  update_all(rule, round, arrays);
+template <class R>
+[[gnu::target(UNISHARD_AVX512)]] void update_avx512(const R& rule, const UpdateArrays& arrays) {
+  update_all(rule, arrays);
 }
 
 std::span<const VectorWidth> widths_of_processor() {
@@ -54,17 +53,17 @@ std::span<const VectorWidth> widths_of_processor() {
 }
 #endif
 
-template <class R, class Round>
-void update_with(const R& rule, Round round, const UpdateArrays& arrays, VectorWidth width) {
+template <class R>
+void update_with(const R& rule, const UpdateArrays& arrays, VectorWidth width) {
   switch (width) {
 #if defined(__x86_64__)
     case VectorWidth::Avx512:
-      return update_avx512(rule, round, arrays);
+      return update_avx512(rule, arrays);
     case VectorWidth::Avx2:
-      return update_avx2(rule, round, arrays);
+      return update_avx2(rule, arrays);
 #endif
     default:
-      return update_compiled(rule, round, arrays);
+      return update_compiled(rule, arrays);
   }
 }
 
@@ -76,8 +75,7 @@ std::span<const VectorWidth> vector_widths() {
 }
 
 void update_on_host(const Rule& rule, const UpdateArrays& arrays, VectorWidth width) {
-  with_functors(rule, arrays.rounding,
-                [&](const auto& each, auto round) { update_with(each, round, arrays, width); });
+  std::visit([&](const auto& each) { update_with(each, arrays, width); }, rule);
 }
 
 }  // namespace unishard::trainer::detail

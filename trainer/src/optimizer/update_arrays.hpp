@@ -1,17 +1,12 @@
 #pragma once
 // The memory that an update reads and writes, and the update of one element of it.
-#include "optimizer/round16.hpp"
+#include "optimizer/host_device.hpp"
 #include "optimizer/rules.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <type_traits>
-#include <variant>
 
 namespace unishard::trainer::detail {
-
-enum class Rounding : std::uint8_t { None, BFloat16, Float16 };
 
 /// Arrays of `count` elements in the memory of one device. They do not overlap. States that the
 /// rule does not have are null.
@@ -20,9 +15,6 @@ struct UpdateArrays {
   const float* gradients = nullptr;
   float* states[2] = {};
   std::size_t count = 0;
-  /// The new weights in 16 bits, which saves a pass over them; null with Rounding::None.
-  std::uint16_t* rounded = nullptr;
-  Rounding rounding = Rounding::None;
 
   /// Returns the elements [begin, begin + size). Pre: they exist.
   UpdateArrays part(std::size_t begin, std::size_t size) const {
@@ -32,7 +24,6 @@ struct UpdateArrays {
     result.gradients += begin;
     for (float*& state : result.states)
       if (state != nullptr) state += begin;
-    if (rounded != nullptr) result.rounded += begin;
     return result;
   }
 };
@@ -46,13 +37,10 @@ inline UpdateArrays arrays_of(std::span<float> weights, std::span<const float> g
   return arrays;
 }
 
-/// The rounding of Rounding::None.
-struct NotRounded {};
-
-/// Updates element `i` of `arrays`, in which `Round` is the functor of `rounding`.
-template <class R, class Round>
-UNISHARD_HOST_DEVICE inline void update_element(const R& rule, Round round,
-                                                const UpdateArrays& arrays, std::size_t i) {
+/// Updates element `i` of `arrays`.
+template <class R>
+UNISHARD_HOST_DEVICE inline void update_element(const R& rule, const UpdateArrays& arrays,
+                                                std::size_t i) {
   float weight = arrays.weights[i];
   if constexpr (R::kStates == 0) {
     weight = rule(weight, arrays.gradients[i]);
@@ -68,24 +56,6 @@ UNISHARD_HOST_DEVICE inline void update_element(const R& rule, Round round,
     arrays.states[1][i] = second;
   }
   arrays.weights[i] = weight;
-  if constexpr (!std::is_same_v<Round, NotRounded>) arrays.rounded[i] = round(weight);
-}
-
-/// Calls work(rule, round) with the functors themselves.
-template <class Work>
-void with_functors(const Rule& rule, Rounding rounding, const Work& work) {
-  std::visit(
-      [&](const auto& each) {
-        switch (rounding) {
-          case Rounding::None:
-            return work(each, NotRounded());
-          case Rounding::BFloat16:
-            return work(each, ToBFloat16());
-          case Rounding::Float16:
-            return work(each, ToFloat16());
-        }
-      },
-      rule);
 }
 
 }  // namespace unishard::trainer::detail
