@@ -78,7 +78,7 @@ if [ -n "$unguided" ]; then
   rm -rf "$corpus"
   for target in $targets; do
     mkdir -p "$corpus/$target"
-    [ ! -d "$kept/$target" ] || find "$kept/$target" -type f -size -${longest}c | sort | head -n 3000 | xargs -r cp -t "$corpus/$target"
+    [ ! -d "$kept/$target" ] || find "$kept/$target" -type f -size -${longest}c | sort | sed -n 1,3000p | xargs -r cp -t "$corpus/$target"
   done
 fi
 

@@ -20,8 +20,9 @@ trap 'rm -f "$log"' EXIT
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/$torch" -DUNISHARD_WARNINGS_AS_ERRORS=ON \
       -DUNISHARD_BUILD_TRAINER=ON -DUNISHARD_BUILD_PYTHON=OFF -DCMAKE_UNITY_BUILD=ON >"$log" 2>&1 || { cat "$log"; exit 1; }
 cmake --build "$build" --target train_gpt matrix_driver trainer_guarded_device_test trainer_nccl_test >"$log" 2>&1 || { tail -n 60 "$log"; exit 1; }
+libraries=$(ldd "$build/bin/train_gpt")
 for needed in libtorch_cuda.so libnccl.so; do
-  ldd "$build/bin/train_gpt" | grep -q "$needed" || { echo "torch 2 for CUDA: train_gpt does not link $needed"; exit 1; }
+  [[ $libraries == *"$needed"* ]] || { echo "torch 2 for CUDA: train_gpt does not link $needed"; exit 1; }
 done
 echo "torch 2 for CUDA: built in $((SECONDS - begin)) s"
 begin=$SECONDS

@@ -34,7 +34,7 @@ for file in unishard/bin/unishard unishard/libunishard_c.so; do
   [ -z "$foreign" ] || fail "$file needs $foreign"
   newest=$(readelf --version-info "$at" | grep -o 'GLIBC_[0-9.]*' | cut -d_ -f2 | sort -uV | tail -n 1)
   [ "$(printf '%s\n' "$newest" "$glibc" | sort -V | tail -n 1)" = "$glibc" ] || fail "$file needs glibc $newest, and its tag promises $glibc"
-  ! readelf --sections "$at" | grep -qE '\.(debug_|symtab)' || fail "$file is not stripped"
+  [ "$(readelf --sections "$at" | grep -cE '\.(debug_|symtab)')" = 0 ] || fail "$file is not stripped"
   ! grep -aqF -e "$repository" -e "$HOME/" "$at" || fail "$file names a folder of the machine that built it"
   echo "wheel: $file: $(stat -c %s "$at") bytes, glibc $newest"
 done
