@@ -19,15 +19,16 @@ Backend backend_of(const Options& options) {
 
 std::unique_ptr<Runtime> make_runtime(const Options& options, const RankEnvironment& environment,
                                       Communicator& communicator, Trace* trace) {
-  const std::uint32_t devices = options.device == DeviceChoice::Cpu ? 0 : cuda_devices();
-  const bool some_have_none = agree_max(communicator, devices == 0) != 0;
+  const bool has_none = options.device == DeviceChoice::Cpu || cuda_devices() == 0;
+  const bool some_have_none = agree_max(communicator, has_none) != 0;
   const bool on_host = options.device == DeviceChoice::Cpu ||
                        (options.device == DeviceChoice::Auto && some_have_none);
   std::unique_ptr<Runtime> runtime;
   agree(communicator, "taking a device", [&] {
-    const std::uint32_t device = devices == 0 ? 0 : environment.local_rank % devices;
-    runtime = on_host ? make_host_runtime({.trace = trace})
-                      : make_cuda_runtime({.device = device, .trace = trace});
+    runtime =
+        on_host
+            ? make_host_runtime({.trace = trace})
+            : make_cuda_runtime({.device = cuda_device_of(environment.local_rank), .trace = trace});
   });
   return runtime;
 }

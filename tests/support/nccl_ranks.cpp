@@ -120,6 +120,11 @@ ncclResult_t NcclRanks::state(std::size_t rank) {
   return state_now(rank);
 }
 
+bool NcclRanks::is_idle(std::size_t rank) {
+  const std::lock_guard lock(mutex_);
+  return pending_[rank].empty();
+}
+
 ncclResult_t NcclRanks::state_now(std::size_t rank) const {
   if (error_ != ncclSuccess) return error_;
   const bool connects = std::ranges::any_of(pending_[rank], [&](const NcclOperation& each) {

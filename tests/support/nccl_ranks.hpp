@@ -57,6 +57,8 @@ class NcclRanks {
   void fail(ncclResult_t error);
 
   ncclResult_t state(std::size_t rank);
+  /// Returns true when all that the rank has given is done.
+  bool is_idle(std::size_t rank);
   /// Returns why the rank may give nothing now, or ncclSuccess.
   ncclResult_t refusal(std::size_t rank);
   /// Pre: refusal(rank) is ncclSuccess.

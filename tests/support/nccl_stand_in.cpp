@@ -19,6 +19,7 @@ using namespace unishard::test;
 struct ncclComm {
   std::shared_ptr<NcclRanks> ranks;
   std::size_t rank = 0;
+  bool is_finalized = false;
 };
 
 namespace {
@@ -29,6 +30,7 @@ struct Registry {
   std::uint64_t ids = 0;
   std::map<std::uint64_t, std::weak_ptr<NcclRanks>> by_id;
   std::set<ncclComm_t> communicators;
+  std::size_t aborts = 0;
 };
 
 Registry& registry() {
@@ -136,6 +138,11 @@ std::size_t nccl_communicators() {
   return registry().communicators.size();
 }
 
+std::size_t take_nccl_aborts() {
+  const std::lock_guard lock(registry().mutex);
+  return std::exchange(registry().aborts, 0);
+}
+
 }  // namespace unishard::test
 
 extern "C" {
@@ -179,11 +186,28 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int size, ncclUniq
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {
   *error = communicator->ranks->state(communicator->rank);
+  const bool ends = communicator->is_finalized && !communicator->ranks->is_idle(communicator->rank);
+  if (*error == ncclSuccess && ends) *error = ncclInProgress;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   communicator->ranks->leave(communicator->rank);
+  const std::lock_guard lock(registry().mutex);
+  ++registry().aborts;
+  registry().communicators.erase(communicator);
+  delete communicator;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
+  if (std::exchange(communicator->is_finalized, true)) return ncclInvalidUsage;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+  TORCH_CHECK(communicator->is_finalized && communicator->ranks->is_idle(communicator->rank),
+              "guarded: a communicator that does not block is destroyed before it is finalized");
   const std::lock_guard lock(registry().mutex);
   registry().communicators.erase(communicator);
   delete communicator;

@@ -13,7 +13,9 @@ namespace unishard::test {
 /// Makes each communicator report this error, as NCCL does after a failure elsewhere.
 void fail_nccl(ncclResult_t error);
 
-/// Returns how many communicators have not been aborted.
+/// Returns how many communicators have been neither destroyed nor aborted.
 std::size_t nccl_communicators();
+/// Returns how many communicators have been aborted since the last call.
+std::size_t take_nccl_aborts();
 
 }  // namespace unishard::test

@@ -141,8 +141,7 @@ Where place_named(const std::string& name) {
 std::unique_ptr<Runtime> make_runtime(Where where, const RankEnvironment& environment) {
   if (where == Where::Cpu) return make_host_runtime();
   if (where == Where::Guarded) return test::make_guarded_runtime();
-  const std::uint32_t devices = std::max(1u, cuda_devices());
-  return make_cuda_runtime({.device = environment.local_rank % devices});
+  return make_cuda_runtime({.device = cuda_device_of(environment.local_rank)});
 }
 
 Outcome run(const Job& job, Communicator& communicator, Runtime& runtime) {

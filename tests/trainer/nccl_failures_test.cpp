@@ -23,6 +23,7 @@ class NcclFailures : public NcclTest {
   void TearDown() override {
     EXPECT_LT(steady_clock::now() - begin_, seconds(15)) << "a wait outlived its timeout";
     guarded::take_violations();
+    take_nccl_aborts();
     NcclTest::TearDown();
   }
   const steady_clock::time_point begin_ = steady_clock::now();
@@ -220,6 +221,14 @@ TEST_F(NcclFailures, RanksThatGiveDifferentOperationsGetAnError) {
   });
 }
 
+TEST_F(NcclFailures, AGroupWhoseOperationsAreDoneIsNotAborted) {
+  run_nccl_ranks(2, [](NcclRank& rank) {
+    gather(rank).cpu();
+    rank.group->barrier();
+  });
+  EXPECT_EQ(take_nccl_aborts(), 0);
+}
+
 TEST_F(NcclFailures, AGroupThatIsDestroyedEndsItsOperations) {
   run_nccl_ranks(2, [](NcclRank& rank) {
     gather(rank);
@@ -233,6 +242,7 @@ TEST_F(NcclFailures, AGroupThatIsDestroyedEndsItsOperations) {
       rank.group->duplicate()->barrier();
     }
   });
+  EXPECT_GE(take_nccl_aborts(), 1);
 }
 
 }  // namespace

@@ -55,7 +55,21 @@ NcclHandle::~NcclHandle() {
   }
   ends_.notify_all();
   if (watch_.joinable()) watch_.join();
-  if (handle_) ncclCommAbort(handle_);
+  const std::lock_guard lock(mutex_);
+  if (handle_ && !leave()) ncclCommAbort(handle_);
+}
+
+/// Lets what other ranks have yet to receive from this one arrive, which an abort could cut off.
+/// Returns false when an operation is not done, or NCCL does not end in time.
+bool NcclHandle::leave() {
+  try {
+    forget_those_done();
+  } catch (const std::exception&) {  // the device has failed
+    return false;
+  }
+  if (!started_.empty() || settled(ncclCommFinalize(handle_)) != ncclSuccess) return false;
+  ncclCommDestroy(handle_);
+  return true;
 }
 
 void NcclHandle::require_healthy() {
@@ -74,14 +88,21 @@ ncclResult_t NcclHandle::state() const {
   return asked == ncclSuccess ? state : asked;
 }
 
-/// `result` is what the call returned that gave the work.
-void NcclHandle::wait_until_taken_up(const char* what, ncclResult_t result) {
+/// Waits while NCCL is in progress with a call that returned `result`. Returns how it ended, or
+/// ncclInProgress after the timeout.
+ncclResult_t NcclHandle::settled(ncclResult_t result) const {
   const auto end = Clock::now() + timeout_;
   if (is_fine(result)) result = state();
   while (result == ncclInProgress && Clock::now() < end) {
     std::this_thread::sleep_for(kPollEvery);
     result = state();
   }
+  return result;
+}
+
+/// `result` is what the call returned that gave the work.
+void NcclHandle::wait_until_taken_up(const char* what, ncclResult_t result) {
+  result = settled(result);
   if (result == ncclInProgress) fail(no_answer(in_scope(what), timeout_));
   if (!is_fine(result)) fail(error_of(result, in_scope(what)));
   require_healthy_locked();

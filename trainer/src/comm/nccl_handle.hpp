@@ -36,6 +36,8 @@ class NcclHandle {
   /// Throws: PeerFailed, also after the timeout; Io.
   NcclHandle(const ncclUniqueId& id, std::uint32_t rank, std::uint32_t size,
              std::uint32_t timeout_seconds);
+  /// Leaves the group when all operations of this rank are done; aborts them otherwise. Waits for
+  /// NCCL up to the timeout, and not for other ranks.
   ~NcclHandle();
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
@@ -65,10 +67,12 @@ class NcclHandle {
   // With the mutex held.
   void require_healthy_locked() const;
   ncclResult_t state() const;
+  ncclResult_t settled(ncclResult_t result) const;
   void wait_until_taken_up(const char* what, ncclResult_t result);
   void forget_those_done();
   void look();
   void fail(Error failure);
+  bool leave();
 
   void watch();
 

@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 #include <torch/cuda.h>
 
+#include <algorithm>
+
 namespace unishard::trainer {
 namespace {
 
@@ -26,6 +28,10 @@ std::uint32_t cuda_devices() {
   return detail::has_cuda_update() && detail::has_cuda_streams()
              ? static_cast<std::uint32_t>(torch::cuda::device_count())
              : 0;
+}
+
+std::uint32_t cuda_device_of(std::uint32_t local_rank) {
+  return local_rank % std::max(1U, cuda_devices());
 }
 
 std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options) {

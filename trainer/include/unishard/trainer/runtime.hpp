@@ -98,6 +98,9 @@ struct CudaRuntimeOptions {
 /// Returns how many CUDA devices this machine, this LibTorch and this build can train on. It needs
 /// a recent LibTorch for CUDA, and a build with the CUDA compiler.
 std::uint32_t cuda_devices();
+/// Returns the device of the process with this local rank: several share one where there are fewer
+/// devices than processes. Returns 0 without any device.
+std::uint32_t cuda_device_of(std::uint32_t local_rank);
 /// Returns a runtime whose memory is a CUDA device's. Compute is its default stream, on which the
 /// models must run.
 /// Lifetime: `options.trace` must outlive it.
