@@ -607,6 +607,25 @@ TEST_F(Retention, CheckpointsWithoutANumberAreOlder) {
   EXPECT_EQ(tags[2].commit_number, 1u);
 }
 
+TEST_F(Retention, AnOvertakenSaveLeavesLatestAndTheNewestAlone) {
+  CommitOptions options, later;
+  std::vector<std::string> sentences;
+  options.warn = [&](const std::string& sentence) { sentences.push_back(sentence); };
+  options.keep_last = later.keep_last = 1;
+  later.commit_number = 2;
+  options.on_step = [&](CommitStep step) {
+    if (step == CommitStep::PublishTag) test::write_example(root(), at_step(2), storage, later);
+  };
+  test::write_example(root(), at_step(1), storage, options);
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step1", "global_step2", "latest"}));
+  EXPECT_EQ(read_latest(storage, root()), "global_step2");
+  EXPECT_THAT(sentences, testing::Contains(HasSubstr("global_step1 was started before a save")));
+  later.keep_last = 2;
+  later.commit_number = 0;
+  test::write_example(root(), at_step(3), storage, later);
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "global_step3", "latest"}));
+}
+
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
   std::atomic<bool> stop = false;
   std::vector<std::string> failures;

@@ -197,6 +197,18 @@ class Runs(unittest.TestCase):
                 dcp.load(loaded, storage_reader=Reader(self.top / str(number)), no_dist=True)
                 self.assertTrue(torch.equal(loaded["w"], torch.full((300_000,), float(number))))
 
+    def test_latest_follows_the_save_that_was_started_last(self):
+        for number in range(6):  # the later, the smaller: the last ones overtake the first ones
+            folder = self.top / str(number)
+            futures = [dcp.async_save({"w": torch.ones(3_000_000 // 9 ** step)}, no_dist=True,
+                                      storage_writer=Writer(folder, step=step, keep_last=1)) for step in range(1, 6)]
+            for future in futures:
+                future.result()
+            self.assertEqual((folder / "latest").read_text().strip(), "global_step5")
+            self.assertEqual(unishard.open(folder).step, 5)
+            save_by_torch(folder, 6, keep_last=2)  # counts from the newest, whichever was complete first
+            self.assertEqual(sorted(path.name for path in folder.glob("global_step*")), ["global_step5", "global_step6"])
+
     def test_overlapping_saves_of_one_tag_are_refused(self):
         writer = Writer(self.top / "run", step=1)
         futures = [dcp.async_save({"w": torch.ones(3_000_000)}, storage_writer=writer, no_dist=True) for _ in range(6)]
@@ -222,6 +234,14 @@ class Arguments(unittest.TestCase):
             for save in (lambda **options: Writer("x", **options), lambda **options: unishard.torch.save("x", linear(1.0), **options)):
                 with self.assertRaisesRegex(unishard.Error, text):
                     save(**wrong)
+        for make, text in ((lambda: unishard.torch.save("x", linear(1.0), step=None), "step is None"),
+                           (lambda: Writer("x", step=1, keep_last=None), "keep_last is None"),
+                           (lambda: Writer("x", step=1, compress=None), "compress is None"),
+                           (lambda: Writer("x", step=1, client_state="x"), "client_state is 'x'"),
+                           (lambda: unishard.torch.save("x", linear(1.0), step=1, client_state=[1]), "client_state is .1."),
+                           (lambda: Reader("x", threads=0), "threads is 0"), (lambda: Reader("x", threads="4"), "threads is '4'")):
+            with self.assertRaisesRegex(unishard.Error, text):
+                make()
         for make in (lambda: Writer("", step=1), lambda: unishard.torch.save("", linear(1.0), step=1)):
             with self.assertRaisesRegex(unishard.Error, "the folder is an empty text"):
                 make()

@@ -77,6 +77,9 @@ UNISHARD_C_API int unishard_run_is_held(const unishard_run* run);
 /* Ends a claim. NULL is allowed. */
 UNISHARD_C_API void unishard_run_free(unishard_run* run);
 
+/* Sets `*number` to the number that the next checkpoint of `folder` gets, which need not exist. */
+UNISHARD_C_API char* unishard_next_commit(const char* folder, uint64_t* number);
+
 /* Saving. The processes of a run have ranks from 0 on and exchange texts by their own means:
  *   1. all agree on the catalog, a JSON object with the keys of unishard_describe(): "tensors"
  * (each with "name", "state", "dtype", "shape", and if wanted "group", "frozen", "derived"),
@@ -88,9 +91,11 @@ UNISHARD_C_API void unishard_run_free(unishard_run* run);
  * `options` is a JSON object; all ranks pass the same. Keys, all optional: "compression" ("none",
  * "zstd", "auto", with a level as in "zstd:3"), "replace" (may a UniShard checkpoint of this tag be
  * replaced; default true), "keep_last" (complete checkpoints to keep; default 0, all),
- * "move_latest" (default true), "inside" (the folder may be that of another program's checkpoint,
- * whose files stay; default false), "base" (folder of an older tag: chunks that it has as well are
- * shared and not written). */
+ * "move_latest" (default true), "commit_number" (that unishard_next_commit() returned when the save
+ * was started: saves that overlap have larger ones the later they were started, and `latest` stays
+ * where one with a larger number is complete; default 0, the next one), "inside" (the folder may be
+ * that of another program's checkpoint, whose files stay; default false), "base" (folder of an
+ * older tag: chunks that it has as well are shared and not written). */
 typedef struct unishard_save unishard_save;
 typedef struct unishard_shard unishard_shard;
 

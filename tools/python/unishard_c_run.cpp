@@ -1,4 +1,5 @@
 #include "unishard/converters/save_folder.hpp"
+#include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/output_lock.hpp"
 
@@ -46,6 +47,14 @@ char* unishard_run_begin(const char* folder, int continues, int fresh, unishard_
     if (continues == 0) start = decide(folder, fresh != 0);
     set_text(decision, {{"beside", start.beside}, {"beside_whole", start.beside_whole}});
     *out = run.release();
+  });
+}
+
+char* unishard_next_commit(const char* folder, uint64_t* number) {
+  return guarded([&] {
+    Storage& storage = posix_storage();
+    const bool is_there = storage.kind(folder) == EntryKind::Directory;
+    *number = is_there ? next_commit_number(storage, folder) : 1;
   });
 }
 

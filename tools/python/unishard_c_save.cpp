@@ -45,6 +45,7 @@ struct SaveOptions {
   Compression compression;
   bool may_replace = true, move_latest = true, is_inside = false;
   std::uint32_t keep_last = 0;
+  std::uint64_t commit_number = 0;
   std::string base;
 };
 
@@ -62,6 +63,7 @@ SaveOptions options_from(const char* text) {
     options.move_latest = json.value("move_latest", true);
     options.is_inside = json.value("inside", false);
     options.keep_last = json.value("keep_last", 0U);
+    options.commit_number = json.value("commit_number", std::uint64_t{0});
     options.base = json.value("base", "");
   } catch (const Json::exception& error) {
     raise(ErrorCode::InvalidArgument, fmt::format("the options of a save: {}", error.what()));
@@ -115,6 +117,7 @@ char* unishard_save_begin(const char* folder, const char* tag, const char* catal
                       .move_latest = wanted.move_latest,
                       .replace = wanted.may_replace,
                       .keep_last = wanted.keep_last,
+                      .commit_number = wanted.commit_number,
                       .warn = [warnings = &save->warnings](const std::string& sentence) {
                         warnings->push_back(sentence);
                       }});

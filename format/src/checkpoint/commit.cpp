@@ -247,13 +247,15 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
       tag_(std::move(tag)),
       save_id_(std::move(save_id)),
       options_(std::move(options)),
-      staging_(staging_folder(folder_, tag_, save_id_)) {
+      staging_(staging_folder(folder_, tag_, save_id_)),
+      commit_number_(options_.commit_number) {
   validate_tag(tag_);
   require_no_checkpoint_around(storage_, folder_);
   made_folders_ = make_durable_directory(storage_, folder_);
   if (options_.move_latest) require_own_tag(storage_, folder_, readable_latest(storage_, folder_));
   lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
   require_replaceable(storage_, folder_, tag_, options_.replace);
+  if (commit_number_ == 0) commit_number_ = next_commit_number(storage_, folder_);
   if (detail::has_committed_tag(storage_, folder_)) remove_dead_staging(storage_, folder_, tag_);
   report(CommitStep::CreateStaging);
   storage_.create_directory(staging_);
@@ -281,7 +283,7 @@ const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntr
   require_staging(storage_, staging_);
   manifest_ = {.save_id = save_id_,
                .tag = tag_,
-               .commit_number = next_commit_number(storage_, folder_),
+               .commit_number = commit_number_,
                .saved_unix_seconds = std::time(nullptr),
                .chunk_bytes = options_.chunk_bytes,
                .catalog = std::move(catalog),
@@ -323,10 +325,19 @@ void SaveTransaction::move_into_place() {
   }
 }
 
+/// Pre: the lock of `latest` is held, so that no other save publishes.
+bool SaveTransaction::is_overtaken() const {
+  if (next_commit_number(storage_, folder_) <= commit_number_ + 1) return false;
+  warn(fmt::format("{} was started before a save that is complete already: `latest` stays",
+                   (folder_ / tag_).native()));
+  return true;
+}
+
 void SaveTransaction::publish() {
   report(CommitStep::PublishTag);
   std::optional<LatestMove> latest;
   if (options_.move_latest) latest.emplace(storage_, folder_ / kLatestFile, tag_ + "\n");
+  if (latest && is_overtaken()) latest.reset();
   if (lock_) lock_->require_held();
   move_into_place();
   published_ = true;

@@ -38,6 +38,7 @@ def _load() -> ctypes.CDLL:
         "unishard_plan_state_dict": [ctypes.c_char_p, pointer],
         "unishard_save_publish": [ctypes.c_void_p, ctypes.c_char_p, pointer],
         "unishard_run_begin": [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, pointer, pointer],
+        "unishard_next_commit": [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)],
         "unishard_shard_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p,
                                  pointer],
         "unishard_shard_write": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64],
@@ -134,6 +135,13 @@ class Run:
     def close(self) -> None:
         _library.unishard_run_free(self._pointer)
         self._pointer = ctypes.c_void_p()
+
+
+def next_commit(folder: str) -> int:
+    """Returns the number that the next checkpoint of a folder gets."""
+    number = ctypes.c_uint64()
+    _check(_library.unishard_next_commit(_encoded(folder, "the folder"), ctypes.byref(number)))
+    return number.value
 
 
 class Save:

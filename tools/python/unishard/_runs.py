@@ -44,6 +44,7 @@ class Claim:
 
 _claiming = threading.Lock()
 _claims: dict[str, Claim] = {}
+_numbers: dict[str, int] = {}  # by folder: the last commit number that was reserved
 _loaded: set[str] = set()  # folders of which this process has loaded a checkpoint
 
 
@@ -60,6 +61,17 @@ def claim(folder: str, fresh: bool) -> Claim:
         if known is None or not known.is_held:
             known = _claims[key] = Claim(folder, fresh)
         return known
+
+
+def reserve(folder: str) -> int:
+    """Returns a commit number for a save that is started now, above those of all that were started before; 0 where the folder cannot be read."""
+    key = _key(folder)
+    with _claiming:
+        try:
+            _numbers[key] = max(_native.next_commit(folder), _numbers.get(key, 0) + 1)
+        except Error:  # the save itself reports what is wrong
+            return 0
+        return _numbers[key]
 
 
 def note_loaded(checkpoint: _checkpoint.Checkpoint) -> None:

@@ -73,7 +73,8 @@ def save_together(target: Target, catalog: dict[str, Any], own_parts: Callable[[
         if target.is_inside:
             return _native.Save(target.folder, target.tag, catalog, {**options, "inside": True})
         claim = runs.claim(target.folder, target.fresh)
-        return _native.Save(target.folder, target.tag, catalog, claim.options(target.tag, options))
+        reserved = {"commit_number": runs.reserve(target.folder)}
+        return _native.Save(target.folder, target.tag, catalog, {**claim.options(target.tag, options), **reserved})
 
     transaction = ranks.together("beginning the save", begin, group)
     try:
@@ -88,14 +89,22 @@ def save_together(target: Target, catalog: dict[str, Any], own_parts: Callable[[
             transaction.close()
 
 
-def require_arguments(*, step: Optional[int] = None, keep_last: int = 0, tag: Optional[str] = None, compress: str = "none") -> None:
-    """Raises Error for what is no count, such as a float or a negative number, and for a name that is no text."""
-    for name, count, most in (("step", step, _MOST_STEPS), ("keep_last", keep_last, _MOST_TAGS)):
-        if count is not None and (isinstance(count, bool) or not hasattr(count, "__index__") or not 0 <= count <= most):
-            raise Error("invalid argument", f"{name} is {count!r}, and not an integer from 0 to {most}")
-    for name, text in (("tag", tag), ("compress", compress)):
-        if text is not None and not isinstance(text, str):
-            raise Error("invalid argument", f"{name} is {text!r}, and not a text")
+def require_count(name: str, count: Any, most: int, least: int = 0) -> None:
+    """Raises Error for what is no count, such as a float or a negative number."""
+    if isinstance(count, bool) or not hasattr(count, "__index__") or not least <= count <= most:
+        raise Error("invalid argument", f"{name} is {count!r}, and not an integer from {least} to {most}")
+
+
+def require_arguments(*, step: int, keep_last: int, tag: Optional[str], compress: str, client_state: Optional[dict[str, Any]] = None) -> None:
+    """Raises Error, naming the argument, for what is no count, no text or no dict."""
+    require_count("step", step, _MOST_STEPS)
+    require_count("keep_last", keep_last, _MOST_TAGS)
+    if tag is not None and not isinstance(tag, str):
+        raise Error("invalid argument", f"tag is {tag!r}, and not a text")
+    if not isinstance(compress, str):
+        raise Error("invalid argument", f"compress is {compress!r}, and not a text")
+    if client_state is not None and not isinstance(client_state, dict):
+        raise Error("invalid argument", f"client_state is {client_state!r}, and not a dict")
 
 
 def path_of(folder: Union[str, bytes, os.PathLike[Any]]) -> str:

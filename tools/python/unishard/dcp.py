@@ -39,7 +39,7 @@ from torch.futures import Future
 from . import _checkpoint, _native
 from . import _runs as runs
 from ._errors import Error
-from ._saving import Part, flat_elements, path_of, require_arguments, require_dense, write_shard
+from ._saving import Part, flat_elements, path_of, require_arguments, require_count, require_dense, write_shard
 from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
@@ -50,6 +50,7 @@ from .torch import _client_json, _read
 PathLike = Union[str, "os.PathLike[str]"]
 
 _THREADS = 4
+_MOST_THREADS = 1024
 _SHARD = MetadataIndex("unishard.shard")  # what the index of a rank's own result is; no key of a state dict
 _unfinished: weakref.WeakSet[_OneSave] = weakref.WeakSet()
 
@@ -88,20 +89,21 @@ class _OneSave:
         assert self._save is not None
         return self._save.place
 
-    def begin(self, catalog: dict[str, Any], options: dict[str, Any], fresh: bool) -> dict[str, Any]:
-        """Makes the staging folder. Returns the options for the shards."""
+    def begin(self, catalog: dict[str, Any], options: dict[str, Any], fresh: bool, commit_number: int) -> dict[str, Any]:
+        """Makes the staging folder. Returns the options for the shards. commit_number: from runs.reserve(), or 0."""
         if self._path is None:
             raise Error("invalid argument", "the Writer has no folder", "pass one, or checkpoint_id to dcp.save()")
         path = os.path.abspath(self._path)
         folder, tag = (self._path, self._tag) if self._tag is not None else (os.path.dirname(path), os.path.basename(path))
         options = {**options, "base": _base_path(folder, options["base"])}
+        planned = {**catalog, "producer": None}
         if self._tag is None:
-            options["move_latest"] = False
+            self._save = _native.Save(folder, tag, planned, {**options, "move_latest": False})
         else:
             self._claim = runs.claim(folder, fresh)
-            options = self._claim.options(tag, options)
+            reserved = {"commit_number": commit_number or runs.reserve(folder)}
+            self._save = _native.Save(folder, tag, planned, {**self._claim.options(tag, options), **reserved})
         self._tag = tag
-        self._save = _native.Save(folder, tag, {**catalog, "producer": None}, options)
         _unfinished.add(self)
         return options
 
@@ -138,15 +140,15 @@ class Writer(StorageWriter):
     All ranks pass the same arguments; for base "latest", rank 0 decides. Readers see the older checkpoints only until the new one is
     complete. An error on one rank becomes DCP's CheckpointException on all, and nothing of the save can be seen. What another rank's
     failure leaves on disk goes with close(), the next save of this process, the Writer's end, or the end of the process.
-    Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer; of two that write the same
-    tag, the later one fails with the code "busy".
+    Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer. `latest` follows the one
+    whose Writer was made last, and keep_last counts from it; of two that write the same tag, the later one fails with the code "busy".
     """
 
     def __init__(self, folder: Optional[PathLike] = None, *, step: Optional[int] = None, tag: Optional[str] = None,
                  client_state: Optional[dict[str, Any]] = None, keep_last: int = 0, compress: str = "none", replace: bool = True,
                  base: Optional[PathLike] = None, fresh: bool = False) -> None:
         super().__init__()
-        require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress)
+        require_arguments(step=0 if step is None else step, keep_last=keep_last, tag=tag, compress=compress, client_state=client_state)
         if keep_last and step is None and tag is None:
             raise Error("invalid argument", "keep_last counts the tags of a folder, and this Writer has none", "pass step or tag")
         self._path = None if folder is None else path_of(folder)
@@ -156,6 +158,8 @@ class Writer(StorageWriter):
         self._base = None if base is None else os.fspath(base)
         self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
         self._fresh = fresh
+        is_first = not dist.is_initialized() or dist.get_rank() == 0
+        self._number = runs.reserve(self._path) if self._path and self._tag and is_first else 0  # of the first save
         self._saves: dict[int, _OneSave] = {}  # by thread: DCP makes all calls of one save on one thread
 
     @property
@@ -206,7 +210,8 @@ class Writer(StorageWriter):
         save.planner = None
         catalog = self._described(save.description.planned({}, save.early), {})
         save.tensors = catalog["tensors"]
-        options = save.begin(catalog, {**self._options, "base": self._base}, self._fresh)
+        number, self._number = self._number, 0
+        options = save.begin(catalog, {**self._options, "base": self._base}, self._fresh, number)
         rows = [{key: row[key] for key in ("name", "state", "dtype", "shape", "key")} for row in catalog["tensors"]]
         sent = zlib.compress(json.dumps({"tensors": rows, "step": 0, "world_size": len(plans)}).encode(), 1)
         return [dataclasses.replace(plan, storage_data=_Order(rank, save.place, sent, options)) for rank, plan in enumerate(plans)]
@@ -351,6 +356,7 @@ class Reader(StorageReader):
         super().__init__()
         self._path = None if path is None else os.fspath(path)
         self._tag = tag
+        require_count("threads", threads, _MOST_THREADS, least=1)
         self._threads = threads
         self._weights_only = weights_only
         self._checkpoint: Optional[_checkpoint.Checkpoint] = None

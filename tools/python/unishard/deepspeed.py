@@ -65,7 +65,7 @@ def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Op
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "unsupported".
     """
     path, tag = path_of(folder), str(tag or f"global_step{engine.global_steps}")
-    require_arguments(keep_last=keep_last, tag=tag, compress=compress)
+    require_arguments(step=engine.global_steps, keep_last=keep_last, tag=tag, compress=compress, client_state=client_state)
     options = {"compression": compress, "replace": replace, "keep_last": keep_last, "base": os.fspath(base) if base else "",
                "move_latest": save_latest}
     live = ranks.together("describing the engine", lambda: LiveEngine(engine))

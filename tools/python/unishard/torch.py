@@ -92,7 +92,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     elements; ranks that hold the same elements share them out.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
     """
-    require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress)
+    require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress, client_state=client_state)
     path, tag = path_of(folder), tag or f"global_step{step}"
     options = {"compression": compress, "replace": replace, "keep_last": keep_last}
     state = ranks.together("describing the state", lambda: _described(model, optimizer))

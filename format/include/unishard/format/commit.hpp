@@ -36,6 +36,9 @@ struct CommitOptions {
   /// Allow to replace an existing UniShard checkpoint of the same tag.
   bool replace = true;
   std::uint32_t keep_last = 0;  ///< number of complete checkpoints to keep; 0 keeps all
+  /// Number that the run reserved when it started the save, from next_commit_number(), because its
+  /// saves overlap; 0: the next one when the transaction begins.
+  std::uint64_t commit_number = 0;
   /// Called before each step. Tests use it to fail, or to kill the process, at a step.
   std::function<void(CommitStep)> on_step{};
   /// Receives one sentence for each failure after the commit. Must not throw.
@@ -107,8 +110,9 @@ class SaveTransaction {
   const Manifest& complete(Catalog catalog, std::vector<ShardEntry> shards);
 
   /// Carries out steps 7 to 10: publishes the tag, atomically replacing an older checkpoint of the
-  /// tag, moves `latest` and applies `keep_last`, unless a trained state of the new checkpoint
-  /// holds NaN or infinity. Failures of step 10 are reported to CommitOptions::warn only. Throws:
+  /// tag, moves `latest` unless a save with a larger commit number is there, and applies
+  /// `keep_last`, unless a trained state of the new checkpoint holds NaN or infinity. What is not
+  /// done, and failures of step 10, are reported to CommitOptions::warn only. Throws:
   /// AlreadyExists when something that must not be replaced has appeared under the name, or Busy
   /// when another process took the lock over; nothing was published then.
   void publish();
@@ -116,6 +120,7 @@ class SaveTransaction {
  private:
   void report(CommitStep step) const;
   void warn(const std::string& sentence) const noexcept;
+  bool is_overtaken() const;
   void move_into_place();
   void retain() noexcept;
 
@@ -126,6 +131,7 @@ class SaveTransaction {
   const Path staging_;
   std::vector<Path> made_folders_;  // by the constructor, deepest first
   std::optional<OutputLock> lock_;
+  std::uint64_t commit_number_;
   Manifest manifest_;
   bool published_ = false;
 };

@@ -24,7 +24,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from .. import torch as jobs
 from .._errors import Error
 
-_SCHEDULER, _STATE = "scheduler.pt", "trainer_state.json"
+_OPTIMIZER, _SCHEDULER, _STATE = "optimizer.pt", "scheduler.pt", "trainer_state.json"
 
 
 def patch(trainer: Trainer, **options: Any) -> Trainer:
@@ -32,7 +32,7 @@ def patch(trainer: Trainer, **options: Any) -> Trainer:
 
     options: arguments of unishard.torch.save(), for example compress="zstd"; keep_last is the trainer's save_total_limit.
     train(resume_from_checkpoint=True) takes the newest checkpoint that is complete: a save that was killed does not count. Folders that
-    the trainer wrote without patch() are still loaded. train() without it fails where output_dir has UniShard checkpoints of another run.
+    the trainer wrote without patch() are still loaded. train() without it fails where output_dir has checkpoints of another run.
     save_model() and save_only_model write the model as before, without UniShard.
     Not thread-safe. Raises Error for a trainer with FSDP1 or SageMaker.
     """
@@ -99,7 +99,7 @@ class _Mixin(Trainer):
         """Raises Error where this trainer would replace, and by save_total_limit remove, the checkpoints of another run."""
         newest = last_checkpoint(self.args.output_dir)
         may_replace = self._unishard_has_begun or getattr(self.args, "overwrite_output_dir", False)
-        if newest is not None and _has_unishard(newest) and not may_replace:
+        if newest is not None and not may_replace:
             raise Error("already exists", f"{self.args.output_dir} has the checkpoints of a run, the newest of which is {newest}",
                         "go on with train(resume_from_checkpoint=True), or use another output_dir; nothing was changed")
 
@@ -120,6 +120,7 @@ class _Mixin(Trainer):
         jobs.save(output_dir, self.model_wrapped, _plain(self.optimizer), step=self.state.global_step, _is_inside=True,
                   **self.unishard_options)
         if self.args.should_save:
+            Path(output_dir, _OPTIMIZER).unlink(missing_ok=True)  # that of this folder before patch()
             torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, _SCHEDULER))
 
     def _save_rng_state(self: Any, output_dir: str) -> None:
