@@ -234,6 +234,27 @@ TEST(Dcp, AnyRangeOfAnyLayoutIsThatPartOfTheTensor) {
   }
 }
 
+TEST(Dcp, AMissingFileOfARankIsNotASmallerTensor) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path whole = fixtures() / "torch/dcp_hf_sharded_w3/checkpoint";
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(whole))
+    names.push_back(entry.path().filename());
+  ASSERT_EQ(names.size(), 6u);
+  for (const std::string& name : names) {
+    for (const bool is_folder : {false, true}) {
+      const test::TempDir temp;
+      const Path folder = temp.path() / "cut";
+      std::filesystem::copy(whole, folder);
+      std::filesystem::remove(folder / name);
+      if (is_folder) std::filesystem::create_directory(folder / name);
+      EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+                  Fails(ErrorCode::Corrupt, name))
+          << name;
+    }
+  }
+}
+
 TEST(Dcp, HostileFoldersAreRefusedOrReadSafely) {
   SKIP_WITHOUT_FIXTURES();
   const Path folder = fixtures() / "torch" / "hostile";

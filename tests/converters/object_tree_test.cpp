@@ -100,5 +100,19 @@ TEST(PickledJson, NamesTheFactoryThatItCannotWriteAndKeepsTheDict) {
               Fails(ErrorCode::Unsupported, "factory"));
 }
 
+TEST(PickledJson, ADefaultDictWithFieldsOfOtherTypesLosesItsFactory) {
+  const Json pairs = Json::array({Json::array({"a", 1})});
+  for (const Json& args : {Json::array({"id"}), Json("id"), Json(1), Json{{"items", 1}},
+                           Json{{"items", Json::array({Json::array()})}},
+                           Json{{"items", Json::array({{{"$type", 1}, {"name", 2}}})}},
+                           Json{{"items", Json::array({{{"$type", "global"}, {"name", 2}}})}}}) {
+    const Json object = {{"$type", "collections.defaultdict"}, {"pairs", pairs}, {"args", args}};
+    std::vector<std::string> dropped;
+    const Json kept = without_unwritable(Json::object({{"counts", object}}), "", dropped);
+    EXPECT_EQ(kept["counts"]["pairs"], pairs) << args;
+    EXPECT_THAT(dropped, ElementsAre(HasSubstr("counts: the factory"))) << args;
+  }
+}
+
 }  // namespace
 }  // namespace unishard::converters::torch

@@ -39,6 +39,18 @@ TEST(Probe, RefusesAFolderWithCheckpointsOfTwoPrograms) {
   EXPECT_EQ(open_source(posix_storage(), temp.path(), tag.filename().string())->format(), "native");
 }
 
+TEST(Probe, RefusesAFolderThatAPlugInAndItsProgramHaveSavedTo) {
+  for (const char* name : {"optimizer.pt", "optimizer.bin"}) {
+    const TempDir temp;
+    test::write_example(temp.path());
+    EXPECT_EQ(probe_path(temp.path()).format, "native");
+    write_file(temp.path() / name, "x");
+    const Probe found = probe_path(temp.path());
+    EXPECT_EQ(found.format, "");
+    EXPECT_NE(found.problem.find("saved without UniShard"), std::string::npos) << found.problem;
+  }
+}
+
 struct Row {
   std::string name;   ///< file to create, or empty
   std::string words;  ///< that the explanation must contain

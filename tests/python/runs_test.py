@@ -3,6 +3,7 @@
 
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python runs_test.py
 """
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -79,11 +80,13 @@ def as_another_job(work, *arguments, **options):
     return outcome
 
 
-class Runs(unittest.TestCase):
+class Folders(unittest.TestCase):
     def setUp(self):
         self.top = Path(tempfile.mkdtemp(prefix="unishard-runs-"))
         self.addCleanup(shutil.rmtree, self.top)
 
+
+class Runs(Folders):
     def each(self):
         """Yields a way to save and a folder with the three checkpoints of another run."""
         for name, save in SAVES.items():
@@ -227,6 +230,42 @@ class Runs(unittest.TestCase):
         self.assertEqual(unishard.open(folder).step, 2)
 
 
+@unittest.skipUnless(importlib.util.find_spec("accelerate"), "accelerate is not installed")
+class PlainStates(Folders):
+    """Folders in which a program has saved without UniShard, too."""
+
+    def test_accelerate_and_unishard_do_not_share_a_folder(self):
+        from accelerate import Accelerator
+        from unishard.integrations import accelerate as plugin
+        accelerator = Accelerator(cpu=True)
+        model = accelerator.prepare(linear(1.0))
+        for first, second, error in ((accelerator.save_state, lambda folder: plugin.save_state(accelerator, folder), "already exists"),
+                                     (lambda folder: plugin.save_state(accelerator, folder), accelerator.save_state, None)):
+            folder = self.top / str(error)
+            torch.nn.init.constant_(model.weight, 1.0)
+            first(str(folder))
+            torch.nn.init.constant_(model.weight, 2.0)
+            if error:
+                with self.assertRaisesRegex(unishard.Error, "which accelerate has saved without UniShard") as caught:
+                    second(str(folder))
+                self.assertEqual((caught.exception.code, (folder / "unishard").exists()), (error, False))
+                continue
+            second(str(folder))
+            with self.assertRaisesRegex(unishard.Error, "which accelerate has saved without UniShard"):
+                plugin.load_state(accelerator, folder)
+            with self.assertRaisesRegex(unishard.Error, "saved without UniShard and the checkpoints of UniShard: name .*unishard, or"):
+                unishard.open(folder)
+            self.assertEqual(unishard.open(folder / "unishard")["weight"].numpy().max(), 1.0)
+
+    def test_a_trainer_and_unishard_do_not_share_a_folder(self):
+        folder = self.top / "checkpoint-6"
+        save_by_torch(folder, 6)
+        torch.save({"state": {}, "param_groups": []}, folder / "optimizer.pt")
+        with self.assertRaisesRegex(unishard.Error, "saved without UniShard and the checkpoints of UniShard: name the folder of a tag"):
+            unishard.open(folder)
+        self.assertEqual(unishard.open(folder / "global_step6").step, 6)
+
+
 class Arguments(unittest.TestCase):
     def test_wrong_ones_are_named(self):
         for wrong, text in (({"step": 1 << 63}, "step is 9223372036854775808"), ({"step": 1, "compress": 5}, "compress is 5"),
@@ -248,4 +287,4 @@ class Arguments(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(warnings="ignore")

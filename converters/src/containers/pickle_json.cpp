@@ -70,13 +70,24 @@ double from_float_text(const std::string& text) {
   refuse("float", fmt::format("with the value {}", quote(text)));
 }
 
+/// Returns null for a member that is missing, and for every member of what is no object.
+const Json& member(const Json& json, const char* key) {
+  static const Json none;
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return found == json.end() ? none : *found;
+}
+
 /// Returns the factory of a defaultdict; empty when it has none, nullopt for no plain class.
 std::optional<std::string> factory_of(const Json& dict) {
-  const Json args = dict.value("args", Json::object()).value("items", Json::array());
-  if (!args.is_array() || args.empty() || args[0].is_null()) return "";
-  if (!args[0].is_object() || args[0].value("$type", "") != "global") return std::nullopt;
-  std::string name = args[0].value("name", "");
-  return is_plain_factory(name) ? std::optional(std::move(name)) : std::nullopt;
+  const Json& args = member(dict, "args");
+  if (args.is_null()) return "";
+  const Json& items = member(args, "items");
+  if (!items.is_array()) return std::nullopt;
+  if (items.empty() || items[0].is_null()) return "";
+  const Json& name = member(items[0], "name");
+  const bool is_plain = member(items[0], "$type") == "global" && name.is_string() &&
+                        is_plain_factory(name.get_ref<const std::string&>());
+  return is_plain ? std::optional(name.get<std::string>()) : std::nullopt;
 }
 
 class JsonPickler {

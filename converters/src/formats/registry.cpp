@@ -320,17 +320,39 @@ std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog 
 
 namespace {
 
-/// Returns what is wrong with a folder of UniShard's tags in which DCP has saved a checkpoint too:
-/// either could be the one that is meant. Empty for every other path.
+/// The folder in which UniShard's plug-in for accelerate saves a model beside accelerate's files.
+constexpr std::string_view kWithin = "unishard";
+
+/// Whether a program has saved its state to `path` without UniShard's plug-in, which it had at
+/// other times.
+bool has_plain_state(Storage& storage, const Path& path, const Row& row) {
+  const auto has_file = [&](std::string_view name) {
+    return storage.kind(path / name) == EntryKind::File;
+  };
+  if (row.entry.name == "native") return has_file("optimizer.pt") || has_file("optimizer.bin");
+  const bool has_tensors = row.entry.shape != OutputShape::Tags && has_file("random_states_0.pkl");
+  if (row.entry.name != "trainer" && row.entry.name != "accelerate" && !has_tensors) return false;
+  const Row* const within = find_row(storage, path / kWithin);
+  return within != nullptr && within->entry.name == "native";
+}
+
+/// Returns what is wrong with a folder in which two programs have saved, of which either could be
+/// meant. Empty for every other path.
 std::string problem_of_two(Storage& storage, const Path& path, const Row* row) {
-  if (row == nullptr || row->entry.name != "native" ||
-      storage.kind(path / kManifestFile) == EntryKind::File ||
-      !dcp::holds_checkpoint(storage, path))
+  if (row == nullptr || storage.kind(path / kManifestFile) == EntryKind::File) return {};
+  const bool is_native = row->entry.name == "native";
+  std::string_view other;
+  if (is_native && dcp::holds_checkpoint(storage, path)) {
+    other = "a PyTorch distributed checkpoint";
+  } else if (storage.kind(path) == EntryKind::Directory && has_plain_state(storage, path, *row)) {
+    other = "a model or optimizer that was saved without UniShard";
+  } else {
     return {};
+  }
   return fmt::format(
-      "{} holds a PyTorch distributed checkpoint and the checkpoints of UniShard: name the folder "
-      "of a tag, or move the files of one of them away",
-      path.string());
+      "{} holds {} and the checkpoints of UniShard: name {}, or move the files of "
+      "one of them away",
+      path.string(), other, is_native ? "the folder of a tag" : (path / kWithin).string());
 }
 
 }  // namespace

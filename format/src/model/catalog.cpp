@@ -187,8 +187,10 @@ void validate(const Catalog& catalog, std::string_view where) {
   if (catalog.stage > 3)
     broken(where, fmt::format("ZeRO stage {} is not within 0 to 3", catalog.stage));
   if (catalog.step < 0) broken(where, "the step is negative");
-  if (!catalog.groups.is_null() && !catalog.groups.is_array())
-    broken(where, "groups must be an array");
+  const bool has_groups =
+      catalog.groups.is_array() &&
+      std::ranges::all_of(catalog.groups, [](const Json& group) { return group.is_object(); });
+  if (!catalog.groups.is_null() && !has_groups) broken(where, "groups must be an array of objects");
   check_tensors(catalog, where);
   check_names(catalog, where);
 }

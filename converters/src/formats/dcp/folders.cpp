@@ -10,6 +10,7 @@
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/megatron.hpp"
 #include "formats/dcp/rank_files.hpp"
+#include "formats/dcp/rank_shards.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 
 #include <fmt/format.h>
@@ -141,14 +142,15 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
   read_beside(storage, path, read, builder);
 }
 
-/// Returns true for `shard-<rank + 1>-...`, as torch names the files of a rank.
-std::uint32_t shard_ranks(const std::string& name) {
-  constexpr std::string_view kStart = "shard-";
-  const std::size_t end = name.find('-', kStart.size());
-  if (!name.starts_with(kStart) || end == std::string::npos) return 1;
-  const std::string digits = name.substr(kStart.size(), end - kStart.size());
-  if (!is_number(digits) || std::stoull(digits) > limits::kWorldSize) return 1;
-  return static_cast<std::uint32_t>(std::stoul(digits));
+/// Returns the safetensors files that the ranks have written.
+/// Throws: Corrupt when something that is no file has the name of one.
+std::vector<Path> rank_shards(Storage& storage, const Path& folder) {
+  for (const Entry& entry : storage.list(folder)) {
+    if (parse_shard_name(entry.name) && storage.kind(folder / entry.name) != EntryKind::File)
+      raise(ErrorCode::Corrupt,
+            fmt::format("{} is not a file that can be read", (folder / entry.name).string()));
+  }
+  return files_ending(storage, folder, ".safetensors");
 }
 
 void read_all_rank_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
@@ -189,14 +191,19 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
   const Path folder = has_sharded_safetensors(storage, path) ? path : path / "sharded";
   std::map<std::string, std::vector<SafetensorsPiece>> tensors;
   std::vector<std::string> order;
-  for (const Path& file : files_ending(storage, folder, ".safetensors")) {
-    builder.out.world_size =
-        std::max(builder.out.world_size, shard_ranks(file.filename().string()));
+  RankShards ranks;
+  for (const Path& file : rank_shards(storage, folder)) {
+    std::vector<std::string> keys;
     for (SafetensorsPiece& piece : read_pieces(builder.open(file)).pieces) {
+      keys.push_back(piece.key);
       if (!tensors.contains(piece.key)) order.push_back(piece.key);
       tensors[piece.key].push_back(std::move(piece));
     }
+    if (const auto name = parse_shard_name(file.filename().native())) ranks.add(*name, keys);
   }
+  builder.out.world_size = std::max(builder.out.world_size, ranks.ranks());
+  for (std::string& note : ranks.require_whole(folder))
+    builder.out.notes.push_back(std::move(note));
   builder.ranks_repeat = true;
   for (const std::string& key : order) {
     std::vector<SafetensorsPiece>& pieces = tensors[key];

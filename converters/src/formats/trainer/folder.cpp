@@ -45,7 +45,8 @@ bool has_torch_model(Storage& storage, const Path& folder) {
 std::optional<Program> find_program(Storage& storage, const Path& folder) {
   if (storage.kind(folder) != EntryKind::Directory) return std::nullopt;
   for (const Program program : {Program::Trainer, Program::Accelerate}) {
-    if (storage.kind(folder / file_names(program).optimizer) != EntryKind::File) continue;
+    // What is no file is an error of the reader, and no model without an optimizer.
+    if (storage.kind(folder / file_names(program).optimizer) == EntryKind::Missing) continue;
     if (has_torch_model(storage, folder) || safetensors::is_model_folder(storage, folder))
       return program;
   }

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 from accelerate import Accelerator  # type: ignore[import-untyped,unused-ignore]
 
+from .. import _ranks as ranks
 from .. import torch as jobs
 from .._errors import Error
 
 Path_ = Union[str, os.PathLike[str]]
+# Models and optimizers as accelerate names them: files, and folders of FSDP.
+_PLAIN = re.compile(r"(model|pytorch_model|optimizer)(_\d+)?(-\d+-of-\d+)?(\.safetensors|\.bin)|pytorch_model_fsdp(_\d+|\.bin)|optimizer_\d+")
 
 
 def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, step: Optional[int] = None, **options: Any) -> str:
@@ -27,11 +31,14 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
 
     output_dir: may be left out where the ProjectConfiguration names checkpoints itself. step: recorded as that of the checkpoints;
     default: the steps that each optimizer counts. options: arguments of unishard.torch.save().
+    As accelerate does, it replaces the state that the folder has from an earlier save, but not one that was saved without UniShard.
     Raises Error on every rank.
     """
     models, optimizers = _prepared(accelerator)
     if _patched(models, options):
         return str(accelerator.save_state(_text(output_dir)))
+    if output_dir is not None:
+        _require_one_state(os.fspath(output_dir), "save to another folder, or move these files away; nothing was saved")
     with _without(accelerator):
         folder = str(accelerator.save_state(_text(output_dir)))
     for number, model in enumerate(models):
@@ -52,10 +59,21 @@ def load_state(accelerator: Accelerator, input_dir: Optional[Path_] = None) -> N
     if _patched(models, {}) or not os.path.isdir(_place(folder, 0)):
         accelerator.load_state(folder)
         return
+    _require_one_state(folder, "move the older of the two away")
     for number, model in enumerate(models):
         jobs.load(_place(folder, number), model, optimizers[number] if optimizers else None)
     with _without(accelerator):
         accelerator.load_state(folder)
+
+
+def _require_one_state(folder: str, hint: str) -> None:
+    """Raises Error where accelerate itself has saved a model or an optimizer."""
+    def plain() -> None:
+        names = sorted(name for name in (os.listdir(folder) if os.path.isdir(folder) else []) if _PLAIN.fullmatch(name))
+        if names:
+            raise Error("already exists", f"{folder} has {', '.join(names)}, which accelerate has saved without UniShard", hint)
+
+    ranks.together("looking at the folder", plain)
 
 
 def _newest(accelerator: Any) -> str:

@@ -74,6 +74,12 @@ def _has_unishard(folder: Union[str, os.PathLike[str]]) -> bool:
     return any(Path(folder).glob("*/manifest.json"))
 
 
+def _require_one_state(folder: Union[str, os.PathLike[str]]) -> None:
+    if _has_unishard(folder) and Path(folder, _OPTIMIZER).exists():
+        raise Error("mismatch", f"{folder} has a UniShard checkpoint, and {_OPTIMIZER}, which was saved without UniShard",
+                    "move the older of the two away")
+
+
 def _patch_engine(one: Any, options: dict[str, Any]) -> None:
     if hasattr(one, "save_checkpoint") and hasattr(one, "zero_optimization_stage"):
         from .. import deepspeed
@@ -92,6 +98,8 @@ class _Mixin(Trainer):
             resume_from_checkpoint = last_checkpoint(self.args.output_dir) or True
         if not resume_from_checkpoint:
             self._require_own_checkpoints()
+        elif isinstance(resume_from_checkpoint, (str, os.PathLike)):
+            _require_one_state(resume_from_checkpoint)
         self._unishard_has_begun = True
         return super().train(resume_from_checkpoint, *others, **settings)
 

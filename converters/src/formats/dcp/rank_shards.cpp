@@ -1,0 +1,57 @@
+#include "formats/dcp/rank_shards.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace unishard::converters::dcp {
+
+std::optional<ShardName> parse_shard_name(std::string_view name) {
+  constexpr std::string_view kStart = "shard-", kEnd = ".safetensors";
+  if (!name.starts_with(kStart) || !name.ends_with(kEnd)) return std::nullopt;
+  name.remove_prefix(kStart.size());
+  ShardName shard;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), shard.rank);
+  name.remove_prefix(static_cast<std::size_t>(end - name.data()));
+  if (error != std::errc() || shard.rank == 0 || shard.rank > limits::kWorldSize ||
+      !name.starts_with('-'))
+    return std::nullopt;
+  shard.rest = name.substr(1);
+  return shard;
+}
+
+void RankShards::add(const ShardName& name, const std::vector<std::string>& keys) {
+  ranks_ = std::max(ranks_, name.rank);
+  Number& number = numbers_[name.rest];
+  number.ranks.insert(name.rank);
+  for (const std::string& key : keys) ++number.parts[key];
+}
+
+std::vector<std::string> RankShards::require_whole(const Path& folder) const {
+  std::vector<std::string> notes;
+  for (const auto& [rest, number] : numbers_) {
+    if (number.ranks.size() == ranks_) continue;
+    std::uint32_t rank = 1;
+    while (number.ranks.contains(rank)) ++rank;
+    const std::string file = fmt::format("shard-{:05}-{}", rank, rest);
+    const auto cut = std::ranges::find_if(number.parts, [&](const auto& part) {
+      return number.ranks.size() > 1 && part.second >= number.ranks.size();
+    });
+    if (cut != number.parts.end()) {
+      raise(ErrorCode::Corrupt,
+            fmt::format("{} is missing: all other ranks hold a part of {} in such a file",
+                        (folder / file).string(), unishard::quote(cut->first)),
+            "bring the file back, or use another checkpoint; the tensor would be too small");
+    }
+    notes.push_back(fmt::format(
+        "{} is not there: if rank {} has saved one, the tensors of these files lack its part", file,
+        rank - 1));
+  }
+  return notes;
+}
+
+}  // namespace unishard::converters::dcp
