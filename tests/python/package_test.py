@@ -608,5 +608,13 @@ class Readme(unittest.TestCase):
                 self.assertEqual((done.returncode, "" if "deepspeed" in example else done.stderr), (0, ""), example + done.stderr)
 
 
+class Script(unittest.TestCase):
+    def test_a_program_that_is_missing_is_named(self):
+        environment = {**os.environ, "UNISHARD_LIBRARY_DIR": "/nonexistent"}
+        ended = subprocess.run([sys.executable, "-m", "unishard", "--help"], env=environment, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 3)
+        self.assertRegex(ended.stderr, "^unishard: /nonexistent/unishard: No such file or directory; install")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -168,6 +168,22 @@ TEST_F(RunFiles, AdapterOfARunUnderDeepSpeedBecomesAnAdapter) {
               testing::ElementsAre("adapter_config.json", "adapter_model.safetensors"));
 }
 
+TEST_F(RunFiles, AConfigurationBesideLatestMakesAnAdapterToo) {
+  const fs::path made = convert(kFolders / "adapter", "made", "native");
+  std::string tag = read_file(made / "latest");
+  tag.pop_back();
+  for (const fs::path& place : {made, made / tag}) {
+    fs::remove(made / "adapter_config.json");
+    fs::remove(made / tag / "adapter_config.json");
+    fs::copy_file(kFolders / "adapter/adapter_config.json", place / "adapter_config.json");
+    const fs::path model = temp_.path() / "model";
+    fs::remove_all(model);
+    ASSERT_EQ(unishard({"zero_to_fp32", made, model, "-q"}).status, 0);
+    EXPECT_THAT(files_of(model),
+                testing::ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  }
+}
+
 TEST_F(RunFiles, StatesWithoutNamesAreNoneForDeepSpeed) {
   write_file(run_ / "checkpoint-10/config.json", R"({"model_type": "mine"})");
   const ProcessResult result =

@@ -52,7 +52,8 @@ void add_diff(CLI::App& app, Action& action) {
                    "Largest |a - b| to accept (default: every bit must agree)")
       ->check(CLI::NonNegativeNumber)
       ->check([](const std::string& text) {  // NaN is not negative
-        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : std::string();
+        const bool is_finite = std::isfinite(std::strtod(text.c_str(), nullptr));
+        return is_finite ? std::string() : "not a finite number";
       });
   command->add_option("--states", options->diff.states, "Only these states, such as fp32,exp_avg")
       ->delimiter(',');

@@ -18,6 +18,16 @@ using c_interface::set_text;
 
 namespace {
 
+/// Throws: what require_own_folder() throws, with what a program in Python can do about it.
+void require_own(Storage& storage, const Path& folder) {
+  try {
+    converters::require_own_folder(storage, folder);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::AlreadyExists) throw;
+    raise(error.code(), error.what(), "save to another folder; nothing was written");
+  }
+}
+
 /// Decides what a run that has loaded nothing from `folder` may do there.
 /// Throws: what decide_start() throws, with what a program in Python can do about it.
 converters::ResumeDecision decide(const Path& folder, bool fresh) {
@@ -38,7 +48,7 @@ char* unishard_run_begin(const char* folder, int continues, int fresh, unishard_
                          char** decision) {
   return guarded([&] {
     Storage& storage = posix_storage();
-    converters::require_own_folder(storage, folder);
+    require_own(storage, folder);
     converters::require_writable(storage, folder);
     auto run = std::make_unique<unishard_run>(
         OutputLock(storage, Path(folder) / converters::kTrainingLockFile, folder));

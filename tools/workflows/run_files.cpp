@@ -212,17 +212,17 @@ bool is_model_alone(const Catalog& catalog) {
 void take_side_files(const converters::Source& source, const Path& input, ConversionPlan& plan,
                      converters::Output& output, ConversionNotes& notes) {
   const Path beside = folder_beside(source, input);
+  const Path model = model_folder_beside(source, beside, input);
   const bool is_adapter =
       has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
       has_file(beside, fmt::format("{}.bin", converters::kAdapterStem)) ||
-      has_file(beside, "adapter_config.json");
+      has_file(model, kModelConfigs[1]);
   const OutputShape shape = converters::format_entry(output.format).shape;
   const bool goes_on = shape == OutputShape::Tags || shape == OutputShape::Folder;
   if (is_adapter) output.stem = converters::kAdapterStem;
   if (output.format == "gguf") {  // takes only the model's configuration
     std::vector<std::string> unused;
-    output.side_files = model_side_files(model_folder_beside(source, beside, input),
-                                         source.catalog(), plan.target, unused);
+    output.side_files = model_side_files(model, source.catalog(), plan.target, unused);
     std::erase_if(output.side_files,
                   [](const auto& file) { return file.first != kModelConfigs[0]; });
   }
@@ -231,16 +231,14 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     if (output.format == "safetensors" && is_adapter && is_model_alone(plan.target) &&
         has_module_names(adapter, plan.target))
       keep_adapter(adapter, plan, notes.left_out);
-    output.side_files = model_side_files(model_folder_beside(source, beside, input),
-                                         source.catalog(), plan.target, notes.left_out);
+    output.side_files = model_side_files(model, source.catalog(), plan.target, notes.left_out);
     if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
   }
   if (goes_on) {
     take_run_files(source, beside, input, plan, output, notes);
   } else {
     note_lost_run_files(beside, plan, output, notes);
-    if (output.max_shard_bytes == 0)
-      remark_on_model_files(model_folder_beside(source, beside, input), output, notes.remarks);
+    if (output.max_shard_bytes == 0) remark_on_model_files(model, output, notes.remarks);
   }
   forget_copied(output.side_files, notes.not_read);
 }

@@ -48,7 +48,8 @@ OutputLock::OutputLock(Storage& storage, const Path& lock_file, const Path& what
     raise(ErrorCode::Busy,
           fmt::format("{} is being written by {}", what.native(),
                       attempt.holder.empty() ? "another process" : attempt.holder),
-          "wait for it, stop it, or choose another output; nothing was written");
+          "wait for it, stop it and what it has forked, or choose another output; nothing was "
+          "written");
   }
   lock_ = std::move(attempt.lock);
 }

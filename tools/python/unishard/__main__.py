@@ -16,7 +16,13 @@ def zero_to_fp32() -> None:
 
 
 def _become(name: str) -> None:
-    os.execv(program(), [name, *sys.argv[1:]])
+    path = program()
+    try:
+        os.execv(path, [name, *sys.argv[1:]])
+    except OSError as error:
+        sys.stderr.write(f"unishard: {path}: {error.strerror}; install the package from a wheel, or set UNISHARD_LIBRARY_DIR to the folder bin "
+                         "of a build tree\n")
+        sys.exit(3)
 
 
 if __name__ == "__main__":
