@@ -59,6 +59,19 @@ TEST_F(RunFiles, GoThroughEveryFormatThatARunGoesOnFrom) {
   }
 }
 
+TEST_F(RunFiles, ANewProgressOfTheTrainerIsNamed) {
+  const fs::path file = temp_.path() / "run.pt";
+  ASSERT_EQ(unishard({"convert", run_ / "checkpoint-10", file, "-q"}).status, 0);
+  const ProcessResult made = unishard({"convert", file, temp_.path() / "made", "--to", "trainer"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr("trainer_state.json is new: the Trainer takes save_steps"));
+  EXPECT_THAT(read_file(temp_.path() / "made/trainer_state.json"),
+              HasSubstr("\"save_steps\": 500"));
+  const ProcessResult kept =
+      unishard({"convert", run_ / "checkpoint-10", temp_.path() / "kept", "--to", "trainer"});
+  EXPECT_THAT(kept.err, Not(HasSubstr("is new")));
+}
+
 TEST_F(RunFiles, ThatNobodyKnowsAreNamed) {
   const fs::path saved = run_ / "checkpoint-10";
   write_file(saved / "notes.txt", "mine");

@@ -145,6 +145,18 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
     remark_on_copies(beside, notes.remarks);
 }
 
+/// The Trainer goes on with the intervals of trainer_state.json, whatever its arguments say.
+void remark_on_new_progress(const converters::Output& output, std::vector<std::string>& remarks) {
+  constexpr std::string_view kProgress = "trainer_state.json";
+  const std::vector<std::string> names = names_of(output.side_files);
+  if (output.format != "trainer" || std::ranges::count(names, kProgress) > 0) return;
+  remarks.push_back(
+      fmt::format("{} is new: the Trainer takes save_steps, logging_steps and eval_steps from it, "
+                  "500 each, and "
+                  "not from its arguments; write yours into the file before you resume",
+                  kProgress));
+}
+
 std::vector<std::string> names_not_taken(const converters::SideFiles& found,
                                          const converters::Output& output) {
   std::vector<std::string> names = names_of(found);
@@ -236,6 +248,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
   }
   if (goes_on) {
     take_run_files(source, beside, input, plan, output, notes);
+    remark_on_new_progress(output, notes.remarks);
   } else {
     note_lost_run_files(beside, plan, output, notes);
     if (output.max_shard_bytes == 0) remark_on_model_files(model, output, notes.remarks);

@@ -59,7 +59,8 @@ std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
 }
 
 std::string progress_text(const Catalog& catalog) {
-  const Json by_default = 8;  // that of TrainingArguments
+  const Json by_default = 8;      // that of TrainingArguments
+  constexpr int kInterval = 500;  // as well
   const auto micro_batch = catalog.config.is_object()
                                ? catalog.config.value("train_micro_batch_size_per_gpu", Json())
                                : Json();
@@ -72,6 +73,9 @@ std::string progress_text(const Catalog& catalog) {
                   {"attributes", Json::object()}};
   return Json{{kSteps, catalog.step},
               {"train_batch_size", micro_batch.is_number_unsigned() ? micro_batch : by_default},
+              {"save_steps", kInterval},
+              {"logging_steps", kInterval},
+              {"eval_steps", kInterval},
               {"log_history", Json::array()},
               {"stateful_callbacks", {{"TrainerControl", std::move(control)}}}}
              .dump(2) +
