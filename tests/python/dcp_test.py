@@ -300,6 +300,14 @@ class Loading(unittest.TestCase):
             self.assertEqual(values["optim"]["param_groups"][0], {"weight_decay": settings["weight_decay"],
                                                                      "betas": (0.9, 0.999)})
 
+    def test_a_client_state_of_another_loader_has_the_keys_of_its_members(self):
+        client_state = {"sched": {"last_epoch": 4, "betas": (1, 2.5), "lrs": [0.1, 0.2]}, "rng": [{"seed": 1}, 7],
+                        "when": datetime.date(2026, 1, 2), "epoch": 3}
+        unishard.torch.save(self.folder / "run", torch.nn.Linear(2, 2), step=1, client_state=client_state)
+        values = {"sched": {"last_epoch": 0, "betas": None, "lrs": None}, "rng": [{"seed": 0}, 0], "when": None, "epoch": 0}
+        dcp.load(values, storage_reader=Reader(self.folder / "run"))
+        self.assertEqual(values, client_state)
+
     def test_keys_survive_a_reshard(self):
         state = {**job(), "experts": torch.randn(4, 5, 6), "lists": [torch.ones(2), {"x": (1, 2)}]}
         dcp.save(state, storage_writer=Writer(self.folder / "one"))

@@ -12,6 +12,7 @@ import base64
 import io
 import math
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional, Union
 
 import torch
@@ -150,7 +151,31 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
                 add(("optim", "state", name, state), constant=torch.tensor(value))
             else:
                 add(("optim", "state", name, state), pickle=pickled(from_json(value, no_tensors)))
-    for key, value in client_state.items():
-        if key not in found and key != _SCALARS:
-            add((key,), pickle=pickled(value))
+    for key, described in client_state.items():
+        if key in found or key == _SCALARS:
+            continue
+        try:
+            value = from_json(described, lambda name: checkpoint[name, "extra"].torch())
+        except Error:  # an object that only the program that saved it can make
+            value = described
+        add((key,), pickle=pickled(value))
+        for path, leaf in _leaves((key,), value):
+            if ".".join(map(str, path)) not in found:
+                add(path, pickle=pickled(leaf))
     return found
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """Yields what DCP's planners make keys of: the members of dicts, and of lists that hold dicts or tensors."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves((*path, str(key)), one)
+    elif isinstance(value, list) and _is_traversed(value):
+        for number, one in enumerate(value):
+            yield from _leaves((*path, number), one)
+    else:
+        yield path, value
+
+
+def _is_traversed(value: list[Any]) -> bool:
+    return any(isinstance(one, (dict, torch.Tensor)) or isinstance(one, list) and _is_traversed(one) for one in value)
