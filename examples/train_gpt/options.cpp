@@ -79,7 +79,8 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
          "bytes, or uint16 or uint32, little-endian (default: as a header of llm.c says, else "
          "uint16 for *.bin and bytes for others)")
       ->check(CLI::IsMember({"bytes", "uint16", "uint32"}));
-  app.add_option("--steps", options.steps, "train until this many optimizer steps are done")
+  app.add_option("--steps", options.steps,
+                 "train until this many steps are done, those that fp16 skips included")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--stage", overrides.stage, "ZeRO stage; overrides the configuration");

@@ -154,6 +154,13 @@ class Training {
   /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.
   std::int64_t steps_taken() const { return engine_.global_steps() + engine_.skipped_steps(); }
 
+  /// Makes times count from the first event of any rank.
+  static void begin_at_zero(Json& events) {
+    double first = std::numeric_limits<double>::max();
+    for (const Json& event : events) first = std::min(first, event["ts"].get<double>());
+    for (Json& event : events) event["ts"] = event["ts"].get<double>() - first;
+  }
+
   /// One file with all ranks.
   void write_trace() {
     if (options_.trace.empty()) return;
@@ -166,6 +173,7 @@ class Training {
         Json one = Json::parse(traces[rank]);
         for (Json& event : one["traceEvents"]) all["traceEvents"].push_back(std::move(event));
       }
+      begin_at_zero(all["traceEvents"]);
       std::ofstream file(options_.trace, std::ios::trunc);
       if (!(file << all.dump() << std::flush)) raise_errno("writing", options_.trace, errno);
     });

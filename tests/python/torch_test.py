@@ -144,6 +144,22 @@ class Jobs(unittest.TestCase):
         with self.assertRaisesRegex(unishard.Error, "has a parameter of size .4, 3. that is not the model's"):
             self.save(model, optimizer, 0)
 
+    def test_states_of_one_element_are_the_tensors_of_a_torch_file(self):
+        model = Branches(0)
+        optimizer = torch.optim.NAdam(model.parameters(), lr=0.1)
+        train(model, optimizer, range(3))
+        train(model, optimizer, range(2), is_rare=True)
+        unishard.torch.save(self.folder / "run", model, optimizer, step=5)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, self.folder / "file.pt")
+        self.assertEqual(unishard.open(self.folder / "run")["often.weight", "mu_product"].torch(),
+                         optimizer.state[model.often.weight]["mu_product"])
+        self.assertTrue(unishard.diff(self.folder / "run", self.folder / "file.pt")["equal"])
+        unishard.convert(self.folder / "file.pt", self.folder / "made", to="native")
+        other = Branches(1)
+        fresh = torch.optim.NAdam(other.parameters(), lr=0.1)
+        unishard.torch.load(self.folder / "made", other, fresh)
+        self.assertEqual(train(other, fresh, [9]), train(model, optimizer, [9]))
+
     def test_the_client_state_keeps_its_types(self):
         values = {"tuple": (1, 2), "numbers": {7: "seven", 1.5: None}, "nan": float("nan"), "set": {1}, "path": Path("a/b"), "bytes": b"x",
                   "half": "a\ud800", "ordered": collections.OrderedDict(b=1, a=2), "when": datetime.date(2026, 1, 2)}

@@ -114,6 +114,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
                 "zero_optimization.offload_optimizer is not supported"},
         Refused{R"({"sparse_gradients": true})", "sparse_gradients is not supported"},
+        Refused{
+            R"({"amp": {"enabled": true}, "train_batchsize": 1, "elasticity": {"enabled": true}})",
+            "amp is not supported; unknown key train_batchsize; elasticity is not supported | "
+            "remove it or switch it off; did you mean train_batch_size?"},
         Refused{R"({"optimizer": {"type": "Adafactor"}})", "Adafactor"},
         Refused{R"({"optimizer": {"params": {"betas": [0.9]}}})",
                 "optimizer.params.betas is [0.9], not a pair"},

@@ -117,10 +117,26 @@ TEST_F(TrainGpt, RecomputesBlocksWithoutAChangeOfBitsAndTracesItsStreams) {
   EXPECT_EQ(losses("plain"), losses("again"));
   EXPECT_THAT(out, testing::HasSubstr("recomputed 9 blocks"));
   std::set<std::pair<int, std::string>> seen;  // rank and first word
+  using Times = std::vector<std::pair<double, double>>;
+  std::map<std::string, std::array<Times, 2>> gathers;  // by name and rank
   const Json trace = read_json(path("trace.json"));
   for (const Json& event : trace.at("traceEvents")) {
     const auto name = event.at("name").get<std::string>();
-    seen.emplace(event.at("pid").get<int>(), name.substr(0, name.find(' ')));
+    const int rank = event.at("pid").get<int>();
+    seen.emplace(rank, name.substr(0, name.find(' ')));
+    const double begin = event.at("ts").get<double>();
+    if (name.starts_with("gather "))
+      gathers[name]
+          .at(static_cast<std::size_t>(rank))
+          .emplace_back(begin, begin + event.at("dur").get<double>());
+  }
+  EXPECT_FALSE(gathers.empty());
+  for (const auto& [name, of_rank] : gathers) {
+    ASSERT_EQ(of_rank[0].size(), of_rank[1].size()) << name;
+    for (std::size_t i = 0; i < of_rank[0].size(); ++i) {  // a millisecond for reading the clocks
+      EXPECT_LT(of_rank[0][i].first, of_rank[1][i].second + 1000) << name;
+      EXPECT_LT(of_rank[1][i].first, of_rank[0][i].second + 1000) << name;
+    }
   }
   for (const int rank : {0, 1}) {
     for (const char* work : {"forward", "backward", "gather", "reduce", "update"})

@@ -208,8 +208,8 @@ def _targets(values: dict[str, Any], groups: dict[str, int]) -> dict[str, str]:
 
 
 def _is_scalar(state: str, value: Any, parameter: torch.Tensor) -> bool:
-    """Returns true for a state of the optimizer that is one number, and not a tensor like its parameter."""
-    return not isinstance(value, torch.Tensor) or value.ndim == 0 and (state == "step" or parameter.ndim > 0)
+    """Returns true for a state of the optimizer that is no tensor, counts steps, or is one number that the ranks hold together."""
+    return not isinstance(value, torch.Tensor) or value.ndim == 0 and (state == "step" or isinstance(value, DTensor) and parameter.ndim > 0)
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
@@ -370,7 +370,8 @@ class _Filled:
     def match(self, strict: bool, cast: bool) -> None:
         """Raises Error when the checkpoint does not fit."""
         self._numbers, problems = self._scalars()
-        self._pairs = _matched(self._checkpoint, self._state, strict, cast, problems)
+        tensors = [item for item in self._state.items if self._number(*item.key) is None]
+        self._pairs = _matched(self._checkpoint, self._state._replace(items=tensors), strict, cast, problems)
         self._settings = _settings(self._checkpoint, self._state.optimizer["param_groups"])
 
     def fill(self) -> None:
@@ -395,15 +396,19 @@ class _Filled:
         if self._optimizer is not None:
             forget_states(self._optimizer, self._stateless)
 
+    def _number(self, name: str, state: str) -> Any:
+        """Returns a state that the checkpoint holds as a number; None for none."""
+        return self._recorded.get(state, {}).get(name)
+
     def _scalars(self) -> tuple[list[tuple[dict[str, Any], str, Any]], list[str]]:
         """Returns the states that are no tensors, each with its dict and the value that it gets, and what is missing."""
         numbers: list[tuple[dict[str, Any], str, Any]] = []
         problems = []
         for name, values in self._state.optimizer["state"].items():
             for state, value in values.items():
-                if not _is_scalar(state, value, self._state.model[name]):
+                number = self._number(name, state)
+                if number is None and not _is_scalar(state, value, self._state.model[name]):
                     continue
-                number = self._recorded.get(state, {}).get(name)
                 if number is None and state == "step":
                     number = self._checkpoint.step if self._has_states(name) else 0
                 if number is not None:

@@ -25,6 +25,23 @@ bool is_off(const Json& value) {
   return std::ranges::all_of(value, is_off);
 }
 
+/// All keys of an object that are refused, so that one run names them all.
+class Refused {
+ public:
+  void add(const std::string& problem, const std::string& hint) {
+    problems_ += (problems_.empty() ? "" : "; ") + problem;
+    if (hints_.find(hint) == hints_.npos) hints_ += (hints_.empty() ? "" : "; ") + hint;
+  }
+  /// Throws: InvalidArgument unless nothing was added.
+  void raise_any() const {
+    if (!problems_.empty())
+      raise(ErrorCode::InvalidArgument, "configuration: " + problems_, hints_);
+  }
+
+ private:
+  std::string problems_, hints_;
+};
+
 }  // namespace
 
 std::string nearest_key(std::string_view name, std::span<const Key> keys) {
@@ -46,20 +63,20 @@ ObjectReader::ObjectReader(const Json& object, std::string path, std::span<const
   if (!object.is_object()) {
     raise(ErrorCode::InvalidArgument, "configuration: " + path_ + " is not an object");
   }
+  Refused refused;
   for (const auto& [name, value] : object.items()) {
     const auto known = std::ranges::find(keys, std::string_view(name), &Key::name);
     if (known == keys.end()) {
       const std::string near = nearest_key(name, keys);
-      raise(ErrorCode::InvalidArgument, "configuration: unknown key " + this->path(name),
-            near.empty() ? "remove it" : "did you mean " + near + "?");
-    }
-    if (known->use == KeyUse::NotBuilt && !is_off(value)) {
-      raise(ErrorCode::InvalidArgument, "configuration: " + this->path(name) + " is not supported",
-            "remove it or switch it off");
-    }
-    if (known->use == KeyUse::Harmless)
+      refused.add("unknown key " + this->path(name),
+                  near.empty() ? "remove it" : "did you mean " + near + "?");
+    } else if (known->use == KeyUse::NotBuilt && !is_off(value)) {
+      refused.add(this->path(name) + " is not supported", "remove it or switch it off");
+    } else if (known->use == KeyUse::Harmless) {
       notes.push_back(this->path(name) + " is accepted and changes nothing");
+    }
   }
+  refused.raise_any();
 }
 
 std::string ObjectReader::path(std::string_view key) const {

@@ -18,12 +18,14 @@ std::vector<Trace::Span> Trace::spans() const {
 }
 
 Json Trace::to_json(std::uint32_t process) const {
+  const double start =
+      std::chrono::duration<double, std::micro>(unix_start_.time_since_epoch()).count();
   Json events = Json::array();
   for (const Span& span : spans()) {
     events.push_back({{"name", span.name},
                       {"cat", span.stream},
                       {"ph", "X"},
-                      {"ts", span.begin},
+                      {"ts", start + span.begin},
                       {"dur", span.end - span.begin},
                       {"pid", process},
                       {"tid", span.stream}});

@@ -28,12 +28,14 @@ class Trace {
            Clock::time_point end);
   /// Returns the spans so far, in the order of add().
   std::vector<Span> spans() const;
-  /// Returns the trace as Chrome's "traceEvents"; `process` numbers the rank.
-  /// Source: "Trace Event Format", complete events ("ph": "X").
+  /// Returns the trace as Chrome's "traceEvents"; `process` numbers the rank. Times are
+  /// microseconds of Unix time, which all ranks have in common as far as their machines' clocks
+  /// agree. Source: "Trace Event Format", complete events ("ph": "X").
   Json to_json(std::uint32_t process) const;
 
  private:
   const Clock::time_point start_ = Clock::now();
+  const std::chrono::system_clock::time_point unix_start_ = std::chrono::system_clock::now();
   mutable std::mutex mutex_;
   std::vector<Span> spans_;
 };
