@@ -188,8 +188,11 @@ Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<st
 
 void count_progress(const Catalog& catalog, RunFacts& run) {
   const Json& position = catalog.data_position;
-  run.global_steps = integer_at(position, "global_steps").value_or(catalog.step);
   run.skipped_steps = integer_at(position, "skipped_steps").value_or(0);
+  // DeepSpeed counts skipped steps as well.
+  std::int64_t steps = catalog.step;
+  if (__builtin_add_overflow(catalog.step, run.skipped_steps, &steps)) steps = catalog.step;
+  run.global_steps = integer_at(position, "global_steps").value_or(steps);
   run.global_samples = integer_at(position, "global_samples");
   if (!run.global_samples) run.global_samples = integer_at(position, "global_sample_index");
 }
