@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include "unishard/converters/save_folder.hpp"
+#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 #include "unishard/trainer/agree.hpp"
@@ -26,7 +27,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <system_error>
+#include <vector>
 
 namespace train_gpt {
 namespace {
@@ -84,6 +87,25 @@ std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
   return model;
 }
 
+/// What all ranks must be told alike, beside the configuration that the engine compares.
+std::vector<std::string> agreed_lines(const Options& options, const TokenFile& tokens) {
+  const auto& compression = options.compression;
+  std::vector<std::string> lines{
+      fmt::format("--data with digest {}", hex64(tokens.digest())),
+      fmt::format("--context {}, --steps {}", options.context, options.steps),
+      fmt::format("--save {}, --tag {}, --save-interval {}, --keep-last {}",
+                  quote(options.save_folder), quote(options.tag_prefix), options.save_interval,
+                  options.keep_last),
+      fmt::format("--resume {}, --fresh {}", quote(options.resume.value_or("")), options.fresh),
+      fmt::format("asynchronous saves {}, incremental {}, compressed {} at level {}",
+                  options.async_save ? fmt::format("{}", *options.async_save) : "if possible",
+                  options.incremental_save, static_cast<int>(compression.mode), compression.level)};
+  const Json model = model_to_hugging_face(options.model).flatten();
+  for (const auto& [pointer, value] : model.items())
+    lines.push_back(fmt::format("model {}: {}", pointer, value.dump()));
+  return lines;
+}
+
 class Training {
  public:
   Training(const Options& options, const RankEnvironment& environment, Communicator& communicator,
@@ -120,6 +142,7 @@ class Training {
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
     const Interrupt interrupt;
     StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
+    const Counts first = counts();
     bool stopped = false;
     while (steps_taken() < options_.steps && !stopped) {
       printer.begin();
@@ -129,7 +152,9 @@ class Training {
       stopped = interrupt.agreed(communicator_);
       const bool is_due =
           !stats.skipped && options_.save_interval > 0 && stats.step % options_.save_interval == 0;
-      if (is_due || stopped || steps_taken() == options_.steps) saves_.start();
+      const bool is_last = steps_taken() == options_.steps;
+      if (is_last) require_training(first);
+      if (is_due || is_last || stopped) saves_.start();
     }
     saves_.finish();
     if (stopped && is_first())
@@ -149,6 +174,20 @@ class Training {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--steps {} with batches of {} is more than 2^63 samples", options_.steps,
                       samples));
+  }
+  struct Counts {
+    std::int64_t done = 0, skipped = 0;
+  };
+  Counts counts() const { return {engine_.global_steps(), engine_.skipped_steps()}; }
+  /// Throws: NotFinite when every step of this program was skipped.
+  void require_training(const Counts& first) const {
+    if (engine_.global_steps() > first.done) return;
+    raise(ErrorCode::NotFinite,
+          fmt::format("all {} steps were skipped, because their loss or gradient was not finite: "
+                      "nothing was trained",
+                      engine_.skipped_steps() - first.skipped),
+          "lower fp16.loss_scale or the learning rate, or allow more steps for a dynamic scale to "
+          "fall; nothing was saved");
   }
   bool is_first() const { return communicator_.rank() == 0; }
   /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.
@@ -184,6 +223,7 @@ class Training {
             .on_save_step = [this](CommitStep step) { report(step); },
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
+            .agreed = agreed_lines(options_, tokens_),
             .foreign_names = model_foreign_names(options_.model)};
   }
 

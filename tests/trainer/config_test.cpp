@@ -114,6 +114,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
                 "zero_optimization.offload_optimizer is not supported"},
         Refused{R"({"sparse_gradients": true})", "sparse_gradients is not supported"},
+        Refused{R"({"prescale_gradients": []})", "prescale_gradients is not supported"},
+        Refused{R"({"gradient_predivide_factor": 2.0})",
+                "gradient_predivide_factor is not supported"},
         Refused{
             R"({"amp": {"enabled": true}, "train_batchsize": 1, "elasticity": {"enabled": true}})",
             "amp is not supported; unknown key train_batchsize; elasticity is not supported | "

@@ -408,6 +408,65 @@ TEST_F(TrainGpt, RanksWithDifferentBackendsOrModelsAreErrorsOnAll) {
   }
 }
 
+TEST_F(TrainGpt, RanksThatAreToldOtherThingsAreErrorsOnAll) {
+  std::string other = read_file(path("text"));
+  std::ranges::reverse(other);
+  write_file(path("other"), other);
+  struct Told {
+    std::vector<std::string> first, second;
+    const char* difference;
+  };
+  const auto with = [&](const std::vector<std::string>& more) {
+    auto argv = of_model("nano", {"--layers", "1", "--width", "16", "--steps", "2"});
+    if (more.size() == 2 && more[0] == "--data") {
+      *std::ranges::find(argv, path("text")) = more[1];
+      return argv;
+    }
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  };
+  for (const Told& told : {Told{{"--dropout", "0.1"}, {"--dropout", "0.2"}, "model /"},
+                           Told{{}, {"--data", path("other")}, "--data with digest"},
+                           Told{{"--save", path("run")}, {}, "--save"},
+                           Told{{"--save-interval", "1", "--save", path("run")},
+                                {"--save", path("run")},
+                                "--save-interval"},
+                           Told{{}, {"--fresh"}, "--fresh"}}) {
+    const int port = free_port();
+    const auto rank = [&](int number, const std::vector<std::string>& more) {
+      return Process(with(more), {{"RANK", std::to_string(number)},
+                                  {"WORLD_SIZE", "2"},
+                                  {"MASTER_ADDR", "127.0.0.1"},
+                                  {"MASTER_PORT", std::to_string(port)}});
+    };
+    Process first = rank(0, told.first), second = rank(1, told.second);
+    for (const auto& result : {first.wait(), second.wait()}) {
+      EXPECT_EQ(result.status, 2) << told.difference << result.err;
+      EXPECT_THAT(result.err, testing::AllOf(testing::HasSubstr("rank 1 differs from rank 0"),
+                                             testing::HasSubstr(told.difference)));
+    }
+    EXPECT_FALSE(std::filesystem::exists(path("run/latest")));
+  }
+}
+
+TEST_F(TrainGpt, ARunWhoseStepsAreAllSkippedFailsAndSavesNothing) {
+  configure(R"(, "fp16": {"enabled": true, "loss_scale": 1e18})");
+  const auto result = run(command({"--steps", "3", "--save", path("run")}));
+  EXPECT_EQ(result.status, 4) << result.err;
+  EXPECT_THAT(result.err, testing::HasSubstr("all 3 steps were skipped"));
+  EXPECT_FALSE(std::filesystem::exists(path("run/latest")));
+}
+
+TEST_F(TrainGpt, ARankThatIsSilentAtTheStartIsFoundByTheTimeout) {
+  const Environment alone{{"RANK", "0"},
+                          {"WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", std::to_string(free_port())}};
+  const auto result = Process(command({"--steps", "1", "--timeout", "2"}), alone).wait();
+  EXPECT_EQ(result.status, 3) << result.err;
+  EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("please report")));
+}
+
 TEST_F(TrainGpt, TakesADeviceOrSaysOnEveryRankThatThereIsNone) {
   run_ranks(command({"--steps", "1", "--device", "auto"}), 2);
   const auto refused = run(command({"--steps", "1", "--backend", "nccl"}));

@@ -172,18 +172,18 @@ Json number_of(const Catalog& catalog, const TensorInfo& parameter, const char* 
 
 /// The checkpoint has other groups, such as the only one of DeepSpeed's users: its parameters are
 /// compared one by one.
-void note_other_groups(const Catalog& saved, const Catalog& here,
-                       std::vector<std::string>& notes) {
+void note_other_groups(const Catalog& saved, const Catalog& here, std::vector<std::string>& notes) {
   for (const char* key : kNumbers) {
     std::size_t count = 0;
     std::string first;
     for (const TensorInfo& ours : here.tensors) {
       if (ours.state != state::kFp32) continue;
-      const TensorInfo* const theirs = saved.find(ours.fqn, ours.state);
-      const Json was = theirs ? number_of(saved, *theirs, key) : Json();
+      const std::optional<std::size_t> theirs = saved.find(ours.fqn, ours.state);
+      const Json was = theirs ? number_of(saved, saved.tensors[*theirs], key) : Json();
       const Json is = number_of(here, ours, key);
       if (was.is_null() || was == is || count++ > 0) continue;
-      first = fmt::format("{}, where {} was and {} is used", quote(ours.fqn), was.dump(), is.dump());
+      first =
+          fmt::format("{}, where {} was and {} is used", quote(ours.fqn), was.dump(), is.dump());
     }
     if (count == 0) continue;
     notes.push_back(fmt::format(

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <exception>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,15 +24,32 @@ Votes add(c10d::Store& store, const Votes& votes) {
           .without_device = store.add("backend/without_device", votes.without_device)};
 }
 
+/// Returns how many ranks have not voted, as a text.
+std::string missing(c10d::Store& store, std::uint32_t world_size) {
+  try {
+    return fmt::format("{} of {} ranks", world_size - store.add("backend/voted", 0), world_size);
+  } catch (const std::exception&) {  // the rank that serves the store is one of them
+    return "the first rank";
+  }
+}
+
 /// Blocks until every rank has voted.
+/// Throws: PeerFailed after the store's timeout.
 Votes all_votes(c10d::Store& store, std::uint32_t world_size, Backend wanted, bool has_device) {
   add(store, {.gloo = wanted == Backend::Gloo,
               .nccl = wanted == Backend::Nccl,
               .without_device = wanted != Backend::Gloo && !has_device});
   if (store.add("backend/voted", 1) == world_size)
     store.set("backend/complete", std::vector<std::uint8_t>{1});
-  store.get("backend/complete");
-  return add(store, {});
+  try {
+    store.get("backend/complete");
+    return add(store, {});
+  } catch (const std::exception& failure) {
+    raise(ErrorCode::PeerFailed,
+          fmt::format("starting the ranks: {} did not answer in time ({})",
+                      missing(store, world_size), failure.what()),
+          "a rank ended, hangs or is unreachable: read its message, then restart all ranks");
+  }
 }
 
 /// Waits until every rank knows the votes, since one of them serves the store and is about to end.

@@ -13,16 +13,16 @@ namespace {
 constexpr auto kLargestInteger =
     static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 
-/// Returns true for a value that switches a key off: null, false, 0, "none", an empty object, or an
-/// object that is disabled.
-bool is_off(const Json& value) {
+/// Returns true for a value that switches a key off: null, false, the number `off`, "none", an
+/// empty text or object, or an object that is disabled.
+bool is_off(const Json& value, double off = 0) {
   if (value.is_null() || value == "none" || value == "auto" || value == "None") return true;
   if (value.is_boolean()) return !value.get<bool>();
-  if (value.is_number()) return value.get<double>() == 0;
-  if (!value.is_object()) return value.empty();
+  if (value.is_number()) return value.get<double>() == off;
+  if (!value.is_object()) return value == "";
   if (value.contains("enabled")) return is_off(value["enabled"]);
   if (value.contains("device")) return is_off(value["device"]);
-  return std::ranges::all_of(value, is_off);
+  return std::ranges::all_of(value, [](const Json& member) { return is_off(member); });
 }
 
 /// All keys of an object that are refused, so that one run names them all.
@@ -70,7 +70,7 @@ ObjectReader::ObjectReader(const Json& object, std::string path, std::span<const
       const std::string near = nearest_key(name, keys);
       refused.add("unknown key " + this->path(name),
                   near.empty() ? "remove it" : "did you mean " + near + "?");
-    } else if (known->use == KeyUse::NotBuilt && !is_off(value)) {
+    } else if (known->use == KeyUse::NotBuilt && !is_off(value, known->off)) {
       refused.add(this->path(name) + " is not supported", "remove it or switch it off");
     } else if (known->use == KeyUse::Harmless) {
       notes.push_back(this->path(name) + " is accepted and changes nothing");

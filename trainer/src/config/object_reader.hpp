@@ -20,6 +20,7 @@ enum class KeyUse {
 struct Key {
   std::string_view name;
   KeyUse use = KeyUse::Read;
+  double off = 0;  ///< a number that switches it off
 };
 
 /// Returns the known name with the smallest edit distance, or an empty text when none is near.

@@ -1,7 +1,9 @@
 #include "unishard/trainer/token_file.hpp"
 
+#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
+#include <algorithm>
 #include <vector>
 
 namespace unishard::trainer {
@@ -46,6 +48,20 @@ void TokenFile::read(std::uint64_t sample, std::span<std::int64_t> out,
               " is outside of the model's vocabulary of " + std::to_string(vocabulary),
           "--vocab-size sets the vocabulary, --tokens how the file is read");
   }
+}
+
+std::uint64_t TokenFile::digest() const {
+  constexpr std::uint64_t kParts = 64, kPartBytes = 65536;
+  const std::uint64_t bytes = file_->size(), last = bytes - std::min(bytes, kPartBytes);
+  std::vector<std::byte> part(std::min(bytes, kPartBytes));
+  std::uint64_t crc = 0;
+  for (std::uint64_t i = 0; i < kParts; ++i) {
+    const std::uint64_t at = last / (kParts - 1) * i;
+    file_->read_at(i + 1 == kParts ? last : at, part);
+    crc = crc64(part, crc);
+    if (last == 0) break;
+  }
+  return crc;
 }
 
 }  // namespace unishard::trainer

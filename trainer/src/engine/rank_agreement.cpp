@@ -93,6 +93,7 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
                               config.canonical_order));
   lines.push_back(fmt::format("seed of the data order {}, samples per epoch {}",
                               options.shuffle_seed, options.samples_per_epoch));
+  lines.insert(lines.end(), options.agreed.begin(), options.agreed.end());
   lines.push_back("a device of the type " +
                   c10::DeviceTypeName(device.type(), /*lower_case=*/true));
   for (const ParameterGroup& group : options.groups)

@@ -70,6 +70,8 @@ struct EngineOptions {
   std::uint64_t shuffle_seed = 0;
   /// Samples per epoch, recorded in checkpoints; 0: not known.
   std::uint64_t samples_per_epoch = 0;
+  /// What else of the program all ranks must have in common, a line each, for example its data.
+  std::vector<std::string> agreed{};
   /// Names and layouts of the model in files of other programs, for load_checkpoint().
   ForeignNames foreign_names = {};
 };

@@ -25,6 +25,9 @@ class TokenFile {
   /// `vocabulary`.
   void read(std::uint64_t sample, std::span<std::int64_t> out,
             std::int64_t vocabulary = std::int64_t{1} << 32) const;
+  /// Returns a CRC-64 of up to 64 parts of 64 KiB, evenly spread over the file. Files of one size
+  /// with different digests differ; the same digest says that these parts are equal.
+  std::uint64_t digest() const;
 
  private:
   std::unique_ptr<File> file_;
