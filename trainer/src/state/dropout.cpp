@@ -29,16 +29,15 @@ at::Generator* exchange_dropout_generator(at::Generator* generator) {
 }
 
 struct DropoutScope::State {
-  at::Generator generator;
+  OwnGenerator generator;
   at::Generator* outer;
 };
 
 DropoutScope::DropoutScope(const StepContext& context, std::uint64_t unit)
-    : state_(new State{
-          make_generator(context.runtime->device(),
-                         dropout_seed(context.seed, context.step, context.micro_batch, unit)),
-          current_generator}) {
-  current_generator = &state_->generator;
+    : state_(new State{{context.runtime->device(),
+                        dropout_seed(context.seed, context.step, context.micro_batch, unit)},
+                       current_generator}) {
+  current_generator = &state_->generator.get();
 }
 
 DropoutScope::~DropoutScope() { current_generator = state_->outer; }

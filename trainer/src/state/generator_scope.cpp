@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <torch/version.h>
 
+#include <map>
 #include <mutex>
 
 namespace unishard::trainer::detail {
@@ -19,13 +20,55 @@ std::vector<at::Generator> default_generators(at::Device device) {
   return generators;
 }
 
-at::Generator make_generator(at::Device device, std::uint64_t seed) {
-  at::Generator shared = default_generators(device).back();
-  const std::unique_lock lock(shared.mutex());
-  at::Generator generator = shared.clone();
-  generator.set_current_seed(seed);
-  return generator;
+namespace {
+
+/// Generators that nobody uses now. Thread-safe.
+class GeneratorPool {
+ public:
+  /// Returns one for the device of the last of `shared`, with any state.
+  at::Generator take(std::vector<at::Generator> shared) {
+    at::Generator& like = shared.back();
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<at::Generator>& free = free_[key_of(like)];
+      if (!free.empty()) {
+        at::Generator one = std::move(free.back());
+        free.pop_back();
+        return one;
+      }
+    }
+    const std::lock_guard lock(like.mutex());
+    return like.clone();
+  }
+  void give_back(at::Generator one) {
+    const std::lock_guard lock(mutex_);
+    free_[key_of(one)].push_back(std::move(one));
+  }
+
+ private:
+  using Key = std::pair<c10::DeviceType, int>;
+  static Key key_of(const at::Generator& one) {
+    return {one.device().type(), one.device().index()};
+  }
+
+  std::mutex mutex_;
+  std::map<Key, std::vector<at::Generator>> free_;
+};
+
+/// Lives as long as the process, because threads may end after its static objects.
+GeneratorPool& pool() {
+  static auto* const all = new GeneratorPool;
+  return *all;
 }
+
+}  // namespace
+
+OwnGenerator::OwnGenerator(at::Device device, std::uint64_t seed)
+    : generator_(pool().take(default_generators(device))) {
+  generator_.set_current_seed(seed);
+}
+
+OwnGenerator::~OwnGenerator() { pool().give_back(std::move(generator_)); }
 
 GeneratorScope::GeneratorScope(at::Device device, std::uint64_t seed) {
   for (at::Generator& each : default_generators(device)) {

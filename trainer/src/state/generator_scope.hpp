@@ -15,9 +15,21 @@ namespace unishard::trainer::detail {
 /// LibTorch 1.13 has none for devices other than CUDA.
 std::vector<at::Generator> default_generators(at::Device device);
 
-/// Returns a generator of its own for draws on a device, the CPU's where LibTorch has none for the
-/// device.
-at::Generator make_generator(at::Device device, std::uint64_t seed);
+/// A generator of its own for draws on a device, the CPU's where LibTorch has none for the device.
+/// It comes from a pool of the process and goes back to it, because LibTorch 1.13 never frees what
+/// clone() of a generator returns.
+class OwnGenerator {
+ public:
+  OwnGenerator(at::Device device, std::uint64_t seed);
+  ~OwnGenerator();
+  OwnGenerator(const OwnGenerator&) = delete;
+  OwnGenerator& operator=(const OwnGenerator&) = delete;
+
+  at::Generator& get() { return generator_; }
+
+ private:
+  at::Generator generator_;
+};
 
 /// Seeds the default generators of a device, and gives them their former states back when
 /// destroyed. They belong to the process: all its threads draw from them.
