@@ -4,12 +4,14 @@
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python runs_test.py
 """
 import importlib.util
+import json
 import logging
 import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
+import threading
 import unittest
 import warnings
 from pathlib import Path
@@ -201,16 +203,35 @@ class Runs(Folders):
                 self.assertTrue(torch.equal(loaded["w"], torch.full((300_000,), float(number))))
 
     def test_latest_follows_the_save_that_was_started_last(self):
-        for number in range(6):  # the later, the smaller: the last ones overtake the first ones
-            folder = self.top / str(number)
-            futures = [dcp.async_save({"w": torch.ones(3_000_000 // 9 ** step)}, no_dist=True,
-                                      storage_writer=Writer(folder, step=step, keep_last=1)) for step in range(1, 6)]
-            for future in futures:
-                future.result()
-            self.assertEqual((folder / "latest").read_text().strip(), "global_step5")
-            self.assertEqual(unishard.open(folder).step, 5)
-            save_by_torch(folder, 6, keep_last=2)  # counts from the newest, whichever was complete first
-            self.assertEqual(sorted(path.name for path in folder.glob("global_step*")), ["global_step5", "global_step6"])
+        begun, may_end = threading.Event(), threading.Event()
+
+        class Slow(Writer):
+            def write_data(self, plan, planner):
+                begun.set()
+                may_end.wait(60)
+                return super().write_data(plan, planner)
+
+        folder = self.top / "run"
+        late = Writer(folder, step=3, keep_last=1)  # made first, used last
+        slow = dcp.async_save({"w": torch.ones(3)}, no_dist=True, storage_writer=Slow(folder, step=1, keep_last=1))
+        self.assertTrue(begun.wait(60))
+        save_by_dcp(folder, 2, keep_last=1)
+        may_end.set()
+        slow.result()
+        self.assertEqual((folder / "latest").read_text().strip(), "global_step2")
+        self.assertTrue((folder / "global_step1").exists())
+        dcp.save({"w": torch.ones(3)}, storage_writer=late)
+        self.assertEqual((folder / "latest").read_text().strip(), "global_step3")
+        self.assertEqual([path.name for path in folder.glob("global_step*")], ["global_step3"])
+
+    def test_many_saves_at_once_leave_the_newest(self):
+        futures = [dcp.async_save({"w": torch.ones(3_000_000 // 9 ** step)}, no_dist=True, storage_writer=Writer(self.top / "run", step=step, keep_last=1))
+                   for step in range(1, 6)]
+        for future in futures:
+            future.result()
+        newest = (self.top / "run" / "latest").read_text().strip()
+        numbers = {path.parent.name: json.loads(path.read_text())["commit_number"] for path in (self.top / "run").glob("*/manifest.json")}
+        self.assertEqual((numbers[newest], max(numbers.values())), (5, 5))
 
     def test_overlapping_saves_of_one_tag_are_refused(self):
         writer = Writer(self.top / "run", step=1)

@@ -76,6 +76,8 @@ class _OneSave:
 
     def __init__(self, path: Optional[str], tag: Optional[str]) -> None:
         self._path, self._tag = path, tag
+        is_first = not dist.is_initialized() or dist.get_rank() == 0
+        self._number = runs.reserve(path) if path and tag and is_first else 0
         self._claim: Optional[runs.Claim] = None
         self._save: Optional[_native.Save] = None
         self.is_coordinator = False
@@ -89,8 +91,8 @@ class _OneSave:
         assert self._save is not None
         return self._save.place
 
-    def begin(self, catalog: dict[str, Any], options: dict[str, Any], fresh: bool, commit_number: int) -> dict[str, Any]:
-        """Makes the staging folder. Returns the options for the shards. commit_number: from runs.reserve(), or 0."""
+    def begin(self, catalog: dict[str, Any], options: dict[str, Any], fresh: bool) -> dict[str, Any]:
+        """Makes the staging folder. Returns the options for the shards."""
         if self._path is None:
             raise Error("invalid argument", "the Writer has no folder", "pass one, or checkpoint_id to dcp.save()")
         path = os.path.abspath(self._path)
@@ -101,8 +103,7 @@ class _OneSave:
             self._save = _native.Save(folder, tag, planned, {**options, "move_latest": False})
         else:
             self._claim = runs.claim(folder, fresh)
-            reserved = {"commit_number": commit_number or runs.reserve(folder)}
-            self._save = _native.Save(folder, tag, planned, {**self._claim.options(tag, options), **reserved})
+            self._save = _native.Save(folder, tag, planned, {**self._claim.options(tag, options), "commit_number": self._number})
         self._tag = tag
         _unfinished.add(self)
         return options
@@ -141,7 +142,7 @@ class Writer(StorageWriter):
     complete. An error on one rank becomes DCP's CheckpointException on all, and nothing of the save can be seen. What another rank's
     failure leaves on disk goes with close(), the next save of this process, the Writer's end, or the end of the process.
     Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer. `latest` follows the one
-    whose Writer was made last, and keep_last counts from it; of two that write the same tag, the later one fails with the code "busy".
+    that DCP began last, and keep_last counts from it; of two that write the same tag, the later one fails with the code "busy".
     """
 
     def __init__(self, folder: Optional[PathLike] = None, *, step: Optional[int] = None, tag: Optional[str] = None,
@@ -158,13 +159,14 @@ class Writer(StorageWriter):
         self._base = None if base is None else os.fspath(base)
         self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
         self._fresh = fresh
-        is_first = not dist.is_initialized() or dist.get_rank() == 0
-        self._number = runs.reserve(self._path) if self._path and self._tag and is_first else 0  # of the first save
         self._saves: dict[int, _OneSave] = {}  # by thread: DCP makes all calls of one save on one thread
 
     @property
     def _save(self) -> _OneSave:
-        return self._saves.setdefault(threading.get_ident(), _OneSave(self._path, self._tag))
+        thread = threading.get_ident()
+        if thread not in self._saves:
+            self._saves[thread] = _OneSave(self._path, self._tag)
+        return self._saves[thread]
 
     def close(self) -> None:
         """Removes what failed saves have left. May be called again, and not while a save runs."""
@@ -183,7 +185,8 @@ class Writer(StorageWriter):
         return "://" not in os.fspath(checkpoint_id)
 
     def reset(self, checkpoint_id: Optional[PathLike] = None) -> None:
-        self._save.close()
+        if former := self._saves.get(threading.get_ident()):
+            former.close()
         own = (self._path, self._tag) if checkpoint_id is None else (path_of(checkpoint_id), None)
         self._saves[threading.get_ident()] = _OneSave(*own)
 
@@ -210,8 +213,7 @@ class Writer(StorageWriter):
         save.planner = None
         catalog = self._described(save.description.planned({}, save.early), {})
         save.tensors = catalog["tensors"]
-        number, self._number = self._number, 0
-        options = save.begin(catalog, {**self._options, "base": self._base}, self._fresh, number)
+        options = save.begin(catalog, {**self._options, "base": self._base}, self._fresh)
         rows = [{key: row[key] for key in ("name", "state", "dtype", "shape", "key")} for row in catalog["tensors"]]
         sent = zlib.compress(json.dumps({"tensors": rows, "step": 0, "world_size": len(plans)}).encode(), 1)
         return [dataclasses.replace(plan, storage_data=_Order(rank, save.place, sent, options)) for rank, plan in enumerate(plans)]
