@@ -1,7 +1,6 @@
 #include "state/random_state.hpp"
 
 #include "state/dropout_generator.hpp"
-#include "state/generator_scope.hpp"
 
 #include <mutex>
 
@@ -24,7 +23,8 @@ RandomState RandomState::capture(at::Device device) {
   RandomState captured;
   for (at::Generator& each : default_generators(device))
     captured.defaults_.emplace_back(each, state_of(each));
-  if (const at::Generator* current = dropout_generator()) captured.dropout_ = current->clone();
+  if (at::Generator* const current = dropout_generator())
+    captured.dropout_.emplace(current->device(), state_of(*current));
   return captured;
 }
 
@@ -33,8 +33,11 @@ RandomStateScope::RandomStateScope(const RandomState& state) {
     former_.emplace_back(generator, state_of(generator));
     set_state(generator, captured);
   }
-  if (state.dropout_) dropout_ = state.dropout_->clone();
-  outer_ = exchange_dropout_generator(dropout_ ? &*dropout_ : nullptr);
+  if (state.dropout_) {
+    dropout_.emplace(state.dropout_->first, /*seed=*/0);
+    set_state(dropout_->get(), state.dropout_->second);
+  }
+  outer_ = exchange_dropout_generator(dropout_ ? &dropout_->get() : nullptr);
 }
 
 RandomStateScope::~RandomStateScope() {

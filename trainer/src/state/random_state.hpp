@@ -1,7 +1,6 @@
 #pragma once
 // The random numbers that a computation would draw next, so that it can draw them again.
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
+#include "state/generator_scope.hpp"
 
 #include <optional>
 #include <utility>
@@ -9,7 +8,7 @@
 
 namespace unishard::trainer::detail {
 
-/// Copies of the generators: LibTorch's default ones of the CPU and of a device, and the one of
+/// States of the generators: LibTorch's default ones of the CPU and of a device, and the one of
 /// dropout() on this thread.
 class RandomState {
  public:
@@ -19,7 +18,7 @@ class RandomState {
  private:
   friend class RandomStateScope;
   std::vector<std::pair<at::Generator, at::Tensor>> defaults_;
-  std::optional<at::Generator> dropout_;
+  std::optional<std::pair<at::Device, at::Tensor>> dropout_;
 };
 
 /// Draws continue from a captured state as long as it lives; then the former states are back.
@@ -33,7 +32,7 @@ class RandomStateScope {
 
  private:
   std::vector<std::pair<at::Generator, at::Tensor>> former_;
-  std::optional<at::Generator> dropout_;
+  std::optional<OwnGenerator> dropout_;
   at::Generator* outer_ = nullptr;
 };
 

@@ -111,7 +111,7 @@ class Planner {
       }
     }
     if (states_.empty() && catalog_.groups.is_null()) {  // SGD has groups and no states
-      raise(ErrorCode::InvalidArgument,
+      raise(ErrorCode::Unsupported,
             "this checkpoint holds no optimizer, from which a training could go on",
             "pass --to safetensors for the model alone");
     }
