@@ -371,7 +371,7 @@ TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {
     make_sink(posix_storage(), {.format = "trainer", .path = temp_.path() / "out", .tag = {}},
               source->catalog());
   });
-  EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
+  EXPECT_EQ(error.code(), ErrorCode::Unsupported);
   EXPECT_FALSE(fs::exists(temp_.path() / "out"));
 }
 
