@@ -1,7 +1,5 @@
 // The rules against the plain loops that define them, to the bit: every combination of odd values,
-// every vector width of this processor, every cut, with and without rounding.
-#include "unishard/format/dtype.hpp"
-
+// every vector width of this processor, every cut.
 #include "optimizer/host_update.hpp"
 #include "optimizer/rules.hpp"
 #include "reference_updates.hpp"

@@ -63,6 +63,13 @@ class TrainGpt : public testing::Test {
     argv.insert(argv.end(), more.begin(), more.end());
     return argv;
   }
+  /// Starts one of two ranks, which may get another command than the other one.
+  static Process rank_of_two(int number, std::vector<std::string> argv, int port) {
+    return Process(std::move(argv), {{"RANK", std::to_string(number)},
+                                     {"WORLD_SIZE", "2"},
+                                     {"MASTER_ADDR", "127.0.0.1"},
+                                     {"MASTER_PORT", std::to_string(port)}});
+  }
   /// The same command for the program that kills one of its ranks.
   static std::vector<std::string> killed(std::vector<std::string> argv) {
     argv[0] = UNISHARD_TESTS_BIN "/killed_train_gpt";
@@ -386,11 +393,8 @@ TEST_F(TrainGpt, AStepThatIsNotFiniteIsSkippedWhereTheConfigurationSaysSo) {
 
 TEST_F(TrainGpt, RanksWithDifferentBackendsOrModelsAreErrorsOnAll) {
   const int port = free_port();
-  const auto rank = [&](int number, std::vector<std::string> more) {
-    return Process(command(std::move(more)), {{"RANK", std::to_string(number)},
-                                              {"WORLD_SIZE", "2"},
-                                              {"MASTER_ADDR", "127.0.0.1"},
-                                              {"MASTER_PORT", std::to_string(port)}});
+  const auto rank = [&](int number, const std::vector<std::string>& more) {
+    return rank_of_two(number, command(more), port);
   };
   {
     Process first = rank(0, {"--device", "auto", "--backend", "gloo"});
@@ -433,13 +437,8 @@ TEST_F(TrainGpt, RanksThatAreToldOtherThingsAreErrorsOnAll) {
                                 "--save-interval"},
                            Told{{}, {"--fresh"}, "--fresh"}}) {
     const int port = free_port();
-    const auto rank = [&](int number, const std::vector<std::string>& more) {
-      return Process(with(more), {{"RANK", std::to_string(number)},
-                                  {"WORLD_SIZE", "2"},
-                                  {"MASTER_ADDR", "127.0.0.1"},
-                                  {"MASTER_PORT", std::to_string(port)}});
-    };
-    Process first = rank(0, told.first), second = rank(1, told.second);
+    Process first = rank_of_two(0, with(told.first), port);
+    Process second = rank_of_two(1, with(told.second), port);
     for (const auto& result : {first.wait(), second.wait()}) {
       EXPECT_EQ(result.status, 2) << told.difference << result.err;
       EXPECT_THAT(result.err, testing::AllOf(testing::HasSubstr("rank 1 differs from rank 0"),
@@ -458,11 +457,8 @@ TEST_F(TrainGpt, ARunWhoseStepsAreAllSkippedFailsAndSavesNothing) {
 }
 
 TEST_F(TrainGpt, ARankThatIsSilentAtTheStartIsFoundByTheTimeout) {
-  const Environment alone{{"RANK", "0"},
-                          {"WORLD_SIZE", "2"},
-                          {"MASTER_ADDR", "127.0.0.1"},
-                          {"MASTER_PORT", std::to_string(free_port())}};
-  const auto result = Process(command({"--steps", "1", "--timeout", "2"}), alone).wait();
+  const auto result =
+      rank_of_two(0, command({"--steps", "1", "--timeout", "2"}), free_port()).wait();
   EXPECT_EQ(result.status, 3) << result.err;
   EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("please report")));
 }

@@ -19,6 +19,7 @@
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/safetensors/reader.hpp"
 #include "formats/torch/reader.hpp"
+#include "formats/trainer/folder.hpp"
 #include "formats/trainer/reader.hpp"
 
 #include <fmt/format.h>
@@ -329,7 +330,9 @@ bool has_plain_state(Storage& storage, const Path& path, const Row& row) {
   const auto has_file = [&](std::string_view name) {
     return storage.kind(path / name) == EntryKind::File;
   };
-  if (row.entry.name == "native") return has_file("optimizer.pt") || has_file("optimizer.bin");
+  if (row.entry.name == "native")
+    return has_file(trainer::file_names(trainer::Program::Trainer).optimizer) ||
+           has_file(trainer::file_names(trainer::Program::Accelerate).optimizer);
   const bool has_tensors = row.entry.shape != OutputShape::Tags && has_file("random_states_0.pkl");
   if (row.entry.name != "trainer" && row.entry.name != "accelerate" && !has_tensors) return false;
   const Row* const within = find_row(storage, path / kWithin);

@@ -25,9 +25,8 @@ namespace {
 /// Generators that nobody uses now. Thread-safe.
 class GeneratorPool {
  public:
-  /// Returns one for the device of the last of `shared`, with any state.
-  at::Generator take(std::vector<at::Generator> shared) {
-    at::Generator& like = shared.back();
+  /// Returns one for the device of `like`, with any state.
+  at::Generator take(at::Generator like) {
     {
       const std::lock_guard lock(mutex_);
       std::vector<at::Generator>& free = free_[key_of(like)];
@@ -64,7 +63,7 @@ GeneratorPool& pool() {
 }  // namespace
 
 OwnGenerator::OwnGenerator(at::Device device, std::uint64_t seed)
-    : generator_(pool().take(default_generators(device))) {
+    : generator_(pool().take(default_generators(device).back())) {
   generator_.set_current_seed(seed);
 }
 

@@ -2,7 +2,6 @@
 
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
-#include "unishard/format/limits.hpp"
 
 #include "containers/object_tree.hpp"
 #include "formats/dcp/flat_parameters.hpp"

@@ -1,7 +1,7 @@
 #pragma once
-// The files of DCP's HuggingFaceStorageWriter, shard-<rank +
-// 1>-model-<number>-of-<count>.safetensors. Nothing lists them: a file that is missing shows only
-// in what the others hold.
+// The files of DCP's HuggingFaceStorageWriter, such as
+// shard-00001-model-00001-of-00002.safetensors of rank 0. Nothing lists them: a file that is
+// missing shows only in what the others hold.
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
