@@ -66,6 +66,46 @@ TEST(CheckpointBridge, HoldsAllStateUnderItsNames) {
   EXPECT_TRUE(catalog.producer.contains("torch"));
 }
 
+/// `changes` are a JSON merge patch: null removes a key.
+Config config_of(const Json& changes = Json::object()) {
+  Json json = {{"train_micro_batch_size_per_gpu", 2},
+               {"gradient_accumulation_steps", 2},
+               {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-2}}}}},
+               {"bf16", {{"enabled", true}}},
+               {"scheduler", {{"type", "WarmupLR"}, {"params", {{"warmup_num_steps", 3}}}}}};
+  json.merge_patch(changes);
+  return parse_config(json);
+}
+
+std::vector<std::string> notes_of_resume(const Path& folder, std::uint32_t world,
+                                         const Config& config) {
+  std::vector<std::string> notes;
+  with_engine(world, config, {.shuffle_seed = 99, .samples_per_epoch = 10},
+              [&](Engine& engine, SmallModel&, Communicator& communicator) {
+                const LoadReport report = engine.load_checkpoint(folder);
+                if (communicator.rank() == 0) notes = report.notes;
+              });
+  return notes;
+}
+
+TEST(CheckpointBridge, ResumingWithOtherSettingsIsNoted) {
+  const TempDir folder;
+  save_two_steps(folder.path(), 2, config_of());
+  EXPECT_EQ(notes_of_resume(folder.path(), 2, config_of()), std::vector<std::string>{});
+  EXPECT_EQ(notes_of_resume(folder.path(), 3, config_of()),
+            std::vector<std::string>{"train_batch_size was 8, the configuration's 12 is used"});
+  const Config other = config_of({{"train_micro_batch_size_per_gpu", 4},
+                                  {"bf16", {{"enabled", false}}},
+                                  {"gradient_clipping", 0.5},
+                                  {"scheduler", nullptr}});
+  EXPECT_EQ(notes_of_resume(folder.path(), 1, other),
+            (std::vector<std::string>{
+                "precision was bfloat16, the configuration's float32 is used",
+                R"(scheduler was {"type":"WarmupLR","params":{"warmup_num_steps":3}}, )"
+                "the configuration's constant rate is used",
+                "gradient_clipping was 1, the configuration's 0.5 is used"}));
+}
+
 TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
   const TempDir folder;
   save_two_steps(folder.path(), 3, small_config(2));

@@ -119,6 +119,7 @@ void combine_digests(Storage& storage, const Path& staging, Manifest& manifest) 
     TensorInfo& tensor = manifest.catalog.tensors[i];
     const std::vector<FragmentRow> rows = kept.of(i);
     std::vector<HeldPart> parts;
+    parts.reserve(rows.size());
     for (const FragmentRow& row : rows) parts.push_back(row.held());
     const std::string label = fmt::format("{}: tensor {}", staging.native(), tensor.label());
     if (const auto fault = find_coverage_fault(tensor.shape, parts, label)) {
@@ -360,7 +361,7 @@ void SaveTransaction::retain() noexcept {
   try {
     detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
     if (options_.keep_last > 0) {
-      if (const TensorInfo* tensor = find_not_finite(manifest_.catalog)) {
+      if (const TensorInfo* tensor = find_not_finite(manifest_.catalog); tensor && tensor->stats) {
         warn(fmt::format(
             "{}: {} holds {} NaN and {} infinite values: no older checkpoint is removed",
             (folder_ / tag_).native(), tensor->label(), tensor->stats->nan_count,

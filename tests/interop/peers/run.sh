@@ -22,36 +22,63 @@ sizes="2 5" rows="--few --tools"
 if [ "${1:-}" = --all ]; then sizes="1 2 3 4 5" rows="--all --tools"; shift; fi
 build=${1:?tests/interop/peers/run.sh [--all] BUILD}
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
-failed=0
-ask() {  # ask TITLE SCRIPT ARGUMENTS...
-  printf '\n== %s\n' "$1"
-  "$python" "tests/interop/peers/$2" "$build" "${@:3}" 2> >(grep -v -e WARNING -e CUDA >&2)
-  local status=$?
-  case $status in
-    0 | 77) ;;
-    *) failed=1; echo "FAILED: $2 ended with status $status" ;;
-  esac
+program="$(realpath "$build")/bin"
+answers=$(mktemp -d)
+trap 'rm -rf "$answers"' EXIT
+asked=0 printed=0 failed=0
+
+# ask TITLE COMMAND...: starts the command while at most one other runs, because each waits half of its time for imports and files.
+# What it says is printed as a whole, in the order of the calls.
+ask() {
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n; done
+  print_answers
+  ((asked += 1))
+  answer "$answers/$asked" "$@" &
 }
-ask "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
-ask "torch.load and dcp.load find their own keys and values again" torch_keeps.py
-ask "the gguf package of llama.cpp reads and writes GGUF" gguf_accepts.py
-printf '\n== numpy and ml_dtypes read and write .npz\n'
-"$python" tests/interop/numpy_exchange.py "$(realpath "$build")/bin/unishard=tests/golden/v1/global_step7" || failed=1
-printf '\n== The Python package with torch\n'
-for test in package dcp torch runs; do
-  UNISHARD_LIBRARY_DIR="$(realpath "$build")/bin" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 "$python" "tests/python/${test}_test.py" || failed=1
-done
-ask "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
-ask "torch jobs save and load through torch.distributed.checkpoint with unishard.dcp" dcp_jobs.py
-ask "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py
-ask "transformers and train_gpt: the same logits" model_logits.py
-[ ! -x "$build/tests/loss_scaler_steps" ] || ask "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
+answer() {  # answer FILE TITLE COMMAND...
+  printf '\n== %s\n' "$2" >"$1"
+  {
+    "${@:3}" 2>&1 >&3 | grep -v -e WARNING -e CUDA
+    echo "${PIPESTATUS[0]}" >"$1.status"
+  } >>"$1" 3>&1
+}
+print_answers() {
+  local status
+  while [ -s "$answers/$((printed + 1)).status" ]; do
+    ((printed += 1))
+    cat "$answers/$printed"
+    status=$(cat "$answers/$printed.status")
+    case $status in
+      0 | 77) ;;
+      *) failed=1; echo "FAILED: status $status" ;;
+    esac
+  done
+}
+ask_script() { ask "$1" "$python" "tests/interop/peers/$2" "$build" "${@:3}"; }
+
+# The longest come first, so that none is left to run alone.
+ask_script "torch jobs (DDP, FSDP2, HSDP, tensor-parallel) save and load with unishard.torch" torch_jobs.py
+ask_script "torch jobs save and load through torch.distributed.checkpoint with unishard.dcp" dcp_jobs.py
+ask_script "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py
 # shellcheck disable=SC2086
-ask "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
+ask_script "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
 # shellcheck disable=SC2086
-ask "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
+ask_script "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
 if [ "$sizes" = "1 2 3 4 5" ]; then  # 10 minutes
-  ask "Trainer, accelerate and Lightning save and load with unishard.integrations" trainer_jobs.py
-  ask "The Trainer, accelerate and PEFT go on from converted folders" trainer_resumes.py
+  ask_script "Trainer, accelerate and Lightning save and load with unishard.integrations" trainer_jobs.py
+  ask_script "The Trainer, accelerate and PEFT go on from converted folders" trainer_resumes.py
 fi
+ask_script "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
+ask_script "torch.load and dcp.load find their own keys and values again" torch_keeps.py
+ask_script "transformers and train_gpt: the same logits" model_logits.py
+[ ! -x "$build/tests/loss_scaler_steps" ] || ask_script "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
+for test in package dcp torch runs; do
+  ask "The Python package with torch: $test" env UNISHARD_LIBRARY_DIR="$program" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 \
+    "$python" "tests/python/${test}_test.py"
+done
+ask_script "the gguf package of llama.cpp reads and writes GGUF" gguf_accepts.py
+ask "numpy and ml_dtypes read and write .npz" "$python" tests/interop/numpy_exchange.py "$program/unishard=tests/golden/v1/global_step7"
+wait
+print_answers
+((printed == asked)) || { failed=1; echo "FAILED: only $printed of $asked questions were answered"; }
 exit $failed

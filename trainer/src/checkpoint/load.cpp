@@ -9,12 +9,10 @@
 #include "checkpoint/describe.hpp"
 #include "checkpoint/foreign_view.hpp"
 #include "checkpoint/in_parallel.hpp"
+#include "checkpoint/other_settings.hpp"
 #include "checkpoint/read_tensor.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <map>
 
@@ -160,55 +158,6 @@ void read_tensors(const Source& reader, const Contents& contents, const LocalSta
       kReaders);
 }
 
-constexpr std::array kNumbers{"initial_lr", "betas", "eps", "weight_decay", "momentum"};
-
-/// Returns what the group of a parameter says under `key`; null when it says nothing.
-Json number_of(const Catalog& catalog, const TensorInfo& parameter, const char* key) {
-  const auto group = static_cast<std::size_t>(parameter.group);
-  if (parameter.group < 0 || !catalog.groups.is_array() || group >= catalog.groups.size())
-    return nullptr;
-  return catalog.groups[group].value(key, Json());
-}
-
-/// The checkpoint has other groups, such as the only one of DeepSpeed's users: its parameters are
-/// compared one by one.
-void note_other_groups(const Catalog& saved, const Catalog& here, std::vector<std::string>& notes) {
-  for (const char* key : kNumbers) {
-    std::size_t count = 0;
-    std::string first;
-    for (const TensorInfo& ours : here.tensors) {
-      if (ours.state != state::kFp32) continue;
-      const std::optional<std::size_t> theirs = saved.find(ours.fqn, ours.state);
-      const Json was = theirs ? number_of(saved, saved.tensors[*theirs], key) : Json();
-      const Json is = number_of(here, ours, key);
-      if (was.is_null() || was == is || count++ > 0) continue;
-      first =
-          fmt::format("{}, where {} was and {} is used", quote(ours.fqn), was.dump(), is.dump());
-    }
-    if (count == 0) continue;
-    notes.push_back(fmt::format(
-        "{} of {} parameters is the configuration's (first of {}): the checkpoint has other groups",
-        key, count, first));
-  }
-}
-
-/// The configuration's values replace the checkpoint's; each difference becomes a note.
-void note_other_numbers(const Catalog& source, const Catalog& wanted,
-                        std::vector<std::string>& notes) {
-  const Json& saved = source.groups;
-  const Json& here = wanted.groups;
-  if (!saved.is_array()) return;
-  if (saved.size() != here.size()) return note_other_groups(source, wanted, notes);
-  for (std::size_t group = 0; group < here.size(); ++group) {
-    for (const char* key : kNumbers) {
-      const Json& theirs = saved[group];
-      if (!theirs.is_object() || !theirs.contains(key) || theirs[key] == here[group][key]) continue;
-      notes.push_back("group " + std::to_string(group) + ": " + key + " was " + theirs[key].dump() +
-                      ", the configuration's " + here[group][key].dump() + " is used");
-    }
-  }
-}
-
 void read_counters(const Catalog& saved, TrainingState& state, std::vector<std::string>& notes) {
   state.step = saved.step;
   state.skipped_steps = std::max<std::int64_t>(
@@ -299,7 +248,7 @@ LoadReport load_found(TrainingState& state, Communicator& communicator,
   }
   for (std::string& note : compare_producer(saved.producer))
     report.notes.push_back(std::move(note));
-  note_other_numbers(saved, describe_wanted(state, local), report.notes);
+  note_other_settings(state, saved, describe_wanted(state, local), report.notes);
   read_counters(saved, state, report.notes);
   if (state.scaler) state.scaler->restore(saved.loss_scaler, report.notes);
   return report;
