@@ -32,6 +32,11 @@ TEST(RankEnvironment, NothingSetIsAWorldOfOne) {
   EXPECT_EQ(found.launcher, "none");
 }
 
+TEST(RankEnvironment, APortThatNoRankCanFindIsRefused) {
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "0"}},
+                 "MASTER_PORT is 0");
+}
+
 TEST(RankEnvironment, Torchrun) {
   const auto found = read({{"RANK", "3"},
                            {"WORLD_SIZE", "4"},

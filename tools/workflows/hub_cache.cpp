@@ -123,10 +123,16 @@ std::string find_in_hub_cache(Storage& storage, const std::string& name) {
     const Path folder = cache_folder() / wanted->folder();
     if (is_cached_model(storage, folder)) return find_snapshot(storage, folder, wanted->revision);
   }
-  if (!is_asked_for) return name;
+  const bool looks_like_one = wanted && wanted->model.find('/') != std::string::npos &&
+                              storage.kind(path.parent_path()) == EntryKind::Missing;
+  if (!is_asked_for && !looks_like_one) return name;
+  const std::string cache = cache_folder().string();
+  if (is_asked_for)
+    raise(ErrorCode::NotFound, fmt::format("{} is not in the cache {}", name, cache),
+          "download it, for example with `hf download`; UniShard uses no network");
   raise(ErrorCode::NotFound,
-        fmt::format("{} is not in the cache {}", name, cache_folder().string()),
-        "download it, for example with `hf download`; UniShard uses no network");
+        fmt::format("{} does not exist, and no model of that name is in the cache {}", name, cache),
+        "check the path, or download the model, for example with `hf download`");
 }
 
 }  // namespace unishard::tools

@@ -147,14 +147,12 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
 
 /// The Trainer goes on with the intervals of trainer_state.json, whatever its arguments say.
 void remark_on_new_progress(const converters::Output& output, std::vector<std::string>& remarks) {
-  constexpr std::string_view kProgress = "trainer_state.json";
   const std::vector<std::string> names = names_of(output.side_files);
-  if (output.format != "trainer" || std::ranges::count(names, kProgress) > 0) return;
-  remarks.push_back(
-      fmt::format("{} is new: the Trainer takes save_steps, logging_steps and eval_steps from it, "
-                  "500 each, and "
-                  "not from its arguments; write yours into the file before you resume",
-                  kProgress));
+  if (output.format != "trainer" || std::ranges::count(names, kTrainerState) > 0) return;
+  remarks.push_back(fmt::format(
+      "{} is new: the Trainer takes save_steps, logging_steps and eval_steps from it, "
+      "500 each, and not from its arguments; write yours into the file before you resume",
+      kTrainerState));
 }
 
 std::vector<std::string> names_not_taken(const converters::SideFiles& found,

@@ -57,8 +57,6 @@ constexpr std::array<Pattern, 6> kSourcePatterns = {{{"modeling_", ".py"},
                                                      {"image_processing_", ".py"},
                                                      {"feature_extraction_", ".py"}}};
 
-/// The file by which the folder of a Trainer is known.
-constexpr std::string_view kTrainerState = "trainer_state.json";
 constexpr std::array<std::string_view, 5> kTrainerNames = {
     kTrainerState, "training_args.bin", "scheduler.pt", "scaler.pt", "README.md"};
 /// The states of random generators, by which the folder of accelerate is known.

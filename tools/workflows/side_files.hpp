@@ -5,9 +5,13 @@
 #include "unishard/converters/sink.hpp"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::tools {
+
+/// The file by which the folder of a Trainer is known.
+inline constexpr std::string_view kTrainerState = "trainer_state.json";
 
 /// Returns config.json, tokenizer files, the source of a custom model and similar files of the
 /// folder `model`; none when it is no folder. Links that leave the folder (except those of the

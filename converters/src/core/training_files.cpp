@@ -7,11 +7,14 @@
 namespace unishard::converters {
 namespace {
 
+constexpr std::string_view kOptimizer = "the optimizer's state";
+constexpr std::string_view kSchedule = "the learning rate schedule";
+
 /// Returns what a file of this name holds; empty when it is no state of a training run.
 std::string_view content_of(std::string_view name) {
   if (name == "optimizer.pt" || name == "optimizer.bin" || name.starts_with("optimizer_"))
-    return "the optimizer's state";
-  if (name == "scheduler.pt" || name == "scheduler.bin") return "the learning rate schedule";
+    return kOptimizer;
+  if (name == "scheduler.pt" || name == "scheduler.bin") return kSchedule;
   if (name == "scaler.pt") return "the loss scaler";
   if (name == "trainer_state.json") return "the Trainer's step and log";
   const bool is_random = (name.starts_with("rng_state") && name.ends_with(".pth")) ||
@@ -28,6 +31,11 @@ std::vector<std::string> unread_training_files(Storage& storage, const Path& fol
       lines.push_back(fmt::format("not read: {}: {}", entry.name, content));
   }
   std::ranges::sort(lines);
+  const auto is_found = [&](std::string_view content) {
+    return std::ranges::any_of(lines, [&](const auto& line) { return line.ends_with(content); });
+  };
+  if (is_found(kSchedule) && !is_found(kOptimizer))
+    lines.emplace_back("not read: the optimizer's state: no file of it is beside the schedule's");
   return lines;
 }
 

@@ -8,7 +8,8 @@
 
 namespace unishard::converters {
 
-/// Returns one line for each such file or folder in `folder`, by name.
+/// Returns one line for each such file or folder in `folder`, by name, and one when a schedule has
+/// no optimizer beside it.
 std::vector<std::string> unread_training_files(Storage& storage, const Path& folder);
 
 }  // namespace unishard::converters

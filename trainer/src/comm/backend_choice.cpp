@@ -2,13 +2,9 @@
 
 #include "unishard/format/error.hpp"
 
-#include <fmt/format.h>
+#include "comm/roll_call.hpp"
 
-#include <chrono>
-#include <exception>
-#include <string>
-#include <thread>
-#include <vector>
+#include <fmt/format.h>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -24,53 +20,15 @@ Votes add(c10d::Store& store, const Votes& votes) {
           .without_device = store.add("backend/without_device", votes.without_device)};
 }
 
-/// Returns how many ranks have not voted, as a text.
-std::string missing(c10d::Store& store, std::uint32_t world_size) {
-  try {
-    return fmt::format("{} of {} ranks", world_size - store.add("backend/voted", 0), world_size);
-  } catch (const std::exception&) {  // the rank that serves the store is one of them
-    return "the first rank";
-  }
-}
+}  // namespace
 
-/// Blocks until every rank has voted.
-/// Throws: PeerFailed after the store's timeout.
-Votes all_votes(c10d::Store& store, std::uint32_t world_size, Backend wanted, bool has_device) {
+Backend choose_backend(c10d::Store& store, std::uint32_t rank, std::uint32_t world_size,
+                       Backend wanted, bool has_device) {
   add(store, {.gloo = wanted == Backend::Gloo,
               .nccl = wanted == Backend::Nccl,
               .without_device = wanted != Backend::Gloo && !has_device});
-  if (store.add("backend/voted", 1) == world_size)
-    store.set("backend/complete", std::vector<std::uint8_t>{1});
-  try {
-    store.get("backend/complete");
-    return add(store, {});
-  } catch (const std::exception& failure) {
-    raise(ErrorCode::PeerFailed,
-          fmt::format("starting the ranks: {} did not answer in time ({})",
-                      missing(store, world_size), failure.what()),
-          "a rank ended, hangs or is unreachable: read its message, then restart all ranks");
-  }
-}
-
-/// Waits until every rank knows the votes, since one of them serves the store and is about to end.
-void let_all_know(c10d::Store& store, std::uint32_t world_size) noexcept {
-  constexpr std::chrono::milliseconds kPatience{3000}, kPause{10};
-  try {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    for (std::int64_t known = store.add("backend/known", 1);
-         known < world_size && std::chrono::steady_clock::now() < end;
-         known = store.add("backend/known", 0)) {
-      std::this_thread::sleep_for(kPause);
-    }
-  } catch (const std::exception&) {  // the store is gone: all of them know
-  }
-}
-
-}  // namespace
-
-Backend choose_backend(c10d::Store& store, std::uint32_t world_size, Backend wanted,
-                       bool has_device) {
-  const Votes votes = all_votes(store, world_size, wanted, has_device);
+  call_roll(store, rank, world_size);
+  const Votes votes = add(store, {});
   if (votes.nccl > 0 && (votes.gloo > 0 || votes.without_device > 0))
     let_all_know(store, world_size);
   if (votes.nccl > 0 && votes.gloo > 0) {

@@ -77,8 +77,10 @@ std::optional<StorePtr> within(seconds limit, std::function<StorePtr()> body) {
           "torch");
   }
   if (environment.rank == 0) {
-    raise(ErrorCode::PeerFailed, fmt::format("joining the group: serving {}: {}", where, why),
-          "if another program uses the port, set MASTER_PORT to a free one for all ranks");
+    raise(
+        ErrorCode::PeerFailed, fmt::format("joining the group: serving {}: {}", where, why),
+        "MASTER_ADDR must be an address of this host, and MASTER_PORT a port that no other program "
+        "uses: set them alike for all ranks");
   }
   raise(
       ErrorCode::PeerFailed,

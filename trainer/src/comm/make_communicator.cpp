@@ -20,8 +20,8 @@ std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environme
                : std::move(single);
   }
   const auto store = detail::join_store(environment, options);
-  const Backend backend =
-      detail::choose_backend(*store, environment.world_size, options.backend, has_device);
+  const Backend backend = detail::choose_backend(*store, environment.rank, environment.world_size,
+                                                 options.backend, has_device);
   auto group = detail::make_gloo_communicator(
       environment, options, c10::make_intrusive<c10d::PrefixStore>("group", store));
   return backend == Backend::Nccl ? detail::make_nccl_group(environment, options, std::move(group))

@@ -63,6 +63,10 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
   if (found.world_size > 1) found.master_addr = master_address(lookup, launch);
   constexpr std::uint32_t kLargestPort = std::numeric_limits<std::uint16_t>::max();
   const auto port = environment_number(lookup, "MASTER_PORT", kLargestPort, kHint);
+  if (port == 0u && found.world_size > 1) {
+    raise(ErrorCode::InvalidArgument, "environment: MASTER_PORT is 0, a port that no rank can find",
+          "set MASTER_PORT to a free port, the same for all ranks");
+  }
   found.master_port = static_cast<std::uint16_t>(port.value_or(default_port(launch.job)));
   return found;
 }
