@@ -243,6 +243,7 @@ def judge_lightning(judge, folder):
     with unishard.open(saved) as checkpoint:
         judge.row("Lightning: moments have their parameters' names", checkpoint.states("net.3.weight") == ["fp32", "exp_avg", "exp_avg_sq"])
     judge.row("Lightning: verify --deep", unishard.verify(saved, deep=True)["ok"])
+    judge.row("Lightning: diff finds the tensors of its own file", unishard.diff(folder / "plain" / "saved" / saved.name, saved)["equal"])
     judge.row("Lightning: load_from_checkpoint() gives the trained model", loads_as_model(saved, folder / "plain" / "saved" / saved.name))
     for ranks in (2, 1):
         for side in ("calm", "plain"):

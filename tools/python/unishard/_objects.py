@@ -17,7 +17,7 @@ import math
 import pathlib
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -40,10 +40,11 @@ _FACTORIES: dict[str, Any] = {
 _SCALAR, _ARRAY = "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"
 _NUMBERS = "biufcSU"  # kinds of numpy's types that are numbers or texts
 _DEPTH = 200
+Keep = Callable[[str, torch.Tensor], Optional[dict[str, Any]]]
 
 
-def to_json(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) -> Any:
-    """Returns the value as JSON. `path` names it in messages; keep(path, tensor) is called for each tensor in it.
+def to_json(value: Any, path: str, keep: Keep) -> Any:
+    """Returns the value as JSON. `path` names it in messages; keep(path, tensor) is called for each tensor in it, and may return its JSON.
 
     Raises Error for an object that is not plain data.
     """
@@ -81,8 +82,8 @@ def to_json(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) ->
     if isinstance(value, torch.device):
         return {"$type": "torch.device", "value": str(value)}
     if isinstance(value, torch.Tensor):
-        keep(path, value.detach())
-        return {"$tensor": path}
+        inline = keep(path, value.detach())
+        return {"$tensor": path} if inline is None else inline
     base = next((one for one in (str, int, float, dict, list, tuple) if isinstance(value, one)), None)
     if base is not None and not isinstance(value, np.generic):  # members of an enumeration, named tuples and the like
         return to_json(base(value.value if isinstance(value, enum.Enum) else value), path, keep)
@@ -115,6 +116,13 @@ def from_json(value: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
         raise Error("corrupt", f"a value of the checkpoint's state is no {kind}: {error}") from None
 
 
+def inline_tensor(tensor: torch.Tensor) -> dict[str, Any]:
+    """Returns the JSON of a small tensor with its bytes."""
+    content = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+    return {"$type": "torch.Tensor", "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape),
+            "hex": bytes(content.tolist()).hex()}
+
+
 def is_text(value: str) -> bool:
     """Returns false for a text with half a surrogate pair, as a file name that is not UTF-8 has, which JSON cannot hold."""
     return value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value)
@@ -130,11 +138,11 @@ def refuse_tensor(path: str, tensor: torch.Tensor) -> None:
     raise Error("unsupported", f"{path} is a tensor of shape {tuple(tensor.shape)}, and not a number or text")
 
 
-def _items(values: Any, path: str, keep: Callable[[str, torch.Tensor], None]) -> list[Any]:
+def _items(values: Any, path: str, keep: Keep) -> list[Any]:
     return [to_json(one, f"{path}.{number}", keep) for number, one in enumerate(values)]
 
 
-def _object(value: Any, path: str, keep: Callable[[str, torch.Tensor], None]) -> Any:
+def _object(value: Any, path: str, keep: Keep) -> Any:
     """Describes an object of _PLAIN, a numpy scalar or a numpy array by what its pickle would call."""
     kind = type(value)
     if kind is np.ndarray and value.dtype.kind in _NUMBERS:

@@ -23,7 +23,7 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
-from ._objects import from_json, no_tensors, simple_json, to_json
+from ._objects import from_json, no_tensors, refuse_tensor, simple_json, to_json
 from ._runs import note_loaded
 from ._saving import Part, Target, flat_elements, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, own_share
@@ -185,7 +185,7 @@ def _sections(live: LiveEngine, client_state: dict[str, Any], extra: dict[str, t
     groups = [{**{key: simple_json(value, f"param_groups.{key}") for key, value in group.items() if key != "params"}, "params": names}
               for group, names in zip(settings, live.groups)]
     catalog = {"step": step, "groups": groups or None, "data_position": state, "client_state": client or None,
-               "scheduler": to_json(scheduler.state_dict(), "lr_scheduler", _no_tensor) if scheduler is not None else None,
+               "scheduler": to_json(scheduler.state_dict(), "lr_scheduler", refuse_tensor) if scheduler is not None else None,
                "loss_scaler": None if scaler is None else simple_json(scaler, "loss_scaler"),
                "config": simple_json(engine.config, "ds_config"),
                "producer": {"library": "deepspeed", "version": version(), "name": "unishard.deepspeed"}}
@@ -196,14 +196,10 @@ def _samplers(engine: Any) -> dict[str, Any]:
     """Returns the states that DeepSpeed's data efficiency library has, if it is in use."""
     states: dict[str, Any] = {}
     if engine.training_dataloader is not None and engine.curriculum_learning_enabled():
-        states["data_sampler"] = to_json(engine.training_dataloader.data_sampler.state_dict(), "data_sampler", _no_tensor)
+        states["data_sampler"] = to_json(engine.training_dataloader.data_sampler.state_dict(), "data_sampler", refuse_tensor)
     if engine.random_ltd_enabled() and engine.random_ltd_scheduler is not None:
-        states["random_ltd"] = to_json(engine.random_ltd_scheduler.state_dict(), "random_ltd", _no_tensor)
+        states["random_ltd"] = to_json(engine.random_ltd_scheduler.state_dict(), "random_ltd", refuse_tensor)
     return states
-
-
-def _no_tensor(path: str, tensor: torch.Tensor) -> None:
-    raise Error("unsupported", f"{path} is a tensor of shape {tuple(tensor.shape)}, and not a number or text")
 
 
 def _is_scalar(value: Any) -> bool:

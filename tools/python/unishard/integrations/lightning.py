@@ -24,7 +24,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from .. import _checkpoint, _native
 from .._errors import Error
-from .._objects import from_json, to_json
+from .._objects import from_json, inline_tensor, to_json
 from .._saving import Part, write_shard
 
 Path_ = Union[str, os.PathLike[str]]
@@ -97,12 +97,15 @@ class _Tensors:
         owners = _owners(checkpoint)
         places: dict[Any, tuple[str, str]] = {}
 
-        def keep(path: str, tensor: torch.Tensor) -> None:
+        def keep(path: str, tensor: torch.Tensor) -> Optional[dict[str, Any]]:
             key = owners.get(path, (path.removeprefix("."), "extra"))
+            if key[1] == "step" and tensor.ndim == 0:  # a counter, which is no tensor in a file of Lightning's either
+                return inline_tensor(tensor)
             place = tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
             keys[path] = places.setdefault(place, key) if tensor.numel() else key  # tied weights are stored once
             if keys[path] == key:
                 self._values[key] = tensor
+            return None
 
         content = to_json(dict(checkpoint), "", keep)
         rows = [{"name": name, "state": state, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
@@ -125,9 +128,10 @@ def _owners(checkpoint: dict[str, Any]) -> dict[str, tuple[str, str]]:
               if isinstance(value, torch.Tensor) and not name.endswith(("running_mean", "running_var"))}
     owners, trained = {}, set()
     for number, optimizer in enumerate(checkpoint.get(_STATES, [])):
-        moments = {index: {state: value for state, value in values.items() if isinstance(value, torch.Tensor) and value.ndim > 0}
+        moments = {index: {state: value for state, value in values.items() if isinstance(value, torch.Tensor)}
                    for index, values in optimizer.get("state", {}).items()}
-        wanted = {index: tuple(next(iter(values.values())).shape) for index, values in sorted(moments.items()) if values}
+        found = {index: [tuple(value.shape) for value in values.values() if value.ndim > 0] for index, values in sorted(moments.items())}
+        wanted = {index: one[0] for index, one in found.items() if one}
         named = _only_choice(wanted, shapes)
         for index, name in named.items():
             trained.add(name)
