@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Measures steps of train_gpt beside DeepSpeed's and beside the computation alone, of one model, batch and number of threads, in one run.
 
-  train_bench.py [--peers] [--build build/release] [--world-sizes 2] [--stages 0,2,3] [--dtypes float32,bfloat16] [--model small] [--steps 12] [--device cpu] [--json FILE]
+  train_bench.py [--peers] [--build build/release] [--world-sizes 2] [--stages 0,2,3] [--dtypes float32,bfloat16] [--model small] [--steps 12]
+                 [--accumulation 1] [--sums default] [--device cpu] [--json FILE]
 
 Models: small (10.8 M parameters: 6 layers, width 384, context 256) and gpt2 (86 M: 12 layers, width 768, context 512). Each rank has one
-thread and one micro-batch of 4 samples. A row has the median of the steps after the first two, in seconds, and the peak resident
+thread and, unless --accumulation says otherwise, one micro-batch of 4 samples. --sums canonical,fast has a row for each value of
+"canonical_order"; default leaves the key out. A row has the median of the steps after the first two, in seconds, and the peak resident
 memory of rank 0. "compute" is train_bench: the same passes in LibTorch alone, one process for each rank, at the same time. DeepSpeed
 (--peers: run it with a Python that has deepspeed and transformers) computes with that Python's torch, UniShard with the LibTorch
 it is built with; the ratio of both includes that difference. "hidden" is the share of communication during which this rank computes,
 from train_gpt's trace. With --device cuda there is no computation alone to compare with.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -23,15 +26,17 @@ import time
 
 MODELS = {"small": (6, 384, 6, 256), "gpt2": (12, 768, 12, 512)}
 MICRO = 4
+SUMS = {"default": {}, "canonical": {"canonical_order": True}, "fast": {"canonical_order": False}}
 
 
-def ds_config(world, stage, dtype):
-    return {"train_batch_size": MICRO * world, "train_micro_batch_size_per_gpu": MICRO, "gradient_clipping": 1.0, "steps_per_print": 1000,
+def ds_config(world, stage, dtype, accumulation=1):
+    return {"train_batch_size": MICRO * world * accumulation, "train_micro_batch_size_per_gpu": MICRO,
+            "gradient_clipping": 1.0, "steps_per_print": 1000,
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
             "bf16": {"enabled": dtype == "bfloat16"}, "zero_optimization": {"stage": stage}}
 
 
-def worker(model, stage, dtype, steps):
+def worker(model, stage, dtype, steps, accumulation):
     """One rank of DeepSpeed: prints the seconds of each step and the peak memory in MiB."""
     import logging
     import deepspeed
@@ -46,14 +51,15 @@ def worker(model, stage, dtype, steps):
     network = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=context, n_embd=width, n_layer=layers, n_head=heads, resid_pdrop=0,
                                          embd_pdrop=0, attn_pdrop=0, use_cache=False))
     engine = deepspeed.initialize(model=network, model_parameters=network.parameters(),
-                                  config=ds_config(dist.get_world_size(), stage, dtype))[0]
+                                  config=ds_config(dist.get_world_size(), stage, dtype, accumulation))[0]
     tokens = torch.randint(256, (MICRO, context))
     times = []
     for _ in range(steps):
         begin = time.monotonic()
-        loss = engine(input_ids=tokens, labels=tokens).loss
-        engine.backward(loss)
-        engine.step()
+        for _ in range(accumulation):
+            loss = engine(input_ids=tokens, labels=tokens).loss
+            engine.backward(loss)
+            engine.step()
         loss.item()
         times.append(time.monotonic() - begin)
     if dist.get_rank() == 0:
@@ -65,7 +71,7 @@ def worker(model, stage, dtype, steps):
 def deepspeed_steps(options, model, world, stage, dtype):
     env = dict(os.environ, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", world, "--master-port", 29917, __file__, "--worker", model,
-               stage, dtype, options.steps]
+               stage, dtype, options.steps, options.accumulation]
     result = subprocess.run([str(one) for one in command], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines = [line for line in result.stdout.splitlines() if line.startswith('{"seconds"')]
     if not lines:
@@ -73,9 +79,10 @@ def deepspeed_steps(options, model, world, stage, dtype):
     return json.loads(lines[0])
 
 
-def unishard_steps(options, folder, model, world, stage, dtype):
+def unishard_steps(options, folder, model, world, stage, dtype, order):
     layers, width, heads, context = MODELS[model]
-    (folder / "ds.json").write_text(json.dumps(ds_config(world, stage, dtype)))
+    config = ds_config(world, stage, dtype, options.accumulation) | SUMS[order]
+    (folder / "ds.json").write_text(json.dumps(config))
     (folder / "data").write_bytes(os.urandom(1 << 20))
     losses, trace = folder / "losses", folder / "trace"
     losses.unlink(missing_ok=True)
@@ -86,7 +93,7 @@ def unishard_steps(options, folder, model, world, stage, dtype):
     result = subprocess.run([str(one) for one in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode:
         sys.exit(f"train_gpt failed:\n{result.stdout[-2000:]}")
-    tokens = MICRO * world * context
+    tokens = MICRO * world * context * options.accumulation
     seconds = [tokens / json.loads(line)["tokens_per_s"] for line in losses.read_text().splitlines()]
     memory = next(line for line in result.stdout.splitlines() if "memory rank 0:" in line)
     return {"seconds": seconds[2:], "memory": float(memory.split("(peak")[-1].split(")")[0]) * 1e6 / 2**20, "hidden": hidden_share(trace)}
@@ -113,10 +120,32 @@ def merged(spans):
 
 
 def compute_steps(options, model, world, dtype):
-    command = [str(options.build / "tests" / "train_bench"), *map(str, MODELS[model]), str(MICRO), str(options.steps), dtype]
+    command = [str(options.build / "tests" / "train_bench"), *map(str, MODELS[model]), str(MICRO), str(options.steps * options.accumulation), dtype]
     ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS="1")) for _ in range(world)]
     outputs = [rank.communicate()[0].split() for rank in ranks]
-    return [max(map(float, step)) for step in zip(*outputs)]  # a step lasts as long as its slowest rank
+    passes = [max(map(float, one)) for one in zip(*outputs)]  # one lasts as long as that of the slowest rank
+    return [options.accumulation * one for one in passes]
+
+
+def measure(options, folder, world, dtype, stage, order):
+    """Measures and prints a row."""
+    ours = unishard_steps(options, folder, options.model, world, stage, dtype, order)
+    step = statistics.median(ours["seconds"])
+    row = {"model": options.model, "device": options.device, "world_size": world, "stage": stage, "dtype": dtype, "sum": order,
+           "accumulation": options.accumulation, "unishard_s": step, "hidden": ours["hidden"], "unishard_mib": ours["memory"]}
+    compute = " " * 16
+    if options.device == "cpu":
+        alone = statistics.median(compute_steps(options, options.model, world, dtype))
+        row |= {"compute_s": alone, "to_compute": step / alone}
+        compute = f"{alone:9.4f} {step / alone:6.2f}"
+    text = f"{world:2} {stage:5} {dtype:>9} {order:>9}  {step:9.4f} {compute} {ours['hidden']:6.2f} {ours['memory']:6.0f}"
+    if options.peers:
+        theirs = deepspeed_steps(options, options.model, world, stage, dtype)
+        other = statistics.median(theirs["seconds"])
+        row |= {"deepspeed_s": other, "to_deepspeed": step / other, "deepspeed_mib": theirs["memory"]}
+        text += f"   {other:9.4f} {step / other:6.2f} {theirs['memory']:6.0f}"
+    print(text, flush=True)
+    return row
 
 
 def main():
@@ -128,36 +157,23 @@ def main():
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--accumulation", type=int, default=1)
+    parser.add_argument("--sums", default="default")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--worker", nargs=4)
+    parser.add_argument("--worker", nargs=5)
     options = parser.parse_args()
     if options.worker:
-        model, stage, dtype, steps = options.worker
-        worker(model, int(stage), dtype, int(steps))
+        model, stage, dtype, steps, accumulation = options.worker
+        worker(model, int(stage), dtype, int(steps), int(accumulation))
     rows = []
-    print(f"{'W':>2} {'stage':>5} {'dtype':>9}  {'unishard':>9} {'compute':>9} {'ratio':>6} {'hidden':>6} {'MiB':>6}   {'deepspeed':>9} {'ratio':>6} {'MiB':>6}")
+    print(f"{'W':>2} {'stage':>5} {'dtype':>9} {'sum':>9}  {'unishard':>9} {'compute':>9} {'ratio':>6} {'hidden':>6} {'MiB':>6}   "
+          f"{'deepspeed':>9} {'ratio':>6} {'MiB':>6}")
+    cases = itertools.product(map(int, options.world_sizes.split(",")), options.dtypes.split(","), map(int, options.stages.split(",")),
+                              options.sums.split(","))
     with tempfile.TemporaryDirectory() as name:
-        for world in map(int, options.world_sizes.split(",")):
-            for dtype in options.dtypes.split(","):
-                for stage in map(int, options.stages.split(",")):
-                    ours = unishard_steps(options, pathlib.Path(name), options.model, world, stage, dtype)
-                    step = statistics.median(ours["seconds"])
-                    row = {"model": options.model, "device": options.device, "world_size": world, "stage": stage, "dtype": dtype, "unishard_s": step,
-                           "hidden": ours["hidden"], "unishard_mib": ours["memory"]}
-                    compute = " " * 16
-                    if options.device == "cpu":
-                        alone = statistics.median(compute_steps(options, options.model, world, dtype))
-                        row |= {"compute_s": alone, "to_compute": step / alone}
-                        compute = f"{alone:9.4f} {step / alone:6.2f}"
-                    text = f"{world:2} {stage:5} {dtype:>9}  {step:9.4f} {compute} {ours['hidden']:6.2f} {ours['memory']:6.0f}"
-                    if options.peers:
-                        theirs = deepspeed_steps(options, options.model, world, stage, dtype)
-                        other = statistics.median(theirs["seconds"])
-                        row |= {"deepspeed_s": other, "to_deepspeed": step / other, "deepspeed_mib": theirs["memory"]}
-                        text += f"   {other:9.4f} {step / other:6.2f} {theirs['memory']:6.0f}"
-                    print(text, flush=True)
-                    rows.append(row)
+        for world, dtype, stage, order in cases:
+            rows.append(measure(options, pathlib.Path(name), world, dtype, stage, order))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 
