@@ -37,6 +37,10 @@ namespace {
 using namespace unishard;
 using namespace unishard::trainer;
 
+/// The hint of an error after the last step.
+constexpr const char* kHarmless =
+    "the training itself was completed, and its checkpoints were saved";
+
 /// One JSON line per step, in the file as soon as the step is done. A line that cannot be written
 /// is a warning, since training is dearer than its log, and an error at the end.
 class LossLog {
@@ -64,8 +68,7 @@ class LossLog {
     say_error(0, "warning", problem_ + "; training goes on");
   }
   void require_written() const {
-    if (!problem_.empty())
-      raise(ErrorCode::Io, problem_, "the training itself was completed and saved");
+    if (!problem_.empty()) raise(ErrorCode::Io, problem_, kHarmless);
   }
 
  private:
@@ -214,7 +217,11 @@ class Training {
       }
       begin_at_zero(all["traceEvents"]);
       std::ofstream file(options_.trace, std::ios::trunc);
-      if (!(file << all.dump() << std::flush)) raise_errno("writing", options_.trace, errno);
+      if (!(file << all.dump() << std::flush)) {
+        raise(ErrorCode::Io,
+              fmt::format("writing {}: {}", options_.trace, std::generic_category().message(errno)),
+              kHarmless);
+      }
     });
   }
 

@@ -919,6 +919,15 @@ TEST_F(TrainGptFolder, LossesThatCannotBeWrittenAreAnErrorAtTheEnd) {
   expect_in("saved global_step3:", results[0].out);
 }
 
+TEST_F(TrainGptFolder, ATraceThatCannotBeWrittenIsAnErrorAtTheEnd) {
+  const auto result =
+      Process(command({"--steps", "2", "--save", path("c"), "--trace", "/dev/full"})).wait();
+  EXPECT_EQ(result.status, 3);
+  expect_in("error: writing /dev/full: No space left on device", result.err);
+  expect_in("the training itself was completed, and its checkpoints were saved", result.err);
+  expect_in("saved global_step2:", result.out);
+}
+
 TEST_F(TrainGptFolder, SighupSavesUnlessItIsIgnored) {
   const auto argv = command({"--steps", "1000000", "--save", path("c")});
   Process run(argv);
