@@ -87,15 +87,15 @@ void Saves::prepare() {
 void Saves::start() {
   if (options_.save_folder.empty() || started_step_ == engine_.global_steps()) return;
   started_step_ = engine_.global_steps();
-  const SaveHandle next = engine_.save_checkpoint(
-      {.folder = options_.save_folder,
-       .tag = options_.tag_prefix + std::to_string(engine_.global_steps()),
-       .client_state = {{"hf_config", model_to_hugging_face(options_.model)}},
-       .keep_last = start_.beside_whole ? 0 : options_.keep_last,
-       .replace = !start_.beside,
-       .asynchronous = asynchronous_,
-       .compression = options_.compression,
-       .incremental = options_.incremental_save});
+  const SaveHandle next =
+      engine_.save_checkpoint({.folder = options_.save_folder,
+                               .tag = options_.tag_prefix + std::to_string(engine_.global_steps()),
+                               .client_state = client_state_,
+                               .keep_last = start_.beside_whole ? 0 : options_.keep_last,
+                               .replace = !start_.beside,
+                               .asynchronous = asynchronous_,
+                               .compression = options_.compression,
+                               .incremental = options_.incremental_save});
   finish();  // the one before; it is durable
   last_ = next;
   if (!asynchronous_) finish();

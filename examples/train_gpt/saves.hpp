@@ -7,15 +7,20 @@
 #include "options.hpp"
 
 #include <optional>
+#include <utility>
 
 namespace train_gpt {
 
 class Saves {
  public:
-  /// Lifetime: all arguments must outlive this object.
+  /// `client_state` goes into every checkpoint. Lifetime: all other arguments must outlive this
+  /// object.
   Saves(const Options& options, unishard::trainer::Engine& engine,
-        unishard::trainer::Communicator& communicator)
-      : options_(options), engine_(engine), communicator_(communicator) {}
+        unishard::trainer::Communicator& communicator, unishard::Json client_state)
+      : options_(options),
+        engine_(engine),
+        communicator_(communicator),
+        client_state_(std::move(client_state)) {}
 
   /// Locks the folder for this run if the run saves at all. Call it once, before everything else.
   void claim();
@@ -37,6 +42,7 @@ class Saves {
   const Options& options_;
   unishard::trainer::Engine& engine_;
   unishard::trainer::Communicator& communicator_;
+  unishard::Json client_state_;
   bool asynchronous_ = false;
   std::int64_t started_step_ = -1;  ///< of the last save; a skipped step does not save it again
   unishard::converters::ResumeDecision start_;

@@ -1,7 +1,6 @@
 #include "training.hpp"
 
 #include "unishard/converters/save_folder.hpp"
-#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 #include "unishard/trainer/agree.hpp"
@@ -15,15 +14,18 @@
 
 #include "console.hpp"
 #include "device.hpp"
+#include "run_identity.hpp"
 #include "saves.hpp"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -91,10 +93,9 @@ std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
 }
 
 /// What all ranks must be told alike, beside the configuration that the engine compares.
-std::vector<std::string> agreed_lines(const Options& options, const TokenFile& tokens) {
+std::vector<std::string> agreed_lines(const Options& options, const Json& identity) {
   const auto& compression = options.compression;
   std::vector<std::string> lines{
-      fmt::format("--data with digest {}", hex64(tokens.digest())),
       fmt::format("--context {}, --steps {}", options.context, options.steps),
       fmt::format("--save {}, --tag {}, --save-interval {}, --keep-last {}",
                   quote(options.save_folder), quote(options.tag_prefix), options.save_interval,
@@ -103,9 +104,9 @@ std::vector<std::string> agreed_lines(const Options& options, const TokenFile& t
       fmt::format("asynchronous saves {}, incremental {}, compressed {} at level {}",
                   options.async_save ? fmt::format("{}", *options.async_save) : "if possible",
                   options.incremental_save, static_cast<int>(compression.mode), compression.level)};
-  const Json model = model_to_hugging_face(options.model).flatten();
-  for (const auto& [pointer, value] : model.items())
-    lines.push_back(fmt::format("model {}: {}", pointer, value.dump()));
+  const Json described = identity.flatten();
+  for (const auto& [pointer, value] : described.items())
+    lines.push_back(fmt::format("{}: {}", pointer.substr(1), value.dump()));
   return lines;
 }
 
@@ -118,17 +119,20 @@ class Training {
         probe_(std::move(probe)),
         tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.context),
                 options.tokens),
+        identity_(run_identity(options, tokens_)),
         runtime_(make_runtime(options, environment, communicator,
                               options.trace.empty() ? nullptr : &trace_)),
         model_(build_model(options, communicator, runtime_->device())),
         engine_(model_, communicator, options.config, engine_options()),
-        saves_(options, engine_, communicator) {
+        saves_(options, engine_, communicator, identity_) {
     if (is_first()) print_header(options_, engine_, environment, runtime_->device());
     saves_.claim();
   }
 
   void run() {
     require_countable();
+    agree(communicator_, "looking at the tokens",
+          [&] { tokens_.require_vocabulary(vocabulary_of(options_.model)); });
     if (options_.resume) {
       resume();
     } else if (!options_.save_folder.empty()) {
@@ -143,7 +147,8 @@ class Training {
     }
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
-    const Interrupt interrupt;
+    // Until the process ends, because a signal must not change the status of a complete run.
+    static const Interrupt& interrupt = *new Interrupt;
     StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
     const Counts first = counts();
     bool stopped = false;
@@ -230,7 +235,7 @@ class Training {
             .on_save_step = [this](CommitStep step) { report(step); },
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
-            .agreed = agreed_lines(options_, tokens_),
+            .agreed = agreed_lines(options_, identity_),
             .foreign_names = model_foreign_names(options_.model)};
   }
 
@@ -268,7 +273,9 @@ class Training {
                                      names_checkpoint(*options_.resume));
     const Path folder = is_path ? Path(*options_.resume) : Path(options_.save_folder);
     const auto tag = latest || is_path ? std::nullopt : options_.resume;
-    const LoadReport report = engine_.load_checkpoint(folder, tag);
+    LoadReport report = engine_.load_checkpoint(folder, tag);
+    std::ranges::move(compare_identity(report.client_state, identity_),
+                      std::back_inserter(report.notes));
     if (is_first()) print_load(report);
   }
 
@@ -300,6 +307,7 @@ class Training {
   int save_count_ = 0;
   converters::ResumeDecision start_;  ///< as rank 0 knows it
   TokenFile tokens_;
+  Json identity_;
   Trace trace_;
   std::unique_ptr<Runtime> runtime_;
   std::shared_ptr<CausalLanguageModel> model_;

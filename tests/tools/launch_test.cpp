@@ -138,6 +138,16 @@ TEST(Launch, EndsWhereItsParentIgnoresSigchld) {
   EXPECT_EQ(run(words).status, 0);
 }
 
+TEST(Launch, AHangupUnderNohupIsIgnoredByTheRanksToo) {
+  std::vector<std::string> words = {"bash", "-c", "trap '' HUP; exec \"$@\"", "bash"};
+  const std::vector<std::string> command = launch(1, "kill -HUP $$; echo goes on");
+  words.insert(words.end(), command.begin(), command.end());
+  const ProcessResult result = run(words);
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "goes on\n");
+  EXPECT_NE(run(command).status, 0) << "without nohup";
+}
+
 TEST(Launch, LostOutputIsSaidAndIsAStatus) {
   std::vector<std::string> words = {"bash", "-c", "exec \"$@\" > /dev/full", "bash"};
   const std::vector<std::string> command = launch(2, "echo one; echo two", {"--prefix-output"});

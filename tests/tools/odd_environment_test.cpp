@@ -132,6 +132,63 @@ TEST_F(OddEnvironment, AHangupLeavesNothing) {
   }
 }
 
+/// Starts "$@" without the rights by which root looks into every folder.
+std::string without_rights() {
+  if (::geteuid() != 0) return "exec \"$@\"";
+  return "exec setpriv --bounding-set=-dac_override,-dac_read_search "
+         "--inh-caps=-dac_override,-dac_read_search \"$@\"";
+}
+
+// Such as lost+found, where a volume is mounted as the folder of a run.
+TEST_F(OddEnvironment, AFolderThatMayNotBeLookedIntoDisturbsNothing) {
+  write_example(in_, {.step = 9, .tag = "newest"});
+  fs::create_directory(in_ + "/lost+found");
+  fs::create_symlink("loop", in_ + "/loop");
+  const std::vector<std::string> closed = {in_ + "/lost+found",
+                                           in_ + "/" + list_tags(posix_storage(), in_)[0].tag};
+  for (const std::string& folder : closed) fs::permissions(folder, fs::perms::none);
+  if (shell(without_rights(), {"--version"}).status != 0) GTEST_SKIP() << "no setpriv";
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"verify", in_},
+                                             {"verify", in_, "--all"},
+                                             {"inspect", in_},
+                                             {"inspect", in_, "--tags"},
+                                             {"prune", in_, "-k", "1"},
+                                             {"zero_to_fp32", in_, model_}}) {
+    const ProcessResult result = shell(without_rights(), words);
+    EXPECT_EQ(result.status, 0) << words[0] << ": " << result.err;
+    if (words[0] == "verify") {
+      EXPECT_THAT(result.out + result.err, HasSubstr("lost+found is left out"));
+    }
+  }
+  for (const std::string& folder : closed) {
+    EXPECT_TRUE(fs::exists(folder));
+    fs::permissions(folder, fs::perms::owner_all);
+  }
+}
+
+TEST_F(OddEnvironment, AnEmptyOutputFolderKeepsItsRights) {
+  fs::create_directory(out_);
+  fs::permissions(out_, fs::perms::owner_all | fs::perms::group_exec | fs::perms::set_gid);
+  const auto before = fs::status(out_).permissions();
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, out_}).status, 0);
+  EXPECT_EQ(fs::status(out_).permissions(), before);
+}
+
+TEST_F(OddEnvironment, AResultReplacesNeitherTheWorkingFolderNorAMountPoint) {
+  fs::create_directory(out_);
+  const ProcessResult working = shell("cd " + out_ + " && exec \"$@\"", {"zero_to_fp32", in_, "."});
+  EXPECT_EQ(working.status, 2);
+  EXPECT_THAT(working.err, HasSubstr("is the working folder, which a result cannot replace"));
+  const std::string mounting = "mount -t tmpfs none " + out_ + " || exit 77; exec \"$@\"";
+  const ProcessResult mounted =
+      run({"unshare", "-m", "sh", "-c", mounting, "sh", kProgram, "zero_to_fp32", in_, out_});
+  if (mounted.err.find("unshare") != std::string::npos || mounted.status == 77)
+    GTEST_SKIP() << "mounting is not allowed here";
+  EXPECT_EQ(mounted.status, 2);
+  EXPECT_THAT(mounted.err, HasSubstr("is a mount point, which a result cannot replace"));
+}
+
 TEST_F(OddEnvironment, AHangupUnderNohupIsIgnored) {
   write_example(in_, {.step = 9, .tag = "big", .scale = 1500});
   Process process(

@@ -84,6 +84,18 @@ TEST(TokenFile, ReadsSixteenBitTokensOfTheVocabulary) {
   EXPECT_THROW(TokenFile(posix_storage(), path, 2, {TokenType::UInt16}), Error) << "half a token";
 }
 
+TEST(TokenFile, FindsATokenBeyondTheVocabularyWithoutReadingSamples) {
+  const test::TempDir folder;
+  const auto path = folder.path() / "train.bin";
+  std::string bytes(300'000, '\0');
+  bytes[299'999] = '\x02';  // the last token is 512
+  write_file(path, bytes);
+  const TokenFile tokens(posix_storage(), path, 2, {TokenType::UInt16});
+  EXPECT_NO_THROW(tokens.require_vocabulary(513));
+  EXPECT_THAT(test::error_of([&] { tokens.require_vocabulary(512); }).what(),
+              testing::HasSubstr("token 512 at byte 299998"));
+}
+
 /// Tokens as `width` little-endian bytes each.
 std::string little_endian(const std::vector<std::uint32_t>& tokens, std::size_t width) {
   std::string bytes;
@@ -134,6 +146,19 @@ TEST_F(TokenFormats, AHeaderStatesTheWidth) {
             TokenType::UInt16);
 }
 
+TEST_F(TokenFormats, AHeaderIsFoundUnderEveryName) {
+  path_ = folder_.path() / "tokens";
+  const auto format = of(with_header(20240520, 1, 3, little_endian({1, 2, 3}, 2)));
+  EXPECT_EQ(format.type, TokenType::UInt16);
+  EXPECT_EQ(format.header, 1024u);
+  EXPECT_EQ(of(with_header(20240520, 1, 3, "xy"), TokenType::Bytes).header, 0u);
+}
+
+TEST_F(TokenFormats, AHeaderOfAnotherVersionIsRefused) {
+  EXPECT_THAT(refusal(with_header(20240520, 9, 3, little_endian({1, 2, 3}, 2))),
+              testing::HasSubstr("a header of llm.c of version 9; UniShard reads version 1"));
+}
+
 TEST_F(TokenFormats, AHeaderIsNotContradicted) {
   const std::string file = with_header(20240801, 7, 5, little_endian({1, 2, 3, 4, 5}, 4));
   EXPECT_THAT(refusal(file, TokenType::UInt16),
@@ -161,6 +186,7 @@ TEST_F(TokenFormats, ABareFileThatSeemsToHaveWiderTokensIsRefused) {
 
 TEST_F(TokenFormats, OtherFilesAreTexts) {
   const Path text = folder_.path() / "text.txt";
+  write_file(text, std::string(2000, 'a'));
   EXPECT_EQ(token_format_of(posix_storage(), text, {}, 256).type, TokenType::Bytes);
   EXPECT_EQ(of("a text that is called .bin", TokenType::Bytes).type, TokenType::Bytes);
   EXPECT_THAT(refusal("a text", TokenType::Bytes, 255), testing::HasSubstr("at least 256"));

@@ -287,6 +287,33 @@ TEST_F(TrainGpt, ResumeStartsFreshAndThenGoesOn) {
   EXPECT_EQ(identity_of("c"), identity_of("cw"));
 }
 
+TEST_F(TrainGpt, ResumingWithAnotherModelOrOtherDataIsNoted) {
+  run_ranks(command({"--steps", "1", "--heads", "2", "--save", path("c")}), 1);
+  const std::vector<std::string> further{"--steps", "2", "--resume", "--save", path("c")};
+  auto same = command(further), other = command(further);
+  same.insert(same.end(), {"--heads", "2", "--dropout", "0"});
+  EXPECT_THAT(run_ranks(same, 1)[0].out, testing::Not(testing::HasSubstr("note: n_head")));
+  std::filesystem::remove_all(path("c/global_step2"));
+  write_file(path("c/latest"), "global_step1");
+  write_file(path("text"), std::string(3000, 'b'));
+  other.insert(other.end(), {"--heads", "4"});
+  const std::string out = run_ranks(other, 1)[0].out;
+  EXPECT_THAT(out, testing::HasSubstr("note: the model's n_head was 2, this run's 4"));
+  EXPECT_THAT(out, testing::HasSubstr("note: --data is another file"));
+}
+
+TEST_F(TrainGpt, ATokenBeyondTheVocabularyIsFoundBeforeTheFirstStep) {
+  std::string tokens(4000, '\0');
+  tokens[3999] = '\x40';
+  write_file(path("tokens.bin"), tokens);
+  auto argv = command({"--steps", "1000", "--tokens", "uint16", "--vocab-size", "300"});
+  *std::ranges::find(argv, path("text")) = path("tokens.bin");
+  const auto result = Process(argv).wait();
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, testing::HasSubstr("token 16384 at byte 3998"));
+  EXPECT_THAT(result.out, testing::Not(testing::HasSubstr("step 1")));
+}
+
 TEST_F(TrainGpt, ResumesFromACheckpointOfEveryFormat) {
   run_ranks(command({"--steps", "4", "--losses", path("whole"), "--save-dir", path("run"),
                      "--save-interval", "2"}),

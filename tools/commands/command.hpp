@@ -6,7 +6,7 @@
 
 #include "commands/processes.hpp"
 #include "views/progress.hpp"
-#include "workflows/hub_cache.hpp"
+#include "workflows/input_path.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -96,7 +96,7 @@ CLI::Option* add_checkpoint(CLI::App& command, const std::string& name, Text& pa
                                 "Folder with `latest`, one tag's folder, a checkpoint of any other "
                                 "format, or ORG/NAME in the local cache of the Hugging Face hub") {
   return command.add_option(name, path, help)->required()->transform([](const std::string& text) {
-    return tools::find_in_hub_cache(posix_storage(), text);
+    return tools::find_input(posix_storage(), text);
   });
 }
 

@@ -72,8 +72,8 @@ class BlockedSignals {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it died before the line above
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGCHLD, SIGXFSZ})
-    ::signal(number, SIG_DFL);
+  // SIGHUP stays as it is: ignored under nohup.
+  for (const int number : {SIGTERM, SIGINT, SIGPIPE, SIGCHLD, SIGXFSZ}) ::signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

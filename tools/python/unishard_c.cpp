@@ -4,7 +4,7 @@
 
 #include "python/c_catalog.hpp"
 #include "python/c_texts.hpp"
-#include "workflows/hub_cache.hpp"
+#include "workflows/input_path.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <algorithm>
@@ -98,7 +98,7 @@ char* unishard_open(const char* path, const char* tag, unishard_checkpoint** out
       raise(ErrorCode::InvalidArgument, "the path of the checkpoint is an empty text");
     std::optional<std::string> chosen;
     if (tag != nullptr) chosen = tag;
-    std::string found = tools::find_in_hub_cache(posix_storage(), path);
+    std::string found = tools::find_input(posix_storage(), path);
     auto opened = tools::open_tagged(posix_storage(), found, chosen);
     *out = new unishard_checkpoint{std::move(found), std::move(opened)};
   });

@@ -93,6 +93,17 @@ void remark_on_generators(const converters::SideFiles& files, std::uint32_t worl
                   count, world_size));
 }
 
+/// Of a Trainer or of accelerate, whose files are those of all ranks together.
+void remark_on_ranks(const converters::Output& output, const Catalog& source, const Catalog& target,
+                     std::vector<std::string>& remarks) {
+  if (output.format != "trainer" && output.format != "accelerate") return;
+  if (source.world_size == target.world_size) return;
+  remarks.push_back(
+      fmt::format("a {} folder is the same for every number of ranks: {} ranks can go on from it, "
+                  "and one that has no file of random states does so with new random numbers",
+                  output.format, target.world_size));
+}
+
 /// The weights that a Trainer stores beside DeepSpeed's files are in those, too.
 void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
   constexpr std::array<const char*, 5> kModels = {
@@ -141,6 +152,7 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
                   [](const auto& file) { return file.first.starts_with("zero_to_"); });
   if (output.format != source.format()) adapt_model_config(output.side_files, plan.target);
   if (is_deepspeed) remark_on_generators(output.side_files, plan.target.world_size, notes.remarks);
+  remark_on_ranks(output, source.catalog(), plan.target, notes.remarks);
   if (source.format().starts_with(kDeepSpeedFormats) && is_deepspeed)
     remark_on_copies(beside, notes.remarks);
 }

@@ -144,8 +144,10 @@ class Collector {
       return leave_out(name, problem);
     std::string text = read(file, name);
     // Python writes NaN into the log of a Trainer, which strict JSON lacks.
-    if (name.ends_with(".json") && name != kTrainerState && !SortedJson::accept(text))
-      return leave_out(name, "it is not valid JSON");
+    if (name.ends_with(".json") && name != kTrainerState) {
+      if (const std::string problem = json_problem(text); !problem.empty())
+        return leave_out(name, problem);
+    }
     bytes_ += text.size();
     files.emplace_back(name, std::move(text));
   }
@@ -155,6 +157,17 @@ class Collector {
  private:
   void leave_out(const std::string& name, std::string_view why) {
     left_out_.push_back(fmt::format("{}: {}", name, why));
+  }
+
+  /// Returns why the text is no JSON that everybody reads alike; empty when it is.
+  static std::string json_problem(const std::string& text) {
+    if (!SortedJson::accept(text)) return "it is not valid JSON";
+    try {
+      parse_sorted_json(text, "it");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return {};
   }
 
   /// Returns why the open file is not taken; empty when it is.

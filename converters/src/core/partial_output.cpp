@@ -5,6 +5,8 @@
 #include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace unishard::converters {
 namespace {
@@ -30,6 +32,34 @@ void check_free(Storage& storage, const Path& output, bool is_folder) {
       "choose another output, or remove it first; nothing was overwritten");
 }
 
+/// The result of a folder replaces an empty one, which no program must stand in or mount upon.
+void require_replaceable(const Path& folder) {
+  struct stat own {
+  }, parent{};
+  const bool is_mount = ::stat(folder.c_str(), &own) == 0 &&
+                        ::stat((folder / "..").c_str(), &parent) == 0 &&
+                        own.st_dev != parent.st_dev;
+  std::error_code code;
+  const bool is_working_folder = std::filesystem::equivalent(folder, ".", code);
+  if (!is_mount && !is_working_folder) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} is {}, which a result cannot replace", folder.string(),
+                    is_mount ? "a mount point" : "the working folder"),
+        fmt::format("name a folder in it, such as {}; nothing was written",
+                    (folder / "model").string()));
+}
+
+/// Gives `to` owner, group and mode of `from`, as far as this user may; `more` is added to the
+/// mode.
+void adopt_rights(const Path& from, const Path& to, mode_t more) {
+  struct stat rights {};
+  if (::stat(from.c_str(), &rights) != 0) return;
+  if (::chown(to.c_str(), rights.st_uid, rights.st_gid) != 0 &&
+      ::chown(to.c_str(), static_cast<uid_t>(-1), rights.st_gid) != 0)
+    rights.st_mode &= ~static_cast<mode_t>(S_ISGID | S_ISUID);
+  ::chmod(to.c_str(), (rights.st_mode & 07777) | more);
+}
+
 void sync_folders(Storage& storage, const Path& folder) {
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind == EntryKind::Directory) sync_folders(storage, folder / entry.name);
@@ -49,11 +79,14 @@ PartialOutput::PartialOutput(Storage& storage, const Path& output, Shape shape,
       is_owner_(share.rank == 0) {
   if (!is_owner_) return;
   check_free(storage, output_, shape == Shape::Folder);
+  const bool replaces = storage.kind(output_) == EntryKind::Directory;
+  if (replaces) require_replaceable(output_);
   made_folders_ = make_durable_directory(storage, parent_folder(output_));
   lock_.emplace(OutputLock::beside(storage, output_));
   check_free(storage, output_, shape == Shape::Folder);  // another writer may just have published
   remove_dead_staging(storage, parent_folder(output_), output_.filename().string());
   if (shape == Shape::Folder) storage.create_directory(partial_);
+  if (replaces) adopt_rights(output_, partial_, S_IRWXU);
 }
 
 PartialOutput::~PartialOutput() {
@@ -75,6 +108,7 @@ void PartialOutput::publish() {
   if (lock_) lock_->require_held();
   check_free(storage_, output_, shape_ == Shape::Folder);
   if (storage_.kind(output_) == EntryKind::Directory) {
+    adopt_rights(output_, partial_, 0);
     storage_.rename(partial_, output_);  // replaces an empty folder, and no other
   } else {
     storage_.rename_new(partial_, output_);

@@ -237,6 +237,21 @@ std::string format_of_one(Storage& storage, const Path& folder) {
   return row == kFormats.end() ? std::string() : std::string(row->entry.name);
 }
 
+/// The folder in which UniShard's plug-in for accelerate saves a model beside accelerate's files,
+/// and that of a second model.
+constexpr std::string_view kWithin = "unishard", kSecondWithin = "unishard_1";
+
+/// Does the work of find_within_accelerate() for a folder that is no checkpoint itself.
+std::optional<Path> find_within(Storage& storage, const Path& path) {
+  if (!is_native(storage, path / kWithin)) return std::nullopt;
+  if (is_native(storage, path / kSecondWithin)) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} holds the checkpoints of several models", path.string()),
+          fmt::format("name one of them, such as {}", (path / kWithin).string()));
+  }
+  return path / kWithin;
+}
+
 /// Returns 500 for "checkpoint-500" (a Trainer) and for "checkpoint_500" (accelerate).
 std::optional<std::uint64_t> checkpoint_number(std::string_view name) {
   constexpr std::string_view kStart = "checkpoint";
@@ -277,6 +292,7 @@ std::string format_of_folder(Storage& storage, const Path& folder) {
   std::string format = format_of_one(storage, folder);
   if (!format.empty() || !checkpoint_number(folder.filename().string())) return format;
   const Row* const row = find_row(storage, folder);
+  if (row == nullptr && is_native(storage, folder / kWithin)) return "accelerate";
   return row == nullptr || row->entry.name == "native" ? format : std::string(row->entry.name);
 }
 
@@ -284,7 +300,8 @@ std::vector<TagFolder> sub_folders(Storage& storage, const Path& path) {
   std::vector<TagFolder> folders;
   for (const Entry& entry : storage.list(path)) {
     const bool is_folder = entry.kind == EntryKind::Directory ||
-                           storage.kind(path / entry.name) == EntryKind::Directory;  // by a link
+                           (entry.kind == EntryKind::Other &&
+                            storage.kind(path / entry.name) == EntryKind::Directory);  // by a link
     if (is_folder && !is_leftover(entry.name))
       folders.push_back(
           {entry.name, format_of_folder(storage, path / entry.name), step_in_name(entry.name)});
@@ -320,9 +337,6 @@ std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog 
 }
 
 namespace {
-
-/// The folder in which UniShard's plug-in for accelerate saves a model beside accelerate's files.
-constexpr std::string_view kWithin = "unishard";
 
 /// Whether a program has saved its state to `path` without UniShard's plug-in, which it had at
 /// other times.
@@ -390,8 +404,15 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
   std::optional<std::pair<std::uint64_t, Path>> newest;
   for (const Entry& entry : storage.list(path)) {
     const auto number = checkpoint_number(entry.name);
-    if (!number || (tag && entry.name != *tag) || (newest && newest->first > *number)) continue;
-    if (find_row(storage, path / entry.name) != nullptr) newest.emplace(*number, path / entry.name);
+    if (!number || entry.kind == EntryKind::Closed || (tag && entry.name != *tag) ||
+        (newest && newest->first > *number))
+      continue;
+    const Path folder = path / entry.name;
+    if (find_row(storage, folder) != nullptr) {
+      newest.emplace(*number, folder);
+    } else if (is_native(storage, folder / kWithin)) {
+      newest.emplace(*number, folder / kWithin);
+    }
   }
   if (!newest) return std::nullopt;
   return newest->second;
@@ -402,6 +423,11 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
 std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
                                              const std::optional<std::string>& tag) {
   return find_numbered(storage, path, find_row(storage, path), tag);
+}
+
+std::optional<Path> find_within_accelerate(Storage& storage, const Path& path) {
+  if (find_row(storage, path) != nullptr) return std::nullopt;
+  return find_within(storage, path);
 }
 
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
@@ -427,6 +453,7 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
     if (source->path().empty()) source->set_path(path);
     return source;
   }
+  if (const auto within = find_within(storage, path)) return open_source(storage, *within, tag);
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
 }

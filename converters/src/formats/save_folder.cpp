@@ -63,6 +63,7 @@ std::string trace_of_checkpoints(Storage& storage, const Path& folder) {
   for (const Entry& entry : storage.list(folder)) {
     const Path path = folder / entry.name;
     if (entry.name.starts_with('.') || is_partial_name(entry.name)) continue;
+    if (entry.kind == EntryKind::Closed) continue;
     if (has_mark(entry.name, kRemovedMark))
       return fmt::format("{} is a checkpoint whose removal was interrupted", path.native());
     if (entry.kind == EntryKind::Directory && holds_shards(storage, path))
@@ -216,8 +217,9 @@ void require_own_folder(Storage& storage, const Path& folder) {
           fmt::format("{} holds a checkpoint of another program {}; UniShard does not write its "
                       "checkpoints among them",
                       folder.native(), describe_foreign(storage, folder, format)),
-          fmt::format("resume from it and save elsewhere: --resume {} --save OTHER",
-                      folder.native()));
+          fmt::format(
+              "save to another folder; train_gpt goes on from it with --resume {} --save OTHER",
+              folder.native()));
   }
 }
 

@@ -25,6 +25,11 @@ EntryKind kind_of(mode_t mode) {
   return S_ISDIR(mode) ? EntryKind::Directory : EntryKind::Other;
 }
 
+/// Asks as the user as whom files are opened.
+bool is_closed(const Path& folder) {
+  return ::faccessat(AT_FDCWD, folder.c_str(), R_OK | X_OK, AT_EACCESS) != 0 && errno == EACCES;
+}
+
 class PosixStorage final : public Storage {
  public:
   std::unique_ptr<File> open(const Path& path) override {
@@ -47,6 +52,7 @@ class PosixStorage final : public Storage {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) return EntryKind::Missing;
+      if (errno == ELOOP) return EntryKind::Other;
       raise_errno("looking at", path.native(), errno);
     }
     return kind_of(status.st_mode);
@@ -64,7 +70,9 @@ class PosixStorage final : public Storage {
       struct stat status {};  // what is gone by now is left out
       if (name == "." || name == ".." || ::lstat((directory / name).c_str(), &status) != 0)
         continue;
-      entries.push_back({name, kind_of(status.st_mode), status.st_mtime});
+      EntryKind kind = kind_of(status.st_mode);
+      if (kind == EntryKind::Directory && is_closed(directory / name)) kind = EntryKind::Closed;
+      entries.push_back({name, kind, status.st_mtime});
     }
     if (errno != 0) raise_errno("listing", directory.native(), errno);
     std::sort(entries.begin(), entries.end(),

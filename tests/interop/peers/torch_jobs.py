@@ -34,7 +34,7 @@ def make_model(kind):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     class Model(torch.nn.Module):
-        """With tied weights, a frozen bias, a buffer and a size that no world size divides."""
+        """With tied weights, a frozen bias, buffers and a size that no world size divides."""
 
         def __init__(self):
             super().__init__()
@@ -42,7 +42,8 @@ def make_model(kind):
             self.norm, self.head = torch.nn.LayerNorm(24), torch.nn.Linear(24, 51, bias=False)
             self.scale = torch.nn.Parameter(torch.full((1,), 1.5))
             self.head.weight = self.embed.weight
-            self.register_buffer("count", torch.tensor([3, 4]))
+            for name in ("count", "seen", "mean"):
+                self.register_buffer(name, torch.tensor([3, 4]))
             self.up.bias.requires_grad_(False)
 
         def forward(self, tokens):
@@ -98,6 +99,8 @@ def rank_of_kinds(folder):
         name, before = f"{kind}-{ranks}", sorted(path.name for path in (folder / "saved").glob("*"))
         model, optimizer = make_model(kind)
         train(model, optimizer, 0, SAVED)
+        for buffer in model.buffers():  # as those of BatchNorm differ: rank 0's are meant
+            buffer.add_(rank)
         unishard.torch.save(folder / "saved" / name, model, optimizer, step=SAVED, client_state={"epoch": 3},
                             compress="zstd" if kind == "hsdp" else "none")
         full = copy.deepcopy(get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))

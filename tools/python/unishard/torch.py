@@ -89,7 +89,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     compress: "none", "zstd" or "auto", with a level as in "zstd:3". replace: may an older UniShard checkpoint of this tag be replaced.
     fresh: save beside the checkpoints of another run: none of them is replaced or removed; `latest` names the new ones.
     Readers see the older checkpoints only until the new one is complete, also after an error or a crash. Every rank writes its own
-    elements; ranks that hold the same elements share them out.
+    elements; ranks that hold the same elements share them out. Of a buffer that several ranks hold, the first rank's is saved.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
     """
     require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress, client_state=client_state)
@@ -270,7 +270,10 @@ def _client_json(client_state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(described: list[list[tuple[dict[str, Any], Box]]]) -> tuple[list[dict[str, Any]], Holders]:
-    """Returns the rows of all ranks' tensors, and for each tensor which ranks hold which box."""
+    """Returns the rows of all ranks' tensors, and for each tensor which ranks hold which box, and write it.
+
+    Of a buffer that several ranks hold, the first one's is written, as DDP broadcasts it: those of BatchNorm differ between ranks.
+    """
     rows: dict[Key, dict[str, Any]] = {}
     holders: Holders = {}
     for rank, items in enumerate(described):
@@ -279,7 +282,7 @@ def _merged(described: list[list[tuple[dict[str, Any], Box]]]) -> tuple[list[dic
             if rows.setdefault(key, row) != row:
                 raise Error("mismatch", f"rank {rank} has {row}, and another rank has {rows[key]}")
             boxes = holders.setdefault(key, {})
-            if box.elements > 0:
+            if box.elements > 0 and (row["state"] != "buffer" or box not in boxes):
                 boxes.setdefault(box, []).append(rank)
     return list(rows.values()), holders
 
@@ -289,7 +292,7 @@ def _own_parts(catalog: dict[str, Any], holders: Holders, items: list[_Item]) ->
     numbers = {(row["name"], row["state"]): number for number, row in enumerate(catalog["tensors"])}
     parts = []
     for item in sorted(items, key=lambda one: numbers[one.key]):
-        if item.box.elements == 0:
+        if item.box.elements == 0 or ranks.rank() not in holders[item.key][item.box]:
             continue
         number = numbers[item.key]
         first, last = own_share(item.box, item.shape, holders[item.key][item.box], ranks.rank(), number)

@@ -66,6 +66,9 @@ std::optional<std::string> check_latest(Storage& storage, const Path& folder,
 
 void note_leftovers(Storage& storage, const Path& folder, VerifyReport& report) {
   for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind == EntryKind::Closed)
+      report.notes.push_back(fmt::format("{} is left out: this user may not look into it",
+                                         (folder / entry.name).string()));
     if (!is_partial_name(entry.name)) continue;
     report.notes.push_back(
         fmt::format("{} is the unfinished work of a save; if its writer has died, a later save to "

@@ -33,9 +33,13 @@ void TokenFile::read(std::uint64_t sample, std::span<std::int64_t> out,
   if (sample >= samples_ || out.size() != context_ + 1) {
     raise(ErrorCode::Internal, "TokenFile::read: outside of the file");
   }
+  read_from(format_.header + sample * context_ * size_of(format_.type), out, vocabulary);
+}
+
+void TokenFile::read_from(std::uint64_t begin, std::span<std::int64_t> out,
+                          std::int64_t vocabulary) const {
   const std::uint64_t width = size_of(format_.type);
   std::vector<std::byte> window(out.size() * width);
-  const std::uint64_t begin = format_.header + sample * context_ * width;
   file_->read_at(begin, window);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = 0;
@@ -47,6 +51,20 @@ void TokenFile::read(std::uint64_t sample, std::span<std::int64_t> out,
               " at byte " + std::to_string(begin + i * width) +
               " is outside of the model's vocabulary of " + std::to_string(vocabulary),
           "--vocab-size sets the vocabulary, --tokens how the file is read");
+  }
+}
+
+void TokenFile::require_vocabulary(std::int64_t vocabulary) const {
+  constexpr std::uint64_t kAll = std::uint64_t{256} << 20, kParts = 64, kPartTokens = 65536;
+  const std::uint64_t width = size_of(format_.type);
+  if (width == 1 && vocabulary >= kByteVocabulary) return;
+  const std::uint64_t tokens = (file_->size() - format_.header) / width;
+  const std::uint64_t stride =
+      file_->size() <= kAll ? kPartTokens : std::max(kPartTokens, tokens / kParts);
+  std::vector<std::int64_t> part;
+  for (std::uint64_t at = 0; at < tokens; at += stride) {
+    part.resize(std::min(kPartTokens, tokens - at));
+    read_from(format_.header + at * width, part, vocabulary);
   }
 }
 

@@ -41,10 +41,14 @@ std::vector<std::byte> first_bytes(const File& file, std::uint64_t most) {
 std::optional<TokenType> header_type(const File& file) {
   if (file.size() < kHeaderBytes) return std::nullopt;
   const auto bytes = first_bytes(file, kHeaderBytes);
-  const auto* const header = std::ranges::find_if(kHeaders, [&](const Header& each) {
-    return number_at(bytes, 0) == each.magic && number_at(bytes, 4) == each.version;
-  });
+  const auto* const header = std::ranges::find(kHeaders, number_at(bytes, 0), &Header::magic);
   if (header == kHeaders.end()) return std::nullopt;
+  if (const std::uint32_t version = number_at(bytes, 4); version != header->version) {
+    raise(ErrorCode::InvalidArgument,
+          file_name(file) + " has a header of llm.c of version " + std::to_string(version) +
+              "; UniShard reads version " + std::to_string(header->version),
+          "write the tokens anew with a current script of llm.c, or without a header");
+  }
   const std::uint64_t count = number_at(bytes, 8);
   const std::uint64_t expected = kHeaderBytes + count * size_of(header->type);
   if (file.size() != expected) {
@@ -97,13 +101,14 @@ std::string_view name_of(TokenType type) {
 
 TokenFormat token_format_of(Storage& storage, const Path& path, std::optional<TokenType> asked,
                             std::int64_t vocabulary) {
-  const bool is_text = asked ? *asked == TokenType::Bytes : path.extension() != ".bin";
+  const auto file = storage.open(path);
+  const bool is_text =
+      asked ? *asked == TokenType::Bytes : path.extension() != ".bin" && !header_type(*file);
   if (is_text) {
     if (vocabulary >= kByteVocabulary) return {};
     raise(ErrorCode::InvalidArgument, "the model's vocab_size is " + std::to_string(vocabulary) +
                                           ", and the tokens are bytes: at least 256 are needed");
   }
-  const auto file = storage.open(path);
   const auto stated = header_type(*file);
   if (!stated) return {.type = asked ? *asked : bare_type(*file, vocabulary)};
   if (asked && *asked != *stated) {

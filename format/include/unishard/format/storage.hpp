@@ -38,7 +38,13 @@ class File {
   virtual const Path& path() const = 0;
 };
 
-enum class EntryKind : std::uint8_t { File, Directory, Other, Missing };
+enum class EntryKind : std::uint8_t {
+  File,
+  Directory,
+  Closed,  ///< of list() alone: a folder that this process may not look into
+  Other,
+  Missing
+};
 
 struct Entry {
   std::string name;
@@ -74,8 +80,10 @@ class Storage {
   virtual std::unique_ptr<File> create(const Path& path) = 0;
   /// Opens an existing regular file for reading and writing.
   virtual std::unique_ptr<File> open_for_update(const Path& path) = 0;
+  /// Follows links. A link that leads back to itself is Other.
   virtual EntryKind kind(const Path& path) = 0;
-  virtual std::vector<Entry> list(const Path& directory) = 0;  ///< sorted by name
+  /// Returns the entries, sorted by name. Links are not followed: they are Other.
+  virtual std::vector<Entry> list(const Path& directory) = 0;
   /// Creates a folder and its parents; an existing folder is no error.
   virtual void make_directory(const Path& path) = 0;
   /// Creates a folder.

@@ -25,11 +25,17 @@ class TokenFile {
   /// `vocabulary`.
   void read(std::uint64_t sample, std::span<std::int64_t> out,
             std::int64_t vocabulary = std::int64_t{1} << 32) const;
+  /// Looks at every token of a file of up to 256 MiB, and at 64 evenly spread parts of a larger
+  /// one. Throws: as read() for a token that is not below `vocabulary`.
+  void require_vocabulary(std::int64_t vocabulary) const;
   /// Returns a CRC-64 of up to 64 parts of 64 KiB, evenly spread over the file. Files of one size
   /// with different digests differ; the same digest says that these parts are equal.
   std::uint64_t digest() const;
 
  private:
+  /// Reads whole tokens from byte `begin` into `out`. Throws: as read().
+  void read_from(std::uint64_t begin, std::span<std::int64_t> out, std::int64_t vocabulary) const;
+
   std::unique_ptr<File> file_;
   std::uint64_t context_ = 0;
   TokenFormat format_;

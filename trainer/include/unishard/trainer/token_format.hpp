@@ -27,9 +27,9 @@ struct TokenFormat {
 /// Finds out how `path` stores the tokens of a model with `vocabulary` tokens: as its header says,
 /// else as `asked` says, else bare 16-bit numbers in *.bin and bytes in all other files. Nothing is
 /// guessed where 32 bits are possible: then a bare *.bin needs `asked`.
-/// Throws: InvalidArgument when `asked` contradicts the header, when the header contradicts the
-/// size of the file, when a bare *.bin could or seems to have 32 bits, or when the vocabulary has
-/// no place for every byte of a text.
+/// Throws: InvalidArgument when `asked` contradicts the header, when the header has another version
+/// or contradicts the size of the file, when a bare *.bin could or seems to have 32 bits, or when
+/// the vocabulary has no place for every byte of a text.
 TokenFormat token_format_of(Storage& storage, const Path& path, std::optional<TokenType> asked,
                             std::int64_t vocabulary);
 
