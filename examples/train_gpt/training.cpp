@@ -29,7 +29,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -42,6 +44,19 @@ using namespace unishard::trainer;
 /// The hint of an error after the last step.
 constexpr const char* kHarmless =
     "the training itself was completed, and its checkpoints were saved";
+
+/// Throws: AlreadyExists when the regular file `path` begins with other text than `start`, because
+/// it is then no earlier output of this option.
+void require_own_output(const std::string& path, std::string_view start, const char* option) {
+  if (path.empty() || posix_storage().kind(path) != EntryKind::File) return;
+  const auto file = posix_storage().open(path);
+  std::string text(std::min<std::uint64_t>(start.size(), file->size()), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  if (start.starts_with(text)) return;
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} {}: the file is no earlier output of {}", option, quote(path), option),
+        "choose another file; nothing was changed");
+}
 
 /// One JSON line per step, in the file as soon as the step is done. A line that cannot be written
 /// is a warning, since training is dearer than its log, and an error at the end.
@@ -139,8 +154,13 @@ class Training {
       starts_fresh();
     }
     std::optional<LossLog> log;
-    agree(communicator_, "opening the file of losses",
-          [&] { log.emplace(is_first() ? options_.losses : ""); });
+    agree(communicator_, "opening the files of losses and trace", [&] {
+      if (is_first()) {
+        require_own_output(options_.losses, R"({"step":)", "--losses");
+        require_own_output(options_.trace, R"({"traceEvents":)", "--trace");
+      }
+      log.emplace(is_first() ? options_.losses : "");
+    });
     if (steps_taken() < options_.steps) {
       saves_.require_free_names(start_);
       saves_.prepare();

@@ -1,4 +1,5 @@
 // What goes along with a checkpoint of a Trainer, and what its output folder means to each verb.
+#include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/json.hpp"
 
 #include "expect.hpp"
@@ -163,6 +164,45 @@ TEST_F(RunFiles, OutputFolderIsListedVerifiedAndNeverPruned) {
     EXPECT_THAT(pruned["kept"].dump(), HasSubstr("UniShard did not write it"));
   }
   EXPECT_TRUE(fs::exists(run_ / "checkpoint-9/model.safetensors"));
+}
+
+// As UniShard's plug-in for the Trainer saves: a checkpoint of UniShard among the Trainer's files.
+TEST_F(RunFiles, OfATrainerWithThePlugInGoAlong) {
+  const fs::path output = temp_.path() / "plug", folder = output / "checkpoint-10";
+  fs::create_directory(output);
+  convert(run_ / "checkpoint-10", "plug/checkpoint-10", "native");
+  const fs::path tag = folder / list_tags(posix_storage(), folder).at(0).tag;
+  for (const std::string& name : files_of(tag)) {
+    if (name != "manifest.json" && !name.starts_with("shard-"))
+      fs::rename(tag / name, folder / name);
+  }
+  for (const fs::path& from : {folder, output}) {
+    const fs::path back = convert(from, "back", "trainer");
+    EXPECT_EQ(files_of(back), files_of(run_ / "checkpoint-10")) << from;
+    fs::remove_all(back);
+    ASSERT_EQ(unishard({"zero_to_fp32", from, back.string() + "/"}).status, 0);
+    EXPECT_TRUE(fs::exists(back / "config.json")) << from;
+    fs::remove_all(back);
+  }
+  EXPECT_THAT(unishard({"inspect", output, "--tags"}).out, HasSubstr("checkpoint-10"));
+  EXPECT_EQ(unishard({"verify", output, "--all"}).status, 0);
+}
+
+TEST_F(RunFiles, OfAccelerateWithThePlugInGoAlong) {
+  const fs::path folder = temp_.path() / "acc";
+  fs::create_directory(folder);
+  convert(run_ / "checkpoint-10", "acc/unishard", "native");
+  write_file(folder / "random_states_0.pkl", "random");
+  fs::copy(run_ / "checkpoint-10/scheduler.pt", folder / "scheduler.bin");
+  for (const char* verb : {"verify", "inspect"})
+    EXPECT_EQ(unishard({verb, folder}).status, 0) << verb;
+  EXPECT_EQ(unishard({"diff", folder, run_ / "checkpoint-10"}).status, 0);
+  EXPECT_THAT(files_of(convert(folder, "back", "accelerate")),
+              testing::Contains("random_states_0.pkl"));
+  convert(run_ / "checkpoint-10", "acc/unishard_1", "native");
+  const ProcessResult two = unishard({"inspect", folder});
+  EXPECT_EQ(two.status, 2);
+  EXPECT_THAT(two.err, HasSubstr("holds the checkpoints of several models"));
 }
 
 TEST_F(RunFiles, AdapterOfARunUnderDeepSpeedBecomesAnAdapter) {

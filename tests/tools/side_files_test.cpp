@@ -243,6 +243,39 @@ TEST_F(HubCache, NoPathLeavesIt) {
     EXPECT_EQ(inspect(name).status, 3) << name;
 }
 
+TEST_F(SideFilesOfModels, AnIndexThatLeavesOutAWholeFileIsDamage) {
+  for (const char* suffix : {"safetensors", "bin"}) {
+    const bool is_torch = std::string_view(suffix) == "bin";
+    const std::string stem = is_torch ? "pytorch_model" : "model";
+    const Path folder = temp_.path() / suffix;
+    fs::create_directory(folder);
+    const Path file = folder / (stem + "-00001-of-00002." + suffix);
+    const Path made = temp_.path() / (std::string("whole.") + (is_torch ? "pt" : suffix));
+    ASSERT_EQ(unishard({"zero_to_fp32", temp_.path() / "in", made, "-q"}).status, 0);
+    fs::copy(made, file);
+    fs::copy(made, folder / (stem + "-00002-of-00002." + suffix));
+    Json map = Json::object();
+    map["x"] = file.filename().string();
+    for (const Json& weights : {map, Json(Json::object())}) {
+      write_file(folder / (stem + "." + suffix + ".index.json"),
+                 Json{{"weight_map", weights}}.dump());
+      const ProcessResult result = unishard({"verify", folder});
+      EXPECT_EQ(result.status, 1) << result.out << result.err;
+    }
+    write_file(folder / (stem + "." + suffix + ".index.json"), Json{{"weight_map", map}}.dump());
+    const ProcessResult result = unishard({"inspect", folder});
+    EXPECT_THAT(result.err, HasSubstr("1 of 2 files named like")) << suffix;
+  }
+}
+
+TEST_F(SideFilesOfModels, AConfigurationThatReadersTakeDifferentlyIsLeftOut) {
+  write_file(model_ / "config.json", R"({"a": 1, "a": 2})");
+  const ProcessResult result =
+      unishard({"convert", model_, out_.string() + "/", "--to", "safetensors"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("left out: config.json"));
+}
+
 TEST_F(SideFilesOfModels, AFolderCalledBlobsAloneIsNoCache) {
   const Path blobs = temp_.path() / "blobs", snapshot = temp_.path() / "snapshots" / "a";
   make_model(snapshot);

@@ -946,6 +946,19 @@ TEST_F(TrainGptFolder, LossesThatCannotBeWrittenAreAnErrorAtTheEnd) {
   expect_in("saved global_step3:", results[0].out);
 }
 
+TEST_F(TrainGptFolder, LossesAndTraceReplaceNothingElse) {
+  const std::string before = read_file(path("text"));
+  for (const char* option : {"--losses", "--trace"}) {
+    const auto refused = Process(command({"--steps", "1", option, path("text")})).wait();
+    EXPECT_EQ(refused.status, exit_status(ErrorCode::AlreadyExists));
+    expect_in("the file is no earlier output of", refused.err);
+    EXPECT_EQ(read_file(path("text")), before);
+    for (int time = 0; time < 2; ++time)
+      EXPECT_EQ(Process(command({"--steps", "1", option, path("mine")})).wait().status, 0);
+    std::filesystem::remove(path("mine"));
+  }
+}
+
 TEST_F(TrainGptFolder, ATraceThatCannotBeWrittenIsAnErrorAtTheEnd) {
   const auto result =
       Process(command({"--steps", "2", "--save", path("c"), "--trace", "/dev/full"})).wait();

@@ -36,14 +36,32 @@ Path run_folder(const Path& path) {
   return std::ranges::any_of(folders, is_tag) ? folder : folder.parent_path();
 }
 
+bool has_file(const Path& folder, std::string_view name) {
+  return posix_storage().kind(folder / name) == EntryKind::File;
+}
+
+/// Returns the folder with the other files of a Trainer or of accelerate whose plug-in has saved
+/// the checkpoint `tag_folder`; `tag_folder` itself when none has.
+Path folder_of_plug_in(const converters::Source& source, const Path& tag_folder) {
+  const Path run = absolute_folder(tag_folder).parent_path();
+  if (has_file(run, kTrainerState)) return run;
+  if (!run.filename().string().starts_with("unishard")) return tag_folder;
+  const Path around = run.parent_path();
+  const Json& client = source.catalog().client_state;
+  const Json files = client.is_object() ? client.value("accelerate", Json()) : Json();
+  if (files.is_object() && files.contains("folder") && files["folder"].is_string()) {
+    const std::string name = files["folder"];  // of a file: it may hold anything
+    if (name.starts_with("accelerate-") && name.find('/') == std::string::npos)
+      return around / name;
+  }
+  return has_file(around, "random_states_0.pkl") ? around : tag_folder;
+}
+
 /// Returns the folder in which the files beside the checkpoint lie.
 Path folder_beside(const converters::Source& source, const Path& input) {
   const Path& opened = source.path().empty() ? input : source.path();
-  return source.format().starts_with(kDeepSpeedFormats) ? run_folder(opened) : opened;
-}
-
-bool has_file(const Path& folder, std::string_view name) {
-  return posix_storage().kind(folder / name) == EntryKind::File;
+  if (source.format().starts_with(kDeepSpeedFormats)) return run_folder(opened);
+  return source.format() == "native" ? folder_of_plug_in(source, opened) : opened;
 }
 
 /// The file name, without suffix, under which diffusers looks for the weights of a model.
@@ -167,6 +185,16 @@ void remark_on_new_progress(const converters::Output& output, std::vector<std::s
       kTrainerState));
 }
 
+/// The Trainer looks for its files beside the tag.
+void remark_on_files_in_tag(const converters::Output& output, std::vector<std::string>& remarks) {
+  const std::vector<std::string> names = names_of(output.side_files);
+  if (output.format != "native" || std::ranges::count(names, kTrainerState) == 0) return;
+  remarks.push_back(
+      fmt::format("{} and the other files of the Trainer are in the folder of the tag: copy them "
+                  "beside it before a Trainer with UniShard's plug-in goes on from there",
+                  kTrainerState));
+}
+
 std::vector<std::string> names_not_taken(const converters::SideFiles& found,
                                          const converters::Output& output) {
   std::vector<std::string> names = names_of(found);
@@ -217,6 +245,11 @@ void keep_adapter(const converters::AdapterFile& adapter, ConversionPlan& plan,
   plan = std::move(kept);
 }
 
+/// A Trainer's folder has the tensors of the adapter alone, and no second names of others.
+void forget_base_aliases(const converters::AdapterFile& adapter, Catalog& target) {
+  std::erase_if(target.aliases, [&](const Alias& alias) { return !adapter.name_of(alias.target); });
+}
+
 /// Whether the names are those of modules: in an adapter's folder they are PEFT's already.
 bool has_module_names(const converters::AdapterFile& adapter, const Catalog& catalog) {
   return std::ranges::any_of(catalog.tensors, [&](const TensorInfo& tensor) {
@@ -256,9 +289,12 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     output.side_files = model_side_files(model, source.catalog(), plan.target, notes.left_out);
     if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
   }
+  if (is_adapter && (output.format == "trainer" || output.format == "accelerate"))
+    forget_base_aliases(converters::AdapterFile(source.catalog()), plan.target);
   if (goes_on) {
     take_run_files(source, beside, input, plan, output, notes);
     remark_on_new_progress(output, notes.remarks);
+    remark_on_files_in_tag(output, notes.remarks);
   } else {
     note_lost_run_files(beside, plan, output, notes);
     if (output.max_shard_bytes == 0) remark_on_model_files(model, output, notes.remarks);

@@ -292,8 +292,8 @@ std::string format_of_folder(Storage& storage, const Path& folder) {
   std::string format = format_of_one(storage, folder);
   if (!format.empty() || !checkpoint_number(folder.filename().string())) return format;
   const Row* const row = find_row(storage, folder);
-  if (row == nullptr && is_native(storage, folder / kWithin)) return "accelerate";
-  return row == nullptr || row->entry.name == "native" ? format : std::string(row->entry.name);
+  if (row == nullptr) return is_native(storage, folder / kWithin) ? "accelerate" : format;
+  return std::string(row->entry.name == "native" ? "trainer" : row->entry.name);
 }
 
 std::vector<TagFolder> sub_folders(Storage& storage, const Path& path) {

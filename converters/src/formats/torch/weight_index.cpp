@@ -3,6 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
+#include "core/numbered_shards.hpp"
+
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -27,6 +29,11 @@ std::map<std::string, std::set<std::string>> read_weight_index(Storage& storage,
     }
     shards[file].insert(name);
   }
+  std::vector<std::string> files;
+  for (const auto& [file, names] : shards) files.push_back(file);
+  const std::string missing = files.empty() ? "it names no file" : missing_shard(files);
+  if (!missing.empty())
+    raise(ErrorCode::Corrupt, fmt::format("{}: weight_map: {}", path.string(), missing));
   return shards;
 }
 

@@ -3,8 +3,9 @@
     unishard.integrations.accelerate.save_state(accelerator, "runs/job/step10")
     unishard.integrations.accelerate.load_state(accelerator, "runs/job/step10")
 
-The folder has accelerate's other files (schedulers, samplers, random states, registered objects); models and optimizers are UniShard
-checkpoints within it, which any number of ranks loads. Plain, DDP, FSDP2 and DeepSpeed.
+Models and optimizers are UniShard checkpoints within the folder, which any number of ranks loads. accelerate's other files (schedulers,
+samplers, random states, registered objects) are in a folder beside them that the checkpoint of the first model names, so that a save
+that fails or is killed leaves the one before it whole. Plain, DDP, FSDP2 and DeepSpeed; a DeepSpeed engine's folder is accelerate's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import uuid
 from collections.abc import Iterator
 from typing import Any, Optional, Union
 
@@ -21,6 +24,7 @@ from .. import _ranks as ranks
 from .. import torch as jobs
 from .._errors import Error
 
+_KEY = "accelerate"  # of the first model's client state
 Path_ = Union[str, os.PathLike[str]]
 # Models and optimizers as accelerate names them: files, and folders of FSDP.
 _PLAIN = re.compile(r"(model|pytorch_model|optimizer)(_\d+)?(-\d+-of-\d+)?(\.safetensors|\.bin)|pytorch_model_fsdp(_\d+|\.bin)|optimizer_\d+")
@@ -30,21 +34,32 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
     """Saves what accelerator.save_state() saves. All ranks call it. Returns the folder.
 
     output_dir: may be left out where the ProjectConfiguration names checkpoints itself. step: recorded as that of the checkpoints;
-    default: the steps that each optimizer counts. options: arguments of unishard.torch.save().
-    As accelerate does, it replaces the state that the folder has from an earlier save, but not one that was saved without UniShard.
+    default: the steps that each optimizer counts. options: arguments of unishard.torch.save(); keep_last is 1 unless given, because
+    accelerate too replaces the state that the folder has from an earlier save. A state that was saved without UniShard is not replaced.
     Raises Error on every rank.
     """
     models, optimizers = _prepared(accelerator)
     if _patched(models, options):
         return str(accelerator.save_state(_text(output_dir)))
-    if output_dir is not None:
-        _require_one_state(os.fspath(output_dir), "save to another folder, or move these files away; nothing was saved")
-    with _without(accelerator):
-        folder = str(accelerator.save_state(_text(output_dir)))
-    for number, model in enumerate(models):
-        optimizer = optimizers[number] if optimizers else None
-        jobs.save(_place(folder, number), model, optimizer, step=_steps(optimizer) if step is None else step,
-                  _is_inside=True, **options)
+    if output_dir is None:  # a new folder, which accelerate names
+        with _without(accelerator):
+            folder = str(accelerator.save_state())
+        _save_models(folder, models, optimizers, step, "", options)
+        return folder
+    folder = os.fspath(output_dir)
+    _require_one_state(folder, "save to another folder, or move these files away; nothing was saved")
+    name = f"accelerate-{ranks.from_first(uuid.uuid4().hex)}"
+    place = os.path.join(folder, name)
+    try:
+        with _without(accelerator):
+            ranks.together("saving accelerate's files", lambda: accelerator.save_state(place))
+        ranks.together("saving accelerate's files", lambda: _sync(place) if ranks.rank() == 0 else None)
+        _save_models(folder, models, optimizers, step, name, {"keep_last": 1, **options})
+    except BaseException:
+        if ranks.rank() == 0:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+    ranks.together("removing older files", lambda: _remove_others(folder, name) if ranks.rank() == 0 else None)
     return folder
 
 
@@ -60,10 +75,46 @@ def load_state(accelerator: Accelerator, input_dir: Optional[Path_] = None) -> N
         accelerator.load_state(folder)
         return
     _require_one_state(folder, "move the older of the two away")
-    for number, model in enumerate(models):
-        jobs.load(_place(folder, number), model, optimizers[number] if optimizers else None)
+    first = jobs.load(_place(folder, 0), models[0], optimizers[0] if optimizers else None)
+    saved = first.client_state.get(_KEY, {"folder": "", "tags": []})
+    for number, model in enumerate(models[1:], 1):
+        tag = saved["tags"][number] if number < len(saved["tags"]) else None
+        jobs.load(_place(folder, number), model, optimizers[number] if optimizers else None, tag=tag)
     with _without(accelerator):
-        accelerator.load_state(folder)
+        accelerator.load_state(os.path.join(folder, os.path.basename(saved["folder"])) if saved["folder"] else folder)
+
+
+def _save_models(folder: str, models: list[Any], optimizers: list[Any], step: Optional[int], name: str, options: dict[str, Any]) -> None:
+    """Saves the first model last: its checkpoint names the files and the tags that belong to it."""
+    chosen = [optimizers[number] if optimizers else None for number in range(len(models))]
+    steps = [_steps(optimizer) if step is None else step for optimizer in chosen]
+    tags = [options.get("tag") or f"global_step{one}" for one in steps]
+    keep = options.get("keep_last", 0)
+    for number in reversed(range(len(models))):
+        own = dict(options)
+        if number:  # the one before stays until the first model's names it no longer
+            own["keep_last"] = keep and max(keep, 2)
+        else:
+            own["client_state"] = {**(options.get("client_state") or {}), _KEY: {"folder": name, "tags": tags}}
+        jobs.save(_place(folder, number), models[number], chosen[number], step=steps[number], _is_inside=True, **own)
+
+
+def _sync(folder: str) -> None:
+    """Makes the files of the folder durable."""
+    for place, _, files in os.walk(folder):
+        for path in (place, *(os.path.join(place, file) for file in files)):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _remove_others(folder: str, name: str) -> None:
+    """Removes the files of earlier saves, which no checkpoint names any more."""
+    for other in os.listdir(folder):
+        if re.fullmatch(r"accelerate-[0-9a-f]{32}", other) and other != name:
+            shutil.rmtree(os.path.join(folder, other), ignore_errors=True)
 
 
 def _require_one_state(folder: str, hint: str) -> None:

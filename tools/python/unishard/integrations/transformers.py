@@ -21,6 +21,7 @@ from transformers import Trainer
 from transformers.trainer_pt_utils import remove_dummy_checkpoint
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
+from .. import _checkpoint
 from .. import torch as jobs
 from .._errors import Error
 
@@ -80,6 +81,17 @@ def _require_one_state(folder: Union[str, os.PathLike[str]]) -> None:
                     "move the older of the two away")
 
 
+def _require_one_save(folder: Union[str, os.PathLike[str]]) -> None:
+    """Raises Error where the Trainer's files and the UniShard checkpoint are those of two saves."""
+    if not _has_unishard(folder) or not _is_complete(Path(folder)):
+        return
+    recorded = json.loads(Path(folder, _STATE).read_text()).get("global_step")
+    with _checkpoint.open(folder) as checkpoint:
+        if recorded != checkpoint.step:
+            raise Error("mismatch", f"{folder}: {_STATE} is of step {recorded}, and the UniShard checkpoint {checkpoint.tag} of step "
+                        f"{checkpoint.step}", "files of two checkpoints were mixed: copy the whole folder again")
+
+
 def _patch_engine(one: Any, options: dict[str, Any]) -> None:
     if hasattr(one, "save_checkpoint") and hasattr(one, "zero_optimization_stage"):
         from .. import deepspeed
@@ -100,6 +112,8 @@ class _Mixin(Trainer):
             self._require_own_checkpoints()
         elif isinstance(resume_from_checkpoint, (str, os.PathLike)):
             _require_one_state(resume_from_checkpoint)
+            if not self.is_deepspeed_enabled:  # an engine counts its own steps
+                _require_one_save(resume_from_checkpoint)
         self._unishard_has_begun = True
         return super().train(resume_from_checkpoint, *others, **settings)
 
