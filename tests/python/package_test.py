@@ -139,6 +139,7 @@ class Reading(unittest.TestCase):
         self.assertEqual((checkpoint.format, checkpoint.tag, checkpoint.step, checkpoint.world_size, checkpoint.stage),
                          ("native", "global_step7", 7, 2, 2))
         self.assertEqual(checkpoint.identity, "155daf7beb4d0a3f")
+        self.assertEqual(list(checkpoint), checkpoint.names())
         self.assertEqual(checkpoint["wte.weight"].state, "fp32")
         self.assertEqual(checkpoint["lm_head.weight"], checkpoint["wte.weight"])
         self.assertEqual(checkpoint["lm_head.weight", "exp_avg"], checkpoint["wte.weight", "exp_avg"])
@@ -276,7 +277,7 @@ class Boxes(unittest.TestCase):
     def test_any_box_is_read_from_any_layout(self):
         random.seed(5)
         with self.boxed() as boxes, self.save("ranges", [[("w", range(0, 120)), ("e", range(0, 72))]]) as ranges:
-            unishard.convert(self.folder / "boxes", self.folder / "w.safetensors", to="safetensors")
+            unishard.convert(self.folder / "boxes", self.folder / "w.safetensors")
             with unishard.open(self.folder / "w.safetensors") as foreign:
                 for _ in range(100):
                     name, value = random.choice(list(self.values.items()))

@@ -72,7 +72,7 @@ ask_script "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" to
 ask_script "torch.load and dcp.load find their own keys and values again" torch_keeps.py
 ask_script "transformers and train_gpt: the same logits" model_logits.py
 [ ! -x "$build/tests/loss_scaler_steps" ] || ask_script "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
-for test in package dcp torch runs; do
+for test in package dcp torch runs integrations; do
   ask "The Python package with torch: $test" env UNISHARD_LIBRARY_DIR="$program" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 \
     "$python" "tests/python/${test}_test.py"
 done

@@ -220,6 +220,9 @@ class Checkpoint:
         """Returns the states of a parameter, for example ["fp32", "exp_avg", "exp_avg_sq"]."""
         return list(self._states[self._resolved(name)])
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
     def __contains__(self, key: object) -> bool:
         if isinstance(key, str):
             return self.aliases.get(key, key) in self._states

@@ -47,9 +47,9 @@ def diff(a: Path_, b: Path_, *, progress: Progress = None, cancel: Optional[Canc
     return _run("diff", [a, b], flags, progress, cancel)
 
 
-def convert(checkpoint: Path_, output: Path_, *, to: str, progress: Progress = None, cancel: Optional[Cancel] = None,
+def convert(checkpoint: Path_, output: Path_, *, to: Optional[str] = None, progress: Progress = None, cancel: Optional[Cancel] = None,
             **flags: Any) -> dict[str, Any]:
-    """Rewrites a checkpoint in the format `to`, for example "native", "deepspeed", "dcp" or "safetensors"."""
+    """Rewrites a checkpoint in the format `to`, such as "native", "deepspeed", "dcp" or "safetensors"; None: as the file's suffix says."""
     return _run("convert", [checkpoint, output], {"to": to, **flags}, progress, cancel)
 
 

@@ -1,5 +1,5 @@
 #pragma once
-// Whether the processes that meet at a store are the ranks of one job.
+// The roll call at the start of a job: the processes that meet at a store are its ranks.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>
