@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <map>
 
 namespace train_gpt {
@@ -32,6 +33,15 @@ std::string check_dropout(const std::string& text) {
   double value = -1;
   if (CLI::detail::lexical_cast(text, value) && value >= 0 && value <= 0.99) return {};
   return text + " is not a number from 0 to 0.99";
+}
+
+/// CLI11 takes the nearest number for one that does not fit.
+std::string check_seed(const std::string& text) {
+  std::int64_t seed = -1;
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, seed);
+  if (error == std::errc() && last == end && seed >= 0) return {};
+  return text + " is not an integer from 0 to 2^63 - 1";
 }
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
@@ -85,7 +95,8 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
       ->capture_default_str();
   app.add_option("--stage", overrides.stage, "ZeRO stage; overrides the configuration");
   app.add_option("--seed", overrides.seed,
-                 "initial values, dropout, data order; overrides the configuration");
+                 "initial values, dropout, data order; overrides the configuration")
+      ->check(check_seed);
   app.add_option("--threads", options.threads, "threads of each rank")
       ->check(CLI::Range(1, kThreadsMax))
       ->capture_default_str();

@@ -22,6 +22,14 @@ Json run_identity(const Options& options, const unishard::trainer::TokenFile& to
           {kData, unishard::hex64(tokens.digest())}};
 }
 
+std::vector<std::string> identity_lines(const Json& identity) {
+  std::vector<std::string> lines{fmt::format("--data with digest {}", identity.at(kData).dump())};
+  const Json model = identity.at(kModel).flatten();
+  for (const auto& [pointer, value] : model.items())
+    lines.push_back(fmt::format("model {}: {}", pointer, value.dump()));
+  return lines;
+}
+
 std::vector<std::string> compare_identity(const Json& saved, const Json& mine) {
   std::vector<std::string> notes;
   if (!saved.is_object()) return notes;

@@ -58,14 +58,26 @@ void require_own_output(const std::string& path, std::string_view start, const c
         "choose another file; nothing was changed");
 }
 
+/// Also true for an empty file, and for what is no regular file.
+bool ends_with_a_line(const std::string& path) {
+  if (posix_storage().kind(path) != EntryKind::File) return true;
+  const auto file = posix_storage().open(path);
+  if (file->size() == 0) return true;
+  char last = 0;
+  file->read_at(file->size() - 1, std::as_writable_bytes(std::span(&last, 1)));
+  return last == '\n';
+}
+
 /// One JSON line per step, in the file as soon as the step is done. A line that cannot be written
 /// is a warning, since training is dearer than its log, and an error at the end.
 class LossLog {
  public:
   explicit LossLog(const std::string& path) : path_(path) {
     if (path.empty()) return;
+    const bool has_torn_line = !ends_with_a_line(path);  // of a run that was killed
     file_.reset(std::fopen(path.c_str(), "ae"));
     if (!file_) raise_errno("opening", path, errno);
+    if (has_torn_line) std::fputc('\n', file_.get());
   }
   void write(const StepStats& stats, double tokens_per_second) {
     if (!file_) return;
@@ -119,9 +131,7 @@ std::vector<std::string> agreed_lines(const Options& options, const Json& identi
       fmt::format("asynchronous saves {}, incremental {}, compressed {} at level {}",
                   options.async_save ? fmt::format("{}", *options.async_save) : "if possible",
                   options.incremental_save, static_cast<int>(compression.mode), compression.level)};
-  const Json described = identity.flatten();
-  for (const auto& [pointer, value] : described.items())
-    lines.push_back(fmt::format("{}: {}", pointer.substr(1), value.dump()));
+  for (std::string& line : identity_lines(identity)) lines.push_back(std::move(line));
   return lines;
 }
 

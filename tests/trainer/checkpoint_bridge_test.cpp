@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/output_lock.hpp"
 
+#include "checkpoint/compare.hpp"
 #include "expect.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
@@ -268,6 +269,22 @@ TEST(CheckpointBridge, AnotherOptimizerIsAMismatchThatNamesBoth) {
                 Fails(ErrorCode::Mismatch, {"saved with optimizer AdamW, here it is Lion",
                                             "unexpected: block0.down.bias [exp_avg_sq]"}));
   });
+}
+
+TEST(CheckpointBridge, IntegersAreNoWeights) {
+  Catalog saved, wanted;
+  TensorInfo tensor;
+  tensor.fqn = "a";
+  tensor.state = state::kWeights;
+  tensor.shape = {2};
+  tensor.dtype = DType::Int32;
+  saved.tensors = {tensor};
+  tensor.dtype = DType::Float32;
+  wanted.tensors = {tensor};
+  EXPECT_THAT(error_of([&] { trainer::detail::require_match(saved, wanted, "x"); }),
+              Fails(ErrorCode::Mismatch, "is int32 in the checkpoint, float32 here"));
+  saved.tensors[0].dtype = DType::BFloat16;
+  EXPECT_NO_THROW(trainer::detail::require_match(saved, wanted, "x"));
 }
 
 TEST(CheckpointBridge, OneRanksFailureIsEveryRanksAndLeavesNothing) {

@@ -142,6 +142,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "optimizer.params.lr_decay is -1"},
         Refused{R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": -3}}})",
                 "scheduler.params.warmup_num_steps is -3"},
+        Refused{R"({"scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": 5}}})",
+                "scheduler.params.last_batch_iteration is 5"},
         Refused{R"({"train_batch_size": 9223372036854775808})",
                 "train_batch_size is 9223372036854775808, not a whole number below 2^63"},
         Refused{R"({"seed": 18446744073709551615})", "seed is 18446744073709551615, not"},

@@ -891,6 +891,7 @@ TEST_F(TrainGptFolder, WrongNumbersAndNamesAreUsageErrors) {
       {"--dropout", "nan"},
       {"--dropout", "1"},
       {"--seed", "-1"},
+      {"--seed", "9223372036854775808"},
       {"--stage", "4"}};
   for (const auto& more : wrong) {
     SCOPED_TRACE(more[more.size() - 2] + " " + more.back());
@@ -933,6 +934,13 @@ TEST_F(TrainGptFolder, OutputThatCannotBeWrittenStopsNoTraining) {
   const auto closed_pipe =
       run_in_shell("set -o pipefail; \"$@\" | true", command({"--steps", "3"}));
   EXPECT_EQ(closed_pipe.status, 3) << closed_pipe.err;
+}
+
+TEST_F(TrainGptFolder, ATornLineOfLossesIsEndedFirst) {
+  write_file(path("losses"), "{\"step\": 1, \"lo");
+  ASSERT_EQ(Process(command({"--steps", "1", "--losses", path("losses")})).wait().status, 0);
+  const std::string text = read_file(path("losses"));
+  EXPECT_THAT(text, testing::StartsWith("{\"step\": 1, \"lo\n{\"step\":1,"));
 }
 
 TEST_F(TrainGptFolder, LossesThatCannotBeWrittenAreAnErrorAtTheEnd) {

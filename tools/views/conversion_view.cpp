@@ -49,6 +49,11 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
 std::vector<std::string> consolidation_notes(const tools::Conversion& conversion) {
   std::vector<std::string> notes = conversion.notes().left_out;
   for (std::string& note : notes) note.insert(0, "left out: ");
+  // That an optimizer or a schedule is left out is what the verb is for; doubts about what is read
+  // are not.
+  for (const std::string& line : conversion.notes().not_read) {
+    if (!line.starts_with("left out: ") && !line.starts_with("not read: ")) notes.push_back(line);
+  }
   for (const std::string_view note :
        {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
     if (!note.empty()) notes.emplace_back(note);

@@ -1,5 +1,6 @@
 #include "checkpoint/compare.hpp"
 
+#include "unishard/format/dtype.hpp"
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
@@ -62,6 +63,11 @@ class Comparison {
         continue;
       }
       used.insert(key);
+      if (info(tensor.dtype).kind == Kind::Float &&
+          info(found->second->dtype).kind != Kind::Float) {
+        add(fmt::format("type: {} is {} in the checkpoint, {} here", tensor.label(),
+                        name_of(found->second->dtype), name_of(tensor.dtype)));
+      }
       if (found->second->shape != tensor.shape) {
         add(fmt::format("shape: {} is [{}] in the checkpoint, [{}] here", tensor.label(),
                         fmt::join(found->second->shape, ", "), fmt::join(tensor.shape, ", ")));

@@ -80,6 +80,8 @@ void read_scheduler(const Json& json, Config& config) {
   schedule.warmup_min_ratio = values.number("warmup_min_ratio").value_or(schedule.warmup_min_ratio);
   schedule.cos_min_ratio = values.number("cos_min_ratio").value_or(schedule.cos_min_ratio);
   require(schedule.warmup_num_steps >= 0, values, "warmup_num_steps", "zero or more");
+  require(values.integer("last_batch_iteration").value_or(-1) == -1, values, "last_batch_iteration",
+          "-1, because a resumed run has the checkpoint's");
   const std::string shape = values.text("warmup_type").value_or("log");
   require(shape == "log" || shape == "linear", values, "warmup_type", "\"log\" or \"linear\"");
   schedule.warmup_type = shape == "linear" ? WarmupType::Linear : WarmupType::Log;
