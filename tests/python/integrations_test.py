@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Integrations with accelerate and transformers in one process: python3 integrations_test.py (UNISHARD_LIBRARY_DIR, as in package_test.py)
 
 Kills happen in processes of their own. Jobs of several ranks: tests/interop/peers/trainer_jobs.py.

@@ -43,7 +43,7 @@ bool has_file(const Path& folder, std::string_view name) {
 /// Returns the folder with the other files of a Trainer or of accelerate whose plug-in has saved
 /// the checkpoint `tag_folder`; `tag_folder` itself when none has.
 Path folder_of_plug_in(const converters::Source& source, const Path& tag_folder) {
-  const Path run = absolute_folder(tag_folder).parent_path();
+  Path run = absolute_folder(tag_folder).parent_path();
   if (has_file(run, kTrainerState)) return run;
   if (!run.filename().string().starts_with("unishard")) return tag_folder;
   const Path around = run.parent_path();
