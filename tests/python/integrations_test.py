@@ -92,6 +92,23 @@ class Accelerate(unittest.TestCase):
             ua.load_state(accelerator, folder)
 
 
+    def test_folders_that_accelerate_names_have_its_files(self):
+        import accelerate
+        import torch
+        import unishard.integrations.accelerate as ua
+        with tempfile.TemporaryDirectory() as folder:
+            settings = accelerate.utils.ProjectConfiguration(folder, automatic_checkpoint_naming=True)
+            accelerator = accelerate.Accelerator(cpu=True, project_config=settings)
+            model = accelerator.prepare(torch.nn.Linear(2, 1))
+            for output in (None, os.path.join(folder, "ignored")):
+                saved = ua.save_state(accelerator, output, step=1)
+                self.assertTrue({"random_states_0.pkl", "unishard"} <= set(os.listdir(saved)))
+            with torch.no_grad():
+                model.bias.fill_(5.0)
+            ua.load_state(accelerator)
+            self.assertNotEqual(model.bias.item(), 5.0)
+
+
 class Transformers(unittest.TestCase):
     def test_files_of_two_checkpoints_are_not_resumed(self):
         import torch

@@ -41,9 +41,9 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
     models, optimizers = _prepared(accelerator)
     if _patched(models, options):
         return str(accelerator.save_state(_text(output_dir)))
-    if output_dir is None:  # a new folder, which accelerate names
+    if output_dir is None or accelerator.project_configuration.automatic_checkpoint_naming:  # a new folder, which accelerate names
         with _without(accelerator):
-            folder = str(accelerator.save_state())
+            folder = str(accelerator.save_state(_text(output_dir)))
         _save_models(folder, models, optimizers, step, "", options)
         return folder
     folder = os.fspath(output_dir)
