@@ -34,8 +34,8 @@ void check_free(Storage& storage, const Path& output, bool is_folder) {
 
 /// The result of a folder replaces an empty one, which no program must stand in or mount upon.
 void require_replaceable(const Path& folder) {
-  struct stat own {
-  }, parent{};
+  struct stat own {};
+  struct stat parent {};
   const bool is_mount = ::stat(folder.c_str(), &own) == 0 &&
                         ::stat((folder / "..").c_str(), &parent) == 0 &&
                         own.st_dev != parent.st_dev;

@@ -349,8 +349,7 @@ bool has_plain_state(Storage& storage, const Path& path, const Row& row) {
            has_file(trainer::file_names(trainer::Program::Accelerate).optimizer);
   const bool has_tensors = row.entry.shape != OutputShape::Tags && has_file("random_states_0.pkl");
   if (row.entry.name != "trainer" && row.entry.name != "accelerate" && !has_tensors) return false;
-  const Row* const within = find_row(storage, path / kWithin);
-  return within != nullptr && within->entry.name == "native";
+  return is_native(storage, path / kWithin);
 }
 
 /// Returns what is wrong with a folder in which two programs have saved, of which either could be

@@ -139,9 +139,10 @@ std::optional<Path> find_within_accelerate(Storage& storage, const Path& path);
 
 /// Opens a checkpoint of any known format. `tag` chooses one of several checkpoints in a folder;
 /// in the output folder of a Trainer, find_numbered_checkpoint() does, and in a folder of
-/// accelerate find_within_accelerate(). Lifetime: here and below, `storage` must outlive the
-/// source. Throws: NotFound or Unsupported, with the explanation of probe(); Corrupt when the
-/// checkpoint is damaged.
+/// accelerate find_within_accelerate().
+/// Lifetime: here and below, `storage` must outlive the source.
+/// Throws: NotFound or Unsupported, with the explanation of probe(); Corrupt when the checkpoint is
+/// damaged.
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag = {});
 
