@@ -92,6 +92,28 @@ class Accelerate(unittest.TestCase):
             ua.load_state(accelerator, folder)
 
 
+    def test_a_save_that_is_interrupted_once_it_is_published_keeps_its_files(self):
+        from unittest import mock
+
+        import accelerate
+        import torch
+        import unishard.integrations.accelerate as ua
+        with tempfile.TemporaryDirectory() as folder:
+            accelerator = accelerate.Accelerator(cpu=True)
+            model = accelerator.prepare(torch.nn.Linear(2, 1))
+            save = ua.jobs.save
+
+            def save_and_stop(*arguments, **options):
+                save(*arguments, **options)
+                raise KeyboardInterrupt
+
+            with mock.patch.object(ua.jobs, "save", save_and_stop), self.assertRaises(KeyboardInterrupt):
+                ua.save_state(accelerator, folder, step=1)
+            with torch.no_grad():
+                model.bias.fill_(5.0)
+            ua.load_state(accelerator, folder)
+            self.assertNotEqual(model.bias.item(), 5.0)
+
     def test_folders_that_accelerate_names_have_its_files(self):
         import accelerate
         import torch

@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 
 from accelerate import Accelerator  # type: ignore[import-untyped,unused-ignore]
 
+from .. import _checkpoint
 from .. import _ranks as ranks
 from .. import torch as jobs
 from .._errors import Error
@@ -56,7 +57,7 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
         ranks.together("saving accelerate's files", lambda: _sync(place) if ranks.rank() == 0 else None)
         _save_models(folder, models, optimizers, step, name, {"keep_last": 1, **options})
     except BaseException:
-        if ranks.rank() == 0:
+        if ranks.rank() == 0 and not _may_be_named(folder, name):
             shutil.rmtree(place, ignore_errors=True)
         raise
     ranks.together("removing older files", lambda: _remove_others(folder, name) if ranks.rank() == 0 else None)
@@ -110,8 +111,17 @@ def _sync(folder: str) -> None:
                 os.close(descriptor)
 
 
+def _may_be_named(folder: str, name: str) -> bool:
+    """Returns false where the first model's newest checkpoint surely names no files, or others than those in `name`."""
+    try:
+        with _checkpoint.open(_place(folder, 0)) as checkpoint:
+            return bool((checkpoint.client_state or {}).get(_KEY, {}).get("folder") == name)
+    except Error as error:
+        return error.code != "not found"
+
+
 def _remove_others(folder: str, name: str) -> None:
-    """Removes the files of earlier saves, which no checkpoint names any more."""
+    """Removes the files of earlier saves, which the newest checkpoint of the first model does not name."""
     for other in os.listdir(folder):
         if re.fullmatch(r"accelerate-[0-9a-f]{32}", other) and other != name:
             shutil.rmtree(os.path.join(folder, other), ignore_errors=True)
