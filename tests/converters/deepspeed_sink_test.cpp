@@ -314,6 +314,21 @@ TEST(DeepSpeedSink, ClientStateCannotOverwriteDeepSpeedsKeys) {
   EXPECT_EQ(model.root().at("unishard").at("rng").at("seed").integer(), 7);
 }
 
+TEST(DeepSpeedSink, ItsOwnCheckpointsAreWrittenAgainWithoutANote) {
+  for (const bool universal : {false, true}) {
+    for (const char* client : {"null", R"({"universal_checkpoint_info": {"version": 0.2}})"}) {
+      const TempDir first, second;
+      Catalog catalog = small_model(2, 1);
+      catalog.client_state = parse_json(client, "test");
+      EXPECT_THAT(write(first.path(), catalog, universal), testing::IsEmpty());
+      const auto source = open_source(posix_storage(), first.path());
+      EXPECT_EQ(source->catalog().client_state, catalog.client_state);
+      EXPECT_THAT(write(second.path(), *source, source->catalog()), testing::IsEmpty());
+      EXPECT_TRUE(model_file(second).root().at("universal_checkpoint_info").is_dict());
+    }
+  }
+}
+
 TEST(DeepSpeedSink, KeepsWhatTheClientStateHasUnderNames) {
   TempDir dir;
   Catalog catalog = small_model(1, 1);

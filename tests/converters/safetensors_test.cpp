@@ -121,14 +121,19 @@ void copy_model(const Source& from, const std::string& format, const Path& to) {
   sink->commit();
 }
 
-/// The header without __metadata__, and the bytes behind it.
-std::pair<SortedJson, std::string> parts_of(const Path& path) {
+/// The header, and the bytes behind it.
+std::pair<SortedJson, std::string> header_and_data(const Path& path) {
   const std::string text = read_file(path);
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, text.data(), sizeof header_bytes);
-  SortedJson header = SortedJson::parse(text.substr(8, header_bytes));
-  header.erase("__metadata__");
-  return {header, text.substr(8 + header_bytes)};
+  return {SortedJson::parse(text.substr(8, header_bytes)), text.substr(8 + header_bytes)};
+}
+
+/// The header without __metadata__, and the bytes behind it.
+std::pair<SortedJson, std::string> parts_of(const Path& path) {
+  auto parts = header_and_data(path);
+  parts.first.erase("__metadata__");
+  return parts;
 }
 
 TEST(SafetensorsSource, ElementsBelowAByteComeBackBitByBit) {
@@ -273,6 +278,70 @@ TEST(SafetensorsSink, KeepsEveryStateUnderANameOfItsOwn) {
   EXPECT_EQ(source->catalog().aliases, catalog.aliases);
   for (const TensorInfo& tensor : catalog.tensors) {
     EXPECT_TRUE(source->catalog().find(tensor.fqn, tensor.state)) << tensor.label();
+  }
+}
+
+/// Returns `__metadata__` of a safetensors file.
+Json metadata_of(const Path& path) { return header_and_data(path).first.at("__metadata__"); }
+
+TEST(SafetensorsSink, KeepsTheMetadataOfTheFileThatWasRead) {
+  const TempDir temp;
+  const Path file = temp.path() / "a.safetensors";
+  const auto sink = make_safetensors_sink(
+      posix_storage(), file, small_catalog(),
+      {.max_shard_bytes = 0, .metadata = {{"modelspec.title", "mine"}, {"steps", "7"}}});
+  fill(*sink, small_catalog());
+  sink->commit();
+  const Json metadata = {{"format", "pt"}, {"modelspec.title", "mine"}, {"steps", "7"}};
+  ASSERT_EQ(metadata_of(file), metadata);
+  for (const std::string format : {"safetensors", "native", "npz", "hdf5"}) {
+    SCOPED_TRACE(format);
+    const Path between = temp.path() / (format == "hdf5" ? "b.h5" : "b." + format);
+    copy_model(*open_source(posix_storage(), file), format, between);
+    const Path again = temp.path() / (format + "-again.safetensors");
+    copy_model(*open_source(posix_storage(), between), "safetensors", again);
+    EXPECT_EQ(metadata_of(again), metadata);
+  }
+}
+
+TEST(SafetensorsSink, WritesSecondNamesAsSaveModelDoes) {
+  const TempDir temp;
+  Catalog catalog = small_catalog();
+  catalog.aliases = {{"tied.weight", "a.weight"}};
+  const auto sink =
+      make_safetensors_sink(posix_storage(), temp.path() / "a.safetensors", catalog, {});
+  fill(*sink, catalog);
+  sink->commit();
+  EXPECT_EQ(metadata_of(temp.path() / "a.safetensors"),
+            (Json{{"format", "pt"}, {"tied.weight", "a.weight"}}));
+  EXPECT_EQ(open_source(posix_storage(), temp.path() / "a.safetensors")->catalog().aliases,
+            catalog.aliases);
+}
+
+TEST(SafetensorsSink, KeepsMetadataBesideATrainingState) {
+  const TempDir temp;
+  Catalog catalog = test::example_catalog({});
+  catalog.producer["metadata"] = {{"format", "pt"}, {"note", "x"}};
+  const auto sink =
+      make_safetensors_sink(posix_storage(), temp.path() / "a.safetensors", catalog, {});
+  fill(*sink, catalog);
+  sink->commit();
+  EXPECT_EQ(metadata_of(temp.path() / "a.safetensors").at("note"), "x");
+  EXPECT_EQ(open_source(posix_storage(), temp.path() / "a.safetensors")->catalog().producer,
+            catalog.producer);
+}
+
+TEST(SafetensorsSink, ATorchFileSaysThatItHasNoPlaceForMetadata) {
+  const TempDir temp;
+  Catalog catalog = small_catalog();
+  catalog.producer["metadata"] = {{"format", "pt"}};
+  EXPECT_THAT(make_torch_sink(posix_storage(), temp.path() / "a.pt", catalog, {})->notes(),
+              testing::IsEmpty());
+  catalog.producer["metadata"]["modelspec.title"] = "mine";
+  for (const std::uint64_t max_shard_bytes : {0u, 1000u}) {
+    const auto sink = make_torch_sink(posix_storage(), temp.path() / "b.pt", catalog,
+                                      {.max_shard_bytes = max_shard_bytes});
+    EXPECT_THAT(sink->notes(), testing::Contains(testing::HasSubstr("modelspec.title")));
   }
 }
 

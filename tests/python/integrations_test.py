@@ -91,6 +91,23 @@ class Accelerate(unittest.TestCase):
             self.assertEqual(sorted(Path(folder).rglob("*")), before)
             ua.load_state(accelerator, folder)
 
+    def test_checkpoints_that_stay_keep_their_files(self):
+        import accelerate
+        import torch
+        import unishard
+        import unishard.integrations.accelerate as ua
+        with tempfile.TemporaryDirectory() as folder:
+            accelerator = accelerate.Accelerator(cpu=True)
+            accelerator.prepare(torch.nn.Linear(2, 1))
+            for step in (1, 2, 3):
+                ua.save_state(accelerator, folder, step=step, keep_last=2)
+            kept = {path.name for path in Path(folder).glob("accelerate-*")}
+            named = set()
+            for step in (2, 3):
+                with unishard.open(Path(folder) / "unishard", tag=f"global_step{step}") as checkpoint:
+                    named.add(checkpoint.client_state["accelerate"]["folder"])
+            self.assertEqual(kept, named)
+            self.assertEqual(len(kept), 2)
 
     def test_a_save_that_is_interrupted_once_it_is_published_keeps_its_files(self):
         from unittest import mock

@@ -71,7 +71,7 @@ TEST_F(ConvertCommand, PruneFailsWhenWhatIsToGoCannotBeRemoved) {
     const ProcessResult pruned = unishard({"prune", path("run"), "--keep-last", "1"});
     EXPECT_EQ(pruned.status, 3);
     EXPECT_THAT(pruned.out, HasSubstr("removed global_step2"));
-    EXPECT_THAT(pruned.err, HasSubstr("1 checkpoints of " + path("run") + " were to be removed"));
+    EXPECT_THAT(pruned.err, HasSubstr("1 checkpoints of " + path("run") + " could not be removed"));
     EXPECT_EQ(report_of({"prune", path("run"), "--keep-last", "1"}, 3).at("kept").size(), 1u);
   }
   EXPECT_EQ(unishard({"prune", path("run"), "--keep-last", "1"}).status, 0);

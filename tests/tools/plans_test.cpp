@@ -35,9 +35,7 @@ TEST_F(Plans, ConsolidateFollowsDeepSpeed) {
   EXPECT_EQ(dtype_of(plan, "adapter.frozen"), DType::BFloat16);
   EXPECT_EQ(dtype_of(plan, "h.0.counter"), DType::Int64);
   EXPECT_FALSE(plan.target.find("lm_head.weight", state::kWeights));
-  EXPECT_NE(std::find(plan.metadata.begin(), plan.metadata.end(),
-                      std::pair<std::string, std::string>("lm_head.weight", "wte.weight")),
-            plan.metadata.end());
+  EXPECT_EQ(plan.target.aliases, (std::vector<Alias>{{"lm_head.weight", "wte.weight"}}));
   for (std::size_t i = 0; i < plan.target.tensors.size(); ++i) {
     const TensorInfo& from = source->catalog().tensors[plan.tensor_map[i]];
     EXPECT_EQ(from.fqn, plan.target.tensors[i].fqn);

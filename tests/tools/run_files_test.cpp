@@ -161,7 +161,7 @@ TEST_F(RunFiles, OutputFolderIsListedVerifiedAndNeverPruned) {
     const Json pruned = report_of(arguments);
     EXPECT_EQ(pruned["removed"], Json::array());
     EXPECT_EQ(pruned["kept"].size(), 3u);
-    EXPECT_THAT(pruned["kept"].dump(), HasSubstr("UniShard did not write it"));
+    EXPECT_THAT(pruned["kept"].dump(), HasSubstr("prune removes UniShard's own only"));
   }
   EXPECT_TRUE(fs::exists(run_ / "checkpoint-9/model.safetensors"));
 }

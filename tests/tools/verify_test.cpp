@@ -114,6 +114,13 @@ TEST(VerifyForeign, OneLargeTensorIsStoppedBetweenBuffers) {
               Fails(ErrorCode::Cancelled));
 }
 
+TEST_F(Verify, SaysWhatItLeavesOutWhereAnotherProgramHasSaved) {
+  test::write_file(folder_.path() / "optimizer.pt", "x");
+  const VerifyReport report = check();
+  EXPECT_TRUE(report.is_clean());
+  EXPECT_THAT(report.notes, testing::Contains(testing::HasSubstr("saved without UniShard")));
+}
+
 TEST_F(Verify, ASoundCheckpointHasNoFindings) {
   for (const bool deep : {false, true}) {
     const VerifyReport report = check(deep);

@@ -50,10 +50,14 @@ void add_diff(CLI::App& app, Action& action) {
   command
       ->add_option("--tolerance", options->diff.tolerance,
                    "Largest |a - b| to accept (default: every bit must agree)")
-      ->check(CLI::NonNegativeNumber)
-      ->check([](const std::string& text) {  // NaN is not negative
-        const bool is_finite = std::isfinite(std::strtod(text.c_str(), nullptr));
-        return is_finite ? std::string() : "not a finite number";
+      ->type_name("NUMBER")
+      ->check([](const std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool is_number = !text.empty() && *end == '\0';
+        return is_number && std::isfinite(value) && value >= 0
+                   ? std::string()
+                   : fmt::format("{} is no finite number of 0 or more", text);
       });
   command->add_option("--states", options->diff.states, "Only these states, such as fp32,exp_avg")
       ->delimiter(',');

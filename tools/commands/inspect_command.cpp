@@ -93,7 +93,8 @@ void add_inspect(CLI::App& app, Action& action) {
                                                 {"norm", SortBy::Norm}};
   command
       ->add_option("--sort", options->view.sort, "model (default), name, bytes, elements or norm")
-      ->transform(CLI::CheckedTransformer(orders).description(""))
+      ->transform(CLI::Transformer(orders).description(""))
+      ->transform(CLI::IsMember(orders).description(""))  // runs first
       ->type_name("ORDER");
   command->add_flag("--tags", options->tags, "List the checkpoints of the folder");
   command->add_flag("--json", options->json, "All of it as JSON, for programs");

@@ -27,7 +27,7 @@ std::vector<KeptTag> foreign_tags(Storage& storage, const Path& folder) {
   for (const auto& [tag, format, step] : converters::list_sub_folders(storage, folder)) {
     if (!format.empty() && format != "native")
       kept.push_back(
-          {tag, fmt::format("it is in the format {}, and UniShard did not write it", format)});
+          {tag, fmt::format("its format is {}, and prune removes UniShard's own only", format)});
   }
   return kept;
 }
@@ -66,7 +66,7 @@ int run(const PruneRequest& options) {
   const auto failed = std::ranges::find_if(result.kept, &KeptTag::is_failure);
   if (failed == result.kept.end()) return 0;
   raise(ErrorCode::Io,
-        fmt::format("{} checkpoints of {} were to be removed and could not be: {}",
+        fmt::format("{} checkpoints of {} could not be removed: {}",
                     std::ranges::count_if(result.kept, &KeptTag::is_failure), options.folder,
                     failed->reason),
         "make the folder writable, or wait for the process that uses it");

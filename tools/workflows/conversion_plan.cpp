@@ -246,7 +246,6 @@ ConversionPlan plan_consolidate(const converters::Source& source,
   if (const auto digest = identity(catalog)) {
     plan.metadata.emplace_back("unishard.source.identity", *digest);
   }
-  for (const Alias& alias : catalog.aliases) plan.metadata.emplace_back(alias.fqn, alias.target);
   return plan;
 }
 

@@ -16,8 +16,7 @@ struct ConversionPlan {
   Catalog target = {};
   std::vector<std::size_t> tensor_map = {};  ///< target tensor -> source tensor
   std::vector<std::string> notes = {};       ///< what the options leave out, one line each
-  /// Key-value pairs for formats that have a place for them: where the result comes from, alias ->
-  /// target.
+  /// Key-value pairs for formats that have a place for them: where the result comes from.
   std::vector<std::pair<std::string, std::string>> metadata = {};
   std::size_t frozen_left_out = 0;  ///< frozen parameters that the options leave out
   std::uint64_t disk_bytes = 0;     ///< size of the result; 0: that of its tensors

@@ -3,6 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "core/file_records.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,6 +50,22 @@ void restore_tensors(const Json& saved, Catalog& catalog, const std::string& whe
 }
 
 }  // namespace
+
+void note_metadata(const Catalog& catalog, std::vector<std::string>& notes) {
+  constexpr std::size_t kNamed = 8;
+  std::vector<std::string> keys;
+  for (const std::string_view record : {kSafetensorsMetadata, kGgufMetadata}) {
+    const Json metadata = file_record(catalog.producer, record);
+    for (const auto& [key, value] : metadata.items()) {
+      if (key != "format" && !key.starts_with("unishard.")) keys.push_back(quote(key));
+    }
+  }
+  if (keys.empty()) return;
+  const std::size_t more = keys.size() - std::min(keys.size(), kNamed);
+  keys.resize(keys.size() - more);
+  notes.push_back(fmt::format("metadata of the file: {}{}", fmt::join(keys, ", "),
+                              more == 0 ? "" : fmt::format(" and {} more", more)));
+}
 
 void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes) {
   for (const auto& [section, key, reason] : unreadable_parts(catalog)) {

@@ -33,6 +33,10 @@ bool is_bare_model(const Catalog& catalog);
 /// for one.
 bool needs_text(const Catalog& catalog);
 
+/// Appends a line to `notes` that names the metadata of the file that was read, for a format that
+/// has no place for them. UniShard's own are not named.
+void note_metadata(const Catalog& catalog, std::vector<std::string>& notes);
+
 /// Removes the unreadable_parts() of the catalog and appends a line to `notes` for each.
 void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes);
 

@@ -17,6 +17,10 @@ inline constexpr std::string_view kAdapterNames = "adapter_names";
 /// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.
 inline constexpr std::string_view kCompiledModules = "compiled_modules";
 
+/// The `__metadata__` of a safetensors file, and the keys of a GGUF file as {key: [type, value]}.
+inline constexpr std::string_view kSafetensorsMetadata = "metadata";
+inline constexpr std::string_view kGgufMetadata = "gguf";
+
 inline constexpr std::array kFileRecords = {kTorchArrangement, kAdapterNames, kCompiledModules};
 
 /// Returns a record of `producer`; null without it.

@@ -376,7 +376,7 @@ std::string problem_of_two(Storage& storage, const Path& path, const Row* row) {
 Probe probe(Storage& storage, const Path& path) {
   const Row* const row = find_row(storage, path);
   std::string problem = problem_of_two(storage, path, row);
-  if (!problem.empty()) return {{}, std::move(problem)};
+  if (!problem.empty()) return {{}, std::move(problem), true};
   if (row != nullptr) return {std::string(row->entry.name), {}};
   std::vector<std::string> checkpoints;
   for (const TagFolder& folder : list_tag_folders(storage, path)) {

@@ -245,6 +245,12 @@ def judge_lightning(judge, folder):
     judge.row("Lightning: verify --deep", unishard.verify(saved, deep=True)["ok"])
     judge.row("Lightning: diff finds the tensors of its own file", unishard.diff(folder / "plain" / "saved" / saved.name, saved)["equal"])
     judge.row("Lightning: load_from_checkpoint() gives the trained model", loads_as_model(saved, folder / "plain" / "saved" / saved.name))
+    converted = folder / "converted" / "saved" / saved.name
+    converted.parent.mkdir(parents=True)
+    unishard.convert(saved, converted, to="torch")
+    judge.row("Lightning: Model.load_from_checkpoint() takes a converted checkpoint", loads_as_model(saved, converted))
+    judge.row("Lightning: goes on from a converted checkpoint",
+              run("lightning", folder / "converted", 2, "theirs", str(SAVED)) == {step: line for step, line in calm.items() if int(step) >= SAVED})
     for ranks in (2, 1):
         for side in ("calm", "plain"):
             (folder / side / "losses").unlink()

@@ -329,6 +329,9 @@ VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions&
           found.problem);
   }
   verify_tags(storage, path, options, team, report);
+  if (found.is_of_two)
+    report.notes.push_back(
+        fmt::format("only UniShard's checkpoints were verified: {}", found.problem));
   return report;
 }
 

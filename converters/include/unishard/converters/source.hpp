@@ -120,8 +120,9 @@ class Source {
 
 /// The format of a path.
 struct Probe {
-  std::string format;   ///< empty when the format is not recognised
-  std::string problem;  ///< why it is not recognised, and what was expected
+  std::string format;      ///< empty when the format is not recognised
+  std::string problem;     ///< why it is not recognised, and what was expected
+  bool is_of_two = false;  ///< two programs have saved there, UniShard and another
 };
 /// Recognises the format of `path` by names and the first bytes of files.
 Probe probe(Storage& storage, const Path& path);

@@ -192,6 +192,10 @@ std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Cata
   return contents;
 }
 
+void KeyedContents::add_constants(std::map<std::string, Constant> constants) {
+  for (auto& [key, constant] : constants) constants_.emplace(key, std::move(constant));
+}
+
 std::optional<std::size_t> KeyedContents::tensor(const std::string& key) const {
   const auto found = tensors_.find(key);
   if (found == tensors_.end()) return std::nullopt;

@@ -10,6 +10,7 @@
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -35,6 +36,8 @@ class KeyedContents {
   /// Throws: Internal or Json::exception for constants that describe_keys() does not make.
   static std::optional<KeyedContents> match(const Json& layout, const Catalog& catalog);
 
+  /// Adds constants of any shape.
+  void add_constants(std::map<std::string, Constant> constants);
   /// Returns the catalog tensor, or nullopt.
   std::optional<std::size_t> tensor(const std::string& key) const;
   /// Returns the constant, or null.

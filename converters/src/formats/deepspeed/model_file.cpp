@@ -113,7 +113,8 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
       notes.add(fmt::format("left out: {}: {}", path, error.what()));
     }
   }
-  return client;
+  if (client.contains(kCutRules) && client[kCutRules].empty()) client.erase(kCutRules);
+  return client.empty() ? Json() : client;
 }
 
 /// Reads the section of UniShard's own sink. Its position and schedule hold more than DeepSpeed's.

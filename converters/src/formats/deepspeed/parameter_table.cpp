@@ -253,7 +253,7 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
 
 void remove_cut_rules(Catalog& catalog) {
   if (!catalog.client_state.is_object()) return;
-  const bool is_removed = catalog.client_state.erase("universal_checkpoint_info") > 0;
+  const bool is_removed = catalog.client_state.erase(kCutRules) > 0;
   if (is_removed && catalog.client_state.empty()) catalog.client_state = nullptr;
 }
 

@@ -228,8 +228,9 @@ void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& 
   write_progress(pickle, run.facts);
   write_world(pickle, run);
   write_origin(pickle, run.facts);
-  if (what.has_shapes && !what.partitioned) {
-    pickle.str("universal_checkpoint_info");  // ds_to_universal asks for it, empty is enough
+  const Json& client = run.facts.client_state;
+  if (what.has_shapes && !what.partitioned && !(client.is_object() && client.contains(kCutRules))) {
+    pickle.str(kCutRules);  // ds_to_universal asks for it, empty is enough
     write_plain(pickle, Json::object());
   }
   write_client_state(file, run.facts);

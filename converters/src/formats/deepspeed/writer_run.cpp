@@ -16,11 +16,9 @@
 namespace unishard::converters::deepspeed_sink {
 namespace {
 
-/// Keys that a client state may not overwrite: DeepSpeed writes them or, for the last two, looks
-/// for them.
-bool is_taken(std::string_view key) {
-  return is_deepspeed_key(key) || key == "universal_checkpoint_info" || key == "autoep_layers";
-}
+/// Keys that a client state may not overwrite: DeepSpeed writes them or, for the last one, looks for
+/// it.
+bool is_taken(std::string_view key) { return is_deepspeed_key(key) || key == "autoep_layers"; }
 
 std::optional<std::int64_t> integer_at(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key)) return std::nullopt;

@@ -20,10 +20,6 @@ inline constexpr std::string_view kMagic = "GGUF";
 inline constexpr std::string_view kArchitectureKey = "general.architecture";
 inline constexpr std::string_view kFileTypeKey = "general.file_type";
 
-/// Key of Catalog::producer under which a catalog keeps the metadata of the file it comes from, in
-/// the form of Header::metadata.
-inline constexpr const char* kMetadataKey = "gguf";
-
 struct TensorEntry {
   std::string name;
   DType dtype = DType::Float32;
@@ -32,7 +28,7 @@ struct TensorEntry {
 };
 
 struct Header {
-  /// {key: [type, value]}, where type is a name of types.hpp. A value that is an array has elements
+  /// The record kGgufMetadata: {key: [type, value]}, where type is a name of types.hpp. A value that is an array has elements
   /// of that type. Without the keys that say where things lie in this file.
   Json metadata = Json::object();
   std::optional<std::string> catalog_text;  ///< the embedded catalog

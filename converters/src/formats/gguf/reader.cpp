@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/read_counts.hpp"
 #include "formats/gguf/header.hpp"
 
@@ -33,7 +34,7 @@ class GgufSource final : public Source {
     }
     if (catalog_.producer.is_null()) catalog_.producer = Json::object();
     if (catalog_.producer.is_object())
-      catalog_.producer[gguf::kMetadataKey] = std::move(header.metadata);
+      catalog_.producer[std::string(kGgufMetadata)] = std::move(header.metadata);
     drop_unreadable(catalog_, notes_);
     validate(catalog_, path.string());
   }

@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/idle_sink.hpp"
 #include "core/one_file_sink.hpp"
 #include "formats/gguf/header.hpp"
@@ -24,7 +25,7 @@ constexpr const char* kUnknown = "unknown";
 /// Returns the producer without the metadata of a GGUF file, which move to `metadata`.
 Json take_metadata(Json producer, Json& metadata) {
   if (!producer.is_object()) return producer;
-  if (const auto found = producer.find(gguf::kMetadataKey); found != producer.end()) {
+  if (const auto found = producer.find(std::string(kGgufMetadata)); found != producer.end()) {
     if (found->is_object()) metadata = std::move(*found);
     producer.erase(found);
   }

@@ -4,6 +4,7 @@
 
 #include "containers/safetensors_header.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/read_counts.hpp"
 #include "core/training_files.hpp"
 #include "formats/safetensors/model_folder.hpp"
@@ -34,12 +35,14 @@ class SafetensorsSource final : public Source {
     }
     if (const auto text = metadata_.extract(std::string(kCatalogKey)); !text.empty()) {
       restore_catalog(text.mapped(), catalog_, path.string() + ": " + std::string(kCatalogKey));
+      const bool says_more = metadata_.size() > metadata_.count("format");
+      if (says_more) record_metadata();
       record_sub_bytes();
       return;
     }
     take_aliases();
     catalog_.producer = Json::object();
-    if (!metadata_.empty()) catalog_.producer["metadata"] = metadata_;
+    if (!metadata_.empty()) record_metadata();
     if (!notes.empty()) catalog_.producer["notes"] = std::move(notes);
     record_sub_bytes();
   }
@@ -116,6 +119,12 @@ class SafetensorsSource final : public Source {
         fail(fmt::format("it lists no tensor, though there is {}", unishard::quote(entry.name)));
       }
     }
+  }
+
+  void record_metadata() {
+    if (catalog_.producer.is_null()) catalog_.producer = Json::object();
+    if (catalog_.producer.is_object())
+      catalog_.producer[std::string(kSafetensorsMetadata)] = metadata_;
   }
 
   void record_sub_bytes() {

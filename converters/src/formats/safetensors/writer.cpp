@@ -10,6 +10,7 @@
 
 #include "containers/safetensors_header.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
 
@@ -25,6 +26,28 @@ namespace {
 
 using safetensors::Metadata;
 using SubBytes = std::vector<std::optional<safetensors::SubByteType>>;
+
+/// Removes the metadata of a safetensors file from `producer`, and adds those to `metadata` whose
+/// keys it does not have.
+void take_metadata(Json& producer, Metadata& metadata) {
+  const std::string record(kSafetensorsMetadata);
+  const Json kept = file_record(producer, record);
+  if (!kept.is_object() || !std::ranges::all_of(kept, &Json::is_string)) return;
+  for (const auto& [key, value] : kept.items()) {
+    if (std::ranges::find(metadata, key, &Metadata::value_type::first) == metadata.end())
+      metadata.emplace_back(key, value.get<std::string>());
+  }
+  producer.erase(record);
+  if (producer.empty()) producer = nullptr;
+}
+
+/// Adds the second names as {second: first}, the form of save_model() of safetensors.
+void add_aliases(const std::vector<Alias>& aliases, Metadata& metadata) {
+  for (const Alias& alias : aliases) {
+    std::erase_if(metadata, [&](const auto& entry) { return entry.first == alias.fqn; });
+    metadata.emplace_back(alias.fqn, alias.target);
+  }
+}
 
 /// "format" first, because transformers refuses files without it; the rest in order of the keys.
 Metadata complete_metadata(Metadata metadata) {
@@ -207,10 +230,13 @@ void check_names(const Catalog& catalog) {
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, const Path& output, Catalog catalog,
                                             SafetensorsOptions options, const WorkSplit& share) {
   SubBytes sub_bytes = safetensors::recorded_types(catalog);
+  take_metadata(catalog.producer, options.metadata);
   if (needs_text(catalog)) {
     const std::vector<std::string> paths = flat_paths(catalog, "");
     options.metadata.emplace_back(kCatalogKey, catalog_text(catalog, paths));
     for (std::size_t i = 0; i < paths.size(); ++i) catalog.tensors[i].fqn = paths[i];
+  } else {
+    add_aliases(catalog.aliases, options.metadata);
   }
   check_names(catalog);
   return std::make_unique<SafetensorsSink>(storage, output, std::move(catalog),

@@ -1,6 +1,8 @@
 #pragma once
 // The object of a torch.save training file, which the catalog records as one JSON text. A file that
-// is written from another format then has every key and value that the first one had.
+// is written from another format then has every key and value that the first one had. The plug-in
+// for Lightning keeps the dict that Lightning would have saved as client state:
+//    {"content": the dict, "tensors": {key of a tensor in it: [fqn, state]}}
 #include "unishard/format/catalog.hpp"
 
 #include "formats/dcp/key_layout.hpp"

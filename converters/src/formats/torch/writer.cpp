@@ -154,6 +154,7 @@ void plan_single_file(const Catalog& catalog, const Json& layout, const Path& ou
       plan.notes.push_back("the object around the tensors; a flat state dict is written");
     std::vector<std::size_t> all(catalog.tensors.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+    note_metadata(catalog, plan.notes);
     write_state_dict(catalog, all, file);
   }
   finish();
@@ -183,6 +184,7 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
           "several",
           "take `zero_to_fp32`, or name a .pt file");
   }
+  note_metadata(catalog, plan.notes);
   std::vector<std::uint64_t> sizes;
   sizes.reserve(catalog.tensors.size());
   for (const TensorInfo& tensor : catalog.tensors) sizes.push_back(tensor.bytes());

@@ -60,7 +60,7 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
         if ranks.rank() == 0 and not _may_be_named(folder, name):
             shutil.rmtree(place, ignore_errors=True)
         raise
-    ranks.together("removing older files", lambda: _remove_others(folder, name) if ranks.rank() == 0 else None)
+    ranks.together("removing older files", lambda: _remove_others(folder) if ranks.rank() == 0 else None)
     return folder
 
 
@@ -120,10 +120,19 @@ def _may_be_named(folder: str, name: str) -> bool:
         return error.code != "not found"
 
 
-def _remove_others(folder: str, name: str) -> None:
-    """Removes the files of earlier saves, which the newest checkpoint of the first model does not name."""
+def _remove_others(folder: str) -> None:
+    """Removes the files of earlier saves, which no checkpoint of the first model names. One that cannot be read keeps them all."""
+    place = _place(folder, 0)
+    named = set()
+    for tag in os.listdir(place):
+        if os.path.exists(os.path.join(place, tag, "manifest.json")):
+            try:
+                with _checkpoint.open(os.path.join(place, tag)) as checkpoint:
+                    named.add((checkpoint.client_state or {}).get(_KEY, {}).get("folder"))
+            except Error:
+                return
     for other in os.listdir(folder):
-        if re.fullmatch(r"accelerate-[0-9a-f]{32}", other) and other != name:
+        if re.fullmatch(r"accelerate-[0-9a-f]{32}", other) and other not in named:
             shutil.rmtree(os.path.join(folder, other), ignore_errors=True)
 
 
