@@ -193,6 +193,14 @@ class Page(unittest.TestCase):
         self.assertIn("records no statistics", value("document.getElementById('layers').textContent"))
         self.assertIn("not sharded", value("document.getElementById('ranks').textContent"))
 
+    def test_files_without_steps_are_counted(self):
+        for name in "ab":
+            write_safetensors(self.folder / f"{name}.safetensors", {"w": [1.0, 2.0]})
+        value = self.open(self.folder / "a.safetensors", self.folder / "b.safetensors", "--stats")
+        self.assertEqual(value("document.querySelector('#steps figcaption').textContent"), "L2 norm of weights over checkpoints, by group of layers")
+        titles = value("[...document.querySelectorAll('#steps circle title')].map((one) => one.textContent)")
+        self.assertEqual([title.split(":")[0][-12:] for title in titles], ["checkpoint 1", "checkpoint 2"])
+
     def test_no_name_runs_or_hides(self):
         path = self.folder / f"{200 * 'x'}<b>.safetensors"
         write_safetensors(path, {name: [1.0] for name in HOSTILE})

@@ -9,12 +9,14 @@ const CURVES = [
 function historyChart(state, curve) {
   const { history } = report, place = history.states.indexOf(state);
   const [, title, value] = CURVES.find(([key]) => key === curve);
+  const steps = history.checkpoints.map((checkpoint) => report.checkpoints[checkpoint].step);
+  const haveSteps = steps.every((step) => step !== null && step !== undefined);
   const series = history.groups.map((name, group) => ({
-    name, points: history.checkpoints.map((checkpoint, row) =>
-      [report.checkpoints[checkpoint].step ?? row, value(history.points[row][group][place])]),
+    name, points: steps.map((step, row) => [haveSteps ? step : row + 1, value(history.points[row][group][place])]),
   })).filter(({ points }) => points.some(([, known]) => known !== null));
   if (series.length === 0) return make("p", { class: "muted" }, `No checkpoint has statistics of ${state}.`);
-  return lineChart(`${title} of ${state} over steps, by group of layers`, "step", title, series, curve === "bad");
+  const along = haveSteps ? "step" : "checkpoint";
+  return lineChart(`${title} of ${state} over ${along}s, by group of layers`, along, title, series, curve === "bad");
 }
 
 function historySection() {
