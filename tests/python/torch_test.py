@@ -160,6 +160,33 @@ class Jobs(unittest.TestCase):
         unishard.torch.load(self.folder / "made", other, fresh)
         self.assertEqual(train(other, fresh, [9]), train(model, optimizer, [9]))
 
+    def test_files_number_parameters_in_the_optimizers_order(self):
+        model = torch.nn.Sequential(torch.nn.LayerNorm(3), torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
+        order = [model[2].bias, model[0].weight, model[1].weight, model[2].weight, model[0].bias, model[1].bias]
+        optimizer = torch.optim.AdamW(order, lr=0.1)
+        model(torch.randn(4, 3, generator=torch.Generator().manual_seed(1))).square().mean().backward()
+        optimizer.step()
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        # safetensors sorts names: the order must not depend on that of the tensors.
+        for between in (None, "safetensors", "trainer", "dcp", "deepspeed"):
+            source = self.folder / "run"
+            if between is not None:
+                source = self.folder / f"between_{between}"
+                unishard.convert(self.folder / "run", source, to=between)
+            for to, file in (("torch", "."), ("trainer", "optimizer.pt"), ("accelerate", "optimizer.bin")):
+                with self.subTest(between=between, to=to):
+                    result = self.folder / f"{between}_{to}{'.pt' if to == 'torch' else ''}"
+                    unishard.convert(source, result, to=to)
+                    states = torch.load(result / file if file != "." else result, weights_only=False)
+                    states = states["optimizer"] if to == "torch" else states
+                    if isinstance(next(iter(states["state"])), str):  # by name
+                        states["state"] = {number: states["state"][name] for number, name in enumerate(states["param_groups"][0]["params"])}
+                        states["param_groups"][0]["params"] = list(range(len(order)))
+                    fresh = torch.optim.AdamW(order, lr=0.1)
+                    fresh.load_state_dict({"state": states["state"], "param_groups": states["param_groups"]})
+                    for parameter in order:
+                        self.assertTrue(torch.equal(fresh.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"]))
+
     def test_the_client_state_keeps_its_types(self):
         values = {"tuple": (1, 2), "numbers": {7: "seven", 1.5: None}, "nan": float("nan"), "set": {1}, "path": Path("a/b"), "bytes": b"x",
                   "half": "a\ud800", "ordered": collections.OrderedDict(b=1, a=2), "when": datetime.date(2026, 1, 2)}

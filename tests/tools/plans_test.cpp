@@ -54,6 +54,18 @@ TEST_F(Plans, ConsolidateToAnotherTypeAndWithoutFrozen) {
   EXPECT_EQ(plan.frozen_left_out, 1u);
 }
 
+TEST_F(Plans, ConvertListsTheParametersOfGroupsInTheirOrder) {
+  const auto source = converters::open_source(posix_storage(), folder_.path());
+  const ConversionPlan plan = plan_convert(*source, {});
+  ASSERT_FALSE(source->catalog().groups[0].contains("params"));
+  std::vector<std::string> expected;
+  for (const TensorInfo& tensor : source->catalog().tensors) {
+    if (tensor.group == 0 && std::ranges::count(expected, tensor.fqn) == 0)
+      expected.push_back(tensor.fqn);
+  }
+  EXPECT_EQ(plan.target.groups[0]["params"], Json(expected));
+}
+
 TEST_F(Plans, ReshardPlanNamesSourcesAndBytes) {
   const CheckpointReader source(posix_storage(), tag_);
   const ReshardPlan plan = plan_reshard(source, {.world_size = 2, .stage = {}});

@@ -78,6 +78,24 @@ void rename_groups(Json& groups, const Renamer& rename, const std::set<std::stri
   }
 }
 
+/// Gives each group without a list of its parameters those that say so, in the order of the tensors,
+/// which a format may sort.
+void list_parameters(Catalog& catalog) {
+  if (!catalog.groups.is_array()) return;
+  std::vector<Json> members(catalog.groups.size(), Json::array());
+  std::set<std::string_view> listed;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (std::cmp_greater_equal(tensor.group, 0) && std::cmp_less(tensor.group, members.size()) &&
+        listed.insert(tensor.fqn).second)
+      members[static_cast<std::size_t>(tensor.group)].push_back(tensor.fqn);
+  }
+  for (std::size_t g = 0; g < members.size(); ++g) {
+    Json& group = catalog.groups[g];
+    if (group.is_object() && !group.contains("params") && !members[g].empty())
+      group["params"] = std::move(members[g]);
+  }
+}
+
 /// Aliases, units and groups of the tensors that are left, under their new names.
 void take_surroundings(const Catalog& from, const Renamer& rename, const ConvertOptions& options,
                        ConversionPlan& plan) {
@@ -101,6 +119,7 @@ void take_surroundings(const Catalog& from, const Renamer& rename, const Convert
   for (const TensorInfo& tensor : from.tensors) all.insert(tensor.fqn);
   for (const Alias& alias : from.aliases) all.insert(alias.fqn);
   rename_groups(to.groups, rename, kept, all);
+  list_parameters(to);
   for (const UnitLayout& unit : from.units) {
     UnitLayout renamed{unit.name, {}};
     for (const std::string& fqn : unit.fqns) {

@@ -108,7 +108,8 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
         scalars = _scalars(state)
         return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": ranks.world_size(),
                 "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
-                "groups": [_group(group) for group in state.optimizer["param_groups"]] or None,
+                "groups": [_group(number, group, rows, dict(state.aliases))
+                           for number, group in enumerate(state.optimizer["param_groups"])] or None,
                 "client_state": {**_client_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
                 "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
 
@@ -254,8 +255,15 @@ def _plain(value: Any, what: str) -> Any:
     raise Error("unsupported", f"{what} of the optimizer is {shown}, and not a finite number or text")
 
 
-def _group(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: _plain(value, f"param_groups.{key}") for key, value in group.items() if key != "params"}
+def _group(number: int, group: dict[str, Any], rows: list[dict[str, Any]], targets: dict[str, str]) -> dict[str, Any]:
+    """Returns the settings, and the parameters in the optimizer's order, by which files of torch number them.
+
+    Those of ranks that train another part of the model follow in the order of `rows`, all tensors.
+    """
+    settings = {key: _plain(value, f"param_groups.{key}") for key, value in group.items() if key != "params"}
+    names = [targets.get(name, name) for name in group["params"]]
+    names += [row["name"] for row in rows if row["group"] == number]
+    return {**settings, "params": list(dict.fromkeys(names))}
 
 
 # Saving.
