@@ -192,15 +192,21 @@ unishard::trainer::Config read_config(const Overrides& overrides) {
   return unishard::trainer::parse_config(json);
 }
 
-/// A preset's name, or a folder with a config.json.
+unishard::Path model_config_file(const Overrides& overrides) {
+  return unishard::Path(overrides.model) / "config.json";
+}
+
+/// Whether --model is a folder with a config.json, and not a preset's name.
+bool names_a_folder(const Overrides& overrides) {
+  if (unishard::trainer::is_model_preset(overrides.model)) return false;
+  return overrides.model.find('/') != std::string::npos ||
+         unishard::posix_storage().kind(model_config_file(overrides)) == unishard::EntryKind::File;
+}
+
 unishard::trainer::ModelConfig named_model(const Overrides& overrides) {
-  unishard::Storage& storage = unishard::posix_storage();
-  const unishard::Path file = unishard::Path(overrides.model) / "config.json";
-  const bool is_path = overrides.model.find('/') != std::string::npos ||
-                       storage.kind(file) == unishard::EntryKind::File;
-  if (unishard::trainer::is_model_preset(overrides.model) || !is_path)
-    return unishard::trainer::model_preset(overrides.model);
-  const std::string text = read_text(storage, file, kModelConfigBytes);
+  if (!names_a_folder(overrides)) return unishard::trainer::model_preset(overrides.model);
+  const unishard::Path file = model_config_file(overrides);
+  const std::string text = read_text(unishard::posix_storage(), file, kModelConfigBytes);
   unishard::Json json = parse_configuration(text, file.string());
   const bool is_gpt =
       json.is_object() && json.contains("model_type") && json["model_type"] == "gpt2";
@@ -222,8 +228,10 @@ unishard::trainer::ModelConfig model_config(const Overrides& overrides) {
     model.tied_head = overrides.tied_head || (model.tied_head && !overrides.untied_head);
   };
   std::visit(apply, chosen);
-  // GPT-2 has a weight for each position, so its samples have the length of its context.
-  if (auto* gpt = std::get_if<unishard::trainer::GptConfig>(&chosen))
+  // GPT-2 has a weight for each position. A folder says how many; a new model has as many as a
+  // sample has tokens.
+  auto* const gpt = std::get_if<unishard::trainer::GptConfig>(&chosen);
+  if (gpt != nullptr && !names_a_folder(overrides))
     gpt->context = overrides.context.value_or(gpt->context);
   return chosen;
 }

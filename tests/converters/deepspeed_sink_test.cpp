@@ -233,6 +233,20 @@ TEST(DeepSpeedSink, Stage0KeepsStatesInTheModelFile) {
   EXPECT_EQ(file.root().at("unishard").at("parameters")[0][1].text(), "b");
 }
 
+TEST(DeepSpeedSink, Stage0KeepsStatesOfOtherShapes) {
+  const TempDir dir;
+  Catalog catalog;
+  for (const char* fqn : {"a", "b"}) {
+    catalog.tensors.push_back(tensor(fqn, "fp32", {4, 6}));
+    catalog.tensors.push_back(tensor(fqn, "exp_avg_sq_row", {4}));
+    catalog.tensors.push_back(tensor(fqn, "exp_avg_sq_col", {6}));
+  }
+  catalog.step = 3;
+  const MemorySource source(catalog);
+  EXPECT_THAT(write(dir.path(), source, catalog), testing::IsEmpty());
+  EXPECT_EQ(first_difference(source, dir.path()), "");
+}
+
 TEST(DeepSpeedSink, Stage0WrapsA16BitOptimizerAsDeepSpeedDoes) {
   for (const bool fused : {false, true}) {
     TempDir dir;

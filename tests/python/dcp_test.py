@@ -157,6 +157,16 @@ class Saving(unittest.TestCase):
             self.assertEqual((checkpoint.step, checkpoint.client_state), (3, {"value": 3.0, "epoch": 3}))
             self.assertEqual(checkpoint.states("0.weight"), ["fp32", "exp_avg", "exp_avg_sq"])
 
+    def test_a_save_that_begins_late_is_not_the_newest(self):
+        path = self.folder / "run"
+        late, newest = (Writer(path, step=step, keep_last=1) for step in (3, 4))
+        for writer in (newest, late):  # as threads of async_save() may begin them
+            dcp.save(job(), storage_writer=writer)
+        self.assertEqual((path / "latest").read_text(), "global_step4\n")
+        self.check(job(), path)
+        dcp.save(job(), storage_writer=Writer(path, step=2, keep_last=1))  # a run that went back
+        self.assertEqual((path / "latest").read_text(), "global_step2\n")
+
     def test_an_incremental_save_shares_what_is_equal(self):
         state = {**job(), "frozen": torch.randn(1 << 20)}
         for step in (1, 2):

@@ -48,6 +48,23 @@ TEST(Config, DefaultsOfAnEmptyObject) {
   EXPECT_FALSE(config.folds_every_micro_batch());
 }
 
+TEST(Config, MembersThatSayNothingAreNotRecorded) {
+  const Config config = parse(R"({"scheduler": null, "fp16": "auto", "seed": 3,
+      "optimizer": {"type": "Adam", "params": {"lr": "auto", "eps": 1e-6}}})");
+  EXPECT_EQ(config.source,
+            Json::parse(R"({"seed": 3, "optimizer": {"type": "Adam", "params": {"eps": 1e-6}}})"));
+}
+
+TEST(Config, AdamWDecouplesItsDecayAsInDeepSpeed) {
+  const auto decouples = [](const std::string& type) {
+    return parse((R"({"optimizer": {"type": ")" + type + R"(", "params": {"adam_w_mode": false}}})").c_str())
+        .hyper.decoupled_decay;
+  };
+  EXPECT_TRUE(decouples("AdamW"));
+  EXPECT_TRUE(decouples("adamw"));
+  EXPECT_FALSE(decouples("Adam"));
+}
+
 TEST(Config, ReadsTheLimitsOfCommunication) {
   const Config config = parse(R"({"zero_optimization": {"stage": 3, "overlap_comm": false,
       "reduce_bucket_size": 1, "allgather_bucket_size": 2e8, "stage3_prefetch_bucket_size": 3,
@@ -104,6 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "zero_optimization.contiguous_gradients"},
         Refused{R"({"zero_optimization": {"reduce_bucket_size": -1}})",
                 "zero_optimization.reduce_bucket_size"},
+        Refused{R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": -1}}})",
+                "scheduler.params.warmup_min_lr is -1, not zero or more"},
         Refused{R"({"zzzzzzzzzzzz": 1})", "unknown key zzzzzzzzzzzz | remove it"},
         Refused{R"({"zero_optimization": {"stage": 4}})",
                 "zero_optimization.stage is 4, not 0, 1, 2 or 3"},

@@ -1093,6 +1093,19 @@ TEST_F(TrainGptOfHuggingFace, ARunBecomesAModelFolderThatARunStartsFrom) {
   EXPECT_EQ(losses("one"), losses("three"));
 }
 
+TEST_F(TrainGptOfHuggingFace, SamplesMayBeShorterThanTheModelsContext) {
+  export_model();
+  const auto with_context = [&](const std::string& context) {
+    return run(of_model(path("model"), {"--steps", "1", "--resume", path("model"), "--save-dir",
+                                        path("short"), "--context", context}));
+  };
+  EXPECT_THAT(with_context("33").err, testing::HasSubstr("longer than the model's context of 32"));
+  EXPECT_EQ(with_context("16").status, 0);
+  const auto made = unishard({"zero_to_fp32", path("short"), path("short-model")});
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_EQ(read_json(path("short-model/config.json")), config());
+}
+
 TEST_F(TrainGptOfHuggingFace, TheConfigurationTravelsThroughOtherFormats) {
   export_model();
   for (const std::string format : {"deepspeed", "dcp"}) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from typing import Any
+from typing import Any, Optional
 
 from . import _checkpoint, _native
 from ._errors import Error
@@ -45,6 +45,7 @@ class Claim:
 _claiming = threading.Lock()
 _claims: dict[str, Claim] = {}
 _numbers: dict[str, int] = {}  # by folder: the last commit number that was reserved
+_begun: dict[str, tuple[int, int]] = {}  # by folder: of the saves that have begun, the one that was meant last, and its step
 _loaded: set[str] = set()  # folders of which this process has loaded a checkpoint
 
 
@@ -72,6 +73,24 @@ def reserve(folder: str) -> int:
         except Error:  # the save itself reports what is wrong
             return 0
         return _numbers[key]
+
+
+def begin(folder: str, meant: int, step: Optional[int]) -> int:
+    """Returns the commit number of a save that begins now. `meant`: what reserve() returned when the caller decided on the save.
+
+    Saves in the background may begin in another order than they were meant. One of a lower step than a save that was meant after it,
+    and has begun, is the older one: its number is `meant`, so that it neither moves `latest` back nor removes the other.
+    """
+    key = _key(folder)
+    number = reserve(folder)
+    if not meant or step is None:
+        return number
+    with _claiming:
+        later, its_step = _begun.get(key, (0, 0))
+        if later > meant and its_step > step:
+            return meant
+        _begun[key] = (meant, step)
+    return number
 
 
 def note_loaded(checkpoint: _checkpoint.Checkpoint) -> None:

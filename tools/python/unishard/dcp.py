@@ -71,13 +71,16 @@ class _Shard(NamedTuple):
     entry: dict[str, Any]
 
 
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 class _OneSave:
     """What a Writer knows of one save: the checkpoint's place, and on the coordinator the save that has begun."""
 
-    def __init__(self, path: Optional[str], tag: Optional[str]) -> None:
+    def __init__(self, path: Optional[str], tag: Optional[str], meant: int = 0, step: Optional[int] = None) -> None:
         self._path, self._tag = path, tag
-        is_first = not dist.is_initialized() or dist.get_rank() == 0
-        self._number = runs.reserve(path) if path and tag and is_first else 0
+        self._number = runs.begin(path, meant, step) if path and tag and _is_first() else 0
         self._claim: Optional[runs.Claim] = None
         self._save: Optional[_native.Save] = None
         self.is_coordinator = False
@@ -142,7 +145,8 @@ class Writer(StorageWriter):
     complete. An error on one rank becomes DCP's CheckpointException on all, and nothing of the save can be seen. What another rank's
     failure leaves on disk goes with close(), the next save of this process, the Writer's end, or the end of the process.
     Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer. `latest` follows the one
-    that DCP began last, and keep_last counts from it; of two that write the same tag, the later one fails with the code "busy".
+    that DCP began last, and keep_last counts from it, but for a save of a lower `step` whose Writer is the older one, however late it
+    begins. Of two that write the same tag, the later one fails with the code "busy".
     """
 
     def __init__(self, folder: Optional[PathLike] = None, *, step: Optional[int] = None, tag: Optional[str] = None,
@@ -159,14 +163,18 @@ class Writer(StorageWriter):
         self._base = None if base is None else os.fspath(base)
         self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
         self._fresh = fresh
+        self._meant = runs.reserve(self._path) if self._path and self._tag and _is_first() else 0
         self._saves: dict[int, _OneSave] = {}  # by thread: DCP makes all calls of one save on one thread
 
     @property
     def _save(self) -> _OneSave:
         thread = threading.get_ident()
         if thread not in self._saves:
-            self._saves[thread] = _OneSave(self._path, self._tag)
+            self._saves[thread] = self._new_save()
         return self._saves[thread]
+
+    def _new_save(self) -> _OneSave:
+        return _OneSave(self._path, self._tag, self._meant, self._step)
 
     def close(self) -> None:
         """Removes what failed saves have left. May be called again, and not while a save runs."""
@@ -187,8 +195,7 @@ class Writer(StorageWriter):
     def reset(self, checkpoint_id: Optional[PathLike] = None) -> None:
         if former := self._saves.get(threading.get_ident()):
             former.close()
-        own = (self._path, self._tag) if checkpoint_id is None else (path_of(checkpoint_id), None)
-        self._saves[threading.get_ident()] = _OneSave(*own)
+        self._saves[threading.get_ident()] = self._new_save() if checkpoint_id is None else _OneSave(path_of(checkpoint_id), None)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:

@@ -5,7 +5,9 @@
 #include "config/key_tables.hpp"
 #include "config/precision.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 
 namespace unishard::trainer {
 namespace {
@@ -15,6 +17,22 @@ using detail::ObjectReader;
 void require(bool holds, const ObjectReader& reader, std::string_view key,
              const std::string& expected) {
   if (!holds && reader.find(key)) reader.refuse(key, expected);
+}
+
+bool is_adamw(std::string name) {
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name == "adamw";
+}
+
+/// Returns the configuration without members that are null or "auto", which say nothing.
+Json without_unset(const Json& json) {
+  if (!json.is_object()) return json;
+  Json out = Json::object();
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_null() && value != "auto") out[key] = without_unset(value);
+  }
+  return out;
 }
 
 void read_optimizer(const Json& json, Config& config) {
@@ -33,6 +51,10 @@ void read_optimizer(const Json& json, Config& config) {
   hyper.lr_decay = values.number("lr_decay").value_or(hyper.lr_decay);
   hyper.nesterov = values.boolean("nesterov").value_or(hyper.nesterov);
   hyper.decoupled_decay = values.boolean("adam_w_mode").value_or(hyper.decoupled_decay);
+  if (!hyper.decoupled_decay && is_adamw(config.optimizer)) {  // as in DeepSpeed
+    hyper.decoupled_decay = true;
+    config.notes.emplace_back("optimizer.params.adam_w_mode: has no effect on AdamW");
+  }
   if (const Json* betas = values.find("betas")) {
     if (!betas->is_array() || betas->size() != 2 || !(*betas)[0].is_number() ||
         !(*betas)[1].is_number()) {
@@ -80,6 +102,10 @@ void read_scheduler(const Json& json, Config& config) {
   schedule.warmup_min_ratio = values.number("warmup_min_ratio").value_or(schedule.warmup_min_ratio);
   schedule.cos_min_ratio = values.number("cos_min_ratio").value_or(schedule.cos_min_ratio);
   require(schedule.warmup_num_steps >= 0, values, "warmup_num_steps", "zero or more");
+  require(schedule.warmup_min_lr >= 0, values, "warmup_min_lr", "zero or more");
+  require(schedule.warmup_max_lr >= 0, values, "warmup_max_lr", "zero or more");
+  require(schedule.warmup_min_ratio >= 0, values, "warmup_min_ratio", "zero or more");
+  require(schedule.cos_min_ratio >= 0, values, "cos_min_ratio", "zero or more");
   require(values.integer("last_batch_iteration").value_or(-1) == -1, values, "last_batch_iteration",
           "-1, because a resumed run has the checkpoint's");
   const std::string shape = values.text("warmup_type").value_or("log");
@@ -169,7 +195,7 @@ Config parse_config(const Json& json) {
   const std::int64_t seed = top.integer("seed").value_or(static_cast<std::int64_t>(config.seed));
   require(seed >= 0, top, "seed", "zero or more");
   config.seed = static_cast<std::uint64_t>(seed);
-  config.source = json;
+  config.source = without_unset(json);
   return config;
 }
 

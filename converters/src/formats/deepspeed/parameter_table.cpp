@@ -66,7 +66,8 @@ class Assembler {
   void add_parameter(const Parameter& parameter, const TensorView* weights) {
     done_.insert(parameter.fqn);
     for (const StatePieces& state : parameter.states) {
-      emit(parameter.fqn, state.state, parameter.shape, state.pieces).group = parameter.group;
+      emit(parameter.fqn, state.state, state.shape.value_or(parameter.shape), state.pieces).group =
+          parameter.group;
     }
     if (weights != nullptr) add_weights(parameter, *weights);
   }
@@ -177,8 +178,14 @@ std::size_t ParameterTable::add(const std::string& fqn, Shape shape, std::int32_
 void ParameterTable::add_piece(std::size_t parameter, const std::string& state, ViewPiece piece) {
   auto& states = parameters_.at(parameter).states;
   auto found = std::ranges::find(states, state, &StatePieces::state);
-  if (found == states.end()) found = states.insert(states.end(), {state, {}});
+  if (found == states.end()) found = states.insert(states.end(), {state, {}, {}});
   found->pieces.push_back(std::move(piece));
+}
+
+void ParameterTable::add_whole(std::size_t parameter, const std::string& state,
+                               const TensorView& view) {
+  parameters_.at(parameter).states.push_back(
+      {state, {{{0, view.elements()}, view, 0}}, view.shape});
 }
 
 std::optional<std::size_t> ParameterTable::find(const std::string& fqn) const {

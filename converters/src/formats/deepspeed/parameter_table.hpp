@@ -15,6 +15,7 @@ namespace unishard::converters::deepspeed {
 struct StatePieces {
   std::string state;
   std::vector<ViewPiece> pieces;
+  std::optional<Shape> shape = {};  ///< where it is not the parameter's
 };
 
 struct Parameter {
@@ -32,6 +33,8 @@ class ParameterTable {
   /// Throws: Corrupt when the name is already in the table.
   std::size_t add(const std::string& fqn, Shape shape, std::int32_t group);
   void add_piece(std::size_t parameter, const std::string& state, ViewPiece piece);
+  /// Adds a state as a whole, in its own shape.
+  void add_whole(std::size_t parameter, const std::string& state, const TensorView& view);
 
   std::optional<std::size_t> find(const std::string& fqn) const;
   const std::vector<Parameter>& all() const { return parameters_; }

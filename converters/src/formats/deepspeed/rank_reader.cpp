@@ -62,7 +62,7 @@ class RankReader {
     world_size_ = model_.world_size.value_or(1);
     if (model_.param_shapes && !present(file.root(), "optimizer"))
       check_complete(in_.folder, {}, world_size_, files_of("optimizer"), "dp_world_size");
-    Stage0Optimizer optimizer = read_stage0(file, model_, notes_);
+    Stage0Optimizer optimizer = read_stage0(file, model_, in_.is_only, notes_);
     steps_ = std::move(optimizer.steps);
     parameters_ = std::move(optimizer.parameters);
     catalog().world_size =

@@ -68,8 +68,8 @@ bool values_fit(const Slot& slot, const TensorView& weights) {
 
 class Stage0Reader {
  public:
-  Stage0Reader(const TorchFile& file, const ModelFile& model, Notes& notes)
-      : file_(file), notes_(notes), candidates_(candidates_of(model)) {
+  Stage0Reader(const TorchFile& file, const ModelFile& model, bool is_whole, Notes& notes)
+      : file_(file), notes_(notes), is_whole_(is_whole), candidates_(candidates_of(model)) {
     if (model.own.contains("parameters")) read_names(model.own["parameters"]);
   }
 
@@ -225,7 +225,12 @@ class Stage0Reader {
       const auto shape = slots[g][k].shape();
       return !shape || *shape == candidates_[candidate]->view.shape;
     };
-    if (named_) return take_names(sizes, shape_fits);
+    if (named_) {
+      return take_names(sizes, [&](std::size_t g, std::size_t k, std::size_t candidate) {
+        const auto& master = slots[g][k].master;
+        return !master || master->shape == candidates_[candidate]->view.shape;
+      });
+    }
     const SlotMatcher by_shape(sizes, candidates_.size(), shape_fits);
     if (by_shape.outcome() == SlotMatcher::Outcome::One) return by_shape.solution();
     if (by_shape.outcome() == SlotMatcher::Outcome::None) {
@@ -277,6 +282,9 @@ class Stage0Reader {
   void add_parameter(const NamedView& entry, const Slot& slot, std::int32_t group) {
     const std::size_t index = out_.parameters.add(entry.name, entry.view.shape, group);
     const auto add = [&](const std::string& state, const TensorView& view) {
+      if (view.shape != entry.view.shape && is_whole_) {
+        return out_.parameters.add_whole(index, state, view);
+      }
       if (view.shape != entry.view.shape) {
         return notes_.add(
             fmt::format("left out: optimizer state {} (not in its parameter's shape)", state));
@@ -292,6 +300,7 @@ class Stage0Reader {
 
   const TorchFile& file_;
   Notes& notes_;
+  const bool is_whole_;
   const std::vector<const NamedView*> candidates_;
   std::vector<std::vector<std::uint64_t>> members_;
   std::optional<std::vector<std::vector<std::size_t>>> named_;  // candidates of each group, if told
@@ -301,10 +310,11 @@ class Stage0Reader {
 
 }  // namespace
 
-Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, Notes& notes) {
+Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, bool is_whole,
+                            Notes& notes) {
   const auto optimizer = present(file.root(), "optimizer");
   if (!optimizer) return {};
-  return Stage0Reader(file, model, notes).read(*optimizer);
+  return Stage0Reader(file, model, is_whole, notes).read(*optimizer);
 }
 
 }  // namespace unishard::converters::deepspeed
