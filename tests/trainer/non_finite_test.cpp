@@ -54,12 +54,14 @@ TEST_P(NonFiniteStep, EndsWithAnErrorOnEveryRankAndChangesNothing) {
 }
 
 TEST_P(NonFiniteStep, OfAGradientNamesTheParameter) {
-  with_engine(2, config_, {}, [](Engine& engine, SmallModel& model, Communicator&) {
-    const Error error = error_of([&] { engine.train_batch(with_bad_gradient(model, 1)); });
-    EXPECT_THAT(error.what(),
-                HasSubstr("step 1 was not applied: the gradient of in.bias (unit root) is not "
-                          "finite on rank "));
-  });
+  for (const std::uint32_t ranks : {2u, 3u, 6u}) {  // with more ranks, some hold none of a parameter
+    with_engine(ranks, config_, {}, [](Engine& engine, SmallModel& model, Communicator&) {
+      const Error error = error_of([&] { engine.train_batch(with_bad_gradient(model, 1)); });
+      EXPECT_THAT(error.what(),
+                  HasSubstr("step 1 was not applied: the gradient of in.bias (unit root) is not "
+                            "finite on rank "));
+    });
+  }
 }
 
 TEST_P(NonFiniteStep, AfterAnErrorTheNextStepHasTheBitsOfARunWithoutIt) {

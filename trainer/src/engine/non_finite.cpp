@@ -16,6 +16,7 @@ std::int64_t first_bad_parameter(const ModelState& model, std::int64_t none) {
   for (const UnitRecord& unit : model.units) {
     for (std::size_t slot = 0; slot < unit.fqns.size(); ++slot, ++number) {
       const UnitLayout& layout = unit.flat->layout();
+      if (layout.held(slot).empty()) continue;  // another rank's; it has no offset here
       const at::Tensor gradient =
           unit.flat->gradients().narrow(0, static_cast<std::int64_t>(layout.held_offset(slot)),
                                         static_cast<std::int64_t>(layout.held(slot).size()));
