@@ -261,6 +261,12 @@ void require_possible(const CLI::App& app, const Options& options) {
           "--save is empty: it names the checkpoints' folder");
   if (app.count("--losses") > 0 && options.losses.empty())
     raise(unishard::ErrorCode::InvalidArgument, "--losses is empty: it names a file");
+  const auto place = [](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
+  };
+  if (!options.losses.empty() && !options.trace.empty() &&
+      place(options.losses) == place(options.trace))
+    raise(unishard::ErrorCode::InvalidArgument, "--losses and --trace name the same file");
   unishard::validate_tag(options.tag_prefix + std::to_string(options.steps));
 }
 

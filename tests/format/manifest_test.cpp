@@ -162,7 +162,7 @@ TEST(Manifest, RefusesEveryTruncation) {
 }
 
 TEST(Tag, RefusesWhatIsNoFolderName) {
-  for (const char* tag : {"", ".hidden", "a/b", "..", "latest", "a\nb",
+  for (const char* tag : {"", ".hidden", "a/b", "..", "latest", "manifest.json", "a\nb",
                           "t.partial-00112233445566778899aabbccddeeff"}) {
     EXPECT_THROW(validate_tag(tag), Error) << tag;
   }

@@ -310,6 +310,20 @@ class Loading(unittest.TestCase):
             self.assertEqual(values["optim"]["param_groups"][0], {"weight_decay": settings["weight_decay"],
                                                                      "betas": (0.9, 0.999)})
 
+    def test_dcps_own_folder_with_nested_dicts(self):
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+        weights, states = torch.distributed.checkpoint.state_dict.get_state_dict(model, optimizer)
+        state = {"model": weights, "optim": states, "sched": schedule.state_dict(), "progress": {"epoch": 3, "seen": [1, {"a": 2}]}}
+        dcp.save(state, checkpoint_id=self.folder / "own")
+        values = zeroed(state)
+        dcp.load(values, storage_reader=Reader(self.folder / "own"))
+        self.assertEqual((values["sched"], values["progress"]), (state["sched"], state["progress"]))
+        self.assertTrue(torch.equal(values["model"]["weight"], model.weight))
+
     def test_a_client_state_of_another_loader_has_the_keys_of_its_members(self):
         client_state = {"sched": {"last_epoch": 4, "betas": (1, 2.5), "lrs": [0.1, 0.2]}, "rng": [{"seed": 1}, 7],
                         "when": datetime.date(2026, 1, 2), "epoch": 3}

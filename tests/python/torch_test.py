@@ -199,6 +199,12 @@ class Jobs(unittest.TestCase):
             with self.assertRaisesRegex(unishard.Error, text):
                 unishard.torch.save(self.folder / "run", model, step=2, client_state=wrong)
 
+    def test_an_optimizer_that_has_done_nothing_comes_back(self):
+        model, optimizer = job(1, OPTIMIZERS["AdamW"])
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        unishard.torch.load(self.folder / "run", model, optimizer)
+        self.assertEqual(optimizer.state_dict()["state"], {})
+
     def test_weights_alone_are_no_optimizer(self):
         model, optimizer = job(1, OPTIMIZERS["AdamW"])
         shutil.rmtree(self.folder / "run", ignore_errors=True)

@@ -86,6 +86,16 @@ TEST(Launch, AKilledRankStopsTheOthersAndIsNamed) {
   for (const pid_t pid : pids_in(pids.path())) EXPECT_TRUE(gone(pid)) << pid;
 }
 
+TEST(Launch, TheStatusOfTheRankWithTheReasonCounts) {
+  // Rank 1 ends with 3 because of rank 0, but before it.
+  const ProcessResult result = run(launch(2,
+                                          "if [ $RANK = 1 ]; then sleep 0.5; exit 3; fi; trap "
+                                          "'exit 4' TERM; while true; do sleep 0.05; done"));
+  EXPECT_EQ(result.status, 4) << result.err;
+  EXPECT_NE(result.err.find("rank 0 (pid "), std::string::npos) << result.err;
+  EXPECT_EQ(run(launch(2, "exit 3")).status, 3);
+}
+
 TEST(Launch, ARankThatIgnoresSigtermIsKilled) {
   const TempDir pids;
   const std::string script = "trap '' TERM; echo $$ > " + pids.path().string() +

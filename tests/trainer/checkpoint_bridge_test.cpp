@@ -104,7 +104,8 @@ TEST(CheckpointBridge, ResumingWithOtherSettingsIsNoted) {
                 "precision was bfloat16, the configuration's float32 is used",
                 R"(scheduler was {"type":"WarmupLR","params":{"warmup_num_steps":3}}, )"
                 "the configuration's constant rate is used",
-                "gradient_clipping was 1, the configuration's 0.5 is used"}));
+                "gradient_clipping was 1, the configuration's 0.5 is used",
+                "train_micro_batch_size_per_gpu was 2, the configuration's 4 is used"}));
 }
 
 TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {

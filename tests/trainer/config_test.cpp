@@ -65,6 +65,16 @@ TEST(Config, AdamWDecouplesItsDecayAsInDeepSpeed) {
   EXPECT_FALSE(decouples("Adam"));
 }
 
+TEST(Config, EachOptimizerHasDeepSpeedsDefaults) {
+  const auto hyper = [](const std::string& type) {
+    return parse((R"({"optimizer": {"type": ")" + type + R"("}})").c_str()).hyper;
+  };
+  EXPECT_EQ(hyper("AdamW"), Hyper{});
+  EXPECT_EQ(hyper("Adagrad").lr, 1e-2);
+  EXPECT_EQ(hyper("Adagrad").eps, 1e-10);
+  EXPECT_EQ(hyper("Lion").beta2, 0.99);
+}
+
 TEST(Config, ReadsTheLimitsOfCommunication) {
   const Config config = parse(R"({"zero_optimization": {"stage": 3, "overlap_comm": false,
       "reduce_bucket_size": 1, "allgather_bucket_size": 2e8, "stage3_prefetch_bucket_size": 3,

@@ -261,6 +261,7 @@ class Launcher {
                               .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
                               .first_rank_exit = {}};
     if (outcome.rank == 0 && outcome.signal == 0) first_rank_exit_ = outcome.exit_code;
+    if (failure_ && tells_more(outcome)) failure_ = outcome;
     if (outcome.status() != 0 && !failure_) {
       failure_ = outcome;
       send_all(SIGTERM);
@@ -268,6 +269,14 @@ class Launcher {
                                     std::chrono::duration<double>(options_.grace_seconds));
     }
     return true;
+  }
+
+  /// A rank that fails because another one does ends with status 3, and sometimes first.
+  bool tells_more(const RankFailure& outcome) const {
+    constexpr int kOtherRank = 3, kMostOwn = 127;
+    return failure_->signal == 0 && failure_->exit_code == kOtherRank && outcome.signal == 0 &&
+           outcome.exit_code != 0 && outcome.exit_code != kOtherRank &&
+           outcome.exit_code <= kMostOwn;
   }
 
   const LaunchOptions& options_;

@@ -29,7 +29,7 @@ struct Sign {
   std::string_view next;  ///< what to do
 };
 
-constexpr std::array<Sign, 17> kSigns = {{
+constexpr std::array<Sign, 18> kSigns = {{
     {"", "_optim_states.pt", "deepspeed", "a part of a DeepSpeed checkpoint without its model file",
      ""},
     {"saved_model", ".pb", "tensorflow", "a TensorFlow SavedModel", kSaveArrays},
@@ -43,6 +43,7 @@ constexpr std::array<Sign, 17> kSigns = {{
     {"", ".pt", "torch", "a folder of torch.save files", kNameOne},
     {"", ".pth", "torch", "a folder of torch.save files", kNameOne},
     {"", ".bin", "torch", "a folder of torch.save files", kNameOne},
+    {"", ".ckpt", "torch", "a folder of .ckpt files", kNameOne},
     {"tf_model", ".h5", "hdf5", "a TensorFlow model of Hugging Face", "name the file"},
     {"", ".onnx", "onnx", "a folder of ONNX models", kSaveArrays},
     {"", ".msgpack", "flax", "a Flax model", kSaveArrays},

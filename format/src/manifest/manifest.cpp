@@ -324,7 +324,7 @@ void validate_tag(std::string_view tag) {
     if (c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
       refuse("must not contain '/' or control characters");
   }
-  if (tag == "latest" || tag == "latest.writing" || is_leftover(tag))
+  if (tag == "latest" || tag == "latest.writing" || tag == kManifestFile || is_leftover(tag))
     refuse("is a name that UniShard uses itself");
 }
 

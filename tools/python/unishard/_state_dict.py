@@ -158,7 +158,7 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
             value = from_json(described, lambda name: checkpoint[name, "extra"].torch())
         except Error:  # an object that only the program that saved it can make
             value = described
-        add((key,), pickle=pickled(value))
+        # A key of a whole dict beside those of its members would make DCP's planner take the checkpoint for one of torch 2.3.
         for path, leaf in _leaves((key,), value):
             if ".".join(map(str, path)) not in found:
                 add(path, pickle=pickled(leaf))

@@ -33,6 +33,7 @@ from ._runs import note_loaded
 from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
+_PRODUCER = "unishard.torch"
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
@@ -111,7 +112,7 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
                 "groups": [_group(number, group, rows, dict(state.aliases))
                            for number, group in enumerate(state.optimizer["param_groups"])] or None,
                 "client_state": {**_client_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
-                "producer": {"name": "unishard.torch", "torch": torch.__version__}}, holders
+                "producer": {"name": _PRODUCER, "torch": torch.__version__}}, holders
 
     catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
     target = Target(path, tag, fresh, _is_inside)
@@ -343,7 +344,7 @@ class _Filled:
         for group, values in zip(self._optimizer.param_groups, settings):
             group.update(values)
         having = {name for name in names if self._has_states(name)}
-        if not having and (self._checkpoint.step > 0 or not self._checkpoint.groups):
+        if not having and (self._checkpoint.step > 0 and not self._is_of_such_a_job() or not self._checkpoint.groups):
             having = set(names)  # what the optimizer needs is missing in the checkpoint
         for name in having:
             state = self._optimizer.state.get(names[name])
@@ -353,6 +354,13 @@ class _Filled:
         make_states(self._optimizer, [one for one, _ in self._replaced])
         self._stateless = [one for name, one in names.items() if name not in having]
         return having
+
+    def _is_of_such_a_job(self) -> bool:
+        """Returns whether save() has written the checkpoint, with all states that there were, for an optimizer with the same settings."""
+        producer, groups = self._checkpoint.producer, self._checkpoint.groups
+        is_saved = isinstance(producer, dict) and producer.get("name") == _PRODUCER and isinstance(groups, list)
+        return is_saved and len(groups) == len(self._groups) and all(
+            set(now) - {"params", "initial_lr"} <= set(saved) for now, saved in zip(self._groups, groups))
 
     def _leave_out_states(self, names: set[str]) -> None:
         for name in names:

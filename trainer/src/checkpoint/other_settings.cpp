@@ -70,10 +70,10 @@ std::optional<Config> saved_config(const Catalog& saved) {
   }
 }
 
-std::optional<std::int64_t> samples_of_step(const Config& config, std::uint32_t world_size) {
+std::optional<BatchPlan> batch_of(const Config& config, std::uint32_t world_size) {
   if (world_size == 0) return std::nullopt;
   try {
-    return plan_batch(config.batch, world_size).train;
+    return plan_batch(config.batch, world_size);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -94,8 +94,10 @@ void note_other_config(const TrainingState& state, const Config& was, std::uint3
   note("precision", name_of(was.compute), name_of(here.compute));
   if (was.schedule != here.schedule) note("scheduler", schedule_of(was), schedule_of(here));
   note("gradient_clipping", was.gradient_clipping, here.gradient_clipping);
-  if (const auto samples = samples_of_step(was, world_size))
-    note("train_batch_size", *samples, state.batch.train);
+  if (const auto batch = batch_of(was, world_size)) {
+    note("train_batch_size", batch->train, state.batch.train);
+    note("train_micro_batch_size_per_gpu", batch->micro, state.batch.micro);
+  }
 }
 
 }  // namespace

@@ -19,10 +19,21 @@ void require(bool holds, const ObjectReader& reader, std::string_view key,
   if (!holds && reader.find(key)) reader.refuse(key, expected);
 }
 
-bool is_adamw(std::string name) {
+std::string lower_case(std::string name) {
   std::ranges::transform(name, name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name == "adamw";
+  return name;
+}
+
+/// Returns what DeepSpeed's optimizers of the type use where the configuration says nothing.
+Hyper default_hyper(std::string_view type) {
+  Hyper hyper;
+  if (type == "lion") hyper.beta2 = 0.99;
+  if (type == "adagrad") {
+    hyper.lr = 1e-2;
+    hyper.eps = 1e-10;
+  }
+  return hyper;
 }
 
 /// Returns the configuration without members that are null or "auto", which say nothing.
@@ -42,7 +53,9 @@ void read_optimizer(const Json& json, Config& config) {
   const Json* params = reader.find("params");
   const ObjectReader values(params ? *params : empty, "optimizer.params", detail::kOptimizerParams,
                             config.notes);
+  const std::string type = lower_case(config.optimizer);
   Hyper& hyper = config.hyper;
+  hyper = default_hyper(type);
   hyper.lr = values.number("lr").value_or(hyper.lr);
   hyper.eps = values.number("eps").value_or(hyper.eps);
   hyper.weight_decay = values.number("weight_decay").value_or(hyper.weight_decay);
@@ -51,7 +64,7 @@ void read_optimizer(const Json& json, Config& config) {
   hyper.lr_decay = values.number("lr_decay").value_or(hyper.lr_decay);
   hyper.nesterov = values.boolean("nesterov").value_or(hyper.nesterov);
   hyper.decoupled_decay = values.boolean("adam_w_mode").value_or(hyper.decoupled_decay);
-  if (!hyper.decoupled_decay && is_adamw(config.optimizer)) {  // as in DeepSpeed
+  if (!hyper.decoupled_decay && type == "adamw") {  // as in DeepSpeed
     hyper.decoupled_decay = true;
     config.notes.emplace_back("optimizer.params.adam_w_mode: has no effect on AdamW");
   }

@@ -11,6 +11,7 @@ that fails or is killed leaves the one before it whole. Plain, DDP, FSDP2 and De
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -53,7 +54,7 @@ def save_state(accelerator: Accelerator, output_dir: Optional[Path_] = None, *, 
     place = os.path.join(folder, name)
     try:
         with _without(accelerator):
-            ranks.together("saving accelerate's files", lambda: accelerator.save_state(place))
+            ranks.together("saving accelerate's files", lambda: _save_files(accelerator, place))
         ranks.together("saving accelerate's files", lambda: _sync(place) if ranks.rank() == 0 else None)
         _save_models(folder, models, optimizers, step, name, {"keep_last": 1, **options})
     except BaseException:
@@ -100,15 +101,31 @@ def _save_models(folder: str, models: list[Any], optimizers: list[Any], step: Op
         jobs.save(_place(folder, number), models[number], chosen[number], step=steps[number], _is_inside=True, **own)
 
 
+def _save_files(accelerator: Accelerator, folder: str) -> None:
+    """Saves what is neither model nor optimizer."""
+    try:
+        accelerator.save_state(folder)
+    except (OSError, RuntimeError) as error:  # RuntimeError: torch.save on a full disk
+        raise _failure(folder, error) from error
+
+
 def _sync(folder: str) -> None:
     """Makes the files of the folder durable."""
-    for place, _, files in os.walk(folder):
-        for path in (place, *(os.path.join(place, file) for file in files)):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    try:
+        for place, _, files in os.walk(folder):
+            for path in (place, *(os.path.join(place, file) for file in files)):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+    except OSError as error:
+        raise _failure(folder, error) from error
+
+
+def _failure(folder: str, error: Exception) -> Error:
+    code = "no space" if isinstance(error, OSError) and error.errno == errno.ENOSPC else "input/output"
+    return Error(code, f"accelerate's files could not be saved to {folder}: {error}", "what an earlier save has left is whole")
 
 
 def _may_be_named(folder: str, name: str) -> bool:
