@@ -258,7 +258,9 @@ int main(int argc, char** argv) {
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     return run({.verb = action.verb, .run = [&] { return report_usage(app, action, error); }});
-  } catch (const std::exception& error) {
+  } catch (const std::exception& error) {  // of an argument that is no checkpoint
+    if (const auto chosen = app.get_subcommands(); !chosen.empty())
+      action.verb = chosen.front()->get_name();
     report(action, error);
     return unishard::cli::status_of(error);
   }

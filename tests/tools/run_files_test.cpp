@@ -202,6 +202,7 @@ TEST_F(RunFiles, OfAccelerateWithThePlugInGoAlong) {
   convert(run_ / "checkpoint-10", "acc/unishard_1", "native");
   const ProcessResult two = unishard({"inspect", folder});
   EXPECT_EQ(two.status, 2);
+  EXPECT_THAT(two.err, HasSubstr("unishard inspect: error: "));
   EXPECT_THAT(two.err, HasSubstr("holds the checkpoints of several models"));
 }
 

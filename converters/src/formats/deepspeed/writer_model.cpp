@@ -282,7 +282,9 @@ void add_groups(const Catalog& catalog, SinkModel& model) {
   for (std::size_t g = 0; g < all.size(); ++g) {
     if (all[g].parameters.empty()) {
       model.notes.push_back(
-          fmt::format("parameter group {} has no trainable parameter and is left out", g));
+          fmt::format("parameter group {} has no trainable parameter and is left out: a schedule "
+                      "with a value for each group, such as that of scheduler.pt, has one too many",
+                      g));
       continue;
     }
     find_states(all[g], model);
