@@ -57,7 +57,8 @@ TEST(Config, MembersThatSayNothingAreNotRecorded) {
 
 TEST(Config, AdamWDecouplesItsDecayAsInDeepSpeed) {
   const auto decouples = [](const std::string& type) {
-    return parse((R"({"optimizer": {"type": ")" + type + R"(", "params": {"adam_w_mode": false}}})").c_str())
+    return parse((R"({"optimizer": {"type": ")" + type + R"(", "params": {"adam_w_mode": false}}})")
+                     .c_str())
         .hyper.decoupled_decay;
   };
   EXPECT_TRUE(decouples("AdamW"));

@@ -54,7 +54,8 @@ TEST_P(NonFiniteStep, EndsWithAnErrorOnEveryRankAndChangesNothing) {
 }
 
 TEST_P(NonFiniteStep, OfAGradientNamesTheParameter) {
-  for (const std::uint32_t ranks : {2u, 3u, 6u}) {  // with more ranks, some hold none of a parameter
+  for (const std::uint32_t ranks :
+       {2u, 3u, 6u}) {  // with more ranks, some hold none of a parameter
     with_engine(ranks, config_, {}, [](Engine& engine, SmallModel& model, Communicator&) {
       const Error error = error_of([&] { engine.train_batch(with_bad_gradient(model, 1)); });
       EXPECT_THAT(error.what(),

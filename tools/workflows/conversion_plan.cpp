@@ -78,8 +78,8 @@ void rename_groups(Json& groups, const Renamer& rename, const std::set<std::stri
   }
 }
 
-/// Gives each group without a list of its parameters those that say so, in the order of the tensors,
-/// which a format may sort.
+/// Gives each group without a list of its parameters those that say so, in the order of the
+/// tensors, which a format may sort.
 void list_parameters(Catalog& catalog) {
   if (!catalog.groups.is_array()) return;
   std::vector<Json> members(catalog.groups.size(), Json::array());

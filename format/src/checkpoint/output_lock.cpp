@@ -69,12 +69,13 @@ std::optional<OutputLock> OutputLock::try_beside(Storage& storage, const Path& o
 
 void OutputLock::require_held() const {
   if (lock_->still_held()) return;
-  raise(ErrorCode::Busy,
-        fmt::format("the lock of {} is no longer this process's: the folder was removed or moved, or "
-                    "another process took over because this one seemed dead",
-                    what_.native()),
-        "nothing was published; look whether the folder is there, and for a second job with the "
-        "same output");
+  raise(
+      ErrorCode::Busy,
+      fmt::format("the lock of {} is no longer this process's: the folder was removed or moved, or "
+                  "another process took over because this one seemed dead",
+                  what_.native()),
+      "nothing was published; look whether the folder is there, and for a second job with the "
+      "same output");
 }
 
 }  // namespace unishard

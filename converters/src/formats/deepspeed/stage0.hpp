@@ -17,8 +17,8 @@ struct Stage0Optimizer {
   bool is_there = false;  ///< false: a model without optimizer
 };
 
-/// `is_whole`: the file has whole parameters, not those of a tensor-parallel rank. States of another
-/// shape than their parameter's are then read too, else left out with a note.
+/// `is_whole`: the file has whole parameters, not those of a tensor-parallel rank. States of
+/// another shape than their parameter's are then read too, else left out with a note.
 /// Throws: Unsupported, naming parameters, when several of them fit the same state.
 Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, bool is_whole,
                             Notes& notes);

@@ -16,8 +16,8 @@
 namespace unishard::converters::deepspeed_sink {
 namespace {
 
-/// Keys that a client state may not overwrite: DeepSpeed writes them or, for the last one, looks for
-/// it.
+/// Keys that a client state may not overwrite: DeepSpeed writes them or, for the last one, looks
+/// for it.
 bool is_taken(std::string_view key) { return is_deepspeed_key(key) || key == "autoep_layers"; }
 
 std::optional<std::int64_t> integer_at(const Json& object, const char* key) {

@@ -28,8 +28,9 @@ struct TensorEntry {
 };
 
 struct Header {
-  /// The record kGgufMetadata: {key: [type, value]}, where type is a name of types.hpp. A value that is an array has elements
-  /// of that type. Without the keys that say where things lie in this file.
+  /// The record kGgufMetadata: {key: [type, value]}, where type is a name of types.hpp. A value
+  /// that is an array has elements of that type. Without the keys that say where things lie in this
+  /// file.
   Json metadata = Json::object();
   std::optional<std::string> catalog_text;  ///< the embedded catalog
   std::vector<TensorEntry> tensors;         ///< in the order of the file
