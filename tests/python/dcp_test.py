@@ -324,6 +324,23 @@ class Loading(unittest.TestCase):
         self.assertEqual((values["sched"], values["progress"]), (state["sched"], state["progress"]))
         self.assertTrue(torch.equal(values["model"]["weight"], model.weight))
 
+    def test_the_reader_has_the_keys_of_a_conversion(self):
+        for make in (torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD, torch.optim.AdamW):
+            model = torch.nn.Linear(3, 3)
+            optimizer = make(model.parameters())
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            unishard.torch.save(self.folder / make.__name__, model, optimizer, step=1)
+            converted = self.folder / f"{make.__name__}_dcp"
+            unishard.convert(self.folder / make.__name__, converted, to="dcp")
+            state = dict(zip(("model", "optim"), torch.distributed.checkpoint.state_dict.get_state_dict(model, optimizer)))
+            for reader in (Reader(self.folder / make.__name__), Reader(converted), dcp.FileSystemReader(converted)):
+                with self.subTest(optimizer=make.__name__, reader=reader):
+                    values = zeroed(state)
+                    dcp.load(values, storage_reader=reader)
+                    torch.testing.assert_close(values["optim"]["state"], state["optim"]["state"], rtol=0, atol=0)
+                    self.assertEqual(values["optim"]["param_groups"][0]["lr"], state["optim"]["param_groups"][0]["lr"])
+
     def test_a_client_state_of_another_loader_has_the_keys_of_its_members(self):
         client_state = {"sched": {"last_epoch": 4, "betas": (1, 2.5), "lrs": [0.1, 0.2]}, "rng": [{"seed": 1}, 7],
                         "when": datetime.date(2026, 1, 2), "epoch": 3}

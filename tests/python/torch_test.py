@@ -187,6 +187,24 @@ class Jobs(unittest.TestCase):
                     for parameter in order:
                         self.assertTrue(torch.equal(fresh.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg"]))
 
+    def test_numbered_states_of_another_order_are_refused(self):
+        for odd in (False, True):  # with another shape no order of the model fits, and the states have no names
+            def model():
+                torch.manual_seed(1)
+                layers = [torch.nn.Linear(3, 3, bias=False) for _ in range(3)]
+                return torch.nn.Sequential(*layers, *([torch.nn.Linear(3, 1, bias=False)] if odd else []))
+            def reversed_(one):
+                return torch.optim.SGD(list(one.parameters())[::-1], lr=0.1, momentum=0.9)
+            first = model()
+            optimizer = reversed_(first)
+            first(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, self.folder / "file.pt")
+            second = model()
+            with self.subTest(odd=odd), self.assertRaises(unishard.Error) as caught:
+                unishard.torch.load(self.folder / "file.pt", second, reversed_(second))
+            self.assertEqual(caught.exception.code, "mismatch")
+
     def test_the_client_state_keeps_its_types(self):
         values = {"tuple": (1, 2), "numbers": {7: "seven", 1.5: None}, "nan": float("nan"), "set": {1}, "path": Path("a/b"), "bytes": b"x",
                   "half": "a\ud800", "ordered": collections.OrderedDict(b=1, a=2), "when": datetime.date(2026, 1, 2)}

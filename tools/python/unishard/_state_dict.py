@@ -122,6 +122,9 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
     client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
     scalars = client_state.get(_SCALARS) if isinstance(client_state.get(_SCALARS), dict) else {}
     steps = scalars.get("step", {})
+    states = {state for name in checkpoint.names() for state in checkpoint.states(name)}
+    counts = bool(states - {*_checkpoint._WEIGHT_STATES, "extra", "momentum_buffer"})  # SGD alone counts no steps
+    is_adam = "exp_avg" in states and "exp_avg_sq_row" not in states  # whose steps are tensors; those of transformers' Adafactor are not
     names = {name: name for name in checkpoint.names()}
     for name, target in {**names, **checkpoint.aliases}.items():
         values = [state for state in _checkpoint._WEIGHT_STATES if state in checkpoint.states(target)]
@@ -133,7 +136,8 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
         for state in moments:
             add(("optim", "state", name, state), tensor=checkpoint.tensors[name, state])
         step = steps.get(name, None if "step" in scalars and not steps else checkpoint.step)
-        if "exp_avg" in moments and "step" not in moments and step is not None:
+        is_tensor = is_adam or name not in steps or isinstance(step, float)
+        if moments and "step" not in moments and step is not None and is_tensor and (counts or name in steps):
             add(("optim", "state", name, "step"), constant=torch.tensor(float(step)))
         if "extra" in checkpoint.states(name):
             add((name,), tensor=checkpoint.tensors[name, "extra"])
@@ -141,7 +145,7 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
         members = list(dict.fromkeys(one.name for one in checkpoint.tensors.values() if one.group == number))
         defaults = _ADAMW if any("exp_avg" in checkpoint.states(name) for name in members) else {}
         for setting, value in {"params": members, **defaults, **group}.items():
-            settled = tuple(value) if setting == "betas" else value
+            settled = tuple(value) if setting != "params" and _is_pair(value) else value
             add(("optim", "param_groups", number, setting), pickle=pickled(settled))
     for state, by_name in scalars.items():
         for name, value in by_name.items():
@@ -163,6 +167,11 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
             if ".".join(map(str, path)) not in found:
                 add(path, pickle=pickled(leaf))
     return found
+
+
+def _is_pair(value: Any) -> bool:
+    """Returns whether torch's optimizers have the setting as a tuple: two or three numbers or None, as with_tuples() of the tools has it."""
+    return isinstance(value, list) and len(value) in (2, 3) and all(one is None or isinstance(one, (int, float)) for one in value)
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:

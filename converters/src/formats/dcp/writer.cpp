@@ -248,14 +248,18 @@ class Planner {
   }
 
   void find_optimizer() {
+    constexpr std::string_view kFactored = "exp_avg_sq_row";  // Adafactor of transformers
+    bool is_factored = false;
     std::unordered_set<std::string_view> seen;
     for (const TensorInfo& tensor : catalog_.tensors) {
       const bool is_weight = tensor.state == state::kFp32 || tensor.state == state::kWeights ||
                              tensor.state == state::kBuffer || tensor.state == dcp::kExtraState;
       if (is_weight) continue;
       is_adam_ |= tensor.state == state::kExpAvg;
+      is_factored |= tensor.state == kFactored;
       if (seen.insert(tensor.fqn).second) trained_.push_back(tensor.fqn);
     }
+    is_adam_ &= !is_factored;
   }
 
   void add_steps() {
@@ -301,10 +305,9 @@ class Planner {
   }
 
   void add_groups() {
-    if (trained_.empty()) return;
-    Json groups = catalog_.groups.is_array() && !catalog_.groups.empty()
-                      ? catalog_.groups
-                      : Json::array({Json::object()});
+    const bool has_groups = catalog_.groups.is_array() && !catalog_.groups.empty();
+    if (trained_.empty() && !has_groups) return;  // SGD has groups and no states
+    Json groups = has_groups ? catalog_.groups : Json::array({Json::object()});
     for (std::size_t g = 0; g < groups.size(); ++g) {
       Json settings = is_adam_ ? adamw_defaults() : Json::object();
       for (const auto& [key, value] : groups[g].items()) settings[key] = value;
