@@ -220,12 +220,15 @@ class Training {
   /// Throws: NotFinite when every step of this program was skipped.
   void require_training(const Counts& first) const {
     if (engine_.global_steps() > first.done) return;
-    raise(ErrorCode::NotFinite,
-          fmt::format("all {} steps were skipped, because their loss or gradient was not finite: "
-                      "nothing was trained",
-                      engine_.skipped_steps() - first.skipped),
-          "lower fp16.loss_scale or the learning rate, or allow more steps for a dynamic scale to "
-          "fall; nothing was saved");
+    raise(
+        ErrorCode::NotFinite,
+        fmt::format("all {} steps were skipped, because their loss or gradient was not finite: "
+                    "nothing was trained",
+                    engine_.skipped_steps() - first.skipped),
+        options_.config.compute == unishard::DType::Float16
+            ? "lower fp16.loss_scale or the learning rate, or allow more steps for a dynamic scale "
+              "to fall; nothing was saved"
+            : "lower the learning rate, or look at the model and the data; nothing was saved");
   }
   bool is_first() const { return communicator_.rank() == 0; }
   /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.

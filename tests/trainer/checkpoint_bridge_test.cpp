@@ -108,6 +108,19 @@ TEST(CheckpointBridge, ResumingWithOtherSettingsIsNoted) {
                 "train_micro_batch_size_per_gpu was 2, the configuration's 4 is used"}));
 }
 
+TEST(CheckpointBridge, GroupsHaveTheNumbersOfTheirOptimizer) {
+  const auto sgd = [](bool nesterov) {
+    return config_of({{"optimizer",
+                       {{"type", "SGD"},
+                        {"params", {{"lr", 0.1}, {"momentum", 0.9}, {"nesterov", nesterov}}}}}});
+  };
+  const TempDir folder;
+  save_two_steps(folder.path(), 2, sgd(true));
+  EXPECT_THAT(notes_of_resume(folder.path(), 2, sgd(false)),
+              testing::Contains(testing::HasSubstr("nesterov was true")));
+  EXPECT_EQ(notes_of_resume(folder.path(), 2, sgd(true)), std::vector<std::string>{});
+}
+
 TEST(CheckpointBridge, LoadRestoresEverythingOnAnotherWorldSizeAndStage) {
   const TempDir folder;
   save_two_steps(folder.path(), 3, small_config(2));

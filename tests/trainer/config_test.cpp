@@ -76,6 +76,12 @@ TEST(Config, EachOptimizerHasDeepSpeedsDefaults) {
   EXPECT_EQ(hyper("Lion").beta2, 0.99);
 }
 
+TEST(Config, ParametersOfAnotherOptimizerAreNoted) {
+  const Config config = parse(R"({"optimizer": {"type": "AdamW",
+      "params": {"betas": [0.9, 0.95], "momentum": 0.9, "lr_decay": "auto"}}})");
+  EXPECT_THAT(config.notes, testing::ElementsAre(testing::HasSubstr("optimizer.params.momentum")));
+}
+
 TEST(Config, ReadsTheLimitsOfCommunication) {
   const Config config = parse(R"({"zero_optimization": {"stage": 3, "overlap_comm": false,
       "reduce_bucket_size": 1, "allgather_bucket_size": 2e8, "stage3_prefetch_bucket_size": 3,

@@ -26,6 +26,12 @@ Json describe_groups(const TrainingState& state) {
                       {"eps", hyper.eps},
                       {"weight_decay", hyper.weight_decay},
                       {"momentum", hyper.momentum}});
+    if (state.optimizer->kind() == OptimizerKind::Sgd) {
+      groups.back()["dampening"] = hyper.dampening;
+      groups.back()["nesterov"] = hyper.nesterov;
+    }
+    if (state.optimizer->kind() == OptimizerKind::Adagrad)
+      groups.back()["lr_decay"] = hyper.lr_decay;
   }
   return groups;
 }

@@ -11,7 +11,8 @@
 namespace unishard::trainer::detail {
 namespace {
 
-constexpr std::array kNumbers{"initial_lr", "betas", "eps", "weight_decay", "momentum"};
+constexpr std::array kNumbers{"initial_lr", "betas",     "eps",      "weight_decay",
+                              "momentum",   "dampening", "nesterov", "lr_decay"};
 
 /// Returns what the group of a parameter says under `key`; null when it says nothing.
 Json number_of(const Catalog& catalog, const TensorInfo& parameter, const char* key) {
@@ -32,7 +33,7 @@ void note_other_groups(const Catalog& saved, const Catalog& here, std::vector<st
       const std::optional<std::size_t> theirs = saved.find(ours.fqn, ours.state);
       const Json was = theirs ? number_of(saved, saved.tensors[*theirs], key) : Json();
       const Json is = number_of(here, ours, key);
-      if (was.is_null() || was == is || count++ > 0) continue;
+      if (was.is_null() || is.is_null() || was == is || count++ > 0) continue;
       first =
           fmt::format("{}, where {} was and {} is used", quote(ours.fqn), was.dump(), is.dump());
     }
@@ -53,7 +54,9 @@ void note_other_numbers(const Catalog& source, const Catalog& wanted,
   for (std::size_t group = 0; group < here.size(); ++group) {
     for (const char* key : kNumbers) {
       const Json& theirs = saved[group];
-      if (!theirs.is_object() || !theirs.contains(key) || theirs[key] == here[group][key]) continue;
+      if (!theirs.is_object() || !theirs.contains(key) || !here[group].contains(key) ||
+          theirs[key] == here[group][key])
+        continue;
       notes.push_back("group " + std::to_string(group) + ": " + key + " was " + theirs[key].dump() +
                       ", the configuration's " + here[group][key].dump() + " is used");
     }

@@ -36,6 +36,25 @@ Hyper default_hyper(std::string_view type) {
   return hyper;
 }
 
+/// Notes the parameters that optimizers of the type do not have.
+void note_unused(std::string_view type, const ObjectReader& values,
+                 std::vector<std::string>& notes) {
+  struct Rule {
+    std::string_view key;
+    std::array<std::string_view, 3> types;
+  };
+  constexpr std::array<Rule, 6> kRules = {{{"betas", {"adam", "adamw", "lion"}},
+                                           {"eps", {"adam", "adamw", "adagrad"}},
+                                           {"momentum", {"sgd"}},
+                                           {"dampening", {"sgd"}},
+                                           {"nesterov", {"sgd"}},
+                                           {"lr_decay", {"adagrad"}}}};
+  for (const Rule& rule : kRules) {
+    if (values.find(rule.key) != nullptr && std::ranges::find(rule.types, type) == rule.types.end())
+      notes.push_back(values.path(rule.key) + ": has no effect on this optimizer");
+  }
+}
+
 /// Returns the configuration without members that are null or "auto", which say nothing.
 Json without_unset(const Json& json) {
   if (!json.is_object()) return json;
@@ -86,6 +105,7 @@ void read_optimizer(const Json& json, Config& config) {
   require(values.boolean("bias_correction").value_or(true), values, "bias_correction", "true");
   require(!hyper.nesterov || hyper.momentum > 0, values, "nesterov", "possible without momentum");
   make_optimizer(config.optimizer, hyper);  // refuses unknown names
+  note_unused(type, values, config.notes);
 }
 
 void read_scheduler(const Json& json, Config& config) {
