@@ -57,7 +57,8 @@ void add_launch(CLI::App& app, Action& action) {
       "OMP_NUM_THREADS=1\n"
       "unless it is set. When a rank fails, the others get SIGTERM and after 5 s SIGKILL; the exit "
       "status is\n"
-      "that of the first rank that failed (128 + signal).\n"
+      "that of the first rank that failed (128 + signal); status 3, which may be a consequence of\n"
+      "another rank's failure, gives way to one that follows within 0.3 seconds.\n"
       "Example:\n"
       "  unishard launch --nproc-per-node 4 -- ./train_gpt --config ds_config.json\n");
 }

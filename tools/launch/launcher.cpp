@@ -122,6 +122,7 @@ class Launcher {
       wait_for_event();
       while (reap(WNOHANG)) {
       }
+      if (stop_at_ && Clock::now() >= *stop_at_) stop_others();
       if (kill_at_ && Clock::now() >= *kill_at_) {
         send_all(SIGKILL);
         kill_at_.reset();
@@ -196,9 +197,9 @@ class Launcher {
       }
     }
     int timeout_ms = 1000;
-    if (kill_at_) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
+    for (const auto& next : {stop_at_, kill_at_}) {
+      if (!next) continue;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now()).count();
       timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, timeout_ms));
     }
     if (::poll(polled.data(), polled.size(), timeout_ms) <= 0) return;
@@ -261,30 +262,36 @@ class Launcher {
                               .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
                               .first_rank_exit = {}};
     if (outcome.rank == 0 && outcome.signal == 0) first_rank_exit_ = outcome.exit_code;
-    if (failure_ && tells_more(outcome)) failure_ = outcome;
+    if (stop_at_ && may_be_a_consequence(*failure_) && outcome.status() != 0 &&
+        !may_be_a_consequence(outcome))
+      failure_ = outcome;
     if (outcome.status() != 0 && !failure_) {
       failure_ = outcome;
-      send_all(SIGTERM);
-      kill_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                    std::chrono::duration<double>(options_.grace_seconds));
+      stop_at_ = Clock::now() + (may_be_a_consequence(outcome) ? kReasonTime : kReasonTime * 0);
     }
     return true;
   }
 
-  /// A rank that fails because another one does ends with status 3, and sometimes first.
-  bool tells_more(const RankFailure& outcome) const {
-    constexpr int kOtherRank = 3, kMostOwn = 127;
-    return failure_->signal == 0 && failure_->exit_code == kOtherRank && outcome.signal == 0 &&
-           outcome.exit_code != 0 && outcome.exit_code != kOtherRank &&
-           outcome.exit_code <= kMostOwn;
+  void stop_others() {
+    send_all(SIGTERM);
+    stop_at_.reset();
+    kill_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                  std::chrono::duration<double>(options_.grace_seconds));
   }
+
+  /// A rank that fails because another one does ends with status 3, and sometimes before it.
+  static bool may_be_a_consequence(const RankFailure& outcome) {
+    return outcome.signal == 0 && outcome.exit_code == 3;
+  }
+  /// How long a rank with the reason may take to end after the first, until the others are stopped.
+  static constexpr std::chrono::milliseconds kReasonTime{300};
 
   const LaunchOptions& options_;
   Descriptor signals_;
   std::vector<Rank> ranks_;
   std::optional<RankFailure> failure_;
   std::optional<int> first_rank_exit_;
-  std::optional<Clock::time_point> kill_at_;
+  std::optional<Clock::time_point> stop_at_, kill_at_;
   int lost_output_ = 0;  ///< error number of the first write that failed
 };
 
