@@ -343,6 +343,15 @@ TEST(DeepSpeedSink, ItsOwnCheckpointsAreWrittenAgainWithoutANote) {
   }
 }
 
+TEST(DeepSpeedSink, NamesStatesThatAreNumbers) {
+  TempDir dir;
+  Catalog catalog = small_model(1, 1);
+  catalog.client_state =
+      parse_json(R"({"optimizer_scalars": {"mu_product": {"a": 0.5, "b": 0.5}}})", "test");
+  EXPECT_THAT(write(dir.path(), catalog),
+              testing::ElementsAre(testing::HasSubstr("mu_product\" of 2 parameters")));
+}
+
 TEST(DeepSpeedSink, KeepsWhatTheClientStateHasUnderNames) {
   TempDir dir;
   Catalog catalog = small_model(1, 1);

@@ -215,7 +215,11 @@ class LiveEngine:
         assert self.inner is not None
         if self.kind == _ZERO_3:
             _need(self.wrapper, "_set_fp32_optimizer_param_groups")()
-        self.inner.__setstate__({"state": self.inner.state, "param_groups": self.inner.param_groups})
+        try:
+            self.inner.__setstate__({"state": self.inner.state, "param_groups": self.inner.param_groups})
+        except KeyError as error:
+            raise Error("mismatch", f"the checkpoint lacks the optimizer state {error}, which {type(self.inner).__name__} needs",
+                        "the engine has lost its own states: load a checkpoint that has them") from None
         if self.kind == _ZERO_3:
             _need(self.wrapper, "_clear_fp32_optimizer_param_groups")()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
 
+from . import _checkpoint
 from ._errors import Error
 
+_NAMED_BY_MODEL = "states have numbers: named in the order of the model"  # in the notes on a checkpoint
 Names = dict[str, torch.nn.Parameter]
 
 
@@ -34,6 +36,26 @@ def live_state(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]
     groups = [{**group, "params": [by_parameter[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups]
     return {"state": {name: optimizer.state[parameter] for name, parameter in names.items() if optimizer.state.get(parameter)},
             "param_groups": groups}
+
+
+def require_order(checkpoint: _checkpoint.Checkpoint, groups: list[list[str]]) -> None:
+    """Raises Error where the states were named in the order of the model, and the optimizer has its parameters in another one.
+
+    groups: the names of the parameters of each group of the optimizer.
+    """
+    named = [note for note in checkpoint.notes if _NAMED_BY_MODEL in note]
+    saved = checkpoint.groups if named and isinstance(checkpoint.groups, list) else []
+    for theirs, now in zip((group.get("params", []) for group in saved), groups):
+        if set(theirs) == set(now) and theirs != now:
+            raise Error("mismatch", f"{checkpoint.path}: {named[0]}; this optimizer has another order",
+                        "load the file with torch.load() and load_state_dict()")
+
+
+def unused_states(checkpoint: _checkpoint.Checkpoint, known: Container[str]) -> list[str]:
+    """Returns a sentence for each name in the checkpoint that has states of an optimizer and is not `known`."""
+    none = {*_checkpoint._WEIGHT_STATES, "extra"}
+    return [f"{name} has states of an optimizer, and is no parameter of the model"
+            for name in checkpoint.names() if set(checkpoint.states(name)) - none and name not in known]
 
 
 def make_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:

@@ -24,6 +24,7 @@ from . import _ranks as ranks
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
 from ._objects import from_json, no_tensors, refuse_tensor, simple_json, to_json
+from ._optimizer_state import require_order, unused_states
 from ._runs import note_loaded
 from ._saving import Part, Target, flat_elements, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, own_share
@@ -374,6 +375,9 @@ class _Plan:
 
     def _find_states(self) -> None:
         live, checkpoint = self._live, self._checkpoint
+        require_order(checkpoint, live.groups)
+        if self._strict:
+            self._problems += unused_states(checkpoint, live.parameters)
         for vector in live.vectors:
             states: list[str] = []
             for name in vector.names:
@@ -385,6 +389,9 @@ class _Plan:
             wanted = {state for state, value in present.items() if value is not None and not _is_scalar(value)}
             if not present and "adam" in type(live.inner).__name__.lower():
                 wanted = {"exp_avg", "exp_avg_sq"}
+            numbers = {state for state, value in present.items() if value is not None and _is_scalar(value)} - {"step", *self._scalars()}
+            if states and numbers:
+                self._problems.append(f"{vector.names[0]} has no {', '.join(sorted(numbers))} in the checkpoint")
             if states and not wanted <= set(states) or present and wanted and not set(states) <= wanted:
                 self._problems.append(f"{vector.names[0]} has the optimizer states {', '.join(states)} in the checkpoint, and "
                                       f"{type(live.inner).__name__} has {', '.join(sorted(wanted))}")

@@ -28,14 +28,13 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
 from ._objects import from_json, is_text, no_tensors, refuse_tensor, to_json
-from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters
+from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters, require_order, unused_states
 from ._runs import note_loaded
 from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _PRODUCER = "unishard.torch"
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
-_NAMED_BY_MODEL = "states have numbers: named in the order of the model"  # in the notes on a checkpoint
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
 
@@ -389,28 +388,13 @@ class _Filled:
 
     def match(self, strict: bool, cast: bool) -> None:
         """Raises Error when the checkpoint does not fit."""
-        self._require_order()
+        require_order(self._checkpoint, [group["params"] for group in self._state.optimizer["param_groups"]])
         self._numbers, problems = self._scalars()
-        problems += self._unused(strict)
+        if strict and self._optimizer is not None:
+            problems += unused_states(self._checkpoint, self._state.model)
         tensors = [item for item in self._state.items if self._number(*item.key) is None]
         self._pairs = _matched(self._checkpoint, self._state._replace(items=tensors), strict, cast, problems)
         self._settings = _settings(self._checkpoint, self._state.optimizer["param_groups"])
-
-    def _require_order(self) -> None:
-        """Raises Error where the states were named in the order of the model, and the optimizer has another one."""
-        named = [note for note in self._checkpoint.notes if _NAMED_BY_MODEL in note]
-        groups = self._checkpoint.groups if isinstance(self._checkpoint.groups, list) else []
-        for saved, now in zip(groups, self._state.optimizer["param_groups"] if named else []):
-            if set(saved.get("params", [])) == set(now["params"]) and saved["params"] != now["params"]:
-                raise Error("mismatch", f"{self._checkpoint.path}: {named[0]}; this optimizer has another order",
-                            "load the file with torch.load() and load_state_dict()")
-
-    def _unused(self, strict: bool) -> list[str]:
-        """Returns what the checkpoint has of an optimizer, and no parameter of the model takes."""
-        if not strict or self._optimizer is None:
-            return []
-        unknown = [name for name in self._checkpoint.names() if self._states(name) and name not in self._state.model]
-        return [f"{name} has states of an optimizer, and is no parameter of the model" for name in unknown]
 
     def fill(self) -> None:
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:

@@ -1,5 +1,6 @@
 #include "formats/deepspeed/writer_run.hpp"
 
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/parameter_groups.hpp"
 
 #include "containers/pickle_json.hpp"
@@ -195,6 +196,20 @@ void count_progress(const Catalog& catalog, RunFacts& run) {
   if (!run.global_samples) run.global_samples = integer_at(position, "global_sample_index");
 }
 
+/// DeepSpeed's optimizer files have flat tensors and one step.
+void note_scalars(const Catalog& catalog, std::vector<std::string>& notes) {
+  const OptimizerScalars scalars(catalog);
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& fqn : scalars.fqns()) {
+    for (const auto& [state, value] : scalars.of(fqn)) ++counts[state];
+  }
+  for (const auto& [state, count] : counts)
+    notes.push_back(
+        fmt::format("optimizer state {} of {} parameters, a number for each: only "
+                    "UniShard finds it again, in the client state",
+                    quote(state), count));
+}
+
 }  // namespace
 
 RunFacts describe_run(const Catalog& catalog, const SinkModel& model,
@@ -213,6 +228,7 @@ RunFacts describe_run(const Catalog& catalog, const SinkModel& model,
   const Json* clip = setting(catalog.config, {"gradient_clipping"});
   if (clip != nullptr && clip->is_number()) run.clip_grad = clip->get<double>();
   run.client_state = client_state(catalog, model, notes, run.tensors);
+  note_scalars(catalog, notes);
   if (!catalog.units.empty()) {
     notes.emplace_back("units: left out, UniShard's trainer makes them from its model");
   }
