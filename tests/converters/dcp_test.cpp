@@ -443,7 +443,12 @@ TEST(Dcp, SmallTensorsOfTheClientStateStayTensorsThroughUniShardsFormat) {
   Catalog catalog = source->catalog();
   const Json pair = {
       {"$type", "torch.Tensor"}, {"dtype", "int16"}, {"shape", {2}}, {"hex", "0100ff7f"}};
-  catalog.client_state["seen"] = {{"ids", pair}, {"list", {1, pair}}, {"none", Json()}};
+  catalog.client_state["seen"] = {
+      {"ids", pair},
+      {"list", {1, pair}},
+      {"none", Json()},
+      {"tuple", {{"$type", "tuple"}, {"items", {pair, 7}}}},
+      {"numbered", {{"$type", "builtins.dict"}, {"pairs", {{"a", {{{"b", pair}}}}, {1, "int"}}}}}};
   write_dcp(*source, work.path() / "out", catalog, {}, nullptr, "titan");
   using Type = std::pair<DType, Shape>;
   std::map<std::string, Type> stored;

@@ -50,9 +50,12 @@ void find_added_keys(const Json& value, const std::string& key, std::set<std::st
     for (const auto& [name, child] : value.items()) find_added_keys(child, below(name), keys);
   } else if (value.is_object() && value.contains("pairs") && value["pairs"].is_array()) {
     for (const Json& pair : value["pairs"]) {
-      if (pair.is_array() && pair.size() == 2)
-        find_added_keys(pair[1], below(pair[0].dump()), keys);
+      if (!pair.is_array() || pair.size() != 2) continue;
+      const std::string name = pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump();
+      find_added_keys(pair[1], below(name), keys);
     }
+  } else if (value.is_object() && value.contains("items") && value["items"].is_array()) {  // a tuple
+    find_added_keys(value["items"], key, keys);
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i)
       find_added_keys(value[i], below(std::to_string(i)), keys);
