@@ -54,7 +54,8 @@ void find_added_keys(const Json& value, const std::string& key, std::set<std::st
       const std::string name = pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump();
       find_added_keys(pair[1], below(name), keys);
     }
-  } else if (value.is_object() && value.contains("items") && value["items"].is_array()) {  // a tuple
+  } else if (value.is_object() && value.contains("items") &&
+             value["items"].is_array()) {  // a tuple
     find_added_keys(value["items"], key, keys);
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i)
