@@ -262,14 +262,18 @@ class Launcher {
                               .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
                               .first_rank_exit = {}};
     if (outcome.rank == 0 && outcome.signal == 0) first_rank_exit_ = outcome.exit_code;
-    if (stop_at_ && may_be_a_consequence(*failure_) && outcome.status() != 0 &&
-        !may_be_a_consequence(outcome))
-      failure_ = outcome;
-    if (outcome.status() != 0 && !failure_) {
-      failure_ = outcome;
-      stop_at_ = Clock::now() + (may_be_a_consequence(outcome) ? kReasonTime : kReasonTime * 0);
-    }
+    if (outcome.status() != 0) note_failure(outcome);
     return true;
+  }
+
+  void note_failure(const RankFailure& outcome) {
+    const bool may_follow = may_be_a_consequence(outcome);
+    if (!failure_) {
+      failure_ = outcome;
+      stop_at_ = may_follow ? Clock::now() + kReasonTime : Clock::now();
+    } else if (stop_at_ && may_be_a_consequence(*failure_) && !may_follow) {
+      failure_ = outcome;
+    }
   }
 
   void stop_others() {

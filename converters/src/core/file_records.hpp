@@ -29,6 +29,16 @@ inline Json file_record(const Json& producer, std::string_view key) {
   return found == producer.end() ? Json() : *found;
 }
 
+/// Removes a record from `producer` and returns it; null without it. An empty producer becomes
+/// null.
+inline Json take_file_record(Json& producer, std::string_view key) {
+  if (!producer.is_object()) return {};
+  Json record = file_record(producer, key);
+  producer.erase(std::string(key));
+  if (producer.empty()) producer = nullptr;
+  return record;
+}
+
 /// Adds the records in `from` to the object `to`.
 inline void copy_file_records(const Json& from, Json& to) {
   for (const std::string_view key : kFileRecords) {

@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from . import _checkpoint, _native
+from . import _ranks as ranks
 from . import _runs as runs
 from ._errors import Error
 from ._saving import Part, flat_elements, path_of, require_arguments, require_count, require_dense, write_shard
@@ -71,16 +72,12 @@ class _Shard(NamedTuple):
     entry: dict[str, Any]
 
 
-def _is_first() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
 class _OneSave:
     """What a Writer knows of one save: the checkpoint's place, and on the coordinator the save that has begun."""
 
     def __init__(self, path: Optional[str], tag: Optional[str], meant: int = 0, step: Optional[int] = None) -> None:
         self._path, self._tag = path, tag
-        self._number = runs.begin(path, meant, step) if path and tag and _is_first() else 0
+        self._number = runs.begin(path, meant, step) if path and tag and ranks.rank() == 0 else 0
         self._claim: Optional[runs.Claim] = None
         self._save: Optional[_native.Save] = None
         self.is_coordinator = False
@@ -163,7 +160,7 @@ class Writer(StorageWriter):
         self._base = None if base is None else os.fspath(base)
         self._options = {"compression": compress, "replace": replace, "keep_last": keep_last}
         self._fresh = fresh
-        self._meant = runs.reserve(self._path) if self._path and self._tag and _is_first() else 0
+        self._meant = runs.reserve(self._path) if self._path and self._tag and ranks.rank() == 0 else 0
         self._saves: dict[int, _OneSave] = {}  # by thread: DCP makes all calls of one save on one thread
 
     @property

@@ -22,16 +22,6 @@ namespace {
 
 constexpr const char* kUnknown = "unknown";
 
-/// Returns the producer without the metadata of a GGUF file, which move to `metadata`.
-Json take_metadata(Json producer, Json& metadata) {
-  if (!producer.is_object()) return producer;
-  if (const auto found = producer.find(std::string(kGgufMetadata)); found != producer.end()) {
-    if (found->is_object()) metadata = std::move(*found);
-    producer.erase(found);
-  }
-  return producer.empty() ? Json() : producer;
-}
-
 /// Returns what the model is called in a config.json of Hugging Face, for example "llama".
 std::string model_type(std::string_view hf_config) {
   const Json config = Json::parse(hf_config, nullptr, false);
@@ -67,9 +57,9 @@ Json complete_metadata(const Json& kept, const Catalog& catalog, std::string_vie
 gguf::Header make_header(const Catalog& catalog, std::string_view hf_config) {
   const std::vector<std::string> paths = flat_paths(catalog, "");
   gguf::Header header;
-  Json kept = Json::object();
   Catalog described = catalog;
-  described.producer = take_metadata(std::move(described.producer), kept);
+  Json kept = take_file_record(described.producer, kGgufMetadata);
+  if (!kept.is_object()) kept = Json::object();
   if (!is_bare_model(described)) header.catalog_text = catalog_text(described, paths);
   header.metadata = complete_metadata(kept, catalog, hf_config);
   std::unordered_set<std::string_view> names;

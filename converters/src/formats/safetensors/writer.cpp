@@ -30,15 +30,13 @@ using SubBytes = std::vector<std::optional<safetensors::SubByteType>>;
 /// Removes the metadata of a safetensors file from `producer`, and adds those to `metadata` whose
 /// keys it does not have.
 void take_metadata(Json& producer, Metadata& metadata) {
-  const std::string record(kSafetensorsMetadata);
-  const Json kept = file_record(producer, record);
-  if (!kept.is_object() || !std::ranges::all_of(kept, &Json::is_string)) return;
+  const Json present = file_record(producer, kSafetensorsMetadata);
+  if (!present.is_object() || !std::ranges::all_of(present, &Json::is_string)) return;
+  const Json kept = take_file_record(producer, kSafetensorsMetadata);
   for (const auto& [key, value] : kept.items()) {
     if (std::ranges::find(metadata, key, &Metadata::value_type::first) == metadata.end())
       metadata.emplace_back(key, value.get<std::string>());
   }
-  producer.erase(record);
-  if (producer.empty()) producer = nullptr;
 }
 
 /// Adds the second names as {second: first}, the form of save_model() of safetensors.
