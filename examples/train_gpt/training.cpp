@@ -184,7 +184,7 @@ class Training {
     bool stopped = false;
     while (steps_taken() < options_.steps && !stopped) {
       printer.begin();
-      const StepStats stats = engine_.train_batch(loss);
+      const StepStats stats = step(loss);
       if (is_first()) log->write(stats, printer.end(stats));
       saves_.notice();
       stopped = interrupt.agreed(communicator_);
@@ -205,6 +205,25 @@ class Training {
   }
 
  private:
+  /// A step that is not finite ends the run, after the save that is under way.
+  StepStats step(const LossFunction& loss) {
+    try {
+      return engine_.train_batch(loss);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::NotFinite) report_save();
+      throw;
+    }
+  }
+
+  /// The step's error is said even where the save fails too.
+  void report_save() {
+    try {
+      saves_.finish();
+    } catch (const Error& error) {
+      if (is_first()) say_error(0, "warning", error.what());
+    }
+  }
+
   /// Samples are counted in 64 bits.
   void require_countable() const {
     const std::int64_t samples = engine_.batch().train;

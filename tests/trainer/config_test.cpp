@@ -82,6 +82,13 @@ TEST(Config, ParametersOfAnotherOptimizerAreNoted) {
   EXPECT_THAT(config.notes, testing::ElementsAre(testing::HasSubstr("optimizer.params.momentum")));
 }
 
+TEST(Config, ParametersOfAnotherScheduleAreNoted) {
+  const Config config = parse(R"({"scheduler": {"type": "WarmupCosineLR", "params": {
+      "total_num_steps": 9, "warmup_num_steps": 2, "warmup_max_lr": 0.1, "cos_min_ratio": 0.1}}})");
+  EXPECT_THAT(config.notes, testing::ElementsAre(
+                                "scheduler.params.warmup_max_lr: has no effect on this schedule"));
+}
+
 TEST(Config, ReadsTheLimitsOfCommunication) {
   const Config config = parse(R"({"zero_optimization": {"stage": 3, "overlap_comm": false,
       "reduce_bucket_size": 1, "allgather_bucket_size": 2e8, "stage3_prefetch_bucket_size": 3,

@@ -135,9 +135,9 @@ TEST(LossScaler, KeepsItsSettingsAndNotesOthers) {
   scaler.restore(saved.state(), notes);
   EXPECT_EQ(scaler.state()["scale_window"], 100);
   EXPECT_EQ(scaler.state()["cur_hysteresis"], 2);
-  EXPECT_THAT(notes, testing::ElementsAre(
-                         "loss scaler: scale_window was 7, the configuration's 100 is used",
-                         "loss scaler: delayed_shift was 5, the configuration's 2 is used"));
+  EXPECT_THAT(notes,
+              testing::ElementsAre("fp16.loss_scale_window was 7, the configuration's 100 is used",
+                                   "fp16.hysteresis was 5, the configuration's 2 is used"));
 }
 
 TEST(LossScaler, BeginsAnewAfterARunWithoutOrWithAnotherKindOfScaling) {

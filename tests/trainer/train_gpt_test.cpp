@@ -398,9 +398,15 @@ TEST_F(TrainGpt, ARunThatDivergesEndsAndKeepsItsCheckpoints) {
   text.replace(text.find("1e-3"), 4, "1e39");  // the weights of step 4 are infinite, and saved
   write_file(path("ds.json"), text);
   Ranks ranks(with("20"), 2);
-  for (const auto& result : ranks.wait()) {
+  const auto results = ranks.wait();
+  for (const auto& result : results) {
     EXPECT_EQ(result.status, 4) << result.out << result.err;
     EXPECT_THAT(result.err, testing::HasSubstr("was not applied: the loss of micro-batch 0"));
+  }
+  // Each checkpoint that was written has its line, that of the save under way at the error too.
+  for (const TagEntry& tag : list_tags(posix_storage(), path("c"))) {
+    if (tag.tag == "global_step2" || tag.tag == "global_step3") continue;  // of the first run
+    EXPECT_THAT(results[0].out, testing::HasSubstr("saved " + tag.tag + ":"));
   }
   for (const TagEntry& tag : before)
     EXPECT_NO_THROW(open_checkpoint(posix_storage(), path("c"), tag.tag)) << tag.tag;

@@ -15,6 +15,16 @@ namespace {
 
 using converters::OutputShape;
 
+/// Throws: InvalidArgument when `option` has a value that the format, which has no ranks, cannot
+/// use.
+void require_ranks(bool is_given, std::string_view option, std::string_view format) {
+  const OutputShape shape = converters::format_entry(format).shape;
+  if (!is_given || shape == OutputShape::Tags || shape == OutputShape::Folder) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} is for formats with ranks, and {} has none", option, format),
+        fmt::format("leave {} out; nothing was written", option));
+}
+
 /// What the job writes, with everything that the input decides.
 converters::Output decide_output(const ConvertRun& job, const converters::Source& source,
                                  const std::string& input_tag) {
@@ -24,6 +34,8 @@ converters::Output decide_output(const ConvertRun& job, const converters::Source
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
           "add --to native, or leave --compress out; nothing was written");
   require_dcp(output);
+  require_ranks(job.convert.world_size.has_value(), "--world-size", output.format);
+  require_ranks(job.convert.stage.has_value(), "--stage", output.format);
   if (!output.tag.empty() && converters::format_entry(output.format).shape != OutputShape::Tags) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--out-tag is for formats with tags, and {} has none", output.format),

@@ -96,6 +96,7 @@ void note_other_config(const TrainingState& state, const Config& was, std::uint3
   const Config& here = state.config;
   note("precision", name_of(was.compute), name_of(here.compute));
   if (was.schedule != here.schedule) note("scheduler", schedule_of(was), schedule_of(here));
+  note("canonical_order", was.canonical_order, here.canonical_order);
   note("gradient_clipping", was.gradient_clipping, here.gradient_clipping);
   if (const auto batch = batch_of(was, world_size)) {
     note("train_batch_size", batch->train, state.batch.train);

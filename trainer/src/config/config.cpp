@@ -5,9 +5,12 @@
 #include "config/key_tables.hpp"
 #include "config/precision.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 
 namespace unishard::trainer {
 namespace {
@@ -36,22 +39,34 @@ Hyper default_hyper(std::string_view type) {
   return hyper;
 }
 
-/// Notes the parameters that optimizers of the type do not have.
-void note_unused(std::string_view type, const ObjectReader& values,
-                 std::vector<std::string>& notes) {
-  struct Rule {
-    std::string_view key;
-    std::array<std::string_view, 3> types;
-  };
-  constexpr std::array<Rule, 6> kRules = {{{"betas", {"adam", "adamw", "lion"}},
-                                           {"eps", {"adam", "adamw", "adagrad"}},
-                                           {"momentum", {"sgd"}},
-                                           {"dampening", {"sgd"}},
-                                           {"nesterov", {"sgd"}},
-                                           {"lr_decay", {"adagrad"}}}};
-  for (const Rule& rule : kRules) {
+/// The types, of an optimizer or a schedule, that use a parameter.
+struct UseRule {
+  std::string_view key;
+  std::array<std::string_view, 3> types;
+};
+
+constexpr std::array<UseRule, 6> kOptimizerUse = {{{"betas", {"adam", "adamw", "lion"}},
+                                                   {"eps", {"adam", "adamw", "adagrad"}},
+                                                   {"momentum", {"sgd"}},
+                                                   {"dampening", {"sgd"}},
+                                                   {"nesterov", {"sgd"}},
+                                                   {"lr_decay", {"adagrad"}}}};
+
+constexpr std::array<UseRule, 7> kScheduleUse = {
+    {{"warmup_min_lr", {"WarmupLR", "WarmupDecayLR"}},
+     {"warmup_max_lr", {"WarmupLR", "WarmupDecayLR"}},
+     {"warmup_num_steps", {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}},
+     {"warmup_type", {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}},
+     {"total_num_steps", {"WarmupDecayLR", "WarmupCosineLR"}},
+     {"warmup_min_ratio", {"WarmupCosineLR"}},
+     {"cos_min_ratio", {"WarmupCosineLR"}}}};
+
+/// Notes the parameters that the type does not use.
+void note_unused(std::span<const UseRule> rules, std::string_view type, const ObjectReader& values,
+                 std::string_view what, std::vector<std::string>& notes) {
+  for (const UseRule& rule : rules) {
     if (values.find(rule.key) != nullptr && std::ranges::find(rule.types, type) == rule.types.end())
-      notes.push_back(values.path(rule.key) + ": has no effect on this optimizer");
+      notes.push_back(fmt::format("{}: has no effect on this {}", values.path(rule.key), what));
   }
 }
 
@@ -105,7 +120,7 @@ void read_optimizer(const Json& json, Config& config) {
   require(values.boolean("bias_correction").value_or(true), values, "bias_correction", "true");
   require(!hyper.nesterov || hyper.momentum > 0, values, "nesterov", "possible without momentum");
   make_optimizer(config.optimizer, hyper);  // refuses unknown names
-  note_unused(type, values, config.notes);
+  note_unused(kOptimizerUse, type, values, "optimizer", config.notes);
 }
 
 void read_scheduler(const Json& json, Config& config) {
@@ -152,6 +167,7 @@ void read_scheduler(const Json& json, Config& config) {
   }
   schedule.total_num_steps = total.value_or(0);
   require(schedule.total_num_steps >= 0, values, "total_num_steps", "zero or more");
+  note_unused(kScheduleUse, *type, values, "schedule", config.notes);
 }
 
 void read_limits(const ObjectReader& reader, ZeroLimits& limits) {

@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -121,15 +123,19 @@ void LossScaler::restore(const Json& saved, std::vector<std::string>& notes) {
 
 void LossScaler::note_other_settings(const Json& saved, std::vector<std::string>& notes) const {
   const Json here = state();
-  const auto compare = [&](const char* field) {
+  const auto compare = [&](const char* field, std::string_view name) {
     if (!saved.contains(field) || saved[field] == here[field]) return;
-    notes.push_back("loss scaler: " + std::string(field) + " was " + saved[field].dump() +
-                    ", the configuration's " + here[field].dump() + " is used");
+    notes.push_back(fmt::format("{} was {}, the configuration's {} is used", name,
+                                saved[field].dump(), here[field].dump()));
   };
-  if (!is_dynamic()) return compare("cur_scale");
-  for (const char* field : {"scale_factor", "scale_window", "min_scale", "delayed_shift",
-                            "consecutive_hysteresis", "raise_error_at_min_scale"})
-    compare(field);
+  if (!is_dynamic()) return compare("cur_scale", "fp16.loss_scale");
+  // The names of the configuration, and where it has none, those of DeepSpeed's scaler.
+  compare("scale_window", "fp16.loss_scale_window");
+  compare("min_scale", "fp16.min_loss_scale");
+  compare("delayed_shift", "fp16.hysteresis");
+  compare("consecutive_hysteresis", "fp16.consecutive_hysteresis");
+  compare("scale_factor", "the loss scaler's scale_factor");
+  compare("raise_error_at_min_scale", "the loss scaler's raise_error_at_min_scale");
 }
 
 }  // namespace unishard::trainer::detail

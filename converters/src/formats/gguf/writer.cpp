@@ -85,6 +85,7 @@ std::unique_ptr<Sink> make_gguf_sink(Storage& storage, const Path& output, Catal
     file.reserve(draft.file_bytes);
     file.write_at(0, std::as_bytes(std::span(draft.bytes)));
     std::vector<std::uint64_t> offsets;
+    offsets.reserve(header.tensors.size());
     for (const gguf::TensorEntry& tensor : header.tensors) offsets.push_back(tensor.offset);
     return offsets;
   };
