@@ -6,6 +6,7 @@
 
 #include "expect.hpp"
 #include "formats/trainer/known_models.hpp"
+#include "formats/trainer/parameter_names.hpp"
 #include "read_source.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
@@ -409,6 +410,20 @@ TEST(KnownModels, HaveTheirParametersInOrder) {
     EXPECT_EQ(order->place_of(other), std::nullopt) << other;
   EXPECT_FALSE(trainer::known_order("gpt"));
   EXPECT_FALSE(trainer::known_order(""));
+}
+
+TEST(NumberedParameters, WithoutStatesHaveNamesByTheTrainersRule) {
+  // The rule goes by the class of a layer: "ln_f.weight" does not tell that it normalises.
+  const std::vector<dcp::NamedShape> model = {
+      {"wte.weight", {8, 4}}, {"ln_f.weight", {4}}, {"ln_f.bias", {4}}, {"score.weight", {2, 4}}};
+  const dcp::NumberedParameters sgd = {.numbers = {"0", "1", "2", "3"},
+                                       .groups = {{std::nullopt, std::nullopt}, {{}, {}}}};
+  const trainer::OrderSource source{.is_file_order = true};
+  const auto names = trainer::name_parameters(source, sgd, model);
+  ASSERT_TRUE(names);
+  EXPECT_THAT(*names, ElementsAre("wte.weight", "score.weight", "ln_f.weight", "ln_f.bias"));
+  const dcp::NumberedParameters other = {.numbers = sgd.numbers, .groups = {{{}}, {{}, {}, {}}}};
+  EXPECT_FALSE(trainer::name_parameters(source, other, model));
 }
 
 TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {

@@ -43,12 +43,18 @@ bool decays(std::string name) {
          !has_part(name, "norm") && !has_part_ending(name, "_norm");
 }
 
-/// Gives each group the parameters that the Trainer's rule gives it.
-Names fit_by_rule(const NumberedParameters& parameters, const std::vector<NamedShape>& model) {
+/// Gives each group the parameters that the Trainer's rule gives it. The rule exempts the weights
+/// of layers that normalise too, whose class a name may not tell: with `exempts_vectors`, all
+/// vectors.
+Names fit_by_rule(const NumberedParameters& parameters, const std::vector<NamedShape>& model,
+                  bool exempts_vectors) {
   if (parameters.groups.size() != 2) return std::nullopt;
   std::array<std::vector<const NamedShape*>, 2> groups;
-  for (const NamedShape& parameter : model)
-    groups[decays(parameter.name) ? 0 : 1].push_back(&parameter);
+  for (const NamedShape& parameter : model) {
+    const bool is_exempt =
+        !decays(parameter.name) || (exempts_vectors && parameter.shape.size() == 1);
+    groups[is_exempt ? 1 : 0].push_back(&parameter);
+  }
   std::vector<std::string> names;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const auto& shapes = parameters.groups[g];
@@ -63,7 +69,8 @@ Names fit_by_rule(const NumberedParameters& parameters, const std::vector<NamedS
 
 Names fit(const NumberedParameters& parameters, const std::vector<NamedShape>& model) {
   if (auto names = dcp::fit_by_shape(parameters, model)) return names;
-  return fit_by_rule(parameters, model);
+  if (auto names = fit_by_rule(parameters, model, false)) return names;
+  return fit_by_rule(parameters, model, true);
 }
 
 /// Each shape occurs once in the model, so that the order does not matter.
