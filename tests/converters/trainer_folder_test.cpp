@@ -234,22 +234,37 @@ TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
   }
 }
 
+void write_deepspeed(const Source& source, const Catalog& catalog, const Path& folder) {
+  Output output;
+  output.format = "deepspeed";
+  output.path = folder;
+  output.tag = "t";
+  const auto sink = make_sink(posix_storage(), output, catalog);
+  CopyPlan plan{.source = &source, .target = &catalog, .tensor_map = {}};
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
+  copy(plan, *sink, {});
+  sink->commit();
+}
+
 TEST_F(TrainerFolder, LeavesItsRecordsInDeepSpeedsFiles) {
   const auto source = open_source(posix_storage(), kFolders / "adapter");
   Catalog catalog = source->catalog();
   catalog.producer["compiled_modules"] = {{"accelerate", {"layers.0"}}};
-  Output output;
-  output.format = "deepspeed";
-  output.path = temp_.path() / "deepspeed";
-  output.tag = "t";
-  const auto sink = make_sink(posix_storage(), output, catalog);
-  CopyPlan plan{.source = source.get(), .target = &catalog, .tensor_map = {}};
-  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
-  copy(plan, *sink, {});
-  sink->commit();
-  const auto read = open_source(posix_storage(), output.path);
+  write_deepspeed(*source, catalog, temp_.path() / "deepspeed");
+  const auto read = open_source(posix_storage(), temp_.path() / "deepspeed");
   EXPECT_EQ(read->catalog().producer["adapter_names"], "modules");
   EXPECT_EQ(read->catalog().producer["compiled_modules"], catalog.producer["compiled_modules"]);
+}
+
+TEST_F(TrainerFolder, OfDeepSpeedIsListedAsSuchWhateverTheModelIsIn) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  const Path run = temp_.path() / "run";
+  fs::create_directory(run);
+  write_deepspeed(*source, source->catalog(), run / "checkpoint-3");
+  fs::copy_file(kFolders / "llama/model.safetensors", run / "checkpoint-3/model.safetensors");
+  const auto folders = list_sub_folders(posix_storage(), run);
+  ASSERT_EQ(folders.size(), 1u);
+  EXPECT_EQ(folders[0].format, "deepspeed");
 }
 
 /// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.

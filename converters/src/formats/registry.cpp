@@ -287,12 +287,13 @@ std::optional<std::int64_t> step_in_name(std::string_view name) {
   return step;
 }
 
-/// A numbered checkpoint of a Trainer with DeepSpeed is a folder with one tag.
+/// A numbered checkpoint of a Trainer with DeepSpeed or UniShard is a folder with one tag, beside
+/// which the model's files may be.
 std::string format_of_folder(Storage& storage, const Path& folder) {
-  std::string format = format_of_one(storage, folder);
-  if (!format.empty() || !checkpoint_number(folder.filename().string())) return format;
+  std::string one = format_of_one(storage, folder);
+  if (one == "native" || !checkpoint_number(folder.filename().string())) return one;
   const Row* const row = find_row(storage, folder);
-  if (row == nullptr) return is_native(storage, folder / kWithin) ? "accelerate" : format;
+  if (row == nullptr) return is_native(storage, folder / kWithin) ? "accelerate" : "";
   return std::string(row->entry.name == "native" ? "trainer" : row->entry.name);
 }
 
