@@ -210,7 +210,8 @@ def orders(unishard, scratch, table):
 
 
 def trainer(unishard, scratch, table):
-    for kind, more in (("gpt2", {}), ("llama", {}), ("llama", {"optim": "sgd"}), ("gpt2", {"optim": "adafactor"})):
+    for kind, more in (("gpt2", {}), ("llama", {}), ("llama", {"optim": "sgd"}), ("gpt2", {"optim": "sgd"}),
+                       ("gpt2", {"optim": "adafactor"})):
         label = f"{kind} {more.get('optim', 'adamw')}"
         job = {"do": "trainer", "kind": kind, "more": more}
         reference = scratch / label.replace(" ", "-")
@@ -219,7 +220,7 @@ def trainer(unishard, scratch, table):
         ways = {"itself": [], "native": ["native"], "dcp": ["dcp"], "accelerate": ["accelerate"], "deepspeed": ["deepspeed"],
                 "deepspeed native": ["deepspeed", "native"], "torch": ["torch"]}
         if more:
-            ways = {"itself": [], "native": ["native"]}
+            ways = {"itself": [], "native": ["native"], **({"deepspeed": ["deepspeed"]} if more["optim"] == "sgd" else {})}
         for name, through in ways.items():
             work_folder = scratch / f"{reference.name}-{name.replace(' ', '-')}"
             steps = [(saved, None)] + [(work_folder / (f"{i}.pt" if form == "torch" else str(i)), form) for i, form in enumerate(through)]

@@ -51,11 +51,16 @@ def require_order(checkpoint: _checkpoint.Checkpoint, groups: list[list[str]]) -
                         "load the file with torch.load() and load_state_dict()")
 
 
+def optimizer_states(checkpoint: _checkpoint.Checkpoint, name: str) -> set[str]:
+    """Returns the states of an optimizer that the checkpoint has as tensors for a parameter, which it may lack."""
+    states = checkpoint.states(name) if name in checkpoint else []
+    return set(states) - {*_checkpoint._WEIGHT_STATES, "extra"}
+
+
 def unused_states(checkpoint: _checkpoint.Checkpoint, known: Container[str]) -> list[str]:
     """Returns a sentence for each name in the checkpoint that has states of an optimizer and is not `known`."""
-    none = {*_checkpoint._WEIGHT_STATES, "extra"}
     return [f"{name} has states of an optimizer, and is no parameter of the model"
-            for name in checkpoint.names() if set(checkpoint.states(name)) - none and name not in known]
+            for name in checkpoint.names() if name not in known and optimizer_states(checkpoint, name)]
 
 
 def make_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:

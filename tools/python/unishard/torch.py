@@ -28,7 +28,8 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
 from ._objects import from_json, is_text, no_tensors, refuse_tensor, to_json
-from ._optimizer_state import Names, forget_states, live_state, make_states, named_parameters, require_order, unused_states
+from ._optimizer_state import (Names, forget_states, live_state, make_states, named_parameters, optimizer_states, require_order,
+                               unused_states)
 from ._runs import note_loaded
 from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
@@ -348,7 +349,8 @@ class _Filled:
             having = set(names)  # what the optimizer needs is missing in the checkpoint
         for name in having:
             state = self._optimizer.state.get(names[name])
-            if not state or {key for key, value in state.items() if not _is_scalar(key, value, names[name])} != self._states(name):
+            tensors = {key for key, value in (state or {}).items() if not _is_scalar(key, value, names[name])}
+            if not state or tensors != optimizer_states(self._checkpoint, name):
                 self._replaced.append((names[name], state))
         forget_states(self._optimizer, [one for one, _ in self._replaced])
         make_states(self._optimizer, [one for one, _ in self._replaced])
@@ -378,13 +380,8 @@ class _Filled:
                 if state:
                     self._optimizer.state[parameter] = state
 
-    def _states(self, name: str) -> set[str]:
-        """Returns the states of a parameter that are tensors of the checkpoint."""
-        states = self._checkpoint.states(name) if name in self._checkpoint else []
-        return set(states) - {*_checkpoint._WEIGHT_STATES, "extra"}
-
     def _has_states(self, name: str) -> bool:
-        return bool(self._states(name)) or any(values.get(name) is not None for values in self._recorded.values())
+        return bool(optimizer_states(self._checkpoint, name)) or any(values.get(name) is not None for values in self._recorded.values())
 
     def match(self, strict: bool, cast: bool) -> None:
         """Raises Error when the checkpoint does not fit."""

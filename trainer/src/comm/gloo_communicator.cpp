@@ -26,8 +26,6 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 at::Tensor byte_tensor(std::span<const std::byte> bytes) {
   return at::from_blob(const_cast<std::byte*>(bytes.data()),
                        {static_cast<std::int64_t>(bytes.size())},
@@ -114,7 +112,7 @@ class GlooCommunicator final : public Communicator {
       const std::string operation = detail::in_scope(what);
       const std::string others = detail::ask_about_failure(*store_, rank(), size(), operation);
       raise(ErrorCode::PeerFailed,
-            operation + ": " + first_line(failure.what()) + (others.empty() ? "" : "; " + others),
+            operation + ": " + detail::first_line(failure.what()) + (others.empty() ? "" : "; " + others),
             "another rank ended, hangs or is unreachable: read its message, then restart all "
             "ranks");
     }

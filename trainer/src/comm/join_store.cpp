@@ -6,6 +6,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "comm/operation_scope.hpp"
+
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -88,8 +90,6 @@ std::optional<StorePtr> within(seconds limit, std::function<StorePtr()> body) {
       "read the message of rank 0; MASTER_ADDR and MASTER_PORT must name its host and a port that "
       "is free there");
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
 

@@ -21,4 +21,8 @@ std::string in_scope(std::string_view operation) {
   return fmt::format("{} {}: {}", innermost->verb_, innermost->object_, operation);
 }
 
+std::string first_line(std::string_view message) {
+  return std::string(message.substr(0, message.find('\n')));
+}
+
 }  // namespace unishard::trainer::detail

@@ -25,4 +25,7 @@ class OperationScope {
 /// outside of any scope.
 std::string in_scope(std::string_view operation);
 
+/// Returns what a library says of a failure without the stack trace below it.
+std::string first_line(std::string_view message);
+
 }  // namespace unishard::trainer::detail
