@@ -90,6 +90,22 @@ TEST(TrainingFile, OfATupleSaysThatItsOptimizerIsNotRead) {
   EXPECT_TRUE(notes_of(Json::array({model})).empty());
 }
 
+/// A str of Python with half a surrogate pair, such as a file name that is not UTF-8.
+TEST(TrainingFile, WithKeysThatAreNotUtf8IsReadAndWrittenAgain) {
+  const test::TempDir temp;
+  const auto pair = [](const char* hex, Json value) {
+    return Json::array({{{"$type", "str"}, {"hex", hex}}, std::move(value)});
+  };
+  const auto dict = [](Json pairs) { return Json{{"$type", "builtins.dict"}, {"pairs", pairs}}; };
+  const Json object = dict({Json::array({"model", dict({pair("61edb280", tensor("w"))})}),
+                            pair("6bedb280", "value"), Json::array({"iter_num", 3})});
+  save_torch(temp.path() / "a.pt", object, {{"w", {DType::Float32, {2}, {1, 2}}}});
+  const auto source = open_source(posix_storage(), temp.path() / "a.pt");
+  ASSERT_EQ(source->catalog().tensors.size(), 1u);
+  EXPECT_EQ(source->catalog().tensors[0].fqn, "a\\udc80");
+  EXPECT_EQ(source->catalog().client_state["k\\udc80"], "value");
+}
+
 TEST(TrainingFile, OfLightningHasTheSameState) {
   const auto source = open_source(posix_storage(), kFiles / "lightning.ckpt");
   const auto other = open_source(posix_storage(), kFiles / "training.pt");

@@ -205,6 +205,43 @@ class Jobs(unittest.TestCase):
                 unishard.torch.load(self.folder / "file.pt", second, reversed_(second))
             self.assertEqual(caught.exception.code, "mismatch")
 
+    def test_parameters_of_two_types_have_masters_in_deepspeed(self):
+        layers = torch.nn.Sequential(torch.nn.Linear(3, 3).bfloat16(), torch.nn.LayerNorm(3))
+        optimizer = torch.optim.AdamW(layers.parameters(), lr=0.1)
+        for parameter in layers.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        unishard.torch.save(self.folder / "run", layers, optimizer, step=1)
+        torch.save({"model": layers.state_dict(), "optimizer": optimizer.state_dict()}, self.folder / "file.pt")
+        for source, stage in itertools.product(("run", "file.pt"), range(4)):
+            with self.subTest(source=source, stage=stage):
+                result = self.folder / f"deepspeed-{source}-{stage}"
+                unishard.convert(self.folder / source, result, to="deepspeed", stage=stage, world_size=2)
+                with unishard.open(result) as read:
+                    for name, parameter in layers.named_parameters():
+                        self.assertFalse(read[name, "fp32"].frozen)
+                        self.assertTrue(torch.equal(read[name, "fp32"].torch(), parameter.detach().float()))
+                        for state in ("exp_avg", "exp_avg_sq"):
+                            self.assertTrue(torch.equal(read[name, state].torch().float(), optimizer.state[parameter][state].float()))
+
+    def test_settings_of_a_group_without_parameters_come_back(self):
+        def groups(rate):
+            model = Branches(0)
+            return model, torch.optim.AdamW([{"params": []}, {"params": list(model.parameters())}], lr=rate)
+        model, optimizer = groups(0.1)
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        other, fresh = groups(0.2)
+        unishard.torch.load(self.folder / "run", other, fresh)
+        self.assertEqual([group["lr"] for group in fresh.param_groups], [0.1, 0.1])
+
+    def test_a_module_with_the_name_of_a_wrappers_is_refused(self):
+        model = torch.nn.Module()
+        model._orig_mod, model.layer = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with self.assertRaisesRegex(unishard.Error, "weight: get_model_state_dict.. has no such name") as caught:
+            unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        self.assertEqual(caught.exception.code, "unsupported")
+
     def test_the_client_state_keeps_its_types(self):
         values = {"tuple": (1, 2), "numbers": {7: "seven", 1.5: None}, "nan": float("nan"), "set": {1}, "path": Path("a/b"), "bytes": b"x",
                   "half": "a\ud800", "ordered": collections.OrderedDict(b=1, a=2), "when": datetime.date(2026, 1, 2)}

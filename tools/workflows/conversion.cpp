@@ -1,5 +1,6 @@
 #include "workflows/conversion.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/parameter_groups.hpp"
 #include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -220,6 +222,36 @@ void name_masters(Catalog& target, std::string_view format) {
   }
 }
 
+/// DeepSpeed keeps a state of all parameters of a group in one vector, which has one type: the
+/// narrower ones of several floating-point types are widened, which loses nothing.
+void share_types(Catalog& target, std::string_view format, std::vector<std::string>& remarks) {
+  if (format != kDeepSpeed) return;
+  const auto is_shared = [](const TensorInfo& tensor) {
+    return tensor.state != state::kWeights && tensor.state != state::kBuffer &&
+           tensor.state != converters::kExtraState && info(tensor.dtype).kind == Kind::Float;
+  };
+  std::map<std::pair<std::int32_t, std::string>, DType> types;
+  for (const TensorInfo& tensor : target.tensors) {
+    if (!is_shared(tensor)) continue;
+    const auto [type, is_new] = types.try_emplace({tensor.group, tensor.state}, tensor.dtype);
+    if (is_new || type->second == tensor.dtype) continue;
+    const bool is_double = type->second == DType::Float64 || tensor.dtype == DType::Float64;
+    type->second = is_double ? DType::Float64 : DType::Float32;
+  }
+  std::size_t widened = 0;
+  for (TensorInfo& tensor : target.tensors) {
+    if (!is_shared(tensor)) continue;
+    const DType type = types.at({tensor.group, tensor.state});
+    widened += tensor.dtype == type ? 0 : 1;
+    tensor.dtype = type;
+  }
+  if (widened == 0) return;
+  remarks.push_back(fmt::format(
+      "{} optimizer states become as wide as the widest of their group: DeepSpeed has one type for "
+      "all",
+      widened));
+}
+
 /// A folder of pytorch_model.bin tells only names, so all its tensors are weights. Where each name
 /// has one tensor, the plan says so; other catalogs are refused by the sink.
 void name_weights(Catalog& target, std::vector<std::string>& remarks) {
@@ -272,6 +304,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.asked_for = notes_.left_out.size();
   if (output.format == "torch" && output.max_shard_bytes > 0)
     name_weights(plan_.target, notes_.remarks);
+  share_types(plan_.target, output.format, notes_.remarks);
   take_side_files(source, options_.input, plan_, output, notes_);
   if (output.format == source.format() && output.key_layout.empty())
     output.layout = source.layout();

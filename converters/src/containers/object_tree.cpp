@@ -87,6 +87,23 @@ bool has_surrogate(std::string_view text) {
   return false;
 }
 
+/// Returns the text with lone surrogates, which are no UTF-8, as Python's repr has them: "\\udc80".
+std::string readable(std::string_view text) {
+  if (!has_surrogate(text)) return std::string(text);
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_surrogate = i + 2 < text.size() && has_surrogate(text.substr(i, 2));
+    if (!is_surrogate) {
+      out += text[i];
+      continue;
+    }
+    const auto low = [&](std::size_t at) { return static_cast<unsigned char>(text[at]) & 0x3fu; };
+    out += fmt::format("\\ud{:03x}", (low(i + 1) << 6 | low(i + 2)) & 0xfffu);
+    i += 2;
+  }
+  return out;
+}
+
 /// A value that cannot be written out.
 struct Endless {
   std::string problem;
@@ -234,7 +251,7 @@ class Describer {
 
   /// Returns path_part(), at most as long as a path may be.
   static std::string part_of(Value key) {
-    return key.is(NodeKind::Str) ? std::string(key.text().substr(0, limits::kNameBytes + 1))
+    return key.is(NodeKind::Str) ? readable(key.text().substr(0, limits::kNameBytes + 1))
                                  : path_part(key);
   }
 
@@ -427,7 +444,7 @@ class Describer {
 std::string path_part(Value key) {
   switch (key.kind()) {
     case NodeKind::Str:
-      return std::string(key.text());
+      return readable(key.text());
     case NodeKind::None:
       return "None";
     case NodeKind::Bool:
@@ -444,7 +461,7 @@ std::string path_part(Value key) {
         const Value item = key[i];
         if (item.is_sequence()) return "(...)";
         out += (i == 0 ? "" : ", ") +
-               (item.is(NodeKind::Str) ? fmt::format("'{}'", item.text()) : path_part(item));
+               (item.is(NodeKind::Str) ? fmt::format("'{}'", path_part(item)) : path_part(item));
       }
       return out + (key.size() == 1 ? ",)" : ")");
     }

@@ -162,6 +162,10 @@ def _described(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer
         if optimizer is not None:
             states = live_state(optimizer, _named(model, optimizer))
     groups = {name: number for number, group in enumerate(states["param_groups"]) for name in group["params"]}
+    unknown = next((name for name in groups if name not in values), None)
+    if unknown is not None:
+        raise Error("unsupported", f"{unknown}: get_model_state_dict() has no such name, because modules are wrapped in an order that it does "
+                    "not know, or have the name of a wrapper's module", "rename the module, or wrap in another order: torch.compile() last")
     buffers = {_plain_name(model, name) for name, _ in model.named_buffers(remove_duplicate=False)}
     frozen = {_plain_name(model, name) for name, one in model.named_parameters(remove_duplicate=False) if not one.requires_grad}
     targets = _targets({name: value for name, value in values.items() if name not in buffers}, groups)
@@ -494,13 +498,16 @@ def _read(tensor: _checkpoint.Tensor, box: Box, local: torch.Tensor) -> None:
 
 def _settings(checkpoint: _checkpoint.Checkpoint, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the checkpoint's settings for each group of the optimizer, in the types that the optimizer has now."""
+    saved = checkpoint.groups if isinstance(checkpoint.groups, list) else []
     settings = []
     for number, group in enumerate(groups):
         theirs = {checkpoint[name].group for name in group["params"] if name in checkpoint}
         if len(theirs) > 1:
             raise Error("mismatch", f"the parameters of group {number} are in the groups {sorted(map(str, theirs))} of the checkpoint")
         index = next(iter(theirs), None)
-        stored = checkpoint.groups[index] if index is not None and isinstance(checkpoint.groups, list) else {}
+        if not group["params"] and len(saved) == len(groups):
+            index = number
+        stored = saved[index] if index is not None and saved else {}
         settings.append({key: _like(group[key], value) for key, value in stored.items() if key in group and key != "params"})
     return settings
 

@@ -61,8 +61,9 @@ DType find_precision(const Catalog& catalog) {
   return DType::Float32;
 }
 
-/// Sorts the names into trainable parameters, frozen ones and buffers. Where nothing has fp32
-/// masters (plain weights), every weight that is not frozen is trainable and its own master.
+/// Sorts the names into trainable parameters, frozen ones and buffers. A weight without an fp32
+/// master is trainable, and its own master, where the optimizer has it. Where nothing has fp32
+/// masters (plain weights), every weight that is not frozen is so.
 class Classifier {
  public:
   Classifier(const Catalog& catalog, SinkModel& model) : catalog_(catalog), model_(model) {
@@ -79,7 +80,7 @@ class Classifier {
       enter(fqn, ModuleEntry::Kind::Frozen, *entry.weights);
     } else if (!is_float(weights.dtype)) {
       enter(fqn, ModuleEntry::Kind::Buffer, *entry.weights);
-    } else if (has_masters_) {
+    } else if (has_masters_ && weights.group < 0 && entry.states.empty()) {
       enter(fqn, ModuleEntry::Kind::Frozen, *entry.weights);
     } else {
       train(fqn, entry, *entry.weights);
@@ -370,9 +371,10 @@ DType flat_dtype(const Catalog& catalog, const std::vector<TensorIndex>& tensors
   std::optional<DType> common;
   for (const TensorIndex index : tensors) {
     const TensorInfo& tensor = catalog.tensors[index];
-    if (tensor.state == state::kWeights) return DType::Float32;  // masters that start from weights
-    if (common.value_or(tensor.dtype) != tensor.dtype) return DType::Float32;
-    common = tensor.dtype;
+    // Weights become masters.
+    const DType dtype = tensor.state == state::kWeights ? DType::Float32 : tensor.dtype;
+    if (dtype == DType::Float64) return dtype;
+    common = common.value_or(dtype) == dtype ? dtype : DType::Float32;
   }
   return common.value_or(DType::Float32);
 }
