@@ -490,6 +490,10 @@ TEST(AdapterFile, OfAnotherCheckpointHoldsWhatNamesTell) {
   const AdapterFile adapter(with_weights({"m.q.hada_w1_a.default", "m.q.weight"}));
   EXPECT_EQ(adapter.name_of("m.q.hada_w1_a.default"), "m.q.hada_w1_a");
   EXPECT_EQ(adapter.name_of("m.q.weight"), std::nullopt);
+  const AdapterFile prompts(with_weights({"prompt_encoder.default.embedding.weight", "m.weight"}));
+  EXPECT_EQ(prompts.name_of("prompt_encoder.default.embedding.weight"), "prompt_embeddings");
+  EXPECT_THAT(test::error_of([&] { prompts.name_of("prompt_encoder.default.mlp_head.0.weight"); }),
+              test::Fails(ErrorCode::Unsupported, "computes the embeddings"));
   // Where no name tells anything, an empty file would lose the adapter.
   EXPECT_EQ(AdapterFile(with_weights({"prompt"})).name_of("prompt"), "prompt");
 }

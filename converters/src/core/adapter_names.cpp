@@ -1,6 +1,10 @@
 #include "unishard/converters/adapter_names.hpp"
 
+#include "unishard/format/error.hpp"
+
 #include "core/file_records.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
@@ -12,6 +16,11 @@ namespace {
 constexpr std::string_view kWhole = "modules_to_save", kAdapter = "default";
 /// A parameter in the module and a tensor in the file.
 constexpr std::string_view kMagnitude = "lora_magnitude_vector";
+
+/// Prompt and prefix tuning train one embedding, which the file has under a name of its own.
+constexpr std::string_view kPrompt = "prompt_encoder.default.",
+                           kPromptModule = "prompt_encoder.default.embedding.weight",
+                           kPromptFile = "prompt_embeddings";
 
 /// Values of the record kAdapterNames.
 constexpr const char *kModuleNames = "modules", *kFileNames = "file";
@@ -65,6 +74,7 @@ bool remove_adapter(Parts& parts) {
 }  // namespace
 
 std::optional<std::string> adapter_file_name(std::string_view module_name) {
+  if (module_name == kPromptModule) return std::string(kPromptFile);
   Parts parts = split(module_name);
   if (const auto mark = find_mark(parts); mark != parts.end()) {
     const bool is_magnitude = *mark == kMagnitude;
@@ -121,6 +131,12 @@ AdapterFile::AdapterFile(const Catalog& catalog) : rule_(Rule::FileNames) {
 
 std::optional<std::string> AdapterFile::name_of(const std::string& fqn) const {
   if (rule_ == Rule::FileNames) return fqn;
+  if (fqn.starts_with(kPrompt) && fqn != kPromptModule) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: the adapter's prompt encoder computes the embeddings that its file has",
+                      quote(fqn)),
+          "load the checkpoint into the model, and call PEFT's save_pretrained()");
+  }
   auto name = adapter_file_name(fqn);
   if (!name && rule_ == Rule::ModuleNames) return fqn;
   return name;

@@ -42,6 +42,8 @@ class AdapterFile {
   explicit AdapterFile(const Catalog& catalog);
 
   /// Returns the name in the file; nullopt for a parameter of the base model.
+  /// Throws: Unsupported for a part of a prompt encoder whose results the file has (P-tuning, and
+  /// prefix tuning with a projection).
   std::optional<std::string> name_of(const std::string& fqn) const;
 
  private:

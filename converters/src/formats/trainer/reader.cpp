@@ -172,9 +172,9 @@ std::string embedded_text(const Json& optimizer) {
   return optimizer[key].get<std::string>();
 }
 
-/// Restores what the files' names and groups do not express. The text does not count where another
-/// program has changed the model or the optimizer.
-void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangement& arranged) {
+/// Restores what the files' names and groups do not express. Returns false, with a note, where
+/// another program has changed the model or the optimizer: then the text does not count.
+bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangement& arranged) {
   constexpr std::string_view kStates = "optimizer.state.";
   Catalog saved;
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
@@ -191,9 +191,10 @@ void restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   } catch (const Error& error) {
     arranged.notes.push_back(
         fmt::format("left out: {} of the optimizer's file ({})", kCatalogKey, error.what()));
-    return;
+    return false;
   }
   arranged.catalog = std::move(saved);
+  return true;
 }
 
 /// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
@@ -266,8 +267,8 @@ class Reader {
     builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
                              library = names_.library](const dcp::StateDict& state,
                                                        dcp::Arrangement& arranged) {
-      if (!text.empty()) restore(text, state, arranged);
-      if (naming) record_adapter(arranged.catalog.producer, *naming);
+      const bool has_own_names = !text.empty() && restore(text, state, arranged);
+      if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
       record_compiled(state, library, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())

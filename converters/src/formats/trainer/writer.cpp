@@ -67,6 +67,7 @@ class Planner {
   OutputPlan plan() {
     if (program_ == Program::Accelerate) further_ = further_parts(catalog_, plan_.notes);
     sort_tensors();
+    find_adapter_naming();
     add_optimizer();
     add_model();
     for (const FurtherPart& part : further_) add_further(part);
@@ -123,6 +124,21 @@ class Planner {
                                         others.size(), quote(others.front())));
   }
 
+  /// Of an adapter, the reader may know its parameters by the names in the file only.
+  void find_adapter_naming() {
+    if (!is_adapter()) return;
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < stands_.size(); ++i) {
+      if (stands_[i]) names.push_back(own_name(i));
+    }
+    is_read_by_file_names_ = adapter_naming(names) == AdapterNaming::File;
+  }
+
+  /// Returns the name by which the reader finds a parameter before it has the embedded catalog.
+  std::string read_name(const std::string& fqn) const {
+    return is_read_by_file_names_ ? adapter_.name_of(fqn).value_or(fqn) : fqn;
+  }
+
   void add_optimizer() {
     ArchiveDraft file(plan_, catalog_, output_.size());
     const auto contents = dcp::KeyedContents::match(options_.layout, catalog_);
@@ -174,7 +190,8 @@ class Planner {
       settings = with_tuples(std::move(settings));
       settings["params"] = Json::array();
       for (std::size_t i = 0; i < groups[g].size(); ++i) settings["params"].push_back(number++);
-      settings["param_names"] = groups[g];
+      settings["param_names"] = Json::array();
+      for (const std::string& fqn : groups[g]) settings["param_names"].push_back(read_name(fqn));
       if (!are_parameters(groups[g])) settings.erase("param_names");
       torch::write_json(
           p, torch::without_unwritable(settings, fmt::format("parameter group {}", g), plan_.notes),
@@ -262,7 +279,9 @@ class Planner {
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       if (!is_left_out[i]) kept.tensors.push_back(catalog_.tensors[i]);
     }
-    return catalog_text(kept, flat_paths(kept, "model."));
+    Catalog read = kept;
+    for (TensorInfo& tensor : read.tensors) tensor.fqn = read_name(tensor.fqn);
+    return catalog_text(kept, flat_paths(read, "model."));
   }
 
   void add_model() {
@@ -414,6 +433,7 @@ class Planner {
   std::vector<bool> stands_;  // one per tensor: it is in the model's file
   std::map<std::string, std::vector<std::size_t>> states_;  // by fqn
   std::unordered_map<std::string, std::string> own_names_;  // fqn -> name in the file
+  bool is_read_by_file_names_ = false;
 };
 
 }  // namespace
