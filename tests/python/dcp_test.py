@@ -167,6 +167,19 @@ class Saving(unittest.TestCase):
         dcp.save(job(), storage_writer=Writer(path, step=2, keep_last=1))  # a run that went back
         self.assertEqual((path / "latest").read_text(), "global_step2\n")
 
+    def test_a_script_that_ends_completes_its_asynchronous_save(self):
+        script = """
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from unishard.dcp import Writer
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1] + ".store", rank=0, world_size=1)
+dcp.async_save({"w": torch.arange(1e5)}, storage_writer=Writer(sys.argv[1], step=1))
+"""
+        for number in range(3):
+            folder = self.folder / f"run{number}"
+            subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True)
+            with unishard.open(folder) as checkpoint:
+                self.assertTrue(torch.equal(checkpoint["w"].torch(), torch.arange(1e5)))
+
     def test_an_incremental_save_shares_what_is_equal(self):
         state = {**job(), "frozen": torch.randn(1 << 20)}
         for step in (1, 2):

@@ -9,6 +9,7 @@ import datetime
 import functools
 import itertools
 import shutil
+import signal
 import sys
 import tempfile
 import unittest
@@ -234,6 +235,30 @@ class Jobs(unittest.TestCase):
         unishard.torch.load(self.folder / "run", other, fresh)
         self.assertEqual([group["lr"] for group in fresh.param_groups], [0.1, 0.1])
 
+    def test_a_schedule_goes_on_at_a_later_step(self):
+        def rates(model, optimizer, last):
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step), last_epoch=last)
+            train(model, optimizer, [1])
+            schedule.step()
+            return schedule.get_last_lr()
+        model, optimizer = job(1, OPTIMIZERS["AdamW"])
+        rates(model, optimizer, -1)
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        other, fresh = job(2, OPTIMIZERS["AdamW"])
+        unishard.torch.load(self.folder / "run", other, fresh)
+        self.assertEqual(rates(other, fresh, 0), [0.1 / 3])
+
+    def test_an_optimizer_that_is_not_understood_freezes_nothing(self):
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2, bias=False) for name in ("g1", "g2", "d")})
+        optimizers = [torch.optim.AdamW([model["g2"].weight], lr=0.1), torch.optim.SGD([model["d"].weight], lr=0.1, momentum=0.9)]
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        for optimizer in optimizers:
+            optimizer.step()
+        torch.save({"state_dict": model.state_dict(), "optimizer_states": [one.state_dict() for one in optimizers]}, self.folder / "gan.pt")
+        with unishard.open(self.folder / "gan.pt") as checkpoint:
+            self.assertEqual([one.name for one in checkpoint.tensors.values() if one.frozen], [])
+
     def test_a_module_with_the_name_of_a_wrappers_is_refused(self):
         model = torch.nn.Module()
         model._orig_mod, model.layer = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
@@ -241,6 +266,28 @@ class Jobs(unittest.TestCase):
         with self.assertRaisesRegex(unishard.Error, "weight: get_model_state_dict.. has no such name") as caught:
             unishard.torch.save(self.folder / "run", model, optimizer, step=1)
         self.assertEqual(caught.exception.code, "unsupported")
+
+    def test_an_interrupted_save_ends_its_threads_and_leaves_nothing(self):
+        def interrupt(number, frame):
+            raise KeyboardInterrupt
+        model = torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)])
+        before = signal.signal(signal.SIGALRM, interrupt)
+        interrupted = 0
+        unishard.torch.save(self.folder / "run", model, step=0)  # torch loads modules of its own
+        try:
+            for number in range(1, 25):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 * number)
+                    unishard.torch.save(self.folder / "run", model, step=number, keep_last=1)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        self.assertGreater(interrupted, 0)
+        unishard.torch.save(self.folder / "run", model, step=100, keep_last=1)
+        self.assertEqual({one.name for one in (self.folder / "run").iterdir()} - {".training-lock"}, {"latest", "global_step100"})
 
     def test_the_client_state_keeps_its_types(self):
         values = {"tuple": (1, 2), "numbers": {7: "seven", 1.5: None}, "nan": float("nan"), "set": {1}, "path": Path("a/b"), "bytes": b"x",

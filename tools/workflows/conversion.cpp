@@ -166,6 +166,19 @@ std::optional<std::string> remark_on_frozen(const converters::Source& source, co
       count, quote(first->fqn));
 }
 
+/// accelerate and the Trainer look for two folders of their own names, which no sink writes.
+std::optional<std::string> remark_on_fsdp_folders(const converters::Source& source,
+                                                  std::string_view format) {
+  const Json& producer = source.catalog().producer;
+  const bool is_accelerates =
+      producer.is_object() && producer.value("library", Json()) == "accelerate";
+  if (source.format() != "dcp" || format != "dcp" || !is_accelerates) return std::nullopt;
+  return "the result is one folder for torch.distributed.checkpoint, which accelerate and the "
+         "Trainer "
+         "do not load; they load pytorch_model_fsdp_0 and optimizer_0 on any number of ranks as "
+         "they are";
+}
+
 bool is_of_model(const TensorInfo& tensor) {
   return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
          tensor.state == state::kBuffer;
@@ -219,6 +232,16 @@ void name_masters(Catalog& target, std::string_view format) {
     if (tensor.state == state::kWeights && tensor.dtype == DType::Float32 && !tensor.frozen &&
         trained.contains(tensor.fqn))
       tensor.state = state::kFp32;
+  }
+}
+
+/// Only floating-point numbers are trained. The files of a state dict alone do not tell the other
+/// tensors, such as the counters of BatchNorm, from weights; DeepSpeed's do.
+void name_buffers(Catalog& target, std::string_view format) {
+  if (!format.starts_with(kDeepSpeed)) return;
+  for (TensorInfo& tensor : target.tensors) {
+    if (tensor.state == state::kWeights && !tensor.frozen && info(tensor.dtype).kind != Kind::Float)
+      tensor.state = state::kBuffer;
   }
 }
 
@@ -296,9 +319,12 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   require_fitting_suffix(output.format, output.path);
   require_named_states(plan_.target, output.format);
   name_masters(plan_.target, output.format);
+  name_buffers(plan_.target, output.format);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
+    notes_.remarks.push_back(std::move(*remark));
+  if (auto remark = remark_on_fsdp_folders(source, output.format))
     notes_.remarks.push_back(std::move(*remark));
   notes_.left_out = std::exchange(plan_.notes, {});
   notes_.asked_for = notes_.left_out.size();

@@ -51,14 +51,16 @@ constexpr std::array<Sign, 18> kSigns = {{
     {"", ".keras", "keras", "a folder of Keras models", kNameOne},
 }};
 
-std::optional<ForeignFormat> recognise_names(const std::vector<Entry>& entries) {
+/// `folder` is empty, or that of the entries within the folder that is asked about.
+std::optional<ForeignFormat> recognise_names(const std::vector<Entry>& entries,
+                                             const Path& folder) {
   for (const Sign& sign : kSigns) {
     for (const Entry& entry : entries) {
       if (entry.name.starts_with(sign.prefix) && entry.name.ends_with(sign.suffix)) {
-        return ForeignFormat{
-            std::string(sign.format),
-            fmt::format("{} (it holds {}){}{}", sign.text, unishard::quote(entry.name),
-                        sign.next.empty() ? "" : ": ", sign.next)};
+        return ForeignFormat{std::string(sign.format),
+                             fmt::format("{} (it holds {}){}{}", sign.text,
+                                         unishard::quote((folder / entry.name).string()),
+                                         sign.next.empty() ? "" : ": ", sign.next)};
       }
     }
   }
@@ -140,10 +142,10 @@ std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& pat
   if (storage.kind(path) == EntryKind::File) return recognise_file(storage, path);
   if (storage.kind(path) != EntryKind::Directory) return std::nullopt;
   const std::vector<Entry> entries = storage.list(path);
-  if (auto found = recognise_names(entries)) return found;
+  if (auto found = recognise_names(entries, {})) return found;
   for (const Entry& entry : entries) {
     if (entry.kind != EntryKind::Directory || is_leftover(entry.name)) continue;
-    if (auto found = recognise_names(storage.list(path / entry.name))) return found;
+    if (auto found = recognise_names(storage.list(path / entry.name), entry.name)) return found;
   }
   return std::nullopt;
 }

@@ -245,6 +245,10 @@ def judge_lightning(judge, folder):
     judge.row("Lightning: verify --deep", unishard.verify(saved, deep=True)["ok"])
     judge.row("Lightning: diff finds the tensors of its own file", unishard.diff(folder / "plain" / "saved" / saved.name, saved)["equal"])
     judge.row("Lightning: load_from_checkpoint() gives the trained model", loads_as_model(saved, folder / "plain" / "saved" / saved.name))
+    for to in ("deepspeed", "deepspeed-universal"):
+        unishard.convert(saved, folder / to, to=to)
+        with unishard.open(folder / to) as checkpoint:
+            judge.row(f"Lightning: BatchNorm's counter is a buffer in {to}", checkpoint.states("net.2.num_batches_tracked") == ["buffer"])
     converted = folder / "converted" / "saved" / saved.name
     converted.parent.mkdir(parents=True)
     unishard.convert(saved, converted, to="torch")

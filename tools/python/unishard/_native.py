@@ -75,17 +75,42 @@ def _encoded(text: str, what: str) -> bytes:
     return os.fsencode(text)
 
 
-class Handle:
-    """An open checkpoint of the library. It is closed when the last reference goes, so that a read on another thread ends first."""
+class _Owned:
+    """An object of the library. It is freed when the last reference goes, so that a call on another thread ends first."""
 
-    def __init__(self, path: str, tag: Optional[str]) -> None:
-        self._pointer = ctypes.c_void_p()
-        _check(_library.unishard_open(_encoded(path, "the path"), None if tag is None else _encoded(tag, "the tag"),
-                                      ctypes.byref(self._pointer)))
+    def __init__(self, free: str) -> None:
+        self.pointer = ctypes.c_void_p()
+        self._free = getattr(_library, free)
 
     def __del__(self) -> None:
-        if getattr(self, "_pointer", None):
-            _library.unishard_close(self._pointer)
+        if self.pointer:
+            self._free(self.pointer)
+
+
+class _Closed:
+    """Base of the classes that close() frees early. A call that is under way ends first, and later ones raise Error."""
+
+    def __init__(self, free: str) -> None:
+        self._owned: Optional[_Owned] = _Owned(free)
+
+    def _own(self) -> _Owned:
+        owned = self._owned
+        if owned is None:
+            raise Error("cancelled", "the save was given up")
+        return owned
+
+    def close(self) -> None:
+        self._owned = None
+
+
+class Handle:
+    """An open checkpoint of the library. It is closed when the last reference goes."""
+
+    def __init__(self, path: str, tag: Optional[str]) -> None:
+        self._owned = _Owned("unishard_close")
+        self._pointer = self._owned.pointer
+        _check(_library.unishard_open(_encoded(path, "the path"), None if tag is None else _encoded(tag, "the tag"),
+                                      ctypes.byref(self._pointer)))
 
     def describe(self) -> dict[str, Any]:
         text = ctypes.c_void_p()
@@ -117,12 +142,13 @@ def plan_state_dict(described: dict[str, Any]) -> dict[str, Any]:
     return planned
 
 
-class Run:
+class Run(_Closed):
     """A claim on a folder for the saves of one run, until close(). Not thread-safe."""
 
     def __init__(self, folder: str, continues: bool, fresh: bool) -> None:
-        self._pointer, decision = ctypes.c_void_p(), ctypes.c_void_p()
-        _check(_library.unishard_run_begin(_encoded(folder, "the folder"), continues, fresh, ctypes.byref(self._pointer),
+        super().__init__("unishard_run_free")
+        decision = ctypes.c_void_p()
+        _check(_library.unishard_run_begin(_encoded(folder, "the folder"), continues, fresh, ctypes.byref(self._own().pointer),
                                            ctypes.byref(decision)))
         decided = json.loads(_take(decision.value))
         self.is_beside: bool = decided["beside"]
@@ -130,11 +156,7 @@ class Run:
 
     def is_held(self) -> bool:
         """Returns false when the folder was removed, or another run has taken it over."""
-        return bool(_library.unishard_run_is_held(self._pointer))
-
-    def close(self) -> None:
-        _library.unishard_run_free(self._pointer)
-        self._pointer = ctypes.c_void_p()
+        return self._owned is not None and bool(_library.unishard_run_is_held(self._owned.pointer))
 
 
 def next_commit(folder: str) -> int:
@@ -144,29 +166,26 @@ def next_commit(folder: str) -> int:
     return number.value
 
 
-class Save:
+class Save(_Closed):
     """Rank 0's part of a save. close() removes what was not published. Not thread-safe."""
 
     def __init__(self, folder: str, tag: str, catalog: dict[str, Any], options: dict[str, Any]) -> None:
-        self._pointer, place = ctypes.c_void_p(), ctypes.c_void_p()
+        super().__init__("unishard_save_free")
+        place = ctypes.c_void_p()
         _check(_library.unishard_save_begin(_encoded(folder, "the folder"), _encoded(tag, "the tag"), _dumped(catalog), _dumped(options),
-                                            ctypes.byref(self._pointer), ctypes.byref(place)))
+                                            ctypes.byref(self._own().pointer), ctypes.byref(place)))
         self.place: dict[str, str] = {"folder": folder, **json.loads(_take(place.value))}
 
     def describe(self, catalog: dict[str, Any]) -> None:
         """Replaces the catalog by one with the same tensors."""
-        _check(_library.unishard_save_describe(self._pointer, _dumped(catalog)))
+        _check(_library.unishard_save_describe(self._own().pointer, _dumped(catalog)))
 
     def publish(self, entries: list[dict[str, Any]]) -> list[str]:
         """Commits the checkpoint. Returns sentences on what failed afterwards."""
         warnings = ctypes.c_void_p()
-        _check(_library.unishard_save_publish(self._pointer, _dumped(entries), ctypes.byref(warnings)))
+        _check(_library.unishard_save_publish(self._own().pointer, _dumped(entries), ctypes.byref(warnings)))
         sentences: list[str] = json.loads(_take(warnings.value))
         return sentences
-
-    def close(self) -> None:
-        _library.unishard_save_free(self._pointer)
-        self._pointer = ctypes.c_void_p()
 
 
 # What a shard holds of a tensor: (tensor, begin, end) for a range of elements, or (tensor, offsets, sizes) for a box.
@@ -181,29 +200,27 @@ def written_elements(fragment: Fragment) -> tuple[int, int]:
     return 0, math.prod(cast(Sequence[int], second))
 
 
-class Shard:
+class Shard(_Closed):
     """One rank's part of a save. `fragments` are in the order of tensors and first elements. close() removes what was not finished."""
 
     def __init__(self, place: dict[str, str], catalog: dict[str, Any], rank: int, fragments: Sequence[Fragment],
                  options: dict[str, Any]) -> None:
-        self._pointer = ctypes.c_void_p()
+        super().__init__("unishard_shard_free")
         within = {key: value for key, value in place.items() if key != "folder"}  # whose name need not be text
         _check(_library.unishard_shard_begin(_encoded(place["folder"], "the folder"), _dumped(within), _dumped(catalog), rank,
-                                             _dumped(fragments), _dumped(options), ctypes.byref(self._pointer)))
+                                             _dumped(fragments), _dumped(options), ctypes.byref(self._own().pointer)))
 
     def write(self, fragment: int, begin: int, end: int, address: int, size: int) -> None:
         """Writes elements [begin, end) of fragment number `fragment` from `size` bytes of memory at `address`. Thread-safe.
 
         A range counts the elements of the tensor, and a box its own elements: written_elements() returns all of a fragment.
         """
-        _check(_library.unishard_shard_write(self._pointer, fragment, begin, end, address, size))
+        owned = self._own()
+        _check(_library.unishard_shard_write(owned.pointer, fragment, begin, end, address, size))
 
     def finish(self) -> dict[str, Any]:
         entry = ctypes.c_void_p()
-        _check(_library.unishard_shard_finish(self._pointer, ctypes.byref(entry)))
+        owned = self._own()
+        _check(_library.unishard_shard_finish(owned.pointer, ctypes.byref(entry)))
         described: dict[str, Any] = json.loads(_take(entry.value))
         return described
-
-    def close(self) -> None:
-        _library.unishard_shard_free(self._pointer)
-        self._pointer = ctypes.c_void_p()

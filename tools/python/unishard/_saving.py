@@ -118,13 +118,20 @@ def path_of(folder: Union[str, bytes, os.PathLike[Any]]) -> str:
 def write_shard(place: dict[str, str], catalog: dict[str, Any], rank: int, parts: list[Part], options: dict[str, Any]) -> dict[str, Any]:
     """Writes one rank's file. Returns its entry for Save.publish()."""
     shard = _native.Shard(place, catalog, rank, [part.fragment for part in parts], options)
+    pool = concurrent.futures.ThreadPoolExecutor(_THREADS)
     try:
-        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            for done in [pool.submit(_write, shard, group) for group in _by_tensor(parts)]:
-                done.result()
+        writes = []
+        for group in _by_tensor(parts):
+            try:
+                writes.append(pool.submit(_write, shard, group))
+            except RuntimeError:  # the interpreter ends while an asynchronous save goes on, and takes no more work for threads
+                _write(shard, group)
+        for one in writes:
+            one.result()
         return shard.finish()
     finally:
-        shard.close()
+        shard.close()  # after an exception, such as KeyboardInterrupt, this ends the threads
+        pool.shutdown(cancel_futures=True)
 
 
 def _by_tensor(parts: list[Part]) -> Iterable[list[tuple[int, Part]]]:

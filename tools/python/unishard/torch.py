@@ -37,6 +37,8 @@ from ._shards import Box, first_element, own_share, part_of, run_elements
 _PRODUCER = "unishard.torch"
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
 _THREADS = 4
+# Settings of a group that a schedule adds, and looks for when it is made for a later step.
+_OF_SCHEDULES = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"})
 _PIECE_BYTES = 32 << 20
 
 Key = tuple[str, str]
@@ -508,7 +510,8 @@ def _settings(checkpoint: _checkpoint.Checkpoint, groups: list[dict[str, Any]]) 
         if not group["params"] and len(saved) == len(groups):
             index = number
         stored = saved[index] if index is not None and saved else {}
-        settings.append({key: _like(group[key], value) for key, value in stored.items() if key in group and key != "params"})
+        settings.append({key: _like(group.get(key), value) for key, value in stored.items()
+                         if key != "params" and (key in group or key in _OF_SCHEDULES)})
     return settings
 
 
