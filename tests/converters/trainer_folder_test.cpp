@@ -494,6 +494,13 @@ TEST(AdapterFile, OfAnotherCheckpointHoldsWhatNamesTell) {
   EXPECT_EQ(prompts.name_of("prompt_encoder.default.embedding.weight"), "prompt_embeddings");
   EXPECT_THAT(test::error_of([&] { prompts.name_of("prompt_encoder.default.mlp_head.0.weight"); }),
               test::Fails(ErrorCode::Unsupported, "computes the embeddings"));
+  const AdapterFile two(with_weights({"m.q.lora_A.default.weight", "m.q.lora_A.other.weight",
+                                      "m.head.modules_to_save.other.weight"}));
+  EXPECT_EQ(two.name_of("m.q.lora_A.default.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(two.name_of("m.q.lora_A.other.weight"), std::nullopt);
+  EXPECT_EQ(two.name_of("m.head.modules_to_save.other.weight"), std::nullopt);
+  const AdapterFile named(with_weights({"m.q.lora_A.other.weight"}));
+  EXPECT_EQ(named.name_of("m.q.lora_A.other.weight"), "m.q.lora_A.weight");
   // Where no name tells anything, an empty file would lose the adapter.
   EXPECT_EQ(AdapterFile(with_weights({"prompt"})).name_of("prompt"), "prompt");
 }

@@ -225,6 +225,37 @@ class Jobs(unittest.TestCase):
                         for state in ("exp_avg", "exp_avg_sq"):
                             self.assertTrue(torch.equal(read[name, state].torch().float(), optimizer.state[parameter][state].float()))
 
+    def test_states_that_the_optimizer_has_no_place_for_are_refused(self):
+        model, optimizer = job(1, OPTIMIZERS["AdamW"])
+        train(model, optimizer, [1])
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        others = {"plain SGD": OPTIMIZERS["plain SGD"](model.parameters()), "a part": OPTIMIZERS["AdamW"](model.often.parameters())}
+        train(model, optimizer, [2], is_rare=True)
+        unishard.torch.save(self.folder / "run", model, optimizer, step=2)
+        for name, other in others.items():
+            with self.subTest(name), self.assertRaisesRegex(unishard.Error, "is in the checkpoint, and this optimizer has no such state"):
+                unishard.torch.load(self.folder / "run", model, other)
+            unishard.torch.load(self.folder / "run", model, other, strict=False)
+        with self.assertRaises(unishard.Error) as caught:
+            unishard.torch.load(self.folder / "run", model, torch.optim.Adafactor(model.parameters()))
+        self.assertEqual(caught.exception.code, "mismatch")
+
+    def test_a_refused_load_changes_no_half_precision_weights(self):
+        def half(seed):
+            model = Branches(seed).half()
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            return model, OPTIMIZERS["AdamW"](model.parameters())
+        model, optimizer = half(1)
+        optimizer.step()
+        unishard.torch.save(self.folder / "run", model.float(), optimizer, step=1)
+        other, fresh = half(2)
+        before = copy.deepcopy(other.state_dict())
+        with self.assertRaises(unishard.Error):
+            unishard.torch.load(self.folder / "run", other, fresh)
+        for name, value in other.state_dict().items():
+            self.assertTrue(torch.equal(value, before[name]), name)
+
     def test_settings_of_a_group_without_parameters_come_back(self):
         def groups(rate):
             model = Branches(0)

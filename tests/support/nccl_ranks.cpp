@@ -94,8 +94,10 @@ std::size_t nccl_size_of(ncclDataType_t type) {
     case ncclFloat32:
       return 4;
     default:
-      TORCH_CHECK(false, "the stand-in for NCCL lacks the type ", static_cast<int>(type));
+      break;
   }
+  TORCH_CHECK(false, "the stand-in for NCCL lacks the type ", static_cast<int>(type));
+  return 0;
 }
 
 std::size_t NcclOperation::bytes() const { return count * nccl_size_of(type); }

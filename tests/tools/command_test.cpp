@@ -371,7 +371,8 @@ TEST_F(Command, ModelsGoToNumpyAndGgufAndBack) {
 }
 
 TEST_F(Command, FlagsThatTheOutputCannotFollowAreErrors) {
-  const std::string file = temp_.path() / "m.safetensors";
+  const std::string file = temp_.path() / "m.safetensors", whole = temp_.path() / "whole.pt";
+  ASSERT_EQ(unishard({"convert", in_, whole}).status, 0);
   const std::vector<std::pair<std::vector<std::string>, std::string>> calls = {
       {{"zero_to_fp32", in_, file, "--max-shard-size", "1GB"}, "model folders"},
       {{"convert", in_, file, "--to", "safetensors", "--max-shard-size", "1GB"}, "model folders"},
@@ -383,6 +384,7 @@ TEST_F(Command, FlagsThatTheOutputCannotFollowAreErrors) {
       {{"convert", in_, file, "--to", "safetensors", "-s", "2"}, "--stage is for formats with"},
       {{"convert", in_, out_, "--to", "deepspeed", "--dcp-layout", "app"}, "--dcp-layout"},
       {{"reshard", in_, out_, "-w", "2", "--dcp-layout", "app"}, "--dcp-layout"},
+      {{"reshard", whole, out_, "-w", "2"}, "--world-size is for formats with ranks"},
       {{"convert", in_, out_, "--to", "dcp", "--dcp-layout", "other"}, "--dcp-layout"},
   };
   for (const auto& [call, words] : calls) {

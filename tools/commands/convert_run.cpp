@@ -22,7 +22,8 @@ void require_ranks(bool is_given, std::string_view option, std::string_view form
   if (!is_given || shape == OutputShape::Tags || shape == OutputShape::Folder) return;
   raise(ErrorCode::InvalidArgument,
         fmt::format("{} is for formats with ranks, and {} has none", option, format),
-        fmt::format("leave {} out; nothing was written", option));
+        fmt::format("leave {} out, or pass --to native, dcp or deepspeed; nothing was written",
+                    option));
 }
 
 /// What the job writes, with everything that the input decides.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <vector>
 
 namespace unishard::converters {
@@ -71,6 +72,17 @@ bool remove_adapter(Parts& parts) {
   return true;
 }
 
+/// Returns the name of the adapter, which is behind a mark or behind a module that is trained as a
+/// whole; empty where the name tells none.
+std::string adapter_of(std::string_view module_name) {
+  Parts parts = split(module_name);
+  auto before = find_mark(parts);
+  if (before == parts.end()) before = std::ranges::find(parts, kWhole);
+  if (before == parts.end() || std::next(before) == parts.end() || is_leaf(*std::next(before)))
+    return {};
+  return *std::next(before);
+}
+
 }  // namespace
 
 std::optional<std::string> adapter_file_name(std::string_view module_name) {
@@ -127,6 +139,11 @@ AdapterFile::AdapterFile(const Catalog& catalog) : rule_(Rule::FileNames) {
              })) {
     rule_ = Rule::Names;
   }
+  if (rule_ == Rule::FileNames) return;
+  std::set<std::string> adapters;
+  for (const TensorInfo& tensor : catalog.tensors) adapters.insert(adapter_of(tensor.fqn));
+  adapters.erase("");
+  has_several_ = adapters.size() > 1 && adapters.contains(std::string(kAdapter));
 }
 
 std::optional<std::string> AdapterFile::name_of(const std::string& fqn) const {
@@ -136,6 +153,10 @@ std::optional<std::string> AdapterFile::name_of(const std::string& fqn) const {
           fmt::format("{}: the adapter's prompt encoder computes the embeddings that its file has",
                       quote(fqn)),
           "load the checkpoint into the model, and call PEFT's save_pretrained()");
+  }
+  if (has_several_) {
+    const std::string adapter = adapter_of(fqn);
+    if (!adapter.empty() && adapter != kAdapter) return std::nullopt;
   }
   auto name = adapter_file_name(fqn);
   if (!name && rule_ == Rule::ModuleNames) return fqn;

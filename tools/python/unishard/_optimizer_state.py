@@ -63,6 +63,16 @@ def unused_states(checkpoint: _checkpoint.Checkpoint, known: Container[str]) -> 
             for name in checkpoint.names() if name not in known and optimizer_states(checkpoint, name)]
 
 
+def lost_states(checkpoint: _checkpoint.Checkpoint, live: dict[str, Any], model: Iterable[str]) -> list[str]:
+    """Returns a sentence for each parameter of the model with states in the checkpoint that the optimizer does not have.
+
+    live: the optimizer's states, by the names of its parameters.
+    """
+    having = {checkpoint.aliases.get(name, name): set(states) for name, states in live.items()}
+    lost = {name: sorted(optimizer_states(checkpoint, name) - having.get(name, set())) for name in model if name not in checkpoint.aliases}
+    return [f"{name} [{states[0]}] is in the checkpoint, and this optimizer has no such state" for name, states in lost.items() if states]
+
+
 def make_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
     """Makes the states of those parameters that have none, by a step whose gradients and learning rates are zero; returns these."""
     lacking = [one for one in parameters if one.requires_grad and not optimizer.state.get(one)]
@@ -70,6 +80,8 @@ def make_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.
         return []
     gradients = [(one, one.grad) for group in optimizer.param_groups for one in group["params"]]
     rates = [group.get("lr") for group in optimizer.param_groups]
+    # In float16 eps may be 0, and 0 / 0 is not 0: the step then changes the values, which a refused load must not.
+    halves = [(one, one.detach().clone()) for one in lacking if one.dtype is torch.float16]
     try:
         for one, _ in gradients:
             one.grad = None
@@ -83,6 +95,9 @@ def make_states(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.
         raise Error("unsupported", f"{type(optimizer).__name__} makes no states without its closure ({error})",
                     "do a step with the optimizer before the load") from None
     finally:
+        with torch.no_grad():
+            for one, values in halves:
+                one.copy_(values)
         for one, gradient in gradients:
             one.grad = gradient
         for group, rate in zip(optimizer.param_groups, rates):

@@ -91,12 +91,12 @@ def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Op
             if other != rows:
                 raise Error("mismatch", f"rank {number} of the engine has other tensors than rank {ranks.rank()}")
         kept = set().union(*(names for _, names in everywhere))
+        masters = {row["name"] for row in rows if row["state"] == "fp32"}
         for row in rows:
-            row["derived"] = row["state"] == "weights" and row["name"] in live_masters and row["name"] not in kept
+            row["derived"] = row["state"] == "weights" and row["name"] in masters - kept
         return {"tensors": rows + sections["extra"], "aliases": live.aliases, "world_size": ranks.world_size(), "stage": live.stage,
                 **sections["catalog"]}
 
-    live_masters = {name for vector in live.vectors for name in vector.names}
     catalog = ranks.together("comparing the ranks", catalog_of)
     own += [_Own((name, _EXTRA), 0, value.numel(), value, 0) for name, value in extra.items() if value.numel()]
     save_together(Target(path, tag, fresh, _is_inside), catalog, lambda: _parts(catalog, own), options)

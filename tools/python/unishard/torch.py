@@ -28,8 +28,8 @@ from . import _checkpoint
 from . import _ranks as ranks
 from ._errors import Error
 from ._objects import from_json, is_text, no_tensors, refuse_tensor, to_json
-from ._optimizer_state import (Names, forget_states, live_state, make_states, named_parameters, optimizer_states, require_order,
-                               unused_states)
+from ._optimizer_state import (Names, forget_states, live_state, lost_states, make_states, named_parameters, optimizer_states,
+                               require_order, unused_states)
 from ._runs import note_loaded
 from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
@@ -395,6 +395,7 @@ class _Filled:
         self._numbers, problems = self._scalars()
         if strict and self._optimizer is not None:
             problems += unused_states(self._checkpoint, self._state.model)
+            problems += lost_states(self._checkpoint, self._state.optimizer["state"], self._state.model)
         tensors = [item for item in self._state.items if self._number(*item.key) is None]
         self._pairs = _matched(self._checkpoint, self._state._replace(items=tensors), strict, cast, problems)
         self._settings = _settings(self._checkpoint, self._state.optimizer["param_groups"])
@@ -518,4 +519,6 @@ def _settings(checkpoint: _checkpoint.Checkpoint, groups: list[dict[str, Any]]) 
 def _like(present: Any, value: Any) -> Any:
     if isinstance(present, torch.Tensor):
         return torch.full_like(present, value)
+    if present is not None and isinstance(present, (tuple, list)) != isinstance(value, list):
+        return present  # a setting of another optimizer's, such as eps of Adafactor
     return tuple(value) if isinstance(present, tuple) else value

@@ -36,7 +36,8 @@ AdapterNaming adapter_naming(const std::vector<std::string>& file_names);
 void record_adapter(Json& producer, AdapterNaming naming);
 
 /// What an adapter's file holds of a catalog: of a model that came from such a file all of it,
-/// else the parameters that their names tell, else, if they tell none, all.
+/// else the parameters that their names tell, else, if they tell none, all. Of several adapters it
+/// is "default", as PEFT has the others in folders of their names.
 class AdapterFile {
  public:
   explicit AdapterFile(const Catalog& catalog);
@@ -49,6 +50,7 @@ class AdapterFile {
  private:
   enum class Rule : std::uint8_t { ModuleNames, FileNames, Names };
   Rule rule_;
+  bool has_several_ = false;
 };
 
 }  // namespace unishard::converters
