@@ -111,6 +111,7 @@ class Planner {
         states_[tensor.fqn].push_back(i);
       }
     }
+    if (is_adapter()) require_trained_adapter();
     if (states_.empty() && catalog_.groups.is_null()) {  // SGD has groups and no states
       raise(ErrorCode::Unsupported,
             "this checkpoint holds no optimizer, from which a training could go on",
@@ -122,6 +123,19 @@ class Planner {
     if (!others.empty())
       plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
                                         others.size(), quote(others.front())));
+  }
+
+  /// Throws: Unsupported when the optimizer trains what the adapter's file has no place for.
+  void require_trained_adapter() const {
+    for (const auto& [fqn, states] : states_) {
+      if (!model_.contains(fqn) || adapter_.name_of(fqn)) continue;
+      raise(ErrorCode::Unsupported,
+            fmt::format(
+                "{} is trained, and is in another adapter than \"default\" or in the base model",
+                quote(fqn)),
+            "native, dcp and torch keep everything; --to safetensors --weights-only takes the "
+            "adapter");
+    }
   }
 
   /// Of an adapter, the reader may know its parameters by the names in the file only.
