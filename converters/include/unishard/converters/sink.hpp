@@ -161,7 +161,7 @@ struct TrainerOptions {
 /// Throws: AlreadyExists for a folder that is not empty; InvalidArgument for a catalog without
 /// optimizer states.
 std::unique_ptr<Sink> make_trainer_sink(Storage& storage, const Path& folder, Catalog catalog,
-                                        TrainerOptions options, const WorkSplit& share = {});
+                                        const TrainerOptions& options, const WorkSplit& share = {});
 
 /// Returns a sink for one HDF5 file with one data set per tensor, under the names that the
 /// safetensors sink uses. "/" in a name makes groups; tied names are hard links. Process 0 writes

@@ -118,6 +118,7 @@ class Arranger {
     }
     attribution_ = attribute(state_, others_, claims);
     std::vector<std::string> undecided;
+    undecided.reserve(attribution_.undecided.size());
     for (const std::size_t o : attribution_.undecided) undecided.push_back(prefixes_[o]);
     return undecided;
   }

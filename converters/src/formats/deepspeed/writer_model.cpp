@@ -76,15 +76,11 @@ class Classifier {
     if (entry.fp32) return train(fqn, entry, *entry.fp32);
     if (!entry.weights) return;  // a state of nothing: note_left_out() says so
     const TensorInfo& weights = catalog_.tensors[*entry.weights];
-    if (weights.frozen) {
-      enter(fqn, ModuleEntry::Kind::Frozen, *entry.weights);
-    } else if (!is_float(weights.dtype)) {
-      enter(fqn, ModuleEntry::Kind::Buffer, *entry.weights);
-    } else if (has_masters_ && weights.group < 0 && entry.states.empty()) {
-      enter(fqn, ModuleEntry::Kind::Frozen, *entry.weights);
-    } else {
-      train(fqn, entry, *entry.weights);
-    }
+    const bool is_known = weights.group >= 0 || !entry.states.empty();
+    const bool is_trainable = !weights.frozen && is_float(weights.dtype);
+    if (is_trainable && (is_known || !has_masters_)) return train(fqn, entry, *entry.weights);
+    const bool is_buffer = !weights.frozen && !is_trainable;
+    enter(fqn, is_buffer ? ModuleEntry::Kind::Buffer : ModuleEntry::Kind::Frozen, *entry.weights);
   }
 
  private:

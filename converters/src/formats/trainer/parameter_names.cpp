@@ -101,6 +101,7 @@ std::optional<std::vector<NamedShape>> in_order(const ModelOrder& order,
   }
   std::ranges::sort(placed);
   std::vector<NamedShape> out;
+  out.reserve(placed.size());
   for (const auto& [place, parameter] : placed) out.push_back(*parameter);
   return out;
 }

@@ -454,7 +454,7 @@ class Planner {
 }  // namespace trainer
 
 std::unique_ptr<Sink> make_trainer_sink(Storage& storage, const Path& folder, Catalog catalog,
-                                        TrainerOptions options, const WorkSplit& share) {
+                                        const TrainerOptions& options, const WorkSplit& share) {
   auto partial =
       std::make_shared<PartialOutput>(storage, folder, PartialOutput::Shape::Folder, share);
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
