@@ -405,6 +405,16 @@ TEST(DeepSpeedUniversalSink, WritesAFolderAParameter) {
   EXPECT_EQ(floats(step, step.root()), std::vector<float>{3.0f});
 }
 
+TEST(DeepSpeedUniversalSink, NotesThatTheLoaderWantsMomentsAtStage3) {
+  TempDir with, without;
+  EXPECT_TRUE(write(with.path(), small_model(1, 3), true).empty());
+  Catalog momentum = small_model(1, 3);
+  std::erase_if(momentum.tensors, [](const TensorInfo& t) { return t.state == "exp_avg_sq"; });
+  const auto notes = write(without.path(), momentum, true);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("asks for exp_avg and exp_avg_sq"), std::string::npos);
+}
+
 TEST(DeepSpeedUniversalSink, RefusesNamesThatAreNoFileNames) {
   for (const std::string& name : {std::string("a/b"), std::string(".."), std::string(256, 'x')}) {
     Catalog catalog;

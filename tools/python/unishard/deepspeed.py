@@ -112,7 +112,8 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
     checkpoint lacks start afresh. A loss scaler of another kind and gradient_clipping stay as the engine's configuration has them.
     strict: a parameter that only the engine or only the checkpoint has is an error. load_module_only: weights and buffers alone.
     Returns the folder of the checkpoint, or its path, and the client state. Raises Error on every rank: "not found" when there is no
-    checkpoint, where DeepSpeed returns (None, None); "mismatch" names the tensors that do not fit, before anything is changed.
+    checkpoint, where DeepSpeed returns (None, None); "mismatch" names the tensors that do not fit, before anything is changed. After an
+    error of the data ("corrupt", "input/output") some tensors are the checkpoint's and some are not: load a whole one before the job goes on.
     """
     name = os.fspath(folder)
     first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if ranks.rank() == 0 else None)

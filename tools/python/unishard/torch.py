@@ -130,7 +130,8 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     Each rank reads the elements that it holds, whatever world size and mesh saved them. The optimizer must have the same parameters in
     the same groups; their settings (lr, betas) become those of the checkpoint, and a parameter has states exactly if it has some there.
     strict: a parameter that only the model or only the checkpoint has is an error. cast: convert weights of another dtype.
-    Raises Error on every rank; "mismatch" names the tensors that do not fit, before anything is changed.
+    Raises Error on every rank; "mismatch" names the tensors that do not fit, before anything is changed. After an error of the data
+    ("corrupt", "input/output") some tensors are the checkpoint's and some are not: load a whole one before the job goes on.
     """
     name = os.fspath(path)
     first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if ranks.rank() == 0 else None)
@@ -139,10 +140,10 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     job = ranks.together("describing the state", lambda: _Filled(checkpoint, model, optimizer))
     try:
         ranks.together("comparing the states", lambda: job.match(strict, cast))
-    except Error:
+        ranks.together("reading the checkpoint", job.fill)
+    except BaseException:
         job.close()
         raise
-    ranks.together("reading the checkpoint", job.fill)
     job.set()
     client_state = from_json(checkpoint.client_state, lambda name: checkpoint[name, "extra"].torch())
     client_state = client_state if isinstance(client_state, dict) else {}

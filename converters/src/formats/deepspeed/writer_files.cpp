@@ -211,7 +211,7 @@ void check_shape(const Catalog& catalog, const SinkParameter& parameter, TensorI
         fmt::format("{}: its shape differs from its parameter's, which DeepSpeed's partitions "
                     "cannot hold",
                     catalog.tensors[tensor].label()),
-        "choose stage 0, or another format");
+        "choose --to deepspeed --stage 0, or another format");
 }
 
 void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& what) {

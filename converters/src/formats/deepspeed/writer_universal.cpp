@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace unishard::converters {
 namespace deepspeed_sink {
 namespace {
@@ -163,6 +165,16 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
     notes.emplace_back(
         "parameter groups: at stage 3 DeepSpeed's universal loader gives all of them "
         "the settings of the first");
+  }
+  const auto is_adam = [](const SinkGroup& group) {
+    return std::ranges::count(group.states, state::kExpAvg) == 1 &&
+           std::ranges::count(group.states, state::kExpAvgSq) == 1;
+  };
+  if (run.catalog.stage == 3 && !std::ranges::all_of(run.model.groups, is_adam)) {
+    notes.emplace_back(
+        "optimizer states in a way that DeepSpeed loads at stage 3, where its universal loader "
+        "asks "
+        "for exp_avg and exp_avg_sq of each parameter");
   }
 }
 
