@@ -10,10 +10,12 @@ import functools
 import itertools
 import shutil
 import signal
+import struct
 import sys
 import tempfile
 import unittest
 import warnings
+import zipfile
 from pathlib import Path
 
 try:
@@ -239,6 +241,39 @@ class Jobs(unittest.TestCase):
         with self.assertRaises(unishard.Error) as caught:
             unishard.torch.load(self.folder / "run", model, torch.optim.Adafactor(model.parameters()))
         self.assertEqual(caught.exception.code, "mismatch")
+
+    def test_parameters_that_no_group_had_are_refused(self):
+        model, _ = job(1, OPTIMIZERS["AdamW"])
+        optimizer = OPTIMIZERS["AdamW"](model.often.parameters())
+        train(model, optimizer, [1])
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        more = OPTIMIZERS["AdamW"]([{"params": list(model.often.parameters())}, {"params": list(model.rarely.parameters())}])
+        with self.assertRaisesRegex(unishard.Error, "rarely.weight is in no parameter group of the checkpoint"):
+            unishard.torch.load(self.folder / "run", model, more)
+        unishard.torch.load(self.folder / "run", model, more, strict=False)
+        self.assertEqual(len(more.state), 2)
+
+    def test_damage_of_an_archive_is_found_by_a_load(self):
+        model, optimizer = job(1, OPTIMIZERS["AdamW"])
+        train(model, optimizer, [1])
+        train(model, optimizer, [2], is_rare=True)
+        unishard.torch.save(self.folder / "run", model, optimizer, step=1)
+        unishard.convert(self.folder / "run", self.folder / "deepspeed", to="deepspeed", stage=2, world_size=3)
+        # The partitions of the last rank end with padding, which no parameter needs.
+        for file in sorted((self.folder / "deepspeed").rglob("*_optim_states.pt")):
+            whole = file.read_bytes()
+            for entry in zipfile.ZipFile(file).infolist():
+                name, extra = struct.unpack_from("<HH", whole, entry.header_offset + 26)
+                if "/data/" not in entry.filename or entry.file_size < 32:
+                    continue
+                damaged = bytearray(whole)
+                damaged[entry.header_offset + 30 + name + extra] ^= 1
+                file.write_bytes(damaged)
+                with self.subTest(file=file.name, entry=entry.filename), self.assertRaises(unishard.Error) as caught:
+                    unishard.torch.load(self.folder / "deepspeed", model, optimizer)
+                self.assertEqual(caught.exception.code, "corrupt")
+            file.write_bytes(whole)
+        unishard.torch.load(self.folder / "deepspeed", model, optimizer)
 
     def test_a_refused_load_changes_no_half_precision_weights(self):
         def half(seed):

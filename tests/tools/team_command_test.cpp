@@ -116,7 +116,10 @@ TEST_F(TeamCommand, ConvertWritesTheSameFiles) {
                                                         {"npz", "model.npz"}}) {
     const std::string one = path("one-" + format), many = path("many-" + format);
     for (const std::string& folder : {one, many}) fs::create_directory(folder);
-    const std::vector<std::string> job = {"--to", format, "-w", "4", "-s", "2", "--json"};
+    const bool has_ranks = format == "dcp" || format.starts_with("deepspeed");
+    const auto job = has_ranks
+                         ? std::vector<std::string>{"--to", format, "-w", "4", "-s", "2", "--json"}
+                         : std::vector<std::string>{"--to", format, "--json"};
     const auto alone = unishard(with({"convert", in_, one + "/" + name}, job));
     ASSERT_EQ(alone.status, 0) << format << alone.err;
     const auto shared = unishard(with({"convert", in_, many + "/" + name, "--procs", "3"}, job));

@@ -140,3 +140,21 @@ char* unishard_read_box(const unishard_checkpoint* checkpoint, uint64_t tensor,
              {static_cast<std::byte*>(buffer), bytes}, threads);
   });
 }
+
+char* unishard_read_parts(const unishard_checkpoint* checkpoint, char** out) {
+  return guarded([&] { set_text(out, checkpoint->opened.source->read_parts()); });
+}
+
+char* unishard_verify_reads(const unishard_checkpoint* checkpoint, uint32_t rank, uint32_t ranks,
+                            const char* parts, unsigned threads) {
+  return guarded([&] {
+    converters::ReadPeers peers{.share = {.rank = rank, .size = ranks, .id = {}}, .parts = {}};
+    for (const Json& part : parse_json(parts, "what the ranks have read")) {
+      if (!part.is_string()) raise(ErrorCode::InvalidArgument, "a part that is no text");
+      peers.parts.push_back(part.get<std::string>());
+    }
+    if (rank >= ranks || peers.parts.size() != ranks)
+      raise(ErrorCode::InvalidArgument, "there is not one part for each rank");
+    checkpoint->opened.source->verify_reads({.threads = std::clamp(threads, 1u, 64u)}, peers);
+  });
+}

@@ -20,7 +20,7 @@ extern "C" {
 #define UNISHARD_C_API __attribute__((visibility("default")))
 /* Version of this interface. It changes when a function does not accept the same arguments any
  * more. */
-#define UNISHARD_C_VERSION 3
+#define UNISHARD_C_VERSION 4
 
 /* A checkpoint that is open for reading. */
 typedef struct unishard_checkpoint unishard_checkpoint;
@@ -56,6 +56,17 @@ UNISHARD_C_API char* unishard_read_box(const unishard_checkpoint* checkpoint, ui
                                        const uint64_t* offsets, const uint64_t* sizes,
                                        uint64_t axes, void* buffer, uint64_t bytes,
                                        unsigned threads);
+
+/* Sets `*out` to a text on what this process has read of the checkpoint, for the other processes'
+ * unishard_verify_reads(). */
+UNISHARD_C_API char* unishard_read_parts(const unishard_checkpoint* checkpoint, char** out);
+
+/* Compares the checksums that reads could not compare because they read only a part of the bytes
+ * that one checksum covers, and reads the rest of those bytes. Must not run beside a read. `ranks`
+ * processes that have read one part each all call it: `rank` is this one's number, and `parts` is a
+ * JSON list of unishard_read_parts() of all; each missing byte is read by one of them. */
+UNISHARD_C_API char* unishard_verify_reads(const unishard_checkpoint* checkpoint, uint32_t rank,
+                                           uint32_t ranks, const char* parts, unsigned threads);
 
 /* A run that saves several tags to one folder, seen from its rank 0. */
 typedef struct unishard_run unishard_run;

@@ -241,7 +241,9 @@ void keep_adapter(const converters::AdapterFile& adapter, ConversionPlan& plan,
   }
   kept.target.aliases.clear();
   const std::size_t base = plan.tensor_map.size() - kept.tensor_map.size();
-  if (base > 0) left_out.push_back(fmt::format("{} parameters of the adapter's base model", base));
+  if (base > 0)
+    left_out.push_back(fmt::format(
+        "{} parameters of the base model, or of other adapters than \"default\"", base));
   plan = std::move(kept);
 }
 

@@ -212,6 +212,14 @@ class Checkpoint:
         """Ends reading. Reads that run on other threads finish; later ones raise ValueError. May be called again."""
         self._handle = None
 
+    def verify_reads(self) -> None:
+        """Compares the checksums that reads have left open, and reads the rest of the bytes that they cover. Not beside a read.
+
+        A checksum of a torch.save file or a DeepSpeed folder covers many parameters, and can be compared once all of its bytes are
+        read; those of UniShard's own chunks are compared by each read. Raises Error, "corrupt", naming file and tensors.
+        """
+        self._verify_reads(0, [self._read_parts()])
+
     def names(self) -> list[str]:
         """Returns the names of all parameters and buffers, without aliases."""
         return list(self._states)
@@ -249,6 +257,13 @@ class Checkpoint:
             near = difflib.get_close_matches(name, self._states, 1)
             raise KeyError(f"there is no tensor {name}" + (f"; do you mean {near[0]}?" if near else ""))
         return target
+
+    def _read_parts(self) -> str:
+        return self._open_handle().read_parts()
+
+    def _verify_reads(self, rank: int, parts: list[str]) -> None:
+        """Does verify_reads() for several ranks; parts: _read_parts() of all."""
+        self._open_handle().verify_reads(rank, parts, self._threads)
 
     def _open_handle(self) -> Handle:
         handle = self._handle

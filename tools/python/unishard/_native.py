@@ -12,7 +12,7 @@ from typing import Any, Optional, Union, cast
 from ._errors import Error
 from ._place import folder
 
-_VERSION = 3
+_VERSION = 4
 
 
 def _load() -> ctypes.CDLL:
@@ -33,6 +33,8 @@ def _load() -> ctypes.CDLL:
                           ctypes.c_uint],
         "unishard_read_box": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p,
                               ctypes.c_uint64, ctypes.c_uint],
+        "unishard_read_parts": [ctypes.c_void_p, pointer],
+        "unishard_verify_reads": [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint],
         "unishard_save_begin": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, pointer, pointer],
         "unishard_save_describe": [ctypes.c_void_p, ctypes.c_char_p],
         "unishard_plan_state_dict": [ctypes.c_char_p, pointer],
@@ -128,6 +130,18 @@ class Handle:
         axes = ctypes.c_uint64 * len(sizes)
         _check(_library.unishard_read_box(self._pointer, tensor, axes(*offsets), axes(*sizes), len(sizes), address, size, threads),
                label)
+
+
+    def read_parts(self) -> str:
+        """Returns what this process has read, for verify_reads() of all ranks."""
+        text = ctypes.c_void_p()
+        _check(_library.unishard_read_parts(self._pointer, ctypes.byref(text)))
+        parts: str = json.loads(_take(text.value))
+        return parts
+
+    def verify_reads(self, rank: int, parts: list[str], threads: int) -> None:
+        """Compares the checksums of everything of which the ranks have read a part. Not beside a read."""
+        _check(_library.unishard_verify_reads(self._pointer, rank, len(parts), _dumped(parts), threads))
 
 
 def _dumped(value: Any) -> bytes:

@@ -352,8 +352,9 @@ class Reader(StorageReader):
     False makes any object of the checkpoint again, which can run code that the checkpoint names.
     Keys: a checkpoint that Writer saved has those that it was saved with. Any other checkpoint, of any format, has the keys that
     `unishard convert --to dcp` gives it: model.<name>, optim.state.<name>.<state>, optim.param_groups; MAPPING.md lists them.
-    Each rank reads the elements that its part of the state dict needs, and their checksums are compared. Errors become DCP's
-    CheckpointException on all ranks.
+    Each rank reads the elements that its part of the state dict needs, and their checksums are compared; on several ranks, a checksum
+    of a torch.save file or a DeepSpeed folder only where one rank reads all that it covers. Errors become DCP's CheckpointException on
+    all ranks.
     Thread safety: a Reader makes one load at a time.
     """
 
@@ -419,6 +420,8 @@ class Reader(StorageReader):
             for read, item, target in reads:
                 read.result()
                 planner.commit_tensor(item, target)
+        if ranks.world_size() == 1:
+            self._checkpoint.verify_reads()
         runs.note_loaded(self._checkpoint)
         done: Future[None] = Future()
         done.set_result(None)

@@ -138,6 +138,7 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
 
     try:
         client_state = ranks.together("reading the checkpoint", fill)
+        ranks.verify_reads(checkpoint)
     finally:
         live.end_load()
     if isinstance(client_state, dict):

@@ -141,11 +141,13 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     try:
         ranks.together("comparing the states", lambda: job.match(strict, cast))
         ranks.together("reading the checkpoint", job.fill)
+        client_state = ranks.together("reading the client state", lambda: from_json(
+            checkpoint.client_state, lambda name: checkpoint[name, "extra"].torch()))
+        ranks.verify_reads(checkpoint)
     except BaseException:
         job.close()
         raise
     job.set()
-    client_state = from_json(checkpoint.client_state, lambda name: checkpoint[name, "extra"].torch())
     client_state = client_state if isinstance(client_state, dict) else {}
     client_state.pop(_SCALARS, None)
     note_loaded(checkpoint)
@@ -397,9 +399,19 @@ class _Filled:
         if strict and self._optimizer is not None:
             problems += unused_states(self._checkpoint, self._state.model)
             problems += lost_states(self._checkpoint, self._state.optimizer["state"], self._state.model)
+            problems += self._new_parameters()
         tensors = [item for item in self._state.items if self._number(*item.key) is None]
         self._pairs = _matched(self._checkpoint, self._state._replace(items=tensors), strict, cast, problems)
         self._settings = _settings(self._checkpoint, self._state.optimizer["param_groups"])
+
+    def _new_parameters(self) -> list[str]:
+        """Returns a sentence for each parameter that was in no group of the optimizer that save() has saved."""
+        producer, groups = self._checkpoint.producer, self._checkpoint.groups
+        if not isinstance(producer, dict) or producer.get("name") != _PRODUCER or not isinstance(groups, list):
+            return []
+        saved = {name for group in groups for name in group.get("params", ())}
+        now = [self._checkpoint.aliases.get(name, name) for group in self._state.optimizer["param_groups"] for name in group["params"]]
+        return [f"{name} is in no parameter group of the checkpoint" for name in now if saved and name not in saved]
 
     def fill(self) -> None:
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:

@@ -74,10 +74,11 @@ std::string cpu_capability() {
 }  // namespace
 
 Json producer() {
+  static const std::string cpu = cpu_capability();
   return {{"library", "unishard " + std::string(kLibraryVersion)},
           {"torch", TORCH_VERSION},
           {"threads", at::get_num_threads()},
-          {"cpu", cpu_capability()}};
+          {"cpu", cpu}};
 }
 
 std::vector<std::string> compare_producer(const Json& saved) {

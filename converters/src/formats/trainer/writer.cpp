@@ -119,7 +119,8 @@ class Planner {
     }
     if (halves > 0) plan_.notes.push_back(fmt::format("16-bit copies of {} parameters", halves));
     if (base > 0)
-      plan_.notes.push_back(fmt::format("{} parameters of the adapter's base model", base));
+      plan_.notes.push_back(fmt::format(
+          "{} parameters of the base model, or of other adapters than \"default\"", base));
     if (!others.empty())
       plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
                                         others.size(), quote(others.front())));
