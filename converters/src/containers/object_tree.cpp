@@ -87,7 +87,7 @@ bool has_surrogate(std::string_view text) {
   return false;
 }
 
-/// Returns the text with lone surrogates, which are no UTF-8, as Python's repr has them: "\\udc80".
+/// Returns the text with lone surrogates, which are no UTF-8, as Python's repr has them.
 std::string readable(std::string_view text) {
   if (!has_surrogate(text)) return std::string(text);
   std::string out;

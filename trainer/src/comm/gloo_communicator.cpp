@@ -112,7 +112,8 @@ class GlooCommunicator final : public Communicator {
       const std::string operation = detail::in_scope(what);
       const std::string others = detail::ask_about_failure(*store_, rank(), size(), operation);
       raise(ErrorCode::PeerFailed,
-            operation + ": " + detail::first_line(failure.what()) + (others.empty() ? "" : "; " + others),
+            operation + ": " + detail::first_line(failure.what()) +
+                (others.empty() ? "" : "; " + others),
             "another rank ended, hangs or is unreachable: read its message, then restart all "
             "ranks");
     }
