@@ -174,9 +174,8 @@ std::optional<std::string> remark_on_fsdp_folders(const converters::Source& sour
       producer.is_object() && producer.value("library", Json()) == "accelerate";
   if (source.format() != "dcp" || format != "dcp" || !is_accelerates) return std::nullopt;
   return "the result is one folder for torch.distributed.checkpoint, which accelerate and the "
-         "Trainer "
-         "do not load; they load pytorch_model_fsdp_0 and optimizer_0 on any number of ranks as "
-         "they are";
+         "Trainer do not load; they load pytorch_model_fsdp_0 and optimizer_0 on any number of "
+         "ranks as they are";
 }
 
 bool is_of_model(const TensorInfo& tensor) {
@@ -269,10 +268,10 @@ void share_types(Catalog& target, std::string_view format, std::vector<std::stri
     tensor.dtype = type;
   }
   if (widened == 0) return;
-  remarks.push_back(fmt::format(
-      "{} optimizer states become as wide as the widest of their group: DeepSpeed has one type for "
-      "all",
-      widened));
+  remarks.push_back(
+      fmt::format("{} optimizer states become as wide as the widest of their group, because "
+                  "DeepSpeed has one type for all",
+                  widened));
 }
 
 /// A folder of pytorch_model.bin tells only names, so all its tensors are weights. Where each name

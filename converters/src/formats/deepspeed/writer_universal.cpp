@@ -173,8 +173,7 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
   if (run.catalog.stage == 3 && !std::ranges::all_of(run.model.groups, is_adam)) {
     notes.emplace_back(
         "optimizer states in a way that DeepSpeed loads at stage 3, where its universal loader "
-        "asks "
-        "for exp_avg and exp_avg_sq of each parameter");
+        "asks for exp_avg and exp_avg_sq of each parameter");
   }
 }
 

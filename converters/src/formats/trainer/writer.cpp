@@ -131,11 +131,10 @@ class Planner {
     for (const auto& [fqn, states] : states_) {
       if (!model_.contains(fqn) || adapter_.name_of(fqn)) continue;
       raise(ErrorCode::Unsupported,
-            fmt::format(
-                "{} is trained, and is in another adapter than \"default\" or in the base model",
-                quote(fqn)),
-            "native, dcp and torch keep everything; --to safetensors --weights-only takes the "
-            "adapter");
+            fmt::format("{} is trained, and is no part of the adapter \"default\", which the "
+                        "folder's file would hold",
+                        quote(fqn)),
+            "native, dcp and torch keep everything");
     }
   }
 
