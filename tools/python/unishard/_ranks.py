@@ -60,5 +60,5 @@ def together(what: str, work: Callable[[], Value], group: Group = None) -> Value
 
 def verify_reads(checkpoint: Any) -> None:
     """Calls Checkpoint.verify_reads() for what all ranks have read, so that each missing byte is read by one of them. All ranks call it."""
-    parts = together("reading the checkpoint", lambda: gathered(checkpoint._read_parts()))
+    parts = gathered(together("reading the checkpoint", checkpoint._read_parts))
     together("checking what was read", lambda: checkpoint._verify_reads(rank(), parts))

@@ -91,9 +91,9 @@ def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Op
             if other != rows:
                 raise Error("mismatch", f"rank {number} of the engine has other tensors than rank {ranks.rank()}")
         kept = set().union(*(names for _, names in everywhere))
-        masters = {row["name"] for row in rows if row["state"] == "fp32"}
+        rounded = {row["name"] for row in rows if row["state"] == "fp32"} - kept
         for row in rows:
-            row["derived"] = row["state"] == "weights" and row["name"] in masters - kept
+            row["derived"] = row["state"] == "weights" and row["name"] in rounded
         return {"tensors": rows + sections["extra"], "aliases": live.aliases, "world_size": ranks.world_size(), "stage": live.stage,
                 **sections["catalog"]}
 
