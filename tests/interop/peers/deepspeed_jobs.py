@@ -9,7 +9,9 @@ that are killed at random moments lose nothing; a rank that fails ends the save 
 
 Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
+import contextlib
 import datetime
+import faulthandler
 import functools
 import glob
 import json
@@ -21,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 import torch_jobs
-from torch_jobs import Judge, finish, judge_kills, launch
+from torch_jobs import LONGEST, Judge, finish, judge_kills, launch
 
 STEPS, SAVED, BATCH = 2, 2, 12
 TORCH, CPU = {"torch_adam": True}, {"device": "cpu"}
@@ -97,6 +99,7 @@ def start_rank():
     import deepspeed
     import torch
     from deepspeed.accelerator import get_accelerator
+    faulthandler.dump_traceback_later(LONGEST - 20, exit=True)  # says where a rank hangs
     logging.disable(logging.WARNING)
     os.environ.update(LOCAL_RANK=os.environ["RANK"], LOCAL_SIZE=os.environ["WORLD_SIZE"])
     get_accelerator().is_fp16_supported = lambda: True  # torch computes fp16 on any CPU; DeepSpeed asks oneDNN only
@@ -281,7 +284,8 @@ def prepare(build):
 def clean(folder):
     shutil.rmtree(folder)
     for left in glob.glob("/dev/shm/deepspeed_allreduce_buffer_*"):  # DeepSpeed leaves 66 MiB a rank
-        os.remove(left)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(left)
 
 
 def main():

@@ -9,6 +9,7 @@ dict has; jobs that are killed at random moments lose nothing; a rank that fails
 Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
 import copy
+import faulthandler
 import json
 import os
 import random
@@ -22,6 +23,7 @@ import time
 from pathlib import Path
 
 STEPS, SAVED = 4, 2
+LONGEST = 300  # seconds that a rank may take
 LAUNCHES = {4: ("fsdp", "hsdp", "tp", "ddp"), 3: ("fsdp", "ddp"), 1: ("plain",)}
 
 
@@ -82,6 +84,7 @@ def train(model, optimizer, first, last):
 
 def start_rank(backend="gloo"):
     import torch
+    faulthandler.dump_traceback_later(LONGEST - 20, exit=True)  # says where a rank hangs
     ranks = int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     if ranks > 1:
@@ -185,7 +188,7 @@ def launch(mode, folder, ranks, *words):
 
 
 def finish(ranks, what):
-    statuses = [rank.wait(timeout=300) for rank in ranks]
+    statuses = [rank.wait(timeout=LONGEST) for rank in ranks]
     if any(statuses):
         raise SystemExit(f"{what}: the ranks ended with {statuses}")
 
