@@ -131,7 +131,6 @@ class Handle:
         _check(_library.unishard_read_box(self._pointer, tensor, axes(*offsets), axes(*sizes), len(sizes), address, size, threads),
                label)
 
-
     def read_parts(self) -> str:
         """Returns what this process has read, for verify_reads() of all ranks."""
         text = ctypes.c_void_p()

@@ -366,11 +366,15 @@ class _Filled:
         self._stateless = [one for name, one in names.items() if name not in having]
         return having
 
+    def _is_from_save(self) -> bool:
+        """Returns whether save() has written the checkpoint, with the groups of an optimizer."""
+        producer = self._checkpoint.producer
+        return isinstance(producer, dict) and producer.get("name") == _PRODUCER and isinstance(self._checkpoint.groups, list)
+
     def _is_of_such_a_job(self) -> bool:
         """Returns whether save() has written the checkpoint, with all states that there were, for an optimizer with the same settings."""
-        producer, groups = self._checkpoint.producer, self._checkpoint.groups
-        is_saved = isinstance(producer, dict) and producer.get("name") == _PRODUCER and isinstance(groups, list)
-        return is_saved and len(groups) == len(self._groups) and all(
+        groups = self._checkpoint.groups
+        return self._is_from_save() and len(groups) == len(self._groups) and all(
             set(now) - {"params", "initial_lr"} <= set(saved) for now, saved in zip(self._groups, groups))
 
     def _leave_out_states(self, names: set[str]) -> None:
@@ -406,10 +410,9 @@ class _Filled:
 
     def _new_parameters(self) -> list[str]:
         """Returns a sentence for each parameter that was in no group of the optimizer that save() has saved."""
-        producer, groups = self._checkpoint.producer, self._checkpoint.groups
-        if not isinstance(producer, dict) or producer.get("name") != _PRODUCER or not isinstance(groups, list):
+        if not self._is_from_save():
             return []
-        saved = {name for group in groups for name in group.get("params", ())}
+        saved = {name for group in self._checkpoint.groups for name in group.get("params", ())}
         now = [self._checkpoint.aliases.get(name, name) for group in self._state.optimizer["param_groups"] for name in group["params"]]
         return [f"{name} is in no parameter group of the checkpoint" for name in now if saved and name not in saved]
 
