@@ -1,5 +1,6 @@
 #pragma once
 // A checkpoint of any format, open for reading. The tools use this interface only.
+#include "unishard/converters/loss.hpp"
 #include "unishard/converters/work_split.hpp"
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/catalog.hpp"
@@ -87,8 +88,10 @@ class Source {
   /// Returns false when check() covers all elements of the tensor and takes much less time than
   /// read() of all of them, because the file has them in another order.
   virtual bool is_in_order(std::size_t /*tensor*/) const { return true; }
-  /// Returns one line for each thing in the files that catalog() cannot express, for example "x: a
-  /// sparse tensor".
+  /// Returns what the files hold and catalog() does not, for example a sparse tensor.
+  virtual Losses losses() const { return {}; }
+  /// Returns one line for each thing that catalog() expresses in another way than the files, and
+  /// for each doubt about them.
   virtual std::vector<std::string> notes() const { return {}; }
   /// Returns one line for each choice that the files leave to the reader, for example how optimizer
   /// states with numbers were named. Nothing is lost by them.
