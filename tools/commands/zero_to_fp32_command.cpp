@@ -2,6 +2,7 @@
 #include "team/team_observer.hpp"
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
+#include "workflows/dequantized_input.hpp"
 
 namespace unishard::cli {
 namespace {
@@ -25,11 +26,16 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const bool speaks = team.is_first();
   Progress progress(options.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto source = converters::open_source(posix_storage(), options.checkpoint, options.tag);
+  using converters::FrozenWeights;
+  const std::optional<DType> dtype = parse_dtype(options.dtype);
+  const auto [source, dequantized, kept] = tools::dequantized_input(
+      converters::open_source(posix_storage(), options.checkpoint, options.tag), options.checkpoint,
+      {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
+       .check_input = options.check_input});
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
-  tools::ConversionPlan plan = tools::plan_consolidate(
-      *source, {.dtype = parse_dtype(options.dtype), .exclude_frozen = options.exclude_frozen});
+  tools::ConversionPlan plan =
+      tools::plan_consolidate(*source, {.dtype = dtype, .exclude_frozen = options.exclude_frozen});
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
   if (options.debug && speaks) say_tensors(plan, source->catalog());
@@ -40,7 +46,9 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .input = options.checkpoint,
                                 .output = std::move(output),
                                 .check_input = options.check_input,
-                                .read_back = tools::ReadBack::None});
+                                .read_back = tools::ReadBack::None,
+                                .dequantized = dequantized,
+                                .kept_quantized = options.exclude_frozen ? 0 : kept});
   const bool reports = speaks && !options.json && !options.resources.quiet;
   if (reports) {
     say_notes(consolidation_notes(conversion));
@@ -88,6 +96,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   options->resources.add_to(*command);
   command->footer(
       "A folder gets the config.json that lies beside the checkpoint, else the one that it holds.\n"
+      "Quantized weights are dequantized; frozen ones of a training run only with --dtype.\n"
       "Examples:\n"
       "  unishard zero_to_fp32 runs/gpt model/\n"
       "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"

@@ -54,6 +54,14 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
   for (const std::string& line : conversion.notes().not_read) {
     if (!line.starts_with("left out: ") && !line.starts_with("not read: ")) notes.push_back(line);
   }
+  if (const std::size_t count = conversion.options().dequantized; count > 0)
+    notes.push_back(fmt::format("{} quantized weights are dequantized", count));
+  if (const std::size_t count = conversion.options().kept_quantized; count > 0) {
+    notes.push_back(
+        fmt::format("{} frozen weights stay quantized, as the run stored them, with their scales "
+                    "beside them; --dtype dequantizes them",
+                    count));
+  }
   for (const std::string_view note :
        {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
     if (!note.empty()) notes.emplace_back(note);
