@@ -19,7 +19,7 @@ struct ScaledElements {
   float factor = 1;
 };
 
-/// Whether the scales of a tensor of this type are numbers, or, of bytes, exponents (E8M0).
+/// Checks that scales of this type are understood: floating-point numbers, or exponents (E8M0).
 /// Throws: Unsupported for every other type.
 void require_scale_type(const TensorInfo& scales);
 
