@@ -14,6 +14,8 @@ import tempfile
 
 import truth
 
+OVERLAYS = pathlib.Path(__file__).resolve().parents[3] / "build/zoo"  # what run.sh --setup --zoo installs
+sys.path += [str(OVERLAYS / name) for name in ("bitsandbytes-0.50", "torchao", "compressed-tensors", "loguru")]
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
