@@ -89,16 +89,20 @@ class DequantizedSource final : public Source {
   const Contents contents_;
 };
 
+/// Whether the catalog is that of a training run, and not of a model alone.
+bool is_training(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
+    return tensor.state != state::kWeights && tensor.state != state::kBuffer;
+  });
+}
+
 /// Whether a weight of a training checkpoint has the type that its run gave it.
 class Keeping {
  public:
   Keeping(const Catalog& catalog, FrozenWeights frozen)
-      : is_wanted_(frozen == FrozenWeights::Keep),
-        is_training_(std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
-          return tensor.state != state::kWeights && tensor.state != state::kBuffer;
-        })) {}
+      : is_wanted_(frozen == FrozenWeights::Keep), is_training_(is_training(catalog)) {}
 
-  /// Packed bytes may be buffers, which nobody casts unless they are floating-point.
+  /// Packed bytes may be buffers, which nothing casts unless they are floating-point.
   bool operator()(const TensorInfo& tensor) const {
     const bool is_packed_buffer =
         is_training_ && tensor.state == state::kBuffer && info(tensor.dtype).kind != Kind::Float;
@@ -128,8 +132,10 @@ std::unordered_set<std::size_t> used_up(const NamedTensors& tensors,
   return used;
 }
 
-TensorInfo described(const TensorInfo& numbers, const QuantizedWeight& weight) {
+/// Nothing trains quantized numbers: a run that has them keeps them frozen, if only as buffers.
+TensorInfo described(const TensorInfo& numbers, const QuantizedWeight& weight, bool is_of_run) {
   TensorInfo tensor = numbers;
+  tensor.frozen = numbers.frozen || is_of_run;
   tensor.fqn = weight.fqn;
   tensor.state = state::kWeights;
   tensor.dtype = weight.dtype;
@@ -179,6 +185,7 @@ std::string remark_on(const QuantizedWeights& weights) {
 Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeights& weights) {
   const Catalog& from = tensors.source().catalog();
   const std::unordered_set<std::size_t> gone = used_up(tensors, weights);
+  const bool is_of_run = is_training(from);
   std::map<std::size_t, const QuantizedWeight*> quantized;
   for (const QuantizedWeight& weight : weights) quantized.emplace(weight.tensor, &weight);
   Contents contents{.catalog = from, .tensors = {}, .remark = remark_on(weights)};
@@ -187,8 +194,8 @@ Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeight
     if (gone.contains(i)) continue;
     const auto found = quantized.find(i);
     const bool is_quantized = found != quantized.end();
-    contents.catalog.tensors.push_back(is_quantized ? described(from.tensors[i], *found->second)
-                                                    : from.tensors[i]);
+    contents.catalog.tensors.push_back(
+        is_quantized ? described(from.tensors[i], *found->second, is_of_run) : from.tensors[i]);
     contents.tensors.push_back({i, is_quantized ? found->second->values : nullptr});
   }
   forget_metadata(contents.catalog.producer, weights);
