@@ -3,6 +3,7 @@
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/wrapped_names.hpp"
@@ -331,7 +332,8 @@ class Reader {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return;
     const TorchFile file(torch::whole_file(storage_, path));
-    builder_.out.scheduler = torch::to_json(file.root());
+    builder_.out.scheduler =
+        torch::with_inline_tensors(file, std::string(names_.scheduler), builder_.out.losses);
   }
 
   Storage& storage_;
