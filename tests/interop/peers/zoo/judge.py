@@ -551,13 +551,9 @@ class Judge:
             for state, value in states.items():
                 if state == "step" or not isinstance(value, torch.Tensor):
                     continue
-                names = (bare(name), bare(twins.get(name, name)))
-                keys = [f"optim.state.{one}{inner}.{state}" for one in names for inner in ("", ".__bnb_optimizer_quant_state__")]
-                keys += (
-                    [f"optim.state.{text_}.{state}" for text_ in (f"state.{numbers.get(name)}", numbers.get(name))]
-                    if name in numbers
-                    else []
-                )
+                names = [bare(name), bare(twins.get(name, name))]
+                names += [f"state.{numbers[name]}", str(numbers[name])] if name in numbers else []
+                keys = [f"optim.state.{one}.{inner}{state}" for one in names for inner in ("", "__bnb_optimizer_quant_state__--")]
                 found = next((flat[key] for key in keys if key in flat), None)
                 if found is None:
                     if not says(text, name) and not says_state(text, state) and not says(text, f"state.{numbers.get(name)}"):
