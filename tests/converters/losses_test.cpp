@@ -75,6 +75,13 @@ std::vector<std::string> labels(const Catalog& catalog) {
   return out;
 }
 
+TensorInfo weight(const std::string& fqn) {
+  TensorInfo tensor;
+  tensor.fqn = fqn;
+  tensor.state = state::kWeights;
+  return tensor;
+}
+
 /// An array of numpy as it is pickled, without its content.
 Json numpy_array() {
   return {{"$type", "object"},
@@ -118,7 +125,7 @@ TEST(WrappedNames, LoseTheWrappersAndGetThemBack) {
         {"_orig_mod.module.a", "_orig_mod.module.h.b"}}) {
     Catalog catalog;
     for (const std::string& name : names) {
-      catalog.tensors.push_back({.fqn = name, .state = "weights", .dtype = DType::Float32});
+      catalog.tensors.push_back(weight(name));
     }
     catalog.groups = Json::array({{{"params", names}}});
     const Catalog wrapped = catalog;
@@ -138,8 +145,7 @@ TEST(WrappedNames, LoseTheWrappersAndGetThemBack) {
 
 TEST(WrappedNames, StayWhereTwoTensorsWouldHaveOneName) {
   Catalog catalog;
-  for (const char* name : {"_orig_mod.a", "a"})
-    catalog.tensors.push_back({.fqn = name, .state = "weights", .dtype = DType::Float32});
+  for (const char* name : {"_orig_mod.a", "a"}) catalog.tensors.push_back(weight(name));
   unwrap_names(catalog, "torch");
   EXPECT_EQ(catalog.tensors[0].fqn, "_orig_mod.a");
   EXPECT_TRUE(catalog.producer.is_null());
@@ -175,14 +181,14 @@ TEST_F(ReadFile, AListOfStatesOfAnOptimizerIsNoParameter) {
   // A file of this test cannot hold an object of another class, so a dict has a key that no state
   // can be called by.
   const Json state =
-      dict({{0, {{"exp_avg", tensor("m")}, {"projector", dict({{3, tensor("t")}})}}}});
+      dict({{0, {{"exp_avg", tensor("m")}, {"projector", dict({{-3, tensor("t")}})}}}});
   const auto source =
       open({{"model", {{"a", tensor("a")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
   EXPECT_THAT(labels(source->catalog()), ElementsAre("a exp_avg", "a fp32"));
   ASSERT_EQ(source->losses().size(), 1u);
   EXPECT_EQ(source->losses()[0].role, Role::State);
-  EXPECT_EQ(source->losses()[0].name, "projector.3 of 0");
+  EXPECT_EQ(source->losses()[0].name, "projector.-3 of 0");
 }
 
 TEST_F(ReadFile, MomentsOfEqualShapesKeepTheirNumbersUnlessTheOrderIsConfirmed) {

@@ -213,7 +213,8 @@ void require_named_states(const Catalog& target, std::string_view format) {
         fmt::format("{}: the optimizer's states have numbers, and nothing says of which "
                     "parameters they are",
                     label),
-        "trainer, accelerate, dcp and native keep the numbers; --weights-only converts the model");
+        "--assume-model-order gives them to the parameters in the model's order; trainer, "
+        "accelerate, dcp and native keep the numbers; --weights-only converts the model");
   };
   for (const TensorInfo& tensor : target.tensors) refuse_unnamed(tensor.fqn, tensor.label());
   for (const std::string& name : listed_parameters(target)) refuse_unnamed(name, name);

@@ -2,6 +2,7 @@
 // Small tensors among other values, as JSON that holds their bytes:
 // {"$type": "torch.Tensor", "dtype": "float32", "shape": [2], "hex": "..."}.
 // Thread safety: pure functions.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/tensor_info.hpp"
 

@@ -119,10 +119,10 @@ std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catal
                                to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
-  return make_torch_sink(
-      storage, to.path, std::move(catalog),
-      {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files, .layout = to.layout},
-      to.share);
+  TorchOptions options{
+      .max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files, .layout = to.layout};
+  if (to.stem == "diffusion_pytorch_model") options.stem = to.stem;  // as diffusers calls both
+  return make_torch_sink(storage, to.path, std::move(catalog), std::move(options), to.share);
 }
 template <bool IsAccelerate>
 std::unique_ptr<Sink> make_trainer(Storage& storage, const Output& to, Catalog catalog) {

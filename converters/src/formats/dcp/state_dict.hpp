@@ -95,8 +95,7 @@ struct StateDict {
   Losses losses;
   /// What is missing here and has a key, which tells its role.
   std::vector<LostKey> lost_keys;
-  /// As OpenOptions::assume_model_order.
-  bool assumes_model_order = false;
+  bool assumes_model_order = false;  ///< OpenOptions::assume_model_order
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};
   NumberNames number_names = {};

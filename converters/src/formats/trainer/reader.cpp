@@ -9,6 +9,7 @@
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/safetensors/model_folder.hpp"
@@ -263,10 +264,17 @@ class Reader {
     const bool is_ours = !text_.empty();
     builder_.out.number_names = {
         .fit =
-            [order, is_ours](const auto& parameters, const auto& model) {
-              return is_ours ? std::nullopt : name_parameters(order, parameters, model);
+            [order, is_ours, is_known = has_known_order()](const auto& parameters,
+                                                           const auto& model) {
+              if (is_ours) return std::optional<std::vector<std::string>>();
+              return is_known ? name_parameters(order, parameters, model)
+                              : dcp::fit_different_shapes(parameters, model);
             },
-        .undecided = "a conversion to the same format keeps them, no other format can name them"};
+        .undecided =
+            has_known_order()
+                ? "a conversion to the same format keeps them, no other format can name them"
+                : "if the optimizer was given the parameters in the model's order, "
+                  "--assume-model-order names them"};
     builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
                              library = names_.library](const dcp::StateDict& state,
                                                        dcp::Arrangement& arranged) {
@@ -285,6 +293,12 @@ class Reader {
   }
 
  private:
+  /// The Trainer makes the optimizer of the model's parameters in their order. Scripts with
+  /// accelerate make their own.
+  bool has_known_order() const {
+    return names_.format == file_names(Program::Trainer).format || builder_.out.assumes_model_order;
+  }
+
   /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
   /// file of a copy does not keep it, so the copy's optimizer lists the names.
   void read_optimizer(bool is_ordered) {
