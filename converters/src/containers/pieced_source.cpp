@@ -75,6 +75,7 @@ class PiecedSource final : public Source {
   std::string format() const override { return parts_.format; }
   const Catalog& catalog() const override { return parts_.catalog; }
   std::vector<std::string> notes() const override { return parts_.notes; }
+  std::vector<std::string> remarks() const override { return parts_.remarks; }
 
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const auto& pieces = parts_.pieces[masters_.at(tensor)];

@@ -21,6 +21,8 @@
 #include "formats/torch/reader.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/reader.hpp"
+#include "reading/completeness.hpp"
+#include "reading/empty_weights.hpp"
 
 #include <fmt/format.h>
 
@@ -78,8 +80,10 @@ bool is_safetensors(Storage& storage, const Path& path) {
   return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
 }
 
-bool is_torch_not_keras(Storage& storage, const Path& path) {
-  return path.extension() != kKerasSuffix && is_torch(storage, path);
+/// Archives of Keras and of NeMo hold what torch.save's archives hold, too.
+bool is_torch_alone(Storage& storage, const Path& path) {
+  const Path suffix = path.extension();
+  return suffix != kKerasSuffix && suffix != kNemoSuffix && is_torch(storage, path);
 }
 
 /// For formats without tags: open_source() refuses a tag for them.
@@ -175,7 +179,9 @@ constexpr std::array<Row, 11> kFormats = {{
      "a folder of accelerate"},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
-     open_dcp,
+     [](Storage& storage, const Path& path, const std::optional<std::string>& tag) {
+       return open_dcp(storage, path, tag);
+     },
      make_dcp,
      is_one_dcp},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
@@ -199,7 +205,7 @@ constexpr std::array<Row, 11> kFormats = {{
      "a GGUF file"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
-     is_torch_not_keras,
+     is_torch_alone,
      open_whole<open_torch>,
      make_torch,
      nullptr,
@@ -435,25 +441,50 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
   return row_of(format).open(storage, path, std::nullopt);
 }
 
+namespace {
+
+/// Opens `path` as the format of `row`, and says of a file what it is a part of.
+std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& row,
+                                const OpenOptions& options) {
+  if (options.tag && !row.tagless.empty()) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is {}: it has no tags to choose from", path.string(), row.tagless));
+  }
+  const bool has_ranks = row.entry.name == "dcp";
+  if (options.from_rank && !has_ranks) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} holds no files that ranks wrote by themselves, of which one could be "
+                      "chosen (--from-rank)",
+                      path.string()));
+  }
+  auto source = has_ranks ? open_dcp(storage, path, options.tag, options.from_rank)
+                          : row.open(storage, path, options.tag);
+  if (source->path().empty()) source->set_path(path);
+  require_values(source->catalog(), path);
+  if (!source->part_of() && storage.kind(path) == EntryKind::File) {
+    if (auto part = describe_part(storage, path)) source->set_part_of(std::move(*part));
+  }
+  return source;
+}
+
+}  // namespace
+
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
+  return open_source(storage, path, OpenOptions{.tag = tag});
+}
+
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
+                                    const OpenOptions& options) {
   const Row* const row = find_row(storage, path);
-  if (const auto numbered = find_numbered(storage, path, row, tag))
-    return open_source(storage, *numbered);
-  if (!tag) {
+  if (const auto numbered = find_numbered(storage, path, row, options.tag))
+    return open_source(storage, *numbered, OpenOptions{.from_rank = options.from_rank});
+  if (!options.tag) {
     const std::string problem = problem_of_two(storage, path, row);
     if (!problem.empty()) raise(ErrorCode::Unsupported, problem);
   }
-  if (row != nullptr) {
-    if (tag && !row->tagless.empty()) {
-      raise(ErrorCode::InvalidArgument,
-            fmt::format("{} is {}: it has no tags to choose from", path.string(), row->tagless));
-    }
-    auto source = row->open(storage, path, tag);
-    if (source->path().empty()) source->set_path(path);
-    return source;
-  }
-  if (const auto within = find_within(storage, path)) return open_source(storage, *within, tag);
+  if (row != nullptr) return open_as(storage, path, *row, options);
+  if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
 }

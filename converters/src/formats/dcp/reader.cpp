@@ -33,7 +33,8 @@ bool is_one_dcp(Storage& storage, const Path& path) {
 }
 
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const std::optional<std::string>& tag) {
+                                 const std::optional<std::string>& tag,
+                                 std::optional<std::uint32_t> from_rank) {
   if (tag) {
     if (dcp::find_layout(storage, path) != dcp::Layout::Megatron) {
       raise(ErrorCode::InvalidArgument,
@@ -41,9 +42,10 @@ std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
                         path.string()));
     }
     validate_tag(*tag);
-    return open_dcp(storage, path / *tag, std::nullopt);
+    return open_dcp(storage, path / *tag, std::nullopt, from_rank);
   }
-  return dcp::make_state_dict_source("dcp", dcp::read_state_dict(storage, path), path.string());
+  return dcp::make_state_dict_source("dcp", dcp::read_state_dict(storage, path, from_rank),
+                                     path.string());
 }
 
 }  // namespace unishard::converters

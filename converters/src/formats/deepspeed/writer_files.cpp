@@ -6,6 +6,7 @@
 #include "unishard/format/manifest.hpp"
 
 #include "core/partial_output.hpp"
+#include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
 
