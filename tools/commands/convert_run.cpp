@@ -91,7 +91,9 @@ int ConvertRun::run(tools::Team& team) const {
   const bool speaks = team.is_first();
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto [source, own_tag] = tools::open_tagged(posix_storage(), input, tag);
+  const auto [source, own_tag] =
+      tools::open_tagged(posix_storage(), input, {.tag = tag, .from_rank = part.from_rank});
+  part.check(*source);
   const std::string input_tag = team.gather(own_tag).front();
   const TransferOptions transfer =
       resources.transfer(observer, source->catalog().tensors.size(), output.compression);

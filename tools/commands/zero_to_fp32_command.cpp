@@ -10,6 +10,7 @@ struct ZeroToFp32Request {
   std::string checkpoint;
   std::string output;
   std::optional<std::string> tag;
+  PartOptions part;
   std::string max_shard_size;
   std::string dtype;
   bool safe_serialization = false;
@@ -25,7 +26,10 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const bool speaks = team.is_first();
   Progress progress(options.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto source = converters::open_source(posix_storage(), options.checkpoint, options.tag);
+  const auto source =
+      converters::open_source(posix_storage(), options.checkpoint,
+                              {.tag = options.tag, .from_rank = options.part.from_rank});
+  options.part.check(*source);
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
   tools::ConversionPlan plan = tools::plan_consolidate(
@@ -72,6 +76,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);
+  options->part.add_to(*command);
   add_max_shard_size(*command, options->max_shard_size);
   command->add_flag("--safe_serialization,--safe-serialization", options->safe_serialization,
                     "Accepted as DeepSpeed does; a folder is safetensors in any case");

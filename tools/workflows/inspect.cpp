@@ -135,13 +135,14 @@ Description describe(Storage& storage, const Path& path, const std::optional<std
     out = describe_native(storage, path, tag, options.layout);
     out.format = "native";
   } else {
-    const TaggedSource opened = open_tagged(storage, path, tag);
+    const TaggedSource opened = open_tagged(storage, path, {.tag = tag});
     const auto& source = opened.source;
     out.format = source->format();
     out.path = source->path();
     out.tag = opened.tag;
     out.catalog = source->catalog();
     out.notes = source->notes_and_remarks();
+    if (source->part_of()) out.notes.insert(out.notes.begin(), *source->part_of());
     if (options.layout) out.owners = owners_of(*source);
     if (options.identity) out.catalog = with_digests(*source, options.transfer);
     if (options.stats) measure_missing(*source, options.transfer, out.catalog);

@@ -76,17 +76,24 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
 }
 
 TaggedSource open_tagged(Storage& storage, const Path& path,
-                         const std::optional<std::string>& tag) {
+                         const converters::OpenOptions& options) {
+  const std::optional<std::string>& tag = options.tag;
   if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag))
-    return open_tagged(storage, *numbered, std::nullopt);
+    return open_tagged(storage, *numbered, {.from_rank = options.from_rank});
   constexpr int kTries = 20;
   TaggedSource opened;
   for (int i = 0; i < kTries; ++i) {
     opened.tag = tag_of(storage, path, tag).value_or("");
-    opened.source = converters::open_source(storage, path, tag);
+    opened.source = converters::open_source(storage, path, options);
     if (tag_of(storage, path, tag).value_or("") == opened.tag) break;
   }
   return opened;
+}
+
+void require_whole(const converters::Source& source) {
+  if (!source.part_of()) return;
+  raise(ErrorCode::Unsupported, fmt::format("{} is {}", source.path().string(), *source.part_of()),
+        "name the folder that holds all parts; --part takes this file alone");
 }
 
 }  // namespace unishard::tools

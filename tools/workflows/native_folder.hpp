@@ -39,6 +39,11 @@ struct TaggedSource {
 };
 /// Calls open_source() and tag_of(), and returns what both say of one checkpoint even if a writer
 /// moves `latest` meanwhile.
-TaggedSource open_tagged(Storage& storage, const Path& path, const std::optional<std::string>& tag);
+TaggedSource open_tagged(Storage& storage, const Path& path,
+                         const converters::OpenOptions& options);
+
+/// Throws Unsupported for a source that is only a part of a model (Source::part_of()): what is made
+/// of it would be taken for the whole.
+void require_whole(const converters::Source& source);
 
 }  // namespace unishard::tools

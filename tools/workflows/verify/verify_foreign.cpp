@@ -69,7 +69,7 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
 
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
            VerifyReport& report) {
-  const auto [source, tag] = open_tagged(storage, path, options.tag);
+  const auto [source, tag] = open_tagged(storage, path, {.tag = options.tag});
   CheckedTag checked;
   checked.tag = tag;
   checked.folder = path;
@@ -78,6 +78,9 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   checked.tensors = source->catalog().tensors.size();
   checked.payload_bytes = source->catalog().stored_bytes();
   if (options.deep) check_deep(*source, options, team, checked);
+  if (source->part_of())
+    report.notes.push_back(
+        fmt::format("this file alone is no whole model: {}", *source->part_of()));
   for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
   report.checked.push_back(std::move(checked));
 }
