@@ -300,7 +300,8 @@ TEST(Completeness, ArgumentsOfTheTrainingTellAPart) {
 
 TEST(Completeness, PlaceholdersOfZero3AreNoModel) {
   const TempDir temp;
-  save_torch_vectors(temp.path() / "pytorch_model.bin", {{"a.weight", {}}, {"a.bias", {}}, {"c", {1}}});
+  save_torch_vectors(temp.path() / "pytorch_model.bin",
+                     {{"a.weight", {}}, {"a.bias", {}}, {"c", {1}}});
   EXPECT_THAT(refusal(temp.path()), Fails(ErrorCode::Unsupported, {"2 of 3 tensors", "ZeRO-3"}));
   save_vectors(temp.path() / "x.safetensors", {{"a.weight", {}}, {"b", {1}}, {"c", {}}});
   EXPECT_EQ(open(temp.path() / "x.safetensors")->catalog().tensors.size(), 3u);
@@ -504,11 +505,10 @@ TEST(RankOptimizer, PiecesOfFlatParametersAreLostAndTheModelIsNot) {
     const auto source = open(temp.path());
     EXPECT_EQ(source->catalog().tensors.size(), 2u);
     EXPECT_TRUE(source->catalog().groups.is_null());
-    bool is_said = false;
-    for (const Loss& loss : source->losses()) is_said |= loss.role == Role::Optimizer;
-    for (const std::string& note : source->notes())
-      is_said |= note.find("pieces of flat parameters") != std::string::npos;
-    EXPECT_TRUE(is_said);
+    const Losses losses = source->losses();
+    ASSERT_EQ(std::ranges::count(losses, Role::Optimizer, &Loss::role), 1);
+    EXPECT_THAT(std::ranges::find(losses, Role::Optimizer, &Loss::role)->why,
+                HasSubstr("pieces of flat parameters"));
   }
 }
 

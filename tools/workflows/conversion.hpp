@@ -6,6 +6,7 @@
 #include "workflows/conversion_notes.hpp"
 #include "workflows/conversion_plan.hpp"
 #include "workflows/input_check.hpp"
+#include "workflows/losses.hpp"
 #include "workflows/shared_output.hpp"
 
 #include <optional>
@@ -29,6 +30,7 @@ struct ConversionOptions {
   bool check_input = true;  ///< compare the input with its checksums
   ReadBack read_back = ReadBack::Payload;
   bool may_be_fresh = false;  ///< see decide_latest()
+  LossRules losses = {};
 };
 
 /// With ReadBack::Recorded only the first process of the team has `different` and `identity`.
@@ -46,7 +48,8 @@ class Conversion {
  public:
   /// Collective. Opens the output under a name that nobody takes for a result.
   /// Pre: nothing was read from `source` yet.
-  /// Throws: InvalidArgument and AlreadyExists for an output that cannot be written there, or whose
+  /// Throws: Unsupported when something that the result must hold was not read (losses.hpp);
+  /// InvalidArgument and AlreadyExists for an output that cannot be written there, or whose
   /// suffix is that of another format; NoSpace, Mismatch when the processes want different results.
   Conversion(Team& team, converters::Source& source, ConversionPlan plan,
              ConversionOptions options);

@@ -78,8 +78,11 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
 TaggedSource open_tagged(Storage& storage, const Path& path,
                          const converters::OpenOptions& options) {
   const std::optional<std::string>& tag = options.tag;
-  if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag))
-    return open_tagged(storage, *numbered, {.from_rank = options.from_rank});
+  if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag)) {
+    converters::OpenOptions within = options;
+    within.tag.reset();
+    return open_tagged(storage, *numbered, within);
+  }
   constexpr int kTries = 20;
   TaggedSource opened;
   for (int i = 0; i < kTries; ++i) {

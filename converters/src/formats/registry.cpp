@@ -7,10 +7,13 @@
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "core/embedded_catalog.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/dcp/folders.hpp"
 #include "formats/dcp/reader.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/folder_names.hpp"
 #include "formats/format_detection.hpp"
 #include "formats/gguf/reader.hpp"
 #include "formats/hdf5/reader.hpp"
@@ -28,14 +31,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <tuple>
 
 namespace unishard::converters {
 namespace {
 
-using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&,
-                                           const std::optional<std::string>&);
+using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&, const OpenOptions&);
 using Maker = std::unique_ptr<Sink> (*)(Storage&, const Output&, Catalog);
 
 struct Row {
@@ -88,9 +88,13 @@ bool is_torch_alone(Storage& storage, const Path& path) {
 
 /// For formats without tags: open_source() refuses a tag for them.
 template <auto Open>
-std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
-                                   const std::optional<std::string>&) {
+std::unique_ptr<Source> open_whole(Storage& storage, const Path& path, const OpenOptions&) {
   return Open(storage, path);
+}
+/// For formats in which only the tag is a choice.
+template <auto Open>
+std::unique_ptr<Source> open_tag(Storage& storage, const Path& path, const OpenOptions& options) {
+  return Open(storage, path, options.tag);
 }
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
@@ -150,38 +154,36 @@ std::unique_ptr<Sink> make_gguf(Storage& storage, const Output& to, Catalog cata
 constexpr std::array<Row, 11> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
      is_native,
-     open_native,
+     open_tag<open_native>,
      make_native,
      is_native_tag},
     {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", OutputShape::Tags},
      is_deepspeed,
-     open_deepspeed,
+     open_tag<open_deepspeed>,
      make_deepspeed,
      deepspeed::is_regular_tag},
     {{"deepspeed-universal", "DeepSpeed universal checkpoints", OutputShape::Tags},
      is_deepspeed_universal,
-     open_deepspeed_universal,
+     open_tag<open_deepspeed_universal>,
      make_universal,
      deepspeed::is_universal_tag},
     {{"trainer", "checkpoints of Hugging Face's Trainer: model, optimizer.pt, trainer_state.json",
       OutputShape::Folder},
      is_trainer,
-     open_whole<open_trainer>,
+     open_trainer,
      make_trainer<false>,
      nullptr,
      "a checkpoint of a Trainer"},
     {{"accelerate", "folders of accelerate's save_state: model, optimizer.bin",
       OutputShape::Folder},
      is_accelerate,
-     open_whole<open_trainer>,
+     open_trainer,
      make_trainer<true>,
      nullptr,
      "a folder of accelerate"},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
-     [](Storage& storage, const Path& path, const std::optional<std::string>& tag) {
-       return open_dcp(storage, path, tag);
-     },
+     open_dcp,
      make_dcp,
      is_one_dcp},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
@@ -206,7 +208,7 @@ constexpr std::array<Row, 11> kFormats = {{
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
      is_torch_alone,
-     open_whole<open_torch>,
+     open_torch,
      make_torch,
      nullptr,
      "a torch.save file"},
@@ -258,41 +260,6 @@ std::optional<Path> find_within(Storage& storage, const Path& path) {
   return path / kWithin;
 }
 
-/// Returns 500 for "checkpoint-500" (a Trainer) and for "checkpoint_500" (accelerate).
-std::optional<std::uint64_t> checkpoint_number(std::string_view name) {
-  constexpr std::string_view kStart = "checkpoint";
-  if (!name.starts_with(kStart) || name.size() < kStart.size() + 2) return std::nullopt;
-  const char mark = name[kStart.size()];
-  name.remove_prefix(kStart.size() + 1);
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  const bool is_number = error == std::errc() && end == name.data() + name.size();
-  if ((mark != '-' && mark != '_') || !is_number) return std::nullopt;
-  return number;
-}
-
-/// Text before the number at the end, then the number: "checkpoint-9" is before "checkpoint-10".
-std::tuple<std::string_view, std::size_t, std::string_view> natural_order(std::string_view name) {
-  const std::size_t text = name.find_last_not_of("0123456789") + 1;  // npos + 1 is 0
-  std::string_view number = name.substr(text);
-  number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
-  return {name.substr(0, text), number.size(), name.substr(text)};
-}
-
-/// Numbers behind other words count saves or epochs: "checkpoint_3" of accelerate is its third.
-std::optional<std::int64_t> step_in_name(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kWords = {"checkpoint-", "step",  "step-", "step_",
-                                                      "step=",       "iter_", "iter-", "iter"};
-  const std::size_t text = name.find_last_not_of("0123456789") + 1;
-  const auto ends_text = [&](std::string_view word) {
-    return name.substr(0, text).ends_with(word);
-  };
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data() + text, name.data() + name.size(), step);
-  if (error != std::errc() || !std::ranges::any_of(kWords, ends_text)) return std::nullopt;
-  return step;
-}
-
 /// A numbered checkpoint of a Trainer with DeepSpeed or UniShard is a folder with one tag, beside
 /// which the model's files may be.
 std::string format_of_folder(Storage& storage, const Path& folder) {
@@ -339,7 +306,24 @@ std::vector<TagFolder> list_sub_folders(Storage& storage, const Path& path) {
   return sub_folders(storage, path);
 }
 
+namespace {
+
+/// A file of the kind that a model had been read from gets back the names that wrappers gave it:
+/// DeepSpeed loads by these names, and a copy of a file of weights is a copy. A folder is for
+/// from_pretrained, which knows the plain names.
+void put_wrappers_back(const Output& output, Catalog& catalog) {
+  const bool is_deepspeed = output.format.starts_with("deepspeed");
+  const bool is_file = format_entry(output.format).shape != OutputShape::Tags &&
+                       output.max_shard_bytes == 0 && is_plain_model(catalog);
+  const bool has_own_way = output.format == "torch" || output.format == "dcp";
+  if (is_deepspeed || (is_file && !has_own_way))
+    wrap_names(catalog, output.format.substr(0, output.format.find('-')));
+}
+
+}  // namespace
+
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {
+  put_wrappers_back(output, catalog);
   return row_of(output.format).make(storage, output, std::move(catalog));
 }
 
@@ -426,6 +410,15 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
 
 }  // namespace
 
+namespace {
+
+OpenOptions without_tag(OpenOptions options) {
+  options.tag.reset();
+  return options;
+}
+
+}  // namespace
+
 std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
                                              const std::optional<std::string>& tag) {
   return find_numbered(storage, path, find_row(storage, path), tag);
@@ -438,7 +431,7 @@ std::optional<Path> find_within_accelerate(Storage& storage, const Path& path) {
 
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
                                        const Path& path) {
-  return row_of(format).open(storage, path, std::nullopt);
+  return row_of(format).open(storage, path, {});
 }
 
 namespace {
@@ -450,15 +443,13 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} is {}: it has no tags to choose from", path.string(), row.tagless));
   }
-  const bool has_ranks = row.entry.name == "dcp";
-  if (options.from_rank && !has_ranks) {
+  if (options.from_rank && row.entry.name != "dcp") {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} holds no files that ranks wrote by themselves, of which one could be "
                       "chosen (--from-rank)",
                       path.string()));
   }
-  auto source = has_ranks ? open_dcp(storage, path, options.tag, options.from_rank)
-                          : row.open(storage, path, options.tag);
+  auto source = row.open(storage, path, options);
   if (source->path().empty()) source->set_path(path);
   require_values(source->catalog(), path);
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
@@ -478,7 +469,7 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const OpenOptions& options) {
   const Row* const row = find_row(storage, path);
   if (const auto numbered = find_numbered(storage, path, row, options.tag))
-    return open_source(storage, *numbered, OpenOptions{.from_rank = options.from_rank});
+    return open_source(storage, *numbered, without_tag(options));
   if (!options.tag) {
     const std::string problem = problem_of_two(storage, path, row);
     if (!problem.empty()) raise(ErrorCode::Unsupported, problem);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Asks the real libraries: tests/interop/peers/run.sh [--all] BUILD, or --setup alone
+# Asks the real libraries: tests/interop/peers/run.sh [--all] BUILD, or --setup [--zoo] alone
 # Makes a Python environment in build/peers (5.6 GB from PyPI, versions pinned in requirements.txt; kept for the next run), then
-# prints a table for each peer. --all takes every world size from 1 to 5 at every stage, every fixture row, and real runs of trainers.
+# prints a table for each peer. --setup --zoo also puts the optional libraries of zoo.py into build/zoo (400 MB). --all takes every world size from 1 to 5 at every stage, every fixture row, and real runs of trainers.
 # Exit status: 0 all accepted, 1 something was not, 77 the packages cannot be had here.
 set -uo pipefail
 cd "$(dirname "$0")/../../.."
@@ -15,8 +15,24 @@ setup() {
     "$python" -m pip install -q wheel setuptools ninja py-cpuinfo -r tests/interop/peers/requirements.txt &&
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "$python" -m pip install -q --no-build-isolation deepspeed==$deepspeed
 }
+
+# Each line of zoo/requirements.txt is a folder of its own, so that two versions of a library can be there.
+setup_zoo() {
+  local folder package name
+  while read -r folder package; do
+    case $folder in '' | '#'*) continue ;; esac
+    name=${package%%==*}
+    [ ! -d "build/zoo/$folder/${name//-/_}-${package##*==}.dist-info" ] || continue
+    echo "installing $package into build/zoo/$folder"
+    rm -rf "build/zoo/$folder"
+    "$python" -m pip install -q --no-deps --target "build/zoo/$folder" "$package" || { rm -rf "build/zoo/$folder"; return 1; }
+  done <tests/interop/peers/zoo/requirements.txt
+}
 setup || { echo "skipped: the peers could not be installed"; exit 77; }
-[ "${1:-}" != --setup ] || exit 0
+if [ "${1:-}" = --setup ]; then
+  if [ "${2:-}" = --zoo ]; then setup_zoo || { echo "skipped: the libraries of the zoo could not be installed"; exit 77; }; fi
+  exit 0
+fi
 
 sizes="2 5" rows="--few --tools"
 if [ "${1:-}" = --all ]; then sizes="1 2 3 4 5" rows="--all --tools"; shift; fi

@@ -106,8 +106,8 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
     if (is_model(start) || is_optimizer(start)) {
       check_complete(folder, start, group);
     } else {
-      builder.out.notes.push_back(
-          fmt::format("not read: {}0 to {}", start, group.files.rbegin()->first));
+      builder.out.losses.push_back(
+          {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});
     }
     if (is_model(start)) read_group(group, "model", builder);
   }

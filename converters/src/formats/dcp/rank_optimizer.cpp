@@ -276,10 +276,10 @@ void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
     return;
   }
   if (plain.are_counted && join(group, plain, builder)) return;
-  builder.out.notes.push_back(fmt::format(
-      "left out: the optimizer's states in {}0 to {}: the ranks' files differ, because they hold "
-      "pieces of flat parameters (FSDP1), and nothing tells which parameters these consist of",
-      start, group.files.rbegin()->first));
+  builder.out.losses.push_back(
+      {Role::Optimizer, fmt::format("{}0 to {}", start, group.files.rbegin()->first),
+       "the ranks' files hold pieces of flat parameters (FSDP1), and nothing tells which "
+       "parameters these consist of"});
 }
 
 }  // namespace unishard::converters::dcp

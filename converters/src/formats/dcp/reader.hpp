@@ -10,12 +10,11 @@ namespace unishard::converters {
 bool is_dcp(Storage& storage, const Path& path);
 /// Returns true for one checkpoint, false also for Megatron-Core's folder of several iterations.
 bool is_one_dcp(Storage& storage, const Path& path);
-/// Opens the checkpoint. `tag` chooses an iteration of Megatron-Core's folder; without it, the file
-/// latest_checkpointed_iteration.txt does. `from_rank` is OpenOptions::from_rank.
+/// Opens the checkpoint. The tag chooses an iteration of Megatron-Core's folder; without it, the
+/// file latest_checkpointed_iteration.txt does.
 /// Throws: InvalidArgument for the tag of a checkpoint that has none, or a rank where ranks have
 /// saved no copies.
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const std::optional<std::string>& tag = {},
-                                 std::optional<std::uint32_t> from_rank = {});
+                                 const OpenOptions& options = {});
 
 }  // namespace unishard::converters
