@@ -58,7 +58,8 @@ void add_convert(CLI::App& app, Action& action) {
       ->check(CLI::Range(0, 3));
   command
       ->add_option("--dtype", options->dtype,
-                   "Type of the weights (not of fp32 masters and optimizer states)")
+                   "Type of the weights (not of fp32 masters and optimizer states); quantized ones "
+                   "are dequantized")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_option("--only", options->run.convert.only,
                       "Only parameters that match a shell pattern, such as 'h.0.*'");

@@ -6,6 +6,7 @@
 #include "team/team_observer.hpp"
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
+#include "workflows/dequantized_input.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
@@ -93,10 +94,16 @@ int ConvertRun::run(tools::Team& team) const {
   const bool speaks = team.is_first();
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto [source, own_tag] = tools::open_tagged(
+  auto [opened, own_tag] = tools::open_tagged(
       posix_storage(), input,
       {.tag = tag, .from_rank = part.from_rank, .assume_model_order = assumes_model_order});
-  part.check(*source);
+  part.check(*opened);
+  // Without another type, quantized weights are copied with their scales.
+  converters::Dequantized numbers{.source = std::move(opened)};
+  if (convert.dtype)
+    numbers =
+        tools::dequantized_input(std::move(numbers.source), input, {.check_input = check_input});
+  const auto& source = numbers.source;
   const std::string input_tag = team.gather(own_tag).front();
   const TransferOptions transfer =
       resources.transfer(observer, source->catalog().tensors.size(), output.compression);
@@ -111,7 +118,8 @@ int ConvertRun::run(tools::Team& team) const {
        .may_be_fresh = may_be_fresh,
        .losses = {.wanted = convert.weights_only ? tools::Wanted::Model : tools::Wanted::Everything,
                   .only = convert.only,
-                  .allows_missing = allows_missing}});
+                  .allows_missing = allows_missing},
+       .dequantized = numbers.weights});
   if (strict) {
     if (speaks) say_notes(conversion.notes().losses());
     require_everything_arrives(*this, conversion);

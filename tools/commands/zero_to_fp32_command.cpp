@@ -3,6 +3,7 @@
 #include "team/team_observer.hpp"
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
+#include "workflows/dequantized_input.hpp"
 
 namespace unishard::cli {
 namespace {
@@ -29,14 +30,19 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const bool speaks = team.is_first();
   Progress progress(options.resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  const auto source =
-      converters::open_source(posix_storage(), options.checkpoint,
-                              {.tag = options.tag, .from_rank = options.part.from_rank});
-  options.part.check(*source);
+  using converters::FrozenWeights;
+  const std::optional<DType> dtype = parse_dtype(options.dtype);
+  auto opened = converters::open_source(posix_storage(), options.checkpoint,
+                                        {.tag = options.tag, .from_rank = options.part.from_rank});
+  options.part.check(*opened);
+  const auto [source, dequantized, kept] =
+      tools::dequantized_input(std::move(opened), options.checkpoint,
+                               {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
+                                .check_input = options.check_input});
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
   tools::ConversionPlan plan =
-      tools::plan_consolidate(*source, {.dtype = parse_dtype(options.dtype),
+      tools::plan_consolidate(*source, {.dtype = dtype,
                                         .exclude_frozen = options.exclude_frozen,
                                         .renames = tools::parse_renames(options.renames)});
   converters::Output output = tools::model_output(tools::model_format(options.output),
@@ -52,7 +58,9 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .read_back = tools::ReadBack::None,
                                 .losses = {.wanted = tools::Wanted::Model,
                                            .excludes_frozen = options.exclude_frozen,
-                                           .allows_missing = options.allows_missing}});
+                                           .allows_missing = options.allows_missing},
+                                .dequantized = dequantized,
+                                .kept_quantized = options.exclude_frozen ? 0 : kept});
   const bool reports = speaks && !options.json && !options.resources.quiet;
   if (speaks && !options.json && !reports) say_missing(conversion);
   if (reports) {
@@ -106,6 +114,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   options->resources.add_to(*command);
   command->footer(
       "A folder gets the config.json that lies beside the checkpoint, else the one that it holds.\n"
+      "Quantized weights are dequantized; frozen ones of a training run only with --dtype.\n"
       "Examples:\n"
       "  unishard zero_to_fp32 runs/gpt model/\n"
       "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"

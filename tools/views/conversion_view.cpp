@@ -54,6 +54,14 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
   std::vector<std::string> notes = conversion.notes().not_read;
   for (const std::string& note : conversion.notes().left_out) notes.push_back("left out: " + note);
   for (std::string& line : lines_of(conversion.notes().lost)) notes.push_back(std::move(line));
+  if (const std::size_t count = conversion.options().dequantized; count > 0)
+    notes.push_back(fmt::format("{} quantized weights are dequantized", count));
+  if (const std::size_t count = conversion.options().kept_quantized; count > 0) {
+    notes.push_back(
+        fmt::format("{} frozen weights stay quantized, as the run stored them, with their scales "
+                    "beside them; --dtype dequantizes them",
+                    count));
+  }
   for (const std::string_view note :
        {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
     if (!note.empty()) notes.emplace_back(note);

@@ -9,6 +9,7 @@
 #include "support/machine.hpp"
 #include "support/size_text.hpp"
 #include "workflows/catalog_digests.hpp"
+#include "workflows/dequantized_input.hpp"
 #include "workflows/native_folder.hpp"
 #include "workflows/output_run.hpp"
 #include "workflows/run_files.hpp"
@@ -334,6 +335,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
     name_weights(plan_.target, notes_.remarks);
   share_types(plan_.target, output.format, notes_.remarks);
   take_side_files(source, options_.input, plan_, output, notes_);
+  if (options_.dequantized > 0) forget_quantization(output.side_files, plan_.target);
   if (output.format == source.format() && output.key_layout.empty())
     output.layout = source.layout();
   checking_.mark(plan_.target, output);

@@ -45,17 +45,13 @@ bool set_dtype(Json& config, std::string_view dtype) {
   return has_changed;
 }
 
-std::string text_of(const Json& config) {
-  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 /// Makes the config.json that lies beside the input agree with the weights, so that from_pretrained
 /// loads them as they are.
 void adapt_text(std::string& text, const Catalog& target) {
   const auto dtype = floating_dtype(target);
   if (!dtype) return;
   Json config = parse_json(text, std::string(kConfigFile));
-  if (config.is_object() && set_dtype(config, name_of(*dtype))) text = text_of(config);
+  if (config.is_object() && set_dtype(config, name_of(*dtype))) text = config_text(config);
 }
 
 auto find_config(converters::SideFiles& files) {
@@ -64,6 +60,10 @@ auto find_config(converters::SideFiles& files) {
 }
 
 }  // namespace
+
+std::string config_text(const Json& config) {
+  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 void add_model_config(converters::SideFiles& files, const Catalog& source, const Catalog& target,
                       std::vector<std::string>& notes) {
@@ -77,7 +77,7 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
     return;
   }
   if (const auto dtype = floating_dtype(target)) set_dtype(config, name_of(*dtype));
-  std::string text = text_of(config);
+  std::string text = config_text(config);
   if (text.size() > kConfigBytes) {
     notes.push_back(fmt::format("client_state.{}: {} bytes, more than {}, so there is no {}",
                                 kModelConfigKey, text.size(), kConfigBytes, kConfigFile));

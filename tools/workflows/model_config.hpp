@@ -11,6 +11,9 @@ namespace unishard::tools {
 /// JSON object, as train_gpt does. A model folder made from the checkpoint gets it as config.json.
 inline constexpr std::string_view kModelConfigKey = "hf_config";
 
+/// Returns the text of a model's configuration as a file.
+std::string config_text(const Json& config);
+
 /// Adds the config.json in `source` to `files` unless there is one. Its dtype becomes the one
 /// that holds every floating-point tensor of `target` exactly. Adds a line to `notes` when it
 /// cannot be written.

@@ -288,6 +288,10 @@ bool is_model_alone(const Catalog& catalog) {
 
 }  // namespace
 
+Path model_folder(const converters::Source& source, const Path& input) {
+  return model_folder_beside(source, folder_beside(source, input), input);
+}
+
 void take_side_files(const converters::Source& source, const Path& input, ConversionPlan& plan,
                      converters::Output& output, ConversionNotes& notes) {
   const Path beside = folder_beside(source, input);

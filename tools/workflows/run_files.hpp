@@ -9,6 +9,11 @@
 
 namespace unishard::tools {
 
+/// Returns the folder in which the small files of the model lie: that of the checkpoint, or the one
+/// around it. It is `input` where that is one file.
+/// Pre: `input` is what the user named; source.path() is where the checkpoint was found.
+Path model_folder(const converters::Source& source, const Path& input);
+
 /// Sets output.side_files and output.stem. Model folders get the small files of a model; folders
 /// from which a training goes on get those of a Trainer or of accelerate too. A model folder made
 /// of an adapter's run gets the adapter alone: `plan` loses the base model and takes PEFT's names.

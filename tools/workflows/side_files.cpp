@@ -239,6 +239,16 @@ converters::SideFiles find_side_files(const Path& model, std::vector<std::string
   return collect(folder, posix_storage().list(model), goes_with_model, notes);
 }
 
+std::optional<std::string> read_side_file(const Path& model, const std::string& name) {
+  const Descriptor folder(::open(model.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return std::nullopt;
+  std::vector<std::string> left_out;
+  Collector collector(folder, left_out);
+  collector.take(name);
+  if (collector.files.empty()) return std::nullopt;
+  return std::move(collector.files.front().second);
+}
+
 converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes) {
   const Descriptor folder(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) return {};

@@ -4,6 +4,7 @@
 // folder itself are taken.
 #include "unishard/converters/sink.hpp"
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@ inline constexpr std::string_view kTrainerState = "trainer_state.json";
 /// -> blobs), files that are not regular or too large, and .json files that are not JSON are left
 /// out, each with a line in `notes`.
 converters::SideFiles find_side_files(const Path& model, std::vector<std::string>& notes);
+
+/// Returns the content of one such file; nullopt where there is none, or where it is left out.
+std::optional<std::string> read_side_file(const Path& model, const std::string& name);
 
 /// Returns the files of the folder `run` without which the Trainer of Hugging Face, or accelerate,
 /// does not resume from the checkpoint in it: trainer_state.json, the random generators, the

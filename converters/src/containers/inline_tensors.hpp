@@ -23,6 +23,13 @@ inline constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
 /// tensors that are too large or of a kind that UniShard does not read.
 std::vector<std::string> inline_tensors(const TorchFile& file, ObjectTree& tree);
 
+/// Returns the object of a file, with its small tensors as their bytes. Appends to `losses` each
+/// setting below `path` that is left as {"$tensor": name}.
+Json with_inline_tensors(const TorchFile& file, const std::string& path, Losses& losses);
+
+/// Replaces each tensor of one float32 or float64 in `value` by its number.
+void make_numbers(Json& value);
+
 struct InlineTensor {
   DType dtype = DType::Float32;
   Shape shape;

@@ -86,6 +86,7 @@ if [ "$sizes" = "1 2 3 4 5" ]; then  # 10 minutes
 fi
 ask_script "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" torch_accepts.py
 ask_script "torch.load and dcp.load find their own keys and values again" torch_keeps.py
+ask_script "transformers, bitsandbytes, torchao, compressed-tensors: the values of quantized weights" quantized.py
 ask_script "transformers and train_gpt: the same logits" model_logits.py
 [ ! -x "$build/tests/loss_scaler_steps" ] || ask_script "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
 for test in package dcp torch runs integrations; do

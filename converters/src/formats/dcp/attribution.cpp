@@ -177,6 +177,10 @@ class Attributor {
     return names;
   }
 
+  /// Whether numbers were given names by an order, which the user or the program that saved
+  /// decides.
+  bool is_ordered() const { return state_.assumes_model_order || state_.number_names.fit; }
+
   void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,
                          std::vector<std::string>& remarks) const {
     const std::string& key = optimizers_[optimizer].prefix;
@@ -193,10 +197,12 @@ class Attributor {
                             "--assume-model-order names them"));
     } else if (!is_listed) {
       remarks.push_back(
-          state_.assumes_model_order
-              ? fmt::format("{}'s {} states have numbers: named in the order of the model, as "
-                            "--assume-model-order says",
-                            whose, count)
+          is_ordered()
+              ? fmt::format(
+                    "{}'s {} states have numbers: named in the order of the model, in which "
+                    "their shapes fit in one way only. If the optimizer was given its "
+                    "parameters in another order, save with their names (get_state_dict)",
+                    whose, count)
               : fmt::format("{}'s {} states have numbers: named by their shapes, each of which one "
                             "parameter has",
                             whose, count));

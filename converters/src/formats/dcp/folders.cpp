@@ -3,6 +3,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/key_layout.hpp"
@@ -140,7 +141,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
     if (std::ranges::count(read, at) > 0) continue;
     if (entry.name == "scheduler.bin" && entry.kind == EntryKind::File) {
       const torch::TorchFile file(torch::whole_file(storage, at));
-      builder.out.scheduler = torch::to_json(file.root());
+      builder.out.scheduler = torch::with_inline_tensors(file, entry.name, builder.out.losses);
     } else {
       builder.out.losses.push_back({Role::SideFile, entry.name});
     }

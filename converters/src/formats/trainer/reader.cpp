@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/equal_elements.hpp"
+#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/wrapped_names.hpp"
@@ -335,7 +336,8 @@ class Reader {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return;
     const TorchFile file(torch::whole_file(storage_, path));
-    builder_.out.scheduler = torch::to_json(file.root());
+    builder_.out.scheduler =
+        torch::with_inline_tensors(file, std::string(names_.scheduler), builder_.out.losses);
   }
 
   Storage& storage_;

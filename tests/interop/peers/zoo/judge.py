@@ -318,6 +318,8 @@ class Judge:
     def compare_model(self, tensors, metadata, text, may_widen, masters):
         """A model file beside the weights of the truth."""
         truth, problems = self.truth, []
+        if may_widen and "dequantized" in truth:  # zero_to_fp32 makes numbers of quantized weights
+            truth = {**truth, "weights": truth["dequantized"]}
         compiled = [name for name in tensors if WRAPPERS.search(name)]
         if compiled and truth["format"] != "model":
             problems.append(f"{compiled[0]} has the name of a wrapper")

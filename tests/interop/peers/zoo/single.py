@@ -325,6 +325,13 @@ def quantized_base(folder, rng, bnb):
             quantized, statistics, _ = bnb.functional.int8_vectorwise_quant(weight.data.half())
             net["base"].weight = bnb.nn.Int8Params(quantized, requires_grad=False, has_fp16_weights=False, CB=quantized, SCB=statistics)
     weights = {key: value.detach().clone() for key, value in net.state_dict().items()}
+    dequantized = {key: value for key, value in weights.items() if key.startswith("norm.") or key == "base.bias"}
+    base = net["base"].weight
+    dequantized["base.weight"] = (
+        bnb.functional.int8_vectorwise_dequant(base.data, base.SCB)
+        if kind == "int8"
+        else bnb.functional.dequantize_4bit(base.data, base.quant_state)
+    )
     weights = {
         key: torch.Tensor(value) if type(value) is not torch.Tensor and value.dtype == torch.float32 else value.as_subclass(torch.Tensor)
         for key, value in weights.items()
@@ -340,6 +347,7 @@ def quantized_base(folder, rng, bnb):
         "format": "model",
         "input": f"weights.{save}",
         "quantized": True,
+        "dequantized": {key: models.copied(value) for key, value in dequantized.items()},
         "about": f"bitsandbytes {bnb.__version__} {kind} base, {save}",
     }
 

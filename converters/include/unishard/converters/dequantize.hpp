@@ -1,0 +1,38 @@
+#pragma once
+// Quantized weights as the floating-point numbers that they stand for. A quantized weight is a
+// tensor of packed or narrow numbers beside tensors with its scales; MAPPING.md, section "Quantized
+// weights", lists the kinds that are understood, and the formula of each.
+#include "unishard/converters/source.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace unishard::converters {
+
+/// What becomes of quantized weights that the catalog calls frozen, such as the base model of a
+/// QLoRA run.
+enum class FrozenWeights : std::uint8_t {
+  Dequantize,
+  Keep,  ///< they stay as they are, and so do their scales
+};
+
+struct Dequantized {
+  std::unique_ptr<Source> source;
+  std::size_t weights = 0;  ///< quantized weights that `source` gives as numbers
+  std::size_t kept = 0;     ///< frozen ones that stay packed
+};
+
+/// Returns a source that gives each quantized weight of the model in `source` as one tensor of
+/// floating-point numbers in the state "weights", and that has no tensors of scales. The type is
+/// the one that the files record for the weight where they do, else float32, in which the products
+/// are computed. The source returned is `source` itself where nothing is quantized.
+/// `quantization_config` is the member of this name of the model's config.json, or null. Tensors
+/// decide what is quantized, and the configuration says what their names and shapes do not.
+/// The result reads as thread-safely as `source` does, in bounded memory.
+/// Throws: Unsupported, naming the tensor and the method, for quantized weights that are not
+/// understood; Corrupt for scales that do not fit their weight.
+Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization_config,
+                        FrozenWeights frozen = FrozenWeights::Dequantize);
+
+}  // namespace unishard::converters

@@ -1,0 +1,224 @@
+#include "unishard/converters/dequantize.hpp"
+
+#include "unishard/converters/dtype_cast.hpp"
+#include "unishard/format/error.hpp"
+
+#include "core/file_records.hpp"
+#include "reading/quantizers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+namespace unishard::converters {
+namespace {
+
+/// A tensor of the result: one of the source, or the values of a quantized one.
+struct Given {
+  std::size_t tensor = 0;  ///< of the source
+  std::shared_ptr<const QuantizedValues> values;
+};
+
+struct Contents {
+  Catalog catalog;
+  std::vector<Given> tensors;  ///< for each tensor of the catalog
+  std::string remark;
+};
+
+class DequantizedSource final : public Source {
+ public:
+  DequantizedSource(std::unique_ptr<Source> source, Contents contents)
+      : source_(std::move(source)), contents_(std::move(contents)) {
+    set_path(source_->path());
+  }
+
+  std::string format() const override { return source_->format(); }
+  const Catalog& catalog() const override { return contents_.catalog; }
+  std::uint64_t read_boundary(std::size_t tensor, std::uint64_t element) const override {
+    const Given& given = contents_.tensors[tensor];
+    return given.values ? given.values->read_boundary(*source_, element)
+                        : source_->read_boundary(given.tensor, element);
+  }
+  using Source::verify_reads;
+  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers) const override {
+    return source_->verify_reads(options, peers);
+  }
+  std::string read_parts() const override { return source_->read_parts(); }
+  bool ignore_checksums() override { return source_->ignore_checksums(); }
+  std::uint64_t check(const TransferOptions& options) const override {
+    return source_->check(options);
+  }
+  bool is_in_order(std::size_t tensor) const override {
+    return source_->is_in_order(contents_.tensors[tensor].tensor);
+  }
+  Losses losses() const override { return source_->losses(); }
+  std::vector<std::string> notes() const override { return source_->notes(); }
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> lines = source_->remarks();
+    lines.push_back(contents_.remark);
+    return lines;
+  }
+  /// What the elements of packed numbers are ranks' parts of, are not the weight's elements.
+  std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
+    const Given& given = contents_.tensors[tensor];
+    return given.values ? std::vector<StoredRange>() : source_->stored_ranges(given.tensor);
+  }
+  /// The arrangement of the files is one of packed numbers and their scales.
+  Json layout() const override { return {}; }
+
+ private:
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    const Given& given = contents_.tensors[tensor];
+    if (!given.values) return source_->read(given.tensor, range, out);
+    const DType dtype = contents_.catalog.tensors[tensor].dtype;
+    std::vector<float> values(std::min(range.size(), kStepElements));
+    for (std::uint64_t at = range.begin; at < range.end;) {
+      const std::uint64_t count = std::min(range.end - at, kStepElements);
+      const std::span<float> step(values.data(), count);
+      given.values->read(*source_, {at, at + count}, step);
+      convert_elements(DType::Float32, std::as_bytes(step), dtype,
+                       out.subspan((at - range.begin) * size_of(dtype), count * size_of(dtype)));
+      at += count;
+    }
+  }
+
+  const std::unique_ptr<Source> source_;
+  const Contents contents_;
+};
+
+/// Whether the catalog is that of a training run, and not of a model alone.
+bool is_training(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
+    return tensor.state != state::kWeights && tensor.state != state::kBuffer;
+  });
+}
+
+/// Whether a weight of a training checkpoint has the type that its run gave it.
+class Keeping {
+ public:
+  Keeping(const Catalog& catalog, FrozenWeights frozen)
+      : is_wanted_(frozen == FrozenWeights::Keep), is_training_(is_training(catalog)) {}
+
+  /// Packed bytes may be buffers, which nothing casts unless they are floating-point.
+  bool operator()(const TensorInfo& tensor) const {
+    const bool is_packed_buffer =
+        is_training_ && tensor.state == state::kBuffer && info(tensor.dtype).kind != Kind::Float;
+    return is_wanted_ && (tensor.frozen || is_packed_buffer);
+  }
+
+ private:
+  bool is_wanted_, is_training_;
+};
+
+std::size_t count_kept(const NamedTensors& tensors, const Keeping& keeps) {
+  const auto& all = tensors.source().catalog().tensors;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      all, [&](const TensorInfo& tensor) { return keeps(tensor) && has_scales(tensors, tensor); }));
+}
+
+/// Returns the tensors that have served their purpose once the weights are numbers.
+std::unordered_set<std::size_t> used_up(const NamedTensors& tensors,
+                                        const QuantizedWeights& weights) {
+  std::unordered_set<std::size_t> used;
+  for (const QuantizedWeight& weight : weights) {
+    for (const std::size_t side : weight.sides) {
+      if (!tensors.serves_kept(tensors[side].fqn)) used.insert(side);
+    }
+  }
+  for (const std::size_t tensor : activation_scales(tensors)) used.insert(tensor);
+  return used;
+}
+
+/// Nothing trains quantized numbers: a run that has them keeps them frozen, if only as buffers.
+TensorInfo described(const TensorInfo& numbers, const QuantizedWeight& weight, bool is_of_run) {
+  TensorInfo tensor = numbers;
+  tensor.frozen = numbers.frozen || is_of_run;
+  tensor.fqn = weight.fqn;
+  tensor.state = state::kWeights;
+  tensor.dtype = weight.dtype;
+  tensor.shape = weight.shape;
+  tensor.derived = false;
+  tensor.crc64.reset();
+  tensor.stats.reset();
+  return tensor;
+}
+
+/// The metadata of a safetensors file describes the tensors of torchao.
+void forget_metadata(Json& producer, const QuantizedWeights& weights) {
+  const std::string key(kSafetensorsMetadata);
+  if (!producer.is_object() || !producer.contains(key) || !producer[key].is_object()) return;
+  Json& metadata = producer[key];
+  if (!metadata.contains("tensor_names")) return;
+  for (const QuantizedWeight& weight : weights) metadata.erase(weight.fqn);
+  const Json text = metadata["tensor_names"];
+  const Json names = text.is_string() ? Json::parse(text.get<std::string>(), nullptr, false) : text;
+  metadata.erase("tensor_names");
+  if (!names.is_array()) return;
+  for (const Json& name : names) {
+    if (name.is_string()) metadata.erase(name.get<std::string>());
+  }
+}
+
+/// Second names and units of tensors that are gone go, too.
+void forget_names(Catalog& catalog) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorInfo& tensor : catalog.tensors) names.insert(tensor.fqn);
+  std::erase_if(catalog.aliases, [&](const Alias& alias) { return !names.contains(alias.target); });
+  for (UnitLayout& unit : catalog.units)
+    std::erase_if(unit.fqns, [&](const std::string& fqn) { return !names.contains(fqn); });
+  std::erase_if(catalog.units, [](const UnitLayout& unit) { return unit.fqns.empty(); });
+}
+
+/// "12 weights are dequantized (10 by bitsandbytes nf4, 2 by MXFP4)".
+std::string remark_on(const QuantizedWeights& weights) {
+  std::map<std::string_view, std::size_t> methods;
+  for (const QuantizedWeight& weight : weights) ++methods[weight.method];
+  std::string text;
+  for (const auto& [method, count] : methods)
+    text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", count, method);
+  return fmt::format("{} quantized weights become numbers of their own ({})", weights.size(), text);
+}
+
+Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeights& weights) {
+  const Catalog& from = tensors.source().catalog();
+  const std::unordered_set<std::size_t> gone = used_up(tensors, weights);
+  const bool is_of_run = is_training(from);
+  std::map<std::size_t, const QuantizedWeight*> quantized;
+  for (const QuantizedWeight& weight : weights) quantized.emplace(weight.tensor, &weight);
+  Contents contents{.catalog = from, .tensors = {}, .remark = remark_on(weights)};
+  contents.catalog.tensors.clear();
+  for (std::size_t i = 0; i < from.tensors.size(); ++i) {
+    if (gone.contains(i)) continue;
+    const auto found = quantized.find(i);
+    const bool is_quantized = found != quantized.end();
+    contents.catalog.tensors.push_back(
+        is_quantized ? described(from.tensors[i], *found->second, is_of_run) : from.tensors[i]);
+    contents.tensors.push_back({i, is_quantized ? found->second->values : nullptr});
+  }
+  forget_metadata(contents.catalog.producer, weights);
+  forget_names(contents.catalog);
+  validate(contents.catalog, tensors.source().path().string());
+  return contents;
+}
+
+}  // namespace
+
+Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization_config,
+                        FrozenWeights frozen) {
+  const Keeping keeps(source->catalog(), frozen);
+  const NamedTensors tensors(*source, keeps);
+  const QuantizedWeights weights =
+      find_quantized(tensors, parse_quantization_config(quantization_config));
+  const std::size_t kept = count_kept(tensors, keeps);
+  const std::size_t count = weights.size();
+  if (count == 0) return {.source = std::move(source), .weights = 0, .kept = kept};
+  Contents contents = dequantized_contents(tensors, weights);
+  return {.source = std::make_unique<DequantizedSource>(std::move(source), std::move(contents)),
+          .weights = count,
+          .kept = kept};
+}
+
+}  // namespace unishard::converters

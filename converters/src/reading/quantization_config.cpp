@@ -1,0 +1,91 @@
+#include "reading/quantization_config.hpp"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace unishard::converters {
+namespace {
+
+std::string text_at(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  return found != config.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+bool is_true_at(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  return found != config.end() && found->is_boolean() && found->get<bool>();
+}
+
+/// ModelOpt names its algorithm alone, and compressed-tensors was once named after its maker.
+std::string method_of(const Json& config) {
+  const std::string method = text_at(config, "quant_method");
+  if (method == "sparseml") return "compressed-tensors";
+  if (!method.empty()) return method;
+  return config.contains("quant_algo") ? "modelopt" : "";
+}
+
+class Blocks {
+ public:
+  explicit Blocks(QuantizationConfig& config) : config_(config) {}
+
+  /// Takes the value of a key that gives the size of blocks; null gives none.
+  void take(const Json& value) {
+    if (value.is_null()) return;
+    // A configuration that was not parsed from text may have signed numbers.
+    const auto is_size = [](const Json& size) { return size.is_number_integer() && size > 0; };
+    if (!value.is_array() || value.size() != 2 || !is_size(value[0]) || !is_size(value[1])) {
+      config_.problem =
+          fmt::format("the block size {} is not two positive numbers", value.dump().substr(0, 80));
+      return;
+    }
+    const BlockSize block{value[0].get<std::uint64_t>(), value[1].get<std::uint64_t>()};
+    is_unique_ = is_unique_ && (!config_.block || *config_.block == block);
+    config_.block = block;
+  }
+
+  /// Blocks of several sizes say nothing about one weight.
+  void finish() {
+    if (!is_unique_) config_.block.reset();
+  }
+
+ private:
+  QuantizationConfig& config_;
+  bool is_unique_ = true;
+};
+
+/// compressed-tensors describes groups of modules.
+void take_groups(const Json& config, Blocks& blocks) {
+  const auto groups = config.find("config_groups");
+  if (groups == config.end() || !groups->is_object()) return;
+  for (const auto& [name, group] : groups->items()) {
+    if (!group.is_object()) continue;
+    const auto weights = group.find("weights");
+    if (weights == group.end() || !weights->is_object()) continue;
+    if (const auto size = weights->find("block_structure"); size != weights->end())
+      blocks.take(*size);
+  }
+}
+
+std::optional<DType> packed_type(const Json& config) {
+  if (!is_true_at(config, "load_in_4bit") && !is_true_at(config, "_load_in_4bit"))
+    return std::nullopt;
+  return dtype_from_name(text_at(config, "bnb_4bit_quant_storage")).value_or(DType::UInt8);
+}
+
+}  // namespace
+
+QuantizationConfig parse_quantization_config(const Json& config) {
+  QuantizationConfig parsed;
+  if (!config.is_object() || config.empty()) return parsed;
+  parsed.is_given = true;
+  parsed.method = method_of(config);
+  Blocks blocks(parsed);
+  if (const auto size = config.find("weight_block_size"); size != config.end()) blocks.take(*size);
+  take_groups(config, blocks);
+  blocks.finish();
+  if (parsed.method == "bitsandbytes") parsed.packed_type = packed_type(config);
+  return parsed;
+}
+
+}  // namespace unishard::converters

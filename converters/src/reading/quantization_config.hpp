@@ -1,0 +1,31 @@
+#pragma once
+// What the quantization_config of a model's config.json says.
+#include "unishard/format/dtype.hpp"
+#include "unishard/format/json.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace unishard::converters {
+
+/// Rows and columns that share a scale.
+struct BlockSize {
+  std::uint64_t rows = 0, columns = 0;
+  bool operator==(const BlockSize&) const = default;
+};
+
+struct QuantizationConfig {
+  bool is_given = false;
+  std::string method;  ///< "fp8", "bitsandbytes", ...; empty when it names none
+  /// The size of blocks where the configuration has one size for all weights.
+  std::optional<BlockSize> block;
+  std::string problem;  ///< why its block sizes make no sense; empty when they do
+  /// The type in whose name bitsandbytes stores packed 4-bit numbers; nullopt: none are expected.
+  std::optional<DType> packed_type;
+};
+
+/// Throws nothing: a configuration of another form than expected says nothing.
+QuantizationConfig parse_quantization_config(const Json& config);
+
+}  // namespace unishard::converters

@@ -1,0 +1,42 @@
+#pragma once
+// The kinds of quantized weights that are understood. Each kind has a file of its name, which finds
+// its weights by the names of the tensors beside them.
+// Thread safety: pure functions, apart from what they read of the source.
+#include "reading/named_tensors.hpp"
+#include "reading/quantization_config.hpp"
+#include "reading/quantized_weight.hpp"
+
+#include <vector>
+
+namespace unishard::converters {
+
+using QuantizedWeights = std::vector<QuantizedWeight>;
+
+/// Adds float8 weights with `<weight>_scale_inv` or `<weight>_scale`, as transformers' "fp8" and
+/// "fbgemm_fp8", compressed-tensors and ModelOpt write them, and int8 ones of compressed-tensors.
+void find_block_scales(const NamedTensors& tensors, const QuantizationConfig& config,
+                       QuantizedWeights& found);
+/// Adds 4-bit weights with `<weight>.quant_state.bitsandbytes__nf4` (or fp4), and int8 ones with
+/// `<module>.SCB`.
+void find_bitsandbytes(const NamedTensors& tensors, const QuantizationConfig& config,
+                       QuantizedWeights& found);
+/// Adds the weights that torchao flattens for safetensors: `<module>._weight_qdata` and others,
+/// described by metadata of the file.
+void find_torchao(const NamedTensors& tensors, const QuantizationConfig& config,
+                  QuantizedWeights& found);
+/// Adds the experts of gpt-oss: `<weight>_blocks` and `<weight>_scales`.
+void find_mxfp4(const NamedTensors& tensors, const QuantizationConfig& config,
+                QuantizedWeights& found);
+
+/// Returns the quantized weights of all kinds.
+/// Throws: Unsupported, naming the tensor and the method, for quantized weights of another kind;
+/// Corrupt for tensors that contradict each other.
+QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationConfig& config);
+
+/// Returns whether the names of the tensors around it say that a tensor is quantized.
+bool has_scales(const NamedTensors& tensors, const TensorInfo& tensor);
+
+/// Returns the numbers of the tensors that only describe how activations and caches are quantized.
+std::vector<std::size_t> activation_scales(const NamedTensors& tensors);
+
+}  // namespace unishard::converters

@@ -1,0 +1,168 @@
+// What zero_to_fp32 and convert make of models with quantized weights.
+#include "unishard/format/json.hpp"
+#include "unishard/format/storage.hpp"
+
+#include "expect.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace unishard::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Tensor {
+  std::string name, dtype;
+  Json shape;
+  std::string bytes;
+  bool operator==(const Tensor&) const = default;
+};
+
+std::string floats(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+void write_safetensors(const Path& path, const std::vector<Tensor>& tensors) {
+  Json header = Json::object();
+  std::string data;
+  for (const Tensor& tensor : tensors) {
+    header[tensor.name] = {{"dtype", tensor.dtype},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+    data += tensor.bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  std::string length(sizeof(std::uint64_t), '\0');
+  const std::uint64_t size = text.size();
+  std::memcpy(length.data(), &size, sizeof size);
+  write_file(path, length + text + data);
+}
+
+/// The tensors of a file by name.
+std::vector<Tensor> read_safetensors(const Path& path) {
+  const std::string file = read_file(path);
+  std::uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof size);
+  Json header = parse_json(file.substr(sizeof size, size), path.string());
+  header.erase("__metadata__");
+  std::vector<Tensor> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    const std::uint64_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    tensors.push_back({name, entry["dtype"], entry["shape"],
+                       file.substr(sizeof size + size + begin, end - begin)});
+  }
+  std::ranges::sort(tensors, {}, &Tensor::name);
+  return tensors;
+}
+
+/// A weight of two blocks: 1 and 2 times 0.5, 1 and -1 times 3.
+class QuantizedModels : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(model_);
+    write_safetensors(model_ / "model.safetensors", tensors_);
+    write_file(model_ / "config.json", config_.dump());
+  }
+
+  Json config_of(const Path& folder) {
+    return parse_json(read_file(folder / "config.json"), "config.json");
+  }
+  Path out() { return temp_.path() / ("out" + std::to_string(outputs_++)); }
+
+  const TempDir temp_;
+  const Path model_ = temp_.path() / "model";
+  const std::vector<Tensor> tensors_ = {{"norm", "BF16", {1}, "\x80\x3f"},
+                                        {"w", "F8_E4M3", {1, 4}, "\x38\x40\x38\xb8"},
+                                        {"w_scale_inv", "F32", {1, 2}, floats({0.5F, 3})}};
+  const Json quantization_ = {{"quant_method", "fp8"}, {"weight_block_size", {1, 2}}};
+  const Json config_ = {{"torch_dtype", "float8_e4m3fn"},
+                        {"quantization_config", quantization_},
+                        {"text_config", {{"quantization_config", quantization_}, {"layers", 2}}}};
+  int outputs_ = 0;
+};
+
+TEST_F(QuantizedModels, BecomeNumbersInFloat32) {
+  const Path folder = out();
+  const ProcessResult result = unishard({"zero_to_fp32", model_, folder});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("1 quantized weights are dequantized"));
+  EXPECT_EQ(read_safetensors(folder / "model.safetensors"),
+            (std::vector<Tensor>{{"norm", "F32", {1}, floats({1})},
+                                 {"w", "F32", {1, 4}, floats({0.5F, 1, 3, -3})}}));
+  EXPECT_EQ(config_of(folder),
+            (Json{{"torch_dtype", "float32"}, {"text_config", {{"layers", 2}}}}));
+}
+
+TEST_F(QuantizedModels, BecomeNumbersOfTheTypeAskedFor) {
+  const std::vector<Tensor> expected = {
+      {"norm", "BF16", {1}, "\x80\x3f"},
+      {"w", "BF16", {1, 4}, std::string("\x00\x3f\x80\x3f\x40\x40\x40\xc0", 8)}};
+  for (const char* weights_only : {"", "--weights-only"}) {
+    const Path folder = out();
+    std::vector<std::string> arguments = {"convert",     model_,    folder, "--to",
+                                          "safetensors", "--dtype", "bf16"};
+    if (*weights_only != '\0') arguments.emplace_back(weights_only);
+    const ProcessResult result = unishard(arguments);
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(read_safetensors(folder / "model.safetensors"), expected);
+    EXPECT_EQ(config_of(folder)["torch_dtype"], "bfloat16");
+    EXPECT_THAT(config_of(folder).dump(), Not(HasSubstr("quantization_config")));
+  }
+  const Path file = temp_.path() / "one.safetensors";  // of the file, whose folder has the config
+  const ProcessResult one = unishard({"zero_to_fp32", model_ / "model.safetensors", file, "--dtype",
+                                      "bf16", "-q", "--no-check-input"});
+  ASSERT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(read_safetensors(file), expected);
+}
+
+TEST_F(QuantizedModels, AreCopiedAsTheyAreWithoutAType) {
+  for (const char* weights_only : {"", "--weights-only"}) {
+    const Path folder = out();
+    std::vector<std::string> arguments = {"convert", model_, folder, "--to", "safetensors"};
+    if (*weights_only != '\0') arguments.emplace_back(weights_only);
+    const ProcessResult result = unishard(arguments);
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(read_safetensors(folder / "model.safetensors"), tensors_);
+    EXPECT_EQ(config_of(folder), config_);
+  }
+}
+
+TEST_F(QuantizedModels, GoThroughOtherFormatsPacked) {
+  for (const char* format : {"torch", "native", "dcp", "hdf5"}) {
+    const Path packed = format == std::string("hdf5") ? temp_.path() / "p.h5" : out();
+    ASSERT_EQ(unishard({"convert", model_, packed, "--to", format, "-q"}).status, 0) << format;
+    const Path folder = out();
+    const ProcessResult result = unishard({"zero_to_fp32", packed, folder, "-q"});
+    ASSERT_EQ(result.status, 0) << format << ": " << result.err;
+    EXPECT_EQ(read_safetensors(folder / "model.safetensors").at(1).bytes, floats({0.5F, 1, 3, -3}))
+        << format;
+  }
+}
+
+TEST_F(QuantizedModels, OfMethodsThatAreNotReadAreRefused) {
+  write_safetensors(model_ / "model.safetensors",
+                    {{"w.qweight", "I32", {1, 1}, "1234"}, {"w.scales", "F32", {1}, floats({1})}});
+  for (const char* verb : {"zero_to_fp32", "convert"}) {
+    std::vector<std::string> arguments = {verb, model_, out()};
+    if (verb == std::string("convert"))
+      arguments.insert(arguments.end(), {"--to", "safetensors", "--dtype", "bf16"});
+    const ProcessResult result = unishard(arguments);
+    EXPECT_EQ(result.status, 4);
+    EXPECT_THAT(result.err, HasSubstr("w.qweight"));
+    EXPECT_THAT(result.err, HasSubstr("GPTQ"));
+    EXPECT_FALSE(std::filesystem::exists(arguments[2]));
+  }
+  EXPECT_EQ(unishard({"convert", model_, out(), "--to", "safetensors", "-q"}).status, 0);
+}
+
+}  // namespace
+}  // namespace unishard::test

@@ -1,0 +1,99 @@
+#include "workflows/dequantized_input.hpp"
+
+#include "unishard/format/storage.hpp"
+
+#include "workflows/model_config.hpp"
+#include "workflows/native_folder.hpp"
+#include "workflows/run_files.hpp"
+#include "workflows/side_files.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace unishard::tools {
+namespace {
+
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kModelOptFile = "hf_quant_config.json";
+/// compressed-tensors used the second name at first.
+constexpr std::array kKeys = {"quantization_config", "compression_config"};
+
+bool is_part(const std::string& key, const Json& value) {
+  return value.is_object() && key.ends_with("_config") && std::ranges::count(kKeys, key) == 0;
+}
+
+/// Looks in the model's configuration, then in those of its parts (text_config).
+/// Complexity: linear, because strict JSON bounds the depth.
+Json find_quantization(const Json& config) {
+  if (!config.is_object()) return {};
+  for (const char* key : kKeys) {
+    if (const auto found = config.find(key); found != config.end() && found->is_object())
+      return *found;
+  }
+  for (const auto& [key, value] : config.items()) {
+    if (!is_part(key, value)) continue;
+    if (Json found = find_quantization(value); !found.is_null()) return found;
+  }
+  return {};
+}
+
+/// Returns true when there was one.
+bool erase_quantization(Json& config) {
+  if (!config.is_object()) return false;
+  bool has_changed = false;
+  for (const char* key : kKeys) has_changed = config.erase(key) > 0 || has_changed;
+  for (auto& [key, value] : config.items()) {
+    if (is_part(key, value)) has_changed = erase_quantization(value) || has_changed;
+  }
+  return has_changed;
+}
+
+/// Returns null for a file that is not there or is no JSON.
+Json read_json(const Path& folder, const char* name) {
+  const std::optional<std::string> text = read_side_file(folder, name);
+  return text ? parse_json(*text, name) : Json();
+}
+
+/// The folder of one model file has its configuration, too.
+Path config_folder(const converters::Source& source, const Path& input) {
+  const Path folder = model_folder(source, input);
+  const bool is_file = posix_storage().kind(folder) == EntryKind::File;
+  return is_file ? absolute_folder(folder).parent_path() : folder;
+}
+
+Json quantization_of(const converters::Source& source, const Path& input) {
+  const Path folder = config_folder(source, input);
+  if (Json found = find_quantization(read_json(folder, kConfigFile)); !found.is_null())
+    return found;
+  const Json model_opt = read_json(folder, kModelOptFile);
+  if (model_opt.is_object() && model_opt.contains("quantization")) return model_opt["quantization"];
+  const Json& client = source.catalog().client_state;
+  const std::string key(kModelConfigKey);
+  return client.is_object() && client.contains(key) ? find_quantization(client[key]) : Json();
+}
+
+}  // namespace
+
+converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> source,
+                                          const Path& input, const DequantizeOptions& options) {
+  if (!options.check_input) source->ignore_checksums();
+  const Json config = quantization_of(*source, input);
+  return converters::dequantized(std::move(source), config, options.frozen);
+}
+
+void forget_quantization(converters::SideFiles& files, Catalog& catalog) {
+  for (auto& [name, text] : files) {
+    if (name != kConfigFile) continue;
+    Json config = parse_json(text, kConfigFile);
+    if (erase_quantization(config)) text = config_text(config);
+  }
+  const std::string key(kModelConfigKey);
+  if (catalog.client_state.is_object() && catalog.client_state.contains(key))
+    erase_quantization(catalog.client_state[key]);
+}
+
+}  // namespace unishard::tools

@@ -1,0 +1,27 @@
+#pragma once
+// Inputs with quantized weights, for verbs that write weights of another type, and the
+// configuration of the model without its quantization.
+#include "unishard/converters/dequantize.hpp"
+#include "unishard/converters/sink.hpp"
+
+#include <memory>
+
+namespace unishard::tools {
+
+struct DequantizeOptions {
+  converters::FrozenWeights frozen = converters::FrozenWeights::Dequantize;
+  bool check_input = true;  ///< as ConversionOptions::check_input
+};
+
+/// Calls converters::dequantized() with the quantization_config of the model in `input`: that of
+/// the config.json beside it (hf_quant_config.json of ModelOpt), else that of the configuration in
+/// the client state.
+/// Pre: nothing was read from `source` yet.
+converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> source,
+                                          const Path& input, const DequantizeOptions& options);
+
+/// Removes the quantization_config from the config.json among `files` and from the configuration in
+/// the catalog's client state, and from those of the model's parts in them.
+void forget_quantization(converters::SideFiles& files, Catalog& catalog);
+
+}  // namespace unishard::tools
