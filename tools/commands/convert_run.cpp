@@ -95,7 +95,9 @@ int ConvertRun::run(tools::Team& team) const {
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
   auto [opened, own_tag] = tools::open_tagged(
-      posix_storage(), input, {.tag = tag, .assume_model_order = assumes_model_order});
+      posix_storage(), input,
+      {.tag = tag, .from_rank = part.from_rank, .assume_model_order = assumes_model_order});
+  part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
   if (convert.dtype)

@@ -115,7 +115,8 @@ typedef struct unishard_shard unishard_shard;
 
 /* Locks the name `folder`/`tag` against other writers and makes a staging folder beside it. Sets
  * `*place` to a JSON object with "staging", the name of that folder, and "save_id". A `folder` that
- * is a checkpoint of another program is refused. */
+ * is a checkpoint of another program is refused; without "move_latest" the files of a model in it
+ * are none. */
 UNISHARD_C_API char* unishard_save_begin(const char* folder, const char* tag, const char* catalog,
                                          const char* options, unishard_save** out, char** place);
 

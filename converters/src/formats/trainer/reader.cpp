@@ -3,6 +3,7 @@
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
@@ -23,6 +24,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -73,15 +75,17 @@ std::string fqn_of(const ReadModel& model, const std::string& key) {
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   ReadModel read{model.files};
-  std::set<std::string> found;
+  std::map<std::string, torch::TensorView> found;
   for (const std::string& name : model.files) {
     std::vector<dcp::SafetensorsPiece> pieces =
         dcp::read_pieces(builder.open(folder / name)).pieces;
-    for (const dcp::SafetensorsPiece& piece : pieces) {
-      if (!found.insert(piece.key).second)
-        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
-                                              (folder / name).string(), quote(piece.key)));
-    }
+    std::erase_if(pieces, [&](const dcp::SafetensorsPiece& piece) {
+      const auto [earlier, is_new] = found.emplace(piece.key, piece.view);
+      if (is_new) return false;
+      if (model.is_joined_by_names() && equal_elements(earlier->second, piece.view)) return true;
+      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
+                                            (folder / name).string(), quote(piece.key)));
+    });
     if (is_adapter_file(name)) {
       std::vector<std::string> keys;
       keys.reserve(pieces.size());
