@@ -34,6 +34,10 @@ void each_part(std::string_view name, const Take& take) {
 
 bool is_wrapper(std::string_view part) { return std::ranges::count(kWrappers, part) > 0; }
 
+bool has_wrapper(std::string_view name) {
+  return std::ranges::any_of(kWrappers, [&](auto part) { return name.find(part) != name.npos; });
+}
+
 using Rename = std::function<std::string(const std::string&)>;
 
 /// Renames the tensors that a value of the client state names.
@@ -79,8 +83,7 @@ void rename_all(Catalog& catalog, const Rename& rename) {
 }  // namespace
 
 std::string without_wrappers(std::string name) {
-  if (std::ranges::none_of(kWrappers, [&](auto part) { return name.find(part) != name.npos; }))
-    return name;
+  if (!has_wrapper(name)) return name;
   std::string plain;
   bool is_last_wrapper = false;
   each_part(name, [&](std::string_view part) {
@@ -160,6 +163,13 @@ void WrappedNames::record(std::string_view library, Json& producer) const {
 }
 
 void unwrap_names(Catalog& catalog, std::string_view library) {
+  const auto may_be_wrapped = [](const TensorInfo& tensor) { return has_wrapper(tensor.fqn); };
+  const auto may_be_replica = [](const TensorInfo& tensor) {
+    return has_wrapper(tensor.fqn) || tensor.fqn.starts_with(kReplica);
+  };
+  if (std::ranges::none_of(catalog.tensors, may_be_wrapped) &&
+      !std::ranges::all_of(catalog.tensors, may_be_replica))
+    return;  // the usual case, without a copy of the names
   std::vector<std::string> plain;
   const auto take = [&](const std::string& name) { plain.push_back(without_wrappers(name)); };
   for (const TensorInfo& tensor : catalog.tensors) take(tensor.fqn);
