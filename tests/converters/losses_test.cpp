@@ -4,6 +4,7 @@
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 
+#include "containers/torch_file.hpp"
 #include "core/nested_states.hpp"
 #include "core/wrapped_names.hpp"
 #include "read_source.hpp"
@@ -49,7 +50,7 @@ class ReadFile : public testing::Test {
   std::unique_ptr<Source> convert(const Source& from, const std::string& format) {
     const Path folder = temp_.path() / std::to_string(count_++);
     const bool is_file = format_entry(format).shape == OutputShape::FileOrFolder;
-    const Path path = is_file ? folder / ("a." + format) : folder;
+    const Path path = is_file ? folder / (format == "torch" ? "a.pt" : "a." + format) : folder;
     if (is_file) std::filesystem::create_directory(folder);
     const auto sink =
         make_sink(posix_storage(), {.format = format, .path = path, .tag = "t"}, from.catalog());
@@ -168,7 +169,6 @@ TEST_F(ReadFile, ADictOfStatesIsOfItsParameterThroughEveryFormat) {
   EXPECT_EQ(labels(source->catalog()), expected);
   EXPECT_THAT(source->losses(), IsEmpty());
   for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
-    if (std::string(format) == "torch") continue;  // named "a.torch", which is no suffix
     const auto copy = convert(*source, format);
     EXPECT_EQ(labels(copy->catalog()), expected) << format;
     EXPECT_THAT(copy->losses(), IsEmpty()) << format;
@@ -202,6 +202,19 @@ TEST_F(ReadFile, MomentsOfEqualShapesKeepTheirNumbersUnlessTheOrderIsConfirmed) 
   const auto confirmed = open(object, {.assume_model_order = true});
   EXPECT_THAT(labels(confirmed->catalog()),
               ElementsAre("x exp_avg", "x fp32", "y exp_avg", "y fp32"));
+}
+
+TEST_F(ReadFile, NumbersThatNothingNamesAreNumbersAgain) {
+  const Json state = dict({{0, {{"exp_avg", tensor("m")}}}, {1, {{"exp_avg", tensor("a")}}}});
+  const auto source =
+      open({{"model", {{"x", tensor("a")}, {"y", tensor("m")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}});
+  const auto trainer = convert(*source, "trainer");
+  const auto file = convert(*trainer, "torch");
+  const torch::TorchFile content(torch::whole_file(posix_storage(), file->path()));
+  const torch::Value states = content.root().at("optimizer").at("state");
+  ASSERT_EQ(states.pair_count(), 2u);
+  EXPECT_TRUE(states.key(0).is(torch::NodeKind::Int)) << "state.0 is no key of torch.optim";
 }
 
 TEST_F(ReadFile, MomentsOfDifferentShapesHaveNames) {

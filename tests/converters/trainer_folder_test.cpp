@@ -286,7 +286,10 @@ TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
              {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
               {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
              {{"m", two}});
-  const auto source = open_source(posix_storage(), folder);
+  // A script with accelerate may give its optimizer the parameters in another order.
+  EXPECT_EQ(open_source(posix_storage(), folder)->catalog().groups[0]["params"],
+            Json({"state.0", "state.1"}));
+  const auto source = open_source(posix_storage(), folder, OpenOptions{.assume_model_order = true});
   EXPECT_EQ(source->catalog().groups[0]["params"], Json({"z.weight", "a.weight"}));
   const auto again = copy_of(*source, temp_.path() / "again", source->layout());
   EXPECT_EQ(again->catalog().groups[0]["params"], source->catalog().groups[0]["params"]);

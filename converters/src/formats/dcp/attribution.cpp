@@ -117,6 +117,7 @@ class Attributor {
 
   /// DistributedDataParallel puts "module." before the names of all parameters.
   void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
+    if (!state_.may_be_replica) return;
     std::vector<std::string> plain;
     for (const auto& [i, name] : names) plain.push_back(without_wrappers(name));
     replica_ = common_wrapper(plain);

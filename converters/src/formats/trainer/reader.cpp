@@ -248,6 +248,7 @@ class Reader {
         names_(file_names(program)),
         builder_(storage) {
     builder_.out.assumes_model_order = options.assume_model_order;
+    builder_.out.may_be_replica = true;
   }
 
   std::unique_ptr<Source> open() {
