@@ -37,7 +37,7 @@ TEST_F(PartCommand, AFileOfSeveralIsRefusedUnlessItAloneIsMeant) {
       {"reshard", part(), path("out"), "--to", "dcp", "-w", "2"}};
   for (std::vector<std::string> command : commands) {
     const ProcessResult refused = unishard(command);
-    EXPECT_EQ(refused.status, 4) << refused.err;
+    EXPECT_EQ(refused.status, 6) << refused.err;
     EXPECT_THAT(refused.err, AllOf(HasSubstr("part 2 of 3"), HasSubstr("--part")));
     EXPECT_FALSE(fs::exists(command[2])) << command[2];
     command.emplace_back("--part");
