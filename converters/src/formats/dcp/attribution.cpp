@@ -99,7 +99,8 @@ class Attributor {
     std::vector<std::pair<std::size_t, std::string>> names;
     for (const std::size_t i : tensors_) {
       auto name = model_name(entry(i), prefix);
-      const bool is_other = prefix.empty() && is_beside_models(entry(i).key);
+      const bool is_other =
+          prefix.empty() && is_beside_models(entry(i).key) && !is_claimed(entry(i).key);
       if (!name || is_other || (top_only && entry(i).path.size() > 1)) {
         out_.extras.push_back(i);
       } else {
@@ -113,6 +114,12 @@ class Attributor {
       used.insert(name);
       out_.model.push_back({i, std::move(name)});
     }
+  }
+
+  /// Whether an optimizer knows a parameter of this name: a module may be called "optimizer".
+  bool is_claimed(const std::string& key) const {
+    return std::ranges::any_of(
+        claims_, [&](const Claims& claims) { return std::ranges::count(claims.names, key) > 0; });
   }
 
   /// DistributedDataParallel puts "module." before the names of all parameters.
