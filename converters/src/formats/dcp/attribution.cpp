@@ -55,7 +55,10 @@ class Attributor {
   Attributor(const StateDict& state, const std::vector<std::size_t>& tensors,
              const std::vector<OptimizerClaims>& optimizers)
       : state_(state), tensors_(tensors), optimizers_(optimizers) {
-    for (const OptimizerClaims& optimizer : optimizers_) claims_.push_back(claims_of(optimizer));
+    for (const OptimizerClaims& optimizer : optimizers_) {
+      claims_.push_back(claims_of(optimizer));
+      claimed_.insert(claims_.back().names.begin(), claims_.back().names.end());
+    }
   }
 
   Attribution run() {
@@ -117,10 +120,7 @@ class Attributor {
   }
 
   /// Whether an optimizer knows a parameter of this name: a module may be called "optimizer".
-  bool is_claimed(const std::string& key) const {
-    return std::ranges::any_of(
-        claims_, [&](const Claims& claims) { return std::ranges::count(claims.names, key) > 0; });
-  }
+  bool is_claimed(const std::string& key) const { return claimed_.contains(key); }
 
   /// DistributedDataParallel puts "module." before the names of all parameters.
   void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
@@ -369,6 +369,7 @@ class Attributor {
   const std::vector<std::size_t>& tensors_;
   const std::vector<OptimizerClaims>& optimizers_;
   std::vector<Claims> claims_;
+  std::unordered_set<std::string> claimed_;  // names in all of them
   std::string one_prefix_;
   std::string_view replica_;                       ///< "module.", if the one model is a replica
   std::map<std::string, Model> models_;            // by prefix

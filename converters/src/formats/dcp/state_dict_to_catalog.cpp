@@ -493,7 +493,8 @@ class Arranger {
     torch::find_arrays(object.value, object.key, arrays);
     const bool is_flat = std::ranges::count(attribution_.model_prefixes, "") > 0;
     for (Loss& array : arrays) {
-      if (is_of_model(array.name) && (!is_flat || array.name == object.key))
+      if (is_of_model(array.name) &&
+          (!is_flat || (array.name == object.key && object.path.size() <= 1)))
         out_.losses.push_back(std::move(array));
     }
   }
