@@ -57,7 +57,8 @@ class Attributor {
       : state_(state), tensors_(tensors), optimizers_(optimizers) {
     for (const OptimizerClaims& optimizer : optimizers_) {
       claims_.push_back(claims_of(optimizer));
-      claimed_.insert(claims_.back().names.begin(), claims_.back().names.end());
+      for (const std::string& name : claims_.back().names)
+        claimed_.insert(name.substr(0, name.find('.')));
     }
   }
 
@@ -119,8 +120,11 @@ class Attributor {
     }
   }
 
-  /// Whether an optimizer knows a parameter of this name: a module may be called "optimizer".
-  bool is_claimed(const std::string& key) const { return claimed_.contains(key); }
+  /// Whether an optimizer knows parameters below the first part of the key: a module may be called
+  /// "optimizer".
+  bool is_claimed(const std::string& key) const {
+    return claimed_.contains(key.substr(0, key.find('.')));
+  }
 
   /// DistributedDataParallel puts "module." before the names of all parameters.
   void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
@@ -369,7 +373,7 @@ class Attributor {
   const std::vector<std::size_t>& tensors_;
   const std::vector<OptimizerClaims>& optimizers_;
   std::vector<Claims> claims_;
-  std::unordered_set<std::string> claimed_;  // names in all of them
+  std::unordered_set<std::string> claimed_;  // first parts of the names in all of them
   std::string one_prefix_;
   std::string_view replica_;                       ///< "module.", if the one model is a replica
   std::map<std::string, Model> models_;            // by prefix

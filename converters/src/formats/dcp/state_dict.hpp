@@ -97,8 +97,8 @@ struct StateDict {
   Losses losses;
   /// What is missing here and has a key, which tells its role.
   std::vector<LostKey> lost_keys;
-  /// The names may be those of a replica of DistributedDataParallel ("module.w"). Programs that save
-  /// DCP folders remove that part, so what is left there is the model's own.
+  /// The names may be those of a replica of DistributedDataParallel ("module.w"). Programs that
+  /// save DCP folders remove that part, so what is left there is the model's own.
   bool may_be_replica = false;
   bool assumes_model_order = false;  ///< OpenOptions::assume_model_order
   /// Returns Source::layout(); may be empty.

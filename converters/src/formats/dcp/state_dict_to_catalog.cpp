@@ -55,7 +55,10 @@ bool has_lists(const StateDict& state, const std::string& prefix) {
   return std::ranges::any_of(state.tensors, [&](const TensorEntry& tensor) {
     if (!tensor.key.starts_with(start)) return false;
     const std::string rest = tensor.key.substr(start.size());
-    return std::ranges::count(rest, '.') >= 2 && is_number(rest.substr(rest.rfind('.') + 1));
+    const auto dots = std::ranges::count(rest, '.');
+    // A list deeper inside is a part of another object, such as GaLore's projector.
+    const bool is_deep = is_number(rest.substr(0, rest.find('.'))) && dots > 2;
+    return dots >= 2 && !is_deep && is_number(rest.substr(rest.rfind('.') + 1));
   });
 }
 
@@ -320,10 +323,10 @@ class Arranger {
 
   /// A tied parameter is stored under each of its names, and the optimizer knows one of them.
   void find_ties() {
-    if (states_.empty()) return;
     std::vector<const Parameter*> trained;
-    for (const Parameter& parameter : model_) {
-      if (states_of_.contains(parameter.fqn)) trained.push_back(&parameter);
+    for (const Parameter& parameter : model_) {  // SGD without momentum has groups and no states
+      if (states_of_.contains(parameter.fqn) || group_of_.contains(parameter.fqn))
+        trained.push_back(&parameter);
     }
     const auto is_second_name = [&](const Parameter& parameter) {
       const TensorEntry& tensor = entry(parameter.entry);

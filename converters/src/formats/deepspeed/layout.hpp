@@ -16,7 +16,8 @@ namespace unishard::converters::deepspeed {
 inline constexpr const char* kMergeRanks =
     "make a universal checkpoint with DeepSpeed's ds_to_universal, which is read";
 inline constexpr const char* kMergeStages =
-    "load it with the program that saved it, and save the whole model there; of a PipelineModule of "
+    "load it with the program that saved it, and save the whole model there; of a PipelineModule "
+    "of "
     "DeepSpeed's own at ZeRO stage 1 (not of GPT-NeoX), ds_to_universal makes a universal "
     "checkpoint, which is read";
 inline constexpr const char* kGatherExperts =
