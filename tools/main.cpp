@@ -1,7 +1,7 @@
 // The program `unishard`: a tree of verbs. This file parses the command line, runs the chosen verb,
 // and turns an exception into a message and an exit status:
-//   0 done   1 differences or damage found   2 usage   3 environment   4 corrupt or unsupported
-//   5 internal
+//   0 done   1 differences or damage found   2 usage   3 environment   4 corrupt   5 internal
+//   6 not supported
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 #include "unishard/format/version.hpp"
@@ -90,7 +90,7 @@ void build(CLI::App& app, Action& action) {
   app.footer(
       "`unishard VERB --help` shows the options of a verb and examples.\n"
       "Exit status: 0 done, 1 differences or damage found, 2 usage, 3 environment,\n"
-      "             4 corrupt or unsupported, 5 internal error.\n");
+      "             4 corrupt, 5 internal error, 6 not supported.\n");
   for (const auto add :
        {unishard::cli::add_zero_to_fp32, unishard::cli::add_convert, unishard::cli::add_reshard,
         unishard::cli::add_inspect, unishard::cli::add_verify, unishard::cli::add_diff,

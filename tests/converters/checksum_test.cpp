@@ -8,6 +8,7 @@
 #include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 
 #include <gmock/gmock.h>
@@ -155,7 +156,7 @@ TEST(OddTorchFiles, TwoTensorsOfOnePathAreBothRead) {
   std::vector<std::string> names;
   for (const TensorInfo& tensor : source->catalog().tensors) names.push_back(tensor.fqn);
   EXPECT_THAT(names, testing::ElementsAre("a.b", "a.b#2", "c"));
-  EXPECT_THAT(source->notes(), Contains(HasSubstr("a.b#2")));
+  EXPECT_THAT(notes_of(*source), Contains(HasSubstr("a.b#2")));
   Catalog expected;
   for (const char* name : {"first", "second", "third"})
     expected.tensors.push_back(weight(name, {40}));
@@ -220,7 +221,7 @@ TEST(DeepStates, OfForeignFilesAreLeftOutWithANote) {
   write_torch(path, {"w"}, {{"w", {{"$tensor", "w"}}}, {"deep", nested(80)}});
   const auto source = open_source(posix_storage(), path);
   ASSERT_EQ(source->catalog().tensors.size(), 1u);
-  EXPECT_THAT(source->notes(), Contains(HasSubstr("nested")));
+  EXPECT_THAT(notes_of(*source), Contains(HasSubstr("nested")));
   EXPECT_TRUE(unreadable_parts(source->catalog()).empty());
 }
 

@@ -15,6 +15,7 @@
 #include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/reader.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 
 #include <fmt/format.h>
@@ -112,10 +113,10 @@ bool has_bytes(const Source& source, const std::string& state, const Expected::T
   return false;
 }
 
-/// Element types that UniShard has not are named in a note.
+/// Element types that UniShard has not are named as lost.
 bool is_left_out(const Source& source, const std::string& name) {
-  return std::ranges::any_of(source.notes(), [&](const std::string& note) {
-    return note.starts_with("left out: " + name + " (element type");
+  return std::ranges::any_of(source.losses(), [&](const Loss& loss) {
+    return loss.name == name && loss.why.starts_with("elements of type");
   });
 }
 
@@ -196,7 +197,7 @@ TEST(Dcp, EveryFixtureGivesTheTensorsOfTheLiveModel) {
                 << count.unnamed << " without a name, stage " << source->catalog().stage
                 << ", world " << source->catalog().world_size << ", step " << source->catalog().step
                 << ", aliases " << source->catalog().aliases.size() << "\n";
-      for (const std::string& note : source->notes()) std::cout << "    " << note << "\n";
+      for (const std::string& note : notes_of(*source)) std::cout << "    " << note << "\n";
     }
   }
   EXPECT_GE(folders, 50);
@@ -282,7 +283,7 @@ TEST(Dcp, HostileFoldersAreRefusedOrReadSafely) {
     ++read;
     std::cout << "READ    " << name << ": " << source->catalog().tensors.size()
               << " tensors, client state " << source->catalog().client_state.dump() << "\n";
-    for (const std::string& note : source->notes()) std::cout << "        " << note << "\n";
+    for (const std::string& note : notes_of(*source)) std::cout << "        " << note << "\n";
   }
   std::cout << refused << " refused, " << read << " read\n";
   EXPECT_GE(refused + read, 32);
@@ -347,7 +348,7 @@ TEST(Dcp, KeepsKeysAndValuesOfAnotherArrangement) {
   const test::TempDir work;
   const auto source =
       open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
-  EXPECT_THAT(source->notes(), IsEmpty());
+  EXPECT_THAT(notes_of(*source), IsEmpty());
   const auto& odd = source->catalog().client_state["odd"];
   EXPECT_EQ(odd["array"]["name"], "numpy.core.multiarray._reconstruct");
   EXPECT_EQ(odd["frozenset"]["items"], Json({3}));

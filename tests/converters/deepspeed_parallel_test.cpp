@@ -8,6 +8,7 @@
 #include "expect.hpp"
 #include "expected_tensors.hpp"
 #include "fixtures.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
@@ -58,7 +59,7 @@ TEST(DeepSpeedTensorParallel, EveryFixtureGivesTheBitsOfTheWholeModel) {
     for (const Alias& alias : catalog.aliases) aliases[alias.fqn] = alias.target;
     EXPECT_EQ(SortedJson(aliases), about["tied"]);
     EXPECT_TRUE(catalog.client_state.is_null()) << catalog.client_state;
-    EXPECT_TRUE(source->notes().empty()) << source->notes().front();
+    EXPECT_TRUE(notes_of(*source).empty()) << notes_of(*source).front();
   }
   EXPECT_EQ(tensors, 990u);
 }
@@ -538,9 +539,9 @@ TEST(DeepSpeedTensorParallel, ABufferThatDiffersIsLeftOut) {
   EXPECT_EQ(values_of(*source, "w"), (std::vector<float>{1, 2}));
   EXPECT_EQ(values_of(*source, "same", state::kBuffer), (std::vector<float>{1, 2}));
   EXPECT_FALSE(source->catalog().find("other", state::kBuffer));
-  EXPECT_EQ(source->notes(),
+  EXPECT_EQ(notes_of(*source),
             (std::vector<std::string>{
-                "left out: buffer other, which differs between the tensor-parallel ranks"}));
+                "left out: buffer \"other\": it differs between the tensor-parallel ranks"}));
 }
 
 }  // namespace

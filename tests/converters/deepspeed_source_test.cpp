@@ -13,6 +13,7 @@
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/slot_matcher.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
@@ -118,7 +119,7 @@ TEST(DeepSpeedSource, EveryFixtureGivesTheBitsAndSettingsOfTheSavingRanks) {
     compare_names(source->catalog(), about);
     groups += compare_groups(source->catalog(), about, name != "stage2_elastic");
     compare_run(source->catalog(), about);
-    for (const std::string& note : source->notes()) std::cout << name << ": " << note << "\n";
+    for (const std::string& note : notes_of(*source)) std::cout << name << ": " << note << "\n";
     ++cases;
   }
   std::cout << cases << " cases, " << tensors << " tensors, " << groups << " groups equal\n";
@@ -460,7 +461,7 @@ TEST(DeepSpeedSource, NotesWeightsThatAreNotThoseOfTheOptimizer) {
                 {"partition_count", {2}}};
   save_torch(tag / Copy::optimizer_name(1), {{"optimizer_state_dict", inner}},
              {{"m", {DType::Float32, {3}, {5, 6, 8}}}});
-  const auto notes = open_source(posix_storage(), folder.path())->notes();
+  const auto notes = notes_of(*open_source(posix_storage(), folder.path()));
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("1 parameters, first \"b\""), std::string::npos) << notes[0];
 }

@@ -5,6 +5,7 @@
 
 #include "expect.hpp"
 #include "formats/gguf/types.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "write_example_file.hpp"
 
@@ -111,7 +112,7 @@ TEST_F(Gguf, SizesAreReversedAndMetadataAreKeptWithTheirTypes) {
     EXPECT_EQ(metadata.at("big"),
               Json::array({"uint64", std::numeric_limits<std::uint64_t>::max()}));
     EXPECT_EQ(metadata.at("words"), Json::array({"string", Json::array({"a", "\u00e4"})}));
-    EXPECT_EQ(source->notes(), std::vector<std::string>{});
+    EXPECT_EQ(notes_of(*source), std::vector<std::string>{});
   }
 }
 
@@ -225,7 +226,7 @@ TEST_F(Gguf, WhatJsonCannotHoldIsLeftOutWithANote) {
   file.keys.push_back(
       key("nan", ValueType::Float32, number(std::numeric_limits<float>::quiet_NaN())));
   const auto source = open(file);
-  EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("\"raw\""), HasSubstr("\"nan\"")));
+  EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("\"raw\""), HasSubstr("\"nan\"")));
   EXPECT_FALSE(source->catalog().producer["gguf"].contains("raw"));
 }
 
@@ -259,7 +260,7 @@ TEST_F(Gguf, HostileHeadersAreDamage) {
 }
 
 TEST_F(Gguf, WhatIsBehindTheLastTensorIsNoted) {
-  EXPECT_THAT(open(small_file().bytes() + std::string(64, 'x'))->notes(),
+  EXPECT_THAT(notes_of(*open(small_file().bytes() + std::string(64, 'x'))),
               ElementsAre(HasSubstr("behind the last tensor")));
 }
 

@@ -10,6 +10,7 @@
 #include "formats/hdf5/link_names.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "write_example_file.hpp"
 
@@ -85,7 +86,7 @@ TEST(Hdf5, KeepsNamesThatHdf5CannotHold) {
   const auto source = write(temp.path() / "x.h5", catalog);
   EXPECT_EQ(labels(digested(*source)).size(), names.size());
   EXPECT_EQ(identity(digested(*source)), identity(with_example_digests(catalog)));
-  EXPECT_EQ(source->notes(), std::vector<std::string>{});
+  EXPECT_EQ(notes_of(*source), std::vector<std::string>{});
 }
 
 TEST(Hdf5, KeepsDeepAndLongNames) {

@@ -11,6 +11,7 @@
 #include "memory_storage.hpp"
 #include "mutators.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 
 #include <fmt/format.h>
@@ -150,7 +151,7 @@ TEST_F(NpyFile, TypesOfMlDtypesAreWhatNumpyMakesOfThem) {
   EXPECT_EQ(dtype("<f1", "a"), DType::Float8E5M2);
   const auto raw = open(array_of(header("<V1", "(1,)"), "a"));
   EXPECT_EQ(raw->catalog().tensors[0].dtype, DType::UInt8);
-  EXPECT_THAT(raw->notes(), ElementsAre(HasSubstr("did not record")));
+  EXPECT_THAT(notes_of(*raw), ElementsAre(HasSubstr("did not record")));
 }
 
 TEST_F(NpyFile, ObjectsAndOtherThingsAreRefusedByName) {
@@ -195,7 +196,7 @@ TEST_F(NpyFile, HostileHeadersAreDamage) {
 
 TEST_F(NpyFile, WhatIsBehindTheArrayIsNoted) {
   const auto source = open(array_of(header("<f4", "(1,)"), std::string(10, 'x')));
-  EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("6 bytes behind the array")));
+  EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("6 bytes behind the array")));
 }
 
 class NpzFile : public NpyFile {
@@ -246,7 +247,7 @@ TEST_F(NpzFile, WhatIsNoTensorIsNamedAndTheRestIsRead) {
                             {"labels.npy", array_of(header("|O", "(1,)"), "\x80\x04N.")},
                             {"readme.txt", "text"}});
   ASSERT_EQ(source->catalog().tensors.size(), 1u);
-  EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("labels"), HasSubstr("readme.txt")));
+  EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("labels"), HasSubstr("readme.txt")));
 }
 
 TEST_F(NpzFile, AnArrayOfOneOfOurOwnNamesIsNotLostSilently) {
@@ -254,7 +255,7 @@ TEST_F(NpzFile, AnArrayOfOneOfOurOwnNamesIsNotLostSilently) {
   const auto source = open({{"w.npy", array_of(header("<f4", "(2,)"), data)},
                             {"unishard.dtypes.npy", array_of(header("|u1", "(2,)"), "{}")}});
   ASSERT_EQ(source->catalog().tensors.size(), 1u);
-  EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("unishard.dtypes")));
+  EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("unishard.dtypes")));
 }
 
 /// Counts the requests to go on, and stops at one of them.

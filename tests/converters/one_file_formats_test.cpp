@@ -7,6 +7,7 @@
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "write_example_file.hpp"
 
@@ -65,7 +66,7 @@ TEST_P(OneFileFormats, KeepATrainingStateWithItsIdentity) {
     const auto source = write(file(bf16 ? "b" : "a"), catalog);
     const Catalog& read = source->catalog();
     EXPECT_EQ(source->format(), GetParam());
-    EXPECT_EQ(source->notes(), std::vector<std::string>{});
+    EXPECT_EQ(notes_of(*source), std::vector<std::string>{});
     EXPECT_EQ(identity(digested(*source)), identity(with_example_digests(catalog)));
     EXPECT_EQ(read.aliases, catalog.aliases);
     EXPECT_EQ(read.step, catalog.step);
@@ -92,7 +93,7 @@ TEST_P(OneFileFormats, KeepEveryTypeAndShape) {
     catalog.tensors.push_back(weight(name + ".large", dtype, {1025, 9}));
   }
   const auto source = write(file(), catalog);
-  EXPECT_EQ(source->notes(), std::vector<std::string>{});
+  EXPECT_EQ(notes_of(*source), std::vector<std::string>{});
   ASSERT_EQ(source->catalog().tensors.size(), catalog.tensors.size());
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
     const TensorInfo& tensor = source->catalog().tensors[i];
@@ -144,7 +145,7 @@ TEST_P(OneFileFormats, KeepOddNames) {
     catalog.tensors.push_back(weight(name, DType::Float32, {1}));
   const auto source = write(file(), catalog);
   EXPECT_EQ(identity(digested(*source)), identity(with_example_digests(catalog)));
-  EXPECT_EQ(source->notes(), std::vector<std::string>{});
+  EXPECT_EQ(notes_of(*source), std::vector<std::string>{});
 }
 
 TEST_P(OneFileFormats, AnEmptyModelIsAFile) {

@@ -8,6 +8,7 @@
 #include "formats/trainer/known_models.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
@@ -93,7 +94,7 @@ TEST_F(TrainerFolder, IsOneTrainingState) {
   EXPECT_EQ(catalog.step, 2);
   EXPECT_EQ(catalog.scheduler["last_epoch"], 2);
   EXPECT_EQ(catalog.data_position, Json({{"global_steps", 2}}));
-  EXPECT_THAT(source->notes(), testing::IsEmpty());
+  EXPECT_THAT(notes_of(*source), testing::IsEmpty());
 }
 
 TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
@@ -180,7 +181,7 @@ TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
     test::write_file(folder / "trainer_state.json", broken);
     const auto source = open_source(posix_storage(), folder);
     EXPECT_TRUE(source->catalog().data_position.is_null()) << broken;
-    EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("trainer_state.json"))) << broken;
+    EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("trainer_state.json"))) << broken;
   }
 }
 
@@ -190,8 +191,8 @@ TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
   copy_of(*open_source(posix_storage(), kFolders / "adapter"), temp_.path() / "other", {});
   fs::copy_file(temp_.path() / "other/model.safetensors", temp_.path() / "ours/model.safetensors",
                 fs::copy_options::overwrite_existing);
-  EXPECT_THAT(open_source(posix_storage(), temp_.path() / "ours")->notes(),
-              testing::Contains(HasSubstr("left out: unishard.catalog")));
+  EXPECT_THAT(notes_of(*open_source(posix_storage(), temp_.path() / "ours")),
+              testing::Contains(HasSubstr("unishard.catalog of the optimizer's file")));
 }
 
 TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
@@ -220,7 +221,7 @@ TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
     const auto stored = copy_of(*open_source(posix_storage(), folder), work / "native", {}, output);
     EXPECT_FALSE(stored->catalog().tensors[0].fqn.find("_orig_mod") != std::string::npos);
     const auto again = copy_of(*stored, work / "back", {}, back);
-    EXPECT_THAT(again->notes(), testing::IsEmpty());
+    EXPECT_THAT(notes_of(*again), testing::IsEmpty());
     expect_same_tensors(*stored, *again);
     std::vector<std::string> found;
     const auto file = open_source(posix_storage(), work / "back/model.safetensors");
@@ -325,7 +326,7 @@ TEST_F(TwoModels, HaveTheSecondOnesAsValues) {
   EXPECT_EQ(source->catalog().groups.size(), 1u);
   EXPECT_EQ(source->catalog().client_state["optimizer_1"]["param_groups"][0]["lr"], 2.0);
   EXPECT_THAT(source->remarks(), testing::Contains(HasSubstr("model_1, optimizer_1: kept")));
-  EXPECT_THAT(source->notes(), testing::IsEmpty());
+  EXPECT_THAT(notes_of(*source), testing::IsEmpty());
 }
 
 TEST_F(TwoModels, ComeBackThroughOtherFormats) {
@@ -377,8 +378,9 @@ TEST_F(TrainerFolder, NamesModelsThatItDoesNotRead) {
   const Path folder = copied("llama");
   fs::copy_file(folder / "model.safetensors", folder / "ema.safetensors");
   fs::create_directory(folder / "other_adapter");
-  EXPECT_THAT(open_source(posix_storage(), folder)->notes(),
-              ElementsAre("not read: ema.safetensors", "not read: other_adapter"));
+  EXPECT_THAT(
+      notes_of(*open_source(posix_storage(), folder)),
+      ElementsAre("left out: file \"ema.safetensors\"", "left out: file \"other_adapter\""));
 }
 
 TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {

@@ -6,6 +6,7 @@
 #include "containers/object_tree.hpp"
 #include "containers/torch_file.hpp"
 #include "read_source.hpp"
+#include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
@@ -75,19 +76,19 @@ TEST(TrainingFile, OfATupleSaysThatItsOptimizerIsNotRead) {
   const Json model = {{"w", tensor("w")}};
   const Json optimizer = {{"state", with_number_keys({{"exp_avg", tensor("m")}})},
                           {"param_groups", Json::array({{{"params", Json::array({0})}}})}};
-  const auto notes_of = [&](const Json& object) {
+  const auto noted = [&](const Json& object) {
     const test::TempDir temp;
     save_torch(temp.path() / "a.pt", object, tensors);
-    return open_source(posix_storage(), temp.path() / "a.pt")->notes();
+    return notes_of(*open_source(posix_storage(), temp.path() / "a.pt"));
   };
   const Json items = Json::array({model, optimizer, 17});
   for (const Json& object : {Json{{"$type", "tuple"}, {"items", items}}, items,
                              Json{{"", model}, {"optimizer", optimizer}}}) {
-    const auto notes = notes_of(object);
+    const auto notes = noted(object);
     ASSERT_FALSE(notes.empty()) << object;
     EXPECT_NE(notes[0].find("has the state of an optimizer"), std::string::npos) << notes[0];
   }
-  EXPECT_TRUE(notes_of(Json::array({model})).empty());
+  EXPECT_TRUE(noted(Json::array({model})).empty());
 }
 
 /// A str of Python with half a surrogate pair, such as a file name that is not UTF-8.
@@ -134,7 +135,7 @@ TEST(TrainingFile, AParameterWithoutStateKeepsItsPlaceInTheOrder) {
   EXPECT_EQ(source->catalog().groups[0]["params"], Json({"a.weight", "b.weight", "c.weight"}));
   EXPECT_EQ(floats(*source, "a.weight", "exp_avg"), (std::vector<float>{1, 1}));
   EXPECT_EQ(floats(*source, "c.weight", "exp_avg"), (std::vector<float>{3, 3}));
-  EXPECT_THAT(source->notes(), testing::IsEmpty());
+  EXPECT_THAT(notes_of(*source), testing::IsEmpty());
   EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("have numbers")));
 }
 
@@ -275,7 +276,7 @@ TEST(TrainingFile, KeepsOptimizerStatesThatAreNoTensors) {
   const Json& scalars = source->catalog().client_state["optimizer_scalars"];
   EXPECT_EQ(scalars["cnt"], (Json{{"a", 7}, {"b", 8}}));
   EXPECT_EQ(scalars["betas"]["a"], tuple({0.9, 0.95}));
-  EXPECT_THAT(source->notes(), testing::IsEmpty());
+  EXPECT_THAT(notes_of(*source), testing::IsEmpty());
   for (const char* format : {"torch", "trainer", "dcp"}) {
     const Path first = folder.path() / format / "first", again = folder.path() / format / "out.pt";
     std::filesystem::create_directories(first.parent_path());
@@ -410,7 +411,7 @@ TEST(OddNames, OfParametersAreNamesAndNoNumbers) {
     EXPECT_THAT(labels(source->catalog()),
                 testing::UnorderedElementsAre("x weights", name + " fp32", name + " m"));
     EXPECT_THAT(source->remarks(), testing::IsEmpty());
-    EXPECT_THAT(source->notes(), testing::IsEmpty());
+    EXPECT_THAT(notes_of(*source), testing::IsEmpty());
   }
 }
 
@@ -426,7 +427,7 @@ TEST(OddNames, TheEmptyNameIsGivenOne) {
   EXPECT_THAT(labels(source->catalog()),
               testing::UnorderedElementsAre("x weights", "tensor fp32", "tensor m"));
   EXPECT_EQ(source->catalog().groups[0]["params"], Json({"tensor"}));
-  EXPECT_THAT(source->notes(), testing::ElementsAre(testing::HasSubstr("the empty text")));
+  EXPECT_THAT(notes_of(*source), testing::ElementsAre(testing::HasSubstr("the empty text")));
   copy_as("torch", *source, folder.path() / "out.pt", source->layout());
   const torch::TorchFile out(torch::whole_file(posix_storage(), folder.path() / "out.pt"));
   EXPECT_TRUE(torch::to_json(out.root())["model"].contains(""));

@@ -30,7 +30,7 @@ TEST(Error, ExitStatusFollowsTheTable) {
   EXPECT_EQ(exit_status(ErrorCode::InvalidArgument), 2);
   EXPECT_EQ(exit_status(ErrorCode::NoSpace), 3);
   EXPECT_EQ(exit_status(ErrorCode::Corrupt), 4);
-  EXPECT_EQ(exit_status(ErrorCode::Unsupported), 4);
+  EXPECT_EQ(exit_status(ErrorCode::Unsupported), 6);
   EXPECT_EQ(exit_status(ErrorCode::Internal), 5);
   EXPECT_EQ(to_string(ErrorCode::PeerFailed), "peer failed");
 }

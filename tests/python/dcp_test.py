@@ -209,7 +209,7 @@ dcp.async_save({"w": torch.arange(1e5)}, storage_writer=Writer(sys.argv[1], step
         self.assertTrue(torch.equal(values["model"]["a"], state["model"]["a"]))
         self.assertEqual((values["odd"], values["step"]), (state["odd"], 3))
         described = unishard.inspect(self.folder / "one")
-        self.assertIn("left out: the tensors inside of the object odd, which torch alone can load", described["producer"]["notes"])
+        self.assertIn('left out: value "odd": the tensors inside of this object, which torch alone can load', described["producer"]["notes"])
 
     def test_objects_that_are_data_are_loaded(self):
         state = {"w": torch.ones(2), "when": datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), "rate": np.float32(0.5),

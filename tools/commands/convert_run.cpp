@@ -69,9 +69,10 @@ void report(const ConvertRun& job, const tools::Conversion& conversion,
   } else if (!job.resources.quiet) {
     const Catalog& target = conversion.plan().target;
     const bool is_proven = job.check && result.different.empty();
-    say(fmt::format("{}: {} tensors, {}{}", job.output.path.string(), target.tensors.size(),
+    say(fmt::format("{}: {} tensors, {}{}{}", job.output.path.string(), target.tensors.size(),
                     tools::format_bytes(target.stored_bytes()),
-                    is_proven ? ", " + conversion.checking().describe_equal(result.input) : ""));
+                    is_proven ? ", " + conversion.checking().describe_equal(result.input) : "",
+                    missing_text(conversion)));
   }
   say_different(result.different);
 }
@@ -82,6 +83,7 @@ void ConvertRun::add_to(CLI::App& command) {
   command.add_flag("--dry-run,--dry_run", dry_run,
                    "Print what would be written and what would not arrive");
   command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
+  add_open_choices(command, allows_missing, assumes_model_order);
   add_no_check(command, check, "Do not read the result back and compare it");
   add_no_check_input(command, check_input);
   command.add_flag("--json", json, "Report as JSON");
@@ -92,7 +94,8 @@ int ConvertRun::run(tools::Team& team) const {
   const bool speaks = team.is_first();
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  auto [opened, own_tag] = tools::open_tagged(posix_storage(), input, tag);
+  auto [opened, own_tag] = tools::open_tagged(
+      posix_storage(), input, {.tag = tag, .assume_model_order = assumes_model_order});
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
   if (convert.dtype)
@@ -111,7 +114,10 @@ int ConvertRun::run(tools::Team& team) const {
        .check_input = check_input,
        .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None,
        .may_be_fresh = may_be_fresh,
-       .dequantized = numbers.weights});
+       .dequantized = numbers.weights,
+       .losses = {.wanted = convert.weights_only ? tools::Wanted::Model : tools::Wanted::Everything,
+                  .only = convert.only,
+                  .allows_missing = allows_missing}});
   if (strict) {
     if (speaks) say_notes(conversion.notes().losses());
     require_everything_arrives(*this, conversion);
@@ -139,6 +145,18 @@ CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string
     if (is_sharded || !sharded_only) names.emplace_back(entry.name);
   }
   return command.add_option("--to", to, help)->check(CLI::IsMember(names));
+}
+
+void add_open_choices(CLI::App& command, bool& allows_missing, bool& assumes_model_order) {
+  add_allow_missing(command, allows_missing);
+  command.add_flag("--assume-model-order,--assume_model_order", assumes_model_order,
+                   "Give an optimizer's numbered states to the parameters in the model's order, "
+                   "also where another order fits their shapes");
+}
+
+void add_allow_missing(CLI::App& command, bool& allows_missing) {
+  command.add_flag("--allow-missing,--allow_missing", allows_missing,
+                   "Write the rest when weights cannot be read, and name and count them");
 }
 
 void add_fresh(CLI::App& command, bool& may_be_fresh) {

@@ -17,9 +17,12 @@ struct ConvertRun {
   bool check_input = true;
   bool json = false;
   bool may_be_fresh = false;  ///< beside the checkpoints of another run
+  bool allows_missing = false;
+  bool assumes_model_order = false;
   Resources resources;
 
-  /// Adds --dry-run, --strict, --no-check, --no-check-input, --json and the resources.
+  /// Adds --dry-run, --strict, --allow-missing, --assume-model-order, --no-check, --no-check-input,
+  /// --json and the resources.
   void add_to(CLI::App& command);
   /// Collective. Returns the exit status: 1 when what was read back differs.
   int run(tools::Team& team) const;
@@ -29,6 +32,10 @@ struct ConvertRun {
 /// stage.
 CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string& help,
                            bool sharded_only = false);
+
+/// Adds --allow-missing and --assume-model-order; the second function adds the first of them only.
+void add_open_choices(CLI::App& command, bool& allows_missing, bool& assumes_model_order);
+void add_allow_missing(CLI::App& command, bool& allows_missing);
 
 /// Adds --fresh.
 void add_fresh(CLI::App& command, bool& may_be_fresh);

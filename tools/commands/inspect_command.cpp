@@ -46,7 +46,7 @@ int run(const InspectRequest& options) {
                                 .identity = options.identity,
                                 .transfer = options.resources.transfer(progress)};
   const tools::Description description =
-      tools::describe(posix_storage(), options.checkpoint, options.tag, wanted);
+      tools::describe(posix_storage(), options.checkpoint, {.tag = options.tag}, wanted);
   if (options.view.layout && description.owners.empty()) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--layout: {} is not sharded over ranks", description.path.string()));

@@ -55,6 +55,7 @@ void add_reshard(CLI::App& app, Action& action) {
                "Do not read the result back and compare it (formats other than UniShard's, "
                "which has checksums of its own)");
   add_no_check_input(*command, job.check_input);
+  add_open_choices(*command, job.allows_missing, job.assumes_model_order);
   command->add_flag("--json", job.json, "Result or plan as JSON");
   options->processes.add_to(*command);
   job.resources.add_to(*command);

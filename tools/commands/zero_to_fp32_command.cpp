@@ -1,4 +1,5 @@
 #include "commands/command.hpp"
+#include "commands/convert_run.hpp"
 #include "team/team_observer.hpp"
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
@@ -15,6 +16,8 @@ struct ZeroToFp32Request {
   std::string dtype;
   bool safe_serialization = false;
   bool exclude_frozen = false;
+  bool allows_missing = false;
+  std::vector<std::string> renames;
   bool debug = false;
   bool json = false;
   bool check_input = true;
@@ -35,7 +38,9 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
   tools::ConversionPlan plan =
-      tools::plan_consolidate(*source, {.dtype = dtype, .exclude_frozen = options.exclude_frozen});
+      tools::plan_consolidate(*source, {.dtype = dtype,
+                                        .exclude_frozen = options.exclude_frozen,
+                                        .renames = tools::parse_renames(options.renames)});
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
   if (options.debug && speaks) say_tensors(plan, source->catalog());
@@ -48,8 +53,12 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .check_input = options.check_input,
                                 .read_back = tools::ReadBack::None,
                                 .dequantized = dequantized,
-                                .kept_quantized = options.exclude_frozen ? 0 : kept});
+                                .kept_quantized = options.exclude_frozen ? 0 : kept,
+                                .losses = {.wanted = tools::Wanted::Model,
+                                           .excludes_frozen = options.exclude_frozen,
+                                           .allows_missing = options.allows_missing}});
   const bool reports = speaks && !options.json && !options.resources.quiet;
+  if (speaks && !options.json && !reports) say_missing(conversion);
   if (reports) {
     say_notes(consolidation_notes(conversion));
     say_side_files(conversion.options().output.side_files);
@@ -90,6 +99,10 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "Type of all floating tensors (default: fp32, frozen parameters keep theirs)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_flag("-d,--debug", options->debug, "List the tensors on standard error");
+  command->add_option("--rename", options->renames,
+                      "FROM=TO: a regular expression and what its matches in names become; @FILE: "
+                      "one rule a line");
+  add_allow_missing(*command, options->allows_missing);
   add_no_check_input(*command, options->check_input);
   command->add_flag("--json", options->json, "Summary as JSON");
   options->processes.add_to(*command);

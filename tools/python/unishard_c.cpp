@@ -99,7 +99,7 @@ char* unishard_open(const char* path, const char* tag, unishard_checkpoint** out
     std::optional<std::string> chosen;
     if (tag != nullptr) chosen = tag;
     std::string found = tools::find_input(posix_storage(), path);
-    auto opened = tools::open_tagged(posix_storage(), found, chosen);
+    auto opened = tools::open_tagged(posix_storage(), found, {.tag = chosen});
     *out = new unishard_checkpoint{std::move(found), std::move(opened)};
   });
 }

@@ -13,7 +13,9 @@ char* unishard_plan_state_dict(const char* described, char** out) {
     Json json = c_interface::catalog_json(planned.catalog);
     for (std::size_t i = 0; i < planned.keys.size(); ++i)
       json["tensors"][i]["key"] = planned.keys[i];
-    json["notes"] = planned.notes;
+    std::vector<std::string> notes = lines_of(planned.losses);
+    notes.insert(notes.end(), planned.notes.begin(), planned.notes.end());
+    json["notes"] = std::move(notes);
     json["remarks"] = planned.remarks;
     c_interface::set_text(out, json);
   });

@@ -24,6 +24,8 @@ Json conversion_json(const tools::Conversion& conversion, const converters::Sour
           {"tensors", target.tensors.size()},
           {"bytes", target.stored_bytes()},
           {"side_files", tools::names_of(output.side_files)},
+          {"missing", conversion.notes().missing},
+          {"losses", tools::losses_json(conversion.notes().lost)},
           {"left_out", conversion.notes().losses()},
           {"remarks", conversion.notes().remarks}};
 }
@@ -47,13 +49,11 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
 }
 
 std::vector<std::string> consolidation_notes(const tools::Conversion& conversion) {
-  std::vector<std::string> notes = conversion.notes().left_out;
-  for (std::string& note : notes) note.insert(0, "left out: ");
-  // That an optimizer or a schedule is left out is what the verb is for; doubts about what is read
-  // are not.
-  for (const std::string& line : conversion.notes().not_read) {
-    if (!line.starts_with("left out: ") && !line.starts_with("not read: ")) notes.push_back(line);
-  }
+  // That an optimizer or a schedule is left out is what the verb is for (LossRules); doubts about
+  // what is read are not.
+  std::vector<std::string> notes = conversion.notes().not_read;
+  for (const std::string& note : conversion.notes().left_out) notes.push_back("left out: " + note);
+  for (std::string& line : lines_of(conversion.notes().lost)) notes.push_back(std::move(line));
   if (const std::size_t count = conversion.options().dequantized; count > 0)
     notes.push_back(fmt::format("{} quantized weights are dequantized", count));
   if (const std::size_t count = conversion.options().kept_quantized; count > 0) {
@@ -79,6 +79,8 @@ Json consolidation_json(const tools::Conversion& conversion,
                  {"tensors", target.tensors.size()},
                  {"bytes", target.stored_bytes()},
                  {"side_files", tools::names_of(output.side_files)},
+                 {"missing", conversion.notes().missing},
+                 {"losses", tools::losses_json(conversion.notes().lost)},
                  {"notes", consolidation_notes(conversion)},
                  {"aliases_left_out", keeps_aliases ? 0 : target.aliases.size()},
                  {"frozen_left_out", frozen_left_out}};
@@ -86,9 +88,14 @@ Json consolidation_json(const tools::Conversion& conversion,
   return report;
 }
 
+std::string missing_text(const tools::Conversion& conversion) {
+  const std::size_t missing = conversion.notes().missing;
+  return missing == 0 ? "" : fmt::format("; {} MISSING, named above", missing);
+}
+
 std::string consolidated_text(const tools::Conversion& conversion, const std::string& summary) {
-  return fmt::format("{}: {} tensors, {}", conversion.options().output.path.string(),
-                     conversion.plan().target.tensors.size(), summary);
+  return fmt::format("{}: {} tensors, {}{}", conversion.options().output.path.string(),
+                     conversion.plan().target.tensors.size(), summary, missing_text(conversion));
 }
 
 void say_tensors(const tools::ConversionPlan& plan, const Catalog& source) {
@@ -101,6 +108,13 @@ void say_tensors(const tools::ConversionPlan& plan, const Catalog& source) {
 
 void say_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) say("note: " + note);
+}
+
+void say_missing(const tools::Conversion& conversion) {
+  const tools::ConversionNotes& notes = conversion.notes();
+  converters::Losses missing = notes.lost;
+  missing.resize(notes.missing);  // they come first
+  say_notes(lines_of(missing));
 }
 
 void say_side_files(const converters::SideFiles& files) {

@@ -17,12 +17,16 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
 /// The report of `zero_to_fp32`, and its notes.
 Json consolidation_json(const tools::Conversion& conversion, const tools::ConversionResult& result);
 std::vector<std::string> consolidation_notes(const tools::Conversion& conversion);
+/// Returns how many of the wanted tensors are missing, for the last line; empty when none is.
+std::string missing_text(const tools::Conversion& conversion);
 /// The line that ends a consolidation; `summary` tells bytes, seconds and speed.
 std::string consolidated_text(const tools::Conversion& conversion, const std::string& summary);
 
 /// These print to standard error, nothing where there is nothing.
 void say_tensors(const tools::ConversionPlan& plan, const Catalog& source);  ///< dtypes in and out
 void say_notes(const std::vector<std::string>& notes);
+/// Names the wanted tensors that are missing, which no option silences.
+void say_missing(const tools::Conversion& conversion);
 void say_side_files(const converters::SideFiles& files);
 /// What a conversion will not write and what it takes along, unless the report is JSON or quiet.
 void say_before(const tools::Conversion& conversion, bool is_json, bool is_quiet);

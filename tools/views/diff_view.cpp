@@ -31,6 +31,8 @@ std::string_view kind_name(DiffKind kind) {
       return "values";
     case DiffKind::Scalar:
       return "scalar";
+    case DiffKind::Unread:
+      return "unread";
   }
   return "";
 }
@@ -48,6 +50,9 @@ std::string difference_text(const TensorDiff& found) {
       return fmt::format("dtype {} and {}", found.a, found.b);
     case DiffKind::Scalar:
       return fmt::format("{} and {}", printable(found.a), printable(found.b));
+    case DiffKind::Unread:
+      return found.a.empty() ? fmt::format("not read from B: {}", printable(found.b))
+                             : fmt::format("not read from A: {}", printable(found.a));
     case DiffKind::Values:
       return fmt::format(
           "{} of {} elements differ, most by {:.6g} at element {} ({:.9g} and {:.9g})",
@@ -65,7 +70,7 @@ Json number(double value) {
 Json difference_json(const TensorDiff& found) {
   Json json = {{"tensor", found.tensor}, {"kind", kind_name(found.kind)}};
   if (found.kind == DiffKind::Shape || found.kind == DiffKind::DType ||
-      found.kind == DiffKind::Scalar) {
+      found.kind == DiffKind::Scalar || found.kind == DiffKind::Unread) {
     json["a"] = found.a;
     json["b"] = found.b;
   }

@@ -1,6 +1,7 @@
 #include "unishard/format/crc64.hpp"
 
 #include "views/inspect_order.hpp"
+#include "workflows/losses.hpp"
 
 #include <cmath>
 
@@ -114,6 +115,7 @@ Json inspect_json(const tools::Description& description, const InspectView& view
   aliases.reserve(catalog.aliases.size());
   for (const Alias& alias : catalog.aliases) aliases.push_back({alias.fqn, alias.target});
   json["aliases"] = std::move(aliases);
+  json["losses"] = tools::losses_json(description.losses);
   json["groups"] = catalog.groups;
   json["producer"] = without_keys(catalog.producer);
   return json;

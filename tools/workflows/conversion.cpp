@@ -298,7 +298,8 @@ void name_weights(Catalog& target, std::vector<std::string>& remarks) {
 }  // namespace
 
 std::vector<std::string> ConversionNotes::losses() const {
-  std::vector<std::string> out = not_read;
+  std::vector<std::string> out = lines_of(lost);
+  out.insert(out.end(), not_read.begin(), not_read.end());
   for (const auto& [reason, notes] :
        {std::pair{"left out", &left_out}, {"cannot be written", &cannot_be_written}}) {
     for (const std::string& note : *notes) out.push_back(fmt::format("{}: {}", reason, note));
@@ -320,6 +321,8 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   require_named_states(plan_.target, output.format);
   name_masters(plan_.target, output.format);
   name_buffers(plan_.target, output.format);
+  notes_.lost = losses_to_name(source.losses(), options_.losses, options_.input.string());
+  notes_.missing = count_missing(notes_.lost, options_.losses);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))

@@ -6,6 +6,7 @@
 #include "workflows/conversion_notes.hpp"
 #include "workflows/conversion_plan.hpp"
 #include "workflows/input_check.hpp"
+#include "workflows/losses.hpp"
 #include "workflows/shared_output.hpp"
 
 #include <optional>
@@ -33,6 +34,7 @@ struct ConversionOptions {
   /// of quantization.
   std::size_t dequantized = 0;
   std::size_t kept_quantized = 0;  ///< quantized weights that the result has as they are
+  LossRules losses = {};
 };
 
 /// With ReadBack::Recorded only the first process of the team has `different` and `identity`.
@@ -50,7 +52,8 @@ class Conversion {
  public:
   /// Collective. Opens the output under a name that nobody takes for a result.
   /// Pre: nothing was read from `source` yet.
-  /// Throws: InvalidArgument and AlreadyExists for an output that cannot be written there, or whose
+  /// Throws: Unsupported when something that the result must hold was not read (losses.hpp);
+  /// InvalidArgument and AlreadyExists for an output that cannot be written there, or whose
   /// suffix is that of another format; NoSpace, Mismatch when the processes want different results.
   Conversion(Team& team, converters::Source& source, ConversionPlan plan,
              ConversionOptions options);

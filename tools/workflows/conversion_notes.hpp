@@ -1,4 +1,6 @@
 #pragma once
+#include "unishard/converters/loss.hpp"
+
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -7,7 +9,9 @@ namespace unishard::tools {
 
 /// What does not arrive in the result, and what the reader chose; one line each.
 struct ConversionNotes {
-  std::vector<std::string> not_read;  ///< by the source's reader
+  converters::Losses lost;            ///< in reading, as far as the job names it
+  std::size_t missing = 0;            ///< of `lost`, those that the result should have
+  std::vector<std::string> not_read;  ///< Source::notes()
   std::vector<std::string> left_out;  ///< by the plan and the options
   std::size_t asked_for = 0;          ///< lines of left_out that the user's options ask for
   std::vector<std::string> cannot_be_written;  ///< in the result's format

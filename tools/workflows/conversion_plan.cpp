@@ -6,8 +6,9 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/version.hpp"
 
+#include "workflows/name_parts.hpp"
+
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <map>
@@ -30,13 +31,6 @@ DType consolidated_dtype(const TensorInfo& tensor, const std::optional<DType>& w
   if (kind != Kind::Float) return tensor.dtype;
   if (wanted) return *wanted;
   return tensor.frozen ? tensor.dtype : DType::Float32;
-}
-
-bool is_wanted(const std::string& fqn, const std::vector<std::string>& patterns) {
-  if (patterns.empty()) return true;
-  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
-    return ::fnmatch(pattern.c_str(), fqn.c_str(), 0) == 0;
-  });
 }
 
 std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& options,
@@ -235,6 +229,7 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
 ConversionPlan plan_consolidate(const converters::Source& source,
                                 const ConsolidateOptions& options) {
   const Catalog& catalog = source.catalog();
+  const Renamer rename(options.renames);
   ConversionPlan plan;
   plan.target.step = catalog.step;
   for (const std::size_t index : model_tensors(catalog)) {
@@ -244,7 +239,7 @@ ConversionPlan plan_consolidate(const converters::Source& source,
       continue;
     }
     TensorInfo to;
-    to.fqn = from.fqn;
+    to.fqn = rename(from.fqn);
     to.state = state::kWeights;
     to.dtype = consolidated_dtype(from, options.dtype);
     to.shape = from.shape;
@@ -257,7 +252,9 @@ ConversionPlan plan_consolidate(const converters::Source& source,
               ? "all parameters are frozen: leave out --exclude_frozen_parameters"
               : "the checkpoint holds no model weights; `unishard inspect` lists what it holds");
   }
-  plan.target.aliases = catalog.aliases;
+  for (const Alias& alias : catalog.aliases)
+    plan.target.aliases.push_back({rename(alias.fqn), rename(alias.target)});
+  validate(plan.target, "the result");
   note_other_tensors(catalog, plan.notes);
   plan.metadata = {{"unishard.version", std::string(kLibraryVersion)},
                    {"unishard.source.format", source.format()},

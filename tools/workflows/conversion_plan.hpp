@@ -44,13 +44,14 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
 struct ConsolidateOptions {
   std::optional<DType> dtype = {};  ///< of trained parameters, frozen ones and floating buffers
   bool exclude_frozen = false;
+  std::vector<RenameRule> renames = {};
 };
 
 /// Plans `zero_to_fp32`: one model out of a training state. A parameter is its fp32 master, or else
 /// its weights. Without a dtype the rules of DeepSpeed's zero_to_fp32 hold: trained parameters and
 /// buffers become float32 where they float, frozen parameters keep their type. With a dtype every
 /// floating tensor takes it.
-/// Throws: Mismatch when there is nothing to write.
+/// Throws: Mismatch when there is nothing to write; InvalidArgument when two tensors get one name.
 ConversionPlan plan_consolidate(const converters::Source& source,
                                 const ConsolidateOptions& options);
 

@@ -44,6 +44,8 @@ class Comparison {
       add(a_.catalog().tensors[index], {.kind = DiffKind::OnlyInA});
     for (const std::size_t index : pairing.only_b)
       add(b_.catalog().tensors[index], {.kind = DiffKind::OnlyInB});
+    add_unread(a_.losses(), true);
+    add_unread(b_.losses(), false);
     for (const TensorPair& pair : pairing.pairs) compare_tables(pair);
     compare_scalars();
     compare_bytes();
@@ -60,6 +62,16 @@ class Comparison {
   }
 
  private:
+  /// What cannot be read is not equal to anything.
+  void add_unread(const converters::Losses& losses, bool is_of_a) {
+    for (const converters::Loss& loss : losses) {
+      if (!is_weight(loss.role) || loss.is_kept) continue;
+      TensorDiff found{.tensor = loss.name, .kind = DiffKind::Unread};
+      (is_of_a ? found.a : found.b) = loss.why;
+      add(loss.name, std::string(state::kWeights), std::move(found));
+    }
+  }
+
   /// Adds a difference of `tensor`, whose label is filled in.
   void add(const TensorInfo& tensor, TensorDiff found) {
     found.tensor = tensor.label();

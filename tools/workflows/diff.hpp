@@ -22,7 +22,8 @@ struct DiffOptions {
   TransferOptions transfer = {};
 };
 
-enum class DiffKind : std::uint8_t { OnlyInA, OnlyInB, Shape, DType, Values, Scalar };
+/// Unread: a weight that one side's files hold and that cannot be read.
+enum class DiffKind : std::uint8_t { OnlyInA, OnlyInB, Shape, DType, Values, Scalar, Unread };
 
 struct TensorDiff {
   std::string tensor = {};  ///< label on a side that has it

@@ -128,19 +128,20 @@ Description describe_tags(Storage& storage, const Path& path) {
   return out;
 }
 
-Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+Description describe(Storage& storage, const Path& path, const converters::OpenOptions& open,
                      const DescribeOptions& options) {
   Description out;
   if (converters::probe(storage, path).format == "native") {
-    out = describe_native(storage, path, tag, options.layout);
+    out = describe_native(storage, path, open.tag, options.layout);
     out.format = "native";
   } else {
-    const TaggedSource opened = open_tagged(storage, path, tag);
+    const TaggedSource opened = open_tagged(storage, path, open);
     const auto& source = opened.source;
     out.format = source->format();
     out.path = source->path();
     out.tag = opened.tag;
     out.catalog = source->catalog();
+    out.losses = source->losses();
     out.notes = source->notes_and_remarks();
     if (options.layout) out.owners = owners_of(*source);
     if (options.identity) out.catalog = with_digests(*source, options.transfer);

@@ -1,6 +1,7 @@
 #pragma once
 // The content of a checkpoint of any format, as `inspect` shows it. Only tables are read, unless
 // the options request statistics or digests that the format does not store.
+#include "unishard/converters/source.hpp"
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/checkpoint_folder.hpp"
 
@@ -47,6 +48,7 @@ struct Description {
   std::string compression;
   /// Per tensor. Of a tensor in too many ranges (Source::stored_ranges()): none.
   std::vector<std::vector<OwnedPart>> owners;
+  converters::Losses losses;       ///< what the files hold and the catalog does not
   std::vector<std::string> notes;  ///< Source::notes_and_remarks()
 
   /// Returns true for the state of a run, with a step and ranks; false for a model or other
@@ -60,7 +62,7 @@ struct Description {
 Description describe_tags(Storage& storage, const Path& path);
 
 /// Throws: what open_source() throws.
-Description describe(Storage& storage, const Path& path, const std::optional<std::string>& tag,
+Description describe(Storage& storage, const Path& path, const converters::OpenOptions& open,
                      const DescribeOptions& options);
 
 }  // namespace unishard::tools

@@ -1,5 +1,7 @@
 #include "workflows/name_parts.hpp"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -35,6 +37,13 @@ NameParts split_name(std::string_view name) {
     begin = end + 1;
   }
   return parts;
+}
+
+bool is_wanted(const std::string& name, const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return true;
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
 }
 
 }  // namespace unishard::tools

@@ -18,6 +18,9 @@ struct NameParts {
   std::optional<std::uint32_t> layer() const;
 };
 
+/// Returns whether a name matches one of the shell patterns; true without patterns.
+bool is_wanted(const std::string& name, const std::vector<std::string>& patterns);
+
 /// Splits a name. A number with leading zeros or more than six digits counts as text, so the name
 /// follows from the parts.
 NameParts split_name(std::string_view name);

@@ -76,14 +76,18 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
 }
 
 TaggedSource open_tagged(Storage& storage, const Path& path,
-                         const std::optional<std::string>& tag) {
-  if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag))
-    return open_tagged(storage, *numbered, std::nullopt);
+                         const converters::OpenOptions& options) {
+  const std::optional<std::string>& tag = options.tag;
+  if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag)) {
+    converters::OpenOptions within = options;
+    within.tag.reset();
+    return open_tagged(storage, *numbered, within);
+  }
   constexpr int kTries = 20;
   TaggedSource opened;
   for (int i = 0; i < kTries; ++i) {
     opened.tag = tag_of(storage, path, tag).value_or("");
-    opened.source = converters::open_source(storage, path, tag);
+    opened.source = converters::open_source(storage, path, options);
     if (tag_of(storage, path, tag).value_or("") == opened.tag) break;
   }
   return opened;

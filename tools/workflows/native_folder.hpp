@@ -39,6 +39,7 @@ struct TaggedSource {
 };
 /// Calls open_source() and tag_of(), and returns what both say of one checkpoint even if a writer
 /// moves `latest` meanwhile.
-TaggedSource open_tagged(Storage& storage, const Path& path, const std::optional<std::string>& tag);
+TaggedSource open_tagged(Storage& storage, const Path& path,
+                         const converters::OpenOptions& options);
 
 }  // namespace unishard::tools

@@ -2,6 +2,7 @@
 
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/json.hpp"
+#include "unishard/format/manifest.hpp"
 
 #include "workflows/model_config.hpp"
 #include "workflows/native_folder.hpp"
@@ -88,13 +89,11 @@ Path model_folder_beside(const converters::Source& source, const Path& beside, c
   return is_elsewhere ? input : beside;
 }
 
-/// Removes the lines of a reader about files that are copied.
-void forget_copied(const converters::SideFiles& files, std::vector<std::string>& not_read) {
-  std::erase_if(not_read, [&](const std::string& line) {
-    return std::ranges::any_of(files, [&](const auto& file) {
-      const std::string start = fmt::format("not read: {}", file.first);
-      return line == start || line.starts_with(start + ":");
-    });
+/// Removes the losses of files that are copied.
+void forget_copied(const converters::SideFiles& files, converters::Losses& losses) {
+  std::erase_if(losses, [&](const converters::Loss& loss) {
+    return loss.role == converters::Role::SideFile &&
+           std::ranges::count(files, loss.name, &converters::SideFiles::value_type::first) > 0;
   });
 }
 
@@ -135,11 +134,34 @@ void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
   }
 }
 
+/// Returns the names of what lies in a checkpoint's own folder without being a part of it: the
+/// meta.pt of Lightning, the configuration of a model. None for a format whose programs look for
+/// other files.
+std::vector<std::string> names_beside(const converters::Source& source, const Path& beside,
+                                      std::string_view format) {
+  std::vector<std::string> names;
+  if (format != "dcp" && format != "native") return names;
+  if (source.format() == "dcp") {
+    for (const converters::Loss& loss : source.losses()) {
+      if (loss.role == converters::Role::SideFile) names.push_back(loss.name);
+    }
+  } else if (source.format() == "native" && has_file(beside, kManifestFile)) {
+    for (const Entry& entry : posix_storage().list(beside)) {
+      if (entry.kind == EntryKind::File) names.push_back(entry.name);
+    }
+  }
+  return names;
+}
+
 /// The files of a Trainer's or accelerate's folder, else those that go with a model.
 converters::SideFiles files_to_go_on(const converters::Source& source, const Path& beside,
-                                     const Path& input, std::vector<std::string>& left_out) {
+                                     const Path& input, std::string_view format,
+                                     std::vector<std::string>& left_out) {
   converters::SideFiles files = find_trainer_files(beside, left_out);
   if (!files.empty()) return files;
+  if (files = find_named_files(beside, names_beside(source, beside, format), left_out);
+      !files.empty())
+    return files;
   const Path model = model_folder_beside(source, beside, input);
   // Beside the tags of DeepSpeed lies what users put there, of which a model is only known for sure
   // by its configuration.
@@ -162,7 +184,7 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
                     const ConversionPlan& plan, converters::Output& output,
                     ConversionNotes& notes) {
   note_unknown_files(source, beside, notes.left_out);
-  output.side_files = files_to_go_on(source, beside, input, notes.left_out);
+  output.side_files = files_to_go_on(source, beside, input, output.format, notes.left_out);
   if (output.side_files.empty()) return;
   const bool is_deepspeed = output.format.starts_with(kDeepSpeedFormats);
   if (!is_deepspeed)
@@ -305,7 +327,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     note_lost_run_files(beside, plan, output, notes);
     if (output.max_shard_bytes == 0) remark_on_model_files(model, output, notes.remarks);
   }
-  forget_copied(output.side_files, notes.not_read);
+  forget_copied(output.side_files, notes.lost);
 }
 
 }  // namespace unishard::tools

@@ -1,8 +1,11 @@
 #include "workflows/side_files.hpp"
 
+#include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
+#include "unishard/format/manifest.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/staging_names.hpp"
 #include "unishard/format/storage.hpp"
 
 #include "support/descriptor.hpp"
@@ -208,6 +211,13 @@ class Collector {
   std::uint64_t bytes_ = 0;
 };
 
+/// Whether UniShard or torch gives the name to a file of a checkpoint.
+bool is_taken_name(std::string_view name) {
+  return name == kManifestFile || name == kLatestFile || name.starts_with("shard-") ||
+         name.starts_with('.') || name.ends_with(".distcp") || is_leftover(name) ||
+         is_lock_name(name);
+}
+
 converters::SideFiles collect(const Descriptor& folder, const std::vector<Entry>& entries,
                               bool (*is_wanted)(std::string_view),
                               std::vector<std::string>& notes) {
@@ -245,6 +255,19 @@ converters::SideFiles find_trainer_files(const Path& run, std::vector<std::strin
   const std::vector<Entry> entries = posix_storage().list(run);
   if (!is_training_folder(entries)) return {};
   return collect(folder, entries, goes_with_run, notes);
+}
+
+converters::SideFiles find_named_files(const Path& folder_path, std::vector<std::string> names,
+                                       std::vector<std::string>& notes) {
+  const Descriptor folder(::open(folder_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) return {};
+  std::erase_if(names, [&](const std::string& name) {
+    return is_taken_name(name) || posix_storage().kind(folder_path / name) == EntryKind::Directory;
+  });
+  std::ranges::sort(names);
+  Collector collector(folder, notes);
+  for (const std::string& name : names) collector.take(name);
+  return std::move(collector.files);
 }
 
 std::vector<std::string> find_unknown_files(const Path& run) {

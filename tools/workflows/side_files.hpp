@@ -30,6 +30,11 @@ std::optional<std::string> read_side_file(const Path& model, const std::string& 
 /// no folder of theirs. The same files are left out as above.
 converters::SideFiles find_trainer_files(const Path& run, std::vector<std::string>& notes);
 
+/// Returns the files of `folder` that have these names. The same files are left out as above, and
+/// names that a checkpoint gives to its own files.
+converters::SideFiles find_named_files(const Path& folder, std::vector<std::string> names,
+                                       std::vector<std::string>& notes);
+
 /// Returns the names of the files in `run`, the checkpoint of a Trainer or of accelerate, that
 /// neither find_trainer_files() takes nor the checkpoint's reader reads or names.
 std::vector<std::string> find_unknown_files(const Path& run);

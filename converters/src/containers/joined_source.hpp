@@ -34,6 +34,7 @@ struct JoinedCatalog {
   /// A derived tensor whose `boxes` are null is rounded from the mean of its fqn's fp32 state.
   Catalog catalog;
   std::vector<JoinedTensor> tensors;  ///< for each tensor of the catalog
+  Losses losses;
   std::vector<std::string> notes, remarks;
   /// Number of the rank `rank` of shard `shard` among the ranks of all shards.
   std::uint32_t (*rank_of)(std::uint32_t shard, std::uint32_t rank, std::size_t shards) = nullptr;

@@ -423,6 +423,41 @@ class Pruner {
 
 }  // namespace
 
+bool is_numpy_array(const Json& value) {
+  if (!value.is_object() || value.value("$type", Json()) != "object") return false;
+  const Json name = value.value("name", Json());
+  return name == "numpy.core.multiarray._reconstruct" || name == "numpy.core.numeric._frombuffer";
+}
+
+void find_arrays(const Json& value, const std::string& path, Losses& losses) {
+  const auto descend = [&](const std::string& key, const Json& child) {
+    find_arrays(child, path.empty() ? key : fmt::format("{}.{}", path, key), losses);
+  };
+  if (!value.is_object()) return;
+  if (is_numpy_array(value)) {
+    losses.push_back({.role = Role::Weight,
+                      .name = path,
+                      .why = "an array of numpy, which is kept as a value",
+                      .is_kept = true});
+  } else if (!value.contains("$type")) {
+    for (const auto& [key, child] : value.items()) descend(key, child);
+  } else if (value.contains("pairs") && value["pairs"].is_array()) {
+    for (const Json& pair : value["pairs"]) {
+      if (pair[0].is_string()) descend(pair[0].get<std::string>(), pair[1]);
+    }
+  }
+}
+
+const Json* member(const Json& dict, std::string_view name) {
+  if (!dict.is_object()) return nullptr;
+  if (!dict.contains("$type")) return dict.contains(name) ? &dict[std::string(name)] : nullptr;
+  if (!dict.contains("pairs")) return nullptr;
+  for (const Json& pair : dict["pairs"]) {
+    if (pair[0] == name) return &pair[1];
+  }
+  return nullptr;
+}
+
 std::set<std::string> tensors_in(const Json& value) {
   if (value.is_object() && value.contains("$tensor") && value["$tensor"].is_string())
     return {value["$tensor"].get<std::string>()};

@@ -1,5 +1,6 @@
 #pragma once
 // Writes the JSON of object_tree.hpp back as Python values.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 
 #include "containers/pickle_writer.hpp"
@@ -8,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::torch {
@@ -28,6 +30,15 @@ void refuse_tensor(PickleWriter& pickle, const std::string& name);
 
 /// A WriteTensor for places in which tensors do not matter: writes None.
 void write_none(PickleWriter& pickle, const std::string& name);
+
+/// Returns true for an array of numpy.
+bool is_numpy_array(const Json& value);
+/// Appends a loss for each array of numpy among the members of dicts in `value`, which is at
+/// `path`: another program may take it for a weight, and here it is a value.
+void find_arrays(const Json& value, const std::string& path, Losses& losses);
+
+/// Returns the member of a dict with texts as keys; nullptr without it and for other values.
+const Json* member(const Json& dict, std::string_view name);
 
 /// Returns the tensors that `value` names.
 std::set<std::string> tensors_in(const Json& value);

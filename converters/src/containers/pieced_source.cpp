@@ -6,6 +6,7 @@
 #include "containers/entry_verification.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/read_counts.hpp"
+#include "core/wrapped_names.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -49,7 +50,8 @@ class PiecedSource final : public Source {
  public:
   PiecedSource(PiecedCatalog parts, const std::string& where) : parts_(std::move(parts)) {
     const auto& tensors = parts_.catalog.tensors;
-    drop_unreadable(parts_.catalog, parts_.notes);
+    drop_unreadable(parts_.catalog, parts_.losses);
+    unwrap_names(parts_.catalog, parts_.format.substr(0, parts_.format.find('-')));
     validate(parts_.catalog, where);
     std::unordered_map<std::string_view, std::size_t> fp32;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -74,6 +76,7 @@ class PiecedSource final : public Source {
 
   std::string format() const override { return parts_.format; }
   const Catalog& catalog() const override { return parts_.catalog; }
+  Losses losses() const override { return parts_.losses; }
   std::vector<std::string> notes() const override { return parts_.notes; }
 
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {

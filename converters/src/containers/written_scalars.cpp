@@ -13,16 +13,13 @@ void write_step(ArchiveDraft& file, const Json& step) {
   file.pickle.integer(step.get<std::int64_t>());
 }
 
-void write_scalars(ArchiveDraft& file, const OptimizerScalars& scalars, const std::string& fqn,
-                   std::vector<std::string>& notes) {
+Json::object_t writable_scalars(const OptimizerScalars& scalars, const std::string& fqn,
+                                std::vector<std::string>& notes) {
   Json::object_t members;
   for (const auto& [state, value] : scalars.of(fqn)) members.push_back({state, *value});
-  const Json kept = without_unwritable(Json(std::move(members)),
-                                       fmt::format("optimizer state of {}", fqn), notes);
-  for (const auto& [state, value] : kept.items()) {
-    file.pickle.str(state);
-    write_json(file.pickle, value, refuse_tensor);
-  }
+  Json kept = without_unwritable(Json(std::move(members)),
+                                 fmt::format("optimizer state of {}", fqn), notes);
+  return std::move(kept.get_ref<Json::object_t&>());
 }
 
 }  // namespace unishard::converters::torch

@@ -12,9 +12,9 @@ namespace unishard::converters::torch {
 /// Appends a step counter, as OptimizerScalars::step() returns it, to the open dict of an archive's
 /// pickle.
 void write_step(ArchiveDraft& file, const Json& step);
-/// Appends the values of the parameter `fqn`. Adds a line to `notes` for each that cannot be
-/// written.
-void write_scalars(ArchiveDraft& file, const OptimizerScalars& scalars, const std::string& fqn,
-                   std::vector<std::string>& notes);
+/// Returns the values of the parameter `fqn` by state. Adds a line to `notes` for each that cannot
+/// be written.
+Json::object_t writable_scalars(const OptimizerScalars& scalars, const std::string& fqn,
+                                std::vector<std::string>& notes);
 
 }  // namespace unishard::converters::torch

@@ -67,10 +67,10 @@ void note_metadata(const Catalog& catalog, std::vector<std::string>& notes) {
                               more == 0 ? "" : fmt::format(" and {} more", more)));
 }
 
-void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes) {
+void drop_unreadable(Catalog& catalog, Losses& losses) {
   for (const auto& [section, key, reason] : unreadable_parts(catalog)) {
-    notes.push_back(
-        fmt::format("left out: {}{}{} ({})", section, key.empty() ? "" : ".", key, reason));
+    losses.push_back(
+        {Role::Setting, fmt::format("{}{}{}", section, key.empty() ? "" : ".", key), reason});
     const auto member = std::ranges::find(Catalog::sections(), section,
                                           [](const auto& each) { return std::string(each.first); });
     if (key.empty()) {

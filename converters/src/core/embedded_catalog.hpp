@@ -4,6 +4,7 @@
 // express.
 // Thread safety: pure functions.
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/catalog.hpp"
 
 #include <string>
@@ -37,8 +38,8 @@ bool needs_text(const Catalog& catalog);
 /// has no place for them. UniShard's own are not named.
 void note_metadata(const Catalog& catalog, std::vector<std::string>& notes);
 
-/// Removes the unreadable_parts() of the catalog and appends a line to `notes` for each.
-void drop_unreadable(Catalog& catalog, std::vector<std::string>& notes);
+/// Removes the unreadable_parts() of the catalog and appends each to `losses`.
+void drop_unreadable(Catalog& catalog, Losses& losses);
 
 /// Returns the embedded catalog. `paths` has one entry per tensor.
 std::string catalog_text(const Catalog& catalog, const std::vector<std::string>& paths);

@@ -65,7 +65,8 @@ void Source::read_box_range(std::size_t tensor, BoxView box, std::span<std::byte
 }
 
 std::vector<std::string> Source::notes_and_remarks() const {
-  std::vector<std::string> out = notes();
+  std::vector<std::string> out = lines_of(losses());
+  for (std::string& note : notes()) out.push_back(std::move(note));
   std::ranges::move(remarks(), std::back_inserter(out));
   return out;
 }

@@ -24,19 +24,20 @@ std::string_view content_of(std::string_view name) {
 
 }  // namespace
 
-std::vector<std::string> unread_training_files(Storage& storage, const Path& folder) {
-  std::vector<std::string> lines;
+Losses unread_training_files(Storage& storage, const Path& folder) {
+  Losses losses;
   for (const Entry& entry : storage.list(folder)) {
     if (const std::string_view content = content_of(entry.name); !content.empty())
-      lines.push_back(fmt::format("not read: {}: {}", entry.name, content));
+      losses.push_back({Role::SideFile, entry.name, std::string(content)});
   }
-  std::ranges::sort(lines);
+  std::ranges::sort(losses, {}, &Loss::name);
   const auto is_found = [&](std::string_view content) {
-    return std::ranges::any_of(lines, [&](const auto& line) { return line.ends_with(content); });
+    return std::ranges::any_of(losses, [&](const Loss& loss) { return loss.why == content; });
   };
   if (is_found(kSchedule) && !is_found(kOptimizer))
-    lines.emplace_back("not read: the optimizer's state: no file of it is beside the schedule's");
-  return lines;
+    losses.push_back(
+        {Role::SideFile, std::string(kOptimizer), "no file of it is beside the schedule's"});
+  return losses;
 }
 
 }  // namespace unishard::converters

@@ -7,6 +7,8 @@
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "core/embedded_catalog.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/dcp/folders.hpp"
 #include "formats/dcp/reader.hpp"
 #include "formats/deepspeed/layout.hpp"
@@ -32,8 +34,7 @@
 namespace unishard::converters {
 namespace {
 
-using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&,
-                                           const std::optional<std::string>&);
+using Opener = std::unique_ptr<Source> (*)(Storage&, const Path&, const OpenOptions&);
 using Maker = std::unique_ptr<Sink> (*)(Storage&, const Output&, Catalog);
 
 struct Row {
@@ -84,9 +85,13 @@ bool is_torch_not_keras(Storage& storage, const Path& path) {
 
 /// For formats without tags: open_source() refuses a tag for them.
 template <auto Open>
-std::unique_ptr<Source> open_whole(Storage& storage, const Path& path,
-                                   const std::optional<std::string>&) {
+std::unique_ptr<Source> open_whole(Storage& storage, const Path& path, const OpenOptions&) {
   return Open(storage, path);
+}
+/// For formats in which only the tag is a choice.
+template <auto Open>
+std::unique_ptr<Source> open_tag(Storage& storage, const Path& path, const OpenOptions& options) {
+  return Open(storage, path, options.tag);
 }
 
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
@@ -146,30 +151,30 @@ std::unique_ptr<Sink> make_gguf(Storage& storage, const Output& to, Catalog cata
 constexpr std::array<Row, 11> kFormats = {{
     {{"native", "UniShard's sharded checkpoints", OutputShape::Tags},
      is_native,
-     open_native,
+     open_tag<open_native>,
      make_native,
      is_native_tag},
     {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", OutputShape::Tags},
      is_deepspeed,
-     open_deepspeed,
+     open_tag<open_deepspeed>,
      make_deepspeed,
      deepspeed::is_regular_tag},
     {{"deepspeed-universal", "DeepSpeed universal checkpoints", OutputShape::Tags},
      is_deepspeed_universal,
-     open_deepspeed_universal,
+     open_tag<open_deepspeed_universal>,
      make_universal,
      deepspeed::is_universal_tag},
     {{"trainer", "checkpoints of Hugging Face's Trainer: model, optimizer.pt, trainer_state.json",
       OutputShape::Folder},
      is_trainer,
-     open_whole<open_trainer>,
+     open_trainer,
      make_trainer<false>,
      nullptr,
      "a checkpoint of a Trainer"},
     {{"accelerate", "folders of accelerate's save_state: model, optimizer.bin",
       OutputShape::Folder},
      is_accelerate,
-     open_whole<open_trainer>,
+     open_trainer,
      make_trainer<true>,
      nullptr,
      "a folder of accelerate"},
@@ -200,7 +205,7 @@ constexpr std::array<Row, 11> kFormats = {{
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
      is_torch_not_keras,
-     open_whole<open_torch>,
+     open_torch,
      make_torch,
      nullptr,
      "a torch.save file"},
@@ -333,7 +338,24 @@ std::vector<TagFolder> list_sub_folders(Storage& storage, const Path& path) {
   return sub_folders(storage, path);
 }
 
+namespace {
+
+/// A file of the kind that a model had been read from gets back the names that wrappers gave it:
+/// DeepSpeed loads by these names, and a copy of a file of weights is a copy. A folder is for
+/// from_pretrained, which knows the plain names.
+void put_wrappers_back(const Output& output, Catalog& catalog) {
+  const bool is_deepspeed = output.format.starts_with("deepspeed");
+  const bool is_file = format_entry(output.format).shape != OutputShape::Tags &&
+                       output.max_shard_bytes == 0 && is_plain_model(catalog);
+  const bool has_own_way = output.format == "torch" || output.format == "dcp";
+  if (is_deepspeed || (is_file && !has_own_way))
+    wrap_names(catalog, output.format.substr(0, output.format.find('-')));
+}
+
+}  // namespace
+
 std::unique_ptr<Sink> make_sink(Storage& storage, const Output& output, Catalog catalog) {
+  put_wrappers_back(output, catalog);
   return row_of(output.format).make(storage, output, std::move(catalog));
 }
 
@@ -420,6 +442,15 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
 
 }  // namespace
 
+namespace {
+
+OpenOptions without_tag(OpenOptions options) {
+  options.tag.reset();
+  return options;
+}
+
+}  // namespace
+
 std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
                                              const std::optional<std::string>& tag) {
   return find_numbered(storage, path, find_row(storage, path), tag);
@@ -432,14 +463,20 @@ std::optional<Path> find_within_accelerate(Storage& storage, const Path& path) {
 
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
                                        const Path& path) {
-  return row_of(format).open(storage, path, std::nullopt);
+  return row_of(format).open(storage, path, {});
 }
 
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
+  return open_source(storage, path, OpenOptions{.tag = tag});
+}
+
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
+                                    const OpenOptions& options) {
+  const std::optional<std::string>& tag = options.tag;
   const Row* const row = find_row(storage, path);
   if (const auto numbered = find_numbered(storage, path, row, tag))
-    return open_source(storage, *numbered);
+    return open_source(storage, *numbered, without_tag(options));
   if (!tag) {
     const std::string problem = problem_of_two(storage, path, row);
     if (!problem.empty()) raise(ErrorCode::Unsupported, problem);
@@ -449,11 +486,11 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
       raise(ErrorCode::InvalidArgument,
             fmt::format("{} is {}: it has no tags to choose from", path.string(), row->tagless));
     }
-    auto source = row->open(storage, path, tag);
+    auto source = row->open(storage, path, options);
     if (source->path().empty()) source->set_path(path);
     return source;
   }
-  if (const auto within = find_within(storage, path)) return open_source(storage, *within, tag);
+  if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
 }

@@ -67,11 +67,12 @@ int exit_status(ErrorCode code) {
     case ErrorCode::Mismatch:
       return 2;
     case ErrorCode::Corrupt:
-    case ErrorCode::Unsupported:
     case ErrorCode::NotFinite:
       return 4;
     case ErrorCode::Internal:
       return 5;
+    case ErrorCode::Unsupported:
+      return 6;
     case ErrorCode::NotFound:
     case ErrorCode::AlreadyExists:
     case ErrorCode::Io:

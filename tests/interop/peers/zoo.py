@@ -175,9 +175,14 @@ class Score:
         self.paths += len(verdicts)
         self.failed += len(found)
         self.refused += sum(verdict.refused is not None for verdict in verdicts)
+        paths = {}
         for verdict in found:
-            more = f" (and {len(verdict.problems) - 2} more)" if len(verdict.problems) > 2 else ""
-            print(f"FINDING seed {seed}, {kind} ({truth['about']}): {verdict.path}: {'; '.join(verdict.problems[:2])}{more}", flush=True)
+            paths.setdefault(
+                "; ".join(verdict.problems[:2]) + (f" (and {len(verdict.problems) - 2} more)" if len(verdict.problems) > 2 else ""), []
+            ).append(verdict.path)
+        for problem, places in paths.items():
+            others = f" (and {len(places) - 1} other paths)" if len(places) > 1 else ""
+            print(f"FINDING seed {seed}, {kind} ({truth['about']}): {places[0]}{others}: {problem}", flush=True)
         if found:
             print(f"  repeat: {' '.join(('zoo.py', str(self.options.program), '--seed', str(seed), '--count 1 --only', kind))}", flush=True)
         if self.options.verbose:

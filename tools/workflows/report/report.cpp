@@ -88,7 +88,7 @@ class ReportMaker {
     verifying.transfer = options_.transfer;
     added.verified = verify(storage_, wanted.path, verifying);
     try {
-      added.description = describe(storage_, wanted.path, wanted.tag,
+      added.description = describe(storage_, wanted.path, {.tag = wanted.tag},
                                    {.layout = report_.described.empty(),
                                     .stats = options_.stats,
                                     .identity = false,

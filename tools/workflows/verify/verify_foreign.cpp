@@ -67,9 +67,23 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
                         bytes));
 }
 
+/// A checkpoint of which weights cannot be read is not sound, whatever the rest is.
+void find_missing(const converters::Source& source, const Path& path, VerifyReport& report) {
+  for (const converters::Loss& loss : source.losses()) {
+    if (!is_weight(loss.role) || loss.is_kept) continue;
+    report.findings.push_back(
+        {.code = "incomplete",
+         .path = path,
+         .message = fmt::format("{} cannot be read", text_of(loss)),
+         .hint = "what reads the rest, such as zero_to_fp32, needs --allow-missing",
+         .bytes = {},
+         .lost = {}});
+  }
+}
+
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
            VerifyReport& report) {
-  const auto [source, tag] = open_tagged(storage, path, options.tag);
+  const auto [source, tag] = open_tagged(storage, path, {.tag = options.tag});
   CheckedTag checked;
   checked.tag = tag;
   checked.folder = path;
@@ -79,6 +93,7 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   checked.payload_bytes = source->catalog().stored_bytes();
   if (options.deep) check_deep(*source, options, team, checked);
   for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
+  if (team.is_first()) find_missing(*source, path, report);
   report.checked.push_back(std::move(checked));
 }
 

@@ -29,6 +29,8 @@ struct Loss {
   std::string name;                 ///< as the files have it: a key, a path, the name of a file
   std::string why = {};             ///< "a sparse tensor"
   std::optional<Shape> shape = {};  ///< of a tensor, where it is known
+  bool is_frozen = false;           ///< of a parameter that was not trained
+  bool is_kept = false;             ///< the catalog has it as a value of its client state
   std::uint64_t bytes = 0;          ///< in the files; 0 where that is not known
 };
 using Losses = std::vector<Loss>;
@@ -41,5 +43,8 @@ inline bool is_weight(Role role) { return role == Role::Weight || role == Role::
 
 /// Returns the loss as a line for people: "weight w: a sparse tensor".
 std::string text_of(const Loss& loss);
+
+/// Returns "left out: " and text_of() of each loss.
+std::vector<std::string> lines_of(const Losses& losses);
 
 }  // namespace unishard::converters

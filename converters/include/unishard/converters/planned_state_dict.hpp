@@ -1,5 +1,6 @@
 #pragma once
 // A state dict of torch.distributed.checkpoint that is about to be saved in UniShard's format.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/json.hpp"
 
@@ -13,6 +14,7 @@ struct PlannedStateDict {
   /// member "state_dict" describes the keys, as dcp::describe_folder() does.
   Catalog catalog;
   std::vector<std::string> keys;  ///< for each tensor of the catalog, its key in the state dict
+  Losses losses = {};             ///< as those of Source
   std::vector<std::string> notes, remarks;  ///< as those of Source
 };
 

@@ -96,7 +96,7 @@ class Source {
   /// Returns one line for each choice that the files leave to the reader, for example how optimizer
   /// states with numbers were named. Nothing is lost by them.
   virtual std::vector<std::string> remarks() const { return {}; }
-  /// Returns notes() and then remarks().
+  /// Returns the lines of losses(), then notes() and remarks().
   std::vector<std::string> notes_and_remarks() const;
   /// Returns which rank's file holds which elements of a tensor, ascending; what several files hold
   /// is in several ranges. Empty when the files are not those of ranks, and when there are more
@@ -141,12 +141,24 @@ std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
 /// Throws: InvalidArgument when it has saved several models there.
 std::optional<Path> find_within_accelerate(Storage& storage, const Path& path);
 
+/// What the user decides where the files leave a choice.
+struct OpenOptions {
+  std::optional<std::string> tag = {};  ///< see open_source()
+  /// Rank whose copy counts where the ranks' files hold different copies of one tensor. Without it
+  /// such tensors are refused.
+  std::optional<std::uint32_t> from_rank = {};
+  /// Gives the numbered states of an optimizer to the model's parameters in the model's order, also
+  /// where another order fits their shapes as well.
+  bool assume_model_order = false;
+};
+
 /// Opens a checkpoint of any known format. `tag` chooses one of several checkpoints in a folder;
 /// in the output folder of a Trainer, find_numbered_checkpoint() does, and in a folder of
 /// accelerate find_within_accelerate().
 /// Lifetime: here and below, `storage` must outlive the source.
 /// Throws: NotFound or Unsupported, with the explanation of probe(); Corrupt when the checkpoint is
 /// damaged.
+std::unique_ptr<Source> open_source(Storage& storage, const Path& path, const OpenOptions& options);
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag = {});
 

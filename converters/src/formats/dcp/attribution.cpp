@@ -91,22 +91,42 @@ class Attributor {
 
   void take_model(const std::string& prefix) {
     one_prefix_ = prefix;
+    out_.model_prefixes = {prefix};
     // Without a prefix the model's names are keys of the top level, if there are any.
     const bool top_only = prefix.empty() && std::ranges::any_of(tensors_, [&](std::size_t i) {
                             return entry(i).path.size() <= 1;
                           });
-    std::unordered_set<std::string> used;
+    std::vector<std::pair<std::size_t, std::string>> names;
     for (const std::size_t i : tensors_) {
       auto name = model_name(entry(i), prefix);
-      if (!name || (top_only && entry(i).path.size() > 1)) {
+      const bool is_other = prefix.empty() && is_beside_models(entry(i).key);
+      if (!name || is_other || (top_only && entry(i).path.size() > 1)) {
         out_.extras.push_back(i);
-        continue;
+      } else {
+        names.emplace_back(i, *std::move(name));
       }
-      if (std::string plain = without_wrappers(*name); !used.contains(plain))
-        name = std::move(plain);
-      used.insert(*name);
-      out_.model.push_back({i, std::move(*name)});
     }
+    find_replica(names);
+    std::unordered_set<std::string> used;
+    for (auto& [i, name] : names) {
+      if (std::string plain = unwrapped(name); !used.contains(plain)) name = std::move(plain);
+      used.insert(name);
+      out_.model.push_back({i, std::move(name)});
+    }
+  }
+
+  /// DistributedDataParallel puts "module." before the names of all parameters.
+  void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
+    std::vector<std::string> plain;
+    for (const auto& [i, name] : names) plain.push_back(without_wrappers(name));
+    replica_ = common_wrapper(plain);
+  }
+
+  std::string unwrapped(std::string name) const {
+    name = without_wrappers(std::move(name));
+    if (!replica_.empty() && name.starts_with(replica_) && name.size() > replica_.size())
+      name.erase(0, replica_.size());
+    return name;
   }
 
   Model trainable(const std::vector<Attribution::Parameter>& parameters) const {
@@ -124,8 +144,9 @@ class Attributor {
                                               const Model& model) const {
     const std::vector<std::string> listed = listed_names(groups);
     if (!listed.empty()) return fit_listed(listed, parameters, model);
-    return state_.number_names.fit ? state_.number_names.fit(parameters, model)
-                                   : fit_by_shape(parameters, model);
+    if (state_.number_names.fit) return state_.number_names.fit(parameters, model);
+    return state_.assumes_model_order ? fit_by_shape(parameters, model)
+                                      : fit_different_shapes(parameters, model);
   }
 
   NumberedParameters numbered(std::size_t optimizer) const {
@@ -141,8 +162,7 @@ class Attributor {
                  std::vector<std::string>& remarks) const {
     const Claims& claims = claims_[optimizer];
     Names names;
-    for (const std::string& name : claims.names)
-      names.emplace(name, plain_name(without_wrappers(name)));
+    for (const std::string& name : claims.names) names.emplace(name, plain_name(unwrapped(name)));
     if (!claims.is_numbered) return names;
     const std::vector<Json>& groups = optimizers_[optimizer].groups;
     const NumberedParameters parameters = numbered(optimizer);
@@ -164,17 +184,22 @@ class Attributor {
         optimizers_.size() == 1 ? "the optimizer" : key.substr(0, key.size() - 1);
     if (!is_named) {
       remarks.push_back(
-          fmt::format("{}'s {} states have numbers and no names that fit the model: "
-                      "called state.0, state.1, ...; {}",
+          fmt::format("{}'s {} states have numbers, and nothing tells for certain of which "
+                      "parameters they are: called state.0, state.1, ...; {}",
                       whose, count,
-                      state_.number_names.fit ? state_.number_names.undecided
-                                              : "save with get_state_dict to keep the names"));
+                      state_.number_names.fit
+                          ? state_.number_names.undecided
+                          : "if the optimizer was given the parameters in the model's order, "
+                            "--assume-model-order names them"));
     } else if (!is_listed) {
       remarks.push_back(
-          fmt::format("{}'s {} states have numbers: named in the order of the model, "
-                      "in which their shapes fit in one way only. If the optimizer was given its "
-                      "parameters in another order, save with their names (get_state_dict)",
-                      whose, count));
+          state_.assumes_model_order
+              ? fmt::format("{}'s {} states have numbers: named in the order of the model, as "
+                            "--assume-model-order says",
+                            whose, count)
+              : fmt::format("{}'s {} states have numbers: named by their shapes, each of which one "
+                            "parameter has",
+                            whose, count));
     }
   }
 
@@ -220,6 +245,7 @@ class Attributor {
     if (!owners) return false;
     const std::set<std::string> own(owners->begin(), owners->end());
     if (own.size() == 1) return false;
+    out_.model_prefixes.assign(own.begin(), own.end());
     for (std::size_t o = 0; o < owners->size(); ++o)
       out_.names.push_back(*full_names(o, (*owners)[o], out_.remarks));
     for (const std::size_t i : tensors_) {
@@ -314,7 +340,7 @@ class Attributor {
         out_.other_second_keys.push_back(&second);
         continue;
       }
-      std::string name = without_wrappers(second.key.substr(with_prefix ? 0 : below->size()));
+      std::string name = unwrapped(second.key.substr(with_prefix ? 0 : below->size()));
       canonical.emplace(name, *first->second);
       out_.aliases.push_back({std::move(name), *first->second});
     }
@@ -330,6 +356,7 @@ class Attributor {
   const std::vector<OptimizerClaims>& optimizers_;
   std::vector<Claims> claims_;
   std::string one_prefix_;
+  std::string_view replica_;                       ///< "module.", if the one model is a replica
   std::map<std::string, Model> models_;            // by prefix
   std::vector<std::vector<ModelOption>> options_;  // of each optimizer
   Attribution out_;

@@ -26,7 +26,9 @@ struct Attribution {
     std::size_t entry = 0;  ///< index in StateDict::tensors
     std::string fqn;
   };
-  std::vector<Parameter> model;     ///< tensors of models, in the order of the file
+  std::vector<Parameter> model;  ///< tensors of models, in the order of the file
+  /// What precedes the names of the models' parameters in keys: "model.", or "" for the top level.
+  std::vector<std::string> model_prefixes;
   std::vector<std::size_t> extras;  ///< tensors that are no model's
   std::vector<Alias> aliases;       ///< second keys of the model's tensors
   std::vector<const SecondKey*> other_second_keys;

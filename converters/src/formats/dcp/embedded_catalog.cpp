@@ -4,6 +4,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/nested_states.hpp"
 
 #include <fmt/format.h>
 
@@ -99,7 +100,10 @@ std::vector<std::string> own_keys(const Catalog& catalog, const OwnLayout& layou
       keys[master->second] = layout.model_key(tensor.fqn);
       keys[i] = layout.optimizer_key(fmt::format("state.{}.{}", tensor.fqn, kHalfState));
     } else if (keys[i].starts_with(kPlain)) {
-      keys[i] = layout.optimizer_key(keys[i].substr(kPlain.size()));
+      const std::string state = layout.is_flat
+                                    ? keys[i].substr(keys[i].rfind('.') + 1)
+                                    : dotted_state(keys[i].substr(keys[i].rfind('.') + 1));
+      keys[i] = layout.optimizer_key(fmt::format("state.{}.{}", tensor.fqn, state));
     } else if (keys[i].starts_with(kModel)) {
       keys[i] = layout.model_key(keys[i].substr(kModel.size()));
     }
@@ -116,6 +120,10 @@ std::optional<Arrangement> arrange_own(const StateDict& state, const std::string
   }
   Arrangement out;
   out.notes = state.notes;
+  out.losses = state.losses;
+  for (const LostKey& lost : state.lost_keys)
+    out.losses.push_back(
+        {lost.shape ? Role::Weight : Role::ClientValue, lost.key, lost.why, lost.shape});
   for (const TensorEntry& tensor : state.tensors) {
     TensorInfo& info = out.catalog.tensors.emplace_back();
     info.fqn = tensor.key;

@@ -16,6 +16,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 
 namespace unishard::converters::dcp {
 namespace {
@@ -77,6 +79,21 @@ std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::str
         "use an earlier checkpoint; nothing says what the data files hold");
 }
 
+/// Names what lies in the folder and is no part of the checkpoint, such as the meta.pt of
+/// Lightning.
+void name_other_files(Storage& storage, const Path& folder, const Metadata& metadata,
+                      bool is_megatron, Losses& losses) {
+  std::set<std::string> known = {std::string(kMetadataFile)};
+  for (const std::string& file : metadata.files) known.insert(Path(file).begin()->string());
+  if (is_megatron) known.insert({"common.pt", "metadata.json"});
+  for (const Entry& entry : storage.list(folder)) {
+    if (known.contains(entry.name)) continue;
+    const bool is_stale = entry.name.ends_with(kDataSuffix);
+    losses.push_back({is_stale ? Role::StaleFile : Role::SideFile, entry.name,
+                      is_stale ? "the metadata does not name it" : ""});
+  }
+}
+
 void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   if (storage.kind(folder / kMetadataFile) == EntryKind::Missing)
     refuse_unfinished(storage, folder);
@@ -85,7 +102,9 @@ void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder
   Json producer = {{"library", "torch.distributed.checkpoint"}};
   if (!metadata.version.empty()) producer["version"] = metadata.version;
   builder.out.producer = std::move(producer);
-  if (is_megatron_iteration(storage, folder)) add_megatron(storage, folder, builder);
+  const bool is_megatron = is_megatron_iteration(storage, folder);
+  if (is_megatron) add_megatron(storage, folder, builder);
+  name_other_files(storage, folder, metadata, is_megatron, builder.out.losses);
 }
 
 /// Reads one folder whose keys a sink can write again.
@@ -124,7 +143,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
       const torch::TorchFile file(torch::whole_file(storage, at));
       builder.out.scheduler = torch::to_json(file.root());
     } else {
-      builder.out.notes.push_back(fmt::format("not read: {}", entry.name));
+      builder.out.losses.push_back({Role::SideFile, entry.name});
     }
   }
 }

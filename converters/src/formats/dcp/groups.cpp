@@ -31,10 +31,11 @@ void GroupCollector::add(const GroupKey& key, const Json& value) {
   }
 }
 
-void drop_tensors(Json& group, std::size_t number, std::vector<std::string>& notes) {
+void drop_tensors(Json& group, std::size_t number, Losses& losses) {
   for (auto& [setting, value] : group.items()) {
     if (torch::tensors_in(value).empty()) continue;
-    notes.push_back(fmt::format("left out: {} of parameter group {} (a tensor)", setting, number));
+    losses.push_back(
+        {Role::Setting, fmt::format("param_groups.{}.{}", number, setting), "a tensor"});
     value = nullptr;
   }
 }

@@ -1,5 +1,7 @@
 #include "formats/dcp/keys.hpp"
 
+#include "core/nested_states.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,14 +36,14 @@ bool names_an_optimizer(std::string_view prefix) {
 
 std::uint64_t to_number(std::string_view text) { return std::stoull(std::string(text)); }
 
+}  // namespace
+
 bool is_state_name(std::string_view text) {
   return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-';
   });
 }
-
-}  // namespace
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 19 &&
@@ -66,16 +68,35 @@ std::vector<std::string> optimizer_prefixes(const StateDict& state) {
   return {found.begin(), found.end()};
 }
 
+namespace {
+
+/// In the nested form the name is one part of the path and may contain dots. The parts behind it
+/// are the state, and the members of a state that is a dict. Returns the name and the state.
+std::optional<std::pair<std::string, std::string>> nested_state(std::string_view rest,
+                                                                const KeyPath& path) {
+  for (std::size_t at = 0; at + 2 < path.size(); ++at) {
+    if (path[at].text != kState) continue;
+    std::string joined = path[at + 1].text, state;
+    for (std::size_t i = at + 2; i < path.size(); ++i) {
+      joined += "." + path[i].text;
+      state = state.empty() ? path[i].text : member_state(state, path[i].text);
+    }
+    if (joined == rest && is_state_name(state)) return std::pair(path[at + 1].text, state);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<OptimizerKey> parse_state_key(const std::string& key, const KeyPath& path,
                                             const std::vector<std::string>& prefixes) {
   for (std::size_t i = 0; i < prefixes.size(); ++i) {
     const std::string start = prefixes[i] + std::string(kState) + ".";
     if (!key.starts_with(start)) continue;
     const std::string rest = key.substr(start.size());
-    // In the nested form the name is one part of the path and may contain dots.
-    const bool is_nested = path.size() >= 3 && path[path.size() - 3].text == kState &&
-                           rest == path[path.size() - 2].text + "." + path.back().text;
-    const std::size_t dot = is_nested ? path[path.size() - 2].text.size() : rest.rfind('.');
+    if (auto nested = nested_state(rest, path))
+      return OptimizerKey{i, nested->first, nested->second};
+    const std::size_t dot = rest.rfind('.');
     if (dot == std::string::npos || !is_state_name(std::string_view(rest).substr(dot + 1)))
       return std::nullopt;
     return OptimizerKey{i, rest.substr(0, dot), rest.substr(dot + 1)};
@@ -234,22 +255,17 @@ std::optional<std::string> model_name(const TensorEntry& tensor, std::string_vie
   return plain_name(tensor.key.substr(prefix.size()));
 }
 
-std::string plain_name(std::string name) { return name.empty() ? "tensor" : std::move(name); }
-
-std::string without_wrappers(std::string name) {
-  constexpr std::array<std::string_view, 3> kWrappers = {"_checkpoint_wrapped_module.",
-                                                         "_fsdp_wrapped_module.", "_orig_mod."};
-  for (const std::string_view wrapper : kWrappers) {
-    for (std::size_t at = 0; (at = name.find(wrapper, at)) != std::string::npos;) {
-      if (at == 0 || name[at - 1] == '.') {
-        name.erase(at, wrapper.size());
-      } else {
-        at += wrapper.size();
-      }
-    }
-  }
-  return name;
+bool is_beside_models(std::string_view key) {
+  constexpr std::array<std::string_view, 7> kRoots = {
+      "rng_state",   "lr_scheduler", "opt_param_scheduler", "scheduler",
+      "train_state", "dataloader",   "rerun_state_machine"};
+  const std::string_view root = key.substr(0, key.find_first_of("./"));
+  if (root == "rng_state") return true;
+  return root.size() < key.size() &&
+         (root.starts_with("optim") || std::ranges::count(kRoots, root) > 0);
 }
+
+std::string plain_name(std::string name) { return name.empty() ? "tensor" : std::move(name); }
 
 bool is_statistic(std::string_view fqn) {
   const std::string_view last = fqn.substr(fqn.rfind('.') + 1);

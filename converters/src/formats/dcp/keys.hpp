@@ -2,6 +2,7 @@
 // Classifies the keys of a state dict. The application chooses the outer keys ("model", "optim",
 // "optimizers.0", none), so they are recognised by the keys below them.
 // Thread safety: pure functions.
+#include "core/wrapped_names.hpp"
 #include "formats/dcp/state_dict.hpp"
 
 #include <optional>
@@ -43,12 +44,15 @@ std::vector<std::string> best_models(std::vector<std::string> prefixes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 
+/// Returns true for a key below a part of a state dict that is never a model: an optimizer, a
+/// schedule, random states.
+bool is_beside_models(std::string_view key);
+
+/// Returns true for the name of a state that a catalog can hold.
+bool is_state_name(std::string_view text);
+
 /// Returns the name, or "tensor" for the empty one, which no catalog has.
 std::string plain_name(std::string name);
-
-/// Returns the name without the parts that wrappers insert: "_orig_mod.", "_fsdp_wrapped_module.",
-/// ...
-std::string without_wrappers(std::string name);
 
 bool is_number(std::string_view text);
 /// Returns whether a tensor of the model is a running statistic, which no optimizer updates.

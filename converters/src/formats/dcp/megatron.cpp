@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/pickle_json.hpp"
 #include "formats/dcp/keys.hpp"
 
 #include <fmt/format.h>
@@ -63,6 +64,33 @@ void add_optimizer(const Json& optimizer, StateDict& state) {
       {"optimizer.param_groups", {{"optimizer", false}, {"param_groups", false}}, groups});
 }
 
+/// The distributed optimizer of Megatron-Core 0.14 and later keeps its groups in objects
+/// ("optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1"), and its moments in flat buckets
+/// that no parameter's name tells. Returns the step of the first group.
+std::optional<double> step_of_distributed(const StateDict& state) {
+  constexpr std::string_view kDistributed = "optimizer.distributed.";
+  for (const ObjectEntry& object : state.objects) {
+    if (!object.key.starts_with(kDistributed)) continue;
+    const Json* const groups = torch::member(object.value, "param_groups");
+    if (groups == nullptr || !groups->is_array() || groups->empty()) continue;
+    const Json* const step = torch::member((*groups)[0], "step");
+    if (step != nullptr && step->is_number()) return step->get<double>();
+  }
+  return std::nullopt;
+}
+
+/// The buckets say which parameters they hold only together with the sizes of Megatron's ranks.
+void note_buckets(StateDict& state) {
+  const bool has_buckets = std::ranges::any_of(state.tensors, [](const TensorEntry& tensor) {
+    return tensor.key.find(".bucket_idx_") != std::string::npos;
+  });
+  if (has_buckets)
+    state.notes.push_back(
+        "the optimizer's masters and moments lie in flat buckets of Megatron-Core's distributed "
+        "optimizer (dp_reshardable), which are kept as values: save with "
+        "--dist-ckpt-optim-fully-reshardable to have them by parameter");
+}
+
 void add_common(const torch::TorchFile& file, StateDictBuilder& builder) {
   const torch::Value common = file.root();
   if (!common.is_dict()) return;
@@ -75,6 +103,8 @@ void add_common(const torch::TorchFile& file, StateDictBuilder& builder) {
     } else if (name == "opt_param_scheduler") {
       builder.out.scheduler = torch::to_json(value);
     } else {
+      if (name == "iteration" && value.is(torch::NodeKind::Int) && !builder.out.step)
+        builder.out.step = value.real();
       builder.add_part(name, {{name, false}}, file, value);
     }
   }
@@ -111,6 +141,8 @@ std::optional<Path> latest_iteration(Storage& storage, const Path& run) {
 void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   name_states_last(builder.out);
   drop_empty_extra_states(builder.out);
+  builder.out.step = step_of_distributed(builder.out);
+  note_buckets(builder.out);
   add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder);
   builder.out.producer = {{"library", "megatron-core"}};
 }

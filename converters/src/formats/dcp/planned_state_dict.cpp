@@ -88,14 +88,13 @@ void add_object(const Json& row, dcp::StateDict& state) {
       state.notes.push_back(
           fmt::format("kept as its parts, not as an object: {}: {}", object.key, line));
     for (const std::string& line : tree.left_out)
-      state.notes.push_back(
-          fmt::format("left out of what the tools see: {}: {}", object.key, line));
+      state.lost_keys.push_back({object.key, object.path, line + ", which torch alone can load"});
     if (tree.tensors.empty()) {
       object.value = std::move(tree.content);
     } else {
       object.value = {{"$type", "torch.save"}, {"bytes", size}};
-      state.notes.push_back(fmt::format(
-          "left out: the tensors inside of the object {}, which torch alone can load", object.key));
+      state.lost_keys.push_back({object.key, object.path,
+                                 "the tensors inside of this object, which torch alone can load"});
     }
   }
   state.objects.push_back(std::move(object));
@@ -128,11 +127,12 @@ PlannedStateDict plan_state_dict(const Json& described) {
     return !equal[a].empty() && equal[a] == equal[b];
   };
   dcp::Arrangement arrangement = dcp::arrange(state, kWhere);
-  drop_unreadable(arrangement.catalog, arrangement.notes);
+  drop_unreadable(arrangement.catalog, arrangement.losses);
   arrangement.catalog.producer[dcp::kStateDict] = dcp::describe_folder(state, arrangement);
   validate(arrangement.catalog, kWhere);
   PlannedStateDict planned{std::move(arrangement.catalog),
                            {},
+                           std::move(arrangement.losses),
                            std::move(arrangement.notes),
                            std::move(arrangement.remarks)};
   for (const std::size_t entry : arrangement.entries)

@@ -105,8 +105,8 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
       check_complete(folder, start, group);
       read_group(group, is_model(start) ? "model" : "optimizer", builder);
     } else {
-      builder.out.notes.push_back(
-          fmt::format("not read: {}0 to {}", start, group.files.rbegin()->first));
+      builder.out.losses.push_back(
+          {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});
     }
   }
   return files;

@@ -124,6 +124,23 @@ std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> name
   return names;
 }
 
+std::optional<std::vector<std::string>> fit_different_shapes(const NumberedParameters& parameters,
+                                                             const std::vector<NamedShape>& model) {
+  std::map<Shape, std::vector<std::string>> by_shape;
+  for (const NamedShape& parameter : model) by_shape[parameter.shape].push_back(parameter.name);
+  std::vector<std::string> names;
+  for (const auto& group : parameters.groups) {
+    for (const auto& shape : group) {
+      if (!shape) return std::nullopt;
+      const auto found = by_shape.find(*shape);
+      if (found == by_shape.end() || found->second.size() != 1) return std::nullopt;
+      names.push_back(std::move(found->second.front()));
+      by_shape.erase(found);
+    }
+  }
+  return names;
+}
+
 std::optional<std::vector<std::string>> fit_by_shape(const NumberedParameters& parameters,
                                                      const std::vector<NamedShape>& model) {
   const auto groups = joined_singles(parameters.groups);

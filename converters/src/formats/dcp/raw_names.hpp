@@ -35,6 +35,11 @@ std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> name
                                                    const NumberedParameters& parameters,
                                                    const std::vector<NamedShape>& model);
 
+/// Returns the names that fit in whatever order the optimizer got its parameters: each state's
+/// shape is that of exactly one parameter. Returns nullopt in every other case.
+std::optional<std::vector<std::string>> fit_different_shapes(const NumberedParameters& parameters,
+                                                             const std::vector<NamedShape>& model);
+
 /// Returns the only names that fit if the parameters are numbered in the model's order: exactly one
 /// subsequence of `model` has the shapes of each group, and no two groups share a shape. If some
 /// parameters have no state, there must be one group with as many parameters as the model has.

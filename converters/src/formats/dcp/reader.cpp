@@ -32,18 +32,21 @@ bool is_one_dcp(Storage& storage, const Path& path) {
   return layout != dcp::Layout::None && layout != dcp::Layout::Megatron;
 }
 
-std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const std::optional<std::string>& tag) {
-  if (tag) {
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path, const OpenOptions& options) {
+  if (options.tag) {
     if (dcp::find_layout(storage, path) != dcp::Layout::Megatron) {
       raise(ErrorCode::InvalidArgument,
             fmt::format("{} is a PyTorch distributed checkpoint: it has no tags to choose from",
                         path.string()));
     }
-    validate_tag(*tag);
-    return open_dcp(storage, path / *tag, std::nullopt);
+    validate_tag(*options.tag);
+    OpenOptions within = options;
+    within.tag.reset();
+    return open_dcp(storage, path / *options.tag, within);
   }
-  return dcp::make_state_dict_source("dcp", dcp::read_state_dict(storage, path), path.string());
+  dcp::StateDict state = dcp::read_state_dict(storage, path);
+  state.assumes_model_order = options.assume_model_order;
+  return dcp::make_state_dict_source("dcp", std::move(state), path.string());
 }
 
 }  // namespace unishard::converters

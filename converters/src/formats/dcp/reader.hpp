@@ -10,10 +10,10 @@ namespace unishard::converters {
 bool is_dcp(Storage& storage, const Path& path);
 /// Returns true for one checkpoint, false also for Megatron-Core's folder of several iterations.
 bool is_one_dcp(Storage& storage, const Path& path);
-/// Opens the checkpoint. `tag` chooses an iteration of Megatron-Core's folder; without it, the file
-/// latest_checkpointed_iteration.txt does.
+/// Opens the checkpoint. The tag chooses an iteration of Megatron-Core's folder; without it, the
+/// file latest_checkpointed_iteration.txt does.
 /// Throws: InvalidArgument for the tag of a checkpoint that has none.
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const std::optional<std::string>& tag = {});
+                                 const OpenOptions& options = {});
 
 }  // namespace unishard::converters

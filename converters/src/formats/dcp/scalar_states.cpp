@@ -1,6 +1,9 @@
 #include "formats/dcp/scalar_states.hpp"
 
+#include "unishard/format/error.hpp"
+
 #include "containers/pickle_json.hpp"
+#include "core/nested_states.hpp"
 
 #include <fmt/format.h>
 
@@ -60,24 +63,48 @@ void ScalarStates::add(OptimizerKey key, Json value) {
   values_.push_back({std::move(key), std::move(value)});
 }
 
-void ScalarStates::add_all(std::size_t optimizer, const Json& states,
-                           std::vector<std::string>& notes) {
+void ScalarStates::lose(const OptimizerKey& key, const Json& value, std::string_view why,
+                        Losses& losses) {
+  losses.push_back(
+      {Role::State, fmt::format("{} of {}", dotted_state(key.state), key.fqn), std::string(why)});
+  for (const std::string& tensor : torch::tensors_in(value)) tensors_[tensor] = std::nullopt;
+}
+
+void ScalarStates::add_state(OptimizerKey key, const Json& value, Losses& losses) {
+  constexpr std::size_t kMostLevels = 4;
+  if (!is_state_name(key.state)) return lose(key, value, "its key", losses);
+  if (value.is_object() && value.contains("$tensor")) {
+    tensors_.try_emplace(value["$tensor"].get<std::string>(), std::move(key));
+    return;
+  }
+  if (torch::tensors_in(value).empty()) return add(std::move(key), value);
+  const bool is_deep = state_levels(key.state).size() >= kMostLevels;
+  const bool is_dict = !is_deep && each_member(value, [&](const Json& member, const Json& inner) {
+    OptimizerKey below{key.optimizer, key.fqn, member_state(key.state, text_of(member))};
+    if (member.is_string()) return add_state(std::move(below), inner, losses);
+    lose(below, inner, "its key is not a text", losses);
+  });
+  if (is_dict) return;
+  const bool is_object = value.is_object() && value.value("$type", Json()) == "object";
+  lose(key, value,
+       is_object ? fmt::format("an object of the class {} with tensors",
+                               unishard::quote(value.value("name", std::string())))
+                 : "a list of tensors",
+       losses);
+}
+
+void ScalarStates::add_all(std::size_t optimizer, const Json& states, Losses& losses) {
   each_member(states, [&](const Json& parameter, const Json& of_parameter) {
     const std::string fqn = text_of(parameter);
     const bool is_dict = each_member(of_parameter, [&](const Json& state, const Json& value) {
-      if (value.is_object() && value.contains("$tensor")) return;
-      if (!state.is_string() || !torch::tensors_in(value).empty()) {
-        notes.push_back(fmt::format("left out: optimizer state {} of {} ({})", text_of(state), fqn,
-                                    state.is_string() ? "a container of tensors" : "its key"));
-      } else {
-        add({optimizer, fqn, state.get<std::string>()}, value);
-      }
+      OptimizerKey key{optimizer, fqn, text_of(state)};
+      if (state.is_string()) return add_state(std::move(key), value, losses);
+      lose(key, value, "its key is not a text", losses);
     });
-    if (!is_dict)
-      notes.push_back(
-          fmt::format("left out: {} among the optimizer's states (no states of a "
-                      "parameter)",
-                      fqn));
+    if (is_dict) return;
+    losses.push_back({Role::State, fqn, "no states of a parameter"});
+    for (const std::string& tensor : torch::tensors_in(of_parameter))
+      tensors_[tensor] = std::nullopt;
   });
 }
 

@@ -1,14 +1,17 @@
 #pragma once
-// Collects the states of optimizers that are no tensors.
+// Collects what the objects of optimizers say of their states: those that are no tensors, and which
+// tensors are whose.
 #include "unishard/format/json.hpp"
 
 #include "formats/dcp/keys.hpp"
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace unishard::converters::dcp {
@@ -21,9 +24,17 @@ class ScalarStates {
  public:
   /// Adds the value of one state, which holds no tensor.
   void add(OptimizerKey key, Json value);
-  /// Adds what `states`, the "state" of an optimizer's state_dict(), holds beside tensors. Appends
-  /// a line to `notes` for each value that is left out.
-  void add_all(std::size_t optimizer, const Json& states, std::vector<std::string>& notes);
+  /// Adds what `states`, the "state" of an optimizer's state_dict(), holds. A state that is a dict
+  /// has its members as states (nested_states.hpp). Appends to `losses` each state that is a list
+  /// or another object of tensors.
+  void add_all(std::size_t optimizer, const Json& states, Losses& losses);
+
+  /// Returns the state that the tensor `key` is, where an object names it: nullopt for a part of a
+  /// state that is lost. Returns a null pointer for other tensors.
+  const std::optional<OptimizerKey>* find_tensor(const std::string& key) const {
+    const auto found = tensors_.find(key);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
 
   /// Returns the names or numbers by which an optimizer knows the parameters of these states.
   std::set<std::string> names(std::size_t optimizer) const;
@@ -48,7 +59,11 @@ class ScalarStates {
     OptimizerKey key;
     Json value;
   };
+  void add_state(OptimizerKey key, const Json& value, Losses& losses);
+  void lose(const OptimizerKey& key, const Json& value, std::string_view why, Losses& losses);
+
   std::vector<Value> values_;
+  std::unordered_map<std::string, std::optional<OptimizerKey>> tensors_;
 };
 
 }  // namespace unishard::converters::dcp

@@ -365,8 +365,9 @@ void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) 
   for (const StoredTensor& tensor : metadata.tensors) {
     if (!tensor.dtype) {
       check_unknown_type(folder, tensor, files, *out.items);
-      out.notes.push_back(
-          fmt::format("left out: {} (element type {})", tensor.key, tensor.dtype_name));
+      out.lost_keys.push_back({tensor.key, path_of(metadata, tensor.key),
+                               fmt::format("elements of type {}", tensor.dtype_name),
+                               tensor.shape});
       continue;
     }
     try {
@@ -404,8 +405,8 @@ void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, s
   // An io.BytesIO of the state dict is stored as it is.
   objects_.insert(key);
   if (window.size > kRawBytes) {
-    out.notes.push_back(
-        fmt::format("left out: {} ({} bytes that are no torch.save archive)", key, window.size));
+    out.lost_keys.push_back({key, std::move(path),
+                             fmt::format("{} bytes that are no torch.save archive", window.size)});
     return;
   }
   std::string bytes(window.size, '\0');
@@ -425,8 +426,7 @@ void StateDictBuilder::add_part(const std::string& key, const KeyPath& path,
   try {
     tree = torch::describe(value, file.pickle().bytes().size());
   } catch (const torch::EndlessObject& error) {
-    if (objects_.insert(key).second)
-      out.notes.push_back(fmt::format("left out: {}: {}", key, error.what()));
+    if (objects_.insert(key).second) out.lost_keys.push_back({key, path, error.what()});
     return;
   }
   const bool is_tensor = torch::TorchFile::is_tensor(value);
@@ -476,8 +476,7 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
   }
   for (const std::string& line : tree.opaque)
     out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
-  for (const std::string& line : tree.left_out)
-    out.notes.push_back(fmt::format("left out: {}: {}", key, line));
+  for (const std::string& line : tree.left_out) out.lost_keys.push_back({key, path, line});
   for (const std::string& line : tree.renamed)
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
   auto& objects = is_tensor || holds_only_tensors(tree.content) ? out.tensor_objects : out.objects;
@@ -505,7 +504,7 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported)
       throw error.with_context(fmt::format("{}: {}: ", file.name(), key));
-    out.notes.push_back(fmt::format("left out: {} ({})", key, error.what()));
+    out.lost_keys.push_back({key, path, error.what()});
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // The content of a checkpoint of any PyTorch trainer: a flattened state dict. Tensors consist of
 // boxes that lie in items; everything else is JSON.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -46,6 +47,14 @@ struct ObjectEntry {
   Json value;
 };
 
+/// A tensor or an object of the files that is not read.
+struct LostKey {
+  std::string key;
+  KeyPath path;  ///< empty when the files do not record it
+  std::string why;
+  std::optional<Shape> shape = {};  ///< of a tensor, where it is known
+};
+
 struct Arrangement;
 struct NamedShape;
 struct NumberedParameters;
@@ -82,6 +91,12 @@ struct StateDict {
   std::optional<double> step = {};
   Json producer;
   std::vector<std::string> notes;
+  /// What is missing here of which the role is known.
+  Losses losses;
+  /// What is missing here and has a key, which tells its role.
+  std::vector<LostKey> lost_keys;
+  /// As OpenOptions::assume_model_order.
+  bool assumes_model_order = false;
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};
   NumberNames number_names = {};

@@ -23,12 +23,13 @@ class StateDictSource final : public Source {
  public:
   StateDictSource(std::string format, StateDict state, const std::string& where)
       : format_(std::move(format)), state_(std::move(state)), arrangement_(arrange(state_, where)) {
-    drop_unreadable(arrangement_.catalog, arrangement_.notes);
+    drop_unreadable(arrangement_.catalog, arrangement_.losses);
     validate(arrangement_.catalog, where);
   }
 
   std::string format() const override { return format_; }
   const Catalog& catalog() const override { return arrangement_.catalog; }
+  Losses losses() const override { return arrangement_.losses; }
   std::vector<std::string> notes() const override { return arrangement_.notes; }
   std::vector<std::string> remarks() const override { return arrangement_.remarks; }
   Json layout() const override {

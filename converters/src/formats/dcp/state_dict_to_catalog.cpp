@@ -13,12 +13,14 @@
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/scalar_states.hpp"
+#include "reading/parameter_shape.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -28,6 +30,8 @@ namespace unishard::converters::dcp {
 namespace {
 
 constexpr std::string_view kTrainState = "train_state", kTrainStep = "train_state.step";
+/// Key under which a module keeps what is no parameter.
+constexpr std::string_view kModuleState = "_extra_state";
 
 /// Upper bound on steps: float64 holds whole numbers exactly up to here.
 constexpr double kLargestStep = 9007199254740992.0;
@@ -56,28 +60,6 @@ bool has_lists(const StateDict& state, const std::string& prefix) {
   });
 }
 
-/// Returns the shape of a parameter whose states have these shapes. Factored second moments
-/// (Adafactor) are reductions of it: torch keeps the reduced dimensions, Hugging Face drops them.
-/// bitsandbytes has tables beside its moments (state1).
-Shape parameter_shape(const std::map<std::string, Shape>& states) {
-  for (const char* same : {"exp_avg", "momentum_buffer", "state1"}) {
-    if (const auto found = states.find(same); found != states.end()) return found->second;
-  }
-  const auto row = states.find("exp_avg_sq_row"), column = states.find("exp_avg_sq_col");
-  Shape shape;
-  if (row != states.end() && column != states.end() && !column->second.empty()) {
-    shape = row->second;
-    shape.push_back(column->second.back());
-    return shape;
-  }
-  for (const auto& [name, other] : states) {
-    if (other.size() > shape.size()) shape = other;
-    for (std::size_t i = 0; other.size() == shape.size() && i < shape.size(); ++i)
-      shape[i] = std::max(shape[i], other[i]);
-  }
-  return shape;
-}
-
 /// Returns whether the state dict tells that this is a value.
 bool is_value(const StateDict& state, std::string_view key) {
   return state.values.contains(std::string(key.substr(0, key.find('.'))));
@@ -95,6 +77,7 @@ class Arranger {
         set_aside_(set_aside),
         groups_(prefixes_.size()) {
     out_.notes = state_.notes;
+    out_.losses = state_.losses;
     for (const SecondKey& second : state_.second_keys) first_keys_.emplace(second.key, second.of);
     sort_keys();
   }
@@ -136,6 +119,7 @@ class Arranger {
     add_extras();
     add_step();
     add_scalars();
+    add_losses();
     if (!client_.empty()) out_.catalog.client_state = client_.json();
     set_stage();
     return std::move(out_);
@@ -155,7 +139,9 @@ class Arranger {
     for (const ObjectEntry& object : state_.objects) sort_object(object);
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
       const TensorEntry& tensor = entry(i);
-      if (is_set_aside(tensor.key)) {
+      if (const auto* const known = scalars_.find_tensor(tensor.key)) {
+        if (*known) states_.push_back({i, **known});
+      } else if (is_set_aside(tensor.key)) {
         extras_.push_back(i);
         const bool is_counter = tensor.key.ends_with(".step") && element_count(tensor.shape) == 1;
         const auto value = is_counter ? scalar(tensor, *state_.items) : std::nullopt;
@@ -235,7 +221,7 @@ class Arranger {
   }
 
   void take_states(std::size_t optimizer, const Json& states) {
-    scalars_.add_all(optimizer, states, out_.notes);
+    scalars_.add_all(optimizer, states, out_.losses);
   }
 
   void keep(const std::string& key, const KeyPath& path, Json value) {
@@ -265,7 +251,7 @@ class Arranger {
     const KeyPath flat = {{key, false}};
     if (!client_.insert(path.empty() ? flat : path, value) &&
         !client_.insert(flat, std::move(value))) {
-      out_.notes.push_back(fmt::format("left out: {} (its place in the state dict is taken)", key));
+      out_.losses.push_back({Role::ClientValue, key, "its place in the state dict is taken"});
     }
   }
 
@@ -297,7 +283,7 @@ class Arranger {
           if (group_of_.emplace(name, number).second) params.push_back(std::move(name));
         }
         group["params"] = std::move(params);
-        drop_tensors(group, all.size(), out_.notes);
+        drop_tensors(group, all.size(), out_.losses);
         all.push_back(std::move(group));
       }
     }
@@ -492,6 +478,39 @@ class Arranger {
     Json scalars = scalars_.json(name_of, tensor_steps_, stateful, is_known);
     const std::string key(kOptimizerScalars);
     if (!scalars.empty()) keep(key, {{key, false}}, std::move(scalars));
+  }
+
+  /// The key of what is lost tells what it was.
+  void add_losses() {
+    for (const LostKey& lost : state_.lost_keys)
+      out_.losses.push_back({role_of(lost), lost.key, lost.why, lost.shape});
+    Losses arrays;
+    for (const ObjectEntry& object : state_.objects) {
+      if (!is_value(state_, object.key)) torch::find_arrays(object.value, object.key, arrays);
+    }
+    std::ranges::copy_if(arrays, std::back_inserter(out_.losses),
+                         [&](const Loss& loss) { return is_of_model(loss.name); });
+  }
+
+  Role role_of(const LostKey& lost) const {
+    if (is_value(state_, lost.key)) return Role::ClientValue;
+    if (is_set_aside(lost.key) || scalars_.find_tensor(lost.key) != nullptr) return Role::State;
+    if (parse_group_key(lost.key, lost.path, prefixes_)) return Role::Setting;
+    const auto is_below = [&](const std::string& prefix) {
+      return !prefix.empty() && lost.key.starts_with(prefix);
+    };
+    if (parse_state_key(lost.key, lost.path, prefixes_) || std::ranges::any_of(prefixes_, is_below))
+      return Role::State;
+    if (!is_of_model(lost.key)) return Role::ClientValue;
+    return lost.key.ends_with(kModuleState) ? Role::Buffer : Role::Weight;
+  }
+
+  /// Returns true for a key below a model, and for that of a model as a whole.
+  bool is_of_model(const std::string& key) const {
+    return std::ranges::any_of(attribution_.model_prefixes, [&](const std::string& prefix) {
+      return prefix.empty() ? !is_beside_models(key)
+                            : key.starts_with(prefix) || key + "." == prefix;
+    });
   }
 
   /// FSDP shards parameters as ZeRO stage 3 does; a tensor in one piece was not sharded.

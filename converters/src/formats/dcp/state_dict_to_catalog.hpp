@@ -16,6 +16,7 @@ struct Arrangement {
   std::vector<std::size_t> entries;  ///< for each catalog tensor, its index in StateDict::tensors
   /// Second names that were found by their bytes: the entry, and the entry that is read instead.
   std::vector<std::pair<std::size_t, std::size_t>> copies;
+  Losses losses;                     ///< as Source::losses()
   std::vector<std::string> notes;    ///< as Source::notes()
   std::vector<std::string> remarks;  ///< as Source::remarks()
 };

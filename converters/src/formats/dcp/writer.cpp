@@ -14,6 +14,7 @@
 #include "containers/placed_sink.hpp"
 #include "core/adamw_defaults.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/nested_states.hpp"
 #include "core/partial_output.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
@@ -148,7 +149,9 @@ class Planner {
       return known == extra_paths().end() ? KeyPath{{key, false}} : known->second;
     }
     if (is_of_model(index, key)) return extended(layout_.model, {tensor.fqn, false});
-    return state_path(tensor.fqn, key.substr(key.rfind('.') + 1));
+    const std::string prefix = layout_.optimizer_key(fmt::format("state.{}.", tensor.fqn));
+    const std::string state = key.substr(prefix.size());
+    return state_path(tensor.fqn, state == dotted_state(tensor.state) ? tensor.state : state);
   }
 
   KeyPath state_path(const std::string& fqn, const std::string& state) const {
@@ -156,7 +159,7 @@ class Planner {
       return extended(layout_.optimizer, {fmt::format("state.{}.{}", fqn, state), false});
     KeyPath path = extended(layout_.optimizer, {"state", false});
     path.push_back({fqn, false});
-    path.push_back({state, false});
+    for (std::string& level : state_levels(state)) path.push_back({std::move(level), false});
     return path;
   }
 

@@ -18,10 +18,6 @@
 namespace unishard::converters::deepspeed {
 namespace {
 
-[[noreturn]] void refuse(const TorchFile& file, std::string_view problem, std::string_view hint) {
-  raise(ErrorCode::Unsupported, fmt::format("{}: {}", file.name(), problem), std::string(hint));
-}
-
 /// Returns true when a number, or a number in a list, is greater than zero.
 bool any(std::optional<Value> value) {
   if (!value) return false;
@@ -56,16 +52,42 @@ std::vector<std::pair<std::string, std::string>> read_aliases(Value root, const 
   return aliases;
 }
 
+/// Returns whether the module has the scales of a quantized weight beside it, as bitsandbytes keeps
+/// them: "w.absmax", "w.quant_state.bitsandbytes__nf4", or "SCB" of the same layer.
+bool has_scales(Value root, const std::string& weight) {
+  const Value module = root.at("module");
+  const std::string scb = weight.substr(0, weight.rfind('.') + 1) + "SCB";
+  for (std::size_t i = 0; i < module.pair_count(); ++i) {
+    const std::string_view key = module.key(i).is(NodeKind::Str) ? module.key(i).text() : "";
+    if (key == scb || key.starts_with(weight + ".absmax") ||
+        key.starts_with(weight + ".quant_state."))
+      return true;
+  }
+  return false;
+}
+
+/// Returns whether the name is that of a tensor that bitsandbytes keeps beside a quantized weight.
+bool is_scale(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kEnds = {
+      ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format"};
+  return name.find(".quant_state.") != std::string_view::npos ||
+         std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); });
+}
+
 std::vector<NamedView> read_frozen(const TorchFile& file, Value root, Notes& notes) {
   const auto fragments = present(root, "frozen_param_fragments");
   if (!fragments) return {};
   std::vector<NamedView> views = named_views(file, *fragments, "frozen parameter", notes);
   for (const NamedView& frozen : views) {
-    if (info(frozen.view.dtype).kind == Kind::Float) continue;
-    refuse(file,
-           fmt::format("frozen parameter {} is quantised ({}), and its scales are not in the files",
-                       unishard::quote(frozen.name), name_of(frozen.view.dtype)),
-           "save without zero_quantized_nontrainable_weights");
+    const bool is_plain = info(frozen.view.dtype).kind == Kind::Float || is_scale(frozen.name);
+    if (is_plain || has_scales(root, frozen.name)) continue;
+    notes.lose(
+        {.role = Role::Scale,
+         .name = frozen.name,
+         .why = fmt::format("it is quantized ({}), and its scales are not in the files: save "
+                            "without zero_quantized_nontrainable_weights",
+                            name_of(frozen.view.dtype)),
+         .is_frozen = true});
   }
   return views;
 }
@@ -88,11 +110,10 @@ constexpr const char* kOwnSection = "unishard";
 Json user_value(const TorchFile& file, Value value, const std::string& path, Notes& notes) {
   torch::ObjectTree tree = torch::describe(value, file.pickle().bytes().size());
   for (const std::string& name : torch::inline_tensors(file, tree))
-    notes.add(fmt::format("left out: tensor {} of {}", name, path));
+    notes.lose({Role::ClientValue, fmt::format("{}.{}", path, name), "a large tensor in a value"});
   for (const std::string& line : tree.opaque)
     notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
-  for (const std::string& line : tree.left_out)
-    notes.add(fmt::format("left out: {} in {}", line, path));
+  for (const std::string& line : tree.left_out) notes.lose({Role::ClientValue, path, line});
   return std::move(tree.content);
 }
 
@@ -100,7 +121,7 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
   Json client;
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
     if (!root.key(i).is(NodeKind::Str)) {
-      notes.add("left out: an entry of the client state whose key is not a text");
+      notes.lose({Role::ClientValue, path_part(root.key(i)), "its key is not a text"});
       continue;
     }
     const std::string key(root.key(i).string());
@@ -110,7 +131,7 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
       client[key] = user_value(file, root.value(i), path, notes);
     } catch (const torch::EndlessObject& error) {
       client.erase(key);
-      notes.add(fmt::format("left out: {}: {}", path, error.what()));
+      notes.lose({Role::ClientValue, path, error.what()});
     }
   }
   if (client.contains(kCutRules) && client[kCutRules].empty()) client.erase(kCutRules);
@@ -134,7 +155,7 @@ void note_sparse(Value root, Notes& notes) {
     const Value list =
         names->calls("builtins.set") && names->args().size() == 1 ? names->args()[0] : *names;
     if ((list.is_sequence() || list.is(NodeKind::Set)) && list.size() > 0)
-      notes.add(fmt::format("left out: {} ({} modules)", key, list.size()));
+      notes.lose({Role::Setting, key, fmt::format("the names of {} modules", list.size())});
   }
 }
 

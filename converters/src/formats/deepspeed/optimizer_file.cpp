@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/object_tree.hpp"
+#include "core/nested_states.hpp"
 #include "formats/deepspeed/layout.hpp"
 
 #include <fmt/format.h>
@@ -44,11 +46,29 @@ void read_masters(const TorchFile& file, Value masters, OptimizerFile& out) {
   }
 }
 
+/// Drops the states of an optimizer that keeps tables beside them (8-bit optimizers): a partition
+/// of ZeRO cuts parameters anywhere, and the tables' blocks with them.
+void drop_tables(FlatGroup& group, Notes& notes) {
+  const auto is_table = [&](const FlatState& state) {
+    return (state.name.starts_with("qmap") || state.name.starts_with("absmax")) &&
+           state.view.elements() != group.master.view.elements();
+  };
+  const auto table = std::ranges::find_if(group.states, is_table);
+  if (table == group.states.end()) return;
+  notes.lose({Role::Optimizer, "optimizer_state_dict",
+              fmt::format("its states are quantized: {} is a table of the blocks of ZeRO's "
+                          "partitions, which no parameter has",
+                          table->name)});
+  group.states.clear();
+}
+
 /// torch's {"state", "param_groups"}, or the list of per-group dicts of elastic checkpoints.
 void read_base_optimizer(const TorchFile& file, Value optimizer, OptimizerFile& out, Notes& notes) {
   const auto read = [&](std::size_t group, std::optional<Value> entries) {
     FlatGroup& flat = out.groups[group];
-    if (entries) read_states(file, *entries, 1, flat.states, flat.step, notes);
+    if (!entries) return;
+    read_states(file, *entries, 1, flat.states, flat.step, notes);
+    drop_tables(flat, notes);
   };
   if (optimizer.is_sequence()) {
     if (optimizer.size() != out.groups.size()) {
@@ -74,6 +94,39 @@ std::optional<Value> state_of(Value state, std::uint64_t index) {
   return std::nullopt;
 }
 
+namespace {
+
+/// Returns nullopt, with a loss, for a tensor that is not one dense array.
+std::optional<TensorView> view_of_state(const TorchFile& file, Value value, const std::string& name,
+                                        Notes& notes) {
+  try {
+    return tensor_of(file, value, name);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported) throw;
+    notes.lose({Role::Optimizer, name, error.what()});
+    return std::nullopt;
+  }
+}
+
+/// Reads a state that is no tensor. Those of a parameter may be dicts; a flat partition has none.
+void read_other(const TorchFile& file, Value value, const std::string& name,
+                std::optional<std::size_t> dimensions, std::vector<FlatState>& states,
+                std::optional<std::int64_t>& step, Notes& notes) {
+  const bool has_tensors = !torch::describe(value, file.pickle().bytes().size()).tensors.empty();
+  if (!has_tensors) return notes.lose({Role::State, name, "it is not a tensor"});
+  const bool is_nested = state_levels(name).size() > 1;
+  if (dimensions || !value.is_dict() || is_nested)
+    return notes.lose({Role::Optimizer, name, "it is an object of tensors"});
+  std::vector<FlatState> members;
+  read_states(file, value, dimensions, members, step, notes);
+  for (FlatState& member : members) {
+    member.name = member_state(name, member.name);
+    states.push_back(std::move(member));
+  }
+}
+
+}  // namespace
+
 void read_states(const TorchFile& file, Value entries, std::optional<std::size_t> dimensions,
                  std::vector<FlatState>& states, std::optional<std::int64_t>& step, Notes& notes) {
   for (std::size_t i = 0; i < entries.pair_count(); ++i) {
@@ -84,13 +137,13 @@ void read_states(const TorchFile& file, Value entries, std::optional<std::size_t
     } else if (value.is_none()) {
       continue;  // a state that the optimizer does not use
     } else if (!TorchFile::is_tensor(value)) {
-      notes.add(fmt::format("left out: optimizer state {} (it is not a tensor)", name));
-    } else if (const TensorView view = tensor_of(file, value, name);
-               dimensions && view.shape.size() != *dimensions) {
-      notes.add(
-          fmt::format("left out: optimizer state {} ({} dimensions)", name, view.shape.size()));
-    } else {
-      states.push_back({name, view, swap_id_of(value)});
+      read_other(file, value, name, dimensions, states, step, notes);
+    } else if (const auto view = view_of_state(file, value, name, notes)) {
+      if (dimensions && view->shape.size() != *dimensions) {
+        notes.lose({Role::State, name, "no values of a flat partition", view->shape});
+      } else {
+        states.push_back({name, *view, swap_id_of(value)});
+      }
     }
   }
 }
@@ -130,7 +183,7 @@ Json read_loss_scaler(const TorchFile& file, std::optional<Value> scaler, Notes&
   if (scaler->is_dict()) return plain_json(file, *scaler, "loss_scaler", notes);
   const auto fields = scaler->state();
   if (!fields || !fields->is_dict()) {
-    notes.add("left out: the loss scaler (an object without fields)");
+    notes.lose({Role::Setting, "loss_scaler", "an object without fields"});
     return nullptr;
   }
   return plain_json(file, *fields, "loss_scaler", notes);

@@ -105,7 +105,10 @@ class Assembler {
       emit(entry.name, state::kWeights, found->second.shape, found->second.pieces).frozen = true;
     } else if (in_.placeholders && entry.view.elements() == 0) {
       done_.erase(entry.name);
-      notes_.add(fmt::format("left out: {} (no file holds its data)", entry.name));
+      notes_.lose({.role = Role::Weight,
+                   .name = entry.name,
+                   .why = "no file holds its data",
+                   .is_frozen = true});
     } else {
       emit(entry.name, state::kWeights, entry.view.shape, whole(entry.view)).frozen =
           in_.has_optimizer;
@@ -121,8 +124,8 @@ class Assembler {
       if (done_.contains(target)) {
         out_.catalog.aliases.push_back({second, target});
       } else {
-        notes_.add(
-            fmt::format("left out: {}, another name of {}, which no file holds", second, target));
+        notes_.lose(
+            {Role::Weight, second, fmt::format("another name of {}, which no file holds", target)});
       }
     }
   }

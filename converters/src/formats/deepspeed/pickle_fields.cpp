@@ -5,6 +5,7 @@
 #include "unishard/format/limits.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/pickle_json.hpp"
 
 #include <fmt/format.h>
 
@@ -188,13 +189,29 @@ TensorView tensor_of(const TorchFile& file, Value value, std::string_view what) 
   }
 }
 
+namespace {
+
+/// Returns the role of an entry of a module that is no tensor: modules keep values of their own
+/// below "_extra_state".
+Role role_of_entry(std::string_view name, Value value, std::uint64_t pickle_bytes) {
+  if (name.ends_with("_extra_state")) return Role::Buffer;
+  if (!value.is(NodeKind::Object) && !value.is_dict() && !value.is_sequence())
+    return Role::ClientValue;
+  const torch::ObjectTree tree = torch::describe(value, pickle_bytes);
+  const bool has_numbers = !tree.tensors.empty() || torch::is_numpy_array(tree.content);
+  return has_numbers ? Role::Weight : Role::ClientValue;
+}
+
+}  // namespace
+
 std::vector<NamedView> named_views(const TorchFile& file, Value dict, std::string_view what,
                                    Notes& notes) {
   std::vector<NamedView> views;
   for (std::size_t i = 0; i < dict.pair_count(); ++i) {
     std::string name(dict.key(i).string());
     if (!TorchFile::is_tensor(dict.value(i))) {
-      notes.add(fmt::format("left out: {} {} (it is not a tensor)", what, name));
+      const Role role = role_of_entry(name, dict.value(i), file.pickle().bytes().size());
+      notes.lose({role, std::move(name), "it is not a tensor"});
       continue;
     }
     try {
@@ -202,7 +219,9 @@ std::vector<NamedView> named_views(const TorchFile& file, Value dict, std::strin
       views.push_back({std::move(name), std::move(view)});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Unsupported) throw;
-      notes.add(fmt::format("left out: {}", error.what()));
+      notes.lose({Role::Weight,
+                  dict.key(i).is(NodeKind::Str) ? std::string(dict.key(i).text()) : "",
+                  error.what()});
     }
   }
   return views;
@@ -220,13 +239,12 @@ Json plain_json(const TorchFile& file, Value value, const std::string& path, Not
 Json exact_json(Value value, const std::string& path, std::uint64_t pickle_bytes, Notes& notes) {
   torch::ObjectTree tree = torch::describe(value, pickle_bytes);
   for (const torch::NamedTensor& tensor : tree.tensors) {
-    notes.add(fmt::format("left out: tensor {} of {}", tensor.name, path));
+    notes.lose({Role::ClientValue, fmt::format("{}.{}", path, tensor.name), "a tensor in a value"});
   }
   for (const std::string& line : tree.opaque) {
     notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
   }
-  for (const std::string& line : tree.left_out)
-    notes.add(fmt::format("left out: {} in {}", line, path));
+  for (const std::string& line : tree.left_out) notes.lose({Role::ClientValue, path, line});
   return std::move(tree.content);
 }
 

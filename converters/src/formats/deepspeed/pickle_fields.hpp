@@ -5,10 +5,10 @@
 
 #include "containers/torch_file.hpp"
 #include "core/file_pool.hpp"
+#include "reading/reader_notes.hpp"
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,18 +20,7 @@ using torch::TensorView;
 using torch::TorchFile;
 using torch::Value;
 
-/// Lines of Source::notes(), each once. Not thread-safe.
-class Notes {
- public:
-  void add(std::string line) {
-    if (seen_.insert(line).second) lines_.push_back(std::move(line));
-  }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::set<std::string> seen_;
-  std::vector<std::string> lines_;
-};
+using Notes = ReaderNotes;
 
 struct NamedShape {
   std::string fqn;

@@ -91,8 +91,8 @@ class RankJoin {
     JoinedTensor joined{find(tensor), nullptr};
     const Cut* cut = cut_of(tensor, joined.tensors);
     if (cut == nullptr) {
-      return notes_.add(fmt::format(
-          "left out: buffer {}, which differs between the tensor-parallel ranks", tensor.fqn));
+      return notes_.lose(
+          {Role::Buffer, tensor.fqn, "it differs between the tensor-parallel ranks"});
     }
     TensorInfo whole = tensor;
     whole.shape = cut->shape;
@@ -169,6 +169,7 @@ class RankJoin {
     catalog.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(world_size_, ~0u));
     remove_cut_rules(catalog);
     out_.notes = notes_.lines();
+    out_.losses = notes_.losses();
   }
 
   CutRules& rules_;

@@ -115,14 +115,13 @@ class RankReader {
       world_size_ = model_.world_size.value_or(files_.optimizers.size());
       frozen_ = whole_frozen(model_);
       if (!files_.rank_models.empty())
-        notes_.add("left out: model files of stage 3, which are left from another save");
+        notes_.lose({Role::StaleFile, files_.rank_models.front().second.filename().string(),
+                     "and the other model files of stage 3 are left from another save"});
       return;
     }
     if (files_.rank_models.empty())
       check_complete(in_.folder, {}, files_.optimizers.size(), files_of("model"), "the optimizer");
-    if (files_.model)
-      notes_.add(
-          fmt::format("left out: {}_model_states.pt, which is left from another save", in_.name()));
+    if (files_.model) notes_.lose({Role::StaleFile, fmt::format("{}_model_states.pt", in_.name())});
     model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);
     take_aliases();
     world_size_ = model_.world_size.value_or(files_.optimizers.size());

@@ -70,6 +70,7 @@ class RegularReader {
     const RankInput input{files_.folder, files_.model_ranks.at(0)};
     PiecedCatalog parts = read_rank(storage_, pool_, input, notes).parts;
     parts.notes = notes.lines();
+    parts.losses = notes.losses();
     return make_pieced_source(std::move(parts), where());
   }
 

@@ -79,6 +79,7 @@ class UniversalReader {
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
     parts_.format = "deepspeed-universal";
     parts_.notes = notes_.lines();
+    parts_.losses = notes_.losses();
     return make_pieced_source(std::move(parts_), where_);
   }
 
@@ -114,10 +115,11 @@ class UniversalReader {
       if (path == paths.front()) model_ = std::move(model);
     }
     if (!parallel_buffers_.empty())
-      notes_.add(
-          fmt::format("left out: {} buffers in the model files of {} parallel ranks, which "
-                      "hold parts of tensors",
-                      parallel_buffers_.size(), paths.size()));
+      notes_.lose(
+          {Role::Buffer, *parallel_buffers_.begin(),
+           fmt::format("and all {} buffers: the model files of {} parallel ranks hold parts "
+                       "of tensors",
+                       parallel_buffers_.size(), paths.size())});
   }
 
   void read_model() {
@@ -253,7 +255,8 @@ class UniversalReader {
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
     for (const auto& [name, files] : folders_) {
       if (!parameters_.find(name) && !in_model.contains(name))
-        notes_.add(fmt::format("left out: zero/{}, which the model file does not know", name));
+        notes_.lose({Role::Weight, name,
+                     "zero/ has a folder of this name, and the model file does not know it"});
     }
   }
 
@@ -330,8 +333,7 @@ class UniversalReader {
     const TensorView view = payload(path);
     const bool is_flat = view.shape.size() == 1 && view.elements() == parameter.elements;
     if (view.shape != parameter.shape && !is_flat) {
-      if (view.shape.empty())
-        return notes_.add(fmt::format("left out: optimizer state {} (a number)", state));
+      if (view.shape.empty()) return notes_.lose({Role::State, state, "a number"});
       raise(ErrorCode::Corrupt,
             fmt::format("{}: shape ({}), but the parameter's is ({})", path.string(),
                         fmt::join(view.shape, ", "), fmt::join(parameter.shape, ", ")));

@@ -4,6 +4,7 @@
 
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/slot_matcher.hpp"
+#include "reading/parameter_shape.hpp"
 
 #include <fmt/format.h>
 
@@ -23,13 +24,13 @@ struct Slot {
   std::optional<TensorView> master;  ///< nullopt: the module has the only copy
   std::vector<FlatState> states;
 
-  /// The parameter's shape: that of its master copy, or of its largest state.
+  /// The parameter's shape: that of its master copy, or the one that its states tell.
   std::optional<Shape> shape() const {
     if (master) return master->shape;
-    const auto largest = std::ranges::max_element(
-        states, {}, [](const FlatState& state) { return state.view.elements(); });
-    if (largest == states.end()) return std::nullopt;
-    return largest->view.shape;
+    if (states.empty()) return std::nullopt;
+    std::map<std::string, Shape> shapes;
+    for (const FlatState& state : states) shapes.emplace(state.name, state.view.shape);
+    return parameter_shape(shapes);
   }
 };
 using Slots = std::vector<std::vector<Slot>>;  // by group
@@ -234,7 +235,8 @@ class Stage0Reader {
     const SlotMatcher by_shape(sizes, candidates_.size(), shape_fits);
     if (by_shape.outcome() == SlotMatcher::Outcome::One) return by_shape.solution();
     if (by_shape.outcome() == SlotMatcher::Outcome::None) {
-      refuse("the optimizer's states do not follow the order of the module's parameters");
+      refuse(
+          "no parameters of the module in their order have the shapes of the optimizer's states");
     }
     std::map<std::tuple<std::size_t, std::size_t, std::size_t>, bool> known;
     const SlotMatcher by_value(sizes, candidates_.size(),
@@ -286,8 +288,10 @@ class Stage0Reader {
         return out_.parameters.add_whole(index, state, view);
       }
       if (view.shape != entry.view.shape) {
-        return notes_.add(
-            fmt::format("left out: optimizer state {} (not in its parameter's shape)", state));
+        return notes_.lose({Role::State, fmt::format("{} of {}", state, entry.name),
+                            "it has not its parameter's shape, and tensor-parallel ranks cannot "
+                            "be joined",
+                            view.shape});
       }
       out_.parameters.add_piece(index, state, {{0, view.elements()}, view, 0});
     };
@@ -314,7 +318,16 @@ Stage0Optimizer read_stage0(const TorchFile& file, const ModelFile& model, bool 
                             Notes& notes) {
   const auto optimizer = present(file.root(), "optimizer");
   if (!optimizer) return {};
-  return Stage0Reader(file, model, is_whole, notes).read(*optimizer);
+  const bool has_masters =
+      present(*optimizer, "fp32_groups_flat") || present(*optimizer, "fp32_groups");
+  try {
+    return Stage0Reader(file, model, is_whole, notes).read(*optimizer);
+  } catch (const Error& error) {
+    // Without masters, the module has the weights, which do not need the optimizer.
+    if (error.code() != ErrorCode::Unsupported || has_masters) throw;
+    notes.lose({Role::Optimizer, "optimizer", error.what()});
+    return {};
+  }
 }
 
 }  // namespace unishard::converters::deepspeed

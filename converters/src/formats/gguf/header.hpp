@@ -4,6 +4,7 @@
 //    | padding to the alignment | tensors, each padded to it
 // https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 // Everything is checked before memory is allocated for it.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 #include "unishard/format/tensor_info.hpp"
@@ -34,7 +35,7 @@ struct Header {
   Json metadata = Json::object();
   std::optional<std::string> catalog_text;  ///< the embedded catalog
   std::vector<TensorEntry> tensors;         ///< in the order of the file
-  std::vector<std::string> notes;           ///< what is in the file and not in this value
+  Losses losses = {};                       ///< what is in the file and not in this value
 };
 
 /// Throws: Corrupt, naming file and byte; Unsupported for quantized tensors, naming the first, for

@@ -188,9 +188,9 @@ class Decoder {
     if (key == kAlignmentKey) return take_alignment(type, content);
     const auto is_null = [](const Json& each) { return each.is_null(); };
     if (content.is_null() || (is_array && std::ranges::any_of(content, is_null))) {
-      header_.notes.push_back(fmt::format(
-          "left out: the metadata {}, which JSON cannot hold (text that is not UTF-8, or NaN)",
-          unishard::quote(key)));
+      header_.losses.push_back({.role = Role::Metadata,
+                                .name = key,
+                                .why = "JSON cannot hold it: text that is not UTF-8, or NaN"});
       return;
     }
     header_.metadata[key] = Json::array({name_of(type), std::move(content)});
@@ -263,8 +263,10 @@ class Decoder {
       next = round_up(end - begin, alignment_, entry.name);
     }
     if (!header_.tensors.empty() && file_.size() > round_up(end, alignment_, "GGUF file")) {
-      header_.notes.push_back(
-          fmt::format("{} bytes behind the last tensor were not read", file_.size() - end));
+      header_.losses.push_back({.role = Role::Metadata,
+                                .name = "the end of the file",
+                                .why = "bytes behind the last tensor",
+                                .bytes = file_.size() - end});
     }
   }
 

@@ -5,6 +5,7 @@
 #include "core/embedded_catalog.hpp"
 #include "core/file_records.hpp"
 #include "core/read_counts.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/gguf/header.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ class GgufSource final : public Source {
  public:
   GgufSource(Storage& storage, const Path& path) : file_(storage.open(path)) {
     gguf::Header header = gguf::read_header(*file_);
-    notes_ = std::move(header.notes);
+    losses_ = std::move(header.losses);
     for (gguf::TensorEntry& entry : header.tensors) {
       TensorInfo tensor;
       tensor.fqn = std::move(entry.name);
@@ -35,13 +36,14 @@ class GgufSource final : public Source {
     if (catalog_.producer.is_null()) catalog_.producer = Json::object();
     if (catalog_.producer.is_object())
       catalog_.producer[std::string(kGgufMetadata)] = std::move(header.metadata);
-    drop_unreadable(catalog_, notes_);
+    drop_unreadable(catalog_, losses_);
+    unwrap_names(catalog_, "gguf");
     validate(catalog_, path.string());
   }
 
   std::string format() const override { return "gguf"; }
   const Catalog& catalog() const override { return catalog_; }
-  std::vector<std::string> notes() const override { return notes_; }
+  Losses losses() const override { return losses_; }
 
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     file_->read_at(offsets_.at(tensor) + range.begin * size_of(catalog_.tensors[tensor].dtype),
@@ -57,7 +59,7 @@ class GgufSource final : public Source {
   const std::unique_ptr<File> file_;
   Catalog catalog_;
   std::vector<std::uint64_t> offsets_;  ///< per tensor
-  std::vector<std::string> notes_;
+  Losses losses_;
   mutable ReadCounts counts_;
 };
 

@@ -99,17 +99,18 @@ std::uint64_t chunk_cache_bytes(hid_t creation, const StoredTensor& tensor,
 
 }  // namespace
 
-std::variant<StoredTensor, std::string> describe_data_set(hid_t data_set, std::uint64_t file_bytes,
-                                                          const std::string& where) {
+std::variant<StoredTensor, Unreadable> describe_data_set(hid_t data_set, std::uint64_t file_bytes,
+                                                         const std::string& where) {
   const Hdf5Handle creation(H5Dget_create_plist(data_set), H5Pclose);
   if (creation < 0) damaged(where, "its layout cannot be read");
-  if (const auto reason = outside_reason(creation)) return *reason;
+  if (const auto reason = outside_reason(creation)) return Unreadable{Role::Weight, *reason};
   const Hdf5Handle type(H5Dget_type(data_set), H5Tclose);
   const Hdf5Handle space(H5Dget_space(data_set), H5Sclose);
   if (type < 0 || space < 0) damaged(where, "its type and shape cannot be read");
   const auto element = element_type(type, text_attribute(data_set, kDTypeAttribute).value_or(""));
-  if (!element) return std::string(describe_type(type));
-  if (H5Sget_simple_extent_type(space) == H5S_NULL) return "no shape";
+  if (!element) return Unreadable{role_of_type(type), std::string(describe_type(type))};
+  if (H5Sget_simple_extent_type(space) == H5S_NULL)
+    return Unreadable{Role::ClientValue, "no shape"};
   StoredTensor tensor;
   tensor.dtype = element->dtype;
   tensor.shape = shape_of(space, where);

@@ -1,6 +1,7 @@
 #pragma once
 // Describes one data set of a foreign file: its content and how it can be read.
 // Pre: the caller holds the Hdf5Lock.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/hdf5_library.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -25,10 +26,16 @@ struct StoredTensor {
   bool has_checksum = false;  ///< of every chunk: it passes the filter fletcher32
 };
 
-/// Returns the tensor in the open data set, or the reason why it is none ("strings"). Opens no
-/// other file and loads no plug-in.
+/// A data set that is not read.
+struct Unreadable {
+  Role role = Role::ClientValue;  ///< Weight: it holds numbers
+  std::string why;                ///< "strings"
+};
+
+/// Returns the tensor in the open data set, or why it is none. Opens no other file and loads no
+/// plug-in.
 /// Throws: Corrupt or Unsupported, naming `where`.
-std::variant<StoredTensor, std::string> describe_data_set(hid_t data_set, std::uint64_t file_bytes,
-                                                          const std::string& where);
+std::variant<StoredTensor, Unreadable> describe_data_set(hid_t data_set, std::uint64_t file_bytes,
+                                                         const std::string& where);
 
 }  // namespace unishard::converters::hdf5

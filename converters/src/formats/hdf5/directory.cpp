@@ -84,8 +84,8 @@ class Walk {
           fmt::format("{}: {}: {}", file_name_, unishard::quote("/" + path), problem));
   }
 
-  void note(const std::string& path, std::string_view what) {
-    directory_.notes.push_back(fmt::format("not read: {}: {}", unishard::quote("/" + path), what));
+  void lose(Role role, const std::string& path, std::string why) {
+    directory_.losses.push_back({.role = role, .name = "/" + path, .why = std::move(why)});
   }
 
   void walk_group(hid_t id, const std::string& path, int depth) {
@@ -96,12 +96,14 @@ class Walk {
       if (child.size() > kLinkNameBytes)
         fail(path, fmt::format("a name of more than {} bytes", kLinkNameBytes));
       if (!valid_utf8(child)) {
-        note(child, "its name is not UTF-8");
+        lose(Role::Weight, path, "a member whose name is not UTF-8");
         continue;
       }
       if (link.type != H5L_TYPE_HARD) {
-        note(child, link.type == H5L_TYPE_SOFT ? "a soft link, which is not followed"
-                                               : "a link to another file, which is not followed");
+        const bool is_soft = link.type == H5L_TYPE_SOFT;
+        lose(is_soft ? Role::Metadata : Role::Weight, child,
+             is_soft ? "a soft link, which is not followed"
+                     : "a link to another file, which is not followed");
         continue;
       }
       object(id, link.name, child, depth);
@@ -137,7 +139,7 @@ class Walk {
     } else if (info.type == H5O_TYPE_DATASET) {
       seen.tensor = data_set(id, path);
     } else {
-      note(path, "a named type");
+      lose(Role::Metadata, path, "a named type");
     }
   }
 
@@ -149,8 +151,8 @@ class Walk {
     }
     auto described = describe_data_set(
         id, file_bytes_, fmt::format("{}: {}", file_name_, unishard::quote("/" + path)));
-    if (const auto* reason = std::get_if<std::string>(&described)) {
-      note(path, *reason);
+    if (auto* unreadable = std::get_if<Unreadable>(&described)) {
+      lose(unreadable->role, path, std::move(unreadable->why));
       return std::nullopt;
     }
     count_elements(std::get<StoredTensor>(described), path);
@@ -182,10 +184,11 @@ class Walk {
     if (seen.tensor) {
       directory_.tensors[*seen.tensor].other_names.push_back(name_of_link(path));
     } else if (seen.group) {
-      note(path, fmt::format("a second name of the group {}, which is not read again",
-                             unishard::quote("/" + *seen.group)));
+      lose(Role::Metadata, path,
+           fmt::format("a second name of the group {}, which is not read again",
+                       unishard::quote("/" + *seen.group)));
     } else {
-      note(path, "a second name of what is not read");
+      lose(Role::Metadata, path, "a second name of what is not read");
     }
   }
 
@@ -206,7 +209,7 @@ class Walk {
     const bool is_all = names.size() <= kNamedAttributes;
     if (!is_all) names.back() = "...";
     for (std::string& name : names) name = unishard::quote(name);
-    note(path, fmt::format("attributes are not read: {}", fmt::join(names, ", ")));
+    lose(Role::Metadata, path, fmt::format("attributes: {}", fmt::join(names, ", ")));
   }
 
   const std::uint64_t file_bytes_;

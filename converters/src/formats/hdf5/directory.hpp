@@ -1,6 +1,6 @@
 #pragma once
 // The content of an HDF5 file, found by walking its groups. Only hard links are followed; soft and
-// external links become notes.
+// external links become losses.
 // Pre: the caller holds the Hdf5Lock.
 #include "formats/hdf5/data_set.hpp"
 
@@ -22,8 +22,7 @@ struct ListedTensor {
 struct Directory {
   std::vector<ListedTensor> tensors;
   std::optional<std::string> catalog_text;
-  /// One line for each thing that is present and not read.
-  std::vector<std::string> notes;
+  Losses losses;
 };
 
 /// Lists a file. Groups that record the order of their links are walked in that order, others by

@@ -30,12 +30,24 @@ ListedTensor decode_tensor(const Json& row) {
   return tensor;
 }
 
+Loss decode_loss(const Json& row) {
+  const int role = row.at(0).get<int>();
+  if (role < 0 || role > static_cast<int>(Role::StaleFile))
+    raise(ErrorCode::Corrupt, "an unknown role");
+  return {.role = static_cast<Role>(role),
+          .name = row.at(1).get<std::string>(),
+          .why = row.at(2).get<std::string>()};
+}
+
 }  // namespace
 
 std::string encode_directory(const Directory& directory) {
   Json tensors = Json::array();
   for (const ListedTensor& tensor : directory.tensors) tensors.push_back(encode_tensor(tensor));
-  const Json all = Json::array({std::move(tensors), directory.notes,
+  Json losses = Json::array();
+  for (const Loss& loss : directory.losses)
+    losses.push_back(Json::array({static_cast<int>(loss.role), loss.name, loss.why}));
+  const Json all = Json::array({std::move(tensors), std::move(losses),
                                 directory.catalog_text ? Json(*directory.catalog_text) : Json()});
   std::string text;
   Json::to_cbor(all, text);
@@ -47,7 +59,7 @@ Directory decode_directory(std::string_view text, const std::string& where) {
   try {
     const Json all = Json::from_cbor(text);
     for (const Json& row : all.at(0)) directory.tensors.push_back(decode_tensor(row));
-    directory.notes = all.at(1).get<std::vector<std::string>>();
+    for (const Json& row : all.at(1)) directory.losses.push_back(decode_loss(row));
     if (!all.at(2).is_null()) directory.catalog_text = all.at(2).get<std::string>();
   } catch (const std::exception& error) {
     raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, error.what()));

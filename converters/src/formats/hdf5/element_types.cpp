@@ -172,6 +172,13 @@ std::string_view describe_type(hid_t type) {
   }
 }
 
+Role role_of_type(hid_t type) {
+  const H5T_class_t kind = H5Tget_class(type);
+  const bool is_other =
+      kind == H5T_STRING || kind == H5T_REFERENCE || kind == H5T_OPAQUE || kind == H5T_VLEN;
+  return is_other ? Role::ClientValue : Role::Weight;
+}
+
 Hdf5Handle memory_type(hid_t type, DType dtype) {
   const H5T_class_t kind = H5Tget_class(type);
   if (kind == H5T_ENUM) {

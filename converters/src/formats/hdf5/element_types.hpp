@@ -2,6 +2,7 @@
 // Element types of an exchange file. UniShard writes the native format's types, except that bool is
 // h5py's. Foreign types are recognised by size, fields and byte order.
 // Pre: the caller holds the Hdf5Lock.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/hdf5_library.hpp"
 
@@ -29,6 +30,8 @@ std::optional<ElementType> element_type(hid_t type, std::string_view named);
 
 /// Returns a word for a type that element_type() refuses: "strings", "references", ...
 std::string_view describe_type(hid_t type);
+/// Returns Weight for a type of numbers that element_type() refuses, ClientValue for every other.
+Role role_of_type(hid_t type);
 
 /// Returns the memory type for H5Dread that gives little-endian elements of the data set's `type`.
 Hdf5Handle memory_type(hid_t type, DType dtype);

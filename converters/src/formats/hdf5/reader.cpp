@@ -6,6 +6,7 @@
 
 #include "core/embedded_catalog.hpp"
 #include "core/read_counts.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/hdf5/existing_file.hpp"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ class Hdf5Source final : public Source {
     auto existing = std::make_unique<hdf5::ExistingFile>(path, file_->size());
     Directory directory = existing->list();
     tensors_ = std::move(directory.tensors);
-    notes_ = std::move(directory.notes);
+    losses_ = std::move(directory.losses);
     const bool all_plain = std::ranges::all_of(
         tensors_, [](const ListedTensor& tensor) { return tensor.stored.offset.has_value(); });
     if (!all_plain) existing_ = std::move(existing);
@@ -34,12 +35,13 @@ class Hdf5Source final : public Source {
       const std::string where = fmt::format("{}: /{}", path.string(), kCatalogKey);
       restore_catalog(*directory.catalog_text, catalog_, where);
     }
+    unwrap_names(catalog_, "hdf5");
     validate(catalog_, path.string());
   }
 
   std::string format() const override { return "hdf5"; }
   const Catalog& catalog() const override { return catalog_; }
-  std::vector<std::string> notes() const override { return notes_; }
+  Losses losses() const override { return losses_; }
 
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     if (range.empty()) return;
@@ -80,7 +82,7 @@ class Hdf5Source final : public Source {
   std::unique_ptr<hdf5::ExistingFile> existing_;  ///< null when nothing needs it
   std::vector<ListedTensor> tensors_;
   Catalog catalog_;
-  std::vector<std::string> notes_;
+  Losses losses_;
   bool is_checked_ = true;
   mutable ReadCounts counts_;
 };

@@ -228,6 +228,11 @@ std::string encode_header(DType dtype, const Shape& shape) {
   return header + text;
 }
 
+bool holds_text(std::string_view descr) {
+  const std::string_view name = without_byte_order(descr);
+  return !name.empty() && std::string_view("USaMm").find(name.front()) != std::string_view::npos;
+}
+
 std::string describe_elements(std::string_view descr) {
   const std::string_view name = without_byte_order(descr);
   if (name.starts_with('O')) return "Python objects (a pickle, which is never executed)";

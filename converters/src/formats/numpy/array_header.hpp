@@ -37,6 +37,9 @@ ArrayHeader read_header(const torch::Window& content);
 /// floats are "|V1", as numpy writes the types of ml_dtypes.
 std::string encode_header(DType dtype, const Shape& shape);
 
+/// Returns true for elements that are text or times, which no model has.
+bool holds_text(std::string_view descr);
+
 /// Returns what messages call elements without a DType, for example "Python objects (a pickle,
 /// which is never executed)".
 std::string describe_elements(std::string_view descr);

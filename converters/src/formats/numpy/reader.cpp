@@ -71,14 +71,19 @@ class Collector {
   void add(const std::string& name, const Window& content, const torch::ZipEntry* entry) {
     const ArrayHeader header = numpy::read_header(content);
     if (!header.dtype) {
-      parts.notes.push_back(fmt::format("left out: {}, an array of {}", unishard::quote(name),
-                                        numpy::describe_elements(header.descr)));
+      parts.losses.push_back(
+          {.role = numpy::holds_text(header.descr) ? Role::ClientValue : Role::Weight,
+           .name = name,
+           .why = fmt::format("an array of {}", numpy::describe_elements(header.descr)),
+           .shape = header.shape});
       return;
     }
     const std::uint64_t bytes = header.data_bytes(), rest = content.size - header.data_offset;
     if (rest > bytes) {
-      parts.notes.push_back(fmt::format("{}: {} bytes behind the array were not read",
-                                        unishard::quote(name), rest - bytes));
+      parts.losses.push_back({.role = Role::Metadata,
+                              .name = name,
+                              .why = fmt::format("{} bytes behind the array", rest - bytes),
+                              .bytes = rest - bytes});
     }
     auto storage = std::make_shared<torch::StorageBytes>();
     storage->window = {content.file, content.begin + header.data_offset, rest};
@@ -124,8 +129,9 @@ class Collector {
       for (ViewPiece& piece : parts.pieces[i]) piece.view.dtype = *dtype;
     }
     if (!was_used)
-      parts.notes.push_back(fmt::format("left out: {}, which names no type of another array",
-                                        unishard::quote(numpy::kTypesKey)));
+      parts.losses.push_back({.role = Role::Metadata,
+                              .name = std::string(numpy::kTypesKey),
+                              .why = "it names no type of another array"});
   }
 
   void note_raw_bytes() {
@@ -195,8 +201,8 @@ PiecedCatalog read_archive(Storage& storage, const Path& path) {
     const auto key = numpy::key_of_entry(entry.name);
     zip.data_offset(entry);  // a damaged name is no other name
     if (!key) {
-      collector.parts.notes.push_back(
-          fmt::format("left out: {}, which is no array", unishard::quote(entry.name)));
+      collector.parts.losses.push_back(
+          {.role = Role::ClientValue, .name = entry.name, .why = "it is no array"});
       continue;
     }
     naming(path, entry.name, [&] {

@@ -7,6 +7,7 @@
 #include "core/file_records.hpp"
 #include "core/read_counts.hpp"
 #include "core/training_files.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/safetensors/model_folder.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ class SafetensorsSource final : public Source {
       for (const std::string& name : model.files) add_file(storage, path / name, notes);
       if (model.index) check_index(storage, path, model);
       for (const std::string& note : model.notes) notes.push_back(note);
-      unread_ = unread_training_files(storage, path);
+      losses_ = unread_training_files(storage, path);
     } else {
       add_file(storage, path, notes);
     }
@@ -45,6 +46,7 @@ class SafetensorsSource final : public Source {
     if (!metadata_.empty()) record_metadata();
     if (!notes.empty()) catalog_.producer["notes"] = std::move(notes);
     record_sub_bytes();
+    unwrap_names(catalog_, "safetensors");
   }
 
   std::string format() const override { return "safetensors"; }
@@ -56,7 +58,7 @@ class SafetensorsSource final : public Source {
     files_[place.file]->read_at(place.offset + range.begin * element_bytes, out);
     counts_.add(false, out.size());
   }
-  std::vector<std::string> notes() const override { return unread_; }
+  Losses losses() const override { return losses_; }
   std::vector<std::string> remarks() const override { return remarks_; }
   using Source::verify_reads;
   InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
@@ -146,7 +148,8 @@ class SafetensorsSource final : public Source {
     });
   }
 
-  std::vector<std::string> unread_, remarks_;
+  Losses losses_;
+  std::vector<std::string> remarks_;
   Catalog catalog_;
   mutable ReadCounts counts_;
   std::vector<std::unique_ptr<File>> files_;

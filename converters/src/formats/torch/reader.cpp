@@ -2,9 +2,11 @@
 // is kept as JSON in client_state["object"]; a plain state dict has nothing else.
 #include "formats/torch/reader.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/pickle_json.hpp"
 #include "containers/pieced_source.hpp"
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
@@ -37,6 +39,8 @@ class Collector {
   }
   void add_file(const TorchFile& file, const Path& path, const std::set<std::string>* wanted) {
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
+    find_optimizers(tree.content);
+    torch::find_arrays(tree.content, "", parts.losses);
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
         raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in the index", path.string(),
@@ -53,8 +57,7 @@ class Collector {
     torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
-    for (const std::string& line : tree.left_out)
-      parts.notes.push_back(fmt::format("left out: {}", line));
+    for (const std::string& line : tree.left_out) parts.losses.push_back({Role::ClientValue, line});
     for (const std::string& line : tree.renamed)
       parts.notes.push_back(fmt::format("renamed: {}", line));
   }
@@ -89,6 +92,21 @@ class Collector {
     });
   }
 
+  /// Finds the tensors of what looks like the state dict of an optimizer, which are no weights.
+  void find_optimizers(const Json& value) {
+    if (!value.is_structured()) return;
+    if (torch::member(value, "state") != nullptr &&
+        torch::member(value, "param_groups") != nullptr) {
+      of_optimizers_.merge(torch::tensors_in(value));
+      return;
+    }
+    for (const Json& child : value) find_optimizers(child);
+  }
+
+  Role role_of(const std::string& tensor) const {
+    return of_optimizers_.contains(tensor) ? Role::State : Role::Weight;
+  }
+
   void add_tensor(const TorchFile& file, const Path& path, const torch::NamedTensor& tensor) {
     TensorView view;
     try {
@@ -96,12 +114,12 @@ class Collector {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Unsupported)
         throw error.with_context(fmt::format("{}: {}: ", path.string(), tensor.name));
-      parts.notes.push_back(fmt::format("left out: {} ({})", tensor.name, error.what()));
+      parts.losses.push_back({role_of(tensor.name), tensor.name, error.what()});
       return;
     }
     if (!view.storage) {
-      parts.notes.push_back(
-          fmt::format("left out: {} (a tensor on the meta device has no data)", tensor.name));
+      parts.losses.push_back({role_of(tensor.name), tensor.name,
+                              "a tensor on the meta device has no data", view.shape});
       return;
     }
     if (!names_.insert(tensor.name).second) {
@@ -118,14 +136,15 @@ class Collector {
     }
     TensorInfo info;
     info.fqn = tensor.name;
-    info.state = state::kWeights;
+    info.state = of_optimizers_.contains(tensor.name) ? std::string(kExtraState)
+                                                      : std::string(state::kWeights);
     info.dtype = view.dtype;
     info.shape = view.shape;
     parts.pieces.push_back({{{0, view.elements()}, std::move(view), 0}});
     parts.catalog.tensors.push_back(std::move(info));
   }
 
-  std::set<std::string> names_;
+  std::set<std::string> names_, of_optimizers_;
   std::map<std::pair<std::string, torch::ViewIdentity>, std::string> seen_;
 };
 
@@ -139,19 +158,20 @@ bool is_torch(Storage& storage, const Path& path) {
          storage.kind(path / kIndex) == EntryKind::File;
 }
 
-std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
+std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const OpenOptions& options) {
   Collector collector;
   collector.parts.format = "torch";
   if (storage.kind(path) == EntryKind::File) {
     const TorchFile file(torch::whole_file(storage, path));
     if (torch::is_training_object(file.root())) {
-      return dcp::make_state_dict_source("torch", torch::read_training_file(storage, file),
-                                         path.string());
+      dcp::StateDict state = torch::read_training_file(storage, file);
+      state.assumes_model_order = options.assume_model_order;
+      return dcp::make_state_dict_source("torch", std::move(state), path.string());
     }
     if (torch::has_unread_optimizer(file.root())) {
       collector.parts.notes.emplace_back(
           "the file has the state of an optimizer, and its object is no dict with names as keys: "
-          "all of its tensors count as weights");
+          "the optimizer's tensors are kept as values");
     }
     collector.add_file(file, path, nullptr);
   } else if (storage.kind(path / kSingle) == EntryKind::File) {
@@ -161,8 +181,8 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path) {
       collector.add_file(storage, path / file, &names);
   }
   if (storage.kind(path) == EntryKind::Directory) {
-    for (std::string& line : unread_training_files(storage, path))
-      collector.parts.notes.push_back(std::move(line));
+    for (Loss& loss : unread_training_files(storage, path))
+      collector.parts.losses.push_back(std::move(loss));
   }
   collector.restore_training_state(path.string());
   return make_pieced_source(std::move(collector.parts), path.string());

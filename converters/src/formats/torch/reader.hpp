@@ -8,6 +8,7 @@ namespace unishard::converters {
 /// Returns true for a .pt, .pth, .bin or .ckpt file, or a folder with pytorch_model.bin or
 /// pytorch_model.bin.index.json.
 bool is_torch(Storage& storage, const Path& path);
-std::unique_ptr<Source> open_torch(Storage& storage, const Path& path);
+std::unique_ptr<Source> open_torch(Storage& storage, const Path& path,
+                                   const OpenOptions& options = {});
 
 }  // namespace unishard::converters

@@ -6,6 +6,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/nested_states.hpp"
 #include "formats/dcp/client_tree.hpp"
 #include "formats/dcp/own_layout.hpp"
 #include "formats/torch/client_values.hpp"
@@ -223,11 +224,14 @@ class Planner {
     for (const auto& [state, value] : scalars_.of(of.fqn)) values.push_back({state, *value});
     const Json kept = without_unwritable(Json(std::move(values)),
                                          fmt::format("optimizer state of {}", of.fqn), notes);
-    for (const auto& [state, value] : kept.items()) members.push_back(pair(state, value));
+    Json::object_t flat;
+    for (const auto& [state, value] : kept.items()) flat.push_back({state, value});
     for (const std::size_t i : of.tensors) {
       const std::string state = usual_[i].substr(kOptimizer.size() + of.fqn.size() + 1);
-      members.push_back(pair(state, tensor(i, prefix + state)));
+      flat.push_back({state, tensor(i, prefix + dotted_state(state))});
     }
+    const Json nested = nest_states(flat);
+    for (const auto& [state, value] : nested.items()) members.push_back(pair(state, value));
     return dict(std::move(members));
   }
 
@@ -265,21 +269,6 @@ TrainingLayout plan_training_layout(const Catalog& catalog, std::vector<std::str
     notes.push_back("the client state has keys of the model: it is in unishard.catalog only");
   return std::move(*layout);
 }
-
-namespace {
-
-/// Returns the member of a dict, or nullptr.
-const Json* member(const Json& dict, std::string_view name) {
-  if (!dict.is_object()) return nullptr;
-  if (!dict.contains("$type")) return dict.contains(name) ? &dict[std::string(name)] : nullptr;
-  if (!dict.contains("pairs")) return nullptr;
-  for (const Json& pair : dict["pairs"]) {
-    if (pair[0] == name) return &pair[1];
-  }
-  return nullptr;
-}
-
-}  // namespace
 
 const std::string* training_text(const Json& object) {
   const Json* const ours = member(object, kOurKey);

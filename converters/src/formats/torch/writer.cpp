@@ -14,6 +14,7 @@
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/torch/recorded_file.hpp"
 #include "formats/torch/training_layout.hpp"
@@ -57,17 +58,18 @@ bool all_known(const Json& object, const NameMap& names) {
                              [&](const std::string& name) { return names.contains(name); });
 }
 
+/// Writes a state dict. `wrapped` tells the names of the file.
 void write_state_dict(const Catalog& catalog, const std::vector<std::size_t>& tensors,
-                      ArchiveDraft& file) {
+                      const WrappedNames& wrapped, ArchiveDraft& file) {
   std::unordered_map<std::string_view, std::vector<std::string_view>> aliases;
   for (const Alias& alias : catalog.aliases) aliases[alias.target].push_back(alias.fqn);
   file.pickle.begin_ordered_dict();
   for (const std::size_t index : tensors) {
     const std::string& fqn = catalog.tensors[index].fqn;
-    file.pickle.str(fqn);
+    file.pickle.str(wrapped.name_of(fqn));
     file.tensor(index);
     for (const std::string_view alias : aliases[fqn]) {
-      file.pickle.str(alias);
+      file.pickle.str(wrapped.name_of(std::string(alias)));
       file.tensor(index);
     }
   }
@@ -155,7 +157,7 @@ void plan_single_file(const Catalog& catalog, const Json& layout, const Path& ou
     std::vector<std::size_t> all(catalog.tensors.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
     note_metadata(catalog, plan.notes);
-    write_state_dict(catalog, all, file);
+    write_state_dict(catalog, all, WrappedNames(catalog, "torch"), file);
   }
   finish();
 }
@@ -193,7 +195,7 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
   for (std::size_t i = 0; i < split.size(); ++i) {
     const std::string name = safetensors::model_file_name(i, split.size(), "pytorch_model", ".bin");
     ArchiveDraft file(plan, catalog, files.size());
-    write_state_dict(catalog, split[i], file);
+    write_state_dict(catalog, split[i], WrappedNames({}), file);
     files.add(file.finish(name));
     for (const std::size_t index : split[i]) file_of[index] = name;
   }

@@ -6,7 +6,6 @@
 #include <array>
 #include <cctype>
 #include <iterator>
-#include <map>
 #include <string_view>
 #include <utility>
 
@@ -73,23 +72,6 @@ Names fit(const NumberedParameters& parameters, const std::vector<NamedShape>& m
   return fit_by_rule(parameters, model, true);
 }
 
-/// Each shape occurs once in the model, so that the order does not matter.
-Names fit_different(const NumberedParameters& parameters, const std::vector<NamedShape>& model) {
-  std::map<Shape, std::vector<std::string>> by_shape;
-  for (const NamedShape& parameter : model) by_shape[parameter.shape].push_back(parameter.name);
-  std::vector<std::string> names;
-  for (const auto& group : parameters.groups) {
-    for (const auto& shape : group) {
-      if (!shape) return std::nullopt;
-      const auto found = by_shape.find(*shape);
-      if (found == by_shape.end() || found->second.size() != 1) return std::nullopt;
-      names.push_back(std::move(found->second.front()));
-      by_shape.erase(found);
-    }
-  }
-  return names;
-}
-
 /// Returns the model in `order`; nullopt when that has not all of its parameters.
 std::optional<std::vector<NamedShape>> in_order(const ModelOrder& order,
                                                 const std::vector<NamedShape>& model) {
@@ -111,7 +93,7 @@ std::optional<std::vector<NamedShape>> in_order(const ModelOrder& order,
 Names name_parameters(const OrderSource& source, const NumberedParameters& parameters,
                       const std::vector<NamedShape>& model) {
   if (source.is_file_order) return fit(parameters, model);
-  if (auto names = fit_different(parameters, model)) return names;
+  if (auto names = dcp::fit_different_shapes(parameters, model)) return names;
   std::vector<ModelOrder> orders;
   if (!source.model_type) {
     orders = known_orders();

@@ -5,13 +5,13 @@
 
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
-#include "formats/trainer/compiled_names.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/parameter_names.hpp"
@@ -179,7 +179,7 @@ bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   Catalog saved;
   for (std::size_t i = 0; i < arranged.catalog.tensors.size(); ++i) {
     TensorInfo tensor = arranged.catalog.tensors[i];
-    const std::string key = dcp::without_wrappers(state.tensors[arranged.entries[i]].key);
+    const std::string key = without_wrappers(state.tensors[arranged.entries[i]].key);
     const bool is_state = key.starts_with(kStates) || tensor.state == kExtraState;
     tensor.fqn = is_state ? fmt::format("{}{}.{}", kStates, tensor.fqn, tensor.state) : key;
     saved.tensors.push_back(std::move(tensor));
@@ -189,8 +189,8 @@ bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
     if (std::ranges::count(known, false) > 0)
       raise(ErrorCode::Corrupt, "it lacks tensors that are there");
   } catch (const Error& error) {
-    arranged.notes.push_back(
-        fmt::format("left out: {} of the optimizer's file ({})", kCatalogKey, error.what()));
+    arranged.losses.push_back(
+        {Role::Metadata, fmt::format("{} of the optimizer's file", kCatalogKey), error.what()});
     return false;
   }
   arranged.catalog = std::move(saved);
@@ -230,17 +230,19 @@ void record_compiled(const dcp::StateDict& state, std::string_view library,
     if (key.starts_with(prefix))
       names.emplace_back(arranged.catalog.tensors[i].fqn, key.substr(prefix.size()));
   }
-  const CompiledModules modules(names);
+  const WrappedNames modules(names);
   if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
 class Reader {
  public:
-  Reader(Storage& storage, Path folder, Program program)
+  Reader(Storage& storage, Path folder, Program program, const OpenOptions& options)
       : storage_(storage),
         folder_(std::move(folder)),
         names_(file_names(program)),
-        builder_(storage) {}
+        builder_(storage) {
+    builder_.out.assumes_model_order = options.assume_model_order;
+  }
 
   std::unique_ptr<Source> open() {
     const bool is_torch =
@@ -252,7 +254,7 @@ class Reader {
     read_schedule();
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
-    const auto progress = read_progress(storage_, folder_, builder_.out.notes);
+    const auto progress = read_progress(storage_, folder_, builder_.out.losses);
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, model_type(storage_, folder_)};
@@ -321,7 +323,7 @@ class Reader {
   void note_unread() {
     for (const Entry& entry : storage_.list(folder_)) {
       if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)
-        builder_.out.notes.push_back(fmt::format("not read: {}", entry.name));
+        builder_.out.losses.push_back({Role::SideFile, entry.name});
     }
   }
 
@@ -351,12 +353,13 @@ bool is_accelerate(Storage& storage, const Path& path) {
   return trainer::program_of(storage, path) == trainer::Program::Accelerate;
 }
 
-std::unique_ptr<Source> open_trainer(Storage& storage, const Path& path) {
+std::unique_ptr<Source> open_trainer(Storage& storage, const Path& path,
+                                     const OpenOptions& options) {
   const auto program = trainer::find_program(storage, path);
   if (!program)
     raise(ErrorCode::NotFound,
           fmt::format("{} holds no model with an optimizer beside it", path.string()));
-  return trainer::Reader(storage, path, *program).open();
+  return trainer::Reader(storage, path, *program, options).open();
 }
 
 }  // namespace unishard::converters

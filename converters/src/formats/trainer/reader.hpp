@@ -11,6 +11,7 @@ bool is_trainer(Storage& storage, const Path& path);
 bool is_accelerate(Storage& storage, const Path& path);
 /// Opens a folder of either.
 /// Throws: Corrupt or Unsupported, naming the file.
-std::unique_ptr<Source> open_trainer(Storage& storage, const Path& path);
+std::unique_ptr<Source> open_trainer(Storage& storage, const Path& path,
+                                     const OpenOptions& options = {});
 
 }  // namespace unishard::converters

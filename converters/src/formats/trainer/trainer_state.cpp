@@ -41,8 +41,7 @@ std::string strict_json(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
-                                          std::vector<std::string>& notes) {
+std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, Losses& losses) {
   const Path path = folder / kTrainerState;
   if (storage.kind(path) != EntryKind::File) return std::nullopt;
   try {
@@ -51,9 +50,10 @@ std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
     if (state.is_object() && state.contains(kSteps) && state[kSteps].is_number_unsigned() &&
         std::in_range<std::int64_t>(state[kSteps].get<std::uint64_t>()))
       return state[kSteps].get<std::int64_t>();
-    notes.push_back(fmt::format("not read: {} (there is no {})", kTrainerState, kSteps));
+    losses.push_back(
+        {Role::Setting, std::string(kTrainerState), fmt::format("there is no {}", kSteps)});
   } catch (const Error& error) {
-    notes.push_back(fmt::format("not read: {} ({})", kTrainerState, error.what()));
+    losses.push_back({Role::Setting, std::string(kTrainerState), error.what()});
   }
   return std::nullopt;
 }

@@ -1,19 +1,18 @@
 #pragma once
 // trainer_state.json: the steps of a Trainer and its log, which may hold NaN and Infinity.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace unishard::converters::trainer {
 
-/// Returns the steps done; nullopt without the file. Adds a line to `notes` for a file that cannot
-/// be read.
-std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder,
-                                          std::vector<std::string>& notes);
+/// Returns the steps done; nullopt without the file. Appends to `losses` a file that cannot be
+/// read.
+std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, Losses& losses);
 
 /// Returns the smallest file from which a Trainer goes on at the catalog's step. (It compares the
 /// batch size with its own, and warns. Without one, or without its control, it fails.)

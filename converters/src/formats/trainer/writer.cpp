@@ -16,10 +16,11 @@
 #include "core/adamw_defaults.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
+#include "core/nested_states.hpp"
 #include "core/partial_output.hpp"
+#include "core/wrapped_names.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
-#include "formats/trainer/compiled_names.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/trainer_state.hpp"
@@ -230,10 +231,15 @@ class Planner {
     file.pickle.integer(number);
     file.pickle.begin_dict();
     torch::write_step(file, step);
-    torch::write_scalars(file, scalars_, fqn, plan_.notes);
-    for (const std::size_t index : has_tensors ? found->second : std::vector<std::size_t>()) {
-      file.pickle.str(catalog_.tensors[index].state);
-      file.tensor(index);
+    Json::object_t members = torch::writable_scalars(scalars_, fqn, plan_.notes);
+    for (const std::size_t index : has_tensors ? found->second : std::vector<std::size_t>())
+      members.push_back({catalog_.tensors[index].state, {{"$tensor", std::to_string(index)}}});
+    const Json nested = nest_states(members);
+    for (const auto& [state, value] : nested.items()) {
+      file.pickle.str(state);
+      torch::write_json(file.pickle, value, [&](PickleWriter&, const std::string& index) {
+        file.tensor(std::stoull(index));
+      });
     }
     file.pickle.end_dict();
   }
@@ -437,7 +443,7 @@ class Planner {
   const FileNames names_;
   const TrainerOptions& options_;
   const AdapterFile adapter_;
-  const CompiledModules compiled_;
+  const WrappedNames compiled_;
   torch::TorchOutput& output_;
   const OptimizerScalars scalars_;
   OutputPlan plan_;

@@ -51,8 +51,8 @@ class Error : public std::runtime_error {
 
 std::string_view to_string(ErrorCode code);
 
-/// Returns the exit status of the tools for `code`: 2 usage, 3 environment, 4 corrupt,
-/// unsupported or not finite, 5 internal.
+/// Returns the exit status of the tools for `code`: 2 usage, 3 environment, 4 corrupt or not
+/// finite, 5 internal, 6 not supported.
 int exit_status(ErrorCode code);
 
 /// Returns true when an error with this code tells of the content of the files that were read.

@@ -97,6 +97,7 @@ def sharded_net(rng, rank, world, features, kind, dtype="fp32"):
         kind += " use_orig_params" if origin else " flat"
         if not origin:
             ways = ("one",)
+        optimizer_kind = optimizer_kind.replace(" amsgrad", "")  # torch's own full state dict mixes up its states
     elif kind == "ddp":
         net = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)
         net.vocabulary = net.module.vocabulary
@@ -114,6 +115,8 @@ def sharded_net(rng, rank, world, features, kind, dtype="fp32"):
     parameters, way = models.arrange(net, rng, ways)
     optimizer = models.OPTIMIZERS[optimizer_kind](parameters)
     models.train(net, optimizer, 2, rank)
+    for buffer in net.buffers():  # each rank has statistics of its own, and any rank's may be saved
+        torch.distributed.broadcast(buffer, 0)
     optimizer.kind = optimizer_kind
     return net, optimizer, f"{kind} on {world}, {optimizer_kind}, {way}, {features}"
 

@@ -38,4 +38,11 @@ std::string text_of(const Loss& loss) {
   return loss.why.empty() ? text : fmt::format("{}: {}", text, loss.why);
 }
 
+std::vector<std::string> lines_of(const Losses& losses) {
+  std::vector<std::string> lines;
+  lines.reserve(losses.size());
+  for (const Loss& loss : losses) lines.push_back("left out: " + text_of(loss));
+  return lines;
+}
+
 }  // namespace unishard::converters

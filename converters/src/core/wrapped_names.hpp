@@ -1,0 +1,50 @@
+#pragma once
+// Names in the state dict of a model of which wrappers took modules: torch.compile, FSDP1,
+// checkpoint_wrapper and DistributedDataParallel add parts to the names ("_orig_mod.h.0.weight",
+// "module.h.0.weight"). A catalog has the names without them.
+// Thread safety: pure functions, and a class without state that changes.
+#include "unishard/format/catalog.hpp"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace unishard::converters {
+
+/// Returns the name without "_orig_mod.", "_fsdp_wrapped_module." and
+/// "_checkpoint_wrapped_module.", which no module is called.
+std::string without_wrappers(std::string name);
+
+/// Returns "module." when all of `names`, at least one, begin so, as DistributedDataParallel makes
+/// them; else "".
+std::string_view common_wrapper(const std::vector<std::string>& names);
+
+/// The modules that wrappers took, and what these add behind the name of each module ("" is the
+/// model as a whole).
+class WrappedNames {
+ public:
+  /// Finds them in names: fqn, and name in the file. There are none if that does not explain all
+  /// the names.
+  explicit WrappedNames(const std::vector<std::pair<std::string, std::string>>& names);
+  /// Takes those of which a catalog records that they had other names in the files of `library`.
+  WrappedNames(const Catalog& catalog, std::string_view library);
+
+  bool empty() const { return wrappers_.empty(); }
+  /// Returns the name in the file.
+  std::string name_of(const std::string& fqn) const;
+  /// Records in Catalog::producer that they had other names in the files of `library`.
+  void record(std::string_view library, Json& producer) const;
+
+ private:
+  std::map<std::string, std::string> wrappers_;  ///< by module
+};
+
+/// Removes the wrappers from all names of a catalog that was read from a file of `library`, and
+/// records them. A catalog in which two tensors would get one name stays as it is.
+void unwrap_names(Catalog& catalog, std::string_view library);
+/// Puts the recorded wrappers back for a file of `library`.
+void wrap_names(Catalog& catalog, std::string_view library);
+
+}  // namespace unishard::converters
