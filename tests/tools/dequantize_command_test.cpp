@@ -156,7 +156,7 @@ TEST_F(QuantizedModels, OfMethodsThatAreNotReadAreRefused) {
     if (verb == std::string("convert"))
       arguments.insert(arguments.end(), {"--to", "safetensors", "--dtype", "bf16"});
     const ProcessResult result = unishard(arguments);
-    EXPECT_EQ(result.status, 4);
+    EXPECT_EQ(result.status, 6);
     EXPECT_THAT(result.err, HasSubstr("w.qweight"));
     EXPECT_THAT(result.err, HasSubstr("GPTQ"));
     EXPECT_FALSE(std::filesystem::exists(arguments[2]));
