@@ -496,7 +496,7 @@ TEST(DeepSpeedSource, ReadsMoreRanksThanItMayOpenFiles) {
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
-TEST(DeepSpeedSource, RefusesQuantisedFrozenParameters) {
+TEST(DeepSpeedSource, FrozenParametersWithoutTheirScalesAreLost) {
   const test::TempDir folder;
   const Path tag = folder.path() / "tag";
   save_old_checkpoint(tag, true);
@@ -507,8 +507,11 @@ TEST(DeepSpeedSource, RefusesQuantisedFrozenParameters) {
                       {"global_steps", 5}};
   save_torch(tag / "mp_rank_00_model_states.pt", model,
              {{"a", {DType::Float32, {1}, {1}}}, {"q", {DType::Int8, {4}, {}}}});
-  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
-              Fails(ErrorCode::Unsupported, "\"q\" is quantised"));
+  const Losses losses = open_source(posix_storage(), folder.path())->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Scale);
+  EXPECT_EQ(losses[0].name, "q");
+  EXPECT_TRUE(losses[0].is_frozen) << "who wants no frozen parameters does not miss it";
 }
 
 TEST(DeepSpeedValues, ReadsTheStageInAllEncodings) {

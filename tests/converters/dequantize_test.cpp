@@ -485,6 +485,7 @@ TEST(Dequantize, WhatIsNotUnderstoodIsRefusedByName) {
   const auto refused = [](const char* fqn, DType dtype, const Json& config = {}) {
     Model model;
     model.add("a.weight", DType::BFloat16, {2, 2}).add(fqn, dtype, {2, 2});
+    model.add("b.codes", DType::BFloat16, {2, 2});  // those of AQLM's codebooks
     return error_of([&] { open(model, config); });
   };
   for (const char* part : {"qweight", "qzeros", "g_idx"})

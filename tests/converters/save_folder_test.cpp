@@ -186,6 +186,20 @@ TEST_F(SaveFolder, APartOfAnotherProgramsCheckpointIsNoFreshStart) {
   EXPECT_TRUE(has(refusal(ErrorCode::NotFound), "step4"));
 }
 
+TEST_F(SaveFolder, AModelBesideAPlaceDoesNoHarm) {
+  write("model.safetensors", std::string(8, '\0'));
+  failure(ErrorCode::AlreadyExists, [&] { require_own_folder(posix_storage(), folder()); });
+  require_own_place(posix_storage(), folder(), "dcp");
+  write("dcp/model.safetensors", std::string(8, '\0'));
+  failure(ErrorCode::AlreadyExists, [&] { require_own_place(posix_storage(), folder(), "dcp"); });
+  write("theirs/.metadata", "x");
+  const auto inside = [&] { require_own_place(posix_storage(), folder() / "theirs", "x"); };
+  EXPECT_TRUE(has(failure(ErrorCode::AlreadyExists, inside), "another program"));
+  write_deepspeed(folder() / "runs");
+  failure(ErrorCode::AlreadyExists,
+          [&] { require_own_place(posix_storage(), folder() / "runs", "x"); });
+}
+
 TEST_F(SaveFolder, OneCheckpointIsNoFolderOfCheckpoints) {
   save(4);
   const auto inside = [&] { require_own_folder(posix_storage(), folder() / "global_step4"); };

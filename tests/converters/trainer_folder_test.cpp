@@ -4,6 +4,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "core/wrapped_names.hpp"
 #include "expect.hpp"
 #include "formats/trainer/known_models.hpp"
 #include "formats/trainer/parameter_names.hpp"
@@ -102,7 +103,8 @@ TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   test::write_file(folder / "config.json", R"({"model_type": "mine"})");
   const auto source = open_source(posix_storage(), folder);
   EXPECT_EQ(source->catalog().groups[1]["params"], Json({"state.9", "state.10", "state.11"}));
-  EXPECT_THAT(source->remarks(), ElementsAre(HasSubstr("12 states have numbers and no names")));
+  EXPECT_THAT(source->remarks(),
+              ElementsAre(HasSubstr("12 states have numbers, and nothing tells")));
   // Without its layout, as from another format.
   const auto again = copy_of(*source, temp_.path() / "again", {});
   EXPECT_EQ(again->catalog().groups, source->catalog().groups);
@@ -225,7 +227,9 @@ TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
     expect_same_tensors(*stored, *again);
     std::vector<std::string> found;
     const auto file = open_source(posix_storage(), work / "back/model.safetensors");
-    for (const TensorInfo& each : file->catalog().tensors) found.push_back(each.fqn);
+    Catalog named = file->catalog();
+    wrap_names(named, "safetensors");
+    for (const TensorInfo& each : named.tensors) found.push_back(each.fqn);
     EXPECT_THAT(found, testing::UnorderedElementsAreArray(models[m]));
     // A Trainer's files have the names of the model that is not compiled.
     back.format = "trainer";
@@ -282,7 +286,10 @@ TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
              {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
               {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
              {{"m", two}});
-  const auto source = open_source(posix_storage(), folder);
+  // A script with accelerate may give its optimizer the parameters in another order.
+  EXPECT_EQ(open_source(posix_storage(), folder)->catalog().groups[0]["params"],
+            Json({"state.0", "state.1"}));
+  const auto source = open_source(posix_storage(), folder, OpenOptions{.assume_model_order = true});
   EXPECT_EQ(source->catalog().groups[0]["params"], Json({"z.weight", "a.weight"}));
   const auto again = copy_of(*source, temp_.path() / "again", source->layout());
   EXPECT_EQ(again->catalog().groups[0]["params"], source->catalog().groups[0]["params"]);

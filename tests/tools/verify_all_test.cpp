@@ -63,7 +63,7 @@ TEST_F(VerifyAll, AFolderOfRunsIsVerifiedRunByRun) {
   write_file(runs / "a/latest", "global_step7");
   fs::create_directory_symlink(runs, runs / "self");
   const ProcessResult refused = unishard({"verify", runs, "--json"});
-  EXPECT_EQ(refused.status, 4) << refused.out;
+  EXPECT_EQ(refused.status, 6) << refused.out;
   EXPECT_THAT(refused.err, HasSubstr("folders that do: a, b"));
   const auto checked = [&](std::vector<std::string> more, int status) {
     more.insert(more.begin(), {"verify", runs});
@@ -116,7 +116,7 @@ TEST_F(VerifyAll, RunsBesideAModelFileAreLookedAt) {
   fs::rename(runs / "model.safetensors", runs / "a.safetensors");
   fs::copy(runs / "a.safetensors", runs / "b.safetensors");
   const ProcessResult several = unishard({"verify", runs});
-  EXPECT_EQ(several.status, 4) << several.out;
+  EXPECT_EQ(several.status, 6) << several.out;
   EXPECT_THAT(several.err, HasSubstr("name one of the files"));
 }
 
@@ -134,7 +134,7 @@ TEST_F(VerifyAll, ASubFolderOfSeveralModelFilesIsNamedAndTheRestVerified) {
   }
   fs::remove_all(folder / "global_step7");
   fs::remove(folder / "latest");
-  EXPECT_EQ(unishard({"verify", folder, "--all"}).status, 4) << "nothing was verified";
+  EXPECT_EQ(unishard({"verify", folder, "--all"}).status, 6) << "nothing was verified";
 }
 
 // DeepSpeed's conversion writes file by file; one that was lost must not pass for a parameter

@@ -7,6 +7,7 @@
 #include "support/heap_limit.hpp"
 #include "support/machine.hpp"
 #include "support/size_text.hpp"
+#include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
 
@@ -172,6 +173,17 @@ void add_color(CLI::App& command, std::string& when) {
 
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {
   command.add_option("-t,--tag", tag, "The checkpoint's tag (default: what `latest` names)");
+}
+
+void PartOptions::add_to(CLI::App& command) {
+  command.add_flag("--part", may_be_part,
+                   "Take the file although it is one of several that make a model");
+  command.add_option("--from-rank,--from_rank", from_rank,
+                     "The rank whose copies count where those of several ranks' files differ");
+}
+
+void PartOptions::check(const converters::Source& source) const {
+  if (!may_be_part) tools::require_whole(source);
 }
 
 }  // namespace unishard::cli

@@ -1,6 +1,7 @@
 #pragma once
 // Connects a verb to the program: add_<verb>() adds its options, and parsing sets the action that
 // main runs.
+#include "unishard/converters/source.hpp"
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/compression.hpp"
 
@@ -10,7 +11,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -106,6 +109,18 @@ void add_color(CLI::App& command, std::string& when);
 
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
+
+/// Which of several files a verb that writes a result reads.
+struct PartOptions {
+  bool may_be_part = false;  ///< the file alone is meant, although it is one of several
+  std::optional<std::uint32_t> from_rank = {};
+
+  /// Adds --part and --from-rank.
+  /// Lifetime: this object must outlive `command`.
+  void add_to(CLI::App& command);
+  /// Throws: what require_whole() throws, unless a part will do.
+  void check(const converters::Source& source) const;
+};
 
 void add_zero_to_fp32(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);

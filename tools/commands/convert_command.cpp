@@ -45,6 +45,7 @@ void add_convert(CLI::App& app, Action& action) {
   add_dcp_layout(*command, options->run.output.key_layout);
   add_compress(*command, options->run.output.compression);
   add_tag(*command, options->run.tag);
+  options->run.part.add_to(*command);
   command->add_option(
       "--out-tag,--out_tag", options->run.output.tag,
       "Tag to write (default: the input's, else global_step<N>); for formats with tags");

@@ -95,7 +95,9 @@ int ConvertRun::run(tools::Team& team) const {
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
   auto [opened, own_tag] = tools::open_tagged(
-      posix_storage(), input, {.tag = tag, .assume_model_order = assumes_model_order});
+      posix_storage(), input,
+      {.tag = tag, .from_rank = part.from_rank, .assume_model_order = assumes_model_order});
+  part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
   if (convert.dtype)
@@ -114,10 +116,10 @@ int ConvertRun::run(tools::Team& team) const {
        .check_input = check_input,
        .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None,
        .may_be_fresh = may_be_fresh,
-       .dequantized = numbers.weights,
        .losses = {.wanted = convert.weights_only ? tools::Wanted::Model : tools::Wanted::Everything,
                   .only = convert.only,
-                  .allows_missing = allows_missing}});
+                  .allows_missing = allows_missing},
+       .dequantized = numbers.weights});
   if (strict) {
     if (speaks) say_notes(conversion.notes().losses());
     require_everything_arrives(*this, conversion);

@@ -9,6 +9,7 @@ namespace unishard::cli {
 struct ConvertRun {
   Path input;
   std::optional<std::string> tag;
+  PartOptions part = {};
   tools::ConvertOptions convert;
   converters::Output output;  ///< format "" keeps the input's; tag "" too, else global_step<N>
   bool dry_run = false;

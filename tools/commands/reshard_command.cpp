@@ -49,6 +49,7 @@ void add_reshard(CLI::App& app, Action& action) {
   add_dcp_layout(*command, job.output.key_layout);
   add_compress(*command, job.output.compression);
   add_tag(*command, job.tag);
+  job.part.add_to(*command);
   add_fresh(*command, job.may_be_fresh);
   command->add_flag("--dry-run,--dry_run", job.dry_run, "Print what would be read and written");
   add_no_check(*command, job.check,

@@ -12,6 +12,7 @@ struct ZeroToFp32Request {
   std::string checkpoint;
   std::string output;
   std::optional<std::string> tag;
+  PartOptions part;
   std::string max_shard_size;
   std::string dtype;
   bool safe_serialization = false;
@@ -31,10 +32,13 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   tools::TeamObserver observer(team, progress);
   using converters::FrozenWeights;
   const std::optional<DType> dtype = parse_dtype(options.dtype);
-  const auto [source, dequantized, kept] = tools::dequantized_input(
-      converters::open_source(posix_storage(), options.checkpoint, options.tag), options.checkpoint,
-      {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
-       .check_input = options.check_input});
+  auto opened = converters::open_source(posix_storage(), options.checkpoint,
+                                        {.tag = options.tag, .from_rank = options.part.from_rank});
+  options.part.check(*opened);
+  const auto [source, dequantized, kept] =
+      tools::dequantized_input(std::move(opened), options.checkpoint,
+                               {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
+                                .check_input = options.check_input});
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
   tools::ConversionPlan plan =
@@ -52,11 +56,11 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .output = std::move(output),
                                 .check_input = options.check_input,
                                 .read_back = tools::ReadBack::None,
-                                .dequantized = dequantized,
-                                .kept_quantized = options.exclude_frozen ? 0 : kept,
                                 .losses = {.wanted = tools::Wanted::Model,
                                            .excludes_frozen = options.exclude_frozen,
-                                           .allows_missing = options.allows_missing}});
+                                           .allows_missing = options.allows_missing},
+                                .dequantized = dequantized,
+                                .kept_quantized = options.exclude_frozen ? 0 : kept});
   const bool reports = speaks && !options.json && !options.resources.quiet;
   if (speaks && !options.json && !reports) say_missing(conversion);
   if (reports) {
@@ -89,6 +93,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "or a folder for a Hugging Face model")
       ->required();
   add_tag(*command, options->tag);
+  options->part.add_to(*command);
   add_max_shard_size(*command, options->max_shard_size);
   command->add_flag("--safe_serialization,--safe-serialization", options->safe_serialization,
                     "Accepted as DeepSpeed does; a folder is safetensors in any case");

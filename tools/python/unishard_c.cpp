@@ -5,6 +5,7 @@
 #include "python/c_catalog.hpp"
 #include "python/c_texts.hpp"
 #include "workflows/input_path.hpp"
+#include "workflows/losses.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <algorithm>
@@ -37,6 +38,7 @@ Json describe(const unishard_checkpoint& checkpoint) {
   json["tag"] = tag.empty() ? Json(nullptr) : Json(tag);
   json["identity"] = digest ? Json(*digest) : Json(nullptr);
   json["notes"] = source.notes_and_remarks();
+  json["losses"] = tools::losses_json(source.losses());
   return json;
 }
 
@@ -92,14 +94,16 @@ int unishard_c_version() { return UNISHARD_C_VERSION; }
 
 void unishard_free(char* text) { ::free(text); }
 
-char* unishard_open(const char* path, const char* tag, unishard_checkpoint** out) {
+char* unishard_open(const char* path, const char* tag, int assume_model_order,
+                    unishard_checkpoint** out) {
   return guarded([&] {
     if (path == nullptr || *path == '\0')
       raise(ErrorCode::InvalidArgument, "the path of the checkpoint is an empty text");
     std::optional<std::string> chosen;
     if (tag != nullptr) chosen = tag;
     std::string found = tools::find_input(posix_storage(), path);
-    auto opened = tools::open_tagged(posix_storage(), found, {.tag = chosen});
+    auto opened = tools::open_tagged(
+        posix_storage(), found, {.tag = chosen, .assume_model_order = assume_model_order != 0});
     *out = new unishard_checkpoint{std::move(found), std::move(opened)};
   });
 }

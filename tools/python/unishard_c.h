@@ -20,7 +20,7 @@ extern "C" {
 #define UNISHARD_C_API __attribute__((visibility("default")))
 /* Version of this interface. It changes when a function does not accept the same arguments any
  * more. */
-#define UNISHARD_C_VERSION 4
+#define UNISHARD_C_VERSION 5
 
 /* A checkpoint that is open for reading. */
 typedef struct unishard_checkpoint unishard_checkpoint;
@@ -32,8 +32,11 @@ UNISHARD_C_API int unishard_c_version(void);
 UNISHARD_C_API void unishard_free(char* text);
 
 /* Opens the checkpoint that `path` (UTF-8, a file or folder of any format, or ORG/NAME in the local
- * cache of the Hugging Face hub) and `tag` (may be NULL) name. Reads tables and no payload. */
-UNISHARD_C_API char* unishard_open(const char* path, const char* tag, unishard_checkpoint** out);
+ * cache of the Hugging Face hub) and `tag` (may be NULL) name. Reads tables and no payload. With
+ * `assume_model_order` other than 0, an optimizer's numbered states are those of the parameters in
+ * the model's order, also where another order fits their shapes. */
+UNISHARD_C_API char* unishard_open(const char* path, const char* tag, int assume_model_order,
+                                   unishard_checkpoint** out);
 
 /* Closes the checkpoint; NULL is allowed. */
 UNISHARD_C_API void unishard_close(unishard_checkpoint* checkpoint);
@@ -112,7 +115,8 @@ typedef struct unishard_shard unishard_shard;
 
 /* Locks the name `folder`/`tag` against other writers and makes a staging folder beside it. Sets
  * `*place` to a JSON object with "staging", the name of that folder, and "save_id". A `folder` that
- * is a checkpoint of another program is refused. */
+ * is a checkpoint of another program is refused; without "move_latest" the files of a model in it
+ * are none. */
 UNISHARD_C_API char* unishard_save_begin(const char* folder, const char* tag, const char* catalog,
                                          const char* options, unishard_save** out, char** place);
 

@@ -109,7 +109,10 @@ char* unishard_save_begin(const char* folder, const char* tag, const char* catal
     auto save = std::make_unique<unishard_save>();
     save->catalog = catalog_from(catalog);
     validate_sections(save->catalog, "the catalog");
-    if (!wanted.is_inside) converters::require_own_folder(posix_storage(), folder);
+    if (!wanted.is_inside && wanted.move_latest)
+      converters::require_own_folder(posix_storage(), folder);
+    if (!wanted.is_inside && !wanted.move_latest)
+      converters::require_own_place(posix_storage(), folder, tag);
     const std::string save_id = new_save_id();
     save->transaction.emplace(
         posix_storage(), folder, tag, save_id,

@@ -213,7 +213,8 @@ void require_named_states(const Catalog& target, std::string_view format) {
         fmt::format("{}: the optimizer's states have numbers, and nothing says of which "
                     "parameters they are",
                     label),
-        "trainer, accelerate, dcp and native keep the numbers; --weights-only converts the model");
+        "--assume-model-order gives them to the parameters in the model's order; trainer, "
+        "accelerate, dcp and native keep the numbers; --weights-only converts the model");
   };
   for (const TensorInfo& tensor : target.tensors) refuse_unnamed(tensor.fqn, tensor.label());
   for (const std::string& name : listed_parameters(target)) refuse_unnamed(name, name);
@@ -336,7 +337,9 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   share_types(plan_.target, output.format, notes_.remarks);
   take_side_files(source, options_.input, plan_, output, notes_);
   if (options_.dequantized > 0) forget_quantization(output.side_files, plan_.target);
-  if (output.format == source.format() && output.key_layout.empty())
+  // A model alone is no training file, whatever file it comes from.
+  const bool is_whole = options_.losses.wanted == Wanted::Everything;
+  if (is_whole && output.format == source.format() && output.key_layout.empty())
     output.layout = source.layout();
   checking_.mark(plan_.target, output);
   const std::uint64_t bytes =

@@ -30,11 +30,11 @@ struct ConversionOptions {
   bool check_input = true;  ///< compare the input with its checksums
   ReadBack read_back = ReadBack::Payload;
   bool may_be_fresh = false;  ///< see decide_latest()
+  LossRules losses = {};
   /// Quantized weights that the source gives as numbers; the result's config.json then says nothing
   /// of quantization.
   std::size_t dequantized = 0;
   std::size_t kept_quantized = 0;  ///< quantized weights that the result has as they are
-  LossRules losses = {};
 };
 
 /// With ReadBack::Recorded only the first process of the team has `different` and `identity`.

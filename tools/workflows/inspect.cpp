@@ -143,6 +143,7 @@ Description describe(Storage& storage, const Path& path, const converters::OpenO
     out.catalog = source->catalog();
     out.losses = source->losses();
     out.notes = source->notes_and_remarks();
+    if (source->part_of()) out.notes.insert(out.notes.begin(), *source->part_of());
     if (options.layout) out.owners = owners_of(*source);
     if (options.identity) out.catalog = with_digests(*source, options.transfer);
     if (options.stats) measure_missing(*source, options.transfer, out.catalog);

@@ -49,7 +49,7 @@ struct Description {
   /// Per tensor. Of a tensor in too many ranges (Source::stored_ranges()): none.
   std::vector<std::vector<OwnedPart>> owners;
   converters::Losses losses;       ///< what the files hold and the catalog does not
-  std::vector<std::string> notes;  ///< Source::notes_and_remarks()
+  std::vector<std::string> notes;  ///< Source::part_of() and notes_and_remarks()
 
   /// Returns true for the state of a run, with a step and ranks; false for a model or other
   /// tensors.

@@ -93,4 +93,10 @@ TaggedSource open_tagged(Storage& storage, const Path& path,
   return opened;
 }
 
+void require_whole(const converters::Source& source) {
+  if (!source.part_of()) return;
+  raise(ErrorCode::Unsupported, fmt::format("{} is {}", source.path().string(), *source.part_of()),
+        "name the folder that holds all parts; --part takes this file alone");
+}
+
 }  // namespace unishard::tools

@@ -42,4 +42,8 @@ struct TaggedSource {
 TaggedSource open_tagged(Storage& storage, const Path& path,
                          const converters::OpenOptions& options);
 
+/// Throws Unsupported for a source that is only a part of a model (Source::part_of()): what is made
+/// of it would be taken for the whole.
+void require_whole(const converters::Source& source);
+
 }  // namespace unishard::tools

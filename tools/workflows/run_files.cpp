@@ -85,8 +85,11 @@ bool has_model_config(const Path& folder) {
 /// A checkpoint of UniShard's own has its model's files in the folder of the tag, where a
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
-  const bool is_elsewhere = source.format() == "native" && !has_model_config(beside);
-  return is_elsewhere ? input : beside;
+  if (has_model_config(beside)) return beside;
+  // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
+  const Path within = beside / "huggingface";
+  if (has_model_config(within)) return within;
+  return source.format() == "native" ? input : beside;
 }
 
 /// Removes the losses of files that are copied.

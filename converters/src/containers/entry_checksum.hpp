@@ -41,6 +41,8 @@ class EntryChecksum {
 
   Verdict verdict() const { return verdict_; }
   std::uint64_t bytes() const { return bytes_; }
+  /// Returns the checksum that the archive has of the entry.
+  std::uint32_t expected() const { return expected_; }
   /// Returns true once add() got at least one byte, or adopt() was called.
   bool is_touched() const { return is_touched_; }
   /// Returns what is known: a single part when that is everything.

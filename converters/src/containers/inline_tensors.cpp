@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -117,6 +118,33 @@ std::vector<std::string> inline_tensors(const TorchFile& file, ObjectTree& tree)
   }
   replace(tree.content, forms);
   return others;
+}
+
+Json with_inline_tensors(const TorchFile& file, const std::string& path, Losses& losses) {
+  ObjectTree tree = describe(file.root(), file.pickle().bytes().size());
+  for (const std::string& name : inline_tensors(file, tree))
+    losses.push_back(
+        {Role::Setting, fmt::format("{}.{}", path, name), "a tensor of many elements"});
+  return std::move(tree.content);
+}
+
+void make_numbers(Json& value) {
+  if (!value.is_structured()) return;
+  if (const auto tensor = inline_tensor_in(value)) {
+    double number = 0;
+    float narrow = 0;
+    if (tensor->dtype == DType::Float64 && tensor->bytes.size() == sizeof number) {
+      std::memcpy(&number, tensor->bytes.data(), sizeof number);
+    } else if (tensor->dtype == DType::Float32 && tensor->bytes.size() == sizeof narrow) {
+      std::memcpy(&narrow, tensor->bytes.data(), sizeof narrow);
+      number = narrow;
+    } else {
+      return;
+    }
+    value = number;
+    return;
+  }
+  for (Json& child : value) make_numbers(child);
 }
 
 std::map<std::string, InlineTensor> take_inline_tensors(Json& value) {

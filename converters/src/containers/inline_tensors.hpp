@@ -2,6 +2,7 @@
 // Small tensors among other values, as JSON that holds their bytes:
 // {"$type": "torch.Tensor", "dtype": "float32", "shape": [2], "hex": "..."}.
 // Thread safety: pure functions.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/tensor_info.hpp"
 
@@ -22,6 +23,13 @@ inline constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
 /// Replaces {"$tensor": name} in tree.content by the tensors' bytes. Returns the names of the
 /// tensors that are too large or of a kind that UniShard does not read.
 std::vector<std::string> inline_tensors(const TorchFile& file, ObjectTree& tree);
+
+/// Returns the object of a file, with its small tensors as their bytes. Appends to `losses` each
+/// setting below `path` that is left as {"$tensor": name}.
+Json with_inline_tensors(const TorchFile& file, const std::string& path, Losses& losses);
+
+/// Replaces each tensor of one float32 or float64 in `value` by its number.
+void make_numbers(Json& value);
 
 struct InlineTensor {
   DType dtype = DType::Float32;

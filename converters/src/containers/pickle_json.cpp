@@ -338,7 +338,8 @@ void write_json(PickleWriter& pickle, const Json& value, const WriteTensor& tens
 }
 
 void refuse_tensor(PickleWriter&, const std::string& name) {
-  raise(ErrorCode::Unsupported, fmt::format("the tensor {} is not allowed here", quote(name)));
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} is a tensor, and only plain values can be written there", quote(name)));
 }
 
 void write_none(PickleWriter& pickle, const std::string&) { pickle.none(); }

@@ -78,6 +78,7 @@ class PiecedSource final : public Source {
   const Catalog& catalog() const override { return parts_.catalog; }
   Losses losses() const override { return parts_.losses; }
   std::vector<std::string> notes() const override { return parts_.notes; }
+  std::vector<std::string> remarks() const override { return parts_.remarks; }
 
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const auto& pieces = parts_.pieces[masters_.at(tensor)];

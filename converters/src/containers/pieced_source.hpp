@@ -23,7 +23,8 @@ struct PiecedCatalog {
   /// The pieces of each catalog tensor. A derived tensor has none: it is rounded from its fqn's
   /// fp32.
   std::vector<std::vector<ViewPiece>> pieces;
-  std::vector<std::string> notes;  ///< as Source::notes()
+  std::vector<std::string> notes;         ///< as Source::notes()
+  std::vector<std::string> remarks = {};  ///< as Source::remarks()
   Losses losses;
   /// Returns the rank that wrote a file; null when files are not those of ranks.
   std::uint32_t (*rank_of_file)(const Path&) = nullptr;

@@ -73,6 +73,26 @@ constexpr std::array<OtherTensor, 9> kOtherTensors = {{
 constexpr std::string_view kFromCpu = "torch._utils._rebuild_device_tensor_from_cpu_tensor";
 constexpr std::string_view kFromType = "torch._tensor._rebuild_from_type_v2";
 
+/// Fields of wrappers that hold an ordinary tensor under "_tensor" and cast it when it is used or
+/// gathered: WeightWithDynamicFloat8CastTensor of torchao and its relatives of other versions. The
+/// class may have any name; what holds another tensor than it seems to be has other fields.
+constexpr std::array<std::string_view, 2> kCastWrapper = {"_tensor", "_linear_mm_config"};
+
+/// Returns the tensor that a wrapper holds, which has the wrapper's own type and shape; nullopt for
+/// every other object. `args` are those of _rebuild_from_type_v2.
+std::optional<Value> wrapped_tensor(Value args) {
+  if (args.size() != 4 || !args[0].is(NodeKind::Global) ||
+      args[0].global() != "torch._utils._rebuild_wrapper_subclass")
+    return std::nullopt;
+  Value state = args[3];  // a dict, or (dict, slots)
+  if (state.is(NodeKind::Tuple) && state.size() > 0) state = state[0];
+  if (!state.is_dict()) return std::nullopt;
+  for (const std::string_view field : kCastWrapper) {
+    if (!state.find(field)) return std::nullopt;
+  }
+  return state.find(kCastWrapper.front());
+}
+
 bool makes_parameter(const std::string& call) {
   return call == "torch._utils._rebuild_parameter" ||
          call == "torch._utils._rebuild_parameter_with_state";
@@ -446,6 +466,7 @@ TensorView TorchFile::rebuild(const std::string& call, Value args) const {
   if (makes_parameter(call) || call == kFromCpu) return tensor(args[0]);
   if (call == kFromType) {
     const std::string type = args[1].global();
+    if (const auto inner = wrapped_tensor(args)) return tensor(*inner);
     if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter") {
       raise(ErrorCode::Unsupported, fmt::format("a tensor subclass ({})", type));
     }

@@ -1,5 +1,6 @@
 #include "core/wrapped_names.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 
 #include "core/file_records.hpp"
@@ -34,6 +35,10 @@ void each_part(std::string_view name, const Take& take) {
 
 bool is_wrapper(std::string_view part) { return std::ranges::count(kWrappers, part) > 0; }
 
+bool has_wrapper(std::string_view name) {
+  return std::ranges::any_of(kWrappers, [&](auto part) { return name.find(part) != name.npos; });
+}
+
 using Rename = std::function<std::string(const std::string&)>;
 
 /// Renames the tensors that a value of the client state names.
@@ -60,6 +65,7 @@ void rename_groups(Json& groups, const Rename& rename) {
 void rename_all(Catalog& catalog, const Rename& rename) {
   std::unordered_map<std::string, std::string> names;
   for (TensorInfo& tensor : catalog.tensors) {
+    if (tensor.state == kExtraState) continue;  // it is called by its key
     std::string name = rename(tensor.fqn);
     names.emplace(tensor.fqn, name);
     tensor.fqn = std::move(name);
@@ -79,8 +85,7 @@ void rename_all(Catalog& catalog, const Rename& rename) {
 }  // namespace
 
 std::string without_wrappers(std::string name) {
-  if (std::ranges::none_of(kWrappers, [&](auto part) { return name.find(part) != name.npos; }))
-    return name;
+  if (!has_wrapper(name)) return name;
   std::string plain;
   bool is_last_wrapper = false;
   each_part(name, [&](std::string_view part) {
@@ -160,9 +165,21 @@ void WrappedNames::record(std::string_view library, Json& producer) const {
 }
 
 void unwrap_names(Catalog& catalog, std::string_view library) {
+  const auto is_extra = [](const TensorInfo& tensor) { return tensor.state == kExtraState; };
+  const auto may_be_wrapped = [&](const TensorInfo& tensor) {
+    return !is_extra(tensor) && has_wrapper(tensor.fqn);
+  };
+  const auto may_be_replica = [&](const TensorInfo& tensor) {
+    return is_extra(tensor) || has_wrapper(tensor.fqn) || tensor.fqn.starts_with(kReplica);
+  };
+  if (std::ranges::none_of(catalog.tensors, may_be_wrapped) &&
+      !std::ranges::all_of(catalog.tensors, may_be_replica))
+    return;  // the usual case, without a copy of the names
   std::vector<std::string> plain;
   const auto take = [&](const std::string& name) { plain.push_back(without_wrappers(name)); };
-  for (const TensorInfo& tensor : catalog.tensors) take(tensor.fqn);
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (!is_extra(tensor)) take(tensor.fqn);
+  }
   for (const Alias& alias : catalog.aliases) take(alias.fqn);
   const std::size_t replica = common_wrapper(plain).size();
   const Rename rename = [&](const std::string& name) {
@@ -177,7 +194,9 @@ void unwrap_names(Catalog& catalog, std::string_view library) {
     changes |= names.back().first != own;
     is_unique = used.emplace(names.back().first, state).second && is_unique;
   };
-  for (const TensorInfo& tensor : catalog.tensors) add(tensor.fqn, tensor.state);
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (!is_extra(tensor)) add(tensor.fqn, tensor.state);
+  }
   for (const Alias& alias : catalog.aliases) add(alias.fqn, "");
   if (!changes || !is_unique) return;
   rename_all(catalog, rename);

@@ -6,6 +6,7 @@
 #include "unishard/format/staging_names.hpp"
 
 #include "containers/git_lfs.hpp"
+#include "reading/unjoined_parts.hpp"
 
 #include <fmt/format.h>
 
@@ -89,7 +90,9 @@ constexpr std::array<Magic, 10> kMagics = {{
 struct Suffix {
   std::string_view suffix, format, text, next;
 };
-constexpr std::array<Suffix, 20> kSuffixes = {{
+constexpr std::array<Suffix, 21> kSuffixes = {{
+    {kNemoSuffix, "nemo", "an archive of NeMo (tar), which may hold a model in parts",
+     "unpack it with tar and name the model_weights.ckpt in it"},
     {kKerasSuffix, "keras", "a Keras model", "unzip it and name the model.weights.h5 in it"},
     {".onnx", "onnx", "an ONNX model", kSaveArrays},
     {".pb", "tensorflow", "a graph of TensorFlow", kSaveArrays},
@@ -141,6 +144,8 @@ std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) 
 std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& path) {
   if (storage.kind(path) == EntryKind::File) return recognise_file(storage, path);
   if (storage.kind(path) != EntryKind::Directory) return std::nullopt;
+  if (auto parts = describe_unjoined_parts(storage, path))
+    return ForeignFormat{"parts", std::move(*parts)};
   const std::vector<Entry> entries = storage.list(path);
   if (auto found = recognise_names(entries, {})) return found;
   for (const Entry& entry : entries) {

@@ -11,6 +11,8 @@ namespace unishard::converters {
 
 /// Files of Keras are zip archives, which torch.save's are too.
 inline constexpr std::string_view kKerasSuffix = ".keras";
+/// Archives of NeMo are tar archives of torch.save files, the last of which would be found.
+inline constexpr std::string_view kNemoSuffix = ".nemo";
 
 /// A format that UniShard recognises but does not read.
 struct ForeignFormat {

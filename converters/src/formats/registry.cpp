@@ -13,6 +13,7 @@
 #include "formats/dcp/reader.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/folder_names.hpp"
 #include "formats/format_detection.hpp"
 #include "formats/gguf/reader.hpp"
 #include "formats/hdf5/reader.hpp"
@@ -23,13 +24,13 @@
 #include "formats/torch/reader.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/reader.hpp"
+#include "reading/completeness.hpp"
+#include "reading/empty_weights.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <tuple>
 
 namespace unishard::converters {
 namespace {
@@ -79,8 +80,10 @@ bool is_safetensors(Storage& storage, const Path& path) {
   return kind == EntryKind::Directory && safetensors::is_model_folder(storage, path);
 }
 
-bool is_torch_not_keras(Storage& storage, const Path& path) {
-  return path.extension() != kKerasSuffix && is_torch(storage, path);
+/// Archives of Keras and of NeMo hold what torch.save's archives hold, too.
+bool is_torch_alone(Storage& storage, const Path& path) {
+  const Path suffix = path.extension();
+  return suffix != kKerasSuffix && suffix != kNemoSuffix && is_torch(storage, path);
 }
 
 /// For formats without tags: open_source() refuses a tag for them.
@@ -119,10 +122,10 @@ std::unique_ptr<Sink> make_safetensors(Storage& storage, const Output& to, Catal
                                to.share);
 }
 std::unique_ptr<Sink> make_torch(Storage& storage, const Output& to, Catalog catalog) {
-  return make_torch_sink(
-      storage, to.path, std::move(catalog),
-      {.max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files, .layout = to.layout},
-      to.share);
+  TorchOptions options{
+      .max_shard_bytes = to.max_shard_bytes, .side_files = to.side_files, .layout = to.layout};
+  if (to.stem == "diffusion_pytorch_model") options.stem = to.stem;  // as diffusers calls both
+  return make_torch_sink(storage, to.path, std::move(catalog), std::move(options), to.share);
 }
 template <bool IsAccelerate>
 std::unique_ptr<Sink> make_trainer(Storage& storage, const Output& to, Catalog catalog) {
@@ -204,7 +207,7 @@ constexpr std::array<Row, 11> kFormats = {{
      "a GGUF file"},
     {{"torch", "a torch.save file, or a Hugging Face folder with pytorch_model.bin",
       OutputShape::FileOrFolder},
-     is_torch_not_keras,
+     is_torch_alone,
      open_torch,
      make_torch,
      nullptr,
@@ -255,41 +258,6 @@ std::optional<Path> find_within(Storage& storage, const Path& path) {
           fmt::format("name one of them, such as {}", (path / kWithin).string()));
   }
   return path / kWithin;
-}
-
-/// Returns 500 for "checkpoint-500" (a Trainer) and for "checkpoint_500" (accelerate).
-std::optional<std::uint64_t> checkpoint_number(std::string_view name) {
-  constexpr std::string_view kStart = "checkpoint";
-  if (!name.starts_with(kStart) || name.size() < kStart.size() + 2) return std::nullopt;
-  const char mark = name[kStart.size()];
-  name.remove_prefix(kStart.size() + 1);
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  const bool is_number = error == std::errc() && end == name.data() + name.size();
-  if ((mark != '-' && mark != '_') || !is_number) return std::nullopt;
-  return number;
-}
-
-/// Text before the number at the end, then the number: "checkpoint-9" is before "checkpoint-10".
-std::tuple<std::string_view, std::size_t, std::string_view> natural_order(std::string_view name) {
-  const std::size_t text = name.find_last_not_of("0123456789") + 1;  // npos + 1 is 0
-  std::string_view number = name.substr(text);
-  number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
-  return {name.substr(0, text), number.size(), name.substr(text)};
-}
-
-/// Numbers behind other words count saves or epochs: "checkpoint_3" of accelerate is its third.
-std::optional<std::int64_t> step_in_name(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kWords = {"checkpoint-", "step",  "step-", "step_",
-                                                      "step=",       "iter_", "iter-", "iter"};
-  const std::size_t text = name.find_last_not_of("0123456789") + 1;
-  const auto ends_text = [&](std::string_view word) {
-    return name.substr(0, text).ends_with(word);
-  };
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data() + text, name.data() + name.size(), step);
-  if (error != std::errc() || !std::ranges::any_of(kWords, ends_text)) return std::nullopt;
-  return step;
 }
 
 /// A numbered checkpoint of a Trainer with DeepSpeed or UniShard is a folder with one tag, beside
@@ -466,6 +434,32 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
   return row_of(format).open(storage, path, {});
 }
 
+namespace {
+
+/// Opens `path` as the format of `row`, and says of a file what it is a part of.
+std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& row,
+                                const OpenOptions& options) {
+  if (options.tag && !row.tagless.empty()) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is {}: it has no tags to choose from", path.string(), row.tagless));
+  }
+  if (options.from_rank && row.entry.name != "dcp") {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} holds no files that ranks wrote by themselves, of which one could be "
+                      "chosen (--from-rank)",
+                      path.string()));
+  }
+  auto source = row.open(storage, path, options);
+  if (source->path().empty()) source->set_path(path);
+  require_values(source->catalog(), path);
+  if (!source->part_of() && storage.kind(path) == EntryKind::File) {
+    if (auto part = describe_part(storage, path)) source->set_part_of(std::move(*part));
+  }
+  return source;
+}
+
+}  // namespace
+
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
   return open_source(storage, path, OpenOptions{.tag = tag});
@@ -473,23 +467,14 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
 
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const OpenOptions& options) {
-  const std::optional<std::string>& tag = options.tag;
   const Row* const row = find_row(storage, path);
-  if (const auto numbered = find_numbered(storage, path, row, tag))
+  if (const auto numbered = find_numbered(storage, path, row, options.tag))
     return open_source(storage, *numbered, without_tag(options));
-  if (!tag) {
+  if (!options.tag) {
     const std::string problem = problem_of_two(storage, path, row);
     if (!problem.empty()) raise(ErrorCode::Unsupported, problem);
   }
-  if (row != nullptr) {
-    if (tag && !row->tagless.empty()) {
-      raise(ErrorCode::InvalidArgument,
-            fmt::format("{} is {}: it has no tags to choose from", path.string(), row->tagless));
-    }
-    auto source = row->open(storage, path, options);
-    if (source->path().empty()) source->set_path(path);
-    return source;
-  }
+  if (row != nullptr) return open_as(storage, path, *row, options);
   if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);

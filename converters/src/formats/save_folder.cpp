@@ -1,5 +1,6 @@
 #include "unishard/converters/save_folder.hpp"
 
+#include "unishard/converters/registry.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
@@ -202,15 +203,45 @@ void require_writable(Storage& storage, const Path& folder) {
   storage.sync_directory(folder);
 }
 
-void require_own_folder(Storage& storage, const Path& folder) {
-  if (storage.kind(folder) != EntryKind::Directory)
-    return require_no_checkpoint_around(storage, folder);
+namespace {
+
+/// Throws what require_own_folder() throws for UniShard's own checkpoints.
+void require_no_checkpoint(Storage& storage, const Path& folder) {
   if (storage.kind(folder / kManifestFile) == EntryKind::File || holds_shards(storage, folder)) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} is one checkpoint and not a folder of checkpoints", folder.native()),
           "save to the folder that it is in, or to another one");
   }
   require_no_checkpoint_around(storage, folder);
+}
+
+/// Returns whether checkpoints of the format are files that know nothing of what lies beside them.
+bool is_of_files(const std::string& format) {
+  const OutputShape shape = format_entry(format).shape;
+  return shape == OutputShape::File || shape == OutputShape::FileOrFolder;
+}
+
+}  // namespace
+
+void require_own_place(Storage& storage, const Path& folder, const std::string& name) {
+  if (storage.kind(folder) != EntryKind::Directory)
+    return require_no_checkpoint_around(storage, folder);
+  require_no_checkpoint(storage, folder);
+  const std::string around = foreign_format(storage, folder);
+  if (!around.empty() && !is_of_files(around)) return require_own_folder(storage, folder);
+  const Path place = folder / name;
+  if (storage.kind(place) == EntryKind::Missing) return;
+  const std::string format = foreign_format(storage, place);
+  if (format.empty()) return;
+  raise(ErrorCode::AlreadyExists,
+        fmt::format("{} is a checkpoint of another program ({})", place.native(), format),
+        "save to another place");
+}
+
+void require_own_folder(Storage& storage, const Path& folder) {
+  if (storage.kind(folder) != EntryKind::Directory)
+    return require_no_checkpoint_around(storage, folder);
+  require_no_checkpoint(storage, folder);
   const std::string format = foreign_format(storage, folder);
   if (!format.empty()) {
     raise(ErrorCode::AlreadyExists,

@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, 8> kMethods = {
 
 struct Pattern {
   std::string_view suffix, method;
+  std::string_view beside = {};  ///< end of another name that must be there as well
 };
 /// Ends of names that only quantized weights have, of methods that are not read or of tensors that
 /// no family took because others are missing.
@@ -30,7 +31,7 @@ constexpr std::array<Pattern, 16> kUnread = {
     {{".qweight", "GPTQ or AWQ"},
      {".qzeros", "GPTQ or AWQ"},
      {".g_idx", "GPTQ"},
-     {".codebooks", "AQLM"},
+     {".codebooks", "AQLM", ".codes"},
      {".W_q", "HQQ"},
      {".weight_packed", "compressed-tensors in packed numbers"},
      {".weight_global_scale", "compressed-tensors in packed numbers"},
@@ -111,7 +112,10 @@ class Uses {
 void require_no_part(const NamedTensors& tensors, const TensorInfo& tensor,
                      const QuantizationConfig& config) {
   for (const Pattern& pattern : kUnread) {
-    if (tensor.fqn.ends_with(pattern.suffix))
+    if (!tensor.fqn.ends_with(pattern.suffix)) continue;
+    const std::string_view module =
+        std::string_view(tensor.fqn).substr(0, tensor.fqn.size() - pattern.suffix.size());
+    if (pattern.beside.empty() || tensors.find(fmt::format("{}{}", module, pattern.beside)))
       raise_unread(tensor, fmt::format("a part of a weight that {} quantized, which is not read",
                                        pattern.method));
   }

@@ -88,6 +88,10 @@ ask_script "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" to
 ask_script "torch.load and dcp.load find their own keys and values again" torch_keeps.py
 ask_script "transformers, bitsandbytes, torchao, compressed-tensors: the values of quantized weights" quantized.py
 ask_script "transformers and train_gpt: the same logits" model_logits.py
+public="${UNISHARD_FIXTURES:-../shared/fixtures}/public/check.py"
+[ ! -f "$public" ] || ask "the inputs of public bug reports" bash -c '"$@" | tee /dev/fd/3 3>&2 | tail -n 1 | grep -q ", 0 failed"' \
+  public "$python" "$public" "$program/unishard"
+ask "a zoo of small runs: every path is equal, or named" "$python" tests/interop/peers/zoo.py "$program/unishard" --count 1
 [ ! -x "$build/tests/loss_scaler_steps" ] || ask_script "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
 for test in package dcp torch runs integrations; do
   ask "The Python package with torch: $test" env UNISHARD_LIBRARY_DIR="$program" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 \

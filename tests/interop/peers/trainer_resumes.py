@@ -132,7 +132,7 @@ class Table:
 def convert(unishard, *steps):
     """`convert` from each path to the next; a step is (path, format)."""
     for (source, _), (target, form) in zip(steps, steps[1:]):
-        truth.run(unishard, "convert", source, target, "--to", form)
+        truth.run(unishard, "convert", source, target, "--to", form, "--assume-model-order")
     return steps[-1][0]
 
 

@@ -160,13 +160,15 @@ class Checkpoint:
     size and format, or None where the format records no digests.
     tensors: mapping from (name, state) to Tensor. aliases: second names of parameters (tied weights) and what they mean.
     groups, scheduler, loss_scaler, data_position, rng, client_state, config, producer: what the trainer stored, or None.
+    losses: what the files hold and cannot be read: dicts with "role" ("weight", "state", ...), "name", "why" and perhaps "shape".
     notes: sentences on what the files hold beside that.
     Pickling: what a process unpickles is the same checkpoint, opened again there.
     Thread safety: all members are thread-safe. After a fork, open the checkpoint again in the child.
     """
 
-    def __init__(self, path: str, tag: Optional[str], threads: int) -> None:
-        self._handle: Optional[Handle] = Handle(path, tag)
+    def __init__(self, path: str, tag: Optional[str], threads: int, assume_model_order: bool = False) -> None:
+        self._handle: Optional[Handle] = Handle(path, tag, assume_model_order)
+        self._assume_model_order = assume_model_order
         self._given: str = os.path.abspath(path) if os.path.exists(path) else path
         self._threads = threads
         described = self._handle.describe()
@@ -178,6 +180,7 @@ class Checkpoint:
         self.stage: int = described["stage"]
         self.identity: Optional[str] = described["identity"]
         self.notes: list[str] = described["notes"]
+        self.losses: list[dict[str, Any]] = described["losses"]
         self.aliases: dict[str, str] = dict(described["aliases"])
         self.tensors: Mapping[Key, Tensor] = _Tensors(
             {(row["name"], row["state"]): Tensor(self, number, row) for number, row in enumerate(described["tensors"])})
@@ -194,7 +197,7 @@ class Checkpoint:
             self._states.setdefault(name, []).append(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (self._given, self.tag, self._threads, self.identity)
+        return _opened_again, (self._given, self.tag, self._threads, self.identity, self._assume_model_order)
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.path} ({self.format}, {len(self._states)} names, {len(self.tensors)} tensors)>"
@@ -280,13 +283,15 @@ class Checkpoint:
         self._open_handle().read_box(tensor._number, offsets, sizes, address, size, self._threads, (tensor.name, tensor.state))
 
 
-def open(path: Union[str, bytes, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None) -> Checkpoint:
+def open(path: Union[str, bytes, os.PathLike[str]], *, tag: Optional[str] = None, threads: Optional[int] = None,
+         assume_model_order: bool = False) -> Checkpoint:
     """Opens a checkpoint of any format that UniShard reads: UniShard, DeepSpeed, DCP/FSDP, torch.save, safetensors, HDF5,
     .npz and GGUF.
 
     path: a file or folder, or ORG/NAME in the local cache of the Hugging Face hub.
     tag: chooses one of several checkpoints in a folder; default: what `latest` names.
     threads: most threads that one read uses; default: one per processor, at most 8.
+    assume_model_order: gives an optimizer's numbered states to the parameters in the model's order, also where another order fits.
     Reads tables and no payload. Every later read compares the checksums that the format stores.
     Raises Error, for example with the code "not found" or "corrupt".
     """
@@ -294,11 +299,11 @@ def open(path: Union[str, bytes, os.PathLike[str]], *, tag: Optional[str] = None
         threads = min(8, os.cpu_count() or 1)
     if threads < 1:
         raise ValueError("threads must be at least 1")
-    return Checkpoint(os.fsdecode(path), tag, threads)
+    return Checkpoint(os.fsdecode(path), tag, threads, assume_model_order)
 
 
-def _opened_again(path: str, tag: Optional[str], threads: int, identity: Optional[str]) -> Checkpoint:
-    checkpoint = Checkpoint(path, tag, threads)
+def _opened_again(path: str, tag: Optional[str], threads: int, identity: Optional[str], assume_model_order: bool = False) -> Checkpoint:
+    checkpoint = Checkpoint(path, tag, threads, assume_model_order)
     if checkpoint.identity != identity:
         raise Error("mismatch", f"{path} holds another checkpoint than the one that was pickled", "open it again")
     return checkpoint

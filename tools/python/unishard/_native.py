@@ -27,7 +27,7 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"unishard: {path} belongs to another version of the package; install the package again")
     text, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
     for name, arguments in {
-        "unishard_open": [ctypes.c_char_p, ctypes.c_char_p, pointer],
+        "unishard_open": [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, pointer],
         "unishard_describe": [ctypes.c_void_p, pointer],
         "unishard_read": [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64,
                           ctypes.c_uint],
@@ -108,11 +108,11 @@ class _Closed:
 class Handle:
     """An open checkpoint of the library. It is closed when the last reference goes."""
 
-    def __init__(self, path: str, tag: Optional[str]) -> None:
+    def __init__(self, path: str, tag: Optional[str], assume_model_order: bool = False) -> None:
         self._owned = _Owned("unishard_close")
         self._pointer = self._owned.pointer
         _check(_library.unishard_open(_encoded(path, "the path"), None if tag is None else _encoded(tag, "the tag"),
-                                      ctypes.byref(self._pointer)))
+                                      int(assume_model_order), ctypes.byref(self._pointer)))
 
     def describe(self) -> dict[str, Any]:
         text = ctypes.c_void_p()

@@ -349,7 +349,7 @@ class Reader(StorageReader):
 
     path: what unishard.open() takes; default: DCP's argument checkpoint_id. tag: chooses one of several checkpoints; default: what
     `latest` names. threads: that read at the same time. weights_only: as torch.load has it, refuse objects of classes that are no data;
-    False makes any object of the checkpoint again, which can run code that the checkpoint names.
+    False makes any object of the checkpoint again, which can run code that the checkpoint names. assume_model_order: as unishard.open() has it.
     Keys: a checkpoint that Writer saved has those that it was saved with. Any other checkpoint, of any format, has the keys that
     `unishard convert --to dcp` gives it: model.<name>, optim.state.<name>.<state>, optim.param_groups; MAPPING.md lists them.
     Each rank reads the elements that its part of the state dict needs, and their checksums are compared; on several ranks, a checksum
@@ -359,8 +359,9 @@ class Reader(StorageReader):
     """
 
     def __init__(self, path: Optional[PathLike] = None, *, tag: Optional[str] = None, threads: int = _THREADS,
-                 weights_only: bool = True) -> None:
+                 weights_only: bool = True, assume_model_order: bool = False) -> None:
         super().__init__()
+        self._assume_model_order = assume_model_order
         self._path = None if path is None else os.fspath(path)
         self._tag = tag
         require_count("threads", threads, _MOST_THREADS, least=1)
@@ -384,7 +385,7 @@ class Reader(StorageReader):
     def read_metadata(self, *args: Any) -> Metadata:
         if self._path is None:
             raise Error("invalid argument", "the Reader has no path", "pass one, or checkpoint_id to dcp.load()")
-        self._checkpoint = _checkpoint.open(self._path, tag=self._tag, threads=1)
+        self._checkpoint = _checkpoint.open(self._path, tag=self._tag, threads=1, assume_model_order=self._assume_model_order)
         self._entries = entries(self._checkpoint)
         paths = {key: entry.path for key, entry in self._entries.items()}
         return Metadata({key: _storage_metadata(entry) for key, entry in self._entries.items()},

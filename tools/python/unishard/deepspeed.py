@@ -116,9 +116,9 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
     error of the data ("corrupt", "input/output") some tensors are the checkpoint's and some are not: load a whole one before the job goes on.
     """
     name = os.fspath(folder)
-    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if ranks.rank() == 0 else None)
+    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag, assume_model_order=True) if ranks.rank() == 0 else None)
     tag = ranks.from_first(first.tag if first else None) or tag
-    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag))
+    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag, assume_model_order=True))
     live = ranks.together("describing the engine", lambda: LiveEngine(engine))
     with_states = load_optimizer_states and not load_module_only and live.inner is not None
     plan = ranks.together("comparing engine and checkpoint", lambda: _Plan(live, checkpoint, strict, with_states))

@@ -134,9 +134,10 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     ("corrupt", "input/output") some tensors are the checkpoint's and some are not: load a whole one before the job goes on.
     """
     name = os.fspath(path)
-    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag) if ranks.rank() == 0 else None)
+    # The optimizer that is here tells the order of its parameters: require_order() compares.
+    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag, assume_model_order=True) if ranks.rank() == 0 else None)
     tag = ranks.from_first(first.tag if first else None) or tag
-    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag))
+    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag, assume_model_order=True))
     job = ranks.together("describing the state", lambda: _Filled(checkpoint, model, optimizer))
     try:
         ranks.together("comparing the states", lambda: job.match(strict, cast))

@@ -92,6 +92,9 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   checked.tensors = source->catalog().tensors.size();
   checked.payload_bytes = source->catalog().stored_bytes();
   if (options.deep) check_deep(*source, options, team, checked);
+  if (source->part_of())
+    report.notes.push_back(
+        fmt::format("this file alone is no whole model: {}", *source->part_of()));
   for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
   if (team.is_first()) find_missing(*source, path, report);
   report.checked.push_back(std::move(checked));

@@ -21,6 +21,11 @@ void require_writable(Storage& storage, const Path& folder);
 /// single UniShard checkpoint instead of a folder of checkpoints.
 void require_own_folder(Storage& storage, const Path& folder);
 
+/// Does the same for one checkpoint, `folder`/`name`, whose save touches nothing beside it. The
+/// files of a model in `folder` do no harm then: only a checkpoint of another program that has
+/// `folder` for itself, or that `folder`/`name` is.
+void require_own_place(Storage& storage, const Path& folder, const std::string& name);
+
 /// The tags that a run will save: `prefix` followed by a step, for `last` and for every multiple of
 /// `interval` (0: none) after `first` and up to `last`.
 struct PlannedTags {

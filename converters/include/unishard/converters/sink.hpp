@@ -111,7 +111,8 @@ struct TorchOptions {
   /// 0: one file; else a folder, with pytorch_model.bin.index.json for several files.
   std::uint64_t max_shard_bytes = 0;
   SideFiles side_files = {};
-  Json layout = {};  ///< see Output::layout
+  Json layout = {};                    ///< see Output::layout
+  std::string stem = "pytorch_model";  ///< of the files in a folder
 };
 /// Returns a sink for files that torch.load(weights_only=True, mmap=True) reads. A folder, and a
 /// file of a model, hold a state dict; the file of a training state is {"model", "optimizer",

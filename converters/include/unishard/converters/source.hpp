@@ -109,6 +109,11 @@ class Source {
   /// UniShard's own the folder of the tag, of DeepSpeed's that folder or the one above. Else empty.
   const Path& path() const { return path_; }
   void set_path(Path path) { path_ = std::move(path); }
+  /// Returns what the opened file is a part of, in words: "part 2 of 3 files named like ...", where
+  /// its name, the files beside it or what it holds say that the rest of the model is in others.
+  /// nullopt for what is whole, as far as that is known. A verb decides whether a part will do.
+  const std::optional<std::string>& part_of() const { return part_of_; }
+  void set_part_of(std::string words) { part_of_ = std::move(words); }
 
  private:
   /// Does the work of read(), which has checked the arguments.
@@ -119,6 +124,7 @@ class Source {
   virtual void read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
 
   Path path_;
+  std::optional<std::string> part_of_;
 };
 
 /// The format of a path.
@@ -157,7 +163,7 @@ struct OpenOptions {
 /// accelerate find_within_accelerate().
 /// Lifetime: here and below, `storage` must outlive the source.
 /// Throws: NotFound or Unsupported, with the explanation of probe(); Corrupt when the checkpoint is
-/// damaged.
+/// damaged; InvalidArgument when a rank is given for what has no files of ranks.
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path, const OpenOptions& options);
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag = {});

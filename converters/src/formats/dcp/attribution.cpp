@@ -55,7 +55,10 @@ class Attributor {
   Attributor(const StateDict& state, const std::vector<std::size_t>& tensors,
              const std::vector<OptimizerClaims>& optimizers)
       : state_(state), tensors_(tensors), optimizers_(optimizers) {
-    for (const OptimizerClaims& optimizer : optimizers_) claims_.push_back(claims_of(optimizer));
+    for (const OptimizerClaims& optimizer : optimizers_) {
+      claims_.push_back(claims_of(optimizer));
+      claimed_.insert(claims_.back().names.begin(), claims_.back().names.end());
+    }
   }
 
   Attribution run() {
@@ -99,7 +102,8 @@ class Attributor {
     std::vector<std::pair<std::size_t, std::string>> names;
     for (const std::size_t i : tensors_) {
       auto name = model_name(entry(i), prefix);
-      const bool is_other = prefix.empty() && is_beside_models(entry(i).key);
+      const bool is_other =
+          prefix.empty() && is_beside_models(entry(i).key) && !is_claimed(entry(i).key);
       if (!name || is_other || (top_only && entry(i).path.size() > 1)) {
         out_.extras.push_back(i);
       } else {
@@ -115,8 +119,12 @@ class Attributor {
     }
   }
 
+  /// Whether an optimizer knows a parameter of this name: a module may be called "optimizer".
+  bool is_claimed(const std::string& key) const { return claimed_.contains(key); }
+
   /// DistributedDataParallel puts "module." before the names of all parameters.
   void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
+    if (!state_.may_be_replica) return;
     std::vector<std::string> plain;
     for (const auto& [i, name] : names) plain.push_back(without_wrappers(name));
     replica_ = common_wrapper(plain);
@@ -177,6 +185,10 @@ class Attributor {
     return names;
   }
 
+  /// Whether numbers were given names by an order, which the user or the program that saved
+  /// decides.
+  bool is_ordered() const { return state_.assumes_model_order || state_.number_names.fit; }
+
   void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,
                          std::vector<std::string>& remarks) const {
     const std::string& key = optimizers_[optimizer].prefix;
@@ -193,10 +205,12 @@ class Attributor {
                             "--assume-model-order names them"));
     } else if (!is_listed) {
       remarks.push_back(
-          state_.assumes_model_order
-              ? fmt::format("{}'s {} states have numbers: named in the order of the model, as "
-                            "--assume-model-order says",
-                            whose, count)
+          is_ordered()
+              ? fmt::format(
+                    "{}'s {} states have numbers: named in the order of the model, in which "
+                    "their shapes fit in one way only. If the optimizer was given its "
+                    "parameters in another order, save with their names (get_state_dict)",
+                    whose, count)
               : fmt::format("{}'s {} states have numbers: named by their shapes, each of which one "
                             "parameter has",
                             whose, count));
@@ -355,6 +369,7 @@ class Attributor {
   const std::vector<std::size_t>& tensors_;
   const std::vector<OptimizerClaims>& optimizers_;
   std::vector<Claims> claims_;
+  std::unordered_set<std::string> claimed_;  // names in all of them
   std::string one_prefix_;
   std::string_view replica_;                       ///< "module.", if the one model is a replica
   std::map<std::string, Model> models_;            // by prefix

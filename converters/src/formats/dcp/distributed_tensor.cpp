@@ -3,6 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "formats/dcp/placements.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +17,8 @@ using torch::NodeKind;
 using torch::TorchFile;
 using torch::Value;
 
+/// Upper bound on the boxes that one rank's part consists of.
+constexpr std::size_t kMostBoxes = 1 << 16;
 constexpr std::uint64_t kMeshBytes = limits::kWorldSize * std::uint64_t{8};
 
 std::string class_of(Value value) {
@@ -47,17 +51,13 @@ Value member(Value state, std::string_view name) {
   raise(ErrorCode::Corrupt, fmt::format("a distributed tensor without {}", name));
 }
 
-struct Mesh {
-  Shape shape, coordinate;
-};
-
 /// Reads the mesh of torch 2.10 and later: axes of a layout, and the rank's own coordinates.
-std::optional<Mesh> mesh_by_layout(Value mesh) {
+std::optional<MeshPlace> mesh_by_layout(Value mesh) {
   const auto layout = mesh.field("_layout"), coordinate = mesh.field("_coordinate_on_dim");
   if (!layout || !coordinate || !coordinate->is_sequence()) return std::nullopt;
   const auto axes = layout->field("axes");
   if (!axes || !axes->is_sequence()) return std::nullopt;
-  Mesh out;
+  MeshPlace out;
   for (std::size_t i = 0; i < axes->size(); ++i) {
     std::uint64_t ranks = 1;
     for (const std::uint64_t n : numbers(need((*axes)[i].field("shape"), "the shape of its mesh")))
@@ -69,13 +69,13 @@ std::optional<Mesh> mesh_by_layout(Value mesh) {
 }
 
 /// Reads the mesh of earlier versions: a tensor of ranks, in which the file's rank is looked up.
-Mesh mesh_by_ranks(const TorchFile& file, Value mesh, std::uint64_t rank) {
+MeshPlace mesh_by_ranks(const TorchFile& file, Value mesh, std::uint64_t rank) {
   auto ranks = mesh.field("mesh");
   if (!ranks) ranks = need(mesh.field("_mesh"), "a mesh");
   const torch::TensorView view = file.tensor(*ranks);
   const std::vector<std::byte> bytes = view.read_all(kMeshBytes);
   const std::uint64_t width = size_of(view.dtype);
-  Mesh out{view.shape, Shape(view.shape.size())};
+  MeshPlace out{view.shape, Shape(view.shape.size())};
   for (std::uint64_t i = 0; i < view.elements(); ++i) {
     std::uint64_t number = 0;  // little-endian and not negative: any width reads alike
     std::copy_n(bytes.data() + i * width, width, reinterpret_cast<std::byte*>(&number));
@@ -87,32 +87,49 @@ Mesh mesh_by_ranks(const TorchFile& file, Value mesh, std::uint64_t rank) {
   raise(ErrorCode::Corrupt, fmt::format("rank {} is not in the tensor's mesh", rank));
 }
 
-/// Returns the box that the placements assign to this rank: each mesh dimension splits what the
-/// earlier ones left.
-Box placed_box(const Shape& shape, const Mesh& mesh, Value placements) {
-  Box box{Shape(shape.size(), 0), shape};
-  if (placements.size() != mesh.shape.size() || mesh.coordinate.size() != mesh.shape.size()) {
-    raise(ErrorCode::Corrupt, fmt::format("{} placements on a mesh of {} dimensions",
-                                          placements.size(), mesh.shape.size()));
-  }
-  for (std::size_t i = 0; i < placements.size(); ++i) {
-    const std::string kind = placements[i].callable_name();
+std::vector<Placement> read_placements(Value sequence) {
+  std::vector<Placement> placements;
+  for (std::size_t i = 0; i < sequence.size(); ++i) {
+    const std::string kind = sequence[i].callable_name();
     const std::string name = kind.substr(kind.rfind('.') + 1);
+    Placement& placement = placements.emplace_back();
     if (name == "Replicate") continue;
-    if (name != "Shard")
+    if (name != "Shard" && name != "_StridedShard")
       raise(ErrorCode::Unsupported, fmt::format("placement {}", kind),
             "save it with torch.distributed.checkpoint instead");
-    const std::uint64_t d =
-        need(placements[i].field("dim"), "the dimension of its shards").unsigned_int();
-    if (d >= shape.size() || mesh.shape[i] == 0 || mesh.coordinate[i] >= mesh.shape[i])
-      raise(ErrorCode::Corrupt, "a shard outside of its mesh or tensor");
-    const std::uint64_t chunk =
-        box.sizes[d] / mesh.shape[i] + (box.sizes[d] % mesh.shape[i] != 0 ? 1 : 0);
-    const std::uint64_t begin = std::min(chunk * mesh.coordinate[i], box.sizes[d]);
-    box.offsets[d] += begin;
-    box.sizes[d] = std::min(chunk, box.sizes[d] - begin);
+    placement.is_sharded = true;
+    placement.dim = need(sequence[i].field("dim"), "the dimension of its shards").unsigned_int();
+    if (name == "_StridedShard")
+      placement.split_factor =
+          need(sequence[i].field("split_factor"), "the factor of its shards").unsigned_int();
   }
-  return box;
+  return placements;
+}
+
+/// Cuts the local tensor into the boxes of the whole that it consists of. A rank that holds nothing
+/// has one empty box.
+std::vector<RankPart> boxes_of(const torch::TensorView& local,
+                               const std::vector<HeldIndices>& held) {
+  if (local.elements() == 0) return {{{Shape(local.shape.size(), 0), local.shape}, local}};
+  std::vector<RankPart> parts = {{{}, local}};
+  for (std::size_t d = 0; d < held.size(); ++d) {
+    std::vector<RankPart> cut;
+    if (held[d].size() > kMostBoxes / parts.size())
+      raise(ErrorCode::Unsupported, fmt::format("a part of more than {} boxes", kMostBoxes));
+    for (const RankPart& part : parts) {
+      std::uint64_t at = 0;
+      for (const ElementRange& range : held[d]) {
+        RankPart& smaller = cut.emplace_back(part);
+        smaller.box.offsets.push_back(range.begin);
+        smaller.box.sizes.push_back(range.size());
+        smaller.view.offset += at * local.strides[d];
+        smaller.view.shape[d] = range.size();
+        at += range.size();
+      }
+    }
+    parts = std::move(cut);
+  }
+  return parts;
 }
 
 RankTensor read_dtensor(const TorchFile& file, Value args, std::uint64_t rank) {
@@ -121,8 +138,23 @@ RankTensor read_dtensor(const TorchFile& file, Value args, std::uint64_t rank) {
   const Value mesh = need(spec.field("mesh"), "a mesh");
   auto where = mesh_by_layout(mesh);
   if (!where) where = mesh_by_ranks(file, mesh, rank);
-  Box box = placed_box(tensor.shape, *where, need(spec.field("placements"), "placements"));
-  tensor.parts.push_back({std::move(box), file.tensor(member(args[3], "_local_tensor"))});
+  const std::vector<Placement> placements =
+      read_placements(need(spec.field("placements"), "placements"));
+  const std::vector<HeldIndices> held = held_indices(tensor.shape, *where, placements);
+  const torch::TensorView local = file.tensor(member(args[3], "_local_tensor"));
+  Shape expected;
+  for (const HeldIndices& indices : held) {
+    expected.push_back(0);
+    for (const ElementRange& range : indices) expected.back() += range.size();
+  }
+  if (local.shape != expected) {
+    const bool is_strided = std::ranges::any_of(
+        placements, [](const Placement& placement) { return placement.split_factor != 1; });
+    raise(is_strided ? ErrorCode::Unsupported : ErrorCode::Corrupt,
+          fmt::format("rank {} holds a part of size ({}) where ({}) is expected", rank,
+                      fmt::join(local.shape, ", "), fmt::join(expected, ", ")));
+  }
+  tensor.parts = boxes_of(local, held);
   return tensor;
 }
 
@@ -143,6 +175,20 @@ RankTensor read_sharded_tensor(const TorchFile& file, Value state) {
 bool is_distributed_tensor(Value value) {
   const std::string name = class_of(value);
   return name.ends_with(".DTensor") || name.ends_with(".ShardedTensor");
+}
+
+torch::TensorView read_whole_tensor(const TorchFile& file, Value value) {
+  const Value args = value.args();
+  if (class_of(value).ends_with(".DTensor")) {
+    read_placements(need(member(args[3], "_spec").field("placements"), "placements"));
+    torch::TensorView local = file.tensor(member(args[3], "_local_tensor"));
+    if (local.shape == numbers(args[2][2])) return local;
+  } else {
+    RankTensor tensor = read_sharded_tensor(file, args[3]);
+    if (tensor.parts.size() == 1 && tensor.parts[0].view.shape == tensor.shape)
+      return std::move(tensor.parts[0].view);
+  }
+  raise(ErrorCode::Unsupported, std::string(kRankPart));
 }
 
 RankTensor read_distributed_tensor(const TorchFile& file, Value value, std::uint64_t rank) {

@@ -4,6 +4,7 @@
 #include "containers/boxes.hpp"
 #include "containers/torch_file.hpp"
 
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::dcp {
@@ -19,6 +20,12 @@ struct RankTensor {
 };
 
 bool is_distributed_tensor(torch::Value value);
+/// Returns the elements of a distributed tensor in a file that is read alone.
+/// Throws: Unsupported when the file holds only a part of them; Corrupt for inconsistent numbers.
+torch::TensorView read_whole_tensor(const torch::TorchFile& file, torch::Value value);
+/// What read_whole_tensor() says of a part.
+inline constexpr std::string_view kRankPart =
+    "a rank's part of a distributed tensor, of which the files of other ranks hold the rest";
 /// Returns the parts of a tensor that the file of rank `rank` holds.
 /// Throws: Corrupt for inconsistent numbers; Unsupported, naming the placement, when it cannot be
 /// assembled.

@@ -3,6 +3,7 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/key_layout.hpp"
@@ -124,12 +125,11 @@ void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& bui
     if (const auto rank = metadata_rank(file.filename().string())) ranks.emplace(*rank, file);
   }
   builder.ranks_repeat = true;
-  for (const auto& [rank, file] : ranks) builder.add_folder(folder, read_metadata(storage, file));
+  for (const auto& [rank, file] : ranks)
+    builder.add_folder(folder, read_metadata(storage, file), rank);
   builder.out.world_size =
       std::max<std::uint32_t>(builder.out.world_size, static_cast<std::uint32_t>(ranks.size()));
   builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
-  builder.out.notes.push_back(
-      "each rank saved for itself: of what all ranks have, the copy of the first is read");
 }
 
 /// Reads what accelerate saves beside model and optimizer: scheduler.bin, and files of each
@@ -141,7 +141,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
     if (std::ranges::count(read, at) > 0) continue;
     if (entry.name == "scheduler.bin" && entry.kind == EntryKind::File) {
       const torch::TorchFile file(torch::whole_file(storage, at));
-      builder.out.scheduler = torch::to_json(file.root());
+      builder.out.scheduler = torch::with_inline_tensors(file, entry.name, builder.out.losses);
     } else {
       builder.out.losses.push_back({Role::SideFile, entry.name});
     }
@@ -270,8 +270,10 @@ bool holds_checkpoint(Storage& storage, const Path& path) {
   return layout == Layout::Folder || layout == Layout::RankLocal;
 }
 
-StateDict read_state_dict(Storage& storage, const Path& path) {
+StateDict read_state_dict(Storage& storage, const Path& path,
+                          std::optional<std::uint32_t> from_rank) {
   StateDictBuilder builder(storage);
+  builder.from_rank = from_rank;
   switch (find_layout(storage, path)) {
     case Layout::Folder:
       read_one_folder(storage, path, builder);
@@ -299,6 +301,11 @@ StateDict read_state_dict(Storage& storage, const Path& path) {
     case Layout::None:
       raise(ErrorCode::NotFound,
             fmt::format("{} is not a PyTorch distributed checkpoint", path.string()));
+  }
+  if (from_rank && !builder.ranks_repeat) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} has no copies of ranks of which one could be chosen", path.string()),
+          "leave --from-rank out");
   }
   return builder.finish(path.string());
 }

@@ -3,6 +3,7 @@
 #include "formats/dcp/state_dict.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace unishard::converters::dcp {
@@ -25,8 +26,11 @@ Layout find_layout(Storage& storage, const Path& path);
 /// Returns whether `path` is a folder into which dcp.save() has saved a whole checkpoint.
 /// Throws: as find_layout().
 bool holds_checkpoint(Storage& storage, const Path& path);
-/// Reads the state dict in any layout but None and Unfinished.
-/// Throws: Corrupt, NotFound or Unsupported, naming the file.
-StateDict read_state_dict(Storage& storage, const Path& path);
+/// Reads the state dict in any layout but None and Unfinished. `from_rank` is the rank whose copies
+/// count where those of several ranks differ.
+/// Throws: Corrupt, NotFound or Unsupported, naming the file; InvalidArgument for a rank where
+/// there are no copies of ranks.
+StateDict read_state_dict(Storage& storage, const Path& path,
+                          std::optional<std::uint32_t> from_rank = {});
 
 }  // namespace unishard::converters::dcp

@@ -225,6 +225,19 @@ std::optional<std::string> prefix_by_shapes(const std::vector<const TensorEntry*
   return fitting.front();
 }
 
+/// Returns the only first part, beside copies and parts that are never models, below which there is
+/// more than numbers; nullopt when the top level has an array as well.
+std::optional<std::string> only_model(const std::vector<const TensorEntry*>& tensors) {
+  std::set<std::string> prefixes;
+  for (const TensorEntry* tensor : tensors) {
+    if (tensor->shape.empty() || is_beside_models(tensor->key)) continue;
+    if (tensor->path.size() < 2 || tensor->path[0].is_position) return std::nullopt;
+    if (!names_a_copy(tensor->path[0].text)) prefixes.insert(tensor->path[0].text + ".");
+  }
+  if (prefixes.size() != 1) return std::nullopt;
+  return *prefixes.begin();
+}
+
 }  // namespace
 
 std::vector<std::string> best_models(std::vector<std::string> prefixes) {
@@ -247,6 +260,7 @@ std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
     if (std::ranges::any_of(tensors, is_below)) return prefix;
   }
   if (const auto fitting = prefix_by_shapes(tensors, shapes)) return *fitting;
+  if (const auto only = only_model(tensors)) return *only;
   return common_part(tensors).value_or("");
 }
 

@@ -27,14 +27,40 @@ constexpr std::uint64_t kMemoryBytes = std::uint64_t{12} << 30;
 constexpr std::array<std::string_view, 2> kPackages = {"torch.distributed.checkpoint.",
                                                        "torch.distributed._shard.checkpoint."};
 
-/// Returns true for an instance of `module`.`name` of one of the packages.
+/// A class of torch, and the fields by which a copy of it in another package is known, such as
+/// olmo_core.distributed.checkpoint.filesystem._StorageInfo of OLMo-core. A class without fields of
+/// its own is known by its name.
+struct ClassShape {
+  std::string_view module_and_name;
+  std::array<std::string_view, 3> fields;
+};
+constexpr std::array<ClassShape, 5> kShapes = {{
+    {"metadata.Metadata", {"state_dict_metadata", "storage_data", "planner_data"}},
+    {"metadata.MetadataIndex", {"fqn", "offset", "index"}},
+    {"metadata.TensorStorageMetadata", {"properties", "size", "chunks"}},
+    {"metadata.BytesStorageMetadata", {}},
+    {"filesystem._StorageInfo", {"relative_path", "offset", "length"}},
+}};
+
+/// Returns true for an instance of a class in another package that has the fields of the shape.
+bool is_foreign_copy(Value value, const std::string& name, const ClassShape& shape) {
+  if (shape.fields.front().empty()) return name.ends_with(shape.module_and_name);
+  return std::ranges::all_of(
+      shape.fields, [&](std::string_view field) { return value.field(field).has_value(); });
+}
+
+/// Returns true for an instance of `module`.`name` of one of the packages, or of a copy of it.
 bool is_instance(Value value, std::string_view module_and_name) {
   if (!value.is(NodeKind::Object)) return false;
   const std::string name = value.callable_name();
-  return std::ranges::any_of(kPackages, [&](std::string_view package) {
+  const bool is_torchs = std::ranges::any_of(kPackages, [&](std::string_view package) {
     return name.size() == package.size() + module_and_name.size() && name.starts_with(package) &&
            name.ends_with(module_and_name);
   });
+  if (is_torchs || name.starts_with("torch.")) return is_torchs;
+  const auto* const shape =
+      std::ranges::find(kShapes, module_and_name, &ClassShape::module_and_name);
+  return shape != kShapes.end() && is_foreign_copy(value, name, *shape);
 }
 
 std::string describe_value(Value value) {

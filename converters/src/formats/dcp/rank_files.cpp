@@ -5,6 +5,7 @@
 
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/rank_optimizer.hpp"
 
 #include <fmt/format.h>
 
@@ -99,15 +100,19 @@ bool has_rank_files(Storage& storage, const Path& folder) {
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   std::vector<Path> files;
   builder.ranks_repeat = true;
-  for (const auto& [start, group] : find_rank_files(storage, folder)) {
+  const std::map<std::string, RankFileGroup> groups = find_rank_files(storage, folder);
+  for (const auto& [start, group] : groups) {
     for (const auto& [rank, path] : group.files) files.push_back(path);
     if (is_model(start) || is_optimizer(start)) {
       check_complete(folder, start, group);
-      read_group(group, is_model(start) ? "model" : "optimizer", builder);
     } else {
       builder.out.losses.push_back(
           {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});
     }
+    if (is_model(start)) read_group(group, "model", builder);
+  }
+  for (const auto& [start, group] : groups) {
+    if (is_optimizer(start)) read_rank_optimizer(group, start, builder);
   }
   return files;
 }

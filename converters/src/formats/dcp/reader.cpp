@@ -44,7 +44,7 @@ std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path, const OpenO
     within.tag.reset();
     return open_dcp(storage, path / *options.tag, within);
   }
-  dcp::StateDict state = dcp::read_state_dict(storage, path);
+  dcp::StateDict state = dcp::read_state_dict(storage, path, options.from_rank);
   state.assumes_model_order = options.assume_model_order;
   return dcp::make_state_dict_source("dcp", std::move(state), path.string());
 }

@@ -12,7 +12,8 @@ bool is_dcp(Storage& storage, const Path& path);
 bool is_one_dcp(Storage& storage, const Path& path);
 /// Opens the checkpoint. The tag chooses an iteration of Megatron-Core's folder; without it, the
 /// file latest_checkpointed_iteration.txt does.
-/// Throws: InvalidArgument for the tag of a checkpoint that has none.
+/// Throws: InvalidArgument for the tag of a checkpoint that has none, or a rank where ranks have
+/// saved no copies.
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
                                  const OpenOptions& options = {});
 

@@ -6,6 +6,7 @@
 
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/flat_parameters.hpp"
+#include "formats/dcp/rank_copies.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 
 #include <fmt/format.h>
@@ -121,18 +122,8 @@ ElementRange span_of(const Shape& shape, const Box& box) {
   return span;
 }
 
-/// Keeps the first of equal boxes (replicas).
-void drop_copies(std::vector<Chunk>& chunks) {
-  const auto copies =
-      std::ranges::unique(chunks, {}, [](const Chunk& chunk) -> const Box& { return chunk.box; });
-  chunks.erase(copies.begin(), copies.end());
-}
-
-/// Sorts the chunks and checks that they cover the tensor.
-void complete(TensorEntry& tensor, bool has_copies, const std::string& what) {
-  std::ranges::stable_sort(
-      tensor.chunks, [](const Chunk& a, const Chunk& b) { return a.box.offsets < b.box.offsets; });
-  if (has_copies) drop_copies(tensor.chunks);
+/// Checks that the sorted chunks cover the tensor.
+void complete(TensorEntry& tensor, const std::string& what) {
   std::vector<const Box*> boxes;
   boxes.reserve(tensor.chunks.size());
   for (const Chunk& chunk : tensor.chunks) boxes.push_back(&chunk.box);
@@ -349,12 +340,17 @@ TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType
     raise(ErrorCode::Corrupt,
           fmt::format("{}: tensor {} is {} of size ({}) here and {} of size ({}) in another file",
                       where, unishard::quote(key), name_of(dtype), fmt::join(shape, ", "),
-                      name_of(known.dtype), fmt::join(known.shape, ", ")));
+                      name_of(known.dtype), fmt::join(known.shape, ", ")),
+          ranks_repeat ? "the ranks' files seem to hold pieces of tensors (of FSDP1's flat "
+                         "parameters, of tensor-parallel ranks): save whole tensors, or with "
+                         "torch.distributed.checkpoint"
+                       : "");
   }
   return known;
 }
 
-void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) {
+void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata,
+                                  std::uint64_t rank) {
   FolderFiles files(storage_, pool_, folder, metadata.files);
   for (const std::string& name : metadata.files) {
     out.world_size = std::max(out.world_size, rank_of_file(name).value_or(0) + 1);
@@ -374,7 +370,8 @@ void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata) 
       TensorEntry& into = entry(tensor.key, path_of(metadata, tensor.key), *tensor.dtype,
                                 tensor.shape, folder.string());
       for (const StoredChunk& chunk : tensor.chunks) {
-        into.chunks.push_back({chunk.box, files.add_chunk(tensor, chunk, *out.items)});
+        into.chunks.push_back({chunk.box, files.add_chunk(tensor, chunk, *out.items),
+                               static_cast<std::uint32_t>(rank)});
       }
     } catch (const Error& error) {
       throw error.with_context(
@@ -487,43 +484,48 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
                                         const torch::TorchFile& file, torch::Value value,
                                         std::uint64_t rank) {
   try {
-    if (is_distributed_tensor(value)) {
+    if (is_distributed_tensor(value) && ranks_repeat) {
       RankTensor tensor = read_distributed_tensor(file, value, rank);
       for (RankPart& part : tensor.parts)
-        add_piece(key, path, tensor.shape, std::move(part.box), std::move(part.view));
+        add_piece(key, path, tensor.shape, std::move(part.box), std::move(part.view), rank);
       return;
     }
-    torch::TensorView view = file.tensor(value);
+    torch::TensorView view =
+        is_distributed_tensor(value) ? read_whole_tensor(file, value) : file.tensor(value);
     if (!view.storage) raise(ErrorCode::Unsupported, "a tensor on the meta device has no data");
     const Shape shape = view.shape;
     if (finds_second_keys && view.elements() > 0) {
       const auto [known, is_new] = views_.try_emplace(torch::identity_of(view), key);
       if (!is_new) return out.second_keys.push_back({key, known->second, path, {}});
     }
-    add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view));
+    add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view), rank);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported)
       throw error.with_context(fmt::format("{}: {}: ", file.name(), key));
+    if (error.what() == kRankPart) out.part_of = "the file of one of several ranks";
     out.lost_keys.push_back({key, path, error.what()});
   }
 }
 
 void StateDictBuilder::add_piece(const std::string& key, KeyPath path, const Shape& shape, Box box,
-                                 torch::TensorView view) {
+                                 torch::TensorView view, std::uint64_t rank) {
   const std::string where =
       view.storage && view.storage->window.file ? view.storage->window.name() : "memory";
   order_.emplace(key, order_.size());
   TensorEntry& into = entry(key, std::move(path), view.dtype, shape, where);
   if (std::ranges::count(box.sizes, std::uint64_t{0}) > 0) return;
-  into.chunks.push_back({std::move(box), out.items->add(std::move(view))});
+  into.chunks.push_back(
+      {std::move(box), out.items->add(std::move(view)), static_cast<std::uint32_t>(rank)});
 }
 
 StateDict StateDictBuilder::finish(const std::string& where) {
   take_apart_flat_parameters(out, where);
-  for (TensorEntry& tensor : out.tensors) {
-    complete(tensor, ranks_repeat,
-             fmt::format("{}: tensor {}", where, unishard::quote(tensor.key)));
-  }
+  for (TensorEntry& tensor : out.tensors)
+    std::ranges::stable_sort(tensor.chunks, {},
+                             [](const Chunk& chunk) -> const Shape& { return chunk.box.offsets; });
+  if (ranks_repeat) settle_copies(out, from_rank, where);
+  for (TensorEntry& tensor : out.tensors)
+    complete(tensor, fmt::format("{}: tensor {}", where, unishard::quote(tensor.key)));
   const auto position = [&](const auto& item) {
     const auto found = order_.find(item.key);
     return found == order_.end() ? order_.size() : found->second;

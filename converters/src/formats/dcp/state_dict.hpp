@@ -26,6 +26,7 @@ namespace unishard::converters::dcp {
 struct Chunk {
   Box box;
   std::uint32_t item = 0;
+  std::uint32_t rank = 0;  ///< that wrote it, where files of ranks hold copies
 };
 
 struct TensorEntry {
@@ -91,12 +92,15 @@ struct StateDict {
   std::optional<double> step = {};
   Json producer;
   std::vector<std::string> notes;
+  std::optional<std::string> part_of = {};  ///< as Source::part_of()
   /// What is missing here of which the role is known.
   Losses losses;
   /// What is missing here and has a key, which tells its role.
   std::vector<LostKey> lost_keys;
-  /// As OpenOptions::assume_model_order.
-  bool assumes_model_order = false;
+  /// The names may be those of a replica of DistributedDataParallel ("module.w"). Programs that save
+  /// DCP folders remove that part, so what is left there is the model's own.
+  bool may_be_replica = false;
+  bool assumes_model_order = false;  ///< OpenOptions::assume_model_order
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};
   NumberNames number_names = {};
@@ -125,11 +129,11 @@ class StateDictBuilder {
   explicit StateDictBuilder(Storage& storage);
 
   /// Adds the tensors and objects of a `.metadata` whose items are in `folder`. When several ranks
-  /// add the same box or object, the first counts.
-  void add_folder(const Path& folder, const Metadata& metadata);
+  /// add the same object, the first counts.
+  void add_folder(const Path& folder, const Metadata& metadata, std::uint64_t rank = 0);
   /// Adds a piece of a tensor as a view. `shape` is the shape of the whole tensor.
   void add_piece(const std::string& key, KeyPath path, const Shape& shape, Box box,
-                 torch::TensorView view);
+                 torch::TensorView view, std::uint64_t rank = 0);
   /// Adds the object of a torch.save file that `rank` wrote. Its tensors become entries below
   /// `path`.
   void add_object(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
@@ -144,11 +148,13 @@ class StateDictBuilder {
 
   /// Removes copies of boxes, and returns the state dict. `where` is the checkpoint that messages
   /// name.
-  /// Throws: Corrupt unless the boxes of every tensor cover it exactly.
+  /// Throws: Corrupt unless the boxes of every tensor cover it exactly; Unsupported when copies
+  /// differ and `from_rank` does not choose.
   StateDict finish(const std::string& where);
 
   StateDict out;
-  bool ranks_repeat = false;  ///< several ranks may add the same box; the first then counts
+  bool ranks_repeat = false;  ///< several ranks may add the same box, with the same elements
+  std::optional<std::uint32_t> from_rank = {};  ///< whose boxes count where the elements differ
   /// The same elements of one storage become one tensor with several keys.
   bool finds_second_keys = false;
   /// The second of two parts or tensors with one key gets "#2", as object_tree.hpp names it; there

@@ -25,6 +25,7 @@ class StateDictSource final : public Source {
       : format_(std::move(format)), state_(std::move(state)), arrangement_(arrange(state_, where)) {
     drop_unreadable(arrangement_.catalog, arrangement_.losses);
     validate(arrangement_.catalog, where);
+    if (state_.part_of) set_part_of(*state_.part_of);
   }
 
   std::string format() const override { return format_; }

@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -484,12 +483,20 @@ class Arranger {
   void add_losses() {
     for (const LostKey& lost : state_.lost_keys)
       out_.losses.push_back({role_of(lost), lost.key, lost.why, lost.shape});
+    for (const ObjectEntry& object : state_.objects) add_arrays(object);
+  }
+
+  /// Among the keys of the top level, which may be a model's, what is inside of a value is not.
+  void add_arrays(const ObjectEntry& object) {
+    if (is_value(state_, object.key)) return;
     Losses arrays;
-    for (const ObjectEntry& object : state_.objects) {
-      if (!is_value(state_, object.key)) torch::find_arrays(object.value, object.key, arrays);
+    torch::find_arrays(object.value, object.key, arrays);
+    const bool is_flat = std::ranges::count(attribution_.model_prefixes, "") > 0;
+    for (Loss& array : arrays) {
+      if (is_of_model(array.name) &&
+          (!is_flat || (array.name == object.key && object.path.size() <= 1)))
+        out_.losses.push_back(std::move(array));
     }
-    std::ranges::copy_if(arrays, std::back_inserter(out_.losses),
-                         [&](const Loss& loss) { return is_of_model(loss.name); });
   }
 
   Role role_of(const LostKey& lost) const {

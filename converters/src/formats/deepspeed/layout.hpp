@@ -16,8 +16,9 @@ namespace unishard::converters::deepspeed {
 inline constexpr const char* kMergeRanks =
     "make a universal checkpoint with DeepSpeed's ds_to_universal, which is read";
 inline constexpr const char* kMergeStages =
-    "make a universal checkpoint with DeepSpeed's ds_to_universal (after ZeRO stage 1), which is "
-    "read, or load it with DeepSpeed and save the model without a PipelineModule";
+    "load it with the program that saved it, and save the whole model there; of a PipelineModule of "
+    "DeepSpeed's own at ZeRO stage 1 (not of GPT-NeoX), ds_to_universal makes a universal "
+    "checkpoint, which is read";
 inline constexpr const char* kGatherExperts =
     "load it with the program that saved it, and save the whole model there, for example with "
     "save_pretrained() or torch.save()";

@@ -3,7 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
-#include "core/numbered_shards.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
@@ -85,6 +85,21 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
   return model;
 }
 
+/// `found` is the number of safetensors files in the folder.
+ModelFolder join(const FileSet& shards, std::size_t found) {
+  ModelFolder model;
+  for (const auto& [numbers, name] : shards.files) model.files.push_back(name);
+  if (model.files.size() > 1)
+    model.remarks.push_back(fmt::format("there is no index: all {} files named like {} were read",
+                                        model.files.size(), shards.name));
+  if (found > model.files.size()) {
+    model.notes.push_back(fmt::format(
+        "the files named like {} were read; {} other safetensors files in the folder were not",
+        shards.name, found - model.files.size()));
+  }
+  return model;
+}
+
 }  // namespace
 
 bool is_model_folder(Storage& storage, const Path& folder) {
@@ -110,6 +125,9 @@ ModelFolder read_model_folder(Storage& storage, const Path& folder) {
     if (contains(names.indices, index)) return read_index(storage, folder, index);
   }
   if (names.indices.size() == 1) return read_index(storage, folder, names.indices.front());
+  if (names.indices.empty()) {
+    if (auto shards = choose_shards(folder, names.files)) return join(*shards, names.files.size());
+  }
   if (names.indices.empty() && names.files.size() == 1) {
     ModelFolder model;
     model.files = names.files;

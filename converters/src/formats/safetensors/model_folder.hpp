@@ -1,7 +1,7 @@
 #pragma once
 // Chooses the files of a folder that make up a safetensors model, in the order in which
-// `from_pretrained` looks: model.safetensors, model.safetensors.index.json, then a single index or
-// a single file of any name.
+// `from_pretrained` looks: model.safetensors, model.safetensors.index.json, then a single index,
+// numbered shards without an index, or a single file of any name.
 #include "unishard/format/storage.hpp"
 
 #include <map>
@@ -15,14 +15,17 @@ struct ModelFolder {
   std::vector<std::string> files;                 ///< bare names, sorted
   std::optional<std::string> index;               ///< name of the index that lists them
   std::map<std::string, std::string> weight_map;  ///< tensor name -> file, when there is an index
-  std::vector<std::string> notes;
+  std::vector<std::string> notes, remarks;
+
+  /// The names alone say that the files belong together: no index lists their tensors.
+  bool is_joined_by_names() const { return !index && files.size() > 1; }
 };
 
 /// Returns true when read_model_folder() would find any candidate file.
 bool is_model_folder(Storage& storage, const Path& folder);
 
-/// Throws: Corrupt for a bad index or one that leads out of the folder; Unsupported for an
-/// ambiguous folder.
+/// Throws: Corrupt for a bad index, one that leads out of the folder, and shards of which some are
+/// missing; Unsupported for an ambiguous folder.
 ModelFolder read_model_folder(Storage& storage, const Path& folder);
 
 }  // namespace unishard::converters::safetensors

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "containers/safetensors_header.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_records.hpp"
@@ -27,6 +28,8 @@ class SafetensorsSource final : public Source {
     Json notes = Json::array();
     if (storage.kind(path) == EntryKind::Directory) {
       const ModelFolder model = safetensors::read_model_folder(storage, path);
+      may_repeat_ = model.is_joined_by_names();
+      remarks_ = model.remarks;
       for (const std::string& name : model.files) add_file(storage, path / name, notes);
       if (model.index) check_index(storage, path, model);
       for (const std::string& note : model.notes) notes.push_back(note);
@@ -77,6 +80,7 @@ class SafetensorsSource final : public Source {
     for (safetensors::HeaderEntry& entry : header.entries) {
       const auto [earlier, is_new] = by_name_.emplace(entry.name, places_.size());
       if (!is_new) {
+        if (may_repeat_ && is_copy(entry, header.data_offset, earlier->second)) continue;
         raise(ErrorCode::Corrupt,
               fmt::format("tensor {} is in both {} and {}", unishard::quote(entry.name),
                           files_[places_[earlier->second].file]->path().string(), path.string()));
@@ -94,6 +98,18 @@ class SafetensorsSource final : public Source {
     for (const std::string& note : header.notes) {
       notes.push_back(fmt::format("{}: {}", path.filename().string(), note));
     }
+  }
+
+  /// Compares a tensor of the last file with the one that has its name.
+  bool is_copy(const safetensors::HeaderEntry& entry, std::uint64_t data_offset,
+               std::size_t earlier) const {
+    const TensorInfo& known = catalog_.tensors[earlier];
+    if (known.dtype != entry.dtype || known.shape != entry.shape ||
+        sub_bytes_[earlier].has_value() != entry.sub_byte.has_value())
+      return false;
+    const Place& place = places_[earlier];
+    return equal_bytes(*files_[place.file], place.offset, *files_.back(), data_offset + entry.begin,
+                       known.bytes());
   }
 
   /// Checks that the index and the files agree.
@@ -150,6 +166,7 @@ class SafetensorsSource final : public Source {
 
   Losses losses_;
   std::vector<std::string> remarks_;
+  bool may_repeat_ = false;  ///< a tensor may be in several files, if it is the same in all
   Catalog catalog_;
   mutable ReadCounts counts_;
   std::vector<std::unique_ptr<File>> files_;

@@ -5,21 +5,25 @@
 #include "unishard/converters/extra_state.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "containers/object_tree.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/pieced_source.hpp"
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/training_files.hpp"
+#include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/torch/training_file.hpp"
 #include "formats/torch/training_layout.hpp"
 #include "formats/torch/weight_index.hpp"
+#include "reading/part_content.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -62,6 +66,23 @@ class Collector {
       parts.notes.push_back(fmt::format("renamed: {}", line));
   }
 
+  /// Adds a shard that no index describes: a state dict, which may repeat tensors of earlier
+  /// shards.
+  void add_shard(Storage& storage, const Path& path) {
+    const TorchFile file(torch::whole_file(storage, path));
+    torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
+    if (!is_state_dict(tree.content)) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("{} is a shard of a model by its name, and its object is no plain state "
+                        "dict: no index says how the shards belong together",
+                        path.string()));
+    }
+    torch::note_trailing_bytes(file, parts.notes);
+    for (const torch::NamedTensor& tensor : tree.tensors) {
+      if (!is_copy(file, path, tensor)) add_tensor(file, path, tensor);
+    }
+  }
+
   /// Reverses the layout of UniShard's own sink: paths become fqn and state, steps become a number.
   void restore_training_state(const std::string& where) {
     Catalog& catalog = parts.catalog;
@@ -78,6 +99,7 @@ class Collector {
   }
 
   PiecedCatalog parts;
+  bool holds_rank_parts = false;  ///< of distributed tensors
 
  private:
   static bool is_state_dict(const Json& content) {
@@ -90,6 +112,24 @@ class Collector {
     return std::ranges::all_of(content["pairs"], [&](const Json& pair) {
       return pair[0].is_string() && is_tensor(pair[1]);
     });
+  }
+
+  /// Returns whether an earlier shard has the tensor.
+  /// Throws: Corrupt when it is another one.
+  bool is_copy(const TorchFile& file, const Path& path, const torch::NamedTensor& tensor) {
+    try {
+      const TensorView view = file.tensor(tensor.value);
+      const auto [earlier, is_new] = shards_.try_emplace(tensor.name, path, view);
+      if (is_new) return false;
+      if (equal_elements(earlier->second.second, view)) return true;
+      raise(
+          ErrorCode::Corrupt,
+          fmt::format("tensor {} is in both {} and {}, and is not the same in both",
+                      unishard::quote(tensor.name), earlier->second.first.string(), path.string()));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::Unsupported) return false;  // add_tensor() says why
+      throw;
+    }
   }
 
   /// Finds the tensors of what looks like the state dict of an optimizer, which are no weights.
@@ -110,8 +150,10 @@ class Collector {
   void add_tensor(const TorchFile& file, const Path& path, const torch::NamedTensor& tensor) {
     TensorView view;
     try {
-      view = file.tensor(tensor.value);
+      view = dcp::is_distributed_tensor(tensor.value) ? dcp::read_whole_tensor(file, tensor.value)
+                                                      : file.tensor(tensor.value);
     } catch (const Error& error) {
+      holds_rank_parts |= error.what() == dcp::kRankPart;
       if (error.code() != ErrorCode::Unsupported)
         throw error.with_context(fmt::format("{}: {}: ", path.string(), tensor.name));
       parts.losses.push_back({role_of(tensor.name), tensor.name, error.what()});
@@ -146,6 +188,7 @@ class Collector {
 
   std::set<std::string> names_, of_optimizers_;
   std::map<std::pair<std::string, torch::ViewIdentity>, std::string> seen_;
+  std::map<std::string, std::pair<Path, TensorView>> shards_;  ///< tensors of add_shard(), by name
 };
 
 }  // namespace
@@ -155,18 +198,22 @@ bool is_torch(Storage& storage, const Path& path) {
   if (kind == EntryKind::File) return torch::is_torch_file(torch::whole_file(storage, path));
   if (kind != EntryKind::Directory) return false;
   return storage.kind(path / kSingle) == EntryKind::File ||
-         storage.kind(path / kIndex) == EntryKind::File;
+         storage.kind(path / kIndex) == EntryKind::File || torch::has_shards(storage, path);
 }
 
 std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const OpenOptions& options) {
   Collector collector;
   collector.parts.format = "torch";
+  std::optional<std::string> part_of;
   if (storage.kind(path) == EntryKind::File) {
     const TorchFile file(torch::whole_file(storage, path));
+    part_of = describe_part(file.root());
     if (torch::is_training_object(file.root())) {
       dcp::StateDict state = torch::read_training_file(storage, file);
       state.assumes_model_order = options.assume_model_order;
-      return dcp::make_state_dict_source("torch", std::move(state), path.string());
+      auto source = dcp::make_state_dict_source("torch", std::move(state), path.string());
+      if (part_of) source->set_part_of(std::move(*part_of));
+      return source;
     }
     if (torch::has_unread_optimizer(file.root())) {
       collector.parts.notes.emplace_back(
@@ -176,16 +223,24 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
     collector.add_file(file, path, nullptr);
   } else if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);
-  } else {
+  } else if (storage.kind(path / kIndex) == EntryKind::File) {
     for (const auto& [file, names] : torch::read_weight_index(storage, path / kIndex))
       collector.add_file(storage, path / file, &names);
+  } else if (const auto shards = torch::find_shards(storage, path)) {
+    for (const auto& [number, name] : shards->files) collector.add_shard(storage, path / name);
+    collector.parts.remarks.push_back(
+        fmt::format("there is no index: all {} files named like {} were read", shards->files.size(),
+                    shards->name));
   }
   if (storage.kind(path) == EntryKind::Directory) {
     for (Loss& loss : unread_training_files(storage, path))
       collector.parts.losses.push_back(std::move(loss));
   }
   collector.restore_training_state(path.string());
-  return make_pieced_source(std::move(collector.parts), path.string());
+  if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
+  auto source = make_pieced_source(std::move(collector.parts), path.string());
+  if (part_of) source->set_part_of(std::move(*part_of));
+  return source;
 }
 
 }  // namespace unishard::converters

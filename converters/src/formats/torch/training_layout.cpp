@@ -109,9 +109,18 @@ class Planner {
     }
   }
 
+  /// Whether the states had numbers that nothing could name, so that they are called "state.0".
+  bool are_numbers() const {
+    constexpr std::string_view kStart = "state.";
+    return !states_.empty() && std::ranges::all_of(states_, [&](const State& state) {
+      return state.fqn.starts_with(kStart) && state.fqn.size() > kStart.size() &&
+             state.fqn.find_first_not_of("0123456789", kStart.size()) == std::string::npos;
+    });
+  }
+
   /// Gives the parameters the numbers that torch.optim gives them, if all have one.
   void number_parameters() {
-    if (!places_.is_numbered) return;
+    if (!places_.is_numbered && !are_numbers()) return;
     std::int64_t next = 0;
     for (const Json& group : groups_) {
       for (const Json& fqn : group["params"]) {

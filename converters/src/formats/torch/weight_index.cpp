@@ -3,13 +3,26 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
-#include "core/numbered_shards.hpp"
-
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 namespace unishard::converters::torch {
+namespace {
+
+/// Returns the files of torch.save, except for those that their names call an optimizer's.
+std::vector<std::string> model_files(Storage& storage, const Path& folder) {
+  constexpr std::array<std::string_view, 3> kSuffixes = {".bin", ".pt", ".pth"};
+  std::vector<std::string> names = files_with_suffix(storage, folder, kSuffixes);
+  std::erase_if(names, [](const std::string& name) {
+    return name.starts_with("optim") || name.starts_with("pytorch_optim");
+  });
+  return names;
+}
+
+}  // namespace
 
 std::map<std::string, std::set<std::string>> read_weight_index(Storage& storage, const Path& path) {
   constexpr std::uint64_t kIndexBytes = std::uint64_t{256} << 20;
@@ -35,6 +48,15 @@ std::map<std::string, std::set<std::string>> read_weight_index(Storage& storage,
   if (!missing.empty())
     raise(ErrorCode::Corrupt, fmt::format("{}: weight_map: {}", path.string(), missing));
   return shards;
+}
+
+bool has_shards(Storage& storage, const Path& folder) {
+  return std::ranges::any_of(find_sets(model_files(storage, folder)),
+                             [](const FileSet& set) { return set.kind == PartKind::Shards; });
+}
+
+std::optional<FileSet> find_shards(Storage& storage, const Path& folder) {
+  return choose_shards(folder, model_files(storage, folder));
 }
 
 }  // namespace unishard::converters::torch

@@ -178,7 +178,7 @@ std::string index_json(const Catalog& catalog, const std::vector<std::string>& f
 }
 
 /// Returns the text of the index, empty for a single file.
-std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
+std::string plan_folder(const Catalog& catalog, const TorchOptions& options,
                         torch::TorchOutput& files, OutputPlan& plan) {
   if (!is_one_state_each(catalog)) {
     raise(ErrorCode::InvalidArgument,
@@ -190,10 +190,10 @@ std::string plan_folder(const Catalog& catalog, std::uint64_t max_shard_bytes,
   std::vector<std::uint64_t> sizes;
   sizes.reserve(catalog.tensors.size());
   for (const TensorInfo& tensor : catalog.tensors) sizes.push_back(tensor.bytes());
-  const auto split = safetensors::split_files(sizes, max_shard_bytes);
+  const auto split = safetensors::split_files(sizes, options.max_shard_bytes);
   std::vector<std::string> file_of(catalog.tensors.size());
   for (std::size_t i = 0; i < split.size(); ++i) {
-    const std::string name = safetensors::model_file_name(i, split.size(), "pytorch_model", ".bin");
+    const std::string name = safetensors::model_file_name(i, split.size(), options.stem, ".bin");
     ArchiveDraft file(plan, catalog, files.size());
     write_state_dict(catalog, split[i], WrappedNames({}), file);
     files.add(file.finish(name));
@@ -214,15 +214,16 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Cata
   OutputPlan plan;
   std::string index;
   if (is_folder) {
-    index = plan_folder(catalog, options.max_shard_bytes, *files, plan);
+    index = plan_folder(catalog, options, *files, plan);
   } else {
     plan_single_file(catalog, options.layout, partial->output(), *files, plan);
   }
-  auto complete = [&storage, partial, index, side_files = std::move(options.side_files)] {
+  auto complete = [&storage, partial, index, stem = options.stem,
+                   side_files = std::move(options.side_files)] {
     for (const auto& [name, content] : side_files)
       replace_text(storage, partial->path() / name, content);
     if (!index.empty())
-      replace_text(storage, partial->path() / "pytorch_model.bin.index.json", index);
+      replace_text(storage, partial->path() / fmt::format("{}.bin.index.json", stem), index);
   };
   return std::make_unique<torch::PlacedSink>(
       std::move(catalog), std::move(plan),

@@ -32,14 +32,19 @@ std::vector<std::string> torch_model_files(Storage& storage, const Path& folder)
   for (const char* name : kTorchModels) {
     if (storage.kind(folder / name) == EntryKind::File) return {name};
   }
-  return {};
+  std::vector<std::string> files;
+  if (const auto shards = torch::find_shards(storage, folder)) {
+    for (const auto& [number, name] : shards->files) files.push_back(name);
+  }
+  return files;
 }
 
 bool has_torch_model(Storage& storage, const Path& folder) {
-  return storage.kind(folder / kTorchIndex) == EntryKind::File ||
-         std::ranges::any_of(kTorchModels, [&](const char* name) {
-           return storage.kind(folder / name) == EntryKind::File;
-         });
+  const auto has_file = [&](const char* name) {
+    return storage.kind(folder / name) == EntryKind::File;
+  };
+  return has_file(kTorchIndex) || std::ranges::any_of(kTorchModels, has_file) ||
+         torch::has_shards(storage, folder);
 }
 
 std::optional<Program> find_program(Storage& storage, const Path& folder) {

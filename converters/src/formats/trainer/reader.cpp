@@ -3,11 +3,14 @@
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
+#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/safetensors/model_folder.hpp"
@@ -21,6 +24,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -71,15 +75,17 @@ std::string fqn_of(const ReadModel& model, const std::string& key) {
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   ReadModel read{model.files};
-  std::set<std::string> found;
+  std::map<std::string, torch::TensorView> found;
   for (const std::string& name : model.files) {
     std::vector<dcp::SafetensorsPiece> pieces =
         dcp::read_pieces(builder.open(folder / name)).pieces;
-    for (const dcp::SafetensorsPiece& piece : pieces) {
-      if (!found.insert(piece.key).second)
-        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
-                                              (folder / name).string(), quote(piece.key)));
-    }
+    std::erase_if(pieces, [&](const dcp::SafetensorsPiece& piece) {
+      const auto [earlier, is_new] = found.emplace(piece.key, piece.view);
+      if (is_new) return false;
+      if (model.is_joined_by_names() && equal_elements(earlier->second, piece.view)) return true;
+      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
+                                            (folder / name).string(), quote(piece.key)));
+    });
     if (is_adapter_file(name)) {
       std::vector<std::string> keys;
       keys.reserve(pieces.size());
@@ -242,6 +248,7 @@ class Reader {
         names_(file_names(program)),
         builder_(storage) {
     builder_.out.assumes_model_order = options.assume_model_order;
+    builder_.out.may_be_replica = true;
   }
 
   std::unique_ptr<Source> open() {
@@ -262,10 +269,17 @@ class Reader {
     const bool is_ours = !text_.empty();
     builder_.out.number_names = {
         .fit =
-            [order, is_ours](const auto& parameters, const auto& model) {
-              return is_ours ? std::nullopt : name_parameters(order, parameters, model);
+            [order, is_ours, is_known = has_known_order()](const auto& parameters,
+                                                           const auto& model) {
+              if (is_ours) return std::optional<std::vector<std::string>>();
+              return is_known ? name_parameters(order, parameters, model)
+                              : dcp::fit_different_shapes(parameters, model);
             },
-        .undecided = "a conversion to the same format keeps them, no other format can name them"};
+        .undecided =
+            has_known_order()
+                ? "a conversion to the same format keeps them, no other format can name them"
+                : "if the optimizer was given the parameters in the model's order, "
+                  "--assume-model-order names them"};
     builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
                              library = names_.library](const dcp::StateDict& state,
                                                        dcp::Arrangement& arranged) {
@@ -284,6 +298,12 @@ class Reader {
   }
 
  private:
+  /// The Trainer makes the optimizer of the model's parameters in their order. Scripts with
+  /// accelerate make their own.
+  bool has_known_order() const {
+    return names_.format == file_names(Program::Trainer).format || builder_.out.assumes_model_order;
+  }
+
   /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
   /// file of a copy does not keep it, so the copy's optimizer lists the names.
   void read_optimizer(bool is_ordered) {
@@ -331,7 +351,8 @@ class Reader {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return;
     const TorchFile file(torch::whole_file(storage_, path));
-    builder_.out.scheduler = torch::to_json(file.root());
+    builder_.out.scheduler =
+        torch::with_inline_tensors(file, std::string(names_.scheduler), builder_.out.losses);
   }
 
   Storage& storage_;

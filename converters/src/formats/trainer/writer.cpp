@@ -9,6 +9,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/archive_draft.hpp"
+#include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/placed_sink.hpp"
 #include "containers/safetensors_header.hpp"
@@ -403,6 +404,7 @@ class Planner {
       if (program_ == Program::Accelerate) return;  // it needs none
       schedule = schedule_at_step();
     }
+    torch::make_numbers(schedule);
     ArchiveDraft file(plan_, catalog_, output_.size());
     torch::write_json(file.pickle, torch::without_unwritable(schedule, "scheduler", plan_.notes),
                       torch::refuse_tensor);

@@ -156,7 +156,6 @@ def trainer(folder, rng):
             "paged_adamw_32bit",
             "adamw_torch_8bit",
             "galore_adamw",
-            "stable_adamw",
         )
     )
     frozen = rng.random() < 0.3

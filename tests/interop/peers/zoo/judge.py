@@ -16,6 +16,7 @@ from . import models
 
 Verdict = collections.namedtuple("Verdict", "path problems refused named")
 KEPT = "kept as values"  # what UniShard says of an optimizer whose states it cannot name
+QUANTIZED = "__bnb_optimizer_quant_state__"  # a dict of states
 DEFAULTS = {
     "amsgrad",
     "maximize",
@@ -410,7 +411,8 @@ class Judge:
                 "param_groups" in path and path[-1] in DEFAULTS or through_deepspeed and str(path[-1]).endswith("weights_16bit")
             ):
                 continue
-            if "param_groups" in path and "items became" in what and "parameter group" in text:
+            of_groups = any("param_groups" in str(part) for part in path)
+            if of_groups and re.search(r"parameter group \d+ .*left out", text):
                 continue
             if through_deepspeed and re.fullmatch(r"(bfloat16|float16) (\[.*\]) became float32 \2", what):
                 continue
@@ -551,13 +553,9 @@ class Judge:
             for state, value in states.items():
                 if state == "step" or not isinstance(value, torch.Tensor):
                     continue
-                names = (bare(name), bare(twins.get(name, name)))
-                keys = [f"optim.state.{one}{inner}.{state}" for one in names for inner in ("", ".__bnb_optimizer_quant_state__")]
-                keys += (
-                    [f"optim.state.{text_}.{state}" for text_ in (f"state.{numbers.get(name)}", numbers.get(name))]
-                    if name in numbers
-                    else []
-                )
+                names = [bare(name), bare(twins.get(name, name))]
+                names += [f"state.{numbers[name]}", str(numbers[name])] if name in numbers else []
+                keys = [f"optim.state.{one}.{inner}{state}" for one in names for inner in ("", QUANTIZED + ".", QUANTIZED + "--")]
                 found = next((flat[key] for key in keys if key in flat), None)
                 if found is None:
                     if not says(text, name) and not says_state(text, state) and not says(text, f"state.{numbers.get(name)}"):

@@ -1,0 +1,285 @@
+#include "formats/dcp/rank_optimizer.hpp"
+
+#include "unishard/format/checked.hpp"
+#include "unishard/format/error.hpp"
+
+#include "containers/equal_elements.hpp"
+#include "formats/dcp/distributed_tensor.hpp"
+#include "formats/dcp/keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <ranges>
+#include <set>
+
+namespace unishard::converters::dcp {
+namespace {
+
+constexpr std::string_view kOptimizer = "optimizer", kModel = "model.", kGroups = "param_groups";
+/// Upper bound on the tensors of all ranks' files that are looked at together.
+constexpr std::size_t kMostPieces = 1 << 20;
+
+/// One plain tensor in the ranks' files, by rank.
+using Pieces = std::vector<torch::TensorView>;
+
+/// The plain tensors of all files, by name ("state.0.exp_avg").
+struct PlainTensors {
+  std::map<std::string, Pieces> pieces;
+  std::vector<std::string> order;
+  std::size_t ranks = 0;
+  bool are_counted = true;  ///< false: there were too many to look at
+};
+
+torch::TorchFile open(StateDictBuilder& builder, const Path& path) {
+  const std::shared_ptr<const File> file = builder.open(path);
+  return torch::TorchFile({file, 0, file->size()});
+}
+
+PlainTensors find_plain(const RankFileGroup& group, StateDictBuilder& builder) {
+  PlainTensors found;
+  std::size_t count = 0;
+  for (const auto& [rank, path] : group.files) {
+    ++found.ranks;
+    const torch::TorchFile file = open(builder, path);
+    for (const torch::NamedTensor& tensor :
+         torch::describe(file.root(), file.pickle().bytes().size()).tensors) {
+      if (is_distributed_tensor(tensor.value)) continue;
+      if (++count > kMostPieces) {
+        found.are_counted = false;
+        return found;
+      }
+      try {
+        torch::TensorView view = file.tensor(tensor.value);
+        const auto [known, is_new] = found.pieces.try_emplace(tensor.name);
+        if (is_new) found.order.push_back(tensor.name);
+        known->second.push_back(std::move(view));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::Unsupported) throw;  // who reads it says what it is
+      }
+    }
+  }
+  return found;
+}
+
+bool is_scalar(const Pieces& pieces) { return pieces.front().shape.empty(); }
+
+bool are_copies(const Pieces& pieces, std::size_t ranks) {
+  return pieces.size() == ranks &&
+         std::ranges::all_of(pieces | std::views::drop(1), [&](const torch::TensorView& view) {
+           return equal_elements(pieces.front(), view);
+         });
+}
+
+/// The parameters of the model: names in the catalog's order.
+struct ModelParameter {
+  Shape shape;
+  std::uint64_t elements = 0;
+};
+
+std::vector<ModelParameter> parameters_of(const StateDict& state) {
+  std::vector<ModelParameter> out;
+  for (const TensorEntry& tensor : state.tensors) {
+    const Kind kind = info(tensor.dtype).kind;
+    if (!tensor.key.starts_with(kModel) || (kind != Kind::Float && kind != Kind::Complex)) continue;
+    if (!is_statistic(tensor.key)) out.push_back({tensor.shape, element_count(tensor.shape)});
+  }
+  return out;
+}
+
+bool is_sharded(const StateDict& state) {
+  return std::ranges::any_of(state.tensors, [](const TensorEntry& tensor) {
+    return std::ranges::any_of(tensor.chunks,
+                               [&](const Chunk& chunk) { return chunk.box.sizes != tensor.shape; });
+  });
+}
+
+/// Returns whether the plain tensors are pieces of something. Moments of FSDP1 may be equal on all
+/// ranks (zero): of a sharded model with matrices, vectors alone are pieces, too.
+bool are_pieces(const PlainTensors& plain, const StateDict& state) {
+  const bool are_vectors = std::ranges::all_of(
+      plain.pieces, [](const auto& each) { return each.second.front().shape.size() < 2; });
+  const bool has_vectors = std::ranges::any_of(
+      plain.pieces, [](const auto& each) { return each.second.front().shape.size() == 1; });
+  const bool has_matrices = std::ranges::any_of(
+      state.tensors, [](const TensorEntry& tensor) { return tensor.shape.size() > 1; });
+  if (are_vectors && has_vectors && has_matrices && is_sharded(state)) return true;
+  return std::ranges::any_of(plain.pieces, [&](const auto& each) {
+    return !is_scalar(each.second) && !are_copies(each.second, plain.ranks);
+  });
+}
+
+/// "state.<number>.<state>".
+struct StateName {
+  std::uint64_t number = 0;
+  std::string state;
+};
+
+std::optional<StateName> parse(const std::string& name) {
+  constexpr std::string_view kStart = "state.";
+  if (!name.starts_with(kStart)) return std::nullopt;
+  const std::size_t dot = name.find('.', kStart.size());
+  if (dot == std::string::npos) return std::nullopt;
+  const std::string number = name.substr(kStart.size(), dot - kStart.size());
+  if (!is_number(number)) return std::nullopt;
+  return StateName{std::stoull(number), name.substr(dot + 1)};
+}
+
+/// Returns the numbers of the parameters in the only group; nullopt for other groups.
+std::optional<std::vector<std::uint64_t>> numbers_of(torch::Value root) {
+  if (!root.is_dict()) return std::nullopt;
+  const auto groups = root.find(kGroups);
+  if (!groups || !groups->is_sequence() || groups->size() != 1 || !(*groups)[0].is_dict())
+    return std::nullopt;
+  const auto listed = (*groups)[0].find("params");
+  if (!listed || !listed->is_sequence()) return std::nullopt;
+  std::vector<std::uint64_t> numbers;
+  for (std::size_t i = 0; i < listed->size(); ++i) {
+    if (!(*listed)[i].is(torch::NodeKind::Int)) return std::nullopt;
+    numbers.push_back((*listed)[i].unsigned_int());
+  }
+  if (!std::ranges::is_sorted(numbers)) return std::nullopt;
+  return numbers;
+}
+
+/// Returns how many elements the pieces of each number have in all ranks together; nullopt unless
+/// all states of a number have pieces of the same sizes on the same ranks.
+std::optional<std::map<std::uint64_t, std::uint64_t>> sizes_of(const PlainTensors& plain) {
+  std::map<std::uint64_t, std::vector<std::uint64_t>> sizes;
+  for (const auto& [name, pieces] : plain.pieces) {
+    const auto state = parse(name);
+    if (!state) return std::nullopt;
+    if (is_scalar(pieces)) continue;
+    std::vector<std::uint64_t> own;
+    for (const torch::TensorView& view : pieces) {
+      if (view.shape.size() != 1) return std::nullopt;
+      own.push_back(view.shape[0]);
+    }
+    const auto [known, is_new] = sizes.try_emplace(state->number, own);
+    if (!is_new && known->second != own) return std::nullopt;
+  }
+  std::map<std::uint64_t, std::uint64_t> totals;
+  for (const auto& [number, own] : sizes) {
+    for (const std::uint64_t size : own)
+      totals[number] = checked_add(totals[number], size, "elements of an optimizer's state");
+  }
+  return totals;
+}
+
+/// Returns the first parameters, in order, that have these sizes; from the end where
+/// `is_from_end`. nullopt when the model lacks them.
+std::optional<std::vector<std::size_t>> fit(const std::vector<std::uint64_t>& sizes,
+                                            const std::vector<ModelParameter>& parameters,
+                                            bool is_from_end) {
+  std::vector<std::size_t> places(sizes.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i, ++next) {
+    const auto at = [&](std::size_t k, std::size_t count) {
+      return is_from_end ? count - 1 - k : k;
+    };
+    const std::uint64_t wanted = sizes[at(i, sizes.size())];
+    while (next < parameters.size() && parameters[at(next, parameters.size())].elements != wanted)
+      ++next;
+    if (next == parameters.size()) return std::nullopt;
+    places[at(i, sizes.size())] = at(next, parameters.size());
+  }
+  return places;
+}
+
+/// Returns the shape of the parameter that each number means; nullopt unless order and sizes allow
+/// one choice only.
+std::optional<std::map<std::uint64_t, Shape>> shapes_of(
+    const std::vector<std::uint64_t>& numbers, const std::map<std::uint64_t, std::uint64_t>& totals,
+    const std::vector<ModelParameter>& parameters) {
+  std::vector<std::uint64_t> sizes;
+  for (const std::uint64_t number : numbers) {
+    const auto found = totals.find(number);
+    if (found == totals.end()) return std::nullopt;  // it was never updated: its size is unknown
+    sizes.push_back(found->second);
+  }
+  if (totals.size() != sizes.size()) return std::nullopt;
+  const auto first = fit(sizes, parameters, false), last = fit(sizes, parameters, true);
+  if (!first || first != last) return std::nullopt;
+  std::map<std::uint64_t, Shape> shapes;
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    shapes[numbers[i]] = parameters[(*first)[i]].shape;
+  return shapes;
+}
+
+/// Returns elements `range` of a vector as a row-major tensor of `sizes`.
+torch::TensorView slice(const torch::TensorView& vector, std::uint64_t first, const Shape& sizes) {
+  torch::TensorView view = vector;
+  const std::uint64_t stride = vector.strides[0];
+  view.offset += first * stride;
+  view.shape = sizes;
+  view.strides.assign(sizes.size(), stride);
+  for (std::size_t d = sizes.size(); d-- > 1;) view.strides[d - 1] = view.strides[d] * sizes[d];
+  return view;
+}
+
+/// Adds the pieces, which lie one behind the other in the flattened parameter.
+void add_joined(const std::string& name, const Pieces& pieces, const Shape& shape,
+                StateDictBuilder& builder) {
+  const std::string key = fmt::format("{}.{}", kOptimizer, name);
+  const KeyPath path = {{std::string(kOptimizer), false}, {name, false}};
+  std::uint64_t begin = 0;
+  for (const torch::TensorView& vector : pieces) {
+    std::uint64_t at = 0;
+    for (Box& box : boxes_of(shape, {begin, begin + vector.shape[0]})) {
+      const std::uint64_t count = box.elements();
+      torch::TensorView view = slice(vector, at, box.sizes);
+      builder.add_piece(key, path, shape, std::move(box), std::move(view));
+      at += count;
+    }
+    begin += vector.shape[0];
+  }
+}
+
+/// Returns false, and has added nothing, where the pieces cannot be joined.
+bool join(const RankFileGroup& group, const PlainTensors& plain, StateDictBuilder& builder) {
+  const torch::TorchFile file = open(builder, group.files.begin()->second);
+  const auto numbers = numbers_of(file.root());
+  const auto totals = sizes_of(plain);
+  if (!numbers || !totals) return false;
+  const auto shapes = shapes_of(*numbers, *totals, parameters_of(builder.out));
+  if (!shapes) return false;
+  const bool are_scalars_equal = std::ranges::all_of(plain.pieces, [&](const auto& each) {
+    return !is_scalar(each.second) || are_copies(each.second, each.second.size());
+  });
+  if (!are_scalars_equal) return false;
+  for (const std::string& name : plain.order) {
+    const Pieces& pieces = plain.pieces.at(name);
+    const Shape shape = is_scalar(pieces) ? Shape() : shapes->at(parse(name)->number);
+    if (is_scalar(pieces)) {
+      builder.add_piece(fmt::format("{}.{}", kOptimizer, name),
+                        {{std::string(kOptimizer), false}, {name, false}}, {}, {}, pieces.front());
+    } else {
+      add_joined(name, pieces, shape, builder);
+    }
+  }
+  builder.add_part(fmt::format("{}.{}", kOptimizer, kGroups),
+                   {{std::string(kOptimizer), false}, {std::string(kGroups), false}}, file,
+                   file.root().at(kGroups));
+  return true;
+}
+
+}  // namespace
+
+void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
+                         StateDictBuilder& builder) {
+  const PlainTensors plain = find_plain(group, builder);
+  if (plain.are_counted && !are_pieces(plain, builder.out)) {
+    for (const auto& [rank, path] : group.files)
+      builder.add_object(std::string(kOptimizer), {{std::string(kOptimizer), false}},
+                         open(builder, path), rank);
+    return;
+  }
+  if (plain.are_counted && join(group, plain, builder)) return;
+  builder.out.losses.push_back(
+      {Role::Optimizer, fmt::format("{}0 to {}", start, group.files.rbegin()->first),
+       "the ranks' files hold pieces of flat parameters (FSDP1), and nothing tells which "
+       "parameters these consist of"});
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,18 @@
+#pragma once
+// Optimizer files of ranks. FSDP1's optimizer.state_dict() holds in each rank's file the rank's own
+// pieces of the moments, as plain vectors under the numbers of parameters, and says neither their
+// names nor their shapes nor where a piece lies (verl's optim_world_size_<N>_rank_<r>.pt).
+#include "formats/dcp/rank_files.hpp"
+
+namespace unishard::converters::dcp {
+
+/// Reads the optimizer's files of all ranks. Copies and DTensors become what they are. Pieces are
+/// joined where that can be proved (`use_orig_params`): a number's pieces, in the order of the
+/// ranks, have as many elements as the parameter of the model, and order and sizes allow one choice
+/// only. Other pieces (of flat parameters) are a loss: the optimizer's states are then left out as
+/// a whole. `start` is what the files' names begin with. Pre: the model was added to `builder`
+/// under the key "model". Throws: Corrupt or Unsupported, naming the file.
+void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
+                         StateDictBuilder& builder);
+
+}  // namespace unishard::converters::dcp

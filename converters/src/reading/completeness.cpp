@@ -1,0 +1,185 @@
+#include "reading/completeness.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "reading/part_names.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+namespace unishard::converters {
+namespace {
+
+/// Upper bound on the missing files and the sets that a message names.
+constexpr std::size_t kNamed = 3;
+
+bool is_numbered_from_zero(const FileSet& set) {
+  return !set.files.empty() && set.files.begin()->first == std::vector<std::uint64_t>{0};
+}
+
+/// Names may count 10^18 files: only those that are there are walked over.
+std::vector<std::uint64_t> first_missing(const FileSet& set) {
+  std::vector<std::uint64_t> missing;
+  std::uint64_t next = is_numbered_from_zero(set) ? 0 : 1;
+  const auto skip_to = [&](std::uint64_t number) {
+    for (; next < number && missing.size() < kNamed; ++next) missing.push_back(next);
+    next = number;
+  };
+  for (const auto& [numbers, name] : set.files) {
+    if (numbers.front() < next) continue;
+    skip_to(numbers.front());
+    ++next;
+  }
+  const std::uint64_t from_one = is_numbered_from_zero(set) ? 0 : 1;
+  if (next < set.expected() + from_one) skip_to(set.expected() + from_one);
+  return missing;
+}
+
+/// The stems that from_pretrained of transformers and of diffusers look for, and torch.save's.
+constexpr std::array<std::string_view, 3> kUsualStems = {"model-*", "diffusion_pytorch_model-*",
+                                                         "pytorch_model-*"};
+
+bool is_usual(const FileSet& set) {
+  return std::ranges::any_of(kUsualStems, [&](std::string_view stem) {
+    if (!set.name.starts_with(stem)) return false;
+    return set.name.substr(stem.size()).starts_with("-of-") || set.name[stem.size()] == '.';
+  });
+}
+
+std::string sentence_about(const FileSet& set) {
+  const std::string problem = set.problem();
+  return problem.empty() ? fmt::format("all {} files named like {}", set.files.size(), set.name)
+                         : problem;
+}
+
+[[noreturn]] void refuse_several(const Path& folder, const std::vector<FileSet>& sets) {
+  std::vector<std::string> sentences;
+  for (const FileSet& set : sets) {
+    if (sentences.size() < kNamed) sentences.push_back(sentence_about(set));
+  }
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} holds the numbered files of {} models or saves, and no index says which "
+                    "are meant: {}",
+                    folder.string(), sets.size(), fmt::join(sentences, "; ")),
+        "put the files of the model that is meant into a folder of their own");
+}
+
+}  // namespace
+
+std::uint64_t FileSet::expected() const {
+  if (count) return *count;
+  if (files.empty() || files.begin()->first.size() > 1) return files.size();
+  const std::uint64_t last = files.rbegin()->first.front();
+  return is_numbered_from_zero(*this) && last + 1 != 0 ? last + 1 : last;
+}
+
+std::string FileSet::problem() const {
+  if (!doubled.empty())
+    return fmt::format("{} and {} have the same number", files.begin()->second, doubled);
+  const std::uint64_t wanted = expected();
+  const auto& [last, last_name] = *files.rbegin();
+  if (last.size() == 1 && last.front() > wanted)
+    return fmt::format("{} has a number above the {} files that it counts", last_name, wanted);
+  if (files.size() == wanted && first_missing(*this).empty()) return {};
+  if (files.size() > wanted)
+    return fmt::format("{} files are named like {}, which counts {}", files.size(), name, wanted);
+  if (files.begin()->first.size() > 1)
+    return fmt::format("{} of {} files named like {} are missing", wanted - files.size(), wanted,
+                       name);
+  return fmt::format("{} of {} files named like {} are missing (number {}{})",
+                     wanted - files.size(), wanted, name, fmt::join(first_missing(*this), ", "),
+                     wanted - files.size() > kNamed ? ", ..." : "");
+}
+
+std::vector<FileSet> find_sets(const std::vector<std::string>& names) {
+  std::map<std::string, FileSet> sets;
+  for (const std::string& name : names) {
+    auto part = parse_part_name(name);
+    if (!part) continue;
+    FileSet& set = sets[part->set];
+    set.name = part->set;
+    set.kind = part->kind;
+    set.writer = part->writer;
+    set.count = part->count;
+    if (!set.files.emplace(std::move(part->numbers), name).second) set.doubled = name;
+  }
+  std::vector<FileSet> found;
+  found.reserve(sets.size());
+  for (auto& [name, set] : sets) found.push_back(std::move(set));
+  return found;
+}
+
+std::string missing_shard(const std::vector<std::string>& names) {
+  for (const FileSet& set : find_sets(names)) {
+    const bool says_count = set.count || !set.doubled.empty();
+    if (std::string problem = set.problem(); says_count && !problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,
+                                           std::span<const std::string_view> suffixes) {
+  std::vector<std::string> names;
+  for (const Entry& entry : storage.list(folder)) {
+    const bool fits = std::ranges::any_of(
+        suffixes, [&](std::string_view suffix) { return entry.name.ends_with(suffix); });
+    // In the Hugging Face cache the files are links.
+    const bool is_file =
+        entry.kind == EntryKind::File ||
+        (entry.kind == EntryKind::Other && storage.kind(folder / entry.name) == EntryKind::File);
+    if (fits && is_file) names.push_back(entry.name);
+  }
+  return names;
+}
+
+std::optional<FileSet> choose_shards(const Path& folder, const std::vector<std::string>& names) {
+  std::vector<FileSet> sets = find_sets(names);
+  std::erase_if(sets, [](const FileSet& set) { return set.kind != PartKind::Shards; });
+  if (sets.empty()) return std::nullopt;
+  if (sets.size() > 1) {
+    std::vector<FileSet> usual = sets;
+    std::erase_if(usual, [](const FileSet& set) { return !is_usual(set); });
+    if (usual.size() != 1) refuse_several(folder, sets);
+    sets = std::move(usual);
+  }
+  if (const std::string problem = sets.front().problem(); !problem.empty()) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{} holds a part of a model: {}", folder.string(), problem),
+          "bring the missing files into the folder; --part takes one file alone");
+  }
+  return std::move(sets.front());
+}
+
+namespace {
+
+/// `files` is how many there are, `set` what they are called.
+std::string words_about(const PartName& part, std::uint64_t files) {
+  if (part.kind == PartKind::Cuts)
+    return fmt::format("part of a model: one of {} files named like {}, number {}", files, part.set,
+                       fmt::join(part.numbers, ", "));
+  return fmt::format("part {} of {} files named like {}", part.numbers.front(), files, part.set);
+}
+
+}  // namespace
+
+std::optional<std::string> describe_part(Storage& storage, const Path& file) {
+  const auto part = parse_part_name(file.filename().string());
+  if (!part || part->count == 1) return std::nullopt;
+  if (part->count) return words_about(*part, *part->count);
+  const Path folder = file.has_parent_path() ? file.parent_path() : Path(".");
+  std::vector<std::string> names;
+  try {
+    for (const Entry& entry : storage.list(folder)) names.push_back(entry.name);
+  } catch (const Error&) {
+    return std::nullopt;  // the folder may not be listed: nothing is known of other files
+  }
+  for (const FileSet& set : find_sets(names)) {
+    if (set.name == part->set && set.files.size() > 1) return words_about(*part, set.expected());
+  }
+  return std::nullopt;
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,245 @@
+// What a reader cannot read is a loss with a role; what an optimizer has is never a weight; names
+// and moments are the model's, or they are not given at all.
+#include "unishard/converters/loss.hpp"
+#include "unishard/converters/registry.hpp"
+#include "unishard/converters/sink.hpp"
+
+#include "containers/torch_file.hpp"
+#include "core/nested_states.hpp"
+#include "core/wrapped_names.hpp"
+#include "read_source.hpp"
+#include "source_notes.hpp"
+#include "temp_dir.hpp"
+#include "torch_files.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace unishard::converters {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const std::map<std::string, Made> kTensors = {{"a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
+                                              {"b", {DType::Float32, {4}, {1, 2, 3, 4}}},
+                                              {"m", {DType::Float32, {2, 3}, {6, 5, 4, 3, 2, 1}}},
+                                              {"n", {DType::Float32, {4}, {4, 3, 2, 1}}},
+                                              {"t", {DType::Float32, {8}, std::vector<float>(8)}}};
+
+Json dict(std::vector<std::pair<Json, Json>> pairs) {
+  Json rows = Json::array();
+  for (auto& [key, value] : pairs) rows.push_back(Json::array({std::move(key), std::move(value)}));
+  return {{"$type", "builtins.dict"}, {"pairs", std::move(rows)}};
+}
+
+Json groups(Json params) { return Json::array({{{"lr", 0.1}, {"params", std::move(params)}}}); }
+
+class ReadFile : public testing::Test {
+ protected:
+  std::unique_ptr<Source> open(const Json& object, const OpenOptions& options = {}) {
+    const Path path = temp_.path() / std::to_string(count_++) / "a.pt";
+    std::filesystem::create_directory(path.parent_path());
+    save_torch(path, object, kTensors);
+    return open_source(posix_storage(), path, options);
+  }
+  std::unique_ptr<Source> convert(const Source& from, const std::string& format) {
+    const Path folder = temp_.path() / std::to_string(count_++);
+    const bool is_file = format_entry(format).shape == OutputShape::FileOrFolder;
+    const Path path = is_file ? folder / (format == "torch" ? "a.pt" : "a." + format) : folder;
+    if (is_file) std::filesystem::create_directory(folder);
+    const auto sink =
+        make_sink(posix_storage(), {.format = format, .path = path, .tag = "t"}, from.catalog());
+    for (std::size_t i = 0; i < sink->fragments().size(); ++i) {
+      const Fragment& fragment = sink->fragments()[i];
+      std::vector<std::byte> bytes(fragment.range.size() *
+                                   size_of(from.catalog().tensors[fragment.tensor].dtype));
+      from.read(fragment.tensor, fragment.range, bytes);
+      sink->write(i, fragment.range, bytes);
+    }
+    sink->commit();
+    return open_source(posix_storage(), path);
+  }
+
+  test::TempDir temp_;
+  int count_ = 0;
+};
+
+std::vector<std::string> labels(const Catalog& catalog) {
+  std::vector<std::string> out;
+  for (const TensorInfo& tensor : catalog.tensors) out.push_back(tensor.fqn + " " + tensor.state);
+  std::ranges::sort(out);
+  return out;
+}
+
+TensorInfo weight(const std::string& fqn) {
+  TensorInfo tensor;
+  tensor.fqn = fqn;
+  tensor.state = state::kWeights;
+  return tensor;
+}
+
+/// An array of numpy as it is pickled, without its content.
+Json numpy_array() {
+  return {{"$type", "object"},
+          {"name", "numpy.core.multiarray._reconstruct"},
+          {"args", Json::array({{{"$type", "global"}, {"name", "numpy.ndarray"}},
+                                {{"$type", "tuple"}, {"items", Json::array({0})}},
+                                {{"$type", "bytes"}, {"hex", "62"}}})}};
+}
+
+TEST(Loss, HasAWordForPeopleAndOneForPrograms) {
+  const Loss loss{
+      .role = Role::Weight, .name = "w", .why = "a sparse tensor", .shape = Shape{2, 3}};
+  EXPECT_EQ(text_of(loss), "weight \"w\" of size (2, 3): a sparse tensor");
+  EXPECT_EQ(lines_of({loss}).front(), "left out: " + text_of(loss));
+  EXPECT_EQ(to_string(Role::StaleFile), "stale_file");
+  EXPECT_EQ(text_of({.role = Role::SideFile, .name = "x"}), "file \"x\"");
+}
+
+TEST(NestedStates, AreDictsInFilesAndOneStateEachInACatalog) {
+  EXPECT_EQ(member_state("q", "absmax1"), "q--absmax1");
+  EXPECT_THAT(state_levels("__q__--s--t"), ElementsAre("__q__", "s", "t"));
+  EXPECT_THAT(state_levels("--a"), ElementsAre("--a"));
+  EXPECT_THAT(state_levels("a--"), ElementsAre("a--"));
+  EXPECT_EQ(nest_states({{"q--a", 1}, {"x", 2}, {"q--b", 3}}),
+            (Json{{"q", {{"a", 1}, {"b", 3}}}, {"x", 2}}));
+  // A name whose place is taken stays as it is: nothing is lost.
+  EXPECT_EQ(nest_states({{"q", 1}, {"q--a", 2}}), (Json{{"q", 1}, {"q--a", 2}}));
+}
+
+TEST(WrappedNames, LoseTheWrappersAndGetThemBack) {
+  EXPECT_EQ(without_wrappers("_orig_mod.h.0._fsdp_wrapped_module.w"), "h.0.w");
+  EXPECT_EQ(without_wrappers("h._checkpoint_wrapped_module._orig_mod.w"), "h.w");
+  EXPECT_EQ(without_wrappers("my_orig_mod.w"), "my_orig_mod.w");
+  EXPECT_EQ(without_wrappers("a._orig_mod"), "a._orig_mod");
+  EXPECT_EQ(common_wrapper({"module.a", "module.b.c"}), "module.");
+  EXPECT_EQ(common_wrapper({"module.a", "n_averaged"}), "");
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{"_orig_mod.a", "_orig_mod.h._fsdp_wrapped_module.b"},
+        {"module.a", "module.h.b"},
+        {"module._orig_mod.a", "module._orig_mod.h.b"},
+        {"_orig_mod.module.a", "_orig_mod.module.h.b"}}) {
+    Catalog catalog;
+    for (const std::string& name : names) {
+      catalog.tensors.push_back(weight(name));
+    }
+    catalog.groups = Json::array({{{"params", names}}});
+    const Catalog wrapped = catalog;
+    unwrap_names(catalog, "deepspeed");
+    EXPECT_EQ(catalog.tensors[0].fqn, "a");
+    EXPECT_EQ(catalog.tensors[1].fqn, "h.b");
+    EXPECT_EQ(catalog.groups[0]["params"], (Json{"a", "h.b"}));
+    Catalog other = catalog;
+    wrap_names(other, "torch");
+    EXPECT_EQ(other.tensors[0].fqn, "a") << "the record is one of another program";
+    wrap_names(catalog, "deepspeed");
+    EXPECT_EQ(catalog.tensors[0].fqn, names[0]);
+    EXPECT_EQ(catalog.tensors[1].fqn, names[1]);
+    EXPECT_EQ(catalog.groups, wrapped.groups);
+  }
+}
+
+TEST(WrappedNames, StayWhereTwoTensorsWouldHaveOneName) {
+  Catalog catalog;
+  for (const char* name : {"_orig_mod.a", "a"}) catalog.tensors.push_back(weight(name));
+  unwrap_names(catalog, "torch");
+  EXPECT_EQ(catalog.tensors[0].fqn, "_orig_mod.a");
+  EXPECT_TRUE(catalog.producer.is_null());
+}
+
+TEST_F(ReadFile, AStateDictOfACompiledModelHasTheModelsNames) {
+  const auto source = open({{"_orig_mod.a", tensor("a")}, {"_orig_mod.h.b", tensor("b")}});
+  EXPECT_THAT(labels(source->catalog()), ElementsAre("a weights", "h.b weights"));
+  const auto copy = convert(*source, "safetensors");
+  EXPECT_THAT(labels(copy->catalog()), ElementsAre("a weights", "h.b weights"));
+}
+
+TEST_F(ReadFile, ADictOfStatesIsOfItsParameterThroughEveryFormat) {
+  const Json state =
+      dict({{0, {{"step", 2}, {"q", {{"s", tensor("m")}, {"table", tensor("t")}}}}}});
+  const auto source =
+      open({{"model", {{"a", tensor("a")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
+  const std::vector<std::string> expected = {"a fp32", "a q--s", "a q--table"};
+  EXPECT_EQ(labels(source->catalog()), expected);
+  EXPECT_THAT(source->losses(), IsEmpty());
+  for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
+    const auto copy = convert(*source, format);
+    EXPECT_EQ(labels(copy->catalog()), expected) << format;
+    EXPECT_THAT(copy->losses(), IsEmpty()) << format;
+  }
+}
+
+TEST_F(ReadFile, AListOfStatesOfAnOptimizerIsNoParameter) {
+  Json object = {
+      {"$type", "object"}, {"name", "galore.Projector"}, {"state", {{"o", tensor("t")}}}};
+  // A file of this test cannot hold an object of another class, so a dict has a key that no state
+  // can be called by.
+  const Json state =
+      dict({{0, {{"exp_avg", tensor("m")}, {"projector", dict({{-3, tensor("t")}})}}}});
+  const auto source =
+      open({{"model", {{"a", tensor("a")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
+  EXPECT_THAT(labels(source->catalog()), ElementsAre("a exp_avg", "a fp32"));
+  ASSERT_EQ(source->losses().size(), 1u);
+  EXPECT_EQ(source->losses()[0].role, Role::State);
+  EXPECT_EQ(source->losses()[0].name, "projector.-3 of 0");
+}
+
+TEST_F(ReadFile, MomentsOfEqualShapesKeepTheirNumbersUnlessTheOrderIsConfirmed) {
+  const Json state = dict({{0, {{"exp_avg", tensor("m")}}}, {1, {{"exp_avg", tensor("a")}}}});
+  const Json object = {
+      {"model", {{"x", tensor("a")}, {"y", tensor("m")}}},
+      {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}};
+  const auto guess = open(object);
+  EXPECT_THAT(labels(guess->catalog()), Contains("state.0 exp_avg"));
+  EXPECT_THAT(guess->remarks(), Contains(HasSubstr("--assume-model-order")));
+  const auto confirmed = open(object, {.assume_model_order = true});
+  EXPECT_THAT(labels(confirmed->catalog()),
+              ElementsAre("x exp_avg", "x fp32", "y exp_avg", "y fp32"));
+}
+
+TEST_F(ReadFile, NumbersThatNothingNamesAreNumbersAgain) {
+  const Json state = dict({{0, {{"exp_avg", tensor("m")}}}, {1, {{"exp_avg", tensor("a")}}}});
+  const auto source =
+      open({{"model", {{"x", tensor("a")}, {"y", tensor("m")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}});
+  const auto trainer = convert(*source, "trainer");
+  const auto file = convert(*trainer, "torch");
+  const torch::TorchFile content(torch::whole_file(posix_storage(), file->path()));
+  const torch::Value states = content.root().at("optimizer").at("state");
+  ASSERT_EQ(states.pair_count(), 2u);
+  EXPECT_TRUE(states.key(0).is(torch::NodeKind::Int)) << "state.0 is no key of torch.optim";
+}
+
+TEST_F(ReadFile, MomentsOfDifferentShapesHaveNames) {
+  const Json state = dict({{0, {{"exp_avg", tensor("n")}}}, {1, {{"exp_avg", tensor("m")}}}});
+  const auto source =
+      open({{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}});
+  EXPECT_THAT(labels(source->catalog()), ElementsAre("a exp_avg", "a fp32", "b exp_avg", "b fp32"));
+}
+
+TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeightAndAKeptValue) {
+  const auto source = open({{"model", {{"a", tensor("a")}, {"b", numpy_array()}}},
+                            {"notes", {{"history", numpy_array()}}}});
+  ASSERT_EQ(source->losses().size(), 1u) << notes_of(*source)[1];
+  EXPECT_EQ(source->losses()[0].name, "model.b");
+  EXPECT_EQ(source->losses()[0].role, Role::Weight);
+  EXPECT_TRUE(source->losses()[0].is_kept);
+}
+
+TEST_F(ReadFile, TheOptimizerInATupleIsNoWeight) {
+  const Json optimizer = {{"state", dict({{0, {{"exp_avg", tensor("m")}}}})},
+                          {"param_groups", groups(Json::array({0}))}};
+  const auto source = open(Json::array({{{"a", tensor("a")}}, optimizer}));
+  EXPECT_THAT(labels(source->catalog()), ElementsAre("0.a weights", "1.state.0.exp_avg extra"));
+}
+
+}  // namespace
+}  // namespace unishard::converters

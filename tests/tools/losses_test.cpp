@@ -1,0 +1,129 @@
+// What the verbs do about things that a reader could not read.
+#include "workflows/losses.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "expect.hpp"
+#include "fixtures.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace unishard::tools {
+namespace {
+
+using converters::Loss;
+using converters::Losses;
+using converters::Role;
+using testing::HasSubstr;
+using testing::Not;
+
+LossEffect effect(Role role, const LossRules& rules) {
+  return effect_of({.role = role, .name = "w"}, rules);
+}
+
+TEST(LossRules, AModelNeedsItsWeightsAndNothingOfTheOptimizer) {
+  const LossRules model{.wanted = Wanted::Model};
+  EXPECT_EQ(effect(Role::Weight, model), LossEffect::Error);
+  EXPECT_EQ(effect(Role::Scale, model), LossEffect::Error);
+  EXPECT_EQ(effect(Role::Buffer, model), LossEffect::Note);
+  EXPECT_EQ(effect(Role::StaleFile, model), LossEffect::Note);
+  for (const Role role : {Role::State, Role::Optimizer, Role::Setting, Role::ClientValue,
+                          Role::Metadata, Role::SideFile})
+    EXPECT_EQ(effect(role, model), LossEffect::None) << to_string(role);
+}
+
+TEST(LossRules, ATrainingStateNeedsWeightsAndTheOptimizerAndHearsOfTheRest) {
+  const LossRules all{.wanted = Wanted::Everything};
+  for (const Role role : {Role::Weight, Role::Scale, Role::Optimizer})
+    EXPECT_EQ(effect(role, all), LossEffect::Error) << to_string(role);
+  for (const Role role : {Role::Buffer, Role::State, Role::Setting, Role::ClientValue,
+                          Role::Metadata, Role::SideFile, Role::StaleFile})
+    EXPECT_EQ(effect(role, all), LossEffect::Note) << to_string(role);
+}
+
+TEST(LossRules, WhatIsNotWantedIsNotMissed) {
+  const Loss frozen{.role = Role::Weight, .name = "base.w", .is_frozen = true};
+  EXPECT_EQ(effect_of(frozen, {.wanted = Wanted::Model, .excludes_frozen = true}),
+            LossEffect::None);
+  EXPECT_EQ(effect_of(frozen, {.only = {"head.*"}}), LossEffect::None);
+  EXPECT_EQ(effect_of(frozen, {.only = {"base.*"}}), LossEffect::Error);
+  // A value of the client state arrives where the whole state does.
+  const Loss kept{.role = Role::Weight, .name = "w", .is_kept = true};
+  EXPECT_EQ(effect_of(kept, {.wanted = Wanted::Everything}), LossEffect::Note);
+  EXPECT_EQ(effect_of(kept, {.wanted = Wanted::Model}), LossEffect::Error);
+}
+
+TEST(LossRules, MissingWeightsAreRefusedByNameOrAllowedAndCounted) {
+  Losses losses = {{.role = Role::SideFile, .name = "x.txt"}};
+  for (int i = 0; i < 20; ++i)
+    losses.push_back({.role = Role::Weight, .name = "w" + std::to_string(i), .why = "sparse"});
+  LossRules rules{.wanted = Wanted::Everything};
+  const auto error = test::error_of([&] { losses_to_name(losses, rules, "ckpt"); });
+  EXPECT_EQ(error.code(), ErrorCode::Unsupported);
+  EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("ckpt: 20 of"), HasSubstr("weight \"w0\""),
+                                           HasSubstr("and 12 more")));
+  EXPECT_THAT(error.hint(), HasSubstr("--allow-missing"));
+  rules.allows_missing = true;
+  const Losses named = losses_to_name(losses, rules, "ckpt");
+  EXPECT_EQ(named.size(), 21u);
+  EXPECT_EQ(count_missing(named, rules), 20u);
+  EXPECT_EQ(named.back().name, "x.txt") << "what is missing comes first";
+}
+
+/// A file of torch.save with a sparse tensor "w" beside ordinary ones.
+class AFileWithASparseTensor : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(input_)) GTEST_SKIP() << input_ << " is not here";
+  }
+  const std::filesystem::path input_ = test::fixtures() / "public/torchao_left_out/input/sparse.pt";
+  const test::TempDir temp_;
+  const std::filesystem::path out_ = temp_.path() / "out.safetensors";
+};
+
+TEST_F(AFileWithASparseTensor, IsRefusedByEveryVerbThatWouldWriteLess) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"zero_to_fp32", input_, out_},
+        {"zero_to_fp32", input_, out_, "-q"},
+        {"convert", input_, out_},
+        {"convert", input_, out_, "--weights-only"},
+        {"convert", input_, temp_.path() / "native", "--to", "native"},
+        {"reshard", input_, temp_.path() / "dcp", "--to", "dcp", "-w", "2"}}) {
+    const test::ProcessResult result = test::unishard(command);
+    EXPECT_EQ(result.status, 6) << command[0] << result.err;
+    EXPECT_THAT(result.err, HasSubstr("weight \"w\"")) << command[0];
+    EXPECT_FALSE(std::filesystem::exists(out_));
+  }
+}
+
+TEST_F(AFileWithASparseTensor, IsWrittenWithoutItWhereThatIsAllowedAndNamed) {
+  test::ProcessResult result = test::unishard({"zero_to_fp32", input_, out_, "--allow-missing"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, testing::AllOf(HasSubstr("left out: weight \"w\""),
+                                         HasSubstr("1 MISSING, named above")));
+  const std::filesystem::path quiet = temp_.path() / "quiet.safetensors";
+  result = test::unishard({"zero_to_fp32", input_, quiet, "--allow-missing", "-q"});
+  EXPECT_THAT(result.err, HasSubstr("left out: weight \"w\"")) << "-q does not silence it";
+  const Json report = test::report_of(
+      {"zero_to_fp32", input_, temp_.path() / "json.safetensors", "--allow-missing"});
+  EXPECT_EQ(report["missing"], 1);
+  EXPECT_EQ(report["losses"][0]["role"], "weight");
+  EXPECT_EQ(report["losses"][0]["name"], "w");
+}
+
+TEST_F(AFileWithASparseTensor, IsNotSoundAndEqualToNothing) {
+  const Json verified = test::report_of({"verify", input_}, 1);
+  EXPECT_EQ(verified["ok"], false);
+  EXPECT_EQ(verified["findings"][0]["code"], "incomplete");
+  EXPECT_EQ(test::report_of({"inspect", input_})["losses"][0]["name"], "w");
+  const Json diff = test::report_of({"diff", input_, input_}, 1);
+  EXPECT_EQ(diff["differences"][0]["kind"], "unread");
+}
+
+}  // namespace
+}  // namespace unishard::tools

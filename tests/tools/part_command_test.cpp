@@ -1,0 +1,74 @@
+// One file of several: which verbs take it, and what they say of it.
+#include "expect.hpp"
+#include "make_checkpoint.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <filesystem>
+
+namespace unishard::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class PartCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_example(path("run"));
+    ASSERT_EQ(unishard({"zero_to_fp32", path("run"), path("whole.safetensors")}).status, 0);
+    fs::create_directory(path("shards"));
+    fs::copy_file(path("whole.safetensors"), part());
+  }
+  std::string path(const std::string& name) const { return temp_.path() / name; }
+  std::string part() const { return path("shards/model-00002-of-00003.safetensors"); }
+
+ private:
+  const TempDir temp_;
+};
+
+TEST_F(PartCommand, AFileOfSeveralIsRefusedUnlessItAloneIsMeant) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"zero_to_fp32", part(), path("out.safetensors")},
+      {"convert", part(), path("out.safetensors")},
+      {"convert", part(), path("out"), "--to", "dcp", "-w", "2"},
+      {"reshard", part(), path("out"), "--to", "dcp", "-w", "2"}};
+  for (std::vector<std::string> command : commands) {
+    const ProcessResult refused = unishard(command);
+    EXPECT_EQ(refused.status, 6) << refused.err;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("part 2 of 3"), HasSubstr("--part")));
+    EXPECT_FALSE(fs::exists(command[2])) << command[2];
+    command.emplace_back("--part");
+    const ProcessResult taken = unishard(command);
+    EXPECT_EQ(taken.status, 0) << taken.err;
+    fs::remove_all(command[2]);
+  }
+}
+
+TEST_F(PartCommand, InspectAndVerifySayWhatItIsAPartOf) {
+  EXPECT_THAT(unishard({"inspect", part()}).out, HasSubstr("part 2 of 3"));
+  EXPECT_THAT(unishard({"inspect", path("whole.safetensors")}).out, Not(HasSubstr("part")));
+  const Json report = report_of({"verify", part(), "--deep"});
+  EXPECT_EQ(report.at("ok"), true);
+  EXPECT_THAT(report.at("notes").dump(), HasSubstr("part 2 of 3"));
+}
+
+TEST_F(PartCommand, AFolderThatLacksFilesIsIncompleteForEveryVerb) {
+  EXPECT_THAT(report_of({"verify", path("shards")}, 1).at("findings").dump(),
+              HasSubstr("2 of 3 files"));
+  const ProcessResult refused = unishard({"zero_to_fp32", path("shards"), path("out.safetensors")});
+  EXPECT_EQ(refused.status, 4);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("2 of 3 files"), Not(HasSubstr("name one of"))));
+}
+
+TEST_F(PartCommand, ARankIsForFilesOfRanks) {
+  const ProcessResult refused = unishard(
+      {"zero_to_fp32", path("whole.safetensors"), path("out.safetensors"), "--from-rank", "1"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--from-rank"));
+}
+
+}  // namespace
+}  // namespace unishard::test
