@@ -231,7 +231,7 @@ struct Conversion {
     from->read_at(0, bytes);
     to->write_at(0, bytes);
     to->close();
-    return digests_of(*converters::open_source(posix_storage(), copy, {}));
+    return digests_of(*converters::open_source(posix_storage(), copy));
   }
   Digests expected() const {
     RecordingStorage storage;

@@ -1,5 +1,6 @@
 // What the language models are made of: attention, the rotary embedding, and what a token sees.
 // Logits beside those of transformers: tests/interop/peers/model_logits.py.
+#include "unishard/format/error.hpp"
 #include "unishard/trainer/causal_language_model.hpp"
 
 #include "models/attention.hpp"
