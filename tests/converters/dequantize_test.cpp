@@ -193,7 +193,7 @@ TEST(Dequantize, TwoSizesOfBlocksThatFitAreNotGuessed) {
   std::vector<float> scales = {1, 2};
   model.add_floats("w_scale_inv", {2, 1}, scales);
   EXPECT_THAT(error_of([&] { open(model); }),
-              Fails(ErrorCode::Unsupported, "blocks of 128 and of 96"));
+              Fails(ErrorCode::Unsupported, "2 scales of 192 elements"));
   const auto ninth = [&](const Json& blocks) {
     const Dequantized result =
         open(model, {{"quant_method", "fp8"}, {"weight_block_size", blocks}});
@@ -201,6 +201,8 @@ TEST(Dequantize, TwoSizesOfBlocksThatFitAreNotGuessed) {
   };
   EXPECT_EQ(ninth({128, 128}), 1);
   EXPECT_EQ(ninth({96, 128}), 2);
+  // A size that makes another number of blocks is not replaced by one that fits.
+  EXPECT_THAT(error_of([&] { ninth({64, 64}); }), Fails(ErrorCode::Corrupt, "do not fit"));
 }
 
 TEST(Dequantize, LargeScalesAreReadRowByRow) {

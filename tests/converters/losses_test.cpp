@@ -225,13 +225,13 @@ TEST_F(ReadFile, MomentsOfDifferentShapesHaveNames) {
   EXPECT_THAT(labels(source->catalog()), ElementsAre("a exp_avg", "a fp32", "b exp_avg", "b fp32"));
 }
 
-TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeightAndAKeptValue) {
+TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeight) {
   const auto source = open({{"model", {{"a", tensor("a")}, {"b", numpy_array()}}},
                             {"notes", {{"history", numpy_array()}}}});
   ASSERT_EQ(source->losses().size(), 1u) << notes_of(*source)[1];
   EXPECT_EQ(source->losses()[0].name, "model.b");
   EXPECT_EQ(source->losses()[0].role, Role::Weight);
-  EXPECT_TRUE(source->losses()[0].is_kept);
+  EXPECT_FALSE(source->losses()[0].is_kept);
 }
 
 TEST_F(ReadFile, TheOptimizerInATupleIsNoWeight) {

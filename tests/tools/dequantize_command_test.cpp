@@ -142,6 +142,11 @@ TEST_F(QuantizedModels, GoThroughOtherFormatsPacked) {
     ASSERT_EQ(unishard({"convert", model_, packed, "--to", format, "-q"}).status, 0) << format;
     const Path folder = out();
     const ProcessResult result = unishard({"zero_to_fp32", packed, folder, "-q"});
+    if (format == std::string("hdf5")) {  // no config.json beside it says the size of the blocks
+      EXPECT_EQ(result.status, 6) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("weight_block_size"));
+      continue;
+    }
     ASSERT_EQ(result.status, 0) << format << ": " << result.err;
     EXPECT_EQ(read_safetensors(folder / "model.safetensors").at(1).bytes, floats({0.5F, 1, 3, -3}))
         << format;

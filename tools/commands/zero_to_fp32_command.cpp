@@ -41,6 +41,10 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .check_input = options.check_input});
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
+  const tools::LossRules rules{.wanted = tools::Wanted::Model,
+                               .excludes_frozen = options.exclude_frozen,
+                               .allows_missing = options.allows_missing};
+  tools::losses_to_name(source->losses(), rules, options.checkpoint);  // before an empty plan
   tools::ConversionPlan plan =
       tools::plan_consolidate(*source, {.dtype = dtype,
                                         .exclude_frozen = options.exclude_frozen,
@@ -56,9 +60,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .output = std::move(output),
                                 .check_input = options.check_input,
                                 .read_back = tools::ReadBack::None,
-                                .losses = {.wanted = tools::Wanted::Model,
-                                           .excludes_frozen = options.exclude_frozen,
-                                           .allows_missing = options.allows_missing},
+                                .losses = rules,
                                 .dequantized = dequantized,
                                 .kept_quantized = options.exclude_frozen ? 0 : kept});
   const bool reports = speaks && !options.json && !options.resources.quiet;

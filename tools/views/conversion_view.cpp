@@ -62,6 +62,9 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
                     "beside them; --dtype dequantizes them",
                     count));
   }
+  if (auto remark = tools::remark_on_second_names(conversion.plan().target,
+                                                  conversion.options().output.format))
+    notes.push_back(std::move(*remark));
   for (const std::string_view note :
        {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
     if (!note.empty()) notes.emplace_back(note);

@@ -212,7 +212,9 @@ void require_named_states(const Catalog& target, std::string_view format) {
           fmt::format("{}: the optimizer's states have numbers, and nothing says of which "
                       "parameters they are",
                       label),
-          "--assume-model-order gives them to the parameters in the model's order; trainer, "
+          "where the original file is converted, --assume-model-order gives them to the parameters "
+          "in "
+          "the model's order; trainer, "
           "accelerate, dcp and native keep the numbers; --weights-only converts the model");
   };
   for (const TensorInfo& tensor : target.tensors) refuse_unnamed(tensor.fqn, tensor.label());
@@ -327,6 +329,8 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.remarks = source.remarks();
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
     notes_.remarks.push_back(std::move(*remark));
+  if (auto remark = remark_on_second_names(plan_.target, output.format))
+    notes_.remarks.push_back(std::move(*remark));
   if (auto remark = remark_on_fsdp_folders(source, output.format))
     notes_.remarks.push_back(std::move(*remark));
   notes_.left_out = std::exchange(plan_.notes, {});
@@ -410,6 +414,15 @@ void Conversion::compare(const WrittenOutput& written, const TransferOptions& tr
   result.different =
       differing(expected, with_digests(*staged, transfer, team_), shared_.sink->left_out());
   transfer.observer->end();
+}
+
+std::optional<std::string> remark_on_second_names(const Catalog& target, std::string_view format) {
+  if (format != "npz" || target.aliases.empty()) return std::nullopt;
+  return fmt::format(
+      "{} second names of tied weights ({} first) are in unishard.catalog only: a file of numpy "
+      "has "
+      "one name for each array",
+      target.aliases.size(), quote(target.aliases.front().fqn));
 }
 
 bool is_model_file(const Path& path) {

@@ -86,6 +86,10 @@ class Conversion {
   SharedSink shared_;
 };
 
+/// Returns a sentence on the second names of tied weights where the format has no place for them
+/// that other programs know.
+std::optional<std::string> remark_on_second_names(const Catalog& target, std::string_view format);
+
 /// Returns whether the suffix is that of one model file; any other name means a folder.
 bool is_model_file(const Path& path);
 /// Returns the format of a model that its name chooses: "hdf5", "torch", "npz", "gguf" or, for any

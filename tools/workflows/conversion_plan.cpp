@@ -252,8 +252,12 @@ ConversionPlan plan_consolidate(const converters::Source& source,
               ? "all parameters are frozen: leave out --exclude_frozen_parameters"
               : "the checkpoint holds no model weights; `unishard inspect` lists what it holds");
   }
-  for (const Alias& alias : catalog.aliases)
-    plan.target.aliases.push_back({rename(alias.fqn), rename(alias.target)});
+  std::set<std::string_view> kept;
+  for (const TensorInfo& tensor : plan.target.tensors) kept.insert(tensor.fqn);
+  for (const Alias& alias : catalog.aliases) {
+    const std::string target = rename(alias.target);
+    if (kept.contains(target)) plan.target.aliases.push_back({rename(alias.fqn), target});
+  }
   validate(plan.target, "the result");
   note_other_tensors(catalog, plan.notes);
   plan.metadata = {{"unishard.version", std::string(kLibraryVersion)},

@@ -70,7 +70,8 @@ Losses losses_to_name(const Losses& losses, const LossRules& rules, const std::s
     raise(ErrorCode::Unsupported,
           fmt::format("{}: {} of what the result must hold would be missing: {}", where,
                       missing.size(), named(missing)),
-          is_optimizer ? "--weights-only writes the model; --allow-missing writes all but this"
+          is_optimizer ? "`unishard convert --weights-only` writes the model; --allow-missing "
+                         "writes all but this"
                        : "--allow-missing writes the rest, and names what is missing");
   }
   missing.insert(missing.end(), others.begin(), others.end());

@@ -165,7 +165,10 @@ std::string words_about(const PartName& part, std::uint64_t files) {
 
 }  // namespace
 
-std::optional<std::string> describe_part(Storage& storage, const Path& file) {
+namespace {
+
+/// What the name of a file or folder says, and the names beside it.
+std::optional<std::string> describe_name(Storage& storage, const Path& file) {
   const auto part = parse_part_name(file.filename().string());
   if (!part || part->count == 1) return std::nullopt;
   if (part->count) return words_about(*part, *part->count);
@@ -179,7 +182,24 @@ std::optional<std::string> describe_part(Storage& storage, const Path& file) {
   for (const FileSet& set : find_sets(names)) {
     if (set.name == part->set && set.files.size() > 1) return words_about(*part, set.expected());
   }
+  // The ranks of a job are numbered from 0: a higher number is one of several, wherever they are.
+  const bool is_further =
+      part->kind == PartKind::Cuts &&
+      std::ranges::any_of(part->numbers, [](auto number) { return number > 0; });
+  if (is_further)
+    return fmt::format("part of a model: number {} of the files named like {}",
+                       fmt::join(part->numbers, ", "), part->set);
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> describe_part(Storage& storage, const Path& file) {
+  if (auto part = describe_name(storage, file)) return part;
+  // Megatron-LM's ranks have folders: mp_rank_01/model_optim_rng.pt.
+  const Path folder = file.parent_path();
+  return folder.filename().string().starts_with("mp_rank_") ? describe_name(storage, folder)
+                                                            : std::nullopt;
 }
 
 }  // namespace unishard::converters

@@ -3,6 +3,7 @@
 #include "unishard/converters/dtype_cast.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/sub_byte_types.hpp"
 #include "core/file_records.hpp"
 #include "reading/quantizers.hpp"
 
@@ -204,10 +205,26 @@ Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeight
   return contents;
 }
 
+/// Throws: Unsupported for elements below a byte, which are kept packed in bytes: without the
+/// scales of the model they are no numbers.
+void require_whole_bytes(const Catalog& catalog) {
+  const auto types = safetensors::recorded_types(catalog);
+  const auto packed =
+      std::ranges::find_if(types, [](const auto& type) { return type.has_value(); });
+  if (packed == types.end()) return;
+  const TensorInfo& tensor = catalog.tensors[static_cast<std::size_t>(packed - types.begin())];
+  raise(
+      ErrorCode::Unsupported,
+      fmt::format("{}: elements of type {}, which are not read as numbers", tensor.label(),
+                  (*packed)->dtype),
+      "convert without --dtype copies the weights, their scales and the configuration as they are");
+}
+
 }  // namespace
 
 Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization_config,
                         FrozenWeights frozen) {
+  require_whole_bytes(source->catalog());
   const Keeping keeps(source->catalog(), frozen);
   const NamedTensors tensors(*source, keeps);
   const QuantizedWeights weights =

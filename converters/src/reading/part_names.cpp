@@ -20,10 +20,12 @@ constexpr std::string_view kMegatron = "Megatron-LM", kNanotron = "nanotron",
 // dinov2 fsdp/__init__ rankstr; composer utils/checkpoint ({rank}); verl and accelerate FSDP
 // (world_size_<N>_rank_<r>, fsdp_<i>_rank<r>); fairseq checkpoint_utils (-shard<n>, -model_part-);
 // torch.distributed.checkpoint hf_storage (shard-<rank>-); deepspeed runtime/engine.
-constexpr std::array<PartPattern, 22> kPatterns = {{
+constexpr std::array<PartPattern, 24> kPatterns = {{
     {"shard-<n>-*.safetensors", PartKind::Cuts, "torch.distributed.checkpoint"},
     {"*_pp-rank-<n>-of-<of>_tp-rank-<n>-of-<of>.*", PartKind::Cuts, kNanotron},
     {"*_world_size_<of>_rank_<n>.*", PartKind::Cuts, kRanks},
+    {"consolidated.<n>-of-<of>.pth", PartKind::Cuts, "Meta's Llama"},
+    {"model<n>-mp<of>.safetensors", PartKind::Cuts, "DeepSeek's convert.py"},
     {"*-<n>-of-<of>.*", PartKind::Shards, "transformers, diffusers, torchtune, Colossal-AI"},
     {"*_<n>_of_<of>.*", PartKind::Shards, "several programs"},
     {"hf_model_<n>_<_>.pt", PartKind::Shards, "torchtune"},

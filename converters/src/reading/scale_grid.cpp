@@ -34,16 +34,14 @@ std::uint64_t block_on_axis(const TensorInfo& weight, std::uint64_t size, std::u
   if (scales == 1) return std::max<std::uint64_t>(size, 1);
   if (scales == size) return 1;
   if (scales == 0 || scales > size) return 0;
-  if (known && blocks_of(size, *known) == scales) return *known;
-  const std::uint64_t even = size % scales == 0 ? size / scales : 0;
-  const std::uint64_t usual = blocks_of(size, kUsualBlock) == scales ? kUsualBlock : 0;
-  if (!known && even != 0 && usual != 0 && even != usual) {
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: blocks of {} and of {} elements both make {} of {}", weight.label(),
-                      usual, even, scales, size),
-          "the model's config.json, which says weight_block_size, must lie beside the weights");
-  }
-  return even != 0 ? even : usual;
+  if (known) return blocks_of(size, *known) == scales ? *known : 0;
+  const bool is_even = size % scales == 0 && size / scales == kUsualBlock;
+  const bool is_usual = blocks_of(size, kUsualBlock) == scales;
+  if (is_usual && (is_even || size % scales != 0)) return kUsualBlock;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{}: {} scales of {} elements do not tell the size of their blocks",
+                    weight.label(), scales, size),
+        "the model's config.json, which says weight_block_size, must lie beside the weights");
 }
 
 /// What the configuration says about the last two axes.

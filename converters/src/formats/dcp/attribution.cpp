@@ -189,10 +189,6 @@ class Attributor {
     return names;
   }
 
-  /// Whether numbers were given names by an order, which the user or the program that saved
-  /// decides.
-  bool is_ordered() const { return state_.assumes_model_order || state_.number_names.fit; }
-
   void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,
                          std::vector<std::string>& remarks) const {
     const std::string& key = optimizers_[optimizer].prefix;
@@ -209,7 +205,11 @@ class Attributor {
                             "--assume-model-order names them"));
     } else if (!is_listed) {
       remarks.push_back(
-          is_ordered()
+          state_.assumes_model_order
+              ? fmt::format("{}'s {} states have numbers: named in the order of the model, as "
+                            "--assume-model-order says",
+                            whose, count)
+          : state_.number_names.fit
               ? fmt::format(
                     "{}'s {} states have numbers: named in the order of the model, in which "
                     "their shapes fit in one way only. If the optimizer was given its "

@@ -106,6 +106,24 @@ std::vector<Placement> read_placements(Value sequence) {
   return placements;
 }
 
+/// Since torch 2.10 a spec may say that the dimensions of the mesh split a dimension of the tensor
+/// in another order than from left to right. Throws: Unsupported for such an order, and for one
+/// that is not understood.
+void require_usual_order(Value spec) {
+  const auto order = spec.field("shard_order");
+  if (!order || !order->is_sequence()) return;
+  for (std::size_t i = 0; i < order->size(); ++i) {
+    const Value entry = (*order)[i];
+    const Value parts = entry.is(NodeKind::Object) ? entry.args() : entry;
+    bool is_usual = parts.is_sequence() && parts.size() == 2 && parts[1].is_sequence();
+    for (std::size_t k = 1; is_usual && k < parts[1].size(); ++k)
+      is_usual = parts[1][k - 1].unsigned_int() < parts[1][k].unsigned_int();
+    if (!is_usual)
+      raise(ErrorCode::Unsupported, "a distributed tensor whose mesh splits it in another order",
+            "save it with torch.distributed.checkpoint instead");
+  }
+}
+
 /// Cuts the local tensor into the boxes of the whole that it consists of. A rank that holds nothing
 /// has one empty box.
 std::vector<RankPart> boxes_of(const torch::TensorView& local,
@@ -140,6 +158,7 @@ RankTensor read_dtensor(const TorchFile& file, Value args, std::uint64_t rank) {
   if (!where) where = mesh_by_ranks(file, mesh, rank);
   const std::vector<Placement> placements =
       read_placements(need(spec.field("placements"), "placements"));
+  require_usual_order(spec);
   const std::vector<HeldIndices> held = held_indices(tensor.shape, *where, placements);
   const torch::TensorView local = file.tensor(member(args[3], "_local_tensor"));
   Shape expected;

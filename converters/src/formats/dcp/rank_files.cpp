@@ -30,6 +30,8 @@ std::optional<std::uint64_t> number_after(std::string_view name, std::string_vie
   return std::stoull(std::string(rest));
 }
 
+constexpr std::string_view kWorldSizeMark = "world_size_";
+
 std::optional<RankFileName> parse(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string::npos) return std::nullopt;
@@ -40,8 +42,10 @@ std::optional<RankFileName> parse(const std::string& name) {
   const std::string_view start = stem.substr(0, digits), rank = stem.substr(digits);
   if (!(start.ends_with("rank") || start.ends_with("rank_")) || !is_number(rank))
     return std::nullopt;
-  return RankFileName{std::string(start), std::stoull(std::string(rank)),
-                      number_after(start, "world_size_").value_or(0)};
+  const auto world_size = number_after(start, kWorldSizeMark);
+  const bool says_size = start.find(kWorldSizeMark) != std::string_view::npos;
+  if (says_size && !world_size) return std::nullopt;  // a number that no job has
+  return RankFileName{std::string(start), std::stoull(std::string(rank)), world_size.value_or(0)};
 }
 
 bool is_model(std::string_view start) {
@@ -97,10 +101,29 @@ bool has_rank_files(Storage& storage, const Path& folder) {
                              [](const auto& group) { return is_model(group.first); });
 }
 
+namespace {
+
+/// Files of two jobs, or of two saves on other numbers of ranks, are no one model.
+void require_one_model(const Path& folder, const std::map<std::string, RankFileGroup>& groups) {
+  std::vector<std::string> models;
+  for (const auto& [start, group] : groups) {
+    if (is_model(start)) models.push_back(start);
+  }
+  if (models.size() < 2) return;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} holds the rank files of several models or saves: those that begin with {} "
+                    "and with {}",
+                    folder.string(), unishard::quote(models[0]), unishard::quote(models[1])),
+        "put the files of the one that is meant into a folder of their own");
+}
+
+}  // namespace
+
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   std::vector<Path> files;
   builder.ranks_repeat = true;
   const std::map<std::string, RankFileGroup> groups = find_rank_files(storage, folder);
+  require_one_model(folder, groups);
   for (const auto& [start, group] : groups) {
     for (const auto& [rank, path] : group.files) files.push_back(path);
     if (is_model(start) || is_optimizer(start)) {

@@ -138,6 +138,27 @@ class Arranger {
   const TensorEntry& entry(std::size_t index) const { return state_.tensors[index]; }
 
   void sort_keys() {
+    find_states();
+    for (State& state : states_) rename_reserved(state.key.state);
+  }
+
+  /// A state of an optimizer that is called as the catalog calls weights is none of these, except
+  /// for the masters that Megatron-Core keeps among the states.
+  void rename_reserved(std::string& state) {
+    const bool is_megatron =
+        state_.producer.is_object() && state_.producer.value("library", Json()) == "megatron-core";
+    const bool is_reserved = (state == state::kFp32 && !is_megatron) || state == state::kWeights ||
+                             state == state::kBuffer || state == kExtraState;
+    if (!is_reserved) return;
+    std::string name = fmt::format("state_{}", state);
+    const std::string note = fmt::format(
+        "the optimizer's states {} are called {} here: the name means the model's own tensors",
+        unishard::quote(state), unishard::quote(name));
+    if (std::ranges::count(out_.notes, note) == 0) out_.notes.push_back(note);
+    state = std::move(name);
+  }
+
+  void find_states() {
     for (const ObjectEntry& object : state_.objects) sort_object(object);
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
       const TensorEntry& tensor = entry(i);
@@ -484,8 +505,14 @@ class Arranger {
 
   /// The key of what is lost tells what it was.
   void add_losses() {
-    for (const LostKey& lost : state_.lost_keys)
-      out_.losses.push_back({role_of(lost), lost.key, lost.why, lost.shape});
+    const bool has_states =
+        std::ranges::any_of(states_, [&](const State& state) { return !is_step(state); });
+    for (const LostKey& lost : state_.lost_keys) {
+      // When every state of an optimizer is lost, so is the optimizer.
+      const Role role = role_of(lost);
+      const bool is_all = role == Role::State && !has_states && !is_set_aside(lost.key);
+      out_.losses.push_back({is_all ? Role::Optimizer : role, lost.key, lost.why, lost.shape});
+    }
     for (const ObjectEntry& object : state_.objects) add_arrays(object);
   }
 
@@ -498,7 +525,8 @@ class Arranger {
     for (Loss& array : arrays) {
       if (is_of_model(array.name) &&
           (!is_flat || (array.name == object.key && object.path.size() <= 1)))
-        out_.losses.push_back(std::move(array));
+        out_.losses.push_back(
+            {.role = Role::Weight, .name = array.name, .why = "an array of numpy"});
     }
   }
 

@@ -77,6 +77,7 @@ class SafetensorsSource final : public Source {
   void add_file(Storage& storage, const Path& path, Json& notes) {
     files_.push_back(storage.open(path));
     Header header = safetensors::read_header(*files_.back());
+    const std::size_t before = places_.size();
     for (safetensors::HeaderEntry& entry : header.entries) {
       const auto [earlier, is_new] = by_name_.emplace(entry.name, places_.size());
       if (!is_new) {
@@ -93,6 +94,13 @@ class SafetensorsSource final : public Source {
       tensor.shape = std::move(entry.shape);
       sub_bytes_.push_back(std::move(entry.sub_byte));
       catalog_.tensors.push_back(std::move(tensor));
+    }
+    if (places_.size() == before && !header.entries.empty()) {
+      raise(
+          ErrorCode::Corrupt,
+          fmt::format("{} holds nothing but what other files of the model hold: it is a copy or a "
+                      "link, and the file that belongs there is missing",
+                      path.string()));
     }
     for (const auto& [key, value] : header.metadata) metadata_[key] = value;
     for (const std::string& note : header.notes) {

@@ -44,7 +44,7 @@ class Collector {
   void add_file(const TorchFile& file, const Path& path, const std::set<std::string>* wanted) {
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     find_optimizers(tree.content);
-    torch::find_arrays(tree.content, "", parts.losses);
+    find_arrays(tree.content);
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
         raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in the index", path.string(),
@@ -102,16 +102,20 @@ class Collector {
   bool holds_rank_parts = false;  ///< of distributed tensors
 
  private:
-  static bool is_state_dict(const Json& content) {
-    if (!content.is_object() || content.contains("$tensor")) return false;
-    const auto is_tensor = [](const Json& value) {
-      return value.is_object() && value.contains("$tensor");
-    };
-    if (!content.contains("$type")) return std::ranges::all_of(content, is_tensor);
+  static bool is_tensor(const Json& value) {
+    return value.is_object() && value.contains("$tensor");
+  }
+
+  static bool is_state_dict(const Json& content) { return is_dict_of(content, is_tensor); }
+
+  /// Whether it is a dict, or an OrderedDict, with texts as keys and such values only.
+  template <class Fits>
+  static bool is_dict_of(const Json& content, const Fits& fits) {
+    if (!content.is_object() || is_tensor(content)) return false;
+    if (!content.contains("$type")) return std::ranges::all_of(content, fits);
     if (content["$type"] != "collections.OrderedDict") return false;
-    return std::ranges::all_of(content["pairs"], [&](const Json& pair) {
-      return pair[0].is_string() && is_tensor(pair[1]);
-    });
+    return std::ranges::all_of(
+        content["pairs"], [&](const Json& pair) { return pair[0].is_string() && fits(pair[1]); });
   }
 
   /// Returns whether an earlier shard has the tensor.
@@ -129,6 +133,19 @@ class Collector {
     } catch (const Error& error) {
       if (error.code() == ErrorCode::Unsupported) return false;  // add_tensor() says why
       throw;
+    }
+  }
+
+  /// In a dict of nothing but tensors and arrays, an array is a weight, and no value beside them.
+  void find_arrays(const Json& content) {
+    Losses arrays;
+    torch::find_arrays(content, "", arrays);
+    const bool is_model = is_dict_of(content, [](const Json& value) {
+      return is_tensor(value) || torch::is_numpy_array(value);
+    });
+    for (Loss& array : arrays) {
+      array.is_kept = !is_model;
+      parts.losses.push_back(std::move(array));
     }
   }
 
@@ -202,6 +219,10 @@ bool is_torch(Storage& storage, const Path& path) {
 }
 
 std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const OpenOptions& options) {
+  if (path.extension() == ".distcp")
+    raise(ErrorCode::Unsupported,
+          fmt::format("{} is one of the files of a PyTorch distributed checkpoint", path.string()),
+          fmt::format("name its folder, {}", path.parent_path().string()));
   Collector collector;
   collector.parts.format = "torch";
   std::optional<std::string> part_of;

@@ -4,6 +4,7 @@
 // stores them. The tensors of a torch.save object: the same object. A training state: {"model":
 // ..., "optimizer": {"state": {fqn: ...}, "param_groups": ...}}, with everything else as JSON under
 // "unishard", from which UniShard's source restores it.
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -185,6 +186,13 @@ std::string plan_folder(const Catalog& catalog, const TorchOptions& options,
           "a folder of pytorch_model.bin holds one state per parameter, and this checkpoint has "
           "several",
           "take `zero_to_fp32`, or name a .pt file");
+  }
+  const auto extra = std::ranges::find(catalog.tensors, kExtraState, &TensorInfo::state);
+  if (extra != catalog.tensors.end()) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("a folder of pytorch_model.bin holds a model, and {} is no part of one",
+                      unishard::quote(extra->fqn)),
+          "add --weights-only, or name a .pt file");
   }
   note_metadata(catalog, plan.notes);
   std::vector<std::uint64_t> sizes;
