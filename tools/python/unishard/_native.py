@@ -12,7 +12,7 @@ from typing import Any, Optional, Union, cast
 from ._errors import Error
 from ._place import folder
 
-_VERSION = 4
+_VERSION = 5
 
 
 def _load() -> ctypes.CDLL:
