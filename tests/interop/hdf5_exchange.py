@@ -54,9 +54,9 @@ class Work:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def run(self, *arguments):
+    def run(self, *arguments, status=0):
         done = subprocess.run([self.program, *arguments], capture_output=True, text=True)
-        check(done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}")
+        check(done.returncode == status, f"{' '.join(arguments)}: {done.returncode}: {done.stderr}")
         return done
 
     def convert(self, source, name, form, *options):

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -356,6 +357,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
     return converters::make_sink(storage, output, plan_.target);
   });
   notes_.cannot_be_written = shared_.sink->notes();
+  std::ranges::move(shared_.sink->remarks(), std::back_inserter(notes_.remarks));
 }
 
 /// Only the first process moves `latest`.

@@ -36,6 +36,7 @@ struct OutputPlan {
   };
   std::vector<Constant> constants;
   std::vector<std::string> notes;          ///< what the format cannot express
+  std::vector<std::string> remarks = {};   ///< as Sink::remarks()
   std::vector<std::size_t> left_out = {};  ///< as Sink::left_out()
 };
 
@@ -68,6 +69,7 @@ class PlacedSink final : public Sink {
   Path complete(std::span<const std::string> seals) override;
   void publish() override;
   std::vector<std::string> notes() const override { return plan_.notes; }
+  std::vector<std::string> remarks() const override { return plan_.remarks; }
   std::vector<std::size_t> left_out() const override { return plan_.left_out; }
 
  private:

@@ -65,6 +65,9 @@ class Sink {
   /// Returns one line for each part of the catalog that the format cannot express. Known after
   /// construction.
   virtual std::vector<std::string> notes() const { return {}; }
+  /// Returns what else a user should know of how the result is written, one line each. Known after
+  /// construction.
+  virtual std::vector<std::string> remarks() const { return {}; }
   /// Returns the tensors of the catalog that are not written and that notes() mentions, in
   /// ascending order. A reader of the result may still derive them from others. Known after
   /// construction.

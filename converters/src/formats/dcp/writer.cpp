@@ -61,8 +61,9 @@ class Planner {
 
   /// `layout` is that of dcp::describe_folder(), or null.
   torch::OutputPlan plan(const Json& layout) {
-    if (plan_as_it_was(layout)) return std::move(plan_);
-    if (layout.is_null() && takes_recorded_keys_ && plan_as_recorded()) return std::move(plan_);
+    keeps_keys_ =
+        plan_as_it_was(layout) || (layout.is_null() && takes_recorded_keys_ && plan_as_recorded());
+    if (keeps_keys_) return std::move(plan_);
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
       add_tensor(i, keys_[i], path_of(i, keys_[i]));
     add_second_names();
@@ -78,6 +79,8 @@ class Planner {
   }
   /// Only after all items have their places, which plan() gives them.
   std::string metadata() const { return dcp::encode_metadata(tensors_, objects_); }
+  /// Returns whether plan() took the keys of the state dict that was read.
+  bool keeps_keys() const { return keeps_keys_; }
 
  private:
   /// Plans the keys of another folder; returns false, and plans nothing, when the catalog is no
@@ -446,6 +449,7 @@ class Planner {
   const OptimizerScalars scalars_;
   const std::vector<std::string> keys_;
   torch::OutputPlan plan_;
+  bool keeps_keys_ = false;
   std::vector<dcp::WrittenTensor> tensors_;
   std::vector<dcp::WrittenObject> objects_;
   std::vector<std::string> trained_;  // parameters with optimizer states
@@ -475,6 +479,10 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalo
   auto output = std::make_unique<torch::TorchOutput>(storage, partial->path());
   Planner planner(catalog, *output, own, key_layout.empty());
   torch::OutputPlan plan = planner.plan(layout);
+  if (layout_name.empty() && !planner.keeps_keys())
+    plan.remarks.push_back(fmt::format("keys are {} and {} (--dcp-layout chooses others)",
+                                       own.model_key("NAME"),
+                                       own.optimizer_key("state.NAME.STATE")));
   auto complete = [partial, &storage, metadata = planner.metadata(),
                    side_files = std::move(side_files)] {
     for (const auto& [name, content] : side_files)
