@@ -358,6 +358,24 @@ TEST(Dcp, KeepsKeysAndValuesOfAnotherArrangement) {
   expect_same_keys(*source, *open_dcp(posix_storage(), work.path() / "out"));
 }
 
+TEST(Dcp, KeysThatNobodyAskedForAreTold) {
+  const test::TempDir work;
+  const auto source =
+      open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
+  const auto remarks = [&](const Json& layout, std::string_view key_layout) {
+    Catalog catalog = source->catalog();
+    catalog.producer = {};
+    return make_dcp_sink(posix_storage(), work.path() / "out", std::move(catalog), {}, layout,
+                         key_layout)
+        ->remarks();
+  };
+  EXPECT_THAT(remarks({}, ""), testing::ElementsAre("keys are model.NAME and "
+                                                    "optim.state.NAME.STATE (--dcp-layout chooses "
+                                                    "others)"));
+  EXPECT_THAT(remarks({}, "model-optim"), IsEmpty());
+  EXPECT_THAT(remarks(source->layout(), ""), IsEmpty());
+}
+
 TEST(Dcp, HasItsOwnKeysWhereATensorIsGone) {
   const test::TempDir work;
   const auto source =

@@ -516,17 +516,22 @@ class Arranger {
     for (const ObjectEntry& object : state_.objects) add_arrays(object);
   }
 
-  /// Among the keys of the top level, which may be a model's, what is inside of a value is not.
+  /// The weights of a model at the top level are tensors; an array there, or inside of a value
+  /// there, is a value of the user's.
   void add_arrays(const ObjectEntry& object) {
     if (is_value(state_, object.key)) return;
     Losses arrays;
     torch::find_arrays(object.value, object.key, arrays);
     const bool is_flat = std::ranges::count(attribution_.model_prefixes, "") > 0;
     for (Loss& array : arrays) {
-      if (is_of_model(array.name) &&
-          (!is_flat || (array.name == object.key && object.path.size() <= 1)))
-        out_.losses.push_back(
-            {.role = Role::Weight, .name = array.name, .why = "an array of numpy"});
+      if (!is_of_model(array.name)) continue;
+      if (!is_flat) {
+        array.why = "an array of numpy";
+        array.is_kept = false;
+      } else if (array.name != object.key || object.path.size() > 1) {
+        continue;
+      }
+      out_.losses.push_back(std::move(array));
     }
   }
 
