@@ -10,6 +10,7 @@ any kind of job loads any other's; jobs that are killed at random moments lose n
 Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
 import datetime
+import io
 import json
 import logging
 import os
@@ -95,6 +96,8 @@ def is_equal(a, b):
         return len(a) == len(b) and all(map(is_equal, a, b))
     if isinstance(a, numpy.ndarray):
         return numpy.array_equal(a, b)
+    if isinstance(a, io.BytesIO):
+        return a.getvalue() == b.getvalue()
     return a == b or a != a and b != b
 
 
@@ -292,7 +295,7 @@ def judge_fixtures(judge, folder):
         try:
             state = _load_state_dict_from_keys(storage_reader=dcp.FileSystemReader(metadata.parent))
             dcp.save(state, checkpoint_id=folder / "dcp" / name)
-            unishard.convert(folder / "dcp" / name, folder / "made" / name, to="native")
+            unishard.convert(folder / "dcp" / name, folder / "made" / name, to="native", allow_missing=True)
         except (Exception, dcp.api.CheckpointException) as error:
             print(f"{name}: skipped: {str(error).strip().splitlines()[-1][:120]}")
             continue
@@ -303,7 +306,7 @@ def judge_fixtures(judge, folder):
             continue
         different = catalog_differences(folder / "saved" / name, folder / "dcp" / name, folder / "made" / name)
         judge.row(f"{name}: the catalog of DCP's folder {' '.join(different)}", not different)
-        again = _load_state_dict_from_keys(storage_reader=Reader(folder / "saved" / name))
+        again = _load_state_dict_from_keys(storage_reader=Reader(folder / "saved" / name, weights_only=False))  # io.BytesIO
         judge.row(f"{name}: loads as from DCP's own storage", is_equal(
             again, _load_state_dict_from_keys(storage_reader=dcp.FileSystemReader(folder / "dcp" / name))))
 
