@@ -506,7 +506,7 @@ TEST_F(TrainGpt, TakesADeviceOrSaysOnEveryRankThatThereIsNone) {
     GTEST_SKIP() << "there is a CUDA device";
   Ranks ranks(command({"--steps", "1", "--device", "cuda"}), 2);
   for (const ProcessResult& result : ranks.wait()) {
-    EXPECT_EQ(result.status, 4) << result.err;
+    EXPECT_EQ(result.status, 6) << result.err;
     EXPECT_THAT(result.err, testing::HasSubstr("there is no CUDA device"));
   }
 }
