@@ -3,6 +3,7 @@
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
+#include "workflows/losses.hpp"
 #include "workflows/tensor_pairs.hpp"
 
 #include <fmt/format.h>
@@ -65,7 +66,7 @@ class Comparison {
   /// What cannot be read is not equal to anything.
   void add_unread(const converters::Losses& losses, bool is_of_a) {
     for (const converters::Loss& loss : losses) {
-      if (!is_weight(loss.role) || loss.is_kept) continue;
+      if (!is_unread_weight(loss)) continue;
       TensorDiff found{.tensor = loss.name, .kind = DiffKind::Unread};
       (is_of_a ? found.a : found.b) = loss.why;
       add(loss.name, std::string(state::kWeights), std::move(found));

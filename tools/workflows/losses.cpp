@@ -48,6 +48,8 @@ std::string named(const Losses& losses) {
 
 }  // namespace
 
+bool is_unread_weight(const Loss& loss) { return is_weight(loss.role) && !loss.is_kept; }
+
 LossEffect effect_of(const Loss& loss, const LossRules& rules) {
   if (loss.is_frozen && rules.excludes_frozen) return LossEffect::None;
   if (is_weight(loss.role) && !is_wanted(loss.name, rules.only)) return LossEffect::None;

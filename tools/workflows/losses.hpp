@@ -30,6 +30,9 @@ struct LossRules {
   bool allows_missing = false;         ///< what would be an error is counted and named
 };
 
+/// Returns true for a weight that the catalog does not have, not even as a value.
+bool is_unread_weight(const converters::Loss& loss);
+
 LossEffect effect_of(const converters::Loss& loss, const LossRules& rules);
 
 /// Returns the losses that must be named: those that are missing although they are wanted first.

@@ -408,10 +408,6 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
   return newest->second;
 }
 
-}  // namespace
-
-namespace {
-
 OpenOptions without_tag(OpenOptions options) {
   options.tag.reset();
   return options;

@@ -5,6 +5,7 @@
 
 #include "support/number_text.hpp"
 #include "team/shared_digests.hpp"
+#include "workflows/losses.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
@@ -70,7 +71,7 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
 /// A checkpoint of which weights cannot be read is not sound, whatever the rest is.
 void find_missing(const converters::Source& source, const Path& path, VerifyReport& report) {
   for (const converters::Loss& loss : source.losses()) {
-    if (!is_weight(loss.role) || loss.is_kept) continue;
+    if (!is_unread_weight(loss)) continue;
     report.findings.push_back(
         {.code = "incomplete",
          .path = path,
