@@ -32,7 +32,7 @@ std::optional<std::uint64_t> number_after(std::string_view name, std::string_vie
 
 constexpr std::string_view kWorldSizeMark = "world_size_";
 
-std::optional<RankFileName> parse(const std::string& name) {
+std::optional<RankFileName> parse_file_name(const std::string& name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string::npos) return std::nullopt;
   const std::string_view ending = std::string_view(name).substr(dot);
@@ -86,7 +86,7 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
 std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Path& folder) {
   std::map<std::string, RankFileGroup> groups;
   for (const Entry& entry : storage.list(folder)) {
-    const auto name = parse(entry.name);
+    const auto name = parse_file_name(entry.name);
     if (entry.kind != EntryKind::File || !name || name->rank >= limits::kWorldSize ||
         name->world_size > limits::kWorldSize)
       continue;

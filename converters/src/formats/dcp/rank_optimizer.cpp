@@ -116,7 +116,7 @@ struct StateName {
   std::string state;
 };
 
-std::optional<StateName> parse(const std::string& name) {
+std::optional<StateName> parse_state_name(const std::string& name) {
   constexpr std::string_view kStart = "state.";
   if (!name.starts_with(kStart)) return std::nullopt;
   const std::size_t dot = name.find('.', kStart.size());
@@ -148,7 +148,7 @@ std::optional<std::vector<std::uint64_t>> numbers_of(torch::Value root) {
 std::optional<std::map<std::uint64_t, std::uint64_t>> sizes_of(const PlainTensors& plain) {
   std::map<std::uint64_t, std::vector<std::uint64_t>> sizes;
   for (const auto& [name, pieces] : plain.pieces) {
-    const auto state = parse(name);
+    const auto state = parse_state_name(name);
     if (!state) return std::nullopt;
     if (is_scalar(pieces)) continue;
     std::vector<std::uint64_t> own;
@@ -250,7 +250,7 @@ bool join(const RankFileGroup& group, const PlainTensors& plain, StateDictBuilde
   if (!are_scalars_equal) return false;
   for (const std::string& name : plain.order) {
     const Pieces& pieces = plain.pieces.at(name);
-    const Shape shape = is_scalar(pieces) ? Shape() : shapes->at(parse(name)->number);
+    const Shape shape = is_scalar(pieces) ? Shape() : shapes->at(parse_state_name(name)->number);
     if (is_scalar(pieces)) {
       builder.add_piece(fmt::format("{}.{}", kOptimizer, name),
                         {{std::string(kOptimizer), false}, {name, false}}, {}, {}, pieces.front());
