@@ -69,14 +69,14 @@ class ReadFile : public testing::Test {
   int count_ = 0;
 };
 
-std::vector<std::string> labels(const Catalog& catalog) {
+std::vector<std::string> loss_labels(const Catalog& catalog) {
   std::vector<std::string> out;
   for (const TensorInfo& tensor : catalog.tensors) out.push_back(tensor.fqn + " " + tensor.state);
   std::ranges::sort(out);
   return out;
 }
 
-TensorInfo weight(const std::string& fqn) {
+TensorInfo weight_named(const std::string& fqn) {
   TensorInfo tensor;
   tensor.fqn = fqn;
   tensor.state = state::kWeights;
@@ -126,7 +126,7 @@ TEST(WrappedNames, LoseTheWrappersAndGetThemBack) {
         {"_orig_mod.module.a", "_orig_mod.module.h.b"}}) {
     Catalog catalog;
     for (const std::string& name : names) {
-      catalog.tensors.push_back(weight(name));
+      catalog.tensors.push_back(weight_named(name));
     }
     catalog.groups = Json::array({{{"params", names}}});
     const Catalog wrapped = catalog;
@@ -146,7 +146,7 @@ TEST(WrappedNames, LoseTheWrappersAndGetThemBack) {
 
 TEST(WrappedNames, StayWhereTwoTensorsWouldHaveOneName) {
   Catalog catalog;
-  for (const char* name : {"_orig_mod.a", "a"}) catalog.tensors.push_back(weight(name));
+  for (const char* name : {"_orig_mod.a", "a"}) catalog.tensors.push_back(weight_named(name));
   unwrap_names(catalog, "torch");
   EXPECT_EQ(catalog.tensors[0].fqn, "_orig_mod.a");
   EXPECT_TRUE(catalog.producer.is_null());
@@ -154,9 +154,9 @@ TEST(WrappedNames, StayWhereTwoTensorsWouldHaveOneName) {
 
 TEST_F(ReadFile, AStateDictOfACompiledModelHasTheModelsNames) {
   const auto source = open({{"_orig_mod.a", tensor("a")}, {"_orig_mod.h.b", tensor("b")}});
-  EXPECT_THAT(labels(source->catalog()), ElementsAre("a weights", "h.b weights"));
+  EXPECT_THAT(loss_labels(source->catalog()), ElementsAre("a weights", "h.b weights"));
   const auto copy = convert(*source, "safetensors");
-  EXPECT_THAT(labels(copy->catalog()), ElementsAre("a weights", "h.b weights"));
+  EXPECT_THAT(loss_labels(copy->catalog()), ElementsAre("a weights", "h.b weights"));
 }
 
 TEST_F(ReadFile, ADictOfStatesIsOfItsParameterThroughEveryFormat) {
@@ -166,11 +166,11 @@ TEST_F(ReadFile, ADictOfStatesIsOfItsParameterThroughEveryFormat) {
       open({{"model", {{"a", tensor("a")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
   const std::vector<std::string> expected = {"a fp32", "a q--s", "a q--table"};
-  EXPECT_EQ(labels(source->catalog()), expected);
+  EXPECT_EQ(loss_labels(source->catalog()), expected);
   EXPECT_THAT(source->losses(), IsEmpty());
   for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
     const auto copy = convert(*source, format);
-    EXPECT_EQ(labels(copy->catalog()), expected) << format;
+    EXPECT_EQ(loss_labels(copy->catalog()), expected) << format;
     EXPECT_THAT(copy->losses(), IsEmpty()) << format;
   }
 }
@@ -185,7 +185,7 @@ TEST_F(ReadFile, AListOfStatesOfAnOptimizerIsNoParameter) {
   const auto source =
       open({{"model", {{"a", tensor("a")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
-  EXPECT_THAT(labels(source->catalog()), ElementsAre("a exp_avg", "a fp32"));
+  EXPECT_THAT(loss_labels(source->catalog()), ElementsAre("a exp_avg", "a fp32"));
   ASSERT_EQ(source->losses().size(), 1u);
   EXPECT_EQ(source->losses()[0].role, Role::State);
   EXPECT_EQ(source->losses()[0].name, "projector.-3 of 0");
@@ -197,10 +197,10 @@ TEST_F(ReadFile, MomentsOfEqualShapesKeepTheirNumbersUnlessTheOrderIsConfirmed) 
       {"model", {{"x", tensor("a")}, {"y", tensor("m")}}},
       {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}};
   const auto guess = open(object);
-  EXPECT_THAT(labels(guess->catalog()), Contains("state.0 exp_avg"));
+  EXPECT_THAT(loss_labels(guess->catalog()), Contains("state.0 exp_avg"));
   EXPECT_THAT(guess->remarks(), Contains(HasSubstr("--assume-model-order")));
   const auto confirmed = open(object, {.assume_model_order = true});
-  EXPECT_THAT(labels(confirmed->catalog()),
+  EXPECT_THAT(loss_labels(confirmed->catalog()),
               ElementsAre("x exp_avg", "x fp32", "y exp_avg", "y fp32"));
 }
 
@@ -222,7 +222,8 @@ TEST_F(ReadFile, MomentsOfDifferentShapesHaveNames) {
   const auto source =
       open({{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}});
-  EXPECT_THAT(labels(source->catalog()), ElementsAre("a exp_avg", "a fp32", "b exp_avg", "b fp32"));
+  EXPECT_THAT(loss_labels(source->catalog()),
+              ElementsAre("a exp_avg", "a fp32", "b exp_avg", "b fp32"));
 }
 
 TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeight) {
@@ -238,7 +239,8 @@ TEST_F(ReadFile, TheOptimizerInATupleIsNoWeight) {
   const Json optimizer = {{"state", dict({{0, {{"exp_avg", tensor("m")}}}})},
                           {"param_groups", groups(Json::array({0}))}};
   const auto source = open(Json::array({{{"a", tensor("a")}}, optimizer}));
-  EXPECT_THAT(labels(source->catalog()), ElementsAre("0.a weights", "1.state.0.exp_avg extra"));
+  EXPECT_THAT(loss_labels(source->catalog()),
+              ElementsAre("0.a weights", "1.state.0.exp_avg extra"));
 }
 
 }  // namespace

@@ -13,21 +13,21 @@
 namespace unishard::cli {
 namespace {
 
-constexpr std::size_t kLostListed = 20;
+constexpr std::size_t kLostShown = 20;
 
 std::string details_text(const tools::Finding& finding) {
   std::string out = fmt::format("  {}\n", printable(finding.message));
   if (finding.bytes) {
     out += fmt::format("  bytes {} to {} of the file\n", finding.bytes->begin, finding.bytes->end);
   }
-  for (std::size_t i = 0; i < std::min(finding.lost.size(), kLostListed); ++i) {
+  for (std::size_t i = 0; i < std::min(finding.lost.size(), kLostShown); ++i) {
     const tools::LostRange& lost = finding.lost[i];
     out += fmt::format("  lost: {} {}\n", printable(lost.tensor),
                        elements_text(lost.range, lost.elements));
   }
-  if (finding.lost.size() > kLostListed) {
+  if (finding.lost.size() > kLostShown) {
     out += fmt::format("  lost: {} more ranges (--json lists all)\n",
-                       finding.lost.size() - kLostListed);
+                       finding.lost.size() - kLostShown);
   }
   if (!finding.hint.empty()) out += fmt::format("  hint: {}\n", printable(finding.hint));
   return out;

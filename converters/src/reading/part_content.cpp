@@ -14,7 +14,7 @@ namespace {
 /// (hyper_parameters, cfg), Nanotron and others (config).
 constexpr std::array<std::string_view, 5> kPlaces = {"args", "hyper_parameters", "cfg", "config",
                                                      "model"};
-constexpr int kDepth = 3;
+constexpr int kDegreeDepth = 3;
 
 /// Degrees of parallelism that divide a model among files. Data and context parallelism do not.
 constexpr std::array<std::string_view, 5> kDegrees = {
@@ -51,7 +51,7 @@ std::vector<std::string> degrees_in(torch::Value value, int depth) {
 
 std::optional<std::string> describe_part(torch::Value root) {
   if (!root.is_dict()) return std::nullopt;
-  const std::vector<std::string> degrees = degrees_in(root, kDepth);
+  const std::vector<std::string> degrees = degrees_in(root, kDegreeDepth);
   if (degrees.empty()) return std::nullopt;
   return fmt::format("part of a parallel model: it was saved with {}", fmt::join(degrees, ", "));
 }

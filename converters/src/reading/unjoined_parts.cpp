@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 3> kRankFiles = {"model_optim_rng.pt", "m
 constexpr std::string_view kRankFolder = "mp_rank_";
 
 /// Upper bounds on the folders that are listed, and on how deep they may lie.
-constexpr int kListings = 256, kDepth = 2, kNanotronDepth = 12;
+constexpr int kListings = 256, kSearchDepth = 2, kNanotronDepth = 12;
 
 /// What is said of a set, by the program that writes such names.
 struct Advice {
@@ -200,7 +200,7 @@ class Search {
 std::optional<std::string> describe_unjoined_parts(Storage& storage, const Path& folder) {
   if (storage.kind(folder) != EntryKind::Directory) return std::nullopt;
   const Path named = folder.has_filename() ? folder : folder.parent_path();
-  return Search(storage).in(named, {}, kDepth);
+  return Search(storage).in(named, {}, kSearchDepth);
 }
 
 }  // namespace unishard::converters

@@ -15,19 +15,19 @@ namespace unishard::tools {
 namespace {
 
 /// A checkpoint to report.
-struct Wanted {
+struct Subject {
   std::string path;
   std::optional<std::string> tag;
 };
 
 /// Returns the other checkpoints of the folder that `first` lies in or is, the newest first.
-std::vector<Wanted> others_of(Storage& storage, const Wanted& first, std::string chosen) {
+std::vector<Subject> others_of(Storage& storage, const Subject& first, std::string chosen) {
   if (storage.kind(first.path) == EntryKind::File) return {};
   const Description listed = describe_tags(storage, first.path);
   if (chosen.empty()) chosen = listed.latest.value_or("");
   Path folder = absolute_folder(first.path);
   if (storage.kind(folder / kManifestFile) == EntryKind::File) folder = folder.parent_path();
-  std::vector<Wanted> others;
+  std::vector<Subject> others;
   for (const Description::Tag& entry : listed.tags) {
     if (entry.tag != chosen) others.push_back({(folder / entry.tag).string(), std::nullopt});
   }
@@ -71,7 +71,7 @@ class ReportMaker {
       add({paths[i], i == 0 ? options_.tag : std::nullopt});
     if (options_.all_tags) {
       const std::string chosen = report_.checkpoints.front().description.tag;
-      for (const Wanted& other : others_of(storage_, wanted_.front(), chosen)) add_other(other);
+      for (const Subject& other : others_of(storage_, wanted_.front(), chosen)) add_other(other);
     }
     compare();
     order_history();
@@ -79,7 +79,7 @@ class ReportMaker {
   }
 
  private:
-  void add(const Wanted& wanted) {
+  void add(const Subject& wanted) {
     wanted_.push_back(wanted);
     ReportedCheckpoint& added = report_.checkpoints.emplace_back();
     VerifyOptions verifying;
@@ -104,7 +104,7 @@ class ReportMaker {
 
   /// Adds a checkpoint that the user did not name. One that is not supported is part of the report;
   /// one that a training has removed meanwhile is not.
-  void add_other(const Wanted& wanted) {
+  void add_other(const Subject& wanted) {
     try {
       add(wanted);
     } catch (const Error& error) {
@@ -122,7 +122,7 @@ class ReportMaker {
   }
 
   /// Describes a damaged checkpoint by its manifest, which has all tables but those of the shards.
-  Description describe_manifest(const Wanted& wanted) const {
+  Description describe_manifest(const Subject& wanted) const {
     Description out;
     out.path = wanted.path;
     out.tag = wanted.tag.value_or("");
@@ -141,7 +141,7 @@ class ReportMaker {
     return out;
   }
 
-  bool is_gone(const Wanted& wanted) const {
+  bool is_gone(const Subject& wanted) const {
     const Path path = wanted.path;
     return storage_.kind(wanted.tag ? path / *wanted.tag : path) == EntryKind::Missing;
   }
@@ -204,7 +204,7 @@ class ReportMaker {
 
   Storage& storage_;
   const ReportOptions& options_;
-  std::vector<Wanted> wanted_;
+  std::vector<Subject> wanted_;
   Report report_;
 };
 

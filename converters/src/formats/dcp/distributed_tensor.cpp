@@ -126,8 +126,8 @@ void require_usual_order(Value spec) {
 
 /// Cuts the local tensor into the boxes of the whole that it consists of. A rank that holds nothing
 /// has one empty box.
-std::vector<RankPart> boxes_of(const torch::TensorView& local,
-                               const std::vector<HeldIndices>& held) {
+std::vector<RankPart> boxes_of_local(const torch::TensorView& local,
+                                     const std::vector<HeldIndices>& held) {
   if (local.elements() == 0) return {{{Shape(local.shape.size(), 0), local.shape}, local}};
   std::vector<RankPart> parts = {{{}, local}};
   for (std::size_t d = 0; d < held.size(); ++d) {
@@ -173,7 +173,7 @@ RankTensor read_dtensor(const TorchFile& file, Value args, std::uint64_t rank) {
           fmt::format("rank {} holds a part of size ({}) where ({}) is expected", rank,
                       fmt::join(local.shape, ", "), fmt::join(expected, ", ")));
   }
-  tensor.parts = boxes_of(local, held);
+  tensor.parts = boxes_of_local(local, held);
   return tensor;
 }
 
