@@ -364,6 +364,27 @@ TEST(TrainingFile, ACopyOfTheWeightsIsNotTheModel) {
               testing::ElementsAre(testing::HasSubstr("south. is taken for the model")));
 }
 
+// SGD without momentum says no more than how many parameters it has.
+TEST(TrainingFile, TensorsBesideTheModelAreNotTheModel) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["best"] = {DType::Float32, {}, {1}};
+  tensors["rng"] = {DType::UInt8, {2}, {1, 2}};
+  const Json optimizer = {
+      {"state", {{"$type", "builtins.dict"}, {"pairs", Json::array()}}},
+      {"param_groups", Json::array({{{"lr", 0.1}, {"params", Json::array({0})}}})}};
+  const Json object = {{"net", {{"a", tensor("a")}}},
+                       {"opt", optimizer},
+                       {"best", tensor("best")},
+                       {"rng", tensor("rng")},
+                       {"ema", {{"a", tensor("a")}}}};
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", object, tensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_THAT(labels(source->catalog()),
+              testing::AllOf(testing::Contains("a weights"), testing::Contains("best extra"),
+                             testing::Contains("rng extra")));
+}
+
 /// An optimizer of the parameters a, with a moment of two elements for each.
 Json optimizer_of(const char* moment, bool is_numbered) {
   const Json name = is_numbered ? Json(0) : Json("a");

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -22,19 +23,21 @@ struct Claims {
   bool is_numbered = false;
   std::vector<std::string> names, numbers;
   std::vector<Shape> number_shapes;
+  std::size_t count = 0;  ///< of its parameters, as its groups list them
 };
 
 /// A number is a name where the groups list it as text.
 Claims claims_of(const OptimizerClaims& optimizer) {
   std::unordered_set<std::string> texts;
-  bool lists_numbers = false;
+  std::size_t numbers = 0;
   for (const Json& group : optimizer.groups) {
     for (const Json& parameter : group["params"]) {
       if (parameter.is_string()) texts.insert(parameter.get<std::string>());
-      lists_numbers |= parameter.is_number_integer();
+      numbers += parameter.is_number_integer() ? 1u : 0u;
     }
   }
   Claims claims;
+  claims.count = std::max(numbers + texts.size(), optimizer.parameters.size());
   for (const auto& [name, shape] : optimizer.parameters) {
     if (!is_number(name) || texts.contains(name)) {
       claims.names.push_back(name);
@@ -43,7 +46,7 @@ Claims claims_of(const OptimizerClaims& optimizer) {
     claims.numbers.push_back(name);
     if (shape) claims.number_shapes.push_back(*shape);
   }
-  claims.is_numbered = !claims.numbers.empty() || lists_numbers;
+  claims.is_numbered = !claims.numbers.empty() || numbers > 0;
   return claims;
 }
 
@@ -88,24 +91,44 @@ class Attributor {
       names.insert(names.end(), claims.names.begin(), claims.names.end());
       shapes.insert(shapes.end(), claims.number_shapes.begin(), claims.number_shapes.end());
     }
+    return model_prefix(entries(), names, shapes, least_parameters(), remarks);
+  }
+
+  std::vector<const TensorEntry*> entries() const {
     std::vector<const TensorEntry*> tensors;
     for (const std::size_t i : tensors_) tensors.push_back(&entry(i));
-    return model_prefix(tensors, names, shapes, remarks);
+    return tensors;
+  }
+
+  /// Returns the number of parameters of the largest optimizer.
+  std::size_t least_parameters() const {
+    std::size_t least = 0;
+    for (const Claims& claims : claims_) least = std::max(least, claims.count);
+    return least;
+  }
+
+  /// Returns whether a key, of a model without a prefix, is one of its names: a key of the top
+  /// level where a model may be there, else one below any other.
+  std::function<bool(const TensorEntry&)> is_at_model_level() const {
+    const auto is_top = [](const TensorEntry& tensor) { return tensor.path.size() <= 1; };
+    const bool has_top =
+        std::ranges::any_of(tensors_, [&](std::size_t i) { return is_top(entry(i)); });
+    const std::set<std::string> possible = possible_models(entries(), least_parameters());
+    if (!has_top) return [](const TensorEntry&) { return true; };
+    if (possible.empty() || possible.contains("")) return is_top;
+    return [is_top](const TensorEntry& tensor) { return !is_top(tensor); };
   }
 
   void take_model(const std::string& prefix) {
     one_prefix_ = prefix;
     out_.model_prefixes = {prefix};
-    // Without a prefix the model's names are keys of the top level, if there are any.
-    const bool top_only = prefix.empty() && std::ranges::any_of(tensors_, [&](std::size_t i) {
-                            return entry(i).path.size() <= 1;
-                          });
+    const auto is_at_level = is_at_model_level();
     std::vector<std::pair<std::size_t, std::string>> names;
     for (const std::size_t i : tensors_) {
       auto name = model_name(entry(i), prefix);
       const bool is_other =
           prefix.empty() && is_beside_models(entry(i).key) && !is_claimed(entry(i).key);
-      if (!name || is_other || (top_only && entry(i).path.size() > 1)) {
+      if (!name || is_other || (prefix.empty() && !is_at_level(entry(i)))) {
         out_.extras.push_back(i);
       } else {
         names.emplace_back(i, *std::move(name));

@@ -225,19 +225,6 @@ std::optional<std::string> prefix_by_shapes(const std::vector<const TensorEntry*
   return fitting.front();
 }
 
-/// Returns the only first part, beside copies and parts that are never models, below which there is
-/// more than numbers; nullopt when the top level has an array as well.
-std::optional<std::string> only_model(const std::vector<const TensorEntry*>& tensors) {
-  std::set<std::string> prefixes;
-  for (const TensorEntry* tensor : tensors) {
-    if (tensor->shape.empty() || is_beside_models(tensor->key)) continue;
-    if (tensor->path.size() < 2 || tensor->path[0].is_position) return std::nullopt;
-    if (!names_a_copy(tensor->path[0].text)) prefixes.insert(tensor->path[0].text + ".");
-  }
-  if (prefixes.size() != 1) return std::nullopt;
-  return *prefixes.begin();
-}
-
 }  // namespace
 
 std::vector<std::string> best_models(std::vector<std::string> prefixes) {
@@ -247,9 +234,32 @@ std::vector<std::string> best_models(std::vector<std::string> prefixes) {
   return prefixes;
 }
 
+std::set<std::string> possible_models(const std::vector<const TensorEntry*>& tensors,
+                                      std::size_t least) {
+  struct Found {
+    std::size_t trained = 0;
+    bool has_array = false;
+  };
+  std::map<std::string, Found> below;
+  for (const TensorEntry* tensor : tensors) {
+    if (is_beside_models(tensor->key)) continue;
+    const bool is_nested = tensor->path.size() >= 2 && !tensor->path[0].is_position;
+    if (is_nested && names_a_copy(tensor->path[0].text)) continue;
+    Found& found = below[is_nested ? tensor->path[0].text + "." : ""];
+    if (!may_be_trained(tensor->dtype)) continue;
+    ++found.trained;
+    found.has_array |= !tensor->shape.empty();
+  }
+  std::set<std::string> prefixes;
+  for (const auto& [prefix, found] : below) {
+    if (found.has_array && found.trained >= least) prefixes.insert(prefix);
+  }
+  return prefixes;
+}
+
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
-                         std::vector<std::string>& remarks) {
+                         std::size_t least, std::vector<std::string>& remarks) {
   if (const auto known = prefix_by_parameters(tensors, fqns, remarks)) return *known;
   for (const std::string_view usual : kUsualNames) {
     std::string prefix = std::string(usual) + ".";
@@ -260,13 +270,19 @@ std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
     if (std::ranges::any_of(tensors, is_below)) return prefix;
   }
   if (const auto fitting = prefix_by_shapes(tensors, shapes)) return *fitting;
-  if (const auto only = only_model(tensors)) return *only;
+  const std::set<std::string> possible = possible_models(tensors, least);
+  if (possible.size() == 1) return *possible.begin();
   return common_part(tensors).value_or("");
 }
 
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix) {
   if (!tensor.key.starts_with(prefix)) return std::nullopt;
   return plain_name(tensor.key.substr(prefix.size()));
+}
+
+bool may_be_trained(DType dtype) {
+  const Kind kind = info(dtype).kind;
+  return kind == Kind::Float || kind == Kind::Complex;
 }
 
 bool is_beside_models(std::string_view key) {

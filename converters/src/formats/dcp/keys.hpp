@@ -6,6 +6,7 @@
 #include "formats/dcp/state_dict.hpp"
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,13 +33,24 @@ struct GroupKey {
 std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& path,
                                         const std::vector<std::string>& prefixes);
 
+/// Returns whether gradients of the type exist.
+bool may_be_trained(DType dtype);
+
+/// Returns the first parts, with a dot, or "" for the top level, below which a model may be: there
+/// are at least `least` tensors that can be trained (the number of the optimizer's parameters, of
+/// which a model cannot have fewer), not all of them single numbers, and no name tells that it is a
+/// copy of the model ("ema") or something else ("rng_state").
+std::set<std::string> possible_models(const std::vector<const TensorEntry*>& tensors,
+                                      std::size_t least);
+
 /// Returns what precedes the names of the model's parameters. `fqns` are the names that the
-/// optimizer knows, `shapes` those of the parameters that it knows by numbers. Where several fit,
+/// optimizer knows, `shapes` those of the parameters that it knows by numbers, `least` as
+/// for possible_models(). Where several fit,
 /// the usual names come first and those of copies ("ema", "teacher", "best") last; adds a line to
 /// `remarks` where that does not decide.
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
-                         std::vector<std::string>& remarks);
+                         std::size_t least, std::vector<std::string>& remarks);
 /// Returns those of several prefixes of models that are named best.
 std::vector<std::string> best_models(std::vector<std::string> prefixes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -174,7 +175,9 @@ class Arranger {
       } else if (const auto group = parse_group_key(tensor.key, tensor.path, prefixes_);
                  group && !group->setting.empty() && element_count(tensor.shape) == 1) {
         const auto value = scalar(tensor, *state_.items);
-        if (value) groups_.add(*group, *value);
+        if (!value) continue;
+        groups_.add(*group, *value);
+        settings_in_tensors_.push_back(tensor.key);
       } else if (is_train_step(tensor)) {
         take_train_step(tensor);
       } else {
@@ -287,11 +290,22 @@ class Arranger {
         place(second->key, place_of(*second), {{"$tensor", second->of}});
     }
     out_.remarks = std::move(attribution_.remarks);
+    if (!settings_in_tensors_.empty()) out_.remarks.push_back(remark_on_settings());
     for (const auto& [prefix, reason] : set_aside_)
       out_.remarks.push_back(fmt::format("{}: {}: kept as values of yours",
                                          prefix.substr(0, prefix.size() - 1), reason));
     for (State& state : states_)
       state.key.fqn = attribution_.fqn_of(state.key.optimizer, state.key.fqn);
+  }
+
+  std::string remark_on_settings() const {
+    constexpr std::size_t kListed = 8;
+    const std::size_t listed = std::min(settings_in_tensors_.size(), kListed);
+    return fmt::format(
+        "{} of the optimizer's settings are tensors of one element ({}{}): where a result has no "
+        "place for such a tensor, it has the number",
+        settings_in_tensors_.size(), fmt::join(std::span(settings_in_tensors_).first(listed), ", "),
+        listed < settings_in_tensors_.size() ? ", ..." : "");
   }
 
   void add_groups() {
@@ -431,8 +445,7 @@ class Arranger {
         add_states(parameter.fqn, true);
         continue;
       }
-      const Kind kind = info(entry(parameter.entry).dtype).kind;
-      const bool trains = kind == Kind::Float || kind == Kind::Complex;  // what can be trained
+      const bool trains = may_be_trained(entry(parameter.entry).dtype);
       const bool is_buffer = !has_states && (!trains || is_statistic(parameter.fqn));
       add(parameter.entry, parameter.fqn, is_buffer ? state::kBuffer : state::kWeights,
           is_trained && !has_states && !is_buffer);
@@ -579,6 +592,7 @@ class Arranger {
   std::vector<Parameter> model_;
   std::vector<std::size_t> others_, extras_;
   std::vector<double> steps_;
+  std::vector<std::string> settings_in_tensors_;  // keys
   ScalarStates scalars_;
   std::vector<ScalarStates::TensorStep> tensor_steps_;
   std::optional<double> train_step_, other_step_;  // the second of optimizers that are set aside

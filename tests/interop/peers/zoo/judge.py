@@ -489,6 +489,8 @@ class Judge:
         moved = {}
         for key in [key for key in before if key not in after]:  # the same tensors where the program does not look for them
             other = re.sub(r"^(app\.|)(model|optim\w*)\.", lambda match: "model." if match[2] == "model" else "optim.", key)
+            if "keys are model.NAME" in text and other not in after:  # of a model at the top level
+                other = "model." + key
             if other in after and other not in before:
                 moved[key.split(".state.")[0].split(".param_groups.")[0]] = (key, other)
                 after[key] = after.pop(other)
