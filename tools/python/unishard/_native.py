@@ -78,14 +78,18 @@ def _encoded(text: str, what: str) -> bytes:
 
 
 class _Owned:
-    """An object of the library. It is freed when the last reference goes, so that a call on another thread ends first."""
+    """An object of the library. It is freed when the last reference goes, so that a call on another thread ends first.
+
+    A process that was forked after it was made leaves it alone: the folders and threads behind it are the parent's.
+    """
 
     def __init__(self, free: str) -> None:
         self.pointer = ctypes.c_void_p()
         self._free = getattr(_library, free)
+        self._process = os.getpid()
 
     def __del__(self) -> None:
-        if self.pointer:
+        if self.pointer and self._process == os.getpid():
             self._free(self.pointer)
 
 

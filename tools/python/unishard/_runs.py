@@ -104,6 +104,15 @@ def _key(folder: str) -> str:
     return os.path.realpath(folder)
 
 
+def _unlock() -> None:
+    """Gives a process that was forked a lock that no thread of its parent holds."""
+    global _claiming
+    _claiming = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
 @atexit.register
 def _close_claims() -> None:
     for one in _claims.values():
