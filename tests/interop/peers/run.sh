@@ -93,7 +93,7 @@ public="${UNISHARD_FIXTURES:-../shared/fixtures}/public/check.py"
   public "$python" "$public" "$program/unishard"
 ask "a zoo of small runs: every path is equal, or named" "$python" tests/interop/peers/zoo.py "$program/unishard" --count 1
 [ ! -x "$build/tests/loss_scaler_steps" ] || ask_script "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
-for test in package dcp torch runs integrations; do
+for test in package dcp torch async runs integrations; do
   ask "The Python package with torch: $test" env UNISHARD_LIBRARY_DIR="$program" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 \
     "$python" "tests/python/${test}_test.py"
 done

@@ -7,23 +7,30 @@ from typing import Any, Optional, TypeVar
 
 import torch.distributed as dist
 
+from . import _checkpoint
+from ._background import settle
 from ._errors import Error
 
 Value = TypeVar("Value")
 Group = Optional[dist.ProcessGroup]  # None: the default process group
 
 
+# A group is asked itself, because dist does not know it any longer after destroy_process_group().
 def rank(group: Group = None) -> int:
-    return dist.get_rank(group) if dist.is_initialized() else 0
+    if group is not None:
+        return group.rank()
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size(group: Group = None) -> int:
-    return dist.get_world_size(group) if dist.is_initialized() else 1
+    if group is not None:
+        return group.size()
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def gathered(value: Value, group: Group = None) -> list[Value]:
     """Returns every rank's value, in rank order."""
-    if not dist.is_initialized():
+    if group is None and not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * world_size(group)
     dist.all_gather_object(values, value, group=group)
@@ -56,6 +63,38 @@ def together(what: str, work: Callable[[], Value], group: Group = None) -> Value
                 value.close()
             raise Error(outcome[0], f"{what}: rank {number}: {outcome[1]}")
     return value  # type: ignore[no-any-return]
+
+
+def group_beside_training() -> Group:
+    """Returns a process group of all ranks, for calls on another thread than the training's. All ranks call it.
+
+    It goes on when the default group is destroyed. The threads that use it take turns.
+    """
+    default = dist.group.WORLD if dist.is_initialized() else None
+    if default is not None and (not _beside or _beside[0] is not default):
+        _beside[:] = default, dist.new_group(backend="gloo")
+    return _beside[1] if default is not None else None
+
+
+_beside: list[dist.ProcessGroup] = []  # a default process group, and the one beside it
+
+
+def open_together(path: str, tag: Optional[str]) -> _checkpoint.Checkpoint:
+    """Opens one checkpoint on all ranks, rank 0's choice where `path` has several. All ranks call it.
+
+    It waits for the asynchronous saves of this process first, and raises the error of one that has failed if nobody knows of it.
+    """
+    def first() -> Optional[_checkpoint.Checkpoint]:
+        settle()
+        return opened(tag) if rank() == 0 else None
+
+    def opened(tag: Optional[str]) -> _checkpoint.Checkpoint:
+        # The optimizer that is here tells the order of its parameters: require_order() compares.
+        return _checkpoint.open(path, tag=tag, assume_model_order=True)
+
+    checkpoint = together("opening the checkpoint", first)
+    chosen = from_first(checkpoint.tag if checkpoint else None) or tag
+    return together("opening the checkpoint", lambda: checkpoint or opened(chosen))
 
 
 def verify_reads(checkpoint: Any) -> None:

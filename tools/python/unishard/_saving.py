@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
-import torch
-
+from . import _background as background
 from . import _native
 from . import _ranks as ranks
 from . import _runs as runs
+from ._background import AsyncSave
 from ._errors import Error
+from ._parts import Part, write_shard
+from ._snapshot import Snapshot
 
-_THREADS = 4
-_PIECE_BYTES = 32 << 20
 _MOST_STEPS = (1 << 63) - 1
 _MOST_TAGS = (1 << 32) - 1
-
-
-class Part(NamedTuple):
-    """What one rank writes as one fragment of a tensor."""
-
-    fragment: _native.Fragment  # with the number of the tensor in the catalog
-    local: torch.Tensor  # holds the elements in row-major order
-    at: int  # place of the first element within `local`
-
-
-def flat_elements(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the elements in row-major order, with their values in memory: a conjugate or a negative may be a view of other values."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-
-
-def require_dense(tensor: torch.Tensor, name: str) -> None:
-    """Raises Error for a tensor that is not a block of elements in memory, naming it."""
-    kinds = {"sparse": tensor.layout is not torch.strided, "on the meta device, without data": tensor.is_meta,
-             "nested": tensor.is_nested, "quantized": tensor.is_quantized}
-    for kind, is_one in kinds.items():
-        if is_one:
-            raise Error("unsupported", f"{name} is a tensor that is {kind}", "save a dense copy of it, or leave it out; nothing was saved")
-
-
-def is_row_major(tensor: torch.Tensor) -> bool:
-    """Returns true when the tensor's memory has the bytes of flat_elements()."""
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 class Target(NamedTuple):
@@ -55,38 +30,103 @@ class Target(NamedTuple):
     fresh: bool = False
     is_inside: bool = False  # the folder is one checkpoint of a trainer, which decides itself what it replaces
 
+    @property
+    def path(self) -> Path:
+        return Path(self.folder) / self.tag
 
-def save_together(target: Target, catalog: dict[str, Any], own_parts: Callable[[], list[Part]], options: dict[str, Any],
-                  group: ranks.Group = None) -> None:
-    """Writes and commits a checkpoint for the run of this job. All ranks of the group call it with the same catalog and options.
+
+class Plan(NamedTuple):
+    """What is saved. The catalog and the options are the same on all ranks.
 
     own_parts: returns what this rank writes, sorted by tensor and first element. Over all ranks, each element occurs once.
     options: those of unishard_save_begin() in unishard_c.h.
+    """
+
+    target: Target
+    catalog: dict[str, Any]
+    own_parts: Callable[[], list[Part]]
+    options: dict[str, Any]
+
+
+class _Transaction:
+    """A save that has begun, for the run of this job. All ranks make one; readers see nothing of it before complete() has ended.
+
+    Making one waits for the asynchronous saves of this process, and raises the error of one that has failed if nobody knows of it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.waited = 0.0
+        self._target, self._catalog, self._options = plan.target, plan.catalog, plan.options
+        self._claim: Optional[runs.Claim] = None
+        self._save = ranks.together("beginning the save", self._begin)
+        self._place: dict[str, str] = ranks.from_first(self._save.place if self._save else {})
+
+    def _begin(self) -> Optional[_native.Save]:
+        began = time.monotonic()
+        background.settle()
+        self.waited = time.monotonic() - began
+        if ranks.rank() != 0:
+            return None
+        folder, tag = self._target.folder, self._target.tag
+        if self._target.is_inside:
+            return _native.Save(folder, tag, self._catalog, {**self._options, "inside": True})
+        self._claim = runs.claim(folder, self._target.fresh)
+        reserved = {"commit_number": runs.reserve(folder)}
+        return _native.Save(folder, tag, self._catalog, {**self._claim.options(tag, self._options), **reserved})
+
+    def complete(self, own_parts: Callable[[], list[Part]], group: ranks.Group = None) -> None:
+        """Writes the parts and commits the checkpoint. All ranks of the group call it."""
+        def write() -> dict[str, Any]:
+            return write_shard(self._place, self._catalog, ranks.rank(group), own_parts(), self._options)
+
+        with contextlib.closing(self):
+            entries = ranks.gathered(ranks.together("writing the shards", write, group), group)
+            ranks.together("committing the checkpoint", lambda: self._save.publish(entries) if self._save else None, group)
+            if self._claim:
+                self._claim.saved(self._target.tag)
+
+    def close(self) -> None:
+        """Removes what was not committed."""
+        if self._save:
+            self._save.close()
+
+
+def save_together(plan: Plan) -> Path:
+    """Writes and commits a checkpoint. All ranks call it. Returns its folder.
+
     Raises Error on every rank; then readers see nothing of the save.
     """
-    claim = None
+    _Transaction(plan).complete(plan.own_parts)
+    return plan.target.path
 
-    def begin() -> Optional[_native.Save]:
-        nonlocal claim
-        if ranks.rank(group) != 0:
-            return None
-        if target.is_inside:
-            return _native.Save(target.folder, target.tag, catalog, {**options, "inside": True})
-        claim = runs.claim(target.folder, target.fresh)
-        reserved = {"commit_number": runs.reserve(target.folder)}
-        return _native.Save(target.folder, target.tag, catalog, {**claim.options(target.tag, options), **reserved})
 
-    transaction = ranks.together("beginning the save", begin, group)
+def save_in_background(plan: Plan) -> AsyncSave:
+    """Begins a save, copies what this rank writes, and writes and commits it on a thread. All ranks call it.
+
+    Raises Error on every rank for what is wrong before the data are written; then readers see nothing of the save.
+    """
+    transaction = _Transaction(_wherever(plan))
     try:
-        place = ranks.from_first(transaction.place if transaction else {}, group)
-        write = lambda: write_shard(place, catalog, ranks.rank(group), own_parts(), options)  # noqa: E731
-        entries = ranks.gathered(ranks.together("writing the shards", write, group), group)
-        ranks.together("committing the checkpoint", lambda: transaction.publish(entries) if transaction else None, group)
-        if claim:
-            claim.saved(target.tag)
-    finally:
-        if transaction:
-            transaction.close()
+        group = ranks.group_beside_training()
+        snapshot = ranks.together("copying the state", lambda: Snapshot(plan.own_parts()))
+
+        def work() -> None:
+            try:
+                transaction.complete(lambda: snapshot.parts, group)
+            finally:
+                snapshot.release()
+
+        return background.start(work, plan.target.path, transaction.waited)
+    except BaseException:
+        transaction.close()
+        raise
+
+
+def _wherever(plan: Plan) -> Plan:
+    """Returns the plan with paths that do not depend on the current folder, which the caller may change."""
+    base = plan.options.get("base")
+    return plan._replace(target=plan.target._replace(folder=os.path.abspath(plan.target.folder)),
+                         options={**plan.options, "base": os.path.abspath(base) if base else ""})
 
 
 def require_count(name: str, count: Any, most: int, least: int = 0) -> None:
@@ -113,46 +153,3 @@ def path_of(folder: Union[str, bytes, os.PathLike[Any]]) -> str:
     if not path:
         raise Error("invalid argument", "the folder is an empty text", "name one; \".\" is the current folder")
     return path
-
-
-def write_shard(place: dict[str, str], catalog: dict[str, Any], rank: int, parts: list[Part], options: dict[str, Any]) -> dict[str, Any]:
-    """Writes one rank's file. Returns its entry for Save.publish()."""
-    shard = _native.Shard(place, catalog, rank, [part.fragment for part in parts], options)
-    pool = concurrent.futures.ThreadPoolExecutor(_THREADS)
-    try:
-        writes = []
-        for group in _by_tensor(parts):
-            try:
-                writes.append(pool.submit(_write, shard, group))
-            except RuntimeError:  # the interpreter ends while an asynchronous save goes on, and takes no more work for threads
-                _write(shard, group)
-        for one in writes:
-            one.result()
-        return shard.finish()
-    finally:
-        shard.close()  # after an exception, such as KeyboardInterrupt, this ends the threads
-        pool.shutdown(cancel_futures=True)
-
-
-def _by_tensor(parts: list[Part]) -> Iterable[list[tuple[int, Part]]]:
-    """Yields the parts of one tensor in memory, with their numbers, so that it is made contiguous once."""
-    group: list[tuple[int, Part]] = []
-    for number, part in enumerate(parts):
-        if group and group[-1][1].local is not part.local:
-            yield group
-            group = []
-        group.append((number, part))
-    if group:
-        yield group
-
-
-def _write(shard: _native.Shard, parts: list[tuple[int, Part]]) -> None:
-    flat = flat_elements(parts[0][1].local)
-    size = flat.element_size()
-    most = max(1, _PIECE_BYTES // size)
-    for number, part in parts:
-        begin, end = _native.written_elements(part.fragment)
-        for low in range(begin, end, most):
-            high = min(end, low + most)
-            values = flat[part.at + low - begin:part.at + high - begin].cpu()
-            shard.write(number, low, high, values.data_ptr(), (high - low) * size)

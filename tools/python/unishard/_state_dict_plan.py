@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from . import _native
 from ._errors import Error
 from ._objects import is_text
-from ._saving import flat_elements, require_dense
+from ._parts import flat_elements, require_dense
 from ._shards import Box
 from ._state_dict import KINDS, plain
 

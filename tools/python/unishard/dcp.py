@@ -39,8 +39,10 @@ from torch.futures import Future
 from . import _checkpoint, _native
 from . import _ranks as ranks
 from . import _runs as runs
+from ._background import settle
 from ._errors import Error
-from ._saving import Part, flat_elements, path_of, require_arguments, require_count, require_dense, write_shard
+from ._parts import Part, flat_elements, require_dense, write_shard
+from ._saving import path_of, require_arguments, require_count
 from ._shards import Box, first_element, run_elements
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
@@ -141,7 +143,8 @@ class Writer(StorageWriter):
     All ranks pass the same arguments; for base "latest", rank 0 decides. Readers see the older checkpoints only until the new one is
     complete. An error on one rank becomes DCP's CheckpointException on all, and nothing of the save can be seen. What another rank's
     failure leaves on disk goes with close(), the next save of this process, the Writer's end, or the end of the process.
-    Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer. `latest` follows the one
+    Thread safety: saves on several threads, as async_save() makes them, may overlap, also those of one Writer; on several ranks only with a
+    process group for each, because DCP communicates on these threads. `latest` follows the one
     that DCP began last, and keep_last counts from it, but for a save of a lower `step` whose Writer is the older one, however late it
     begins. Of two that write the same tag, the later one fails with the code "busy".
     """
@@ -197,6 +200,7 @@ class Writer(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
             raise Error("unsupported", "ranks that save without collectives make no checkpoint together", "use_collectives=True")
+        settle()
         self._save.is_coordinator = is_coordinator
         if _unfinished:
             gc.collect()  # a Writer whose save has failed may be kept alive by the exception's frames alone
@@ -385,6 +389,7 @@ class Reader(StorageReader):
     def read_metadata(self, *args: Any) -> Metadata:
         if self._path is None:
             raise Error("invalid argument", "the Reader has no path", "pass one, or checkpoint_id to dcp.load()")
+        settle()
         self._checkpoint = _checkpoint.open(self._path, tag=self._tag, threads=1, assume_model_order=self._assume_model_order)
         self._entries = entries(self._checkpoint)
         paths = {key: entry.path for key, entry in self._entries.items()}

@@ -3,6 +3,7 @@
     import unishard.deepspeed
 
     unishard.deepspeed.save(engine, "runs/gpt", client_state={"epoch": 3})
+    unishard.deepspeed.async_save(engine, "runs/gpt")                     # writes while the training goes on
     path, client_state = unishard.deepspeed.load(engine, "runs/gpt")      # any world size and stage
 
 Each rank writes its own partitions as they lie in memory, and reads the ones that it has when it loads. Stages 0 to 3; fp32, bf16 and
@@ -21,12 +22,14 @@ import torch
 
 from . import _checkpoint
 from . import _ranks as ranks
+from ._background import AsyncSave
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
 from ._objects import from_json, no_tensors, refuse_tensor, simple_json, to_json
 from ._optimizer_state import require_order, unused_states
+from ._parts import Part, flat_elements, is_row_major
 from ._runs import note_loaded
-from ._saving import Part, Target, flat_elements, is_row_major, path_of, require_arguments, save_together
+from ._saving import Plan, Target, path_of, require_arguments, save_in_background, save_together
 from ._shards import Box, own_share
 
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: number}}, as unishard.torch has it
@@ -65,42 +68,20 @@ def save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Op
     Readers see the older checkpoints only until the new one is complete, also after an error or a crash.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "unsupported".
     """
-    path, tag = path_of(folder), str(tag or f"global_step{engine.global_steps}")
-    require_arguments(step=engine.global_steps, keep_last=keep_last, tag=tag, compress=compress, client_state=client_state)
-    options = {"compression": compress, "replace": replace, "keep_last": keep_last, "base": os.fspath(base) if base else "",
-               "move_latest": save_latest}
-    live = ranks.together("describing the engine", lambda: LiveEngine(engine))
-    extra: dict[str, torch.Tensor] = {}
-    sections = ranks.together("describing the engine", lambda: _sections(live, client_state or {}, extra) if ranks.rank() == 0 else {})
-    sections = ranks.from_first(sections)
+    options = _options(keep_last, compress, base, replace, save_latest)
+    return save_together(_planned(engine, folder, tag, client_state, exclude_frozen_parameters, fresh, _is_inside, options))
 
-    def described() -> tuple[list[Row], list[_Own], set[str]]:
-        rows = _rows(live, not exclude_frozen_parameters)
-        own = _own(live, rows)
-        return rows, own, _not_rounded(live, own)
 
-    rows, own, changed = ranks.together("describing the engine", described)
-    everywhere = ranks.gathered((rows, changed))
-    places = ranks.gathered(os.path.join(path, tag))
+def async_save(engine: Any, folder: Path_, tag: Optional[str] = None, client_state: Optional[dict[str, Any]] = None, *,
+               keep_last: int = 0, compress: str = "none", base: Optional[Path_] = None, replace: bool = True, save_latest: bool = True,
+               exclude_frozen_parameters: bool = False, fresh: bool = False) -> AsyncSave:
+    """Saves as save() does, and returns once the state is copied; a thread writes and commits the copy. All ranks call it.
 
-    def catalog_of() -> dict[str, Any]:
-        for number, place in enumerate(places):
-            if place != places[0]:
-                raise Error("mismatch", f"rank {number} saves {place}, and rank 0 {places[0]}", "pass the same arguments on all ranks")
-        for number, (other, _) in enumerate(everywhere):
-            if other != rows:
-                raise Error("mismatch", f"rank {number} of the engine has other tensors than rank {ranks.rank()}")
-        kept = set().union(*(names for _, names in everywhere))
-        rounded = {row["name"] for row in rows if row["state"] == "fp32"} - kept
-        for row in rows:
-            row["derived"] = row["state"] == "weights" and row["name"] in rounded
-        return {"tensors": rows + sections["extra"], "aliases": live.aliases, "world_size": ranks.world_size(), "stage": live.stage,
-                **sections["catalog"]}
-
-    catalog = ranks.together("comparing the ranks", catalog_of)
-    own += [_Own((name, _EXTRA), 0, value.numel(), value, 0) for name, value in extra.items() if value.numel()]
-    save_together(Target(path, tag, fresh, _is_inside), catalog, lambda: _parts(catalog, own), options)
-    return Path(path) / tag
+    The engine and client_state may change as soon as it has returned. unishard.torch.async_save() says what holds of the handle, errors,
+    order, memory, communication, the end of the process and threads.
+    """
+    options = _options(keep_last, compress, base, replace, save_latest)
+    return save_in_background(_planned(engine, folder, tag, client_state, exclude_frozen_parameters, fresh, False, options))
 
 
 def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimizer_states: bool = True,
@@ -116,9 +97,8 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
     error of the data ("corrupt", "input/output") some tensors are the checkpoint's and some are not: load a whole one before the job goes on.
     """
     name = os.fspath(folder)
-    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag, assume_model_order=True) if ranks.rank() == 0 else None)
-    tag = ranks.from_first(first.tag if first else None) or tag
-    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag, assume_model_order=True))
+    checkpoint = ranks.open_together(name, tag)
+    tag = checkpoint.tag or tag
     live = ranks.together("describing the engine", lambda: LiveEngine(engine))
     with_states = load_optimizer_states and not load_module_only and live.inner is not None
     plan = ranks.together("comparing engine and checkpoint", lambda: _Plan(live, checkpoint, strict, with_states))
@@ -170,6 +150,50 @@ def patch(engine: Any, **options: Any) -> Any:
 
 
 # What is saved.
+
+def _options(keep_last: int, compress: str, base: Optional[Path_], replace: bool, save_latest: bool) -> dict[str, Any]:
+    return {"compression": compress, "replace": replace, "keep_last": keep_last, "base": os.fspath(base) if base else "",
+            "move_latest": save_latest}
+
+
+def _planned(engine: Any, folder: Path_, tag: Optional[str], client_state: Optional[dict[str, Any]], without_frozen: bool, fresh: bool,
+             is_inside: bool, options: dict[str, Any]) -> Plan:
+    """Describes and compares the engines of all ranks. The plan has the live tensors, and nothing else that changes."""
+    path, tag = path_of(folder), str(tag or f"global_step{engine.global_steps}")
+    require_arguments(step=engine.global_steps, keep_last=options["keep_last"], tag=tag, compress=options["compression"],
+                       client_state=client_state)
+    live = ranks.together("describing the engine", lambda: LiveEngine(engine))
+    extra: dict[str, torch.Tensor] = {}
+    sections = ranks.together("describing the engine", lambda: _sections(live, client_state or {}, extra) if ranks.rank() == 0 else {})
+    sections = ranks.from_first(sections)
+
+    def described() -> tuple[list[Row], list[_Own], set[str]]:
+        rows = _rows(live, not without_frozen)
+        own = _own(live, rows)
+        return rows, own, _not_rounded(live, own)
+
+    rows, own, changed = ranks.together("describing the engine", described)
+    everywhere = ranks.gathered((rows, changed))
+    places = ranks.gathered(os.path.join(path, tag))
+
+    def catalog_of() -> dict[str, Any]:
+        for number, place in enumerate(places):
+            if place != places[0]:
+                raise Error("mismatch", f"rank {number} saves {place}, and rank 0 {places[0]}", "pass the same arguments on all ranks")
+        for number, (other, _) in enumerate(everywhere):
+            if other != rows:
+                raise Error("mismatch", f"rank {number} of the engine has other tensors than rank {ranks.rank()}")
+        kept = set().union(*(names for _, names in everywhere))
+        rounded = {row["name"] for row in rows if row["state"] == "fp32"} - kept
+        for row in rows:
+            row["derived"] = row["state"] == "weights" and row["name"] in rounded
+        return {"tensors": rows + sections["extra"], "aliases": live.aliases, "world_size": ranks.world_size(), "stage": live.stage,
+                **sections["catalog"]}
+
+    catalog = ranks.together("comparing the ranks", catalog_of)
+    own += [_Own((name, _EXTRA), 0, value.numel(), value, 0) for name, value in extra.items() if value.numel()]
+    return Plan(Target(path, tag, fresh, is_inside), catalog, lambda: _parts(catalog, own), options)
+
 
 def _sections(live: LiveEngine, client_state: dict[str, Any], extra: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Returns everything but the engine's tensors; `extra` receives the tensors of the client state."""

@@ -3,6 +3,7 @@
     import unishard.torch
 
     unishard.torch.save("runs/gpt", model, optimizer, step=step, client_state={"epoch": 3})
+    unishard.torch.async_save("runs/gpt", model, optimizer, step=step)      # writes while the training goes on
     loaded = unishard.torch.load("runs/gpt", model, optimizer)      # any world size and mesh; loaded.step, loaded.client_state
 
 Models: plain, DDP, FSDP2, HSDP and tensor-parallel modules, whose parameters are tensors or DTensors. Every rank of the default
@@ -26,12 +27,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _checkpoint
 from . import _ranks as ranks
+from ._background import AsyncSave
 from ._errors import Error
 from ._objects import from_json, is_text, no_tensors, refuse_tensor, to_json
 from ._optimizer_state import (Names, forget_states, live_state, lost_states, make_states, named_parameters, optimizer_states,
                                require_order, unused_states)
+from ._parts import Part, is_row_major
 from ._runs import note_loaded
-from ._saving import Part, Target, is_row_major, path_of, require_arguments, save_together
+from ._saving import Plan, Target, path_of, require_arguments, save_in_background, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _PRODUCER = "unishard.torch"
@@ -96,31 +99,32 @@ def save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer
     elements; ranks that hold the same elements share them out. Of a buffer that several ranks hold, the first rank's is saved.
     Returns the folder of the checkpoint. Raises Error on every rank, for example with the code "busy", "no space" or "already exists".
     """
-    require_arguments(step=step, keep_last=keep_last, tag=tag, compress=compress, client_state=client_state)
-    path, tag = path_of(folder), tag or f"global_step{step}"
-    options = {"compression": compress, "replace": replace, "keep_last": keep_last}
-    state = ranks.together("describing the state", lambda: _described(model, optimizer))
-    arguments = ranks.gathered((step, os.path.join(path, tag)))
-    described = ranks.gathered([(item.row, item.box) for item in state.items])
+    return save_together(_planned(folder, model, optimizer, step, tag, client_state, fresh, _is_inside,
+                                  {"compression": compress, "replace": replace, "keep_last": keep_last}))
 
-    def catalog_of() -> tuple[dict[str, Any], Holders]:
-        for rank, (its_step, its_place) in enumerate(arguments):
-            if (its_step, its_place) != arguments[0]:
-                raise Error("mismatch", f"rank {rank} saves step {its_step} as {its_place}, and rank 0 step {arguments[0][0]} as "
-                            f"{arguments[0][1]}", "pass the same arguments on all ranks")
-        rows, holders = _merged(described)
-        scalars = _scalars(state)
-        return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": ranks.world_size(),
-                "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
-                "groups": [_group(number, group, rows, dict(state.aliases))
-                           for number, group in enumerate(state.optimizer["param_groups"])] or None,
-                "client_state": {**_client_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
-                "producer": {"name": _PRODUCER, "torch": torch.__version__}}, holders
 
-    catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
-    target = Target(path, tag, fresh, _is_inside)
-    save_together(target, catalog, lambda: _own_parts(catalog, holders, state.items), options)
-    return Path(path) / tag
+def async_save(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, *,
+               step: int, tag: Optional[str] = None, client_state: Optional[dict[str, Any]] = None, keep_last: int = 0,
+               compress: str = "none", replace: bool = True, fresh: bool = False) -> AsyncSave:
+    """Saves as save() does, and returns once the state is copied; a thread writes and commits the copy. All ranks call it.
+
+    The model, the optimizer and client_state may change as soon as it has returned. The result of the handle is the folder of the
+    checkpoint: AsyncSave.result() waits for it and raises the Error of the writing, on every rank. An Error before the writing, for example
+    "busy" or "already exists", is raised here. An error of which no caller of result() knows is raised by the next save(), async_save() or
+    load() of this package in the process, which does nothing else then, or is printed at the end of the process.
+
+    Order: the saves of a process take turns. save(), async_save() and load() wait until the save before is complete, so `latest` never
+    goes back; AsyncSave.waited says how long an async_save() has waited.
+    Memory: one copy of what the rank writes, in memory of the host that is kept for the next save. Copies from CUDA devices need it
+    pinned.
+    Communication: with torch.distributed, the first call makes a process group with the backend gloo. The thread uses that one alone, so
+    the training may communicate meanwhile, and destroy_process_group() may be called.
+    The end of the process: the interpreter completes the save before it ends, also after Ctrl-C; a second Ctrl-C gives it up. A process
+    that is killed leaves the checkpoints as they were. A process that is forked meanwhile saves nothing.
+    Thread safety: one thread of a process calls save(), async_save() and load(); any thread may use the handle.
+    """
+    return save_in_background(_planned(folder, model, optimizer, step, tag, client_state, fresh, False,
+                                       {"compression": compress, "replace": replace, "keep_last": keep_last}))
 
 
 def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = None, *,
@@ -133,11 +137,7 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
     Raises Error on every rank; "mismatch" names the tensors that do not fit, before anything is changed. After an error of the data
     ("corrupt", "input/output") some tensors are the checkpoint's and some are not: load a whole one before the job goes on.
     """
-    name = os.fspath(path)
-    # The optimizer that is here tells the order of its parameters: require_order() compares.
-    first = ranks.together("opening the checkpoint", lambda: _checkpoint.open(name, tag=tag, assume_model_order=True) if ranks.rank() == 0 else None)
-    tag = ranks.from_first(first.tag if first else None) or tag
-    checkpoint = ranks.together("opening the checkpoint", lambda: first or _checkpoint.open(name, tag=tag, assume_model_order=True))
+    checkpoint = ranks.open_together(os.fspath(path), tag)
     job = ranks.together("describing the state", lambda: _Filled(checkpoint, model, optimizer))
     try:
         ranks.together("comparing the states", lambda: job.match(strict, cast))
@@ -279,6 +279,33 @@ def _group(number: int, group: dict[str, Any], rows: list[dict[str, Any]], targe
 
 
 # Saving.
+
+def _planned(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer], step: int,
+             tag: Optional[str], client_state: Optional[dict[str, Any]], fresh: bool, is_inside: bool, options: dict[str, Any]) -> Plan:
+    """Describes and compares the states of all ranks. The plan has the live tensors, and nothing else that changes."""
+    require_arguments(step=step, keep_last=options["keep_last"], tag=tag, compress=options["compression"], client_state=client_state)
+    path, tag = path_of(folder), tag or f"global_step{step}"
+    state = ranks.together("describing the state", lambda: _described(model, optimizer))
+    arguments = ranks.gathered((step, os.path.join(path, tag)))
+    described = ranks.gathered([(item.row, item.box) for item in state.items])
+
+    def catalog_of() -> tuple[dict[str, Any], Holders]:
+        for rank, (its_step, its_place) in enumerate(arguments):
+            if (its_step, its_place) != arguments[0]:
+                raise Error("mismatch", f"rank {rank} saves step {its_step} as {its_place}, and rank 0 step {arguments[0][0]} as "
+                            f"{arguments[0][1]}", "pass the same arguments on all ranks")
+        rows, holders = _merged(described)
+        scalars = _scalars(state)
+        return {"tensors": rows, "aliases": state.aliases, "step": step, "world_size": ranks.world_size(),
+                "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
+                "groups": [_group(number, group, rows, dict(state.aliases))
+                           for number, group in enumerate(state.optimizer["param_groups"])] or None,
+                "client_state": {**_client_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
+                "producer": {"name": _PRODUCER, "torch": torch.__version__}}, holders
+
+    catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
+    return Plan(Target(path, tag, fresh, is_inside), catalog, lambda: _own_parts(catalog, holders, state.items), options)
+
 
 def _client_json(client_state: dict[str, Any]) -> dict[str, Any]:
     """Returns the user's values as JSON of a catalog, from which from_json() makes them again."""

@@ -25,7 +25,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from .. import _checkpoint, _native
 from .._errors import Error
 from .._objects import from_json, inline_tensor, to_json
-from .._saving import Part, write_shard
+from .._parts import Part, write_shard
 
 Path_ = Union[str, os.PathLike[str]]
 Module = TypeVar("Module")
