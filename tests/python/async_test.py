@@ -31,7 +31,7 @@ import unishard.torch
 from unishard import _background, _parts, _saving, _snapshot
 from unishard.dcp import Reader, Writer
 
-# What the scripts below begin with. A write waits for `may_write`; `written` names what is committed, newest first.
+# What the scripts below begin with. A write sets `writing` and waits for `may_write`.
 PRELUDE = """
 import os, signal, sys, threading, time
 from pathlib import Path
@@ -191,8 +191,9 @@ class Copies(Folders):
 
     def test_memory_serves_the_next_save(self):
         _snapshot._spare.clear()
-        with torch.inference_mode():
-            unishard.torch.async_save(self.run_, linear(1.0, 64), step=1).result()
+        model = linear(1.0, 64)
+        with torch.inference_mode(), torch.device("meta"):
+            unishard.torch.async_save(self.run_, model, step=1).result()
         place = _snapshot._spare[0].content.data_ptr()
         unishard.torch.async_save(self.run_, linear(2.0, 32), step=2).result()
         unishard.torch.async_save(self.run_, linear(3.0, 64), step=3).result()
@@ -215,6 +216,30 @@ class Copies(Folders):
         unishard.torch.async_save(self.run_, linear(2.0, 64), step=2).result()
         self.assertEqual([memory.content.data_ptr() for memory in _snapshot._spare], [place])
         self.holds(2.0)
+
+
+    def test_copies_from_a_device_need_pinned_memory_and_wait_once(self):
+        """With stand-ins for torch.cuda, because this needs no device."""
+        class OnDevice:
+            device, is_cuda, dtype = torch.device("cuda", 0), True, torch.float32
+
+            def __init__(self, on_host):
+                self.on_host = on_host
+
+            def element_size(self):
+                return 4
+
+        cuda, flat = unittest.mock.MagicMock(), _parts.flat_elements
+        values, host = torch.arange(100.0), torch.arange(10)
+        with unittest.mock.patch.multiple(_snapshot, torch=unittest.mock.Mock(wraps=torch, cuda=cuda, uint8=torch.uint8), _spare=[],
+                                          flat_elements=lambda one: flat(getattr(one, "on_host", one))):
+            for first, last in ((50, 100), (0, 50), (0, 100)):
+                snapshot = _snapshot.Snapshot([_parts.Part((0, first, last), OnDevice(values), first), _parts.Part((1, 0, 10), host, 0)])
+                self.assertTrue(torch.equal(snapshot.parts[0].local, values[first:last]))
+                self.assertTrue(torch.equal(snapshot.parts[1].local, host))
+                snapshot.release()
+            self.assertEqual((cuda.cudart().cudaHostRegister.call_count, cuda.cudart().cudaHostUnregister.call_count), (2, 1))
+            self.assertEqual((cuda.stream.call_count, cuda.Stream().synchronize.call_count, cuda.Stream().wait_stream.call_count), (3, 3, 3))
 
 
 class Order(Folders):

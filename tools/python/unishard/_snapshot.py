@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from . import _native
 from ._parts import Part, flat_elements
 
 _ALIGNMENT = 64  # bytes; torch's widest elements have 16
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices
 
 
 class Memory(NamedTuple):
@@ -54,10 +56,9 @@ def _take(size: int, is_pinned: bool) -> Memory:
         if memory.content.numel() >= size and memory.is_pinned >= is_pinned:
             return memory
         del memory  # before more is allocated
-    with torch.inference_mode(False):  # else later saves could not write to it
-        content = torch.empty(size, dtype=torch.uint8, device="cpu")
+    content = torch.empty(size, dtype=torch.uint8, device="cpu")
     if is_pinned and size:  # torch's own pinned memory has sizes that are powers of two
-        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(content.data_ptr(), size, 0))
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(content.data_ptr(), size, _PORTABLE))
         weakref.finalize(content, torch.cuda.cudart().cudaHostUnregister, content.data_ptr()).atexit = False
     return Memory(content, is_pinned)
 
@@ -72,7 +73,8 @@ def _copy(parts: list[Part], copies: list[Part]) -> None:
     for device, stream in streams.items():
         stream.wait_stream(torch.cuda.current_stream(device))
     for part, copy in zip(parts, copies):
-        with torch.cuda.stream(streams.get(part.local.device)):  # without a stream, this does nothing
+        its = streams.get(part.local.device)
+        with torch.cuda.stream(its) if its is not None else contextlib.nullcontext():
             source = flat_elements(part.local)[part.at:part.at + copy.local.numel()]
             copy.local.copy_(source, non_blocking=part.local.is_cuda)
     for stream in streams.values():
