@@ -413,8 +413,8 @@ class Ends(Folders):
             try:
                 unishard.torch.save(self.run_, model, step=100, keep_last=1)
                 break
-            except unishard.Error as error:
-                self.assertEqual(error.code, "cancelled")
+            except unishard.Error as error:  # of a save that was given up
+                self.assertIn("the asynchronous save of", str(error))
         self.assertEqual({one.name for one in self.run_.iterdir()} - {".training-lock"}, {"latest", "global_step100"})
 
     def test_a_process_that_is_killed_leaves_the_former_checkpoint(self):

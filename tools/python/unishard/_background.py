@@ -70,18 +70,19 @@ class AsyncSave:
 _unsettled: set[AsyncSave] = set()  # saves that go on, and failed ones of which no caller knows yet
 
 
-def start(work: Callable[[], object], path: Path, waited: float) -> AsyncSave:
-    """Starts `work`, which saves to `path`, on a thread. The interpreter's end waits for the thread."""
+def start(work: Callable[[], object], give_up: Callable[[], object], path: Path, waited: float) -> AsyncSave:
+    """Starts `work`, which saves to `path`, on a thread, or calls give_up(). The interpreter's end waits for the thread."""
     save = AsyncSave(path, waited)
     thread = threading.Thread(target=save._run, args=(work,), name="unishard-async-save")
-    _unsettled.add(save)
     try:
+        _unsettled.add(save)
         thread.start()
     except RuntimeError:  # no thread can be started, for example because the interpreter ends
         save._run(work)
     except BaseException:  # such as KeyboardInterrupt
         if thread.ident is None:
             _unsettled.discard(save)  # which the thread undoes, should it start after all
+            give_up()
         raise
     return save
 

@@ -6,7 +6,7 @@ import ctypes
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union, cast
 
 from ._errors import Error
@@ -88,8 +88,8 @@ class _Owned:
         self._free = getattr(_library, free)
         self._process = os.getpid()
 
-    def __del__(self) -> None:
-        if self.pointer and self._process == os.getpid():
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # at the interpreter's end, the module os is gone
+        if self.pointer and self._process == getpid():
             self._free(self.pointer)
 
 
@@ -195,12 +195,14 @@ class Save(_Closed):
 
     def describe(self, catalog: dict[str, Any]) -> None:
         """Replaces the catalog by one with the same tensors."""
-        _check(_library.unishard_save_describe(self._own().pointer, _dumped(catalog)))
+        owned = self._own()
+        _check(_library.unishard_save_describe(owned.pointer, _dumped(catalog)))
 
     def publish(self, entries: list[dict[str, Any]]) -> list[str]:
         """Commits the checkpoint. Returns sentences on what failed afterwards."""
         warnings = ctypes.c_void_p()
-        _check(_library.unishard_save_publish(self._own().pointer, _dumped(entries), ctypes.byref(warnings)))
+        owned = self._own()
+        _check(_library.unishard_save_publish(owned.pointer, _dumped(entries), ctypes.byref(warnings)))
         sentences: list[str] = json.loads(_take(warnings.value))
         return sentences
 

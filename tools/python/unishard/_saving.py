@@ -109,17 +109,17 @@ def save_in_background(plan: Plan) -> AsyncSave:
     try:
         group = ranks.group_beside_training()
         snapshot = ranks.together("copying the state", lambda: Snapshot(plan.own_parts()))
-
-        def work() -> None:
-            try:
-                transaction.complete(lambda: snapshot.parts, group)
-            finally:
-                snapshot.release()
-
-        return background.start(work, plan.target.path, transaction.waited)
     except BaseException:
         transaction.close()
         raise
+
+    def work() -> None:
+        try:
+            transaction.complete(lambda: snapshot.parts, group)
+        finally:
+            snapshot.release()
+
+    return background.start(work, transaction.close, plan.target.path, transaction.waited)
 
 
 def _wherever(plan: Plan) -> Plan:
