@@ -207,7 +207,7 @@ class Copies(Folders):
         _snapshot._spare.clear()
         with unittest.mock.patch.object(_parts, "_write", side_effect=OSError("no more")):
             saving = unishard.torch.async_save(self.run_, linear(1.0, 64), step=1)
-            self.assertTrue(saving._ended.wait(60))
+            self.assertTrue(saving._wait(60))
         kept = [value for frame, _ in traceback.walk_tb(saving._error.__traceback__) for value in frame.f_locals.values()]
         self.assertFalse([value for value in kept if isinstance(value, (list, torch.Tensor))])
         with self.assertRaisesRegex(OSError, "no more"):
@@ -307,7 +307,7 @@ class Errors(Folders):
             def fail():
                 limit(1 << 16)
                 saving = unishard.torch.async_save(folder / "run", model(2.0, 512), step=2)
-                saving._ended.wait()
+                saving._wait()
                 limit(resource.RLIM_INFINITY)
                 return saving
             def message(work):
@@ -515,7 +515,7 @@ class Ranks(Folders):
             saving = unishard.torch.async_save(folder / "run", trained, step=2)
             if rank == 0:
                 print(message(saving.result))
-            saving._ended.wait()
+            saving._wait()
             _saving.write_shard = gated
             print(message(lambda: unishard.torch.async_save(folder / "run", trained, step=3).result()))
             print(message(lambda: unishard.torch.async_save(folder / "run", trained, step=4).result()))

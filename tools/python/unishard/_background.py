@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Optional
 
 from ._errors import Error
+
+_PATIENCE = 0.1  # seconds between looks at whether a save has ended
 
 
 class AsyncSave:
@@ -23,19 +27,21 @@ class AsyncSave:
     def __init__(self, path: Path, waited: float) -> None:
         self.waited = waited
         self._path = path
-        self._ended = threading.Event()
+        self._has_ended = False
+        self._running = threading.Lock()  # held until the end; an Event can stay locked when Ctrl-C comes in its wait()
+        self._running.acquire()
         self._error: Optional[BaseException] = None
 
     def done(self) -> bool:
         """Returns whether the save has ended, with success or an error."""
-        return self._ended.is_set()
+        return self._has_ended
 
     def result(self, timeout: Optional[float] = None) -> Path:
         """Waits for the end of the save and returns the folder of the checkpoint, which is then complete.
 
         Raises what save() would raise, and TimeoutError when the save goes on after `timeout` seconds.
         """
-        if not self._ended.wait(timeout):
+        if not self._wait(timeout):
             raise TimeoutError(f"the save of {self._path} still goes on after {timeout} seconds")
         _unsettled.discard(self)
         if self._error is not None:
@@ -50,10 +56,18 @@ class AsyncSave:
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # they hold the copies of the state
             self._error = error
-        self._ended.set()
+        self._has_ended = True
+        self._running.release()
+
+    def _wait(self, timeout: Optional[float] = None) -> bool:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._has_ended and time.monotonic() < end:
+            if self._running.acquire(timeout=max(0.0, min(_PATIENCE, end - time.monotonic()))):
+                self._running.release()
+        return self._has_ended
 
     def _settle(self) -> None:
-        self._ended.wait()
+        self._wait()
         if self._error is not None and self in _unsettled:
             _unsettled.discard(self)
             code, hint = (self._error.code, self._error.hint) if isinstance(self._error, Error) else ("peer failed", "")
@@ -63,8 +77,7 @@ class AsyncSave:
     def _leave(self) -> None:
         """Ends the save in a process that was forked meanwhile and has no thread that writes it."""
         self._error = Error("cancelled", f"the save of {self._path} goes on in the process that has started it")
-        self._ended = threading.Event()
-        self._ended.set()
+        self._has_ended = True
 
 
 _unsettled: set[AsyncSave] = set()  # saves that go on, and failed ones of which no caller knows yet
