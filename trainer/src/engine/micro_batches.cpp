@@ -79,11 +79,19 @@ at::Tensor MicroBatches::forward(const LossFunction& loss) {
     for (const UnitRecord& unit : state_.model.units) unit.flat->begin_backward(counts, is_last());
     current_.emplace(context_, batch);
     schedule_.begin(pass_);
-    if (state_.model.root) schedule_.acquire(*state_.model.root);
+    acquire_root();
     at::Tensor value = loss(batch);
     if (pass_ == Pass::Evaluate) finish(value);
     return value;
   });
+}
+
+/// The root's parameters may be used anywhere in the model, so one use lasts for the whole
+/// micro-batch.
+void MicroBatches::acquire_root() {
+  if (!state_.model.root) return;
+  if (pass_ == Pass::Train) state_.model.root->begin_use();
+  schedule_.acquire(*state_.model.root);
 }
 
 void MicroBatches::backward(const at::Tensor& loss) {

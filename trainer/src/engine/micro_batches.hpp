@@ -64,6 +64,7 @@ class MicroBatches {
   /// Calls `body`; when it throws, forgets the step.
   template <class Body>
   auto guarded(Body&& body);
+  void acquire_root();
   void finish(const at::Tensor& loss);
 
   TrainingState& state_;

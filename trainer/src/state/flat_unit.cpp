@@ -47,8 +47,8 @@ void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions&
   if (is_trained()) {
     if (placement().stage < 3) follow_parameters();
     store_->make_states(options.states);
-    reducer_ = std::make_unique<GradientReducer>(name_, layout_, parameters(), link,
-                                                 options.reduction, [this] { on_gradients(); });
+    reducer_ = std::make_unique<GradientReducer>(
+        name_, layout_, parameters(), link, options.reduction, [this] { reduce_if_complete(); });
   }
   persistent_ = options.persistent;
   if (persistent_) start_gather();
@@ -62,12 +62,6 @@ void FlatUnit::detach() {
   release();
   if (store_) store_->make_states(0);
   link_.reset();
-}
-
-/// The trained parameters need no values any more. Frozen ones may: the gradients of what was
-/// computed before the first trained parameter was used depend on them.
-void FlatUnit::on_gradients() {
-  if (frozen_->empty()) release();
 }
 
 void FlatUnit::start_gather() {
@@ -111,10 +105,22 @@ void FlatUnit::release() {
 }
 
 void FlatUnit::end_use() {
-  if (--uses_ == 0) release();
+  if (--uses_ > 0) return;
+  release();
+  reduce_if_complete();
+}
+
+void FlatUnit::end_recomputed() {
+  --recomputed_;
+  reduce_if_complete();
+}
+
+void FlatUnit::reduce_if_complete() {
+  if (reducer_ && uses_ == 0 && recomputed_ == 0) reducer_->reduce_if_complete();
 }
 
 void FlatUnit::begin_step() {
+  uses_ = recomputed_ = 0;
   if (reducer_) reducer_->begin_step();
 }
 
@@ -125,7 +131,7 @@ void FlatUnit::begin_backward(bool counts, bool is_last) {
 void FlatUnit::finish_backward() {
   if (reducer_) reducer_->finish_backward();
   release();
-  uses_ = 0;
+  uses_ = recomputed_ = 0;
 }
 
 void FlatUnit::abandon() {
@@ -136,7 +142,7 @@ void FlatUnit::abandon() {
   } catch (const std::exception&) {  // the next operation reports the failure
   }
   if (reducer_) reducer_->abandon();
-  uses_ = 0;
+  uses_ = recomputed_ = 0;
   release();
 }
 

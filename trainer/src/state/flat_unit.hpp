@@ -72,11 +72,16 @@ class FlatUnit {
   /// Frees the parameters' memory once Compute has done what it was given. No effect below stage 3.
   void release();
 
-  /// Counts a forward pass whose backward pass will follow.
+  /// Counts a use whose backward pass will follow. The parameters are kept, and their gradients are
+  /// not reduced, before the last use has ended.
   void begin_use() { ++uses_; }
-  /// Says that the backward pass of one use is done. After the last one the unit is released, also
-  /// when parameters that the loss did not use have got no gradient.
+  /// Says that the backward pass of one use is done. Those that do not end, because the unit's
+  /// inputs have no gradient, are ended by finish_backward().
   void end_use();
+  /// Counts a use whose activations are computed again before its backward pass, by another use.
+  /// The gradients wait for it, the parameters do not.
+  void begin_recomputed() { ++recomputed_; }
+  void end_recomputed();
 
   /// See GradientReducer.
   void begin_step();
@@ -118,7 +123,7 @@ class FlatUnit {
   bool is_trained() const { return !layout_.flat.slots.empty(); }
   void gather_on_stream(const char* verb, Changed changed);
   void gather_trained();
-  void on_gradients();
+  void reduce_if_complete();
   void wait_for_arrival();
 
   UnitLayout layout_;
@@ -131,8 +136,10 @@ class FlatUnit {
   std::optional<UnitLink> link_;
   std::unique_ptr<GradientReducer> reducer_;
   bool persistent_ = false;
-  EventPtr arrival_;       ///< of the parameters' values, until Compute has waited for it
-  std::int64_t uses_ = 0;  ///< forward passes of this micro-batch whose backward pass is not done
+  EventPtr arrival_;  ///< of the parameters' values, until Compute has waited for it
+  // Of this micro-batch, those whose backward pass is not done:
+  std::int64_t uses_ = 0;
+  std::int64_t recomputed_ = 0;
 };
 
 }  // namespace unishard::trainer::detail

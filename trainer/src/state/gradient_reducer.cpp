@@ -8,19 +8,25 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace unishard::trainer::detail {
+namespace {
+
+bool has_gradient(const at::Tensor& parameter) { return parameter.grad().defined(); }
+
+}  // namespace
 
 GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
                                  const std::vector<at::Tensor>& parameters, UnitLink link,
-                                 Reduction reduction, std::function<void()> on_taken)
+                                 Reduction reduction, std::function<void()> on_gradient)
     : name_(std::move(name)),
       layout_(layout),
       parameters_(parameters),
       link_(link),
       reduction_(reduction),
-      on_taken_(std::move(on_taken)),
+      on_gradient_(std::move(on_gradient)),
       self_(std::make_shared<GradientReducer*>(this)) {
   const auto options = at::device(layout.placement.device).dtype(at::kFloat);
   shard_ = at::zeros({layout.shard}, options);
@@ -36,7 +42,7 @@ void GradientReducer::add_hook(const at::Tensor& parameter) {
   AccumulateNode node = torch::autograd::impl::grad_accumulator(parameter);
   node->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
       [self = std::weak_ptr(self_)](const variable_list& outputs, const variable_list&) {
-        if (const auto reducer = self.lock()) (*reducer)->on_gradient();
+        if (const auto reducer = self.lock()) (*reducer)->on_gradient_();
         return outputs;
       }));
   nodes_.push_back(std::move(node));
@@ -52,27 +58,25 @@ void GradientReducer::begin_backward(bool counts, bool is_last) {
   is_last_ = is_last;
 }
 
-void GradientReducer::on_gradient() {
-  if (++seen_ == parameters_.size()) reduce();
+void GradientReducer::reduce_if_complete() {
+  if (!reduced_ && std::ranges::all_of(parameters_, has_gradient)) reduce();
 }
 
 void GradientReducer::finish_backward() {
-  if (!reduced_) reduce();
+  if (!reduced_ || std::ranges::any_of(parameters_, has_gradient)) reduce();
   reduced_ = false;
-  seen_ = 0;
 }
 
 void GradientReducer::abandon() {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  seen_ = 0;
   reduced_ = false;
 }
 
 void GradientReducer::reduce() {
   const at::NoGradGuard no_grad;
   const at::Tensor flat = take();
-  on_taken_();
-  if (reduction_ == Reduction::FoldEach) {
+  const bool sums_are_folded = is_last_ && reduced_;
+  if (reduction_ == Reduction::FoldEach || sums_are_folded) {
     fold(flat);
   } else {
     full_.add_(flat);

@@ -1,6 +1,6 @@
 #pragma once
-// Takes the gradients of a unit as the backward pass makes them, and adds them up over
-// micro-batches and ranks on the communication stream.
+// Takes the gradients of a unit from its parameters, and adds them up over micro-batches and ranks
+// on the communication stream.
 #include "state/unit_layout.hpp"
 #include "state/unit_link.hpp"
 
@@ -19,17 +19,19 @@ enum class Reduction {
   FoldOnce,  ///< added up locally, and over the ranks in the last micro-batch of the step
 };
 
-/// A step is: begin_step(); for each micro-batch begin_backward(), a backward pass,
-/// finish_backward(). The result is ready when Compute has waited for all in `link.gradients`.
-/// Not thread-safe.
+/// A step is: begin_step(); for each micro-batch begin_backward(), backward passes,
+/// finish_backward(). Several backward passes may add to a parameter's gradient, because parts of
+/// the model that are recomputed have passes of their own. The unit knows when the last one is done
+/// and calls reduce_if_complete() then. The result is ready when Compute has waited for all in
+/// `link.gradients`. Not thread-safe.
 class GradientReducer {
  public:
-  /// Installs hooks. `on_taken` is called when the gradients of a backward pass have been taken.
+  /// Installs hooks, which call `on_gradient` whenever a parameter's gradient has been added to.
   /// `name` is the unit's in messages.
   /// Lifetime: the destructor removes the hooks; a graph may outlive them.
   GradientReducer(std::string name, const UnitLayout& layout,
                   const std::vector<at::Tensor>& parameters, UnitLink link, Reduction reduction,
-                  std::function<void()> on_taken);
+                  std::function<void()> on_gradient);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -37,7 +39,12 @@ class GradientReducer {
   void begin_step();
   /// `counts`: otherwise the gradients are taken as zeros. `is_last`: of the step's on this rank.
   void begin_backward(bool counts, bool is_last);
-  /// Takes the gradients if the hooks have not, because the loss did not use all parameters.
+  /// Takes the gradients and reduces them if every parameter has one. No effect later in the
+  /// micro-batch.
+  /// Pre: no backward pass of this micro-batch will add to them.
+  void reduce_if_complete();
+  /// Does the same if the loss did not use all parameters, and with gradients that came against the
+  /// precondition of reduce_if_complete(): their sum is right, and has other bits.
   void finish_backward();
   /// Forgets the gradients of a backward pass that an exception has ended.
   void abandon();
@@ -52,7 +59,6 @@ class GradientReducer {
       decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
   void add_hook(const at::Tensor& parameter);
-  void on_gradient();
   void reduce();
   at::Tensor take();
   void fold(const at::Tensor& flat);
@@ -62,14 +68,13 @@ class GradientReducer {
   std::vector<at::Tensor> parameters_;
   UnitLink link_;
   Reduction reduction_;
-  std::function<void()> on_taken_;
+  std::function<void()> on_gradient_;
   at::Tensor shard_;  ///< float32, the running sum over ranks
   at::Tensor full_;   ///< float32: local sums (FoldOnce), and the result at stage 0
   /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
   std::vector<AccumulateNode> nodes_;
   std::shared_ptr<GradientReducer*> self_;  ///< for hooks, which an old graph may keep
-  std::size_t seen_ = 0;
-  bool reduced_ = false;
+  bool reduced_ = false;                    ///< in this micro-batch
   bool counts_ = true;
   bool is_last_ = false;
 };

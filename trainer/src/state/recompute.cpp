@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "state/random_state.hpp"
+#include "state/recomputed_units.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -75,6 +76,7 @@ struct Call {
   std::function<void(const at::Tensor&)> drop;
   std::function<void(Seconds)> spent;
   std::optional<detail::RandomState> random;
+  std::vector<detail::FlatUnit*> units;  ///< that `function` uses, once for each use
   variable_list kept;
   std::vector<at::Device> devices;
   std::vector<bool> differentiable;
@@ -104,6 +106,7 @@ class RecomputeNode : public torch::autograd::Function<RecomputeNode> {
       call->devices.push_back(each.defined() ? each.device() : at::Device(at::kCPU));
       call->kept.push_back(each.defined() ? call->keep(each) : at::Tensor());
     }
+    const detail::RecomputedScope scope(call->units);
     return call->function(own);
   }
 
@@ -131,6 +134,7 @@ class RecomputeNode : public torch::autograd::Function<RecomputeNode> {
       }
       if (!outputs.empty()) torch::autograd::backward(outputs, output_gradients);
     }
+    detail::end_recomputed(call->units);
     variable_list result{at::Tensor()};  // of the call
     for (const at::Tensor& each : inputs) result.push_back(each.defined() ? each.grad() : each);
     result.emplace_back();

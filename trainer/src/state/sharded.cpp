@@ -2,6 +2,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "state/gather_schedule.hpp"
+#include "state/recomputed_units.hpp"
 #include "state/step_context.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -123,6 +124,7 @@ UnitBase::ForwardScope::ForwardScope(UnitBase& unit) : unit_(unit) {
   }
   dropout_ = std::make_unique<detail::DropoutScope>(*context, unit_.index_);
   context->used_units.push_back(unit_.index_);
+  detail::count_if_recomputed(*unit_.flat_);
   context->schedule->acquire(*unit_.flat_);
   mark_ = context->runtime->mark(Stream::Compute, "forward " + flat->name());
   ++context->depth;

@@ -8,7 +8,9 @@
 // Order of sums: global micro-batches are assigned round-robin and their gradients are added in
 // their order, norms are summed over fixed blocks, and the loss over micro-batches. At stages 2 and
 // 3 (and below with "canonical_order"), losses and weights therefore have the same bits for every
-// world size and stage, given equal thread count, LibTorch version and CPU type.
+// world size and stage, given equal thread count, LibTorch version and CPU type. The gradients of a
+// unit on which a loss function calls backward() several times by itself are added in parts, and
+// have the same bits for one world size only.
 #include "unishard/trainer/checkpointing.hpp"
 #include "unishard/trainer/communicator.hpp"
 #include "unishard/trainer/config.hpp"
