@@ -129,16 +129,85 @@ TEST(RanksThatDiffer, InTheConfigurationAreAnErrorOnEveryRank) {
 }
 
 TEST(RanksThatDiffer, InTheOrderOfUnitsAreAnErrorBeforeTheUpdate) {
-  with_engine(2, small_config(3), {},
-              [](Engine& engine, SmallModel& model, Communicator& communicator) {
-                const Parameters before = parameters_of(engine, model);
-                if (communicator.rank() == 1) std::swap(model->blocks[0], model->blocks[1]);
-                EXPECT_THAT(error_of([&] { step(engine, model); }).what(),
-                            HasSubstr("rank 1 used the model's units in another order than rank 0: "
-                                      "it has \"unit block1\", and rank 0 has \"unit block0\""));
-                EXPECT_EQ(engine.global_steps(), 0);
-                expect_equal(before, parameters_of(engine, model));
-              });
+  with_engine(
+      2, small_config(3), {}, [](Engine& engine, SmallModel& model, Communicator& communicator) {
+        const Parameters before = parameters_of(engine, model);
+        if (communicator.rank() == 1) std::swap(model->blocks[0], model->blocks[1]);
+        EXPECT_THAT(
+            error_of([&] { step(engine, model); }).what(),
+            HasSubstr("rank 1 used the model's units in another order than rank 0: "
+                      "it has \"gather unit block1\", and rank 0 has \"gather unit block0\""));
+        EXPECT_EQ(engine.global_steps(), 0);
+        expect_equal(before, parameters_of(engine, model));
+      });
+}
+
+/// A unit of two equal matrices, of which a rank may leave out one.
+struct BranchImpl : torch::nn::Module {
+  BranchImpl()
+      : first(register_parameter("first", torch::full({kWidth, kWidth}, 0.02))),
+        second(register_parameter("second", torch::full({kWidth, kWidth}, 0.03))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = x + at::matmul(x, first).tanh();
+    return uses_second ? y + at::matmul(y, second).tanh() : y;
+  }
+  at::Tensor first, second;
+  bool uses_second = true;
+};
+
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl() : in(register_module("in", torch::nn::Linear(8, kWidth))) {
+    for (int i = 0; i < 3; ++i) {
+      branches.emplace_back();
+      register_module("branch" + std::to_string(i), branches.back());
+    }
+  }
+  at::Tensor loss(const MicroBatch& batch) {
+    at::Tensor x = in(at::full({2, 8}, 0.1 * static_cast<double>(batch.first_sample + 1)));
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      if (i != left_out) x = branches[i](x);
+    }
+    return x.pow(2).mean();
+  }
+  torch::nn::Linear in;
+  std::vector<Sharded<BranchImpl>> branches;
+  std::size_t left_out = 99;
+};
+
+/// Runs a step in which rank 1 of two computes something else.
+void expect_another_order(std::uint32_t stage, const std::function<void(BranchesImpl&)>& change,
+                          const std::string& difference) {
+  run_threads(2, [&](Communicator& communicator) {
+    const auto model = [] {
+      const std::lock_guard lock(construction_mutex());
+      torch::manual_seed(5);
+      return std::make_shared<BranchesImpl>();
+    }();
+    Engine engine(model, communicator, small_config(stage));
+    const auto loss = [&](const MicroBatch& batch) { return model->loss(batch); };
+    engine.train_batch(loss);
+    if (communicator.rank() == 1) change(*model);
+    const Error error = error_of([&] { engine.train_batch(loss); });
+    EXPECT_THAT(error, Fails(ErrorCode::Mismatch)) << "stage " << stage;
+    EXPECT_THAT(error.what(), HasSubstr(difference)) << "stage " << stage;
+    EXPECT_EQ(engine.global_steps(), 1);
+  });
+}
+
+TEST(RanksThatDiffer, InTheParametersThatTheyUseAreAnErrorBeforeTheUpdate) {
+  for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
+    expect_another_order(
+        stage, [](BranchesImpl& model) { model.branches[2]->uses_second = false; },
+        "it has \"reduce unit branch1\", and rank 0 has \"reduce unit branch2\"");
+  }
+}
+
+TEST(RanksThatDiffer, InTheUnitsThatTheyUseAreAnErrorBeforeTheUpdate) {
+  for (const std::uint32_t stage : {0u, 1u, 2u}) {
+    expect_another_order(
+        stage, [](BranchesImpl& model) { model.left_out = 1; },
+        "it has \"reduce unit branch0\", and rank 0 has \"reduce unit branch1\"");
+  }
 }
 
 TEST(Randomness, OfTheDefaultGeneratorIsAFunctionOfStepAndMicroBatch) {

@@ -80,7 +80,7 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       context{.schedule = &schedule,
               .runtime = &runtime,
               .casts_inputs = config.compute == DType::Float16 && config.fp16.auto_cast},
-      attachment(model, state.model, context, {runtime, *collectives, gradients},
+      attachment(model, state.model, context, {runtime, *collectives, gradients, order},
                  attachment_options(state)),
       micro_batches(state, context, schedule, communicator),
       saver(state, communicator, options) {}
@@ -102,7 +102,7 @@ void Engine::Impl::leave_out(const std::vector<double>& losses) {
 void Engine::Impl::begin_step() {
   micro_batches.begin(Pass::Train, state.batch.global_micro_batches);
   model->train();
-  context.used_units.clear();
+  order.clear();
   for (const auto& unit : state.model.units) unit.flat->begin_step();
 }
 
@@ -117,8 +117,7 @@ StepStats Engine::Impl::finish_step() {
   const detail::OperationScope operation("training step", number);
   const at::Tensor own_losses = micro_batches.end();
   gradients.drain();
-  if (depends_on_order())
-    detail::require_equal_order(communicator, state.model, context.used_units);
+  detail::require_equal_order(communicator, order);
   const auto [losses, norm] =
       detail::gather_numbers(state.model, micro_batches, own_losses, *collectives, communicator);
   StepStats stats;
@@ -182,9 +181,11 @@ double Engine::evaluate(const LossFunction& loss, std::int64_t micro_batches) {
   const at::NoGradGuard no_grad;
   const EvaluationScope evaluation(*self.model);
   self.micro_batches.begin(Pass::Evaluate, micro_batches);
+  self.order.clear();
   while (self.micro_batches.has_next()) self.micro_batches.forward(loss);
   const std::vector<double> own_losses = detail::host_values(self.micro_batches.end());
   self.collectives->require_healthy();
+  detail::require_equal_order(self.communicator, self.order);
   return mean(self.micro_batches.gather(own_losses));
 }
 

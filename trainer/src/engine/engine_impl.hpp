@@ -24,10 +24,6 @@ struct Engine::Impl {
   StepStats finish_step();
   void require_no_step(const char* what) const;
   void leave_out(const std::vector<double>& losses);
-  /// True when units are gathered or reduced one by one within a micro-batch.
-  bool depends_on_order() const {
-    return communicator.size() > 1 && state.config.folds_every_micro_batch();
-  }
 
   std::shared_ptr<torch::nn::Module> model;
   Communicator& communicator;
@@ -38,6 +34,7 @@ struct Engine::Impl {
   detail::TrainingState state;
   std::unique_ptr<detail::TensorCollectives> collectives;
   detail::InFlight gradients;
+  detail::CollectiveOrder order;
   detail::GatherSchedule schedule;
   detail::StepContext context;
   detail::Attachment attachment;

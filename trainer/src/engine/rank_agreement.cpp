@@ -111,9 +111,18 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
 
 namespace {
 
-bool have_equal(Communicator& communicator, std::uint64_t digest) {
-  const std::vector<std::string> digests = gather_text(communicator, hex64(digest));
-  return std::ranges::all_of(digests, [&](const auto& each) { return each == digests.front(); });
+/// Returns true when all ranks have the same lines, as far as a digest tells.
+bool have_equal(Communicator& communicator, const std::vector<std::string>& lines) {
+  if (communicator.size() == 1) return true;
+  const std::uint64_t digest = crc64(join_lines(lines));
+  constexpr std::uint64_t kHalf = std::uint64_t{1} << 32;  // a double holds it exactly
+  const std::vector<double> halves{static_cast<double>(digest / kHalf),
+                                   static_cast<double>(digest % kHalf)};
+  const std::vector<double> all = gather_doubles(communicator, halves);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != all[i % 2]) return false;
+  }
+  return true;
 }
 
 /// Throws Mismatch when a rank has other lines than rank 0.
@@ -131,25 +140,16 @@ void compare_lines(Communicator& communicator, const std::vector<std::string>& l
 }  // namespace
 
 void require_equal_runs(Communicator& communicator, const std::vector<std::string>& lines) {
-  if (have_equal(communicator, crc64(join_lines(lines)))) return;
+  if (have_equal(communicator, lines)) return;
   compare_lines(communicator, lines, "differs from",
                 "all ranks must construct the same model with the same seed and configuration");
 }
 
-void require_equal_order(Communicator& communicator, const ModelState& model,
-                         const std::vector<std::uint64_t>& used_units) {
-  if (have_equal(communicator, crc64(std::as_bytes(std::span(used_units))))) return;
-  std::vector<std::string> lines;
-  for (const std::uint64_t number : used_units) {
-    UnitBase* const module = model.modules[number - 1];
-    const auto unit = std::ranges::find_if(model.units, [&](const UnitRecord& each) {
-      return each.flat == UnitAccess::flat(*module).get();
-    });
-    lines.push_back(unit == model.units.end() ? fmt::format("unit number {}", number)
-                                              : "unit " + unit->name);
-  }
-  compare_lines(communicator, lines, "used the model's units in another order than",
-                "every rank must use the same units in the same order in every micro-batch");
+void require_equal_order(Communicator& communicator, const CollectiveOrder& order) {
+  if (have_equal(communicator, order)) return;
+  compare_lines(communicator, order, "used the model's units in another order than",
+                "every rank must use the same units, and the same parameters of them, in the same "
+                "order in every micro-batch");
 }
 
 }  // namespace unishard::trainer::detail

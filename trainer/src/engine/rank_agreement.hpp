@@ -27,10 +27,9 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
 /// Collective.
 void require_equal_runs(Communicator& communicator, const std::vector<std::string>& lines);
 
-/// Checks that all ranks used the units of the model in the same order in this step. Otherwise
-/// their collectives, which have no names, mixed up values of different units. Throws: Mismatch on
-/// every rank, with the first difference from rank 0. Collective.
-void require_equal_order(Communicator& communicator, const ModelState& model,
-                         const std::vector<std::uint64_t>& used_units);
+/// Checks that all ranks gathered and reduced the same units in the same order. Otherwise they
+/// mixed up the values of different units. Throws: Mismatch on every rank, with the first
+/// difference from rank 0. Collective.
+void require_equal_order(Communicator& communicator, const CollectiveOrder& order);
 
 }  // namespace unishard::trainer::detail

@@ -72,8 +72,7 @@ void FlatUnit::start_gather() {
 }
 
 void FlatUnit::gather_on_stream(const char* verb, Changed changed) {
-  link_->runtime.wait(Stream::Communication, link_->runtime.record(Stream::Compute));
-  link_->runtime.run(Stream::Communication, std::string(verb) + " " + name_, [this, changed] {
+  link_->communicate(std::string(verb) + " " + name_, [this, changed] {
     const OperationScope scope(placement().stage == 3 ? "gathering" : "sharing the weights of",
                                name_);
     if (is_trained()) gather_trained();

@@ -107,8 +107,7 @@ at::Tensor GradientReducer::take() {
 
 /// Adds the gradients over the ranks. At stage 0, the last micro-batch's call shares the sums.
 void GradientReducer::fold(const at::Tensor& flat) {
-  link_.runtime.wait(Stream::Communication, link_.runtime.record(Stream::Compute));
-  link_.runtime.run(Stream::Communication, "reduce " + name_, [this, flat] {
+  link_.communicate("reduce " + name_, [this, flat] {
     const OperationScope scope("reducing the gradients of", name_);
     link_.collectives.reduce_scatter_fold(shard_, flat);
   });

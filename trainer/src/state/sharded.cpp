@@ -123,7 +123,6 @@ UnitBase::ForwardScope::ForwardScope(UnitBase& unit) : unit_(unit) {
           "a stage 3 unit runs only while an Engine is attached to its model");
   }
   dropout_ = std::make_unique<detail::DropoutScope>(*context, unit_.index_);
-  context->used_units.push_back(unit_.index_);
   detail::count_if_recomputed(*unit_.flat_);
   context->schedule->acquire(*unit_.flat_);
   mark_ = context->runtime->mark(Stream::Compute, "forward " + flat->name());

@@ -17,8 +17,6 @@ struct StepContext {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;
-  /// Numbers of the units in the order in which this step's forward passes used them.
-  std::vector<std::uint64_t> used_units = {};
   GatherSchedule* schedule = nullptr;
   Runtime* runtime = nullptr;
   bool casts_inputs = false;  ///< to the compute dtype, where they are floating-point

@@ -8,7 +8,10 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace unishard::trainer::detail {
 
@@ -58,11 +61,23 @@ class InFlight {
   std::deque<std::pair<EventPtr, at::Tensor>> kept_;
 };
 
+/// Names of the collectives that the communication stream was given, in their order. The
+/// collectives themselves have no names: ranks with another order mix up the values of units.
+using CollectiveOrder = std::vector<std::string>;
+
 /// Lifetime: what it refers to outlives the units' attachment.
 struct UnitLink {
+  /// Gives the communication stream a collective, for when Compute has done what it was given.
+  void communicate(const std::string& name, std::function<void()> collective) const {
+    order.push_back(name);
+    runtime.wait(Stream::Communication, runtime.record(Stream::Compute));
+    runtime.run(Stream::Communication, name, std::move(collective));
+  }
+
   Runtime& runtime;
   TensorCollectives& collectives;
   InFlight& gradients;
+  CollectiveOrder& order;  ///< since the step or the evaluation began
 };
 
 }  // namespace unishard::trainer::detail

@@ -90,7 +90,9 @@ class Engine {
   /// gradient is NaN or infinite and the configuration does not skip such steps. With fp16 they are
   /// skipped and lower the loss scale, until the smallest one overflows. The training
   /// state is as before the step, so the engine can be used and saved. After an exception of `loss`
-  /// or of the backward pass on every rank, the state is as before the step too.
+  /// or of the backward pass on every rank, the state is as before the step too. Mismatch on every
+  /// rank when the ranks used different units or parameters, because of data for example, so that
+  /// they gathered or reduced the units in different orders.
   StepStats train_batch(const LossFunction& loss);
 
   // The same step in DeepSpeed's three calls, which a program makes for each of its micro-batches.
@@ -107,6 +109,7 @@ class Engine {
   bool is_gradient_accumulation_boundary() const;
 
   /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients.
+  /// Throws: Mismatch as train_batch() does.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
 
   /// Creates `folder` and locks it for this engine's saves until the engine is destroyed.
