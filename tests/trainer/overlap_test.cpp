@@ -110,14 +110,15 @@ TEST(Overlap, WithoutItOneUnitIsGatheredAtATime) {
   EXPECT_EQ(seen.gathers, 2u * kBlocks - 1) << "the last block is used again at once";
 }
 
-TEST(Overlap, PrefetchGathersWhatFitsIntoItsBucket) {
+TEST(Overlap, PrefetchGathersOneUnitAndWhatFitsIntoItsBucket) {
   const auto with_bucket = [](std::int64_t elements) {
     return second_step(config_of(3, [&](ZeroLimits& zero) {
       zero.prefetch_bucket_size = elements;
       zero.max_reuse_distance = 0;
     }));
   };
-  EXPECT_EQ(with_bucket(2047).live, (Live{0, 0, 0, 0}));
+  EXPECT_EQ(with_bucket(0).live, (Live{0, 0, 0, 0}));
+  EXPECT_EQ(with_bucket(1).live, (Live{1, 1, 1, 1})) << "one unit may be larger than the bucket";
   EXPECT_EQ(with_bucket(2048).live, (Live{1, 1, 1, 1}));
   EXPECT_EQ(with_bucket(4096).live, (Live{2, 2, 2, 2}));
 }

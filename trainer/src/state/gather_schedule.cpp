@@ -32,10 +32,16 @@ void GatherSchedule::prefetch() {
       std::span(recorded_[static_cast<std::size_t>(pass_)]).subspan(used_.size());
   for (FlatUnit* next : rest) {
     if (next->has_parameters()) continue;
+    if (!may_prefetch(*next, ahead)) return;
     ahead += next->elements();
-    if (ahead > limits_.prefetch || live() + next->elements() > limits_.live) return;
     next->start_gather();
   }
+}
+
+/// `ahead` elements are being gathered for units that come before.
+bool GatherSchedule::may_prefetch(const FlatUnit& unit, std::int64_t ahead) const {
+  if (limits_.prefetch == 0 || live() + unit.elements() > limits_.live) return false;
+  return ahead == 0 || ahead + unit.elements() <= limits_.prefetch;
 }
 
 void GatherSchedule::release(FlatUnit& unit) {

@@ -13,9 +13,10 @@
 namespace unishard::trainer::detail {
 
 /// Counts of elements; DeepSpeed's keys and defaults. A unit is gathered as a whole, so one unit
-/// may be above each limit.
+/// may be above the limits of `prefetch` and `live`.
 struct GatherLimits {
-  std::int64_t prefetch = 50'000'000;  ///< "stage3_prefetch_bucket_size": gathered ahead
+  /// "stage3_prefetch_bucket_size": gathered ahead; 0: nothing, else at least one unit.
+  std::int64_t prefetch = 50'000'000;
   std::int64_t live = 1'000'000'000;   ///< "stage3_max_live_parameters": gathered at a time
   std::int64_t reuse = 1'000'000'000;  ///< "stage3_max_reuse_distance": kept until the next use
 };
@@ -39,6 +40,7 @@ class GatherSchedule {
  private:
   bool is_needed_soon(const FlatUnit& unit) const;
   void prefetch();
+  bool may_prefetch(const FlatUnit& unit, std::int64_t ahead) const;
   std::int64_t live() const;
 
   GatherLimits limits_;

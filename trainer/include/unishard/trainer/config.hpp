@@ -39,7 +39,8 @@ struct ZeroLimits {
   bool overlap_comm = true;                       ///< false: every collective is waited for at once
   std::int64_t reduce_bucket_size = 500'000'000;  ///< gradients that wait to be reduced
   std::int64_t allgather_bucket_size = 500'000'000;  ///< weights that are shared at a time
-  std::int64_t prefetch_bucket_size = 50'000'000;    ///< stage 3: gathered before they are used
+  /// Stage 3: gathered before they are used; 0: nothing, else at least one unit.
+  std::int64_t prefetch_bucket_size = 50'000'000;
   std::int64_t max_live_parameters = 1'000'000'000;  ///< stage 3: gathered at a time
   std::int64_t max_reuse_distance = 1'000'000'000;   ///< stage 3: kept if used again within it
   /// Stage 3: units of at most this size stay gathered. Units are larger than DeepSpeed's
