@@ -210,6 +210,24 @@ TEST(RanksThatDiffer, InTheUnitsThatTheyUseAreAnErrorBeforeTheUpdate) {
   }
 }
 
+TEST_P(EngineOfAModel, IgnoresGradientsThatTheParametersHadBefore) {
+  std::vector<double> norms;
+  for (const bool had_gradients : {false, true}) {
+    run_threads(2, [&](Communicator& communicator) {
+      SmallModel model = [] {
+        const std::lock_guard lock(construction_mutex());
+        torch::manual_seed(5);
+        return SmallModel();
+      }();
+      if (had_gradients) model->loss({.samples = 2}).backward();
+      Engine engine(model.ptr(), communicator, config_);
+      const StepStats stats = step(engine, model);
+      if (communicator.rank() == 0) norms.push_back(stats.gradient_norm);
+    });
+  }
+  EXPECT_EQ(norms[0], norms[1]);
+}
+
 TEST(Randomness, OfTheDefaultGeneratorIsAFunctionOfStepAndMicroBatch) {
   const auto single = make_single_communicator();
   const Config config = small_config(0);

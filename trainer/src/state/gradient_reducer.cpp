@@ -49,6 +49,7 @@ void GradientReducer::add_hook(const at::Tensor& parameter) {
 }
 
 void GradientReducer::begin_step() {
+  abandon();
   shard_.zero_();
   if (reduction_ == Reduction::FoldOnce) full_.zero_();
 }

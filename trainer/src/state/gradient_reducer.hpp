@@ -36,6 +36,7 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
+  /// Forgets gradients that the parameters have from before, and begins with sums of zeros.
   void begin_step();
   /// `counts`: otherwise the gradients are taken as zeros. `is_last`: of the step's on this rank.
   void begin_backward(bool counts, bool is_last);

@@ -85,10 +85,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// One optimizer step over a global batch.
-  /// Throws: NotFinite on every rank, naming micro-batch, parameter and rank, when the loss or a
-  /// gradient is NaN or infinite and the configuration does not skip such steps. With fp16 they are
-  /// skipped and lower the loss scale, until the smallest one overflows. The training
+  /// One optimizer step over a global batch. Gradients that parameters have from before are not
+  /// part of it. Throws: NotFinite on every rank, naming micro-batch, parameter and rank, when the
+  /// loss or a gradient is NaN or infinite and the configuration does not skip such steps. With
+  /// fp16 they are skipped and lower the loss scale, until the smallest one overflows. The training
   /// state is as before the step, so the engine can be used and saved. After an exception of `loss`
   /// or of the backward pass on every rank, the state is as before the step too. Mismatch on every
   /// rank when the ranks used different units or parameters, because of data for example, so that
