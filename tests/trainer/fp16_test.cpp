@@ -104,6 +104,9 @@ TEST(Fp16, AnOverflowAtTheSmallestScaleEndsTheRun) {
   with_engine(2, config, {}, [](Engine& engine, SmallModel& model, Communicator&) {
     const Error error = error_of([&] { engine.train_batch(overflowing(model, 1)); });
     EXPECT_EQ(error.code(), ErrorCode::NotFinite);
+    EXPECT_EQ(engine.skipped_steps(), 0) << "the state is as before the step";
+    EXPECT_EQ(engine.samples_seen(), 0u);
+    EXPECT_EQ(step(engine, model).loss_scale, 1);
   });
 }
 

@@ -85,18 +85,25 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       micro_batches(state, context, schedule, communicator),
       saver(state, communicator, options) {}
 
-/// Ends a step that is not finite without an update.
+/// Ends a step that is not finite without an update. An exception comes before any change.
 void Engine::Impl::leave_out(const std::vector<double>& losses) {
-  const std::string where = detail::describe_non_finite(state.model, losses, communicator);
-  if (state.config.non_finite == NonFinite::Error) {
-    raise(
-        ErrorCode::NotFinite,
-        "step " + std::to_string(state.step + 1) + " was not applied: " + where,
+  if (state.scaler) {
+    state.scaler->update(/*overflow=*/true);
+  } else {
+    require_skipping(losses);
+  }
+  ++state.skipped_steps;
+}
+
+/// Throws: NotFinite, naming the cause, unless the configuration leaves such steps out.
+void Engine::Impl::require_skipping(const std::vector<double>& losses) const {
+  if (state.config.non_finite == NonFinite::Skip) return;
+  raise(ErrorCode::NotFinite,
+        "step " + std::to_string(state.step + 1) +
+            " was not applied: " + detail::describe_non_finite(state.model, losses, communicator),
         "continue from a checkpoint before the losses rose, with a lower learning rate, other data "
         "or gradient clipping; \"non_finite\": \"skip\" in the configuration leaves such steps "
         "out");
-  }
-  ++state.skipped_steps;
 }
 
 void Engine::Impl::begin_step() {
@@ -127,16 +134,14 @@ StepStats Engine::Impl::finish_step() {
   stats.learning_rate =
       learning_rate(state.config.schedule, state.last_iteration, state.groups[0].hyper.lr);
   stats.skipped = !std::isfinite(stats.loss) || !std::isfinite(stats.gradient_norm);
-  if (stats.skipped && !state.scaler) {
+  if (stats.skipped) {
     leave_out(losses);
-  } else if (stats.skipped) {
-    ++state.skipped_steps;
   } else {
     detail::update_units(state, runtime, stats.gradient_norm);
+    if (state.scaler) state.scaler->update(/*overflow=*/false);
     ++state.step;
     ++state.last_iteration;
   }
-  if (state.scaler) state.scaler->update(stats.skipped);
   stats.step = state.step;
   state.samples += static_cast<std::uint64_t>(state.batch.train);
   return stats;

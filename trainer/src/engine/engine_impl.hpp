@@ -24,6 +24,7 @@ struct Engine::Impl {
   StepStats finish_step();
   void require_no_step(const char* what) const;
   void leave_out(const std::vector<double>& losses);
+  void require_skipping(const std::vector<double>& losses) const;
 
   std::shared_ptr<torch::nn::Module> model;
   Communicator& communicator;
