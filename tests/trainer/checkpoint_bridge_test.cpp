@@ -6,13 +6,18 @@
 #include "unishard/format/output_lock.hpp"
 
 #include "checkpoint/compare.hpp"
+#include "checkpoint/in_parallel.hpp"
+#include "checkpoint/local_state.hpp"
+#include "engine/prepare_state.hpp"
 #include "expect.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
 
@@ -20,6 +25,7 @@ namespace unishard::test {
 namespace {
 
 using namespace trainer;
+using testing::HasSubstr;
 
 void save_two_steps(const Path& folder, std::uint32_t world, const Config& config) {
   with_engine(world, config, {.shuffle_seed = 99, .samples_per_epoch = 10},
@@ -65,6 +71,29 @@ TEST(CheckpointBridge, HoldsAllStateUnderItsNames) {
   EXPECT_EQ(catalog.groups[1]["weight_decay"], 0);
   EXPECT_EQ(catalog.client_state["a"], 1);
   EXPECT_TRUE(catalog.producer.contains("torch"));
+}
+
+TEST(LocalState, GivesThreadsTheWeightsOfDifferentUnitsAtTheSameTime) {
+  const auto single = make_single_communicator();
+  const Config config = small_config(3, DType::BFloat16);
+  SmallModel model = build(placement_for(config, *single));
+  const auto state = trainer::detail::prepare_state(model.ptr(), *single, config, {}, at::kCPU);
+  const trainer::detail::LocalState local(state);
+  std::vector<std::size_t> weights;
+  for (std::size_t t = 0; t < local.tensors().size(); ++t) {
+    if (local.master_of(t)) weights.push_back(t);
+  }
+  const auto bytes_at = [&](std::size_t index) {
+    const auto tensor = local.local(weights[index % weights.size()]).on_host();
+    return std::vector<std::byte>(tensor.bytes.begin(), tensor.bytes.end());
+  };
+  std::vector<std::vector<std::byte>> expected;
+  for (std::size_t i = 0; i < weights.size(); ++i) expected.push_back(bytes_at(i));
+  std::atomic<int> wrong = 0;
+  trainer::detail::in_parallel(20'000, [&](std::size_t i) {
+    if (bytes_at(i) != expected[i % weights.size()]) ++wrong;
+  });
+  EXPECT_EQ(wrong, 0);
 }
 
 /// `changes` are a JSON merge patch: null removes a key.

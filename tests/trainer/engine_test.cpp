@@ -246,6 +246,23 @@ TEST(OptimizersAgainstTorch, Adagrad) {
       torch::optim::AdagradOptions(0.01).eps(1e-10).weight_decay(0.1).lr_decay(0.1));
 }
 
+TEST(Engine, EvaluateLeavesEveryModuleInItsMode) {
+  with_engine(1, small_config(2), {}, [](Engine& engine, SmallModel& model, Communicator&) {
+    const auto loss = [&](const MicroBatch& batch) {
+      EXPECT_FALSE(model->is_training() || model->in->is_training());
+      return model->loss(batch);
+    };
+    model->train();
+    model->blocks[0]->eval();
+    engine.evaluate(loss, 1);
+    EXPECT_TRUE(model->is_training() && model->blocks[1]->up->is_training());
+    EXPECT_FALSE(model->blocks[0]->is_training() || model->blocks[0]->up->is_training());
+    model->eval();
+    engine.evaluate(loss, 1);
+    EXPECT_FALSE(model->is_training() || model->blocks[1]->up->is_training());
+  });
+}
+
 TEST(Dropout, ScalesWhatItKeepsAndIsOffAtZero) {
   const at::Tensor x = torch::ones({10000});
   EXPECT_TRUE(at::equal(dropout(x, 0), x));

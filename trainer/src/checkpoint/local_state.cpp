@@ -14,6 +14,14 @@ at::Tensor part_of(const at::Tensor& flat, const UnitLayout& layout, std::size_t
                      static_cast<std::int64_t>(layout.held(slot).size()));
 }
 
+/// Returns this rank's elements of a 16-bit parameter. At stage 3, where no rank keeps them, they
+/// are rounded from the master.
+at::Tensor weights_of(const FlatUnit& unit, std::size_t slot) {
+  const at::Tensor resident = unit.resident_shard();
+  const at::Tensor& all = resident.defined() ? resident : unit.master();
+  return part_of(all, unit.layout(), slot).to(unit.layout().stored_type());
+}
+
 LocalTensor local_tensor(ElementRange held, const at::Tensor& values, DType dtype) {
   const at::ScalarType stored = scalar_type(dtype);
   if (!values.is_cpu() || values.scalar_type() != stored)
@@ -119,16 +127,10 @@ LocalTensor LocalState::local(std::size_t tensor) const {
   }
   const ElementRange held = unit.layout().held(parameter.slot);
   if (held.empty()) return {.held = held, .bytes = {}};
-  const at::Tensor* all = origin.kind == Kind::State ? &unit.state(origin.state) : &unit.master();
-  if (origin.kind == Kind::Weights) {
-    if (rounded_unit_ != &unit) {
-      const at::Tensor resident = unit.resident_shard();
-      rounded_ = resident.defined() ? resident : unit.rounded_master();
-      rounded_unit_ = &unit;
-    }
-    all = &rounded_;
-  }
-  return local_tensor(held, part_of(*all, unit.layout(), parameter.slot), tensors_[tensor].dtype);
+  if (origin.kind == Kind::Weights)
+    return local_tensor(held, weights_of(unit, parameter.slot), tensors_[tensor].dtype);
+  const at::Tensor& all = origin.kind == Kind::State ? unit.state(origin.state) : unit.master();
+  return local_tensor(held, part_of(all, unit.layout(), parameter.slot), tensors_[tensor].dtype);
 }
 
 bool LocalState::is_rounded_master(std::size_t tensor) const {
@@ -137,13 +139,9 @@ bool LocalState::is_rounded_master(std::size_t tensor) const {
   const FlatUnit& unit = *parameter.unit;
   if (unit.layout().held(parameter.slot).empty()) return true;
   const at::Tensor master = part_of(unit.master(), unit.layout(), parameter.slot).cpu();
-  at::Tensor weights = unit.resident_shard();
-  if (!weights.defined()) {  // stage 3: rounded whenever they are needed, by LibTorch
-    if (rounds_one_way(floats_of(master))) return true;
-    weights = unit.rounded_master();
-  }
-  return is_rounding(floats_of(master),
-                     bytes_of(part_of(weights, unit.layout(), parameter.slot).cpu()),
+  // At stage 3, LibTorch rounds them whenever they are needed.
+  if (unit.placement().stage == 3 && rounds_one_way(floats_of(master))) return true;
+  return is_rounding(floats_of(master), bytes_of(weights_of(unit, parameter.slot).cpu()),
                      state_.config.compute);
 }
 

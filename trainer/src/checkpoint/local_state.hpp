@@ -63,9 +63,6 @@ class LocalState {
   std::vector<TensorInfo> tensors_;
   std::vector<Origin> origins_;
   std::vector<at::Tensor> replicas_;
-  /// The unit whose rounded master `rounded_` is.
-  mutable const FlatUnit* rounded_unit_ = nullptr;
-  mutable at::Tensor rounded_;
 };
 
 }  // namespace unishard::trainer::detail

@@ -7,7 +7,6 @@
 #include "checkpoint/describe.hpp"
 
 #include <future>
-#include <mutex>
 #include <utility>
 
 namespace unishard::trainer::detail {
@@ -43,14 +42,9 @@ SaveHandle Saver::save(const SaveRequest& request) {
     save_behind(std::move(save), local, started);
     return SaveHandle(last_);
   }
-  std::mutex mutex;  // `local` is one thread's at a time
   SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
     const Fragment& fragment = save->fragments()[index];
-    const LocalTensor tensor = [&] {
-      const std::scoped_lock lock(mutex);
-      return locate(local, save->catalog(), fragment);
-    }();
-    const LocalTensor host = tensor.on_host();
+    const LocalTensor host = locate(local, save->catalog(), fragment).on_host();
     writer.write(index, fragment.range, host.bytes);
   });
   report.seconds = report.stall_seconds = seconds_since(started);

@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace unishard::trainer {
 
@@ -24,16 +25,22 @@ using Pass = detail::MicroBatches::Pass;
 
 namespace {
 
-/// Puts a model in evaluation mode, and back in training mode when destroyed.
+/// Puts a model in evaluation mode, and each of its modules back in its former mode when destroyed.
 class EvaluationScope {
  public:
-  explicit EvaluationScope(torch::nn::Module& model) : model_(model) { model_.eval(); }
-  ~EvaluationScope() { model_.train(); }
+  explicit EvaluationScope(torch::nn::Module& model) {
+    for (const auto& module : model.modules()) former_.emplace_back(module, module->is_training());
+    model.eval();
+  }
+  ~EvaluationScope() {
+    // Parents precede their children, whose modes they change too.
+    for (const auto& [module, is_training] : former_) module->train(is_training);
+  }
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
  private:
-  torch::nn::Module& model_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> former_;
 };
 
 double mean(const std::vector<double>& values) {

@@ -164,7 +164,7 @@ at::Tensor FlatUnit::rounded_master() const { return master().to(layout_.stored_
 
 at::Tensor FlatUnit::resident_shard() const {
   if (placement().stage == 3) return {};
-  return gathered_->flat().narrow(0, layout_.first(), layout_.length()).to(layout_.stored_type());
+  return gathered_->flat().narrow(0, layout_.first(), layout_.length());
 }
 
 std::int64_t FlatUnit::master_bytes() const {

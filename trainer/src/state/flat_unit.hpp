@@ -108,11 +108,7 @@ class FlatUnit {
   const at::Tensor& state(std::size_t index) const { return store_->state(index); }
   const std::vector<at::Tensor>& states() const { return store_->states(); }
 
-  /// Returns, in the compute dtype, the values that the parameters have after start_publish() in
-  /// this rank's part.
-  /// Pre: the compute dtype is not fp32.
-  at::Tensor rounded_master() const;
-  /// Returns this rank's part of the parameters, in the compute dtype; undefined at stage 3.
+  /// Returns this rank's part of the parameters, in their type in memory; undefined at stage 3.
   at::Tensor resident_shard() const;
 
   std::int64_t master_bytes() const;
@@ -125,6 +121,7 @@ class FlatUnit {
   void gather_trained();
   void reduce_if_complete();
   void wait_for_arrival();
+  at::Tensor rounded_master() const;
 
   UnitLayout layout_;
   std::shared_ptr<MemoryMeter> meter_;

@@ -108,7 +108,8 @@ class Engine {
   /// Returns true during the step's last micro-batch. Local.
   bool is_gradient_accumulation_boundary() const;
 
-  /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients.
+  /// Returns the mean loss of `micro_batches` micro-batches, with ids from 0, without gradients and
+  /// in evaluation mode. Afterwards each module is in its former mode.
   /// Throws: Mismatch as train_batch() does.
   double evaluate(const LossFunction& loss, std::int64_t micro_batches);
 
