@@ -51,6 +51,8 @@ TEST(SampleOrder, StaysWhatItIs) {  // a change here changes every run that is r
   EXPECT_EQ(seed_from({1, 2, 3}), 7702586659592502839u);
   EXPECT_EQ(initial_value_seed(1234, 1), 10850081896131835390u);
   EXPECT_EQ(dropout_seed(1234, 5, 6, 7), 2750111990323072767u);
+  EXPECT_EQ(dropout_seed(1234, 5, 6, 7, 0), 2750111990323072767u);
+  EXPECT_NE(dropout_seed(1234, 5, 6, 7, 1), 2750111990323072767u);
 }
 
 TEST(TokenFile, ReadsOverlappingWindows) {

@@ -1,4 +1,5 @@
 // Units that a micro-batch uses several times, and parameters with several gradients.
+#include "unishard/trainer/dropout.hpp"
 #include "unishard/trainer/recompute.hpp"
 
 #include "small_model.hpp"
@@ -176,6 +177,57 @@ TEST(UnitUses, AUnitWithABackwardPassForEachPartHasTheGradientsOfPlainAutograd) 
       }
     }
   }
+}
+
+/// Notes the mask of each use.
+struct MaskedImpl : torch::nn::Module {
+  MaskedImpl() : scale(register_parameter("scale", torch::ones({kWidth}))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    masks.push_back(dropout(at::ones({kWidth}), 0.5));
+    return x * scale * masks.back();
+  }
+  at::Tensor scale;
+  std::vector<at::Tensor> masks;
+};
+
+enum class Parts { Kept, EachUse, BothUses };
+
+/// Returns the masks of one micro-batch that uses a unit twice.
+std::vector<at::Tensor> masks_of_two_uses(Parts recomputed) {
+  const auto single = make_single_communicator();
+  Sharded<MaskedImpl> unit;
+  Config config = sgd_config(3);
+  config.batch = {.train = 2, .micro = 2, .accumulation = {}};
+  Engine engine(unit.ptr(), *single, config);
+  Recompute recompute;
+  const std::function<at::Tensor(const at::Tensor&)> once = [&](const at::Tensor& x) {
+    return unit->forward(x);
+  };
+  engine.train_batch([&](const MicroBatch&) {
+    const at::Tensor x = torch::ones({kWidth}).requires_grad_(true);
+    if (recomputed == Parts::Kept) return once(once(x)).sum();
+    if (recomputed == Parts::EachUse) return recompute(once, recompute(once, x)).sum();
+    return recompute([&](const at::Tensor& y) { return once(once(y)); }, x).sum();
+  });
+  return unit->masks;
+}
+
+TEST(UnitUses, HaveDropoutMasksOfTheirOwn) {
+  const std::vector<at::Tensor> masks = masks_of_two_uses(Parts::Kept);
+  ASSERT_EQ(masks.size(), 2u);
+  EXPECT_FALSE(at::equal(masks[0], masks[1]));
+}
+
+TEST(UnitUses, DrawTheSameDropoutMasksWhenTheyAreRecomputed) {
+  const std::vector<at::Tensor> kept = masks_of_two_uses(Parts::Kept);
+  const auto expect_masks = [&](Parts recomputed, const std::vector<std::size_t>& uses) {
+    const std::vector<at::Tensor> masks = masks_of_two_uses(recomputed);
+    ASSERT_EQ(masks.size(), uses.size());
+    for (std::size_t i = 0; i < uses.size(); ++i)
+      EXPECT_TRUE(at::equal(masks[i], kept[uses[i]])) << "mask " << i;
+  };
+  expect_masks(Parts::EachUse, {0, 1, 1, 0});  // the backward pass begins with the last use
+  expect_masks(Parts::BothUses, {0, 1, 0, 1});
 }
 
 }  // namespace

@@ -23,9 +23,10 @@ std::uint64_t initial_value_seed(std::uint64_t seed, std::uint64_t unit) {
 }
 
 std::uint64_t dropout_seed(std::uint64_t seed, std::int64_t step, std::int64_t micro_batch,
-                           std::uint64_t unit) {
-  return seed_from({seed, kDropout, static_cast<std::uint64_t>(step),
-                    static_cast<std::uint64_t>(micro_batch), unit});
+                           std::uint64_t unit, std::uint64_t use) {
+  const std::uint64_t first = seed_from({seed, kDropout, static_cast<std::uint64_t>(step),
+                                         static_cast<std::uint64_t>(micro_batch), unit});
+  return use == 0 ? first : seed_from({first, use});
 }
 
 }  // namespace unishard::trainer

@@ -1,7 +1,5 @@
 #include "state/random_state.hpp"
 
-#include "state/dropout_generator.hpp"
-
 #include <mutex>
 
 namespace unishard::trainer::detail {
@@ -23,12 +21,14 @@ RandomState RandomState::capture(at::Device device) {
   RandomState captured;
   for (at::Generator& each : default_generators(device))
     captured.defaults_.emplace_back(each, state_of(each));
-  if (at::Generator* const current = dropout_generator())
-    captured.dropout_.emplace(current->device(), state_of(*current));
+  const DropoutSource source = dropout_source();
+  if (source.generator)
+    captured.dropout_.emplace(source.generator->device(), state_of(*source.generator));
+  if (source.uses) captured.uses_ = *source.uses;
   return captured;
 }
 
-RandomStateScope::RandomStateScope(const RandomState& state) {
+RandomStateScope::RandomStateScope(const RandomState& state) : uses_(state.uses_) {
   for (auto [generator, captured] : state.defaults_) {
     former_.emplace_back(generator, state_of(generator));
     set_state(generator, captured);
@@ -37,11 +37,12 @@ RandomStateScope::RandomStateScope(const RandomState& state) {
     dropout_.emplace(state.dropout_->first, /*seed=*/0);
     set_state(dropout_->get(), state.dropout_->second);
   }
-  outer_ = exchange_dropout_generator(dropout_ ? &dropout_->get() : nullptr);
+  outer_ =
+      exchange_dropout_source({dropout_ ? &dropout_->get() : nullptr, uses_ ? &*uses_ : nullptr});
 }
 
 RandomStateScope::~RandomStateScope() {
-  exchange_dropout_generator(outer_);
+  exchange_dropout_source(outer_);
   for (auto& [generator, state] : former_) set_state(generator, state);
 }
 

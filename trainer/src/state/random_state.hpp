@@ -1,5 +1,6 @@
 #pragma once
 // The random numbers that a computation would draw next, so that it can draw them again.
+#include "state/dropout_source.hpp"
 #include "state/generator_scope.hpp"
 
 #include <optional>
@@ -8,7 +9,7 @@
 
 namespace unishard::trainer::detail {
 
-/// States of the generators: LibTorch's default ones of the CPU and of a device, and the one of
+/// States of the generators: LibTorch's default ones of the CPU and of a device, and the source of
 /// dropout() on this thread.
 class RandomState {
  public:
@@ -19,6 +20,7 @@ class RandomState {
   friend class RandomStateScope;
   std::vector<std::pair<at::Generator, at::Tensor>> defaults_;
   std::optional<std::pair<at::Device, at::Tensor>> dropout_;
+  std::optional<UseCounts> uses_;
 };
 
 /// Draws continue from a captured state as long as it lives; then the former states are back.
@@ -33,7 +35,8 @@ class RandomStateScope {
  private:
   std::vector<std::pair<at::Generator, at::Tensor>> former_;
   std::optional<OwnGenerator> dropout_;
-  at::Generator* outer_ = nullptr;
+  std::optional<UseCounts> uses_;
+  DropoutSource outer_;
 };
 
 }  // namespace unishard::trainer::detail

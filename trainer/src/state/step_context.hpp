@@ -24,9 +24,10 @@ struct StepContext {
 };
 
 /// Sets the generator from which dropout() draws on this thread, until it is destroyed. Scopes
-/// nest.
+/// nest: the outermost one is a micro-batch's, the others are uses of units in it.
 class DropoutScope {
  public:
+  /// `unit` is a unit's number, or 0 for what is outside of units.
   DropoutScope(const StepContext& context, std::uint64_t unit);
   ~DropoutScope();
   DropoutScope(const DropoutScope&) = delete;

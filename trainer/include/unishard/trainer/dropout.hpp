@@ -1,6 +1,6 @@
 #pragma once
-// Dropout whose masks depend only on (seed, step, global micro-batch, unit). There is no state to
-// save, and every world size has the same masks.
+// Dropout whose masks depend only on (seed, step, global micro-batch, unit, use of the unit in the
+// micro-batch). There is no state to save, and every world size has the same masks.
 #include <ATen/core/Tensor.h>
 
 namespace unishard::trainer {

@@ -13,7 +13,7 @@
 // GatheredScope to access them elsewhere. A parameter of a unit must not be shared with other
 // modules: tie only parameters outside units. Parameters that require no gradient when M's
 // constructor returns are frozen, and sharded like the others; below stage 3 they are ordinary
-// tensors.
+// tensors. A micro-batch may use a unit several times; each use has dropout masks of its own.
 #include "unishard/trainer/tensor_visit.hpp"
 
 #include <torch/nn/module.h>
