@@ -230,5 +230,33 @@ TEST(UnitUses, DrawTheSameDropoutMasksWhenTheyAreRecomputed) {
   expect_masks(Parts::BothUses, {0, 1, 0, 1});
 }
 
+/// An operation before the one with the gradient of `weight` keeps weight.detach().
+struct DetachedImpl : torch::nn::Module {
+  DetachedImpl() : weight(register_parameter("weight", torch::full({2048}, 0.5))) {}
+  at::Tensor forward(const at::Tensor& x) { return x * weight.detach() + weight; }
+  at::Tensor weight;
+};
+
+struct DetachedModelImpl : torch::nn::Module {
+  DetachedModelImpl()
+      : in(register_parameter("in", torch::ones({2048}))),
+        unit(register_module("unit", Sharded<DetachedImpl>())) {}
+  at::Tensor in;
+  Sharded<DetachedImpl> unit;
+};
+
+TEST(UnitUses, KeepTheirParametersUntilTheirBackwardPassIsDone) {
+  std::vector<double> norms;
+  for (const std::uint32_t stage : {2u, 3u}) {
+    const auto single = make_single_communicator();
+    const auto model = std::make_shared<DetachedModelImpl>();
+    Engine engine(model, *single, sgd_config(stage));
+    const auto loss = [&](const MicroBatch&) { return model->unit(model->in).pow(2).mean(); };
+    norms.push_back(engine.train_batch(loss).gradient_norm);
+  }
+  EXPECT_GT(norms[0], 0);
+  EXPECT_EQ(norms[0], norms[1]);
+}
+
 }  // namespace
 }  // namespace unishard::test
