@@ -73,6 +73,36 @@ TEST(CheckpointBridge, HoldsAllStateUnderItsNames) {
   EXPECT_TRUE(catalog.producer.contains("torch"));
 }
 
+/// Gives the buffers other values on each rank; rank 0's are 3 and 7.
+void change_buffers(SmallModel& model, std::uint32_t rank) {
+  for (auto& block : model->blocks) block->scale.fill_(3.0 + rank);
+  model->named_buffers()["counter"].fill_(7 + static_cast<std::int64_t>(rank));
+}
+
+TEST(CheckpointBridge, HoldsTheBuffersOfRank0AndNamesThoseThatDiffer) {
+  for (const bool asynchronous : {false, true}) {
+    const TempDir folder;
+    with_engine(3, small_config(2), {},
+                [&](Engine& engine, SmallModel& model, Communicator& communicator) {
+                  change_buffers(model, communicator.rank());
+                  const SaveHandle handle = engine.save_checkpoint(
+                      {.folder = folder.path(), .tag = "t", .asynchronous = asynchronous});
+                  EXPECT_EQ(model->blocks[0]->scale[0].item<float>(),
+                            3.0f + static_cast<float>(communicator.rank()))
+                      << "a save changes no rank's own values";
+                  const SaveReport& report = handle.wait();
+                  if (communicator.rank() != 0) return;
+                  ASSERT_EQ(report.warnings.size(), 1u);
+                  EXPECT_THAT(report.warnings[0], HasSubstr("counter, block0.scale, block1.scale"));
+                });
+    with_engine(2, small_config(2), {}, [&](Engine& engine, SmallModel& model, Communicator&) {
+      engine.load_checkpoint(folder.path());
+      for (auto& block : model->blocks) EXPECT_TRUE(block->scale.eq(3.0).all().item<bool>());
+      EXPECT_EQ(model->named_buffers()["counter"].item<std::int64_t>(), 7);
+    });
+  }
+}
+
 TEST(LocalState, GivesThreadsTheWeightsOfDifferentUnitsAtTheSameTime) {
   const auto single = make_single_communicator();
   const Config config = small_config(3, DType::BFloat16);

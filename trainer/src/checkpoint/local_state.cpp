@@ -1,9 +1,12 @@
 #include "checkpoint/local_state.hpp"
 
+#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
 #include "checkpoint/rounding.hpp"
 #include "device/tensor_bytes.hpp"
+
+#include <algorithm>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -20,6 +23,13 @@ at::Tensor weights_of(const FlatUnit& unit, std::size_t slot) {
   const at::Tensor resident = unit.resident_shard();
   const at::Tensor& all = resident.defined() ? resident : unit.master();
   return part_of(all, unit.layout(), slot).to(unit.layout().stored_type());
+}
+
+/// Returns a copy in host memory of its own.
+at::Tensor host_copy(const at::Tensor& tensor) {
+  return tensor.detach()
+      .to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true)
+      .contiguous();
 }
 
 LocalTensor local_tensor(ElementRange held, const at::Tensor& values, DType dtype) {
@@ -72,6 +82,40 @@ LocalState::LocalState(const TrainingState& state) : state_(state) {
     add_untrained(buffer.name, buffer.tensor, state::kBuffer, {Kind::Replica, replicas_.size(), 0});
     replicas_.push_back(buffer.tensor);
   }
+}
+
+std::vector<std::string> LocalState::take_buffers_of_rank0(Communicator& communicator) {
+  std::vector<std::string> names;
+  for (const std::size_t tensor : different_buffers(communicator)) {
+    at::Tensor& values = replicas_[origins_[tensor].source];
+    values = host_copy(values);
+    communicator.broadcast(bytes_of(values), 0)->wait();
+    names.push_back(tensors_[tensor].fqn);
+  }
+  return names;
+}
+
+/// Returns the buffers whose values differ between the ranks. Collective.
+std::vector<std::size_t> LocalState::different_buffers(Communicator& communicator) const {
+  if (communicator.size() == 1) return {};
+  std::vector<std::size_t> buffers;
+  std::string digests;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    if (tensors_[t].state != state::kBuffer) continue;
+    buffers.push_back(t);
+    digests += hex64(crc64(bytes_of(host_copy(replicas_[origins_[t].source]))));
+  }
+  if (buffers.empty()) return {};
+  const std::size_t width = digests.size() / buffers.size();
+  const std::vector<std::string> all = gather_text(communicator, digests);
+  std::vector<std::size_t> different;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto digest_in = [&](const std::string& each) { return each.substr(i * width, width); };
+    const bool are_equal = std::ranges::all_of(
+        all, [&](const std::string& each) { return digest_in(each) == digest_in(all.front()); });
+    if (!are_equal) different.push_back(buffers[i]);
+  }
+  return different;
 }
 
 void LocalState::add(const ParameterRecord& parameter, std::string_view state_name, DType dtype,

@@ -1,10 +1,12 @@
 #pragma once
 // Maps the tensors of the catalog, which is the same on every rank, to this rank's memory.
 #include "unishard/format/catalog.hpp"
+#include "unishard/trainer/communicator.hpp"
 
 #include "state/training_state.hpp"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -34,6 +36,11 @@ class LocalState {
   /// Lifetime: `state` must outlive this object.
   explicit LocalState(const TrainingState& state);
 
+  /// Gives buffers that differ between the ranks, as those of batch norm do, the values of rank 0
+  /// in this object. Every rank saves a part of them, which must be parts of one buffer. The model
+  /// keeps its values. Returns the names of these buffers. Collective.
+  std::vector<std::string> take_buffers_of_rank0(Communicator& communicator);
+
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   LocalTensor local(std::size_t tensor) const;
   /// Returns true when loading writes to this tensor: not for 16-bit weights, which follow from the
@@ -58,6 +65,7 @@ class LocalState {
   void add_untrained(const std::string& fqn, const at::Tensor& tensor, std::string_view state_name,
                      Origin origin);
   LocalTensor replica(std::size_t tensor) const;
+  std::vector<std::size_t> different_buffers(Communicator& communicator) const;
 
   const TrainingState& state_;
   std::vector<TensorInfo> tensors_;

@@ -39,7 +39,7 @@ Save::Save(Catalog catalog, std::uint32_t rank, const SaveRequest& request,
   catalog_.client_state = request.client_state;
   validate_sections(catalog_, "saving");
   commit_.chunk_bytes = chunk_bytes_for(catalog_, compression_);
-  commit_.warn = [this](const std::string& sentence) { warnings_.push_back(sentence); };
+  commit_.warn = [this](const std::string& sentence) { warn(sentence); };
 }
 
 void Save::begin(Communicator& communicator) {

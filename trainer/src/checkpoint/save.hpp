@@ -30,6 +30,8 @@ class Save {
        const EngineOptions& options);
 
   const Catalog& catalog() const { return catalog_; }
+  /// Adds a sentence to the warnings of the report.
+  void warn(const std::string& sentence) { warnings_.push_back(sentence); }
   /// Returns what this rank writes.
   const std::vector<Fragment>& fragments() const { return fragments_; }
 

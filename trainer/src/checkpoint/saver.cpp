@@ -6,6 +6,9 @@
 
 #include "checkpoint/describe.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <future>
 #include <utility>
 
@@ -34,9 +37,13 @@ SaveHandle Saver::save(const SaveRequest& request) {
   const auto started = Clock::now();
   settle();
   claim(request.folder);
-  const LocalState local(state_);
+  LocalState local(state_);
+  const std::vector<std::string> different = local.take_buffers_of_rank0(communicator_);
   auto save = std::make_unique<Save>(describe(state_, local, communicator_), communicator_.rank(),
                                      request, options_);
+  if (!different.empty() && communicator_.rank() == 0)
+    save->warn(fmt::format("the ranks have different values of {}, and the checkpoint has rank 0's",
+                           fmt::join(different, ", ")));
   save->begin(communicator_);
   if (request.asynchronous) {
     save_behind(std::move(save), local, started);

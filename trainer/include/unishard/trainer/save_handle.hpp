@@ -23,7 +23,8 @@ struct SaveReport {
   double seconds = 0;        ///< time until durable
   double stall_seconds = 0;  ///< time in save_checkpoint(), including the wait for an earlier save
   /// One sentence for each failure after the checkpoint was durable, such as an older checkpoint
-  /// that could not be removed. Known on rank 0 only.
+  /// that could not be removed, and one about buffers that differ between the ranks. Known on rank
+  /// 0 only.
   std::vector<std::string> warnings = {};
 };
 
