@@ -133,7 +133,8 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
     if (is_master) continue;
     const std::span<std::byte> place = memory_.bytes().subspan(offset, bytes);
     if (located[f].on_device.defined()) {
-      if (!pinned_) pinned_.emplace(memory_.bytes());
+      if (!pinned_ && !located[f].on_device.is_cpu())
+        pinned_.emplace(memory_.bytes(), located[f].on_device.device());
       copies.start(place, located[f].on_device);
     } else {
       cut(place.data(), located[f].bytes, pieces);

@@ -1,11 +1,13 @@
 // The project compiles and links this file on machines without a device; it has never run on one.
 #include "device/pinned_memory.hpp"
 
+#include <c10/core/DeviceGuard.h>
 #include <cuda_runtime_api.h>
 
 namespace unishard::trainer::detail {
 
-PinnedMemory::PinnedMemory(std::span<std::byte> memory) {
+PinnedMemory::PinnedMemory(std::span<std::byte> memory, c10::Device device) : device_(device) {
+  const c10::DeviceGuard current(device_);
   if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault) == cudaSuccess) {
     pinned_ = memory.data();
   } else {
@@ -14,7 +16,9 @@ PinnedMemory::PinnedMemory(std::span<std::byte> memory) {
 }
 
 PinnedMemory::~PinnedMemory() {
-  if (pinned_ != nullptr) cudaHostUnregister(pinned_);
+  if (pinned_ == nullptr) return;
+  const c10::DeviceGuard current(device_);
+  cudaHostUnregister(pinned_);
 }
 
 }  // namespace unishard::trainer::detail

@@ -3,7 +3,7 @@
 
 namespace unishard::trainer::detail {
 
-PinnedMemory::PinnedMemory(std::span<std::byte>) {}
+PinnedMemory::PinnedMemory(std::span<std::byte>, c10::Device device) : device_(device) {}
 PinnedMemory::~PinnedMemory() = default;
 
 }  // namespace unishard::trainer::detail
