@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 
 namespace unishard::converters::deepspeed {
@@ -69,6 +70,25 @@ std::string latest_tag(Storage& storage, const Path& file) {
   return text;
 }
 
+/// Returns whether `folder`, an entry of `path`, is a link to a folder outside `path`.
+bool leads_outside(const Path& path, const Path& folder) {
+  std::error_code code;
+  if (!std::filesystem::is_symlink(folder, code)) return false;
+  const Path inside = std::filesystem::canonical(path, code);
+  const Path target = std::filesystem::canonical(folder, code);
+  return std::mismatch(inside.begin(), inside.end(), target.begin(), target.end()).first !=
+         inside.end();
+}
+
+/// No file outside the checkpoint's folder is read, unless the user names it.
+void refuse_link(const Path& path, const Path& folder) {
+  if (!leads_outside(path, folder)) return;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} is a link that leads outside {}, and links are not followed there",
+                    folder.string(), path.string()),
+        fmt::format("name the link itself, {}, or move the folder here", folder.string()));
+}
+
 Path tag_folder(Storage& storage, const Path& path, const std::string& tag, const FolderKind& kind,
                 const std::string& named_by) {
   Path folder = path / tag;
@@ -78,6 +98,7 @@ Path tag_folder(Storage& storage, const Path& path, const std::string& tag, cons
                       unishard::quote(tag), named_by, list_tags(storage, path, kind)),
           "choose one of them with --tag");
   }
+  refuse_link(path, folder);
   return folder;
 }
 
@@ -182,6 +203,18 @@ std::vector<std::string> tags_of(Storage& storage, const Path& folder, const Fol
     if (kind.is_tag(storage, folder / entry.name)) tags.push_back(entry.name);
   }
   return tags;
+}
+
+bool has_linked_tag(Storage& storage, const Path& folder, const FolderKind& kind) {
+  if (storage.kind(folder / kind.latest_file) != EntryKind::File) return false;
+  return std::ranges::any_of(storage.list(folder), [&](const Entry& entry) {
+    if (entry.kind != EntryKind::Other) return false;
+    try {
+      return kind.is_tag(storage, folder / entry.name);
+    } catch (const Error&) {  // a link to what this process may not look into
+      return false;
+    }
+  });
 }
 
 Path choose_tag(Storage& storage, const Path& path, const std::optional<std::string>& tag,

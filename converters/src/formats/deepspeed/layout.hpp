@@ -65,9 +65,13 @@ inline constexpr FolderKind kUniversal = {is_universal_tag, "latest_universal"};
 /// Names of the sub-folders of `folder` that are tags of either kind.
 std::vector<std::string> tags_of(Storage& storage, const Path& folder, const FolderKind& kind);
 
+/// Returns whether `folder` has a latest file and a link to a tag.
+bool has_linked_tag(Storage& storage, const Path& folder, const FolderKind& kind);
+
 /// Returns the tag's folder that `path` means: `path` itself, the tag `tag` in it, the tag that the
 /// latest file names, or the only tag.
-/// Throws: NotFound or InvalidArgument, listing the tags that exist.
+/// Throws: NotFound or InvalidArgument, listing the tags that exist; Unsupported for a tag that is
+/// a link out of `path`.
 Path choose_tag(Storage& storage, const Path& path, const std::optional<std::string>& tag,
                 const FolderKind& kind);
 

@@ -105,6 +105,7 @@ bool is_deepspeed(Storage& storage, const Path& path) {
   if (storage.kind(path) != EntryKind::Directory) return false;
   if (deepspeed::is_regular_tag(storage, path)) return true;
   if (!deepspeed::tags_of(storage, path, deepspeed::kRegular).empty()) return true;
+  if (deepspeed::has_linked_tag(storage, path, deepspeed::kRegular)) return true;
   // A folder that has lost its tags gets its own message.
   return storage.kind(path / "latest") == EntryKind::File &&
          storage.kind(path / "zero_to_fp32.py") == EntryKind::File;
