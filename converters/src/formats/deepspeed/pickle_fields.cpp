@@ -195,6 +195,7 @@ namespace {
 /// below "_extra_state".
 Role role_of_entry(std::string_view name, Value value, std::uint64_t pickle_bytes) {
   if (name.ends_with("_extra_state")) return Role::Buffer;
+  if (value.is_none()) return Role::Weight;  // a state dict names what has values
   if (!value.is(NodeKind::Object) && !value.is_dict() && !value.is_sequence())
     return Role::ClientValue;
   const torch::ObjectTree tree = torch::describe(value, pickle_bytes);
@@ -211,7 +212,8 @@ std::vector<NamedView> named_views(const TorchFile& file, Value dict, std::strin
     std::string name(dict.key(i).string());
     if (!TorchFile::is_tensor(dict.value(i))) {
       const Role role = role_of_entry(name, dict.value(i), file.pickle().bytes().size());
-      notes.lose({role, std::move(name), "it is not a tensor"});
+      const bool is_none = dict.value(i).is_none();
+      notes.lose({role, std::move(name), is_none ? "it is None" : "it is not a tensor"});
       continue;
     }
     try {

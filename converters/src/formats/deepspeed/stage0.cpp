@@ -48,6 +48,15 @@ std::vector<const NamedView*> candidates_of(const ModelFile& model) {
   return candidates;
 }
 
+/// Returns the number of entries of any type that are neither buffers nor second names.
+std::size_t count_entries(const ModelFile& model) {
+  std::set<std::string_view> others;
+  if (model.buffer_names) others.insert(model.buffer_names->begin(), model.buffer_names->end());
+  for (const auto& [second, first] : model.aliases) others.insert(second);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      model.module, [&](const NamedView& entry) { return !others.contains(entry.name); }));
+}
+
 bool all_equal(const std::vector<double>& numbers) {
   return std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) == numbers.end();
 }
@@ -70,7 +79,11 @@ bool values_fit(const Slot& slot, const TensorView& weights) {
 class Stage0Reader {
  public:
   Stage0Reader(const TorchFile& file, const ModelFile& model, bool is_whole, Notes& notes)
-      : file_(file), notes_(notes), is_whole_(is_whole), candidates_(candidates_of(model)) {
+      : file_(file),
+        notes_(notes),
+        is_whole_(is_whole),
+        candidates_(candidates_of(model)),
+        entries_(count_entries(model)) {
     if (model.own.contains("parameters")) read_names(model.own["parameters"]);
   }
 
@@ -232,6 +245,7 @@ class Stage0Reader {
         return !master || master->shape == candidates_[candidate]->view.shape;
       });
     }
+    lose_absent_weights(slots);
     const SlotMatcher by_shape(sizes, candidates_.size(), shape_fits);
     if (by_shape.outcome() == SlotMatcher::Outcome::One) return by_shape.solution();
     if (by_shape.outcome() == SlotMatcher::Outcome::None) {
@@ -254,6 +268,22 @@ class Stage0Reader {
       return by_value.solution();
     }
     refuse_choice(by_value.outcome() == SlotMatcher::Outcome::Several ? by_value : by_shape);
+  }
+
+  /// More parameters with states than entries: the module lacks weights that were trained. An entry
+  /// that is no tensor is a loss already.
+  void lose_absent_weights(const Slots& slots) {
+    std::size_t trained = 0;
+    for (const auto& group : slots) {
+      trained += static_cast<std::size_t>(std::ranges::count_if(
+          group, [](const Slot& slot) { return slot.master || !slot.states.empty(); }));
+    }
+    const bool is_known = std::ranges::any_of(
+        notes_.losses(), [](const Loss& loss) { return loss.role == Role::Weight; });
+    if (trained <= entries_ || is_known) return;
+    notes_.lose({Role::Weight,
+                 fmt::format("{} of {} trained parameters", trained - entries_, trained),
+                 "the optimizer has their states, and the module lacks them"});
   }
 
   template <class Fits>
@@ -306,6 +336,7 @@ class Stage0Reader {
   Notes& notes_;
   const bool is_whole_;
   const std::vector<const NamedView*> candidates_;
+  const std::size_t entries_;
   std::vector<std::vector<std::uint64_t>> members_;
   std::optional<std::vector<std::vector<std::size_t>>> named_;  // candidates of each group, if told
   std::set<std::string> used_;  // storages that a flat group was found in
