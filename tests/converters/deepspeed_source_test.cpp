@@ -506,12 +506,266 @@ TEST(DeepSpeedSource, FrozenParametersWithoutTheirScalesAreLost) {
                       {"frozen_param_shapes", {{"q", {4}}}},
                       {"global_steps", 5}};
   save_torch(tag / "mp_rank_00_model_states.pt", model,
-             {{"a", {DType::Float32, {1}, {1}}}, {"q", {DType::Int8, {4}, {}}}});
+             {{"a", {DType::Float32, {2, 2}, {1, 2, 3, 4}}}, {"q", {DType::Int8, {4}, {}}}});
   const Losses losses = open_source(posix_storage(), folder.path())->losses();
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].role, Role::Scale);
   EXPECT_EQ(losses[0].name, "q");
   EXPECT_TRUE(losses[0].is_frozen) << "who wants no frozen parameters does not miss it";
+}
+
+// ---- Files that contradict each other.
+
+/// Replaces the model file of save_old_checkpoint(): a and b as there, and what `more` says.
+void save_old_model(const Path& tag, const Json& more, std::map<std::string, Made> tensors) {
+  Json model = {{"module", {{"a", tensor("a")}, {"b", tensor("b")}}},
+                {"buffer_names", Json::array()},
+                {"global_steps", 5},
+                {"dp_world_size", 2}};
+  for (const auto& [key, value] : more.items()) model[key] = value;
+  tensors.insert(
+      {{"a", {DType::Float32, {2, 2}, {1, 2, 3, 4}}}, {"b", {DType::Float32, {3}, {5, 6, 7}}}});
+  fs::remove(tag / "mp_rank_00_model_states.pt");
+  save_torch(tag / "mp_rank_00_model_states.pt", model, tensors);
+}
+
+/// What a rank's model file of stage 3 says of the frozen parameter f.
+struct FrozenPart {
+  Json shapes;                            ///< frozen_param_shapes
+  std::optional<std::uint64_t> elements;  ///< of its fragment; nullopt: it has none
+};
+
+/// A trained parameter a of (4) and a frozen one f on two ranks, as stage 3 writes them.
+void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen) {
+  fs::create_directories(tag);
+  const DType f32 = DType::Float32;
+  for (std::size_t rank = 0; rank < frozen.size(); ++rank) {
+    const FrozenPart& part = frozen[rank];
+    const Json fragments = part.elements ? Json{{"f", tensor("part")}} : Json(Json::object());
+    const Json model = {{"module", {{"a", tensor("none")}, {"f", tensor("none")}}},
+                        {"buffer_names", Json::array()},
+                        {"param_shapes", Json::array({{{"a", {4}}}})},
+                        {"frozen_param_shapes", part.shapes},
+                        {"frozen_param_fragments", fragments},
+                        {"shared_params", Json::object()},
+                        {"global_steps", 5},
+                        {"dp_world_size", 2}};
+    const std::uint64_t elements = part.elements.value_or(0);
+    save_torch(
+        tag / ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_model_states.pt"), model,
+        {{"none", {f32, {0}, {}}}, {"part", {f32, {elements}, std::vector<float>(elements, 9)}}});
+    const Json base = {{"state", with_number_keys({{"step", 5}})},
+                       {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}};
+    const Json inner = {{"zero_stage", 3},
+                        {"partition_count", 2},
+                        {"optimizer_state_dict", base},
+                        {"fp32_flat_groups", Json::array({tensor("p")})}};
+    save_torch(tag / Copy::optimizer_name(static_cast<int>(rank)),
+               {{"optimizer_state_dict", inner}}, {{"p", {f32, {2}, {1, 2}}}});
+  }
+}
+
+Error error_of_stage_3(const std::array<FrozenPart, 2>& frozen) {
+  const test::TempDir folder;
+  save_stage_3(folder.path() / "tag", frozen);
+  return error_of([&] { open_source(posix_storage(), folder.path()); });
+}
+
+TEST(DeepSpeedContradictions, ListedFrozenParametersThatNoFileHoldsAreLost) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "stage2/tag", true);
+  save_old_model(
+      folder.path() / "stage2/tag",
+      {{"frozen_param_shapes", {{"f", {3}}}}, {"frozen_param_fragments", Json::object()}}, {});
+  const FrozenPart part{{{"f", {3}}}, std::nullopt};
+  save_stage_3(folder.path() / "stage3/tag", {part, part});
+  for (const char* stage : {"stage2", "stage3"}) {
+    SCOPED_TRACE(stage);
+    const auto source = open_source(posix_storage(), folder.path() / stage);
+    EXPECT_FALSE(source->catalog().find("f", state::kWeights));
+    ASSERT_EQ(source->losses().size(), 1u);
+    EXPECT_EQ(source->losses()[0].role, Role::Weight);
+    EXPECT_EQ(source->losses()[0].name, "f");
+    EXPECT_EQ(source->losses()[0].why, "no file holds its data");
+    EXPECT_TRUE(source->losses()[0].is_frozen);
+  }
+}
+
+TEST(DeepSpeedContradictions, FrozenPartsOfStage3AreThoseOfTheirShape) {
+  const test::TempDir folder;
+  const FrozenPart whole{{{"f", {3}}}, 2};  // the last rank's part ends with padding
+  save_stage_3(folder.path() / "tag", {whole, whole});
+  const auto source = open_source(posix_storage(), folder.path());
+  EXPECT_EQ(floats_of(*source, "f", "weights"), (std::vector<float>{9, 9, 9}));
+  const std::string rank1 = "zero_pp_rank_1_mp_rank_00_model_states.pt";
+  const FrozenPart small{{{"f", {2}}}, 2}, large{{{"f", {3, 3}}}, 2}, none{{{"f", {3}}}, {}};
+  const FrozenPart unlisted{Json::object(), {}}, cut{{{"f", {3}}}, 1};
+  EXPECT_THAT(error_of_stage_3({small, small}),
+              Fails(ErrorCode::Corrupt, {"zero_pp_rank_0", "\"f\"", "has 2 elements", "needs 1"}));
+  EXPECT_THAT(error_of_stage_3({large, large}),
+              Fails(ErrorCode::Corrupt, {"zero_pp_rank_0", "\"f\"", "needs 5"}));
+  EXPECT_THAT(error_of_stage_3({whole, cut}),
+              Fails(ErrorCode::Corrupt, {rank1, "\"f\"", "has 1 elements", "needs 2"}));
+  EXPECT_THAT(error_of_stage_3({whole, large}),
+              Fails(ErrorCode::Corrupt, {rank1, "zero_pp_rank_0", "\"f\"", "frozen_param_shapes"}));
+  EXPECT_THAT(error_of_stage_3({whole, unlisted}),
+              Fails(ErrorCode::Corrupt, {rank1, "zero_pp_rank_0", "\"f\"", "frozen_param_shapes"}));
+  EXPECT_THAT(error_of_stage_3({none, unlisted}),
+              Fails(ErrorCode::Corrupt, {rank1, "zero_pp_rank_0", "\"f\"", "frozen_param_shapes"}));
+  EXPECT_THAT(error_of_stage_3({whole, none}), Fails(ErrorCode::Corrupt, {rank1, "\"f\""}));
+  EXPECT_THAT(error_of_stage_3({none, whole}), Fails(ErrorCode::Corrupt, {rank1, "\"f\""}));
+}
+
+TEST(DeepSpeedContradictions, ShapesThatAreNotTheModulesAreRefused) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  save_old_model(tag, {{"param_shapes", Json::array({{{"a", {4, 1}}, {"b", {3}}}})}}, {});
+  EXPECT_THAT(
+      error_of([&] { open_source(posix_storage(), tag); }),
+      Fails(ErrorCode::Corrupt, {"mp_rank_00_model_states.pt", "\"a\"", "(2, 2)", "(4, 1)"}));
+  const auto open_frozen = [&](const Shape& module, const Shape& fragment, const Json& listed) {
+    const Json more = {{"module", {{"a", tensor("a")}, {"b", tensor("b")}, {"f", tensor("f")}}},
+                       {"frozen_param_shapes", {{"f", listed}}},
+                       {"frozen_param_fragments", {{"f", tensor("part")}}}};
+    save_old_model(
+        tag, more,
+        {{"f", {DType::Float32, module, {1, 2}}}, {"part", {DType::Float32, fragment, {1, 2}}}});
+    open_source(posix_storage(), tag);
+  };
+  EXPECT_EQ(thrown_by([&] { open_frozen({2}, {2}, {2}); }), std::nullopt);
+  EXPECT_THAT(error_of([&] {
+                open_frozen({2}, {2}, {2, 1});
+              }),
+              Fails(ErrorCode::Corrupt, {"\"f\"", "(2)", "(2, 1)", "frozen_param_shapes"}));
+  EXPECT_THAT(error_of([&] {
+                open_frozen({1, 2}, {2}, {2});
+              }),
+              Fails(ErrorCode::Corrupt, {"\"f\"", "(2)", "(1, 2)", "module"}));
+}
+
+TEST(DeepSpeedContradictions, FrozenCopiesThatDifferAreNoted) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  save_old_model(tag,
+                 {{"module", {{"a", tensor("a")}, {"b", tensor("b")}, {"f", tensor("f")}}},
+                  {"frozen_param_shapes", {{"f", {2}}}},
+                  {"frozen_param_fragments", {{"f", tensor("part")}}}},
+                 {{"f", {DType::Float32, {2}, {1, 2}}}, {"part", {DType::Float32, {2}, {1, 3}}}});
+  const auto source = open_source(posix_storage(), folder.path());
+  EXPECT_EQ(floats_of(*source, "f", "weights"), (std::vector<float>{1, 3}));
+  const auto notes = notes_of(*source);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("1 frozen parameters, first \"f\""), std::string::npos) << notes[0];
+}
+
+void swap_files(const Path& a, const Path& b) {
+  const Path aside = a.parent_path() / "aside";
+  fs::rename(a, aside);
+  fs::rename(b, a);
+  fs::rename(aside, b);
+}
+
+TEST(DeepSpeedContradictions, OptimizerFilesInThePlaceOfOthersAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const char* fixture : {"stage2_w2", "stage1_w3", "stage2_elastic", "stage2_round_robin",
+                              "stage2_parameter_alignment", "stage2_w4"}) {
+    SCOPED_TRACE(fixture);
+    const Copy swapped(fixture), copied(fixture), back(fixture);
+    const auto opens = [](const Path& folder) {
+      return error_of([&] { open_source(posix_storage(), folder); });
+    };
+    const auto file = [](const Copy& copy, int rank) {
+      return copy.path() / read_file(copy.path() / "latest") / Copy::optimizer_name(rank);
+    };
+    swap_files(file(swapped, 0), file(swapped, 1));
+    EXPECT_THAT(opens(swapped.path()),
+                Fails(ErrorCode::Corrupt, {Copy::optimizer_name(0) + " is that of rank 1",
+                                           Copy::optimizer_name(1) + " is that of rank 0"}));
+    replace(file(copied, 1), file(copied, 0));
+    EXPECT_THAT(opens(copied.path()),
+                Fails(ErrorCode::Corrupt, {Copy::optimizer_name(1) + " is that of rank 0"}));
+    replace(file(back, 0), file(back, 1));
+    // The last partition has no padding, so that there may be too few elements.
+    EXPECT_THAT(opens(back.path()), Fails(ErrorCode::Corrupt));
+  }
+}
+
+TEST(DeepSpeedContradictions, OptimizerFilesOfAnotherSaveAreRefused) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  save_old_model(
+      tag, Json::object(),
+      {{"a", {DType::Float32, {2, 2}, {7, 3, 5, 9}}}, {"b", {DType::Float32, {3}, {1, 2, 4}}}});
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt,
+                    {"2 parameters", "\"a\"", "the optimizer's files are not of this save"}));
+  save_old_model(tag, Json::object(),
+                 {{"a", {DType::Float32, {2, 2}, {1.0001F, 2.0001F, 3.0001F, 4.0001F}}},
+                  {"b", {DType::Float32, {3}, {1, 2, 4}}}});
+  EXPECT_EQ(notes_of(*open_source(posix_storage(), folder.path())).size(), 1u)
+      << "a differs by less than a 16-bit type tells";
+}
+
+TEST(DeepSpeedContradictions, ATagThatIsALinkIsRefusedWithTheWayToReadIt) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("stage2_w2");
+  const test::TempDir run;
+  fs::create_directory_symlink(copy.tag(), run.path() / kStep);
+  write_file(run.path() / "latest", std::string(kStep));
+  const auto open = [](const Path& path, std::optional<std::string> tag = {}) {
+    open_source(posix_storage(), path, tag);
+  };
+  const std::string link = (run.path() / kStep).string();
+  for (const bool has_script : {false, true}) {
+    if (has_script) write_file(run.path() / "zero_to_fp32.py", "#");
+    EXPECT_THAT(error_of([&] { open(run.path()); }),
+                Fails(ErrorCode::Unsupported, {link, "link", "outside"}, {"name the link itself"}));
+    EXPECT_THAT(error_of([&] { open(run.path(), std::string(kStep)); }),
+                Fails(ErrorCode::Unsupported, {link, "link", "outside"}, {"name the link itself"}));
+  }
+  EXPECT_EQ(thrown_by([&] { open(run.path() / kStep); }), std::nullopt);
+  fs::create_directory_symlink(std::string(kStep), copy.path() / "best");
+  write_file(copy.path() / "latest", "best");
+  EXPECT_EQ(thrown_by([&] { open(copy.path()); }), std::nullopt) << "a link that stays inside";
+}
+
+/// A model of stage 0 with two trained parameters, whose module is `module`.
+void save_stage_0(const Path& tag, const Json& module) {
+  fs::create_directories(tag);
+  const auto states = [](const char* name) { return Json{{"step", 5}, {"exp_avg", tensor(name)}}; };
+  const Json state = {
+      {"$type", "builtins.dict"},
+      {"pairs", Json::array({Json::array({0, states("a")}), Json::array({1, states("b")})})}};
+  const Json optimizer = {{"state", state},
+                          {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}};
+  save_torch(tag / "mp_rank_00_model_states.pt",
+             {{"module", module},
+              {"buffer_names", Json::array()},
+              {"optimizer", optimizer},
+              {"global_steps", 5},
+              {"dp_world_size", 1}},
+             {{"a", {DType::Float32, {2}, {1, 2}}}, {"b", {DType::Float32, {3}, {3, 4, 5}}}});
+}
+
+TEST(DeepSpeedContradictions, WeightsThatAModuleOfStage0LacksAreLost) {
+  const test::TempDir folder;
+  save_stage_0(folder.path() / "whole/tag", {{"a", tensor("a")}, {"b", tensor("b")}});
+  save_stage_0(folder.path() / "none/tag", {{"a", tensor("a")}, {"b", nullptr}});
+  save_stage_0(folder.path() / "absent/tag", {{"a", tensor("a")}});
+  const auto weights_lost = [&](const char* name) {
+    std::vector<std::string> lost;
+    for (const Loss& loss : open_source(posix_storage(), folder.path() / name)->losses()) {
+      if (loss.role == Role::Weight) lost.push_back(loss.name);
+    }
+    return lost;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(weights_lost("whole"), Names{});
+  EXPECT_EQ(weights_lost("none"), Names{"b"});
+  EXPECT_EQ(weights_lost("absent"), Names{"1 of 2 trained parameters"});
 }
 
 TEST(DeepSpeedValues, ReadsTheStageInAllEncodings) {

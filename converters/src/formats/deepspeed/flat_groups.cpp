@@ -6,8 +6,10 @@
 #include "formats/deepspeed/layout.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace unishard::converters::deepspeed {
 namespace {
@@ -208,6 +210,117 @@ void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
     add(group.master, true);
     for (const FlatState& state : group.states) add(state, false);
   }
+}
+
+void StatedPartitions::add_rank(const OptimizerFile& file) {
+  elements.resize(std::max(elements.size(), file.groups.size()), 0);
+  // The last partitions of a group may be shorter: they lack the padding.
+  for (std::size_t g = 0; g < file.groups.size(); ++g)
+    elements[g] = std::max(elements[g], file.groups[g].master.view.elements());
+  const bool tells_all = file.slices.size() == file.groups.size();
+  ranks.push_back({file.name, tells_all ? file.slices : std::vector<std::vector<FlatSlice>>()});
+}
+
+namespace {
+
+/// Where the flat vector of each group has its parameters.
+using FlatOrder = std::vector<std::unordered_map<std::string, ElementRange>>;
+
+FlatOrder flat_order_of(const ShapeGroups& shapes,
+                        const std::vector<std::vector<std::uint64_t>>& gaps) {
+  FlatOrder order(shapes.size());
+  for (std::size_t g = 0; g < shapes.size(); ++g) {
+    std::uint64_t at = 0;
+    for (std::size_t i = 0; i < shapes[g].size(); ++i) {
+      const std::uint64_t end =
+          checked_add(at, element_count(shapes[g][i].shape), "elements of a group");
+      order[g].emplace(shapes[g][i].fqn, ElementRange{at, end});
+      const std::uint64_t gap = g < gaps.size() && i < gaps[g].size() ? gaps[g][i] : 0;
+      at = checked_add(end, gap, "elements of a group");
+    }
+  }
+  return order;
+}
+
+/// Finds out whose partition a file holds.
+class PartitionFinder {
+ public:
+  PartitionFinder(const StatedPartitions& stated, std::vector<FlatOrder> orders)
+      : stated_(stated), orders_(std::move(orders)) {}
+
+  /// Returns whether the slices are those of `rank` in one of the orders.
+  bool is_of(const StatedPartitions::OfRank& file, std::uint64_t rank) const {
+    return std::ranges::any_of(orders_, [&](const FlatOrder& order) {
+      for (std::size_t g = 0; g < order.size(); ++g) {
+        const std::uint64_t size = stated_.elements[g];
+        const std::uint64_t begin = checked_mul(rank, size, "elements of a group");
+        const ElementRange partition{begin, checked_add(begin, size, "elements of a group")};
+        if (!is_content(order[g], partition, file.slices[g])) return false;
+      }
+      return true;
+    });
+  }
+  std::optional<std::uint64_t> rank_of(const StatedPartitions::OfRank& file) const {
+    for (std::uint64_t rank = 0; rank < stated_.ranks.size(); ++rank) {
+      if (is_of(file, rank)) return rank;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static bool is_content(const FlatOrder::value_type& group, ElementRange partition,
+                         const std::vector<FlatSlice>& slices) {
+    std::uint64_t told = 0, held = 0;
+    for (const FlatSlice& slice : slices) {
+      if (slice.elements == 0) continue;
+      const auto found = group.find(slice.fqn);
+      if (found == group.end()) return false;
+      const ElementRange part = intersect(partition, found->second);
+      if (part.size() != slice.elements || part.begin - partition.begin != slice.begin)
+        return false;
+      told += part.size();
+    }
+    for (const auto& [fqn, range] : group) {
+      const ElementRange part = intersect(partition, range);
+      if (!part.empty()) held += part.size();
+    }
+    return told == held;
+  }
+
+  const StatedPartitions& stated_;
+  std::vector<FlatOrder> orders_;
+};
+
+}  // namespace
+
+void check_partitions(const StatedPartitions& stated, const ShapeGroups& shapes,
+                      const std::vector<std::vector<std::uint64_t>>& gaps, bool round_robin,
+                      const std::string& where) {
+  constexpr std::size_t kNamed = 4;
+  std::vector<FlatOrder> orders = {flat_order_of(shapes, gaps)};
+  if (round_robin) {  // DeepSpeed may write the mapping of the order before the reordering
+    ShapeGroups plain;
+    for (const auto& group : shapes) plain.push_back(undo_round_robin(group, stated.ranks.size()));
+    orders.push_back(flat_order_of(plain, {}));
+  }
+  const PartitionFinder finder(stated, std::move(orders));
+  std::vector<std::string> wrong;
+  for (std::uint64_t rank = 0; rank < stated.ranks.size() && wrong.size() < kNamed; ++rank) {
+    const StatedPartitions::OfRank& file = stated.ranks[rank];
+    if (file.slices.empty() || finder.is_of(file, rank)) continue;
+    const std::string name = Path(file.file).filename().string();
+    if (const auto own = finder.rank_of(file)) {
+      wrong.push_back(fmt::format("{} is that of rank {}", name, *own));
+    } else if (!round_robin) {
+      wrong.push_back(fmt::format("{} is that of no rank", name));
+    }
+  }
+  if (wrong.empty()) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: the optimizer files are swapped, copied or of another save: by its "
+                    "param_slice_mappings, {}",
+                    where, fmt::join(wrong, ", ")),
+        "give each file the name of its rank, or copy it again from the node that wrote it");
 }
 
 std::vector<NamedShape> undo_round_robin(const std::vector<NamedShape>& reordered,

@@ -67,6 +67,26 @@ class SlicedGroups {
   Path folder_;
 };
 
+/// What the optimizer files of all ranks say of their partitions (stages 1 and 2).
+struct StatedPartitions {
+  struct OfRank {
+    std::string file;
+    std::vector<std::vector<FlatSlice>> slices;  ///< empty: the file does not tell
+  };
+  std::vector<OfRank> ranks;
+  std::vector<std::uint64_t> elements;  ///< of a partition of each group
+
+  /// Add ranks in ascending order.
+  void add_rank(const OptimizerFile& file);
+};
+/// Checks that each file is in the place of its rank. `gaps` are as for ConcatenatedGroups. Files
+/// of a `round_robin` run may tell the groups' own order instead; then only files that are in each
+/// other's place are refused.
+/// Throws: Corrupt, naming the files.
+void check_partitions(const StatedPartitions& stated, const ShapeGroups& shapes,
+                      const std::vector<std::vector<std::uint64_t>>& gaps, bool round_robin,
+                      const std::string& where);
+
 /// Returns the names of a round-robin group in the group's own order. param_shapes lists numbers 0,
 /// W, 2W, ... first, then 1, W + 1, ...
 std::vector<NamedShape> undo_round_robin(const std::vector<NamedShape>& reordered,

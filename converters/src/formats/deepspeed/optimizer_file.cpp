@@ -83,6 +83,27 @@ void read_base_optimizer(const TorchFile& file, Value optimizer, OptimizerFile& 
   for (std::size_t i = 0; i < out.groups.size(); ++i) read(i, state_of(states, i));
 }
 
+/// Reads param_slice_mappings: for each group, the fragment_address of each parameter. Returns
+/// nothing when an entry is of another kind.
+std::vector<std::vector<FlatSlice>> read_slices(std::optional<Value> mappings) {
+  if (!mappings || !mappings->is_sequence()) return {};
+  std::vector<std::vector<FlatSlice>> slices;
+  for (std::size_t g = 0; g < mappings->size(); ++g) {
+    const Value group = (*mappings)[g];
+    if (!group.is_dict()) return {};
+    slices.emplace_back();
+    for (std::size_t i = 0; i < group.pair_count(); ++i) {
+      const Value address = group.value(i);
+      if (!address.is(NodeKind::Object)) return {};
+      const auto elements = address.field("numel"), begin = address.field("start");
+      if (!elements || !begin) return {};
+      slices.back().push_back(
+          {std::string(group.key(i).string()), elements->unsigned_int(), begin->unsigned_int()});
+    }
+  }
+  return slices;
+}
+
 }  // namespace
 
 std::optional<Value> state_of(Value state, std::uint64_t index) {
@@ -219,6 +240,7 @@ OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes) {
     for (std::size_t i = 0; i < gaps->size(); ++i) out.gaps.push_back(counts((*gaps)[i]));
   }
   if (const auto shapes = present(inner, "param_shapes")) out.param_shapes = shape_groups(*shapes);
+  out.slices = read_slices(present(inner, "param_slice_mappings"));
   out.loss_scaler = read_loss_scaler(file, present(inner, "loss_scaler"), notes);
   return out;
 }

@@ -23,6 +23,13 @@ struct FlatGroup {
   std::optional<std::int64_t> step;
 };
 
+/// A part of a parameter in a partition of stages 1 and 2.
+struct FlatSlice {
+  std::string fqn;
+  std::uint64_t elements = 0;
+  std::uint64_t begin = 0;  ///< its first element in the partition
+};
+
 struct OptimizerFile {
   std::string name;
   std::uint32_t stage = 0;
@@ -31,7 +38,9 @@ struct OptimizerFile {
   /// Unused elements after each parameter of each group; may be empty.
   std::vector<std::vector<std::uint64_t>> gaps;
   std::optional<ShapeGroups> param_shapes;  ///< before 0.6.0
-  std::string version;                      ///< DeepSpeed's version; empty when not recorded
+  /// The parts of parameters in each group's partition; empty when the file does not tell them.
+  std::vector<std::vector<FlatSlice>> slices;
+  std::string version;  ///< DeepSpeed's version; empty when not recorded
   /// One entry per parameter group; null when the file has none (elastic checkpoints).
   Json settings;
   Json loss_scaler;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <unordered_set>
 
@@ -35,6 +36,9 @@ class Assembler {
     }
     for (const NamedView& frozen : in_.model->frozen_fragments) {
       if (!done_.contains(frozen.name) && !aliases_.contains(frozen.name)) add_frozen(frozen);
+    }
+    for (const NamedShape& frozen : in_.model->frozen_shapes) {
+      if (!done_.contains(frozen.fqn) && !aliases_.contains(frozen.fqn)) lose_frozen(frozen.fqn);
     }
     add_aliases();
   }
@@ -78,17 +82,12 @@ class Assembler {
     const auto has = [&](std::string_view name) {
       return std::ranges::find(parameter.states, name, &StatePieces::state);
     };
+    check_shape(parameter, weights);
     if (has(state::kWeights) != parameter.states.end()) return;
     const auto master = has(state::kFp32);
     const bool has_master = master != parameter.states.end();
     if (has_master && master->pieces.front().view.dtype == weights.dtype) return;
     if (!in_.placeholders || weights.shape == parameter.shape) {
-      if (weights.shape != parameter.shape) {
-        raise(ErrorCode::Corrupt,
-              fmt::format("{}: {} has {} elements in the module and {} in param_shapes",
-                          in_.model->name, unishard::quote(parameter.fqn), weights.elements(),
-                          parameter.elements));
-      }
       emit(parameter.fqn, state::kWeights, parameter.shape, whole(weights)).group = parameter.group;
     } else if (has_master && master->pieces.front().view.dtype == DType::Float32 &&
                (weights.dtype == DType::BFloat16 || weights.dtype == DType::Float16)) {
@@ -99,16 +98,29 @@ class Assembler {
     }
   }
 
+  /// The module's parameters are empty at stage 3, unless it was gathered.
+  void check_shape(const Parameter& parameter, const TensorView& weights) const {
+    if (weights.shape == parameter.shape) return;
+    if (in_.placeholders && weights.elements() == 0) return;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} has the shape ({}) in the module and ({}) in param_shapes",
+                      in_.model->name, unishard::quote(parameter.fqn),
+                      fmt::join(weights.shape, ", "), fmt::join(parameter.shape, ", ")),
+          "use another checkpoint, or find the files that belong together");
+  }
+
+  void lose_frozen(const std::string& name) {
+    notes_.lose(
+        {.role = Role::Weight, .name = name, .why = "no file holds its data", .is_frozen = true});
+  }
+
   void add_frozen(const NamedView& entry) {
     done_.insert(entry.name);
     if (const auto found = in_.frozen->find(entry.name); found != in_.frozen->end()) {
       emit(entry.name, state::kWeights, found->second.shape, found->second.pieces).frozen = true;
     } else if (in_.placeholders && entry.view.elements() == 0) {
       done_.erase(entry.name);
-      notes_.lose({.role = Role::Weight,
-                   .name = entry.name,
-                   .why = "no file holds its data",
-                   .is_frozen = true});
+      lose_frozen(entry.name);
     } else {
       emit(entry.name, state::kWeights, entry.view.shape, whole(entry.view)).frozen =
           in_.has_optimizer;
@@ -289,10 +301,29 @@ std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile
   return most;
 }
 
-std::vector<std::string> disagreeing_weights(const ModelFile& model,
-                                             const ParameterTable& parameters) {
+namespace {
+
+/// Returns whether all elements are equal, as a parameter that was never trained has them.
+bool is_constant(const std::vector<double>& values) {
+  return std::ranges::adjacent_find(values, std::ranges::not_equal_to()) == values.end();
+}
+
+/// Returns whether an element differs by more than two neighbours of bfloat16 do.
+bool differ_beyond_rounding(const std::vector<double>& master, const std::vector<double>& weights) {
+  constexpr double kNeighbours = 1.0 / 128;
+  for (std::size_t i = 0; i < master.size(); ++i) {
+    const double most = std::max(std::abs(master[i]), std::abs(weights[i]));
+    if (std::abs(master[i] - weights[i]) > kNeighbours * most) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+WeightComparison compare_weights(const ModelFile& model, const ParameterTable& parameters) {
   constexpr std::uint64_t kCompared = 64;
-  std::vector<std::string> names;
+  WeightComparison result;
+  std::size_t telling = 0, foreign = 0;
   for (const NamedView& entry : model.module) {
     const auto found = parameters.find(entry.name);
     if (!found || entry.view.elements() == 0 || !entry.view.storage) continue;
@@ -303,11 +334,16 @@ std::vector<std::string> disagreeing_weights(const ModelFile& model,
     if (piece == nullptr || info(piece->view.dtype).kind != Kind::Float) continue;
     if (info(entry.view.dtype).kind != Kind::Float) continue;
     const std::uint64_t count = std::min({kCompared, piece->range.size(), entry.view.elements()});
-    const bool agree = rounds_to(floats(piece->view, piece->first, count), entry.view.dtype,
-                                 floats(entry.view, 0, count));
-    if (!agree) names.push_back(entry.name);
+    const std::vector<double> wide = floats(piece->view, piece->first, count);
+    const std::vector<double> narrow = floats(entry.view, 0, count);
+    const bool differs = !rounds_to(wide, entry.view.dtype, narrow);
+    if (differs) result.differing.push_back(entry.name);
+    if (is_constant(wide) && is_constant(narrow)) continue;
+    ++telling;
+    if (differs && differ_beyond_rounding(wide, narrow)) ++foreign;
   }
-  return names;
+  result.is_of_another_save = telling > 0 && foreign == telling;
+  return result;
 }
 
 }  // namespace unishard::converters::deepspeed

@@ -85,9 +85,14 @@ void remove_cut_rules(Catalog& catalog);
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
                          Notes& notes);
 
-/// Compares the first elements of each parameter's stored weights in the module with its master
-/// copy, which the same step wrote. Returns the names of the parameters that differ.
-std::vector<std::string> disagreeing_weights(const ModelFile& model,
-                                             const ParameterTable& parameters);
+/// How the weights in the module compare with the master copies, which the same step wrote.
+struct WeightComparison {
+  std::vector<std::string> differing;  ///< parameters whose master does not round to the weights
+  /// Every parameter whose values tell anything (are not all equal) differs by more than a 16-bit
+  /// type rounds.
+  bool is_of_another_save = false;
+};
+/// Compares the first elements of each parameter.
+WeightComparison compare_weights(const ModelFile& model, const ParameterTable& parameters);
 
 }  // namespace unishard::converters::deepspeed

@@ -36,7 +36,7 @@ class RankReader {
     }
     catalog().step = choose_step(steps_, model_, notes_);
     take_run_facts(model_, catalog());
-    note_changed_weights();
+    compare_with_module();
     parts_.format = "deepspeed";
     parts_.rank_of_file = rank_of_file;
     return {std::move(parts_), model_.name, world_size_, model_.global_steps,
@@ -86,9 +86,13 @@ class RankReader {
       });
     } else {
       ConcatenatedGroups groups(shapes, first.gaps, parameters_);
-      for_each_rank(first,
-                    [&](const OptimizerFile& file, std::uint32_t) { groups.add_rank(file); });
+      StatedPartitions stated;
+      for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t) {
+        groups.add_rank(file);
+        stated.add_rank(file);
+      });
       groups.check_ends(world_size_, where_);
+      check_partitions(stated, shapes, first.gaps, is_round_robin(), where_);
     }
     catalog().world_size = static_cast<std::uint32_t>(world_size_);
     catalog().stage = first.stage;
@@ -113,7 +117,7 @@ class RankReader {
       model_ = read_model_file(open(*files_.model), false, notes_);
       take_aliases();
       world_size_ = model_.world_size.value_or(files_.optimizers.size());
-      frozen_ = whole_frozen(model_);
+      frozen_ = whole_frozen(model_, notes_);
       if (!files_.rank_models.empty())
         notes_.lose({Role::StaleFile, files_.rank_models.front().second.filename().string(),
                      "and the other model files of stage 3 are left from another save"});
@@ -177,15 +181,18 @@ class RankReader {
     return *shapes;
   }
 
+  bool is_round_robin() const {
+    return zero_setting(model_.config, "round_robin_gradients") == Json(true);
+  }
+
   /// Parameters in their groups' own order, whatever order the flat vectors have.
   void add_parameters(const OptimizerFile& first, const ShapeGroups& shapes) {
-    const bool is_round_robin =
-        first.stage != 3 && zero_setting(model_.config, "round_robin_gradients") == Json(true);
+    const bool is_reordered = first.stage != 3 && is_round_robin();
     std::vector<std::int32_t> group_of(shapes.size());
     for (std::size_t g = 0; g < shapes.size(); ++g) group_of[g] = static_cast<std::int32_t>(g);
     if (first.stage == 3) group_of = owners(first.members, shapes.size(), where_);
     for (std::size_t g = 0; g < shapes.size(); ++g) {
-      const auto names = is_round_robin ? undo_round_robin(shapes[g], world_size_) : shapes[g];
+      const auto names = is_reordered ? undo_round_robin(shapes[g], world_size_) : shapes[g];
       for (const NamedShape& named : names) parameters_.add(named.fqn, named.shape, group_of[g]);
     }
   }
@@ -228,9 +235,13 @@ class RankReader {
     if (file.settings != first.settings) differ("the settings of their parameter groups differ");
   }
 
-  void note_changed_weights() {
-    const std::vector<std::string> names = disagreeing_weights(model_, parameters_);
+  /// Refuses optimizer files that contradict the whole module, and notes weights that differ: the
+  /// program may have changed some after the step.
+  void compare_with_module() {
+    const WeightComparison compared = compare_weights(model_, parameters_);
+    const std::vector<std::string>& names = compared.differing;
     if (names.empty()) return;
+    if (compared.is_of_another_save && !files_.optimizers.empty()) raise_other_optimizer(names);
     const bool is_lost = std::ranges::any_of(
         names, [&](const std::string& name) { return !catalog().find(name, state::kWeights); });
     notes_.add(fmt::format(
@@ -238,6 +249,17 @@ class RankReader {
         "copy rounds to: files of two saves, or weights changed after the last "
         "step{}",
         names.size(), unishard::quote(names.front()), is_lost ? "; the optimizer's are kept" : ""));
+  }
+
+  [[noreturn]] void raise_other_optimizer(const std::vector<std::string>& names) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} parameters, first {}, are not in the module what the optimizer's "
+                      "fp32 copy rounds to, and none agrees: the optimizer's files are not of "
+                      "this save",
+                      where_, names.size(), unishard::quote(names.front())),
+          fmt::format("find the optimizer files that belong to {}, or name that file itself to "
+                      "read the module's weights alone",
+                      model_.name));
   }
 
   /// Only the first rank of a run records second names.

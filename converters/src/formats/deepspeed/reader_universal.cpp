@@ -137,7 +137,7 @@ class UniversalReader {
     if (is_parallel_) return read_parallel_models();
     if (files_.model) {
       model_ = read_model_file(open(*files_.model), false, notes_);
-      frozen_ = whole_frozen(model_);
+      frozen_ = whole_frozen(model_, notes_);
       return;
     }
     if (files_.rank_models.empty()) {
@@ -343,7 +343,7 @@ class UniversalReader {
 
   /// ds_to_universal mistakes round-robin partitions for plain ones without an error.
   void check_weights() {
-    const std::vector<std::string> names = disagreeing_weights(model_, parameters_);
+    const std::vector<std::string> names = compare_weights(model_, parameters_).differing;
     if (names.empty()) return;
     if (uses_round_robin()) {
       raise(
