@@ -102,8 +102,8 @@ class JoinedSource final : public Source {
                      joined_.catalog.tensors[tensor].dtype, out);
   }
 
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers) const override {
+  InputCheck compare_checksums(const TransferOptions& options,
+                               const ReadPeers& peers) const override {
     std::vector<std::vector<std::string>> parts;  // of each process, by shard
     for (const std::string& text : peers.parts) parts.push_back(split_parts(text));
     InputCheck all;

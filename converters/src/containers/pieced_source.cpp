@@ -101,8 +101,8 @@ class PiecedSource final : public Source {
     convert_elements(DType::Float32, wide, info.dtype, out);
   }
 
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers) const override {
+  InputCheck compare_checksums(const TransferOptions& options,
+                               const ReadPeers& peers) const override {
     std::uint64_t extra = 0;
     naming([&] {
       extra =

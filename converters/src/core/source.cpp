@@ -3,6 +3,8 @@
 #include "unishard/format/batched_read.hpp"
 #include "unishard/format/error.hpp"
 
+#include "core/watched_storage.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,6 +30,12 @@ void check_size(const TensorInfo& tensor, std::uint64_t elements, std::span<std:
 }
 
 }  // namespace
+
+InputCheck Source::verify_reads(const TransferOptions& options, const ReadPeers& peers) const {
+  const InputCheck check = compare_checksums(options, peers);
+  if (storage_) storage_->require_unchanged();
+  return check;
+}
 
 void Source::read(std::size_t tensor, ElementRange range, std::span<std::byte> out) const {
   const TensorInfo& info = tensor_of(*this, tensor);

@@ -8,6 +8,7 @@
 #include "unishard/format/staging_names.hpp"
 
 #include "core/embedded_catalog.hpp"
+#include "core/watched_storage.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/folders.hpp"
 #include "formats/dcp/reader.hpp"
@@ -445,7 +446,11 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
                       "chosen (--from-rank)",
                       path.string()));
   }
-  auto source = row.open(storage, path, options);
+  // UniShard's own files are never written again, and have checksums.
+  const auto watched =
+      row.entry.name == "native" ? nullptr : std::make_shared<WatchedStorage>(storage);
+  auto source = row.open(watched ? *watched : storage, path, options);
+  source->own_storage(watched);
   if (source->path().empty()) source->set_path(path);
   // In the other formats, which record the shapes of parameters, an empty one is empty.
   if (row.entry.name != "native" && !row.entry.name.starts_with("deepspeed"))

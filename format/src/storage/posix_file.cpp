@@ -94,11 +94,17 @@ class PosixFile final : public File {
   PosixFile(const PosixFile&) = delete;
   PosixFile& operator=(const PosixFile&) = delete;
 
-  std::uint64_t size() const override {
+  std::uint64_t size() const override { return stamp().bytes; }
+
+  FileStamp stamp() const override {
+    constexpr std::int64_t kSecond = 1'000'000'000;
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0)
       raise_errno("reading the size of", path_.native(), errno);
-    return static_cast<std::uint64_t>(status.st_size);
+    const std::int64_t seconds = std::clamp<std::int64_t>(
+        status.st_mtim.tv_sec, 0, std::numeric_limits<std::int64_t>::max() / kSecond - 1);
+    return {.bytes = static_cast<std::uint64_t>(status.st_size),
+            .modified_ns = seconds * kSecond + status.st_mtim.tv_nsec};
   }
 
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override {

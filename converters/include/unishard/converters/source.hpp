@@ -26,6 +26,8 @@ struct InputCheck {
   InputCheck& operator+=(const InputCheck& other);
 };
 
+class WatchedStorage;
+
 /// The processes of a job that read the same checkpoint.
 struct ReadPeers {
   WorkSplit share = {};
@@ -69,11 +71,9 @@ class Source {
   /// each, all call this function with the read_parts() of all, and each missing range is read by
   /// one of them.
   /// Pre: called after the last read() and before a result is published.
-  /// Throws: Corrupt, naming file, bytes and tensors.
-  virtual InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const { return {}; }
-  InputCheck verify_reads(const TransferOptions& options) const {
-    return verify_reads(options, ReadPeers{});
-  }
+  /// Throws: Corrupt, naming file, bytes and tensors; Busy, naming the file, when another program
+  /// has written into a file of the checkpoint since it was opened (not for UniShard's own).
+  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers = {}) const;
   /// Returns what verify_reads() of the other processes must know about this one's reads.
   virtual std::string read_parts() const { return {}; }
   /// Stops comparing the checksums of tensor data, for salvage. Returns false when the format
@@ -114,8 +114,14 @@ class Source {
   /// nullopt for what is whole, as far as that is known. A verb decides whether a part will do.
   const std::optional<std::string>& part_of() const { return part_of_; }
   void set_part_of(std::string words) { part_of_ = std::move(words); }
+  /// Keeps the storage that this source reads from, whose files verify_reads() looks at again.
+  void own_storage(std::shared_ptr<const WatchedStorage> storage) { storage_ = std::move(storage); }
 
  private:
+  /// Does the work of verify_reads(), except for looking whether files have changed.
+  virtual InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const {
+    return {};
+  }
   /// Does the work of read(), which has checked the arguments.
   virtual void read_range(std::size_t tensor, ElementRange range,
                           std::span<std::byte> out) const = 0;
@@ -125,6 +131,7 @@ class Source {
 
   Path path_;
   std::optional<std::string> part_of_;
+  std::shared_ptr<const WatchedStorage> storage_;  // null where nothing is watched
 };
 
 /// The format of a path.

@@ -61,8 +61,8 @@ class StateDictSource final : public Source {
     counts_.add(false, out.size() - covered);
   }
 
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers) const override {
+  InputCheck compare_checksums(const TransferOptions& options,
+                               const ReadPeers& peers) const override {
     if (!is_checked_) return {};
     std::map<std::uint64_t, StoredItem> items;
     for (const StoredItem& item : stored_items()) items.emplace(item.number, item);

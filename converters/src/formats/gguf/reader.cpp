@@ -50,8 +50,7 @@ class GgufSource final : public Source {
                    out);
     counts_.add(false, out.size());
   }
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+  InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
   }
 

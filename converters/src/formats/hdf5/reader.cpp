@@ -54,8 +54,7 @@ class Hdf5Source final : public Source {
     if (is_checked_) counts_.add(listed.stored.has_checksum, out.size());
   }
   /// libhdf5 compares each chunk before it returns any of it.
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+  InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
   }
   bool ignore_checksums() override {

@@ -25,8 +25,7 @@ class NativeSource final : public Source {
     counts_.add(true, out.size());
   }
   /// read() compares each chunk before it returns bytes of it.
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+  InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
   }
   bool ignore_checksums() override { return false; }

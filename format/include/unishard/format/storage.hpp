@@ -14,6 +14,14 @@ namespace unishard {
 
 using Path = std::filesystem::path;
 
+/// Size and time of the last change of a file. Two equal stamps mean that nobody wrote into the
+/// file between them, up to the resolution of the file system's clock.
+struct FileStamp {
+  std::uint64_t bytes = 0;
+  std::int64_t modified_ns = 0;  ///< since 1970-01-01 00:00 UTC
+  bool operator==(const FileStamp&) const = default;
+};
+
 /// An open file. Writes may be held back until sync() or close(), which then report their failures;
 /// read_at() sees held-back bytes.
 /// Thread safety: read_at() and write_at() are thread-safe, the other functions are not.
@@ -22,6 +30,8 @@ class File {
   /// Closes the file and ignores failures; call close() after writing.
   virtual ~File() = default;
   virtual std::uint64_t size() const = 0;
+  /// Returns a stamp without a time where the time is not known.
+  virtual FileStamp stamp() const { return {.bytes = size()}; }
   /// Fills `out` completely.
   /// Throws: Corrupt ("truncated") when the file ends before.
   virtual void read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
