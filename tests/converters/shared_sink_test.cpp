@@ -60,8 +60,8 @@ class SharedSinks : public testing::TestWithParam<std::string> {
     std::vector<PartDigest> parts;
     std::vector<std::string> seals;
     for (auto sink = shared.rbegin(); sink != shared.rend(); ++sink) {
-      std::vector<PartDigest> own;
-      copy(plan_, **sink, {.threads = 2, .buffer_bytes = 1 << 16}, &own);
+      const std::vector<PartDigest> own =
+          copy(plan_, **sink, {.threads = 2, .buffer_bytes = 1 << 16}, WantDigests::Yes).digests;
       parts.insert(parts.end(), own.begin(), own.end());
       seals.insert(seals.begin(), (*sink)->seal());
     }

@@ -46,10 +46,11 @@ std::unique_ptr<converters::Source> convert(const converters::Source& source,
                                             const converters::Output& to) {
   const ConversionPlan plan = plan_convert(source, options);
   const auto sink = converters::make_sink(posix_storage(), to, plan.target);
-  std::vector<converters::PartDigest> parts;
-  converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},
-                   *sink, {}, &parts);
-  const converters::Digests digests = converters::whole_digests(plan.target, std::move(parts));
+  converters::CopyResult copied =
+      converters::copy({.source = &source, .target = &plan.target, .tensor_map = plan.tensor_map},
+                       *sink, {}, converters::WantDigests::Yes);
+  const converters::Digests digests =
+      converters::whole_digests(plan.target, std::move(copied.digests));
   const Catalog measured = with_digests(source, {});
   for (std::size_t i = 0; i < digests.size(); ++i) {
     const TensorInfo& from = measured.tensors[plan.tensor_map[i]];
@@ -127,6 +128,15 @@ TEST_F(Conversion, OnlyAndRenameChooseAndNameTensors) {
   ASSERT_FALSE(plan.target.tensors.empty());
   for (const TensorInfo& tensor : plan.target.tensors) EXPECT_EQ(tensor.fqn, "model." + first);
   EXPECT_FALSE(plan.notes.empty());
+}
+
+TEST_F(Conversion, OnlyTheSecondNameOfATiedTensorIsWrittenUnderThat) {
+  ASSERT_FALSE(expected.aliases.empty());
+  const Alias& alias = expected.aliases.front();
+  const auto plan = plan_convert(*example, {.only = {alias.fqn}});
+  ASSERT_FALSE(plan.target.tensors.empty());
+  for (const TensorInfo& tensor : plan.target.tensors) EXPECT_EQ(tensor.fqn, alias.fqn);
+  EXPECT_TRUE(plan.target.aliases.empty());
 }
 
 TEST_F(Conversion, TwoTensorsOfOneNameAreRefused) {

@@ -8,6 +8,7 @@
 #include "temp_dir.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace unishard::test {
 namespace {
@@ -28,6 +29,32 @@ TEST_F(ConvertCommand, TheSuffixOfAFileTellsTheFormat) {
   const ProcessResult unclear = unishard({"convert", path("x.npz"), path("folder")});
   EXPECT_EQ(unclear.status, 2);
   EXPECT_THAT(unclear.err, HasSubstr("--to is required"));
+}
+
+TEST_F(ConvertCommand, NumbersThatBecomeInfiniteAreNamed) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {1e6F, 1, infinity, 2};  // "large" and "fits", two of each
+  const std::string header = R"({"large":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                             R"("fits":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  bytes += header;
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  write_file(path("in.safetensors"), bytes);
+  const std::vector<std::string> words = {"convert", path("in.safetensors")};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return more;
+  };
+  const Json report = report_of(with({path("out.safetensors"), "--dtype", "fp16"}));
+  EXPECT_EQ(report.at("overflowed"), Json::array({"large [weights]"}));
+  EXPECT_EQ(report_of(with({path("wide.safetensors"), "--dtype", "bf16"})).at("overflowed"),
+            Json::array());
+  const ProcessResult strict =
+      unishard(with({path("strict.safetensors"), "--dtype", "fp16", "--strict"}));
+  EXPECT_EQ(strict.status, 6);
+  EXPECT_THAT(strict.err, HasSubstr("became infinite: large"));
+  EXPECT_FALSE(fs::exists(path("strict.safetensors")));
 }
 
 TEST_F(ConvertCommand, NamesOfUnfinishedOutputsAndLocksAreRefused) {

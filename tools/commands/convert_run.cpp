@@ -60,6 +60,7 @@ void require_everything_arrives(const ConvertRun& job, const tools::Conversion& 
 void report(const ConvertRun& job, const tools::Conversion& conversion,
             const tools::ConversionResult& result, Json json) {
   if (job.json) {
+    json["overflowed"] = result.overflowed;
     conversion.checking().report(result.input, json);
     if (job.check) {
       json["checked"] = true;
@@ -107,7 +108,12 @@ int ConvertRun::run(tools::Team& team) const {
   const std::string input_tag = team.gather(own_tag).front();
   const TransferOptions transfer =
       resources.transfer(observer, source->catalog().tensors.size(), output.compression);
-  catch_interrupts();  // before anything is created
+  const tools::LossRules rules{
+      .wanted = convert.weights_only ? tools::Wanted::Model : tools::Wanted::Everything,
+      .only = convert.only,
+      .allows_missing = allows_missing};
+  tools::losses_to_name(source->losses(), rules, input);  // before an empty plan
+  catch_interrupts();                                     // before anything is created
   tools::Conversion conversion(
       team, *source, tools::plan_convert(*source, convert),
       {.verb = "convert",
@@ -116,9 +122,8 @@ int ConvertRun::run(tools::Team& team) const {
        .check_input = check_input,
        .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None,
        .may_be_fresh = may_be_fresh,
-       .losses = {.wanted = convert.weights_only ? tools::Wanted::Model : tools::Wanted::Everything,
-                  .only = convert.only,
-                  .allows_missing = allows_missing},
+       .may_overflow = !strict,
+       .losses = rules,
        .dequantized = numbers.weights});
   if (strict) {
     if (speaks) say_notes(conversion.notes().losses());
@@ -135,6 +140,7 @@ int ConvertRun::run(tools::Team& team) const {
   }
   if (speaks) say_before(conversion, json, resources.quiet);
   const tools::ConversionResult result = conversion.run(transfer);
+  if (speaks && !json) say_overflow(result);
   if (speaks) report(*this, conversion, result, json_report);
   return result.different.empty() ? 0 : 1;
 }

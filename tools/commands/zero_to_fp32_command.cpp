@@ -70,6 +70,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
     say_side_files(conversion.options().output.side_files);
   }
   const tools::ConversionResult result = conversion.run(transfer);
+  if (speaks && !options.json) say_overflow(result);
   if (speaks && options.json) print_json(consolidation_json(conversion, result));
   if (reports)
     say(consolidated_text(conversion, progress.summary(conversion.shared().total_bytes())));

@@ -87,6 +87,7 @@ Json consolidation_json(const tools::Conversion& conversion,
                  {"notes", consolidation_notes(conversion)},
                  {"aliases_left_out", keeps_aliases ? 0 : target.aliases.size()},
                  {"frozen_left_out", frozen_left_out}};
+  report["overflowed"] = result.overflowed;
   conversion.checking().report(result.input, report);
   return report;
 }
@@ -133,6 +134,10 @@ void say_before(const tools::Conversion& conversion, bool is_json, bool is_quiet
   if (!conversion.checking().note().empty()) say_notes({conversion.checking().note()});
   if (!is_quiet && !conversion.one_process_note().empty())
     say_notes({std::string(conversion.one_process_note())});
+}
+
+void say_overflow(const tools::ConversionResult& result) {
+  if (!result.overflowed.empty()) say_notes({tools::describe_overflow(result.overflowed)});
 }
 
 void say_different(const std::vector<std::string>& labels) {

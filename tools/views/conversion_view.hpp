@@ -30,6 +30,8 @@ void say_missing(const tools::Conversion& conversion);
 void say_side_files(const converters::SideFiles& files);
 /// What a conversion will not write and what it takes along, unless the report is JSON or quiet.
 void say_before(const tools::Conversion& conversion, bool is_json, bool is_quiet);
+/// Names the tensors with numbers that became infinite, which no option silences.
+void say_overflow(const tools::ConversionResult& result);
 /// Names the tensors that are not as they were, and says that nothing was published.
 void say_different(const std::vector<std::string>& labels);
 

@@ -15,12 +15,14 @@
 #include "workflows/run_files.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <map>
 #include <set>
+#include <span>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -382,6 +384,12 @@ ConversionResult Conversion::run(const TransferOptions& transfer) {
       options_.read_back == ReadBack::Payload ? WantDigests::Yes : WantDigests::No);
   observer.end();
   ConversionResult result{.input = written.input};
+  for (const std::size_t tensor : written.overflowed)
+    result.overflowed.push_back(plan_.target.tensors[tensor].label());
+  if (!options_.may_overflow && !result.overflowed.empty())
+    raise(ErrorCode::Unsupported, describe_overflow(result.overflowed),
+          "leave --dtype out, or pass --dtype bf16, which has the range of fp32; nothing was "
+          "published");
   compare(written, transfer, result);
   if (is_equal(result)) publish_together(team_, *shared_.sink);
   return result;
@@ -416,6 +424,16 @@ void Conversion::compare(const WrittenOutput& written, const TransferOptions& tr
   result.different =
       differing(expected, with_digests(*staged, transfer, team_), shared_.sink->left_out());
   transfer.observer->end();
+}
+
+std::string describe_overflow(const std::vector<std::string>& labels) {
+  constexpr std::size_t kListed = 8;
+  const std::size_t listed = std::min(labels.size(), kListed);
+  return fmt::format(
+      "{} tensors have numbers beyond the range of their new type, which became "
+      "infinite: {}{}",
+      labels.size(), fmt::join(std::span(labels).first(listed), ", "),
+      listed < labels.size() ? ", ..." : "");
 }
 
 std::optional<std::string> remark_on_second_names(const Catalog& target, std::string_view format) {

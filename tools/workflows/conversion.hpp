@@ -30,6 +30,7 @@ struct ConversionOptions {
   bool check_input = true;  ///< compare the input with its checksums
   ReadBack read_back = ReadBack::Payload;
   bool may_be_fresh = false;  ///< see decide_latest()
+  bool may_overflow = true;   ///< else a number that becomes infinite is an error
   LossRules losses = {};
   /// Quantized weights that the source gives as numbers; the result's config.json then says nothing
   /// of quantization.
@@ -42,6 +43,8 @@ struct ConversionResult {
   converters::InputCheck input;
   std::vector<std::string> different = {};   ///< tensors that are not as they were in the source
   std::optional<std::string> identity = {};  ///< of the result, with ReadBack::Recorded
+  /// Tensors with numbers beyond the range of their type in the result, which became infinite.
+  std::vector<std::string> overflowed = {};
 };
 
 /// One result that all processes of a team write.
@@ -68,7 +71,8 @@ class Conversion {
 
   /// Collective. Writes, compares and publishes; a result that differs is not published.
   /// `transfer.observer` sees the progress of this process.
-  /// Throws: Corrupt when the input's checksums do not fit its bytes.
+  /// Throws: Corrupt when the input's checksums do not fit its bytes; Busy when the input was
+  /// written meanwhile; Unsupported for numbers that become infinite, unless they may.
   ConversionResult run(const TransferOptions& transfer);
 
  private:
@@ -85,6 +89,10 @@ class Conversion {
   ConversionNotes notes_;
   SharedSink shared_;
 };
+
+/// Returns a sentence on ConversionResult::overflowed.
+/// Pre: there is one.
+std::string describe_overflow(const std::vector<std::string>& labels);
 
 /// Returns a sentence on the second names of tied weights where the format has no place for them
 /// that other programs know.

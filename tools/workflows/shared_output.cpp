@@ -9,9 +9,11 @@
 #include "team/shared_digests.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 namespace unishard::tools {
@@ -93,19 +95,33 @@ converters::InputCheck verify_reads_together(Team& team, const converters::Sourc
   return all;
 }
 
+namespace {
+
+std::vector<std::size_t> gather_overflowed(Team& team, const std::vector<std::size_t>& own) {
+  std::set<std::size_t> all;
+  for (const std::string& text : team.gather(fmt::format("{}", fmt::join(own, " ")))) {
+    std::istringstream words(text);
+    for (std::size_t tensor = 0; words >> tensor;) all.insert(tensor);
+  }
+  return {all.begin(), all.end()};
+}
+
+}  // namespace
+
 WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,
                              const TransferOptions& options, WantDigests wants_digests) {
-  const bool wants = wants_digests == WantDigests::Yes;
   WrittenOutput out;
-  std::vector<converters::PartDigest> parts;
+  converters::CopyResult copied;
   std::vector<std::string> seals;
   team.agree("writing", [&] {
-    converters::copy(plan, sink, options, wants ? &parts : nullptr);
+    copied = converters::copy(plan, sink, options, wants_digests);
     out.input = verify_reads_together(team, *plan.source, options);
     if (options.observer != nullptr) sink.stop_by([&options] { options.observer->advance(0); });
     seals = team.gather(sink.seal());
   });
-  if (wants) out.digests = gather_digests(team, *plan.target, parts);
+  if (wants_digests == WantDigests::Yes)
+    out.digests = gather_digests(team, *plan.target, copied.digests);
+  out.overflowed = gather_overflowed(team, copied.overflowed);
   team.agree("completing the output", [&] {
     if (team.is_first()) out.staged = sink.complete(seals);
   });

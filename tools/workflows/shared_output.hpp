@@ -33,8 +33,10 @@ struct WrittenOutput {
   converters::Digests digests;
   /// Counts of what all processes read.
   converters::InputCheck input;
+  /// Target tensors with numbers that became infinite in one of the processes. Ascending.
+  std::vector<std::size_t> overflowed;
 };
-enum class WantDigests : std::uint8_t { No, Yes };
+using converters::WantDigests;
 /// Calls copy(), verify_reads(), seal() and complete(). A result is never completed when checksums
 /// prove that its input is damaged. Collective.
 WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, converters::Sink& sink,

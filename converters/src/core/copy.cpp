@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 namespace unishard::converters {
@@ -95,8 +96,9 @@ Digests whole_digests(const Catalog& catalog, std::vector<PartDigest> parts) {
   return digests;
 }
 
-void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
-          std::vector<PartDigest>* digests) {
+CopyResult copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
+                WantDigests wants_digests) {
+  const bool wants = wants_digests == WantDigests::Yes;
   // A converted piece shares its buffer with its source bytes, which are at most four times as many
   // (float64 to float16).
   const std::uint64_t piece_bytes = check_plan(plan)
@@ -104,7 +106,8 @@ void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
                                         : options.buffer_bytes;
   const std::vector<Fragment>& fragments = sink.fragments();
   const std::vector<Piece> pieces = cut(plan, fragments, piece_bytes);
-  std::vector<std::uint64_t> crcs(digests ? pieces.size() : 0);
+  std::vector<std::uint64_t> crcs(wants ? pieces.size() : 0);
+  std::vector<std::uint8_t> has_overflow(pieces.size());
   run_bounded(pieces.size(), options, [&](std::size_t index, std::span<std::byte> buffer) {
     const Piece& piece = pieces[index];
     const std::size_t tensor = fragments[piece.fragment].tensor;
@@ -117,13 +120,20 @@ void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
     } else {
       const auto in = buffer.subspan(out.size(), piece.range.size() * size_of(from));
       plan.source->read(source_tensor, piece.range, in);
-      convert_elements(from, in, to, out);
+      has_overflow[index] = convert_elements(from, in, to, out) ? 1 : 0;
     }
-    if (digests) crcs[index] = crc64(out);
+    if (wants) crcs[index] = crc64(out);
     sink.write(piece.fragment, piece.range, out);
     return std::uint64_t{out.size()};
   });
-  if (digests) *digests = combine(*plan.target, fragments, pieces, crcs);
+  CopyResult result;
+  if (wants) result.digests = combine(*plan.target, fragments, pieces, crcs);
+  std::set<std::size_t> overflowed;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (has_overflow[i] != 0) overflowed.insert(fragments[pieces[i].fragment].tensor);
+  }
+  result.overflowed.assign(overflowed.begin(), overflowed.end());
+  return result;
 }
 
 }  // namespace unishard::converters

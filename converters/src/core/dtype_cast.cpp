@@ -97,6 +97,32 @@ void narrow_block(const float* in, std::size_t count, DType to, std::byte* out) 
   }
 }
 
+/// Returns how many of the elements are infinite; 0 for types without infinity.
+std::size_t count_infinite(DType dtype, std::span<const std::byte> bytes) {
+  const auto count = [&](auto infinity) {
+    using Bits = decltype(infinity);
+    constexpr Bits kNoSign = static_cast<Bits>(~Bits{0}) >> 1;
+    std::size_t found = 0;
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(Bits))
+      found += (load<Bits>(bytes.data() + at) & kNoSign) == infinity ? 1u : 0u;
+    return found;
+  };
+  switch (dtype) {
+    case DType::Float64:
+      return count(std::uint64_t{0x7FF0} << 48);
+    case DType::Float32:
+      return count(std::uint32_t{0x7F80'0000});
+    case DType::BFloat16:
+      return count(std::uint16_t{0x7F80});
+    case DType::Float16:
+      return count(std::uint16_t{0x7C00});
+    case DType::Float8E5M2:
+      return count(std::uint8_t{0x7C});
+    default:
+      return 0;
+  }
+}
+
 }  // namespace
 
 bool convertible(DType from, DType to) {
@@ -106,7 +132,7 @@ bool convertible(DType from, DType to) {
   return writable && info(from).kind != Kind::Complex;
 }
 
-void convert_elements(DType from, std::span<const std::byte> in, DType to,
+bool convert_elements(DType from, std::span<const std::byte> in, DType to,
                       std::span<std::byte> out) {
   if (!convertible(from, to)) {
     raise(ErrorCode::Unsupported,
@@ -114,7 +140,7 @@ void convert_elements(DType from, std::span<const std::byte> in, DType to,
   }
   if (from == to) {
     std::ranges::copy(in, out.begin());
-    return;
+    return false;
   }
   const std::size_t count = in.size() / size_of(from);
   float block[kBlock];
@@ -131,6 +157,8 @@ void convert_elements(DType from, std::span<const std::byte> in, DType to,
       narrow_block(block, size, to, target);
     }
   }
+  const std::size_t infinite = count_infinite(to, out.first(count * size_of(to)));
+  return infinite > 0 && infinite > count_infinite(from, in);
 }
 
 }  // namespace unishard::converters

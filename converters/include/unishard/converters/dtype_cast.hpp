@@ -14,9 +14,10 @@ bool convertible(DType from, DType to);
 
 /// Converts the elements of `in` (of type `from`) to `out` (of type `to`): rounds to nearest, ties
 /// to even; NaN stays NaN. As in torch, everything but float64 is converted through float32.
+/// Returns whether a finite element became infinite, because it is beyond the range of `to`.
 /// Pre: both spans hold the same number of elements and do not overlap.
 /// Throws: Unsupported when not convertible().
-void convert_elements(DType from, std::span<const std::byte> in, DType to,
+bool convert_elements(DType from, std::span<const std::byte> in, DType to,
                       std::span<std::byte> out);
 
 }  // namespace unishard::converters

@@ -201,13 +201,20 @@ struct PartDigest {
   std::uint64_t crc64 = 0;
   bool operator==(const PartDigest&) const = default;
 };
+enum class WantDigests : std::uint8_t { No, Yes };
+/// What copy() knows of the bytes that it passed on.
+struct CopyResult {
+  std::vector<PartDigest> digests = {};  ///< of each fragment that the sink was given, if wanted
+  /// Target tensors with finite elements that became infinite, because they are beyond the range of
+  /// the tensor's type. Ascending.
+  std::vector<std::size_t> overflowed = {};
+};
 /// Copies everything from `source` to `sink`; converts elements whose dtype differs. `options`
-/// bounds the memory. `digests`, if not null, receives the digest of each fragment that the sink
-/// was given. The caller then calls source->verify_reads() and only after that commits the sink.
-/// Throws: Mismatch for different shapes or Unsupported for dtypes that are not convertible(),
-/// before any byte is written; what the source and the sink throw.
-void copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
-          std::vector<PartDigest>* digests = nullptr);
+/// bounds the memory. The caller then calls source->verify_reads() and only after that commits the
+/// sink. Throws: Mismatch for different shapes or Unsupported for dtypes that are not
+/// convertible(), before any byte is written; what the source and the sink throw.
+CopyResult copy(const CopyPlan& plan, Sink& sink, const TransferOptions& options,
+                WantDigests wants_digests = WantDigests::No);
 
 /// CRC-64 of the bytes of each tensor; nullopt when the parts do not cover it.
 using Digests = std::vector<std::optional<std::uint64_t>>;
