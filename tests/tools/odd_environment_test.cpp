@@ -13,6 +13,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
+
 namespace unishard::test {
 namespace {
 
@@ -272,6 +274,19 @@ TEST_F(OddEnvironment, TooLittleMemoryOfTheMachine) {
       EXPECT_THAT(result.err, HasSubstr("error: "));
     }
   }
+}
+
+TEST_F(OddEnvironment, MoreProcessesThanTheMemoryHolds) {
+  std::ifstream file("/proc/meminfo");
+  std::string word;
+  while (file >> word && word != "MemAvailable:") continue;
+  std::uint64_t kibibytes = 0;
+  file >> kibibytes;
+  const std::uint64_t count = kibibytes / (32 << 10) + 256;
+  if (count > 4096) GTEST_SKIP() << "this machine has room for more than 4096 processes";
+  const ProcessResult result = unishard({"verify", in_, "--procs", std::to_string(count)});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr("are available"));
 }
 
 TEST_F(OddEnvironment, NumbersThatAreNone) {

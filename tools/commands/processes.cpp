@@ -4,6 +4,8 @@
 #include "unishard/format/launch_environment.hpp"
 
 #include "launch/launcher.hpp"
+#include "support/machine.hpp"
+#include "support/size_text.hpp"
 #include "views/progress.hpp"
 #include "views/terminal.hpp"
 #include "workflows/native_folder.hpp"
@@ -78,6 +80,18 @@ Path meeting_place(const LaunchEnvironment& job, const Processes::Work& work,
          (".unishard-team-" + hex64(crc64(key)));
 }
 
+/// Throws: InvalidArgument when so many processes leave no memory for any work.
+void require_memory(unsigned count) {
+  constexpr std::uint64_t kOfEach = std::uint64_t{32} << 20;  // program, threads, one small buffer
+  const std::uint64_t available = tools::available_memory();
+  if (available / kOfEach >= count) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("--procs {}: so many processes take at least {}, and {} are available", count,
+                    tools::format_bytes(count * kOfEach), tools::format_bytes(available)),
+        fmt::format("this machine has {} hardware threads: more processes than these gain nothing",
+                    tools::hardware_threads()));
+}
+
 }  // namespace
 
 void Processes::add_to(CLI::App& app) {
@@ -139,6 +153,7 @@ int Processes::run_in_team(tools::TeamOptions options,
 }
 
 int Processes::launch() const {
+  require_memory(count);
   const PrivateFolder folder;
   if (::setenv(kTeamVariable, folder.path().c_str(), 1) != 0)
     raise_errno("setting", kTeamVariable, errno);

@@ -12,6 +12,9 @@ unsigned hardware_threads();
 /// Returns the bytes that this process may still map before it reaches a limit on its address space
 /// or data (`ulimit -v`, `ulimit -d`); the largest number when there is no limit.
 std::uint64_t mappable_bytes();
+/// Returns the bytes of memory that programs can still take without swapping, as the kernel
+/// estimates them (MemAvailable); the largest number where it does not tell.
+std::uint64_t available_memory();
 /// Returns, for example, "Intel(R) Xeon(R) ...", or "unknown".
 std::string cpu_name();
 /// Returns, for example, "1.10.8".
