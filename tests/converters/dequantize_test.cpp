@@ -179,12 +179,21 @@ TEST(Dequantize, ZeroPointsAreSubtractedFirst) {
 
 TEST(Dequantize, ScalesOfActivationsAndCachesGoToo) {
   Model model;
-  model.add("a.weight", DType::Float8E4M3, {1}, bytes_of({kTwo}));
-  model.add_floats("a.weight_scale", {}, {3}).add_floats("a.input_scale", {}, {9});
+  model.add("attn.a.weight", DType::Float8E4M3, {1}, bytes_of({kTwo}));
+  model.add_floats("attn.a.weight_scale", {}, {3}).add_floats("attn.a.input_scale", {}, {9});
   model.add_floats("attn.k_scale", {1}, {1}).add_floats("attn.v_scale", {1}, {1});
   model.add_floats("logit_scale", {}, {7});
   const Dequantized result = open(model, {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}});
-  EXPECT_THAT(names_of(*result.source), ElementsAre("a.weight", "logit_scale"));
+  EXPECT_THAT(names_of(*result.source), ElementsAre("attn.a.weight", "logit_scale"));
+}
+
+TEST(Dequantize, ParametersThatAreCalledLikeScalesStay) {
+  Model model;
+  model.add("m.a.weight", DType::Float8E4M3, {1}, bytes_of({kTwo}));
+  model.add_floats("m.a.weight_scale", {}, {3}).add_floats("m.k_scale", {2}, {1, 2});
+  model.add_floats("n.input_scale", {}, {4}).add_floats("k_scale", {}, {5});
+  EXPECT_THAT(names_of(*open(model).source),
+              ElementsAre("m.a.weight", "m.k_scale", "n.input_scale", "k_scale"));
 }
 
 TEST(Dequantize, TwoSizesOfBlocksThatFitAreNotGuessed) {

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <unordered_set>
 #include <utility>
 
@@ -43,8 +44,8 @@ class DequantizedSource final : public Source {
     return given.values ? given.values->read_boundary(*source_, element)
                         : source_->read_boundary(given.tensor, element);
   }
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions& options, const ReadPeers& peers) const override {
+  InputCheck compare_checksums(const TransferOptions& options,
+                               const ReadPeers& peers) const override {
     return source_->verify_reads(options, peers);
   }
   std::string read_parts() const override { return source_->read_parts(); }
@@ -121,15 +122,17 @@ std::size_t count_kept(const NamedTensors& tensors, const Keeping& keeps) {
 }
 
 /// Returns the tensors that have served their purpose once the weights are numbers.
+/// `of_activations` are some of them.
 std::unordered_set<std::size_t> used_up(const NamedTensors& tensors,
-                                        const QuantizedWeights& weights) {
+                                        const QuantizedWeights& weights,
+                                        const std::vector<std::size_t>& of_activations) {
   std::unordered_set<std::size_t> used;
   for (const QuantizedWeight& weight : weights) {
     for (const std::size_t side : weight.sides) {
       if (!tensors.serves_kept(tensors[side].fqn)) used.insert(side);
     }
   }
-  for (const std::size_t tensor : activation_scales(tensors)) used.insert(tensor);
+  used.insert(of_activations.begin(), of_activations.end());
   return used;
 }
 
@@ -174,22 +177,35 @@ void forget_names(Catalog& catalog) {
 }
 
 /// "12 weights are dequantized (10 by bitsandbytes nf4, 2 by MXFP4)".
-std::string remark_on(const QuantizedWeights& weights) {
+/// Scales of activations are gone, too, and named.
+std::string remark_on(const NamedTensors& tensors, const QuantizedWeights& weights,
+                      const std::vector<std::size_t>& of_activations) {
   std::map<std::string_view, std::size_t> methods;
   for (const QuantizedWeight& weight : weights) ++methods[weight.method];
   std::string text;
   for (const auto& [method, count] : methods)
     text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", count, method);
-  return fmt::format("{} quantized weights become numbers of their own ({})", weights.size(), text);
+  std::string remark =
+      fmt::format("{} quantized weights become numbers of their own ({})", weights.size(), text);
+  if (of_activations.empty()) return remark;
+  constexpr std::size_t kListed = 8;
+  std::string names;
+  for (const std::size_t tensor :
+       std::span(of_activations).first(std::min(of_activations.size(), kListed)))
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", tensors[tensor].fqn);
+  return fmt::format("{}; {} scales of their activations are not in the result: {}{}", remark,
+                     of_activations.size(), names, of_activations.size() > kListed ? ", ..." : "");
 }
 
 Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeights& weights) {
   const Catalog& from = tensors.source().catalog();
-  const std::unordered_set<std::size_t> gone = used_up(tensors, weights);
+  const std::vector<std::size_t> of_activations = activation_scales(tensors, weights);
+  const std::unordered_set<std::size_t> gone = used_up(tensors, weights, of_activations);
   const bool is_of_run = is_training(from);
   std::map<std::size_t, const QuantizedWeight*> quantized;
   for (const QuantizedWeight& weight : weights) quantized.emplace(weight.tensor, &weight);
-  Contents contents{.catalog = from, .tensors = {}, .remark = remark_on(weights)};
+  Contents contents{
+      .catalog = from, .tensors = {}, .remark = remark_on(tensors, weights, of_activations)};
   contents.catalog.tensors.clear();
   for (std::size_t i = 0; i < from.tensors.size(); ++i) {
     if (gone.contains(i)) continue;

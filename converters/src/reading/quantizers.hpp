@@ -36,7 +36,9 @@ QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationC
 /// Returns whether the names of the tensors around it say that a tensor is quantized.
 bool has_scales(const NamedTensors& tensors, const TensorInfo& tensor);
 
-/// Returns the numbers of the tensors that only describe how activations and caches are quantized.
-std::vector<std::size_t> activation_scales(const NamedTensors& tensors);
+/// Returns the tensors of one number, in modules of quantized weights, that only describe how
+/// activations and caches are quantized. Ascending.
+std::vector<std::size_t> activation_scales(const NamedTensors& tensors,
+                                           const QuantizedWeights& weights);
 
 }  // namespace unishard::converters
