@@ -54,6 +54,39 @@ std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& op
   return chosen;
 }
 
+/// Returns the catalog with the names that the patterns want: a tied parameter of which they want
+/// the second name alone is called by that, and its first name is gone.
+Catalog with_wanted_names(Catalog catalog, const std::vector<std::string>& only) {
+  std::map<std::string, std::string> promoted;  // first name -> second name
+  for (const Alias& alias : catalog.aliases) {
+    if (!is_wanted(alias.target, only) && is_wanted(alias.fqn, only))
+      promoted.emplace(alias.target, alias.fqn);
+  }
+  std::erase_if(catalog.aliases, [&](const Alias& alias) {
+    const auto found = promoted.find(alias.target);
+    return !is_wanted(alias.fqn, only) || (found != promoted.end() && found->second == alias.fqn);
+  });
+  const auto rename = [&](std::string& name) {
+    if (const auto found = promoted.find(name); found != promoted.end()) name = found->second;
+  };
+  for (TensorInfo& tensor : catalog.tensors) rename(tensor.fqn);
+  for (Alias& alias : catalog.aliases) rename(alias.target);
+  for (UnitLayout& unit : catalog.units) std::ranges::for_each(unit.fqns, rename);
+  catalog.client_state =
+      converters::rename_optimizer_scalars(catalog.client_state, [&](std::string name) {
+        rename(name);
+        return name;
+      });
+  if (!catalog.groups.is_array()) return catalog;
+  for (Json& group : catalog.groups) {
+    if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
+    for (Json& name : group["params"]) {
+      if (name.is_string()) rename(name.get_ref<std::string&>());
+    }
+  }
+  return catalog;
+}
+
 /// Drops the parameters that are left out. Those that have no tensor at all keep their places, by
 /// which an optimizer numbers them.
 void rename_groups(Json& groups, const Renamer& rename, const std::set<std::string>& kept,
@@ -194,7 +227,9 @@ void require_placement(std::optional<std::uint32_t> world_size,
 
 ConversionPlan plan_convert(const converters::Source& source, const ConvertOptions& options) {
   require_placement(options.world_size, options.stage);
-  const Catalog& from = source.catalog();
+  std::optional<Catalog> chosen_names;
+  if (!options.only.empty()) chosen_names = with_wanted_names(source.catalog(), options.only);
+  const Catalog& from = chosen_names ? *chosen_names : source.catalog();
   const Renamer rename(options.renames);
   ConversionPlan plan;
   plan.tensor_map = choose(from, options, plan.notes);
