@@ -99,7 +99,7 @@ std::optional<std::string> adapter_file_name(std::string_view module_name) {
   return join(parts);
 }
 
-std::string adapter_module_name(std::string_view file_name) {
+std::string adapter_module_name(std::string_view file_name, const AdapterFileNames& all) {
   Parts parts = split(file_name);
   if (const auto mark = find_mark(parts); mark != parts.end()) {
     const bool is_magnitude = *mark == kMagnitude;
@@ -109,13 +109,16 @@ std::string adapter_module_name(std::string_view file_name) {
   }
   if (parts.size() < 2 || !is_leaf(parts.back())) return std::string(file_name);
   const auto leaf = std::prev(parts.end());
+  if (*leaf == "bias" &&
+      !all.contains(fmt::format("{}weight", file_name.substr(0, file_name.size() - leaf->size()))))
+    return std::string(file_name);
   parts.insert(parts.insert(leaf, std::string(kAdapter)), std::string(kWhole));
   return join(parts);
 }
 
-AdapterNaming adapter_naming(const std::vector<std::string>& file_names) {
-  const auto comes_back = [](const std::string& name) {
-    const std::string module_name = adapter_module_name(name);
+AdapterNaming adapter_naming(const AdapterFileNames& file_names) {
+  const auto comes_back = [&](const std::string& name) {
+    const std::string module_name = adapter_module_name(name, file_names);
     return adapter_file_name(module_name).value_or(module_name) == name;
   };
   return std::ranges::any_of(file_names, has_mark) && std::ranges::all_of(file_names, comes_back)

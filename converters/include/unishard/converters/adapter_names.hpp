@@ -7,7 +7,9 @@
 #include "unishard/format/catalog.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,16 +23,20 @@ inline constexpr std::string_view kAdapterStem = "adapter_model";
 /// base model.
 std::optional<std::string> adapter_file_name(std::string_view module_name);
 
-/// Returns the name in the module, of the adapter "default".
+/// Names in an adapter's file.
+using AdapterFileNames = std::set<std::string, std::less<>>;
+
+/// Returns the name in the module, of the adapter "default". A bias whose module has no weight in
+/// the file was trained where it is (`bias="all"` of LoRA): it has no other name.
 /// Pre: the file has a parameter of LoRA, of IA3, or of trained tokens.
-std::string adapter_module_name(std::string_view file_name);
+std::string adapter_module_name(std::string_view file_name, const AdapterFileNames& all);
 
 /// How a catalog calls what an adapter's file holds.
 enum class AdapterNaming : std::uint8_t { Modules, File };
 
 /// Returns Modules if the adapter is of a kind whose module names are known, and these names give
 /// those of the file back.
-AdapterNaming adapter_naming(const std::vector<std::string>& file_names);
+AdapterNaming adapter_naming(const AdapterFileNames& file_names);
 
 /// Records in `producer` that an adapter's file held the model.
 void record_adapter(Json& producer, AdapterNaming naming);

@@ -143,9 +143,9 @@ class Planner {
   /// Of an adapter, the reader may know its parameters by the names in the file only.
   void find_adapter_naming() {
     if (!is_adapter()) return;
-    std::vector<std::string> names;
+    AdapterFileNames names;
     for (std::size_t i = 0; i < stands_.size(); ++i) {
-      if (stands_[i]) names.push_back(own_name(i));
+      if (stands_[i]) names.insert(own_name(i));
     }
     is_read_by_file_names_ = adapter_naming(names) == AdapterNaming::File;
   }
