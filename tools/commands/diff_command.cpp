@@ -69,7 +69,8 @@ void add_diff(CLI::App& app, Action& action) {
   options->resources.add_to(*command);
   command->footer(
       "Tensors whose digests agree are equal; only the others are read.\n"
-      "Exit status: 0 the same state, 1 different.\n"
+      "Exit status: 0 the same tensors, 1 different. Steps, groups and other values beside the\n"
+      "tensors are compared for information only.\n"
       "Examples:\n"
       "  unishard diff runs/a runs/b\n"
       "  unishard diff runs/a runs/a --tag-a global_step1 --tag-b global_step2 --tolerance 1e-6\n"

@@ -224,7 +224,13 @@ void TorchFile::refuse_head(const std::string& head) const {
 void TorchFile::open_zip(const PickleLimits& limits) {
   zip_ = std::make_unique<ZipReader>(window_);
   if (zip_->find("constants.pkl") != nullptr)
-    refuse(name(), "a TorchScript archive (torch.jit.save), not a torch.save file");
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: a TorchScript archive (torch.jit.save), not a torch.save file", name()),
+          "load it with torch.jit.load() and save its state_dict() with torch.save()");
+  if (zip_->find("archive_format") != nullptr)
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: a program of torch.export.save(), not a torch.save file", name()),
+          "load it with torch.export.load() and save its state_dict with torch.save()");
   const ZipEntry* data = zip_->find("data.pkl");
   if (data == nullptr) {
     raise(ErrorCode::Corrupt,
@@ -417,6 +423,16 @@ std::optional<Value> TorchFile::attributes(Value tensor) {
   if (tensor.calls(kFromType)) return tensor.args()[3];
   if (tensor.calls("torch._utils._rebuild_parameter_with_state")) return tensor.args()[3];
   return std::nullopt;
+}
+
+std::optional<Value> TorchFile::user_attributes(Value tensor) {
+  if (tensor.calls(kFromType)) {
+    const Value maker = tensor.args()[0];
+    const bool is_ordinary =
+        maker.is(NodeKind::Global) && (is_dense(maker.global()) || makes_parameter(maker.global()));
+    if (!is_ordinary) return std::nullopt;
+  }
+  return attributes(tensor);
 }
 
 TensorView TorchFile::dense(Value args, std::size_t dtype_argument) const {

@@ -39,6 +39,8 @@ class TorchFile {
   static bool requires_grad(Value tensor);
   /// Returns the Python attributes of a tensor (torch._tensor._rebuild_from_type_v2), or nullopt.
   static std::optional<Value> attributes(Value tensor);
+  /// Returns the same of an ordinary tensor: those of a subclass belong to its class.
+  static std::optional<Value> user_attributes(Value tensor);
 
  private:
   [[noreturn]] void refuse_head(const std::string& head) const;
