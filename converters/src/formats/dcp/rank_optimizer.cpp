@@ -5,6 +5,7 @@
 
 #include "containers/equal_elements.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
+#include "formats/dcp/flat_units.hpp"
 #include "formats/dcp/keys.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +23,11 @@ constexpr std::string_view kOptimizer = "optimizer", kModel = "model.", kGroups 
 constexpr std::size_t kMostPieces = 1 << 20;
 
 /// One plain tensor in the ranks' files, by rank.
-using Pieces = std::vector<torch::TensorView>;
+struct PlainPiece {
+  std::uint64_t rank = 0;
+  torch::TensorView view;
+};
+using Pieces = std::vector<PlainPiece>;
 
 /// The plain tensors of all files, by name ("state.0.exp_avg").
 struct PlainTensors {
@@ -54,7 +59,7 @@ PlainTensors find_plain(const RankFileGroup& group, StateDictBuilder& builder) {
         torch::TensorView view = file.tensor(tensor.value);
         const auto [known, is_new] = found.pieces.try_emplace(tensor.name);
         if (is_new) found.order.push_back(tensor.name);
-        known->second.push_back(std::move(view));
+        known->second.push_back({rank, std::move(view)});
       } catch (const Error& error) {
         if (error.code() != ErrorCode::Unsupported) throw;  // who reads it says what it is
       }
@@ -63,17 +68,18 @@ PlainTensors find_plain(const RankFileGroup& group, StateDictBuilder& builder) {
   return found;
 }
 
-bool is_scalar(const Pieces& pieces) { return pieces.front().shape.empty(); }
+bool is_scalar(const Pieces& pieces) { return pieces.front().view.shape.empty(); }
 
 bool are_copies(const Pieces& pieces, std::size_t ranks) {
   return pieces.size() == ranks &&
-         std::ranges::all_of(pieces | std::views::drop(1), [&](const torch::TensorView& view) {
-           return equal_elements(pieces.front(), view);
+         std::ranges::all_of(pieces | std::views::drop(1), [&](const PlainPiece& piece) {
+           return equal_elements(pieces.front().view, piece.view);
          });
 }
 
 /// The parameters of the model: names in the catalog's order.
 struct ModelParameter {
+  std::string name;
   Shape shape;
   std::uint64_t elements = 0;
 };
@@ -83,7 +89,8 @@ std::vector<ModelParameter> parameters_of(const StateDict& state) {
   for (const TensorEntry& tensor : state.tensors) {
     const Kind kind = info(tensor.dtype).kind;
     if (!tensor.key.starts_with(kModel) || (kind != Kind::Float && kind != Kind::Complex)) continue;
-    if (!is_statistic(tensor.key)) out.push_back({tensor.shape, element_count(tensor.shape)});
+    if (is_statistic(tensor.key)) continue;
+    out.push_back({tensor.key.substr(kModel.size()), tensor.shape, element_count(tensor.shape)});
   }
   return out;
 }
@@ -99,9 +106,9 @@ bool is_sharded(const StateDict& state) {
 /// ranks (zero): of a sharded model with matrices, vectors alone are pieces, too.
 bool are_pieces(const PlainTensors& plain, const StateDict& state) {
   const bool are_vectors = std::ranges::all_of(
-      plain.pieces, [](const auto& each) { return each.second.front().shape.size() < 2; });
+      plain.pieces, [](const auto& each) { return each.second.front().view.shape.size() < 2; });
   const bool has_vectors = std::ranges::any_of(
-      plain.pieces, [](const auto& each) { return each.second.front().shape.size() == 1; });
+      plain.pieces, [](const auto& each) { return each.second.front().view.shape.size() == 1; });
   const bool has_matrices = std::ranges::any_of(
       state.tensors, [](const TensorEntry& tensor) { return tensor.shape.size() > 1; });
   if (are_vectors && has_vectors && has_matrices && is_sharded(state)) return true;
@@ -143,28 +150,39 @@ std::optional<std::vector<std::uint64_t>> numbers_of(torch::Value root) {
   return numbers;
 }
 
-/// Returns how many elements the pieces of each number have in all ranks together; nullopt unless
-/// all states of a number have pieces of the same sizes on the same ranks.
-std::optional<std::map<std::uint64_t, std::uint64_t>> sizes_of(const PlainTensors& plain) {
-  std::map<std::uint64_t, std::vector<std::uint64_t>> sizes;
+/// The pieces of a numbered parameter that are not empty.
+struct NumberedPieces {
+  std::vector<RankPiece> pieces;
+  std::uint64_t elements = 0;  ///< of all together
+};
+using PiecesOfNumbers = std::map<std::uint64_t, NumberedPieces>;
+
+/// Returns the sizes of vectors; nullopt for other tensors.
+std::optional<NumberedPieces> sizes_of(const Pieces& vectors) {
+  NumberedPieces sizes;
+  for (const auto& [rank, view] : vectors) {
+    if (view.shape.size() != 1) return std::nullopt;
+    if (view.shape[0] == 0) continue;
+    sizes.pieces.push_back({rank, view.shape[0]});
+    sizes.elements = checked_add(sizes.elements, view.shape[0], "elements of an optimizer's state");
+  }
+  return sizes;
+}
+
+/// Returns the pieces of each number; nullopt unless all states of a number have pieces of the same
+/// sizes on the same ranks.
+std::optional<PiecesOfNumbers> sizes_of(const PlainTensors& plain) {
+  PiecesOfNumbers sizes;
   for (const auto& [name, pieces] : plain.pieces) {
     const auto state = parse_state_name(name);
     if (!state) return std::nullopt;
     if (is_scalar(pieces)) continue;
-    std::vector<std::uint64_t> own;
-    for (const torch::TensorView& view : pieces) {
-      if (view.shape.size() != 1) return std::nullopt;
-      own.push_back(view.shape[0]);
-    }
-    const auto [known, is_new] = sizes.try_emplace(state->number, own);
-    if (!is_new && known->second != own) return std::nullopt;
+    const auto own = sizes_of(pieces);
+    if (!own) return std::nullopt;
+    const auto [known, is_new] = sizes.try_emplace(state->number, *own);
+    if (!is_new && known->second.pieces != own->pieces) return std::nullopt;
   }
-  std::map<std::uint64_t, std::uint64_t> totals;
-  for (const auto& [number, own] : sizes) {
-    for (const std::uint64_t size : own)
-      totals[number] = checked_add(totals[number], size, "elements of an optimizer's state");
-  }
-  return totals;
+  return sizes;
 }
 
 /// Returns the first parameters, in order, that have these sizes; from the end where
@@ -187,24 +205,56 @@ std::optional<std::vector<std::size_t>> fit(const std::vector<std::uint64_t>& si
   return places;
 }
 
-/// Returns the shape of the parameter that each number means; nullopt unless order and sizes allow
+/// Returns the place of the parameter that each number means; nullopt unless order and sizes allow
 /// one choice only.
-std::optional<std::map<std::uint64_t, Shape>> shapes_of(
-    const std::vector<std::uint64_t>& numbers, const std::map<std::uint64_t, std::uint64_t>& totals,
-    const std::vector<ModelParameter>& parameters) {
-  std::vector<std::uint64_t> sizes;
+std::optional<std::vector<std::size_t>> places_of(const std::vector<std::uint64_t>& numbers,
+                                                  const PiecesOfNumbers& sizes,
+                                                  const std::vector<ModelParameter>& parameters) {
+  std::vector<std::uint64_t> elements;
   for (const std::uint64_t number : numbers) {
-    const auto found = totals.find(number);
-    if (found == totals.end()) return std::nullopt;  // it was never updated: its size is unknown
-    sizes.push_back(found->second);
+    const auto found = sizes.find(number);
+    if (found == sizes.end()) return std::nullopt;  // it was never updated: its size is unknown
+    elements.push_back(found->second.elements);
   }
-  if (totals.size() != sizes.size()) return std::nullopt;
-  const auto first = fit(sizes, parameters, false), last = fit(sizes, parameters, true);
-  if (!first || first != last) return std::nullopt;
+  if (sizes.size() != elements.size()) return std::nullopt;
+  auto first = fit(elements, parameters, false);
+  if (first != fit(elements, parameters, true)) return std::nullopt;
+  return first;
+}
+
+/// Why the states are left out.
+constexpr std::string_view kNoParameters =
+    "the ranks' files hold pieces of flat parameters (FSDP1), and nothing tells which parameters "
+    "these consist of";
+constexpr std::string_view kNoUnits =
+    "the ranks' files hold pieces of parameters (FSDP1) of other sizes than FSDP1 cuts the model's "
+    "parameters into: the optimizer has them in another order, or a file is another rank's";
+constexpr std::string_view kUndecidedUnits =
+    "the ranks' files hold pieces of parameters (FSDP1), and the search for the FSDP units that "
+    "would prove their order was given up";
+
+/// Either the shape of the parameter that each number means, or why that is not known.
+struct NumberedShapes {
   std::map<std::uint64_t, Shape> shapes;
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    shapes[numbers[i]] = parameters[(*first)[i]].shape;
-  return shapes;
+  std::string_view why_not;
+};
+
+NumberedShapes shapes_of(const std::vector<std::uint64_t>& numbers, const PiecesOfNumbers& sizes,
+                         const std::vector<ModelParameter>& parameters, std::size_t ranks) {
+  const auto places = places_of(numbers, sizes, parameters);
+  if (!places) return {{}, kNoParameters};
+  std::vector<UnitParameter> model;
+  for (const ModelParameter& parameter : parameters)
+    model.push_back({parameter.name, parameter.elements, {}});
+  NumberedShapes found;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    model[(*places)[i]].pieces = sizes.at(numbers[i]).pieces;
+    found.shapes[numbers[i]] = parameters[(*places)[i]].shape;
+  }
+  const FlatUnits units = find_flat_units(model, ranks);
+  if (units == FlatUnits::Missing) return {{}, kNoUnits};
+  if (units == FlatUnits::Undecided) return {{}, kUndecidedUnits};
+  return found;
 }
 
 /// Returns elements `range` of a vector as a row-major tensor of `sizes`.
@@ -224,7 +274,7 @@ void add_joined(const std::string& name, const Pieces& pieces, const Shape& shap
   const std::string key = fmt::format("{}.{}", kOptimizer, name);
   const KeyPath path = {{std::string(kOptimizer), false}, {name, false}};
   std::uint64_t begin = 0;
-  for (const torch::TensorView& vector : pieces) {
+  for (const auto& [rank, vector] : pieces) {
     std::uint64_t at = 0;
     for (Box& box : boxes_of(shape, {begin, begin + vector.shape[0]})) {
       const std::uint64_t count = box.elements();
@@ -236,24 +286,26 @@ void add_joined(const std::string& name, const Pieces& pieces, const Shape& shap
   }
 }
 
-/// Returns false, and has added nothing, where the pieces cannot be joined.
-bool join(const RankFileGroup& group, const PlainTensors& plain, StateDictBuilder& builder) {
+/// Joins the pieces. Where they cannot be joined, returns why, and has added nothing.
+std::optional<std::string_view> join(const RankFileGroup& group, const PlainTensors& plain,
+                                     StateDictBuilder& builder) {
   const torch::TorchFile file = open(builder, group.files.begin()->second);
   const auto numbers = numbers_of(file.root());
-  const auto totals = sizes_of(plain);
-  if (!numbers || !totals) return false;
-  const auto shapes = shapes_of(*numbers, *totals, parameters_of(builder.out));
-  if (!shapes) return false;
+  const auto sizes = sizes_of(plain);
   const bool are_scalars_equal = std::ranges::all_of(plain.pieces, [&](const auto& each) {
     return !is_scalar(each.second) || are_copies(each.second, each.second.size());
   });
-  if (!are_scalars_equal) return false;
+  if (!numbers || !sizes || !are_scalars_equal) return kNoParameters;
+  const auto [shapes, why_not] =
+      shapes_of(*numbers, *sizes, parameters_of(builder.out), plain.ranks);
+  if (!why_not.empty()) return why_not;
   for (const std::string& name : plain.order) {
     const Pieces& pieces = plain.pieces.at(name);
-    const Shape shape = is_scalar(pieces) ? Shape() : shapes->at(parse_state_name(name)->number);
+    const Shape shape = is_scalar(pieces) ? Shape() : shapes.at(parse_state_name(name)->number);
     if (is_scalar(pieces)) {
       builder.add_piece(fmt::format("{}.{}", kOptimizer, name),
-                        {{std::string(kOptimizer), false}, {name, false}}, {}, {}, pieces.front());
+                        {{std::string(kOptimizer), false}, {name, false}}, {}, {},
+                        pieces.front().view);
     } else {
       add_joined(name, pieces, shape, builder);
     }
@@ -261,7 +313,7 @@ bool join(const RankFileGroup& group, const PlainTensors& plain, StateDictBuilde
   builder.add_part(fmt::format("{}.{}", kOptimizer, kGroups),
                    {{std::string(kOptimizer), false}, {std::string(kGroups), false}}, file,
                    file.root().at(kGroups));
-  return true;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -275,11 +327,11 @@ void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
                          open(builder, path), rank);
     return;
   }
-  if (plain.are_counted && join(group, plain, builder)) return;
-  builder.out.losses.push_back(
-      {Role::Optimizer, fmt::format("{}0 to {}", start, group.files.rbegin()->first),
-       "the ranks' files hold pieces of flat parameters (FSDP1), and nothing tells which "
-       "parameters these consist of"});
+  const auto why_not = plain.are_counted ? join(group, plain, builder) : kNoParameters;
+  if (!why_not) return;
+  builder.out.losses.push_back({Role::Optimizer,
+                                fmt::format("{}0 to {}", start, group.files.rbegin()->first),
+                                std::string(*why_not)});
 }
 
 }  // namespace unishard::converters::dcp

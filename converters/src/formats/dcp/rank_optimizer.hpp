@@ -7,11 +7,12 @@
 namespace unishard::converters::dcp {
 
 /// Reads the optimizer's files of all ranks. Copies and DTensors become what they are. Pieces are
-/// joined where that can be proved (`use_orig_params`): a number's pieces, in the order of the
-/// ranks, have as many elements as the parameter of the model, and order and sizes allow one choice
-/// only. Other pieces (of flat parameters) are a loss: the optimizer's states are then left out as
-/// a whole. `start` is what the files' names begin with. Pre: the model was added to `builder`
-/// under the key "model". Throws: Corrupt or Unsupported, naming the file.
+/// joined (`use_orig_params`) where a number's pieces, in the order of the ranks, have as many
+/// elements as the parameter of the model, order and sizes allow one choice only, and FSDP units
+/// exist that give the ranks pieces of these sizes (flat_units.hpp). Other pieces are a loss: the
+/// optimizer's states are then left out as a whole. `start` is what the files' names begin with.
+/// Pre: the model was added to `builder` under the key "model". Throws: Corrupt or Unsupported,
+/// naming the file.
 void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
                          StateDictBuilder& builder);
 
