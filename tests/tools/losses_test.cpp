@@ -32,6 +32,7 @@ TEST(LossRules, AModelNeedsItsWeightsAndNothingOfTheOptimizer) {
   EXPECT_EQ(effect(Role::Scale, model), LossEffect::Error);
   EXPECT_EQ(effect(Role::Buffer, model), LossEffect::Note);
   EXPECT_EQ(effect(Role::StaleFile, model), LossEffect::Note);
+  EXPECT_EQ(effect(Role::OtherModel, model), LossEffect::Note);
   for (const Role role : {Role::State, Role::Optimizer, Role::Setting, Role::ClientValue,
                           Role::Metadata, Role::SideFile})
     EXPECT_EQ(effect(role, model), LossEffect::None) << to_string(role);
@@ -42,7 +43,7 @@ TEST(LossRules, ATrainingStateNeedsWeightsAndTheOptimizerAndHearsOfTheRest) {
   for (const Role role : {Role::Weight, Role::Scale, Role::Optimizer})
     EXPECT_EQ(effect(role, all), LossEffect::Error) << to_string(role);
   for (const Role role : {Role::Buffer, Role::State, Role::Setting, Role::ClientValue,
-                          Role::Metadata, Role::SideFile, Role::StaleFile})
+                          Role::Metadata, Role::SideFile, Role::StaleFile, Role::OtherModel})
     EXPECT_EQ(effect(role, all), LossEffect::Note) << to_string(role);
 }
 

@@ -284,7 +284,8 @@ TEST_F(OddEnvironment, MoreProcessesThanTheMemoryHolds) {
   file >> kibibytes;
   const std::uint64_t count = kibibytes / (32 << 10) + 256;
   if (count > 4096) GTEST_SKIP() << "this machine has room for more than 4096 processes";
-  const ProcessResult result = unishard({"verify", in_, "--procs", std::to_string(count)});
+  const ProcessResult result =
+      unishard({"verify", in_, "--deep", "--procs", std::to_string(count)});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.err, HasSubstr("are available"));
 }

@@ -23,6 +23,7 @@ LossEffect effect_on_model(const Loss& loss) {
       return LossEffect::Error;
     case Role::Buffer:
     case Role::StaleFile:
+    case Role::OtherModel:
       return LossEffect::Note;
     case Role::State:
     case Role::Optimizer:

@@ -124,7 +124,7 @@ void remark_on_ranks(const converters::Output& output, const Catalog& source, co
                   output.format, target.world_size));
 }
 
-/// The weights that a Trainer stores beside DeepSpeed's files are in those, too.
+/// The weights that a Trainer stores beside DeepSpeed's files are in those, too, as a rule.
 void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
   constexpr std::array<const char*, 5> kModels = {
       "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
@@ -132,7 +132,8 @@ void remark_on_copies(const Path& beside, std::vector<std::string>& remarks) {
   for (const char* name : kModels) {
     if (has_file(beside, name))
       remarks.push_back(fmt::format(
-          "{} is not copied: the checkpoint holds its tensors, and zero_to_fp32 writes them",
+          "{} is not copied, and was not compared with the checkpoint: zero_to_fp32 writes the "
+          "checkpoint's own weights",
           name));
   }
 }
@@ -176,11 +177,14 @@ converters::SideFiles files_to_go_on(const converters::Source& source, const Pat
 void note_unknown_files(const converters::Source& source, const Path& beside,
                         std::vector<std::string>& left_out) {
   if (source.format() != "trainer" && source.format() != "accelerate") return;
-  for (const std::string& name : find_unknown_files(beside))
+  const converters::Losses losses = source.losses();
+  for (const std::string& name : find_unknown_files(beside)) {
+    if (std::ranges::count(losses, name, &converters::Loss::name) > 0) continue;  // named already
     left_out.push_back(
         fmt::format("{}: neither a part of the checkpoint nor a file that a "
                     "training is known to need",
                     name));
+  }
 }
 
 void take_run_files(const converters::Source& source, const Path& beside, const Path& input,

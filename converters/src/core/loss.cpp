@@ -15,7 +15,7 @@ struct Words {
   const char *key, *text;
 };
 /// By the number of the role: the word of JSON reports, and the one of messages.
-constexpr std::array<Words, 10> kRoles = {{{"weight", "weight"},
+constexpr std::array<Words, 11> kRoles = {{{"weight", "weight"},
                                            {"scale", "scales of a quantized weight"},
                                            {"buffer", "buffer"},
                                            {"state", "optimizer state"},
@@ -24,7 +24,8 @@ constexpr std::array<Words, 10> kRoles = {{{"weight", "weight"},
                                            {"client_value", "value"},
                                            {"metadata", "metadata"},
                                            {"side_file", "file"},
-                                           {"stale_file", "file of another save"}}};
+                                           {"stale_file", "file of another save"},
+                                           {"other_model", "file of other weights"}}};
 
 const Words& words_of(Role role) { return kRoles.at(static_cast<std::size_t>(role)); }
 

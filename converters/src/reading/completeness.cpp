@@ -16,6 +16,10 @@ namespace {
 /// Upper bound on the missing files and the sets that a message names.
 constexpr std::size_t kNamed = 3;
 
+/// Of files that models are saved in.
+constexpr std::array<std::string_view, 5> kModelSuffixes = {".safetensors", ".bin", ".pt", ".pth",
+                                                            ".ckpt"};
+
 bool is_numbered_from_zero(const FileSet& set) {
   return !set.files.empty() && set.files.begin()->first == std::vector<std::uint64_t>{0};
 }
@@ -133,6 +137,26 @@ std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,
     if (fits && is_file) names.push_back(entry.name);
   }
   return names;
+}
+
+Role role_of_unread_file(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kOthers = {
+      "training_args", "optim",     "pytorch_optim", "scheduler",
+      "scaler",        "rng_state", "random_states", "extra_state"};
+  const auto is_other = [&](std::string_view start) { return name.starts_with(start); };
+  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
+  return std::ranges::any_of(kModelSuffixes, ends) && std::ranges::none_of(kOthers, is_other)
+             ? Role::OtherModel
+             : Role::SideFile;
+}
+
+Losses unread_models(Storage& storage, const Path& folder, const std::vector<std::string>& read) {
+  Losses losses;
+  for (const std::string& name : files_with_suffix(storage, folder, kModelSuffixes)) {
+    if (role_of_unread_file(name) == Role::OtherModel && std::ranges::count(read, name) == 0)
+      losses.push_back({Role::OtherModel, name, "the model is read from other files"});
+  }
+  return losses;
 }
 
 std::optional<FileSet> choose_shards(const Path& folder, const std::vector<std::string>& names) {

@@ -2,6 +2,7 @@
 // Which files belong together, as their names say. One table knows the names that programs give to
 // the files of one checkpoint; the readers and the messages about folders ask it.
 // Thread safety: pure functions, except for what they list.
+#include "unishard/converters/loss.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <cstdint>
@@ -61,6 +62,14 @@ std::string missing_shard(const std::vector<std::string>& names);
 /// that links lead to.
 std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,
                                            std::span<const std::string_view> suffixes);
+
+/// Returns the role of a file beside a model that is not read, by its name: OtherModel for one that
+/// may hold weights, SideFile for others (the Trainer's arguments, states of random generators).
+Role role_of_unread_file(std::string_view name);
+
+/// Returns a loss for each file in a folder that may hold weights, except for those that `read`
+/// names.
+Losses unread_models(Storage& storage, const Path& folder, const std::vector<std::string>& read);
 
 /// Returns the numbered shards of the model that a folder without an index holds: of the only set,
 /// or of the set with a usual name (`model-00001-of-00002`) beside others. Returns nullopt when no

@@ -22,6 +22,7 @@ enum class Role : std::uint8_t {
   Metadata,     ///< of a file: it describes the content and is no part of it
   SideFile,     ///< a file beside the checkpoint's own
   StaleFile,    ///< a file that another save or another program left
+  OtherModel,   ///< a file that may hold weights of its own, beside the model that is read
 };
 
 struct Loss {

@@ -12,6 +12,7 @@
 #include "formats/dcp/rank_files.hpp"
 #include "formats/dcp/rank_shards.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
@@ -90,7 +91,7 @@ void name_other_files(Storage& storage, const Path& folder, const Metadata& meta
   for (const Entry& entry : storage.list(folder)) {
     if (known.contains(entry.name)) continue;
     const bool is_stale = entry.name.ends_with(kDataSuffix);
-    losses.push_back({is_stale ? Role::StaleFile : Role::SideFile, entry.name,
+    losses.push_back({is_stale ? Role::StaleFile : role_of_unread_file(entry.name), entry.name,
                       is_stale ? "the metadata does not name it" : ""});
   }
 }
@@ -143,7 +144,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
       const torch::TorchFile file(torch::whole_file(storage, at));
       builder.out.scheduler = torch::with_inline_tensors(file, entry.name, builder.out.losses);
     } else {
-      builder.out.losses.push_back({Role::SideFile, entry.name});
+      builder.out.losses.push_back({role_of_unread_file(entry.name), entry.name});
     }
   }
 }

@@ -32,7 +32,7 @@ ListedTensor decode_tensor(const Json& row) {
 
 Loss decode_loss(const Json& row) {
   const int role = row.at(0).get<int>();
-  if (role < 0 || role > static_cast<int>(Role::StaleFile))
+  if (role < 0 || role > static_cast<int>(Role::OtherModel))
     raise(ErrorCode::Corrupt, "an unknown role");
   return {.role = static_cast<Role>(role),
           .name = row.at(1).get<std::string>(),

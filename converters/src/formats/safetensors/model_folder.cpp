@@ -46,6 +46,16 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Whether torch.save's files have the names that from_pretrained looks for.
+bool has_torch_model(Storage& storage, const Path& folder) {
+  constexpr std::array<std::string_view, 1> kSuffix = {".bin"};
+  const std::vector<std::string> names = files_with_suffix(storage, folder, kSuffix);
+  return storage.kind(folder / "pytorch_model.bin.index.json") == EntryKind::File ||
+         std::ranges::any_of(names, [](const std::string& name) {
+           return name == "pytorch_model.bin" || name.starts_with("pytorch_model-");
+         });
+}
+
 ModelFolder read_index(Storage& storage, const Path& folder, const std::string& name) {
   const Path path = folder / name;
   const auto fail = [&](const std::string& problem) {
@@ -85,18 +95,12 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
   return model;
 }
 
-/// `found` is the number of safetensors files in the folder.
-ModelFolder join(const FileSet& shards, std::size_t found) {
+ModelFolder join(const FileSet& shards) {
   ModelFolder model;
   for (const auto& [numbers, name] : shards.files) model.files.push_back(name);
   if (model.files.size() > 1)
     model.remarks.push_back(fmt::format("there is no index: all {} files named like {} were read",
                                         model.files.size(), shards.name));
-  if (found > model.files.size()) {
-    model.notes.push_back(fmt::format(
-        "the files named like {} were read; {} other safetensors files in the folder were not",
-        shards.name, found - model.files.size()));
-  }
   return model;
 }
 
@@ -104,7 +108,14 @@ ModelFolder join(const FileSet& shards, std::size_t found) {
 
 bool is_model_folder(Storage& storage, const Path& folder) {
   const Names names = safetensors_names(storage, folder);
-  return !names.files.empty() || !names.indices.empty();
+  const bool has_usual_name =
+      !names.indices.empty() ||
+      std::ranges::any_of(kSingleFiles, [&](auto single) { return contains(names.files, single); });
+  if (names.files.empty() || has_usual_name) return has_usual_name;
+  const std::vector<FileSet> sets = find_sets(names.files);
+  const bool has_shards =
+      std::ranges::any_of(sets, [](const FileSet& set) { return set.kind == PartKind::Shards; });
+  return has_shards || !has_torch_model(storage, folder);
 }
 
 ModelFolder read_model_folder(Storage& storage, const Path& folder) {
@@ -113,11 +124,6 @@ ModelFolder read_model_folder(Storage& storage, const Path& folder) {
     if (!contains(names.files, single)) continue;
     ModelFolder model;
     model.files.emplace_back(single);
-    if (names.files.size() > 1 || !names.indices.empty()) {
-      model.notes.push_back(fmt::format(
-          "{} was read, as from_pretrained does; {} other safetensors files in the folder were not",
-          single, names.files.size() - 1));
-    }
     return model;
   }
   for (const std::string_view single : kSingleFiles) {
@@ -126,7 +132,7 @@ ModelFolder read_model_folder(Storage& storage, const Path& folder) {
   }
   if (names.indices.size() == 1) return read_index(storage, folder, names.indices.front());
   if (names.indices.empty()) {
-    if (auto shards = choose_shards(folder, names.files)) return join(*shards, names.files.size());
+    if (auto shards = choose_shards(folder, names.files)) return join(*shards);
   }
   if (names.indices.empty() && names.files.size() == 1) {
     ModelFolder model;

@@ -10,6 +10,7 @@
 #include "core/training_files.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/safetensors/model_folder.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
@@ -32,8 +33,9 @@ class SafetensorsSource final : public Source {
       remarks_ = model.remarks;
       for (const std::string& name : model.files) add_file(storage, path / name, notes);
       if (model.index) check_index(storage, path, model);
-      for (const std::string& note : model.notes) notes.push_back(note);
       losses_ = unread_training_files(storage, path);
+      for (Loss& loss : unread_models(storage, path, model.files))
+        losses_.push_back(std::move(loss));
     } else {
       add_file(storage, path, notes);
     }
@@ -63,8 +65,7 @@ class SafetensorsSource final : public Source {
   }
   Losses losses() const override { return losses_; }
   std::vector<std::string> remarks() const override { return remarks_; }
-  using Source::verify_reads;
-  InputCheck verify_reads(const TransferOptions&, const ReadPeers&) const override {
+  InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
   }
 
@@ -167,8 +168,12 @@ class SafetensorsSource final : public Source {
   void take_aliases() {
     std::erase_if(metadata_, [this](const auto& entry) {
       const bool is_alias = by_name_.contains(entry.second) && !by_name_.contains(entry.first);
-      if (is_alias) catalog_.aliases.push_back({entry.first, entry.second});
-      return is_alias;
+      if (!is_alias) return false;
+      catalog_.aliases.push_back({entry.first, entry.second});
+      if (entry.first.find('.') == std::string::npos)
+        remarks_.push_back(fmt::format("{} is taken for a second name of {}: the metadata says so",
+                                       entry.first, entry.second));
+      return true;
     });
   }
 

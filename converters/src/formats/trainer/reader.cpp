@@ -19,6 +19,7 @@
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
@@ -63,13 +64,16 @@ void add_tensors(StateDictBuilder& builder, const std::string& key,
 struct ReadModel {
   std::vector<std::string> files;                    ///< their names
   std::optional<AdapterNaming> adapter_naming = {};  ///< of an adapter's file
+  AdapterFileNames adapter_names = {};
 };
 
 bool is_adapter_file(std::string_view name) { return name.starts_with(kAdapterStem); }
 
 /// Returns the name in the catalog.
 std::string fqn_of(const ReadModel& model, const std::string& key) {
-  return model.adapter_naming == AdapterNaming::Modules ? adapter_module_name(key) : key;
+  return model.adapter_naming == AdapterNaming::Modules
+             ? adapter_module_name(key, model.adapter_names)
+             : key;
 }
 
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
@@ -87,10 +91,8 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
                                             (folder / name).string(), quote(piece.key)));
     });
     if (is_adapter_file(name)) {
-      std::vector<std::string> keys;
-      keys.reserve(pieces.size());
-      for (const dcp::SafetensorsPiece& piece : pieces) keys.push_back(piece.key);
-      read.adapter_naming = adapter_naming(keys);
+      for (const dcp::SafetensorsPiece& piece : pieces) read.adapter_names.insert(piece.key);
+      read.adapter_naming = adapter_naming(read.adapter_names);
     }
     add_tensors(builder, kModel, std::move(pieces),
                 [&](const std::string& key) { return fqn_of(read, key); });
@@ -122,7 +124,8 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
     builder.add_object(kModel, {{kModel, false}}, file);
     return AdapterNaming::File;
   }
-  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(*names)};
+  const AdapterFileNames all(names->begin(), names->end());
+  const ReadModel read{.files = {}, .adapter_naming = adapter_naming(all), .adapter_names = all};
   for (std::size_t i = 0; i < names->size(); ++i) {
     const std::string fqn = fqn_of(read, (*names)[i]);
     builder.add_part(fmt::format("{}.{}", kModel, fqn), {{kModel, false}, {fqn, false}}, file,
@@ -152,9 +155,8 @@ ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilde
 bool may_hold_states(const Entry& entry) {
   if (entry.kind == EntryKind::Directory) return true;
   const std::string_view name = entry.name;
-  return name.ends_with(".safetensors") ||
-         (name.ends_with(".bin") && (name.starts_with("pytorch_model") || is_adapter_file(name) ||
-                                     name.starts_with("optim")));
+  return role_of_unread_file(name) == Role::OtherModel ||
+         (name.ends_with(".bin") && name.starts_with("optim"));
 }
 
 /// Returns `model_type` of config.json.
@@ -343,7 +345,7 @@ class Reader {
   void note_unread() {
     for (const Entry& entry : storage_.list(folder_)) {
       if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)
-        builder_.out.losses.push_back({Role::SideFile, entry.name});
+        builder_.out.losses.push_back({role_of_unread_file(entry.name), entry.name});
     }
   }
 
