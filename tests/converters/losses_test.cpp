@@ -3,15 +3,19 @@
 #include "unishard/converters/loss.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
+#include "unishard/format/error.hpp"
 
+#include "containers/pickle_json.hpp"
 #include "containers/torch_file.hpp"
 #include "core/nested_states.hpp"
 #include "core/wrapped_names.hpp"
+#include "formats/dcp/keys.hpp"
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -233,6 +237,87 @@ TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeight) {
   EXPECT_EQ(source->losses()[0].name, "model.b");
   EXPECT_EQ(source->losses()[0].role, Role::Weight);
   EXPECT_FALSE(source->losses()[0].is_kept);
+}
+
+Json storage() { return {{"$type", "persistent"}, {"id", Json::array({"storage"})}}; }
+
+/// What a call that is not known makes of a storage.
+Json rebuilt() {
+  return {{"$type", "object"},
+          {"name", "torch._utils._rebuild_new"},
+          {"args", Json::array({storage(), 0})}};
+}
+
+std::vector<std::string> data_found(const Json& value) {
+  Losses found;
+  torch::find_unread_data(value, "m", found);
+  std::vector<std::string> out;
+  for (const Loss& loss : found) out.push_back(loss.name + (loss.is_kept ? " kept" : " lost"));
+  return out;
+}
+
+TEST(UnreadData, IsFoundInEveryKindOfValue) {
+  const Json array = numpy_array();
+  EXPECT_THAT(data_found({{"a", Json::array({1, array})}}), ElementsAre("m.a.1 kept"));
+  EXPECT_THAT(data_found({{"$type", "tuple"}, {"items", Json::array({array, storage()})}}),
+              ElementsAre("m.0 kept", "m.1 lost"));
+  EXPECT_THAT(data_found(dict({{0, storage()}})), ElementsAre("m.0 lost"));
+  EXPECT_THAT(data_found({{"b", rebuilt()}}), ElementsAre("m.b lost"));
+  EXPECT_THAT(data_found({{"$type", "object"},
+                          {"name", "torch.storage._load_from_bytes"},
+                          {"args", Json::array({{{"$type", "bytes"}, {"hex", "00"}}})}}),
+              ElementsAre("m lost"));
+  EXPECT_THAT(data_found({{"lr", 0.1}, {"names", Json::array({"a"})}}), IsEmpty());
+}
+
+TEST_F(ReadFile, AnArrayInAListBelowAModelIsALostWeight) {
+  const auto source = open({{"model", {{"a", tensor("a")}, {"b", Json::array({numpy_array()})}}}});
+  ASSERT_EQ(source->losses().size(), 1u);
+  EXPECT_EQ(source->losses()[0].name, "model.b.0");
+  EXPECT_EQ(source->losses()[0].role, Role::Weight);
+  EXPECT_FALSE(source->losses()[0].is_kept);
+}
+
+TEST_F(ReadFile, AMemberOfAStateDictThatIsTooDeepIsALostWeight) {
+  Json deep = tensor("b");
+  for (int i = 0; i < 250; ++i) deep = {{"x", deep}};
+  const auto source = open({{"a", tensor("a")}, {"b", deep}});
+  ASSERT_EQ(source->losses().size(), 1u);
+  EXPECT_EQ(source->losses()[0].role, Role::Weight);
+}
+
+TEST_F(ReadFile, AFileOfOtherWeightsBesideTheModelIsNamedAndNotTaken) {
+  for (const char* name : {"value_head.safetensors", "ema_model.safetensors"}) {
+    const Path folder = temp_.path() / name;
+    std::filesystem::create_directory(folder);
+    const auto source = open({{"b", tensor("b")}});
+    const auto other =
+        make_sink(posix_storage(), {.format = "safetensors", .path = folder / name, .tag = {}},
+                  source->catalog());
+    CopyPlan plan{.source = source.get(), .target = &source->catalog(), .tensor_map = {0}};
+    copy(plan, *other, {});
+    other->commit();
+    save_torch(folder / "pytorch_model.bin", {{"a", tensor("a")}}, kTensors);
+    const auto model = open_source(posix_storage(), folder);
+    EXPECT_THAT(loss_labels(model->catalog()), ElementsAre("a weights"));
+    ASSERT_EQ(model->losses().size(), 1u);
+    EXPECT_EQ(model->losses()[0].role, Role::OtherModel);
+    EXPECT_EQ(model->losses()[0].name, name);
+  }
+}
+
+TEST_F(ReadFile, TwoFilesOfOneRankAreRefused) {
+  for (const char* name : {"0", "1", "00"})
+    save_torch(temp_.path() / fmt::format("model_world_size_2_rank_{}.pt", name),
+               {{"a", tensor("a")}}, kTensors);
+  EXPECT_THROW(open_source(posix_storage(), temp_.path()), Error);
+}
+
+TEST(OtherKeys, OfWhichOnlyTheBeginningIsThatOfAnOptimizerAreTheModels) {
+  for (const char* key : {"optim.a", "optimizer.a", "optimizers.0.a", "optimizer_1.a", "optimG.a"})
+    EXPECT_TRUE(dcp::is_beside_models(key)) << key;
+  for (const char* key : {"optimal_transport.a", "optimus.a", "optimizerless.a"})
+    EXPECT_FALSE(dcp::is_beside_models(key)) << key;
 }
 
 TEST_F(ReadFile, TheOptimizerInATupleIsNoWeight) {

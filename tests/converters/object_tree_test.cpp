@@ -16,6 +16,7 @@ using test::error_of;
 using test::Fails;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using namespace std::string_literals;
 
 std::string text(const std::string& value) {
   return "X" + std::string(1, static_cast<char>(value.size())) + std::string(3, '\0') + value;
@@ -58,6 +59,15 @@ TEST(ObjectTree, RefusesAValueThatIsNothingElse) {
     EXPECT_THAT(error_of([&] { to_json(pickle->root(), "here"); }),
                 Fails(ErrorCode::Corrupt, "here"));
   }
+}
+
+TEST(ObjectTree, NamesTheAttributesOfAnOrdinaryTensor) {
+  // _rebuild_parameter_with_state(0, False, None, {"scale": 1})
+  const std::string parameter = "ctorch._utils\n_rebuild_parameter_with_state\n(K\0"s + "\x89N" +
+                                dict({{"scale", "K\1"}}) + "tR";
+  const auto pickle = parse(dict({{"w", parameter}}));
+  const ObjectTree tree = describe(pickle->root(), pickle->bytes().size());
+  EXPECT_THAT(tree.attributes, ElementsAre("w: scale"));
 }
 
 TEST(ObjectTree, RefusesVeryManySuchMembers) {

@@ -385,9 +385,9 @@ TEST_F(TrainerFolder, NamesModelsThatItDoesNotRead) {
   const Path folder = copied("llama");
   fs::copy_file(folder / "model.safetensors", folder / "ema.safetensors");
   fs::create_directory(folder / "other_adapter");
-  EXPECT_THAT(
-      notes_of(*open_source(posix_storage(), folder)),
-      ElementsAre("left out: file \"ema.safetensors\"", "left out: file \"other_adapter\""));
+  EXPECT_THAT(notes_of(*open_source(posix_storage(), folder)),
+              ElementsAre("left out: file of other weights \"ema.safetensors\"",
+                          "left out: file \"other_adapter\""));
 }
 
 TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {
@@ -460,8 +460,9 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
       {"m.head.modules_to_save.default.bias", "m.head.bias"}};
   for (const auto& [module_name, file_name] : names) {
     EXPECT_EQ(adapter_file_name(module_name), file_name);
-    EXPECT_EQ(adapter_module_name(file_name), module_name);
+    EXPECT_EQ(adapter_module_name(file_name, {"m.head.bias", "m.head.weight"}), module_name);
   }
+  EXPECT_EQ(adapter_module_name("m.k.bias", {"m.k.bias"}), "m.k.bias") << "bias=\"all\"";
   EXPECT_EQ(adapter_file_name("m.q.lora_A.other.weight"), "m.q.lora_A.weight");
   EXPECT_EQ(adapter_file_name("m.q.lora_A.weight"), "m.q.lora_A.weight");
   EXPECT_EQ(adapter_file_name("m.q.vera_lambda_b.default"), "m.q.vera_lambda_b");
@@ -471,7 +472,7 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
   for (const char* odd : {"lora_A", "", ".", "modules_to_save", "a.modules_to_save"})
     EXPECT_NO_THROW({
       adapter_file_name(odd);
-      adapter_module_name(odd);
+      adapter_module_name(odd, {});
     }) << odd;
 }
 

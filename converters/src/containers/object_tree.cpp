@@ -126,6 +126,7 @@ class Describer {
 
   std::vector<NamedTensor> tensors;
   std::vector<std::string> opaque;
+  std::vector<std::string> attributes;
   std::vector<std::string> renamed;
   std::vector<std::string> left_out;
 
@@ -297,7 +298,8 @@ class Describer {
     constexpr unsigned kNearRoot = 3;
     constexpr std::size_t kMost = 16;  // each of them may take as long as all the rest
     if (depth >= kNearRoot || left_out.size() >= kMost) return json(value, path, depth + 1);
-    const std::array<std::size_t, 3> sizes = {tensors.size(), opaque.size(), renamed.size()};
+    const std::array<std::size_t, 4> sizes = {tensors.size(), opaque.size(), renamed.size(),
+                                              attributes.size()};
     const std::uint64_t used = used_;
     try {
       return json(value, path, depth + 1);
@@ -306,6 +308,7 @@ class Describer {
       tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(sizes[0]), tensors.end());
       opaque.resize(sizes[1]);
       renamed.resize(sizes[2]);
+      attributes.resize(sizes[3]);
       left_out.push_back(fmt::format("{}: {}", name(path), error.problem));
       used_ = used;
     }
@@ -322,6 +325,7 @@ class Describer {
                                               name(path), limits::kNameBytes));
       memory_.charge(2 * sizeof(NamedTensor) + 2 * path.size());
       tensors.push_back({unique(path.empty() ? "tensor" : path), value});
+      note_attributes(value, tensors.back().name);
       Json tensor = {{"$tensor", tensors.back().name}};
       if (TorchFile::is_parameter(value)) tensor["parameter"] = true;
       if (TorchFile::requires_grad(value)) tensor["requires_grad"] = true;
@@ -343,6 +347,19 @@ class Describer {
     if (value.is_dict()) return dict_class(value, call, path, depth);
     if (is_module(value)) return module(value, call, path, depth);
     return unknown(value, call, path, depth);
+  }
+
+  void note_attributes(Value tensor, const std::string& path) {
+    constexpr std::size_t kListed = 8;
+    auto members = TorchFile::user_attributes(tensor);
+    if (members && members->is(NodeKind::Tuple) && members->size() > 0) members = (*members)[0];
+    if (!members || !members->is_dict() || members->pair_count() == 0) return;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(members->pair_count(), kListed); ++i)
+      names += fmt::format("{}{}", i == 0 ? "" : ", ", name(part_of(members->key(i))));
+    memory_.charge(2 * sizeof(std::string) + path.size() + names.size());
+    attributes.push_back(
+        fmt::format("{}: {}{}", name(path), names, members->pair_count() > kListed ? ", ..." : ""));
   }
 
   static std::string device(Value args) {
@@ -476,6 +493,7 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   tree.content = describer.describe(root, {});
   tree.tensors = std::move(describer.tensors);
   tree.opaque = std::move(describer.opaque);
+  tree.attributes = std::move(describer.attributes);
   tree.renamed = std::move(describer.renamed);
   tree.left_out = std::move(describer.left_out);
   return tree;

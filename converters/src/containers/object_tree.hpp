@@ -14,6 +14,9 @@
 
 namespace unishard::converters::torch {
 
+/// What is said of ObjectTree::attributes.
+inline constexpr const char* kTensorAttributes = "attributes of the tensor";
+
 struct NamedTensor {
   std::string name;
   Value value;
@@ -25,6 +28,8 @@ struct ObjectTree {
   /// "path: module.Class" of each object of which only the parts are kept, because it does not make
   /// a plain object (plain_objects.hpp).
   std::vector<std::string> opaque;
+  /// "path: names" of each ordinary tensor that has attributes of the user's, which are not read.
+  std::vector<std::string> attributes;
   std::vector<std::string> renamed;  ///< one line for each name that differs from its path
   /// "path: problem" of each member near the root that is left out, because it is an EndlessObject.
   std::vector<std::string> left_out;

@@ -430,21 +430,63 @@ bool is_numpy_array(const Json& value) {
   return name == "numpy.core.multiarray._reconstruct" || name == "numpy.core.numeric._frombuffer";
 }
 
-void find_arrays(const Json& value, const std::string& path, Losses& losses) {
-  const auto descend = [&](const std::string& key, const Json& child) {
-    find_arrays(child, path.empty() ? key : fmt::format("{}.{}", path, key), losses);
-  };
-  if (!value.is_object()) return;
-  if (is_numpy_array(value)) {
+namespace {
+
+/// A storage without a tensor, or bytes of which torch makes one.
+bool is_storage(const Json& value) {
+  if (!value.is_object()) return false;
+  const Json type = value.value("$type", Json());
+  return type == "persistent" ||
+         (type == "object" && value.value("name", Json()) == "torch.storage._load_from_bytes");
+}
+
+std::string child_path(const std::string& path, const std::string& key) {
+  return path.empty() ? key : fmt::format("{}.{}", path, key);
+}
+
+/// What a call makes of data is one thing: its arguments are no members.
+void find_in_object(const Json& object, const std::string& path, Losses& losses) {
+  Losses inside;
+  for (const char* part : {"args", "state", "items", "pairs", "callable"}) {
+    if (object.contains(part)) find_unread_data(object[part], "", inside);
+  }
+  if (inside.empty()) return;
+  Loss loss = std::move(inside.front());
+  loss.name = path;
+  losses.push_back(std::move(loss));
+}
+
+}  // namespace
+
+bool is_unread_data(const Json& value) { return is_numpy_array(value) || is_storage(value); }
+
+void find_unread_data(const Json& value, const std::string& path, Losses& losses) {
+  if (is_unread_data(value)) {
+    const bool is_kept = is_numpy_array(value);
     losses.push_back({.role = Role::Weight,
                       .name = path,
-                      .why = "an array of numpy, which is kept as a value",
-                      .is_kept = true});
+                      .why = is_kept ? "an array of numpy, which is kept as a value"
+                                     : "a storage without a tensor, which is not read",
+                      .is_kept = is_kept});
+  } else if (value.is_array()) {
+    for (std::size_t i = 0; i < value.size(); ++i)
+      find_unread_data(value[i], child_path(path, std::to_string(i)), losses);
+  } else if (!value.is_object()) {
+    return;
   } else if (!value.contains("$type")) {
-    for (const auto& [key, child] : value.items()) descend(key, child);
+    for (const auto& [key, child] : value.items())
+      find_unread_data(child, child_path(path, key), losses);
+  } else if (value["$type"] == "object") {
+    find_in_object(value, path, losses);
   } else if (value.contains("pairs") && value["pairs"].is_array()) {
-    for (const Json& pair : value["pairs"]) {
-      if (pair[0].is_string()) descend(pair[0].get<std::string>(), pair[1]);
+    for (const Json& pair : value["pairs"])
+      find_unread_data(
+          pair[1],
+          child_path(path, pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump()),
+          losses);
+  } else {
+    for (const char* part : {"items", "members"}) {
+      if (value.contains(part)) find_unread_data(value[part], path, losses);
     }
   }
 }

@@ -33,9 +33,11 @@ void write_none(PickleWriter& pickle, const std::string& name);
 
 /// Returns true for an array of numpy.
 bool is_numpy_array(const Json& value);
-/// Appends a loss for each array of numpy among the members of dicts in `value`, which is at
-/// `path`: another program may take it for a weight, and here it is a value.
-void find_arrays(const Json& value, const std::string& path, Losses& losses);
+/// Returns true for numbers that are no tensor here: an array of numpy, a storage of torch.
+bool is_unread_data(const Json& value);
+/// Appends a loss of a weight for each such thing in `value`, which is at `path`: another program
+/// may take it for a weight, and here it is a value (arrays of numpy), or lost (storages).
+void find_unread_data(const Json& value, const std::string& path, Losses& losses);
 
 /// Returns the member of a dict with texts as keys; nullptr without it and for other values.
 const Json* member(const Json& dict, std::string_view name);

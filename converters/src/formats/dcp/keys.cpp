@@ -27,9 +27,19 @@ std::optional<std::size_t> find_part(std::string_view key, std::string_view want
   }
 }
 
+/// Returns true for "optim", "optimizers_0", "optimizerG", and false for "optimal".
+bool begins_with_optimizer(std::string_view text) {
+  constexpr std::array<std::string_view, 4> kWords = {"optimizers", "optimizer", "optims", "optim"};
+  const auto* const word =
+      std::ranges::find_if(kWords, [&](std::string_view each) { return text.starts_with(each); });
+  if (word == kWords.end()) return false;
+  const std::string_view rest = text.substr(word->size());
+  return rest.empty() || rest[0] < 'a' || rest[0] > 'z';
+}
+
 bool names_an_optimizer(std::string_view prefix) {
   for (std::size_t at = 0; at < prefix.size(); at = prefix.find('.', at) + 1) {
-    if (prefix.substr(at).starts_with("optim")) return true;
+    if (begins_with_optimizer(prefix.substr(at))) return true;
   }
   return false;
 }
@@ -292,7 +302,7 @@ bool is_beside_models(std::string_view key) {
   const std::string_view root = key.substr(0, key.find_first_of("./"));
   if (root == "rng_state") return true;
   return root.size() < key.size() &&
-         (root.starts_with("optim") || std::ranges::count(kRoots, root) > 0);
+         (begins_with_optimizer(root) || std::ranges::count(kRoots, root) > 0);
 }
 
 std::string plain_name(std::string name) { return name.empty() ? "tensor" : std::move(name); }

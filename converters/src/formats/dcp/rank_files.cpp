@@ -54,6 +54,11 @@ bool is_model(std::string_view start) {
 bool is_optimizer(std::string_view start) { return start.starts_with("optim"); }
 
 void check_complete(const Path& folder, const std::string& start, const RankFileGroup& group) {
+  if (!group.doubled.first.empty())
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} and {} are both the file of one rank", folder.string(),
+                      group.doubled.first, group.doubled.second),
+          "put the one that is meant into a folder without the other");
   const std::uint64_t ranks = std::max(group.world_size, group.files.rbegin()->first + 1);
   for (std::uint64_t rank = 0; rank < ranks; ++rank) {
     if (group.files.contains(rank)) continue;
@@ -90,8 +95,10 @@ std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Pat
     if (entry.kind != EntryKind::File || !name || name->rank >= limits::kWorldSize ||
         name->world_size > limits::kWorldSize)
       continue;
-    groups[name->start].world_size = name->world_size;
-    groups[name->start].files.emplace(name->rank, folder / entry.name);
+    RankFileGroup& group = groups[name->start];
+    group.world_size = name->world_size;
+    const auto [file, is_new] = group.files.emplace(name->rank, folder / entry.name);
+    if (!is_new) group.doubled = {file->second.filename().string(), entry.name};
   }
   return groups;
 }

@@ -14,6 +14,7 @@ namespace unishard::converters::dcp {
 struct RankFileGroup {
   std::uint64_t world_size = 0;  ///< 0 when the names do not contain it
   std::map<std::uint64_t, Path> files;
+  std::pair<std::string, std::string> doubled;  ///< names of one rank, if there are two
 };
 
 /// Returns the groups by the part of the name before the rank, for example

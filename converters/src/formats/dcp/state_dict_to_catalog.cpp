@@ -526,25 +526,27 @@ class Arranger {
       const bool is_all = role == Role::State && !has_states && !is_set_aside(lost.key);
       out_.losses.push_back({is_all ? Role::Optimizer : role, lost.key, lost.why, lost.shape});
     }
-    for (const ObjectEntry& object : state_.objects) add_arrays(object);
+    for (const ObjectEntry& object : state_.objects) add_unread_data(object);
   }
 
   /// The weights of a model at the top level are tensors; an array there, or inside of a value
-  /// there, is a value of the user's.
-  void add_arrays(const ObjectEntry& object) {
-    if (is_value(state_, object.key)) return;
-    Losses arrays;
-    torch::find_arrays(object.value, object.key, arrays);
+  /// there, is a value of the user's. A storage is lost wherever it is.
+  void add_unread_data(const ObjectEntry& object) {
+    Losses found;
+    torch::find_unread_data(object.value, object.key, found);
     const bool is_flat = std::ranges::count(attribution_.model_prefixes, "") > 0;
-    for (Loss& array : arrays) {
-      if (!is_of_model(array.name)) continue;
-      if (!is_flat) {
-        array.why = "an array of numpy";
-        array.is_kept = false;
-      } else if (array.name != object.key || object.path.size() > 1) {
+    for (Loss& data : found) {
+      if (!data.is_kept) {
+        data.role = role_of({data.name, object.path, data.why});
+      } else if (is_value(state_, object.key) || !is_of_model(data.name)) {
+        continue;
+      } else if (!is_flat) {
+        data.why = "an array of numpy";
+        data.is_kept = false;
+      } else if (data.name != object.key || object.path.size() > 1) {
         continue;
       }
-      out_.losses.push_back(std::move(array));
+      out_.losses.push_back(std::move(data));
     }
   }
 

@@ -17,6 +17,7 @@
 #include "formats/torch/training_file.hpp"
 #include "formats/torch/training_layout.hpp"
 #include "formats/torch/weight_index.hpp"
+#include "reading/completeness.hpp"
 #include "reading/part_content.hpp"
 
 #include <fmt/format.h>
@@ -39,12 +40,14 @@ constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 class Collector {
  public:
   void add_file(Storage& storage, const Path& path, const std::set<std::string>* wanted) {
+    files.push_back(path.filename().string());
     add_file(TorchFile(torch::whole_file(storage, path)), path, wanted);
   }
   void add_file(const TorchFile& file, const Path& path, const std::set<std::string>* wanted) {
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     find_optimizers(tree.content);
-    find_arrays(tree.content);
+    const bool is_model = is_dict_of(tree.content, is_of_model);
+    find_unread_data(tree.content, is_model);
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
         raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in the index", path.string(),
@@ -61,7 +64,10 @@ class Collector {
     torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
-    for (const std::string& line : tree.left_out) parts.losses.push_back({Role::ClientValue, line});
+    for (const std::string& line : tree.left_out)
+      parts.losses.push_back({is_model ? Role::Weight : Role::ClientValue, line});
+    for (const std::string& line : tree.attributes)
+      parts.losses.push_back({Role::ClientValue, line, torch::kTensorAttributes});
     for (const std::string& line : tree.renamed)
       parts.notes.push_back(fmt::format("renamed: {}", line));
   }
@@ -69,6 +75,7 @@ class Collector {
   /// Adds a shard that no index describes: a state dict, which may repeat tensors of earlier
   /// shards.
   void add_shard(Storage& storage, const Path& path) {
+    files.push_back(path.filename().string());
     const TorchFile file(torch::whole_file(storage, path));
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     if (!is_state_dict(tree.content)) {
@@ -99,7 +106,8 @@ class Collector {
   }
 
   PiecedCatalog parts;
-  bool holds_rank_parts = false;  ///< of distributed tensors
+  bool holds_rank_parts = false;   ///< of distributed tensors
+  std::vector<std::string> files;  ///< names of those that were read
 
  private:
   static bool is_tensor(const Json& value) {
@@ -136,16 +144,33 @@ class Collector {
     }
   }
 
+  /// Returns whether a member of a state dict holds nothing but tensors and other data.
+  static bool is_of_model(const Json& value) {
+    if (is_tensor(value) || torch::is_unread_data(value)) return true;
+    const Json type = value.is_object() ? value.value("$type", Json()) : Json();
+    if (value.is_array() || type == "tuple") {
+      const Json& items = value.is_array() ? value : value["items"];
+      return !items.empty() && std::ranges::all_of(items, is_of_model);
+    }
+    if (value.is_object() && type.is_null()) return is_emptied(value);
+    if (type != "object") return false;
+    Losses inside;  // of a call that is not known
+    torch::find_unread_data(value, "", inside);
+    return !inside.empty();
+  }
+
+  /// Whether nothing is left of a member because it was nested too deeply.
+  static bool is_emptied(const Json& value) {
+    return value.is_object() && std::ranges::all_of(value, is_emptied);
+  }
+
   /// In a dict of nothing but tensors and arrays, an array is a weight, and no value beside them.
-  void find_arrays(const Json& content) {
-    Losses arrays;
-    torch::find_arrays(content, "", arrays);
-    const bool is_model = is_dict_of(content, [](const Json& value) {
-      return is_tensor(value) || torch::is_numpy_array(value);
-    });
-    for (Loss& array : arrays) {
-      array.is_kept = !is_model;
-      parts.losses.push_back(std::move(array));
+  void find_unread_data(const Json& content, bool is_model) {
+    Losses found;
+    torch::find_unread_data(content, "", found);
+    for (Loss& data : found) {
+      data.is_kept = data.is_kept && !is_model;
+      parts.losses.push_back(std::move(data));
     }
   }
 
@@ -255,6 +280,8 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
   }
   if (storage.kind(path) == EntryKind::Directory) {
     for (Loss& loss : unread_training_files(storage, path))
+      collector.parts.losses.push_back(std::move(loss));
+    for (Loss& loss : unread_models(storage, path, collector.files))
       collector.parts.losses.push_back(std::move(loss));
   }
   collector.restore_training_state(path.string());

@@ -298,7 +298,9 @@ class Judge:
             problems += [
                 f"lacks {name} without a word" for name in sorted(names - have) if not says(re.sub(r'"name":[^,]*', "", text), name)
             ]
-        if truth["step"] is not None and catalog["step"] != truth["step"] and KEPT not in text:
+        # Some optimizers of DeepSpeed count a step more than the run, and one that is left out counts none.
+        is_told = says(text, "the optimizer counts") or re.search("left out: optimizer states", text)
+        if truth["step"] is not None and catalog["step"] != truth["step"] and KEPT not in text and not is_told:
             problems.append(f"step {catalog['step']} instead of {truth['step']}")
         groups = [[bare(name) for name in group["params"]] for group in truth["groups"]]
         told = [group.get("params", []) for group in catalog["groups"] or []]
@@ -346,7 +348,10 @@ class Judge:
                 continue
             expected = truth["masters"].get(own) if masters and own in truth["masters"] else truth["weights"][own]
             value = tensors[name]
-            if not same(expected, value, may_widen) and not (own in truth["masters"] and same(truth["masters"][own], value)):
+            is_master = own in truth["masters"] and same(truth["masters"][own], value)
+            # The maker cannot ask every optimizer of DeepSpeed for its masters: the weights are their rounding.
+            is_unknown_master = not truth.get("masters_known", True) and same(expected, value.to(expected.dtype))
+            if not same(expected, value, may_widen) and not is_master and not is_unknown_master:
                 problems.append(f"{name} {what_differs(expected, value)}")
         for name in truth.get("subclasses", ()):
             if (
@@ -461,7 +466,7 @@ class Judge:
             stem = name.rsplit(".", 1)[0]
             other = next((one for one in models_after if one.rsplit(".", 1)[0] in (stem, stem.replace("pytorch_model", "model"))), None)
             if other is None:
-                told = says(text, name, stem) or stem == "adapter_model" and says(text, "adapter_config.json")
+                told = says(text, name, stem, stem.replace("pytorch_model", "model")) or stem == "adapter_model" and says(text, "adapter_config.json")
                 problems += [] if told else [f"{name} is lost without a word"]
                 continue
             (old, _), (new, metadata) = read_model(self.input / name), read_model(target / other)
