@@ -133,10 +133,9 @@ class FlatUnit {
   std::optional<UnitLink> link_;
   std::unique_ptr<GradientReducer> reducer_;
   bool persistent_ = false;
-  EventPtr arrival_;  ///< of the parameters' values, until Compute has waited for it
-  // Of this micro-batch, those whose backward pass is not done:
-  std::int64_t uses_ = 0;
-  std::int64_t recomputed_ = 0;
+  EventPtr arrival_;             ///< of the parameters' values, until Compute has waited for it
+  std::int64_t uses_ = 0;        ///< of this micro-batch, whose backward pass is not done
+  std::int64_t recomputed_ = 0;  ///< the same of those that will be recomputed
 };
 
 }  // namespace unishard::trainer::detail
