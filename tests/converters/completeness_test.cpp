@@ -201,6 +201,20 @@ TEST(Completeness, ShardsOfATrainersFolderAreJoined) {
   EXPECT_THAT(floats_of(*source, "b"), ElementsAre(2));
 }
 
+// Each file of torch.save numbers its storages from 0.
+TEST(Completeness, TorchShardsOfATrainersFolderAreNotTied) {
+  const TempDir temp;
+  save_torch_vectors(temp.path() / "pytorch_model-00001-of-00002.bin", {{"a", {1, 2}}});
+  save_torch_vectors(temp.path() / "pytorch_model-00002-of-00002.bin", {{"b", {3, 4}}});
+  save_torch(temp.path() / "optimizer.pt",
+             {{"state", Json::object()}, {"param_groups", Json::array()}}, {});
+  const auto source = open(temp.path());
+  EXPECT_EQ(source->format(), "trainer");
+  EXPECT_TRUE(source->catalog().aliases.empty());
+  EXPECT_THAT(floats_of(*source, "a"), ElementsAre(1, 2));
+  EXPECT_THAT(floats_of(*source, "b"), ElementsAre(3, 4));
+}
+
 TEST(Completeness, NamesAreTakenApart) {
   const auto count = [](std::string_view name) {
     const auto part = parse_part_name(name);

@@ -498,7 +498,7 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
     if (!view.storage) raise(ErrorCode::Unsupported, "a tensor on the meta device has no data");
     const Shape shape = view.shape;
     if (finds_second_keys && view.elements() > 0) {
-      const auto [known, is_new] = views_.try_emplace(torch::identity_of(view), key);
+      const auto [known, is_new] = views_.try_emplace({file.name(), torch::identity_of(view)}, key);
       if (!is_new) return out.second_keys.push_back({key, known->second, path, {}});
     }
     add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view), rank);

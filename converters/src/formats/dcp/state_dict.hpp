@@ -179,7 +179,8 @@ class StateDictBuilder {
   std::unordered_set<std::string> objects_;               // keys
   std::unordered_set<std::string> used_keys_;             // where repeated ones are numbered
   std::unordered_map<std::string, std::size_t> order_;    // position of keys, if known
-  std::map<torch::ViewIdentity, std::string> views_;      // with the first key
+  /// The first key of each view of a storage, by the name of its file.
+  std::map<std::pair<std::string, torch::ViewIdentity>, std::string> views_;
 };
 
 }  // namespace unishard::converters::dcp
