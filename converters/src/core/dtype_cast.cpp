@@ -97,6 +97,12 @@ void narrow_block(const float* in, std::size_t count, DType to, std::byte* out) 
   }
 }
 
+/// Whether a finite element of `from` may be beyond the range of `to`.
+bool may_overflow(DType from, DType to) {
+  const bool is_wide = from == DType::Float64 || (from == DType::Float32 && to == DType::BFloat16);
+  return to == DType::Float16 || (is_wide && to != DType::Float64);
+}
+
 /// Returns how many of the elements are infinite; 0 for types without infinity.
 std::size_t count_infinite(DType dtype, std::span<const std::byte> bytes) {
   const auto count = [&](auto infinity) {
@@ -157,6 +163,7 @@ bool convert_elements(DType from, std::span<const std::byte> in, DType to,
       narrow_block(block, size, to, target);
     }
   }
+  if (!may_overflow(from, to)) return false;
   const std::size_t infinite = count_infinite(to, out.first(count * size_of(to)));
   return infinite > 0 && infinite > count_infinite(from, in);
 }
