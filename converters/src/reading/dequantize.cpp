@@ -197,9 +197,10 @@ std::string remark_on(const NamedTensors& tensors, const QuantizedWeights& weigh
                      of_activations.size(), names, of_activations.size() > kListed ? ", ..." : "");
 }
 
-Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeights& weights) {
+Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeights& weights,
+                              const QuantizationConfig& config) {
   const Catalog& from = tensors.source().catalog();
-  const std::vector<std::size_t> of_activations = activation_scales(tensors, weights);
+  const std::vector<std::size_t> of_activations = activation_scales(tensors, weights, config);
   const std::unordered_set<std::size_t> gone = used_up(tensors, weights, of_activations);
   const bool is_of_run = is_training(from);
   std::map<std::size_t, const QuantizedWeight*> quantized;
@@ -243,12 +244,12 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
   require_whole_bytes(source->catalog());
   const Keeping keeps(source->catalog(), frozen);
   const NamedTensors tensors(*source, keeps);
-  const QuantizedWeights weights =
-      find_quantized(tensors, parse_quantization_config(quantization_config));
+  const QuantizationConfig config = parse_quantization_config(quantization_config);
+  const QuantizedWeights weights = find_quantized(tensors, config);
   const std::size_t kept = count_kept(tensors, keeps);
   const std::size_t count = weights.size();
   if (count == 0) return {.source = std::move(source), .weights = 0, .kept = kept};
-  Contents contents = dequantized_contents(tensors, weights);
+  Contents contents = dequantized_contents(tensors, weights, config);
   return {.source = std::make_unique<DequantizedSource>(std::move(source), std::move(contents)),
           .weights = count,
           .kept = kept};

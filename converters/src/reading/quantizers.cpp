@@ -155,7 +155,7 @@ QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationC
     raise_unread(tensors[found.front().tensor],
                  fmt::format("weights that {} quantized are not read", config.method));
   const Uses uses(tensors, found);
-  const std::vector<std::size_t> of_activations = activation_scales(tensors, found);
+  const std::vector<std::size_t> of_activations = activation_scales(tensors, found, config);
   for (const std::size_t tensor : tensors.candidates()) {
     const TensorInfo& info = tensors[tensor];
     if (uses.contains(tensor) || std::ranges::binary_search(of_activations, tensor) ||
@@ -180,7 +180,9 @@ bool has_scales(const NamedTensors& tensors, const TensorInfo& tensor) {
 }
 
 std::vector<std::size_t> activation_scales(const NamedTensors& tensors,
-                                           const QuantizedWeights& weights) {
+                                           const QuantizedWeights& weights,
+                                           const QuantizationConfig& config) {
+  if (weights.empty()) return {};
   std::unordered_set<std::string_view> modules;  // above a quantized weight
   for (const QuantizedWeight& weight : weights) {
     std::string_view module = module_of(weight.fqn);
@@ -190,7 +192,7 @@ std::vector<std::size_t> activation_scales(const NamedTensors& tensors,
   std::vector<std::size_t> found;
   for (const std::size_t tensor : tensors.candidates()) {
     const TensorInfo& scale = tensors[tensor];
-    if (scale.elements() == 1 && modules.contains(module_of(scale.fqn)) &&
+    if (scale.elements() == 1 && (config.is_given || modules.contains(module_of(scale.fqn))) &&
         std::ranges::count(kActivations, last_part(scale.fqn)) > 0)
       found.push_back(tensor);
   }

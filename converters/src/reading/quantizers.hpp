@@ -36,9 +36,11 @@ QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationC
 /// Returns whether the names of the tensors around it say that a tensor is quantized.
 bool has_scales(const NamedTensors& tensors, const TensorInfo& tensor);
 
-/// Returns the tensors of one number, in modules of quantized weights, that only describe how
-/// activations and caches are quantized. Ascending.
+/// Returns the tensors of one number that only describe how activations and caches are quantized:
+/// by their names, in modules of quantized weights or where a configuration says that the model is
+/// quantized. Ascending.
 std::vector<std::size_t> activation_scales(const NamedTensors& tensors,
-                                           const QuantizedWeights& weights);
+                                           const QuantizedWeights& weights,
+                                           const QuantizationConfig& config);
 
 }  // namespace unishard::converters
