@@ -201,6 +201,13 @@ TEST(Completeness, ShardsOfATrainersFolderAreJoined) {
   EXPECT_THAT(floats_of(*source, "b"), ElementsAre(2));
 }
 
+TEST(Completeness, FilesBesideAModelMayHoldWeightsByTheirNames) {
+  for (const char* name : {"ema.pt", "adapter_model.safetensors", "value_head.bin"})
+    EXPECT_EQ(role_of_unread_file(name), Role::OtherModel) << name;
+  for (const char* name : {"meta.pt", "training_args.bin", "rng_state_0.pth", "notes.txt"})
+    EXPECT_EQ(role_of_unread_file(name), Role::SideFile) << name;
+}
+
 // Each file of torch.save numbers its storages from 0.
 TEST(Completeness, TorchShardsOfATrainersFolderAreNotTied) {
   const TempDir temp;

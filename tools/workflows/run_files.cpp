@@ -92,10 +92,14 @@ Path model_folder_beside(const converters::Source& source, const Path& beside, c
   return source.format() == "native" ? input : beside;
 }
 
+bool is_file_beside(const converters::Loss& loss) {
+  return loss.role == converters::Role::SideFile || loss.role == converters::Role::OtherModel;
+}
+
 /// Removes the losses of files that are copied.
 void forget_copied(const converters::SideFiles& files, converters::Losses& losses) {
   std::erase_if(losses, [&](const converters::Loss& loss) {
-    return loss.role == converters::Role::SideFile &&
+    return is_file_beside(loss) &&
            std::ranges::count(files, loss.name, &converters::SideFiles::value_type::first) > 0;
   });
 }
@@ -147,7 +151,7 @@ std::vector<std::string> names_beside(const converters::Source& source, const Pa
   if (format != "dcp" && format != "native") return names;
   if (source.format() == "dcp") {
     for (const converters::Loss& loss : source.losses()) {
-      if (loss.role == converters::Role::SideFile) names.push_back(loss.name);
+      if (is_file_beside(loss)) names.push_back(loss.name);
     }
   } else if (source.format() == "native" && has_file(beside, kManifestFile)) {
     for (const Entry& entry : posix_storage().list(beside)) {
