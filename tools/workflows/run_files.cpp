@@ -87,7 +87,7 @@ bool has_model_config(const Path& folder) {
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
   if (has_model_config(beside)) return beside;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
-  const Path within = beside / "huggingface";
+  Path within = beside / "huggingface";
   if (has_model_config(within)) return within;
   return source.format() == "native" ? input : beside;
 }
