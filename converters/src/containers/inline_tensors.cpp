@@ -137,7 +137,7 @@ void make_numbers(Json& value) {
       std::memcpy(&number, tensor->bytes.data(), sizeof number);
     } else if (tensor->dtype == DType::Float32 && tensor->bytes.size() == sizeof narrow) {
       std::memcpy(&narrow, tensor->bytes.data(), sizeof narrow);
-      number = narrow;
+      number = static_cast<double>(narrow);
     } else {
       return;
     }

@@ -67,7 +67,7 @@ class State {
   float offset() const {
     const Json& value = at("nested_offset");
     const double number = value.is_number() ? value.get<double>() : HUGE_VAL;
-    if (!(std::abs(number) <= double{std::numeric_limits<float>::max()}))
+    if (!(std::abs(number) <= static_cast<double>(std::numeric_limits<float>::max())))
       raise_tensor(tensor_, "nested_offset is not a number of float32");
     return static_cast<float>(number);
   }
