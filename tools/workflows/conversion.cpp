@@ -5,6 +5,7 @@
 #include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
+#include "unishard/format/text.hpp"
 
 #include "support/machine.hpp"
 #include "support/size_text.hpp"
@@ -15,14 +16,12 @@
 #include "workflows/run_files.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <map>
 #include <set>
-#include <span>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -427,13 +426,9 @@ void Conversion::compare(const WrittenOutput& written, const TransferOptions& tr
 }
 
 std::string describe_overflow(const std::vector<std::string>& labels) {
-  constexpr std::size_t kListed = 8;
-  const std::size_t listed = std::min(labels.size(), kListed);
   return fmt::format(
-      "{} tensors have numbers beyond the range of their new type, which became "
-      "infinite: {}{}",
-      labels.size(), fmt::join(std::span(labels).first(listed), ", "),
-      listed < labels.size() ? ", ..." : "");
+      "{} tensors have numbers beyond the range of their new type, which became infinite: {}",
+      labels.size(), first_names(labels));
 }
 
 std::optional<std::string> remark_on_second_names(const Catalog& target, std::string_view format) {

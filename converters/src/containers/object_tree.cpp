@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/plain_objects.hpp"
 #include "containers/torch_file.hpp"
@@ -350,16 +351,14 @@ class Describer {
   }
 
   void note_attributes(Value tensor, const std::string& path) {
-    constexpr std::size_t kListed = 8;
     auto members = TorchFile::user_attributes(tensor);
     if (members && members->is(NodeKind::Tuple) && members->size() > 0) members = (*members)[0];
     if (!members || !members->is_dict() || members->pair_count() == 0) return;
-    std::string names;
-    for (std::size_t i = 0; i < std::min(members->pair_count(), kListed); ++i)
-      names += fmt::format("{}{}", i == 0 ? "" : ", ", name(part_of(members->key(i))));
-    memory_.charge(2 * sizeof(std::string) + path.size() + names.size());
-    attributes.push_back(
-        fmt::format("{}: {}{}", name(path), names, members->pair_count() > kListed ? ", ..." : ""));
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < std::min(members->pair_count(), kFirstNames + 1); ++i)
+      names.push_back(name(part_of(members->key(i))));
+    attributes.push_back(fmt::format("{}: {}", name(path), first_names(names)));
+    memory_.charge(2 * sizeof(std::string) + attributes.back().size());
   }
 
   static std::string device(Value args) {

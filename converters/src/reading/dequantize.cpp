@@ -2,6 +2,7 @@
 
 #include "unishard/converters/dtype_cast.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/sub_byte_types.hpp"
 #include "core/file_records.hpp"
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
 #include <unordered_set>
 #include <utility>
 
@@ -188,13 +188,11 @@ std::string remark_on(const NamedTensors& tensors, const QuantizedWeights& weigh
   std::string remark =
       fmt::format("{} quantized weights become numbers of their own ({})", weights.size(), text);
   if (of_activations.empty()) return remark;
-  constexpr std::size_t kListed = 8;
-  std::string names;
-  for (const std::size_t tensor :
-       std::span(of_activations).first(std::min(of_activations.size(), kListed)))
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", tensors[tensor].fqn);
-  return fmt::format("{}; {} scales of their activations are not in the result: {}{}", remark,
-                     of_activations.size(), names, of_activations.size() > kListed ? ", ..." : "");
+  std::vector<std::string> names;
+  names.reserve(of_activations.size());
+  for (const std::size_t tensor : of_activations) names.push_back(tensors[tensor].fqn);
+  return fmt::format("{}; {} scales of their activations are not in the result: {}", remark,
+                     names.size(), first_names(names));
 }
 
 Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeights& weights,

@@ -3,6 +3,9 @@
 #include "unishard/format/utf8.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 namespace unishard {
 namespace {
@@ -50,6 +53,11 @@ std::string printable_json(std::string_view json) {
     return point.code < 0x20 ? std::string(1, static_cast<char>(point.code))
                              : fmt::format("\\u{:04x}", point.code);
   });
+}
+
+std::string first_names(std::span<const std::string> names) {
+  const auto first = names.first(std::min(names.size(), kFirstNames));
+  return fmt::format("{}{}", fmt::join(first, ", "), first.size() < names.size() ? ", ..." : "");
 }
 
 }  // namespace unishard

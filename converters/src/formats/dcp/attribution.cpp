@@ -96,6 +96,7 @@ class Attributor {
 
   std::vector<const TensorEntry*> entries() const {
     std::vector<const TensorEntry*> tensors;
+    tensors.reserve(tensors_.size());
     for (const std::size_t i : tensors_) tensors.push_back(&entry(i));
     return tensors;
   }
@@ -107,9 +108,10 @@ class Attributor {
     return least;
   }
 
-  /// Returns whether a key, of a model without a prefix, is one of its names: a key of the top
-  /// level where a model may be there, else one below any other.
-  std::function<bool(const TensorEntry&)> is_at_model_level() const {
+  /// Returns whether a key is at the level of the model's names. Without a prefix that is the top
+  /// level where a model may be there, else below any other key.
+  std::function<bool(const TensorEntry&)> is_at_model_level(const std::string& prefix) const {
+    if (!prefix.empty()) return [](const TensorEntry&) { return true; };
     const auto is_top = [](const TensorEntry& tensor) { return tensor.path.size() <= 1; };
     const bool has_top =
         std::ranges::any_of(tensors_, [&](std::size_t i) { return is_top(entry(i)); });
@@ -122,13 +124,13 @@ class Attributor {
   void take_model(const std::string& prefix) {
     one_prefix_ = prefix;
     out_.model_prefixes = {prefix};
-    const auto is_at_level = is_at_model_level();
+    const auto is_at_level = is_at_model_level(prefix);
     std::vector<std::pair<std::size_t, std::string>> names;
     for (const std::size_t i : tensors_) {
       auto name = model_name(entry(i), prefix);
       const bool is_other =
           prefix.empty() && is_beside_models(entry(i).key) && !is_claimed(entry(i).key);
-      if (!name || is_other || (prefix.empty() && !is_at_level(entry(i)))) {
+      if (!name || is_other || !is_at_level(entry(i))) {
         out_.extras.push_back(i);
       } else {
         names.emplace_back(i, *std::move(name));
@@ -153,6 +155,7 @@ class Attributor {
   void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
     if (!state_.may_be_replica) return;
     std::vector<std::string> plain;
+    plain.reserve(names.size());
     for (const auto& [i, name] : names) plain.push_back(without_wrappers(name));
     replica_ = common_wrapper(plain);
   }
@@ -344,7 +347,7 @@ class Attributor {
     const Model& model = models_.at(prefix);
     Names names = names_in(optimizer, model, remarks);
     if (!are_known(names, model)) return std::nullopt;
-    for (auto& [name, fqn] : names) fqn = without_wrappers(prefix + fqn);
+    for (auto& [name, fqn] : names) fqn = without_wrappers(fmt::format("{}{}", prefix, fqn));
     return names;
   }
 

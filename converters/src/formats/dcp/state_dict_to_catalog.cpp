@@ -2,6 +2,7 @@
 
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
@@ -22,7 +23,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -299,13 +299,10 @@ class Arranger {
   }
 
   std::string remark_on_settings() const {
-    constexpr std::size_t kListed = 8;
-    const std::size_t listed = std::min(settings_in_tensors_.size(), kListed);
     return fmt::format(
-        "{} of the optimizer's settings are tensors of one element ({}{}): where a result has no "
+        "{} of the optimizer's settings are tensors of one element ({}): where a result has no "
         "place for such a tensor, it has the number",
-        settings_in_tensors_.size(), fmt::join(std::span(settings_in_tensors_).first(listed), ", "),
-        listed < settings_in_tensors_.size() ? ", ..." : "");
+        settings_in_tensors_.size(), first_names(settings_in_tensors_));
   }
 
   void add_groups() {
@@ -535,16 +532,17 @@ class Arranger {
     Losses found;
     torch::find_unread_data(object.value, object.key, found);
     const bool is_flat = std::ranges::count(attribution_.model_prefixes, "") > 0;
+    const bool is_top = object.path.size() <= 1;
     for (Loss& data : found) {
+      const bool is_weight = !is_value(state_, object.key) && is_of_model(data.name) &&
+                             (!is_flat || (is_top && data.name == object.key));
       if (!data.is_kept) {
         data.role = role_of({data.name, object.path, data.why});
-      } else if (is_value(state_, object.key) || !is_of_model(data.name)) {
+      } else if (!is_weight) {
         continue;
       } else if (!is_flat) {
         data.why = "an array of numpy";
         data.is_kept = false;
-      } else if (data.name != object.key || object.path.size() > 1) {
-        continue;
       }
       out_.losses.push_back(std::move(data));
     }

@@ -1,7 +1,9 @@
 #pragma once
-// Makes text from files safe to print. A name may hold bytes that move the cursor, set the
-// terminal's title or reverse the order of text; these functions escape them.
+// Makes text from files fit for messages. A name may hold bytes that move the cursor, set the
+// terminal's title or reverse the order of text, which printable() escapes; and there may be many.
 // Thread safety: pure functions.
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,5 +21,10 @@ std::string printable_lines(std::string_view text);
 /// Does the same to the text of a JSON document without changing its meaning.
 /// Pre: `json` is valid JSON.
 std::string printable_json(std::string_view json);
+
+/// Upper bound on the names that first_names() lists.
+inline constexpr std::size_t kFirstNames = 8;
+/// Returns "a, b, c" of the first names, and ", ..." behind them where there are more.
+std::string first_names(std::span<const std::string> names);
 
 }  // namespace unishard
