@@ -6,6 +6,7 @@
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/trainer/batch_plan.hpp"
+#include "unishard/trainer/offload.hpp"
 #include "unishard/trainer/optimizer.hpp"
 #include "unishard/trainer/schedule.hpp"
 
@@ -46,6 +47,7 @@ struct ZeroLimits {
   /// Stage 3: units of at most this size stay gathered. Units are larger than DeepSpeed's
   /// parameters, so the default is 0.
   std::int64_t param_persistence_threshold = 0;
+  std::int64_t sub_group_size = 1'000'000'000;  ///< elements that are updated at a time
 };
 
 /// DeepSpeed's "activation_checkpointing".
@@ -84,6 +86,9 @@ struct Config {
   bool canonical_order = false;
   Sum sum = Sum::Canonical;  ///< Fast when the configuration has "canonical_order": false
   ZeroLimits zero;
+  OffloadOptimizer offload_optimizer;
+  OffloadParam offload_param;
+  AioOptions aio;
   /// How the model recomputes activations, if it does; see Recompute.
   std::optional<RecomputeOptions> activation_checkpointing;
   NonFinite non_finite = NonFinite::Error;  ///< extension
