@@ -4,22 +4,22 @@
 #include "unishard/format/manifest.hpp"
 #include "unishard/format/storage.hpp"
 
+#include "config_options.hpp"
+
 #include <CLI/CLI.hpp>
 
-#include <charconv>
 #include <map>
 
 namespace train_gpt {
 namespace {
 
-constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kModelConfigBytes = std::uint64_t{1} << 20;  ///< every checkpoint has it
 
 struct Overrides {
-  std::string config_path;
+  ConfigOptions config;
   std::string model = "tiny";
   std::string tokens;
-  std::optional<std::int64_t> layers, width, heads, context, vocabulary, stage, seed;
+  std::optional<std::int64_t> layers, width, heads, context, vocabulary;
   std::optional<double> dropout;
   bool tied_head = false, untied_head = false;
 };
@@ -33,15 +33,6 @@ std::string check_dropout(const std::string& text) {
   double value = -1;
   if (CLI::detail::lexical_cast(text, value) && value >= 0 && value <= 0.99) return {};
   return text + " is not a number from 0 to 0.99";
-}
-
-/// CLI11 takes the nearest number for one that does not fit.
-std::string check_seed(const std::string& text) {
-  std::int64_t seed = -1;
-  const char* const end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, seed);
-  if (error == std::errc() && last == end && seed >= 0) return {};
-  return text + " is not an integer from 0 to 2^63 - 1";
 }
 
 void add_model_options(CLI::App& app, Overrides& overrides) {
@@ -82,8 +73,10 @@ void add_choice(CLI::App& app, const std::string& option, Value& chosen,
 }
 
 void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
-  app.add_option("--config", overrides.config_path, "DeepSpeed configuration (JSON)")->required();
-  app.add_option("--data", options.data, "text file, or file of tokens")->required();
+  overrides.config.add_to(app);
+  app.add_flag("--print-config", options.prints_config,
+               "print every value of the configuration and where it comes from, and end");
+  app.add_option("--data", options.data, "text file, or file of tokens");
   app.add_option(
          "--tokens", overrides.tokens,
          "bytes, or uint16 or uint32, little-endian (default: as a header of llm.c says, else "
@@ -93,10 +86,6 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
                  "train until this many steps are done, those that fp16 skips included")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--stage", overrides.stage, "ZeRO stage; overrides the configuration");
-  app.add_option("--seed", overrides.seed,
-                 "initial values, dropout, data order; overrides the configuration")
-      ->check(check_seed);
   app.add_option("--threads", options.threads, "threads of each rank")
       ->check(CLI::Range(1, kThreadsMax))
       ->capture_default_str();
@@ -173,25 +162,6 @@ unishard::Json parse_configuration(const std::string& text, const std::string& p
   }
 }
 
-/// Puts `value` where `pointer` says. What stands in the way stays, for parse_config() to refuse.
-void set(unishard::Json& json, const std::string& pointer, std::int64_t value) {
-  try {
-    json[unishard::Json::json_pointer(pointer)] = value;
-  } catch (const unishard::Json::exception&) {
-    unishard::trainer::parse_config(json);
-    throw;
-  }
-}
-
-unishard::trainer::Config read_config(const Overrides& overrides) {
-  const std::string text =
-      read_text(unishard::posix_storage(), overrides.config_path, kConfigBytes);
-  unishard::Json json = parse_configuration(text, overrides.config_path);
-  if (overrides.stage) set(json, "/zero_optimization/stage", *overrides.stage);
-  if (overrides.seed) set(json, "/seed", *overrides.seed);
-  return unishard::trainer::parse_config(json);
-}
-
 unishard::Path model_config_file(const Overrides& overrides) {
   return unishard::Path(overrides.model) / "config.json";
 }
@@ -256,6 +226,8 @@ unishard::trainer::TokenFormat token_format(const Overrides& overrides, const Op
 
 /// Checks what CLI11 does not check.
 void require_possible(const CLI::App& app, const Options& options) {
+  if (options.data.empty())
+    raise(unishard::ErrorCode::InvalidArgument, "--data is required: it names a text or tokens");
   if (app.count("--save") > 0 && options.save_folder.empty())
     raise(unishard::ErrorCode::InvalidArgument,
           "--save is empty: it names the checkpoints' folder");
@@ -292,11 +264,12 @@ std::optional<Options> parse_options(int argc, char** argv, int& status) {
     return std::nullopt;
   }
   if (app.count("--resume") > 0 && options.resume.value_or("").empty()) options.resume = "latest";
-  options.config = read_config(overrides);
   options.model = model_config(overrides);
+  options.config = overrides.config.read(options.model, options.steps);
+  if (options.prints_config) return options;
   options.context = sample_context(overrides, options.model);
-  options.tokens = token_format(overrides, options);
   require_possible(app, options);
+  options.tokens = token_format(overrides, options);
   return options;
 }
 

@@ -19,6 +19,7 @@ enum class DeviceChoice : std::uint8_t {
 };
 
 struct Options {
+  bool prints_config = false;  ///< and does nothing else: only `config` and `model` are set
   unishard::trainer::Config config;
   unishard::trainer::ModelConfig model;
   std::int64_t context = 0;  ///< tokens per sample

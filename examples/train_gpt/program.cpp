@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "config_options.hpp"
 #include "console.hpp"
 #include "device.hpp"
 #include "options.hpp"
@@ -39,7 +40,9 @@ int run_program(int argc, char** argv, const SaveProbe& probe) {
   try {
     environment = read_rank_environment(lookup);
     const auto options = parse_options(argc, argv, status);
-    if (options) {
+    if (options && options->prints_config) {
+      if (environment.rank == 0) say(config_text(options->config, environment.world_size));
+    } else if (options) {
       require_threads(options->threads);
       at::set_num_threads(options->threads);
       run(*options, environment, probe);

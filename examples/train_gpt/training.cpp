@@ -14,6 +14,7 @@
 
 #include "console.hpp"
 #include "device.hpp"
+#include "monitors.hpp"
 #include "run_identity.hpp"
 #include "saves.hpp"
 
@@ -164,12 +165,14 @@ class Training {
       starts_fresh();
     }
     std::optional<LossLog> log;
+    std::optional<Monitors> monitors;
     agree(communicator_, "opening the files of losses and trace", [&] {
       if (is_first()) {
         require_own_output(options_.losses, R"({"step":)", "--losses");
         require_own_output(options_.trace, R"({"traceEvents":)", "--trace");
       }
       log.emplace(is_first() ? options_.losses : "");
+      if (is_first()) monitors.emplace(options_.config);
     });
     if (steps_taken() < options_.steps) {
       saves_.require_free_names(start_);
@@ -185,7 +188,10 @@ class Training {
     while (steps_taken() < options_.steps && !stopped) {
       printer.begin();
       const StepStats stats = step(loss);
-      if (is_first()) log->write(stats, printer.end(stats));
+      if (is_first()) {
+        log->write(stats, printer.end(stats));
+        monitors->write(stats, steps_taken() * engine_.batch().train);
+      }
       saves_.notice();
       stopped = interrupt.agreed(communicator_);
       const bool is_due =

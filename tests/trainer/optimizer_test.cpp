@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -94,6 +95,40 @@ TEST(Optimizer, StatesAreNamedAsInTorch) {
   EXPECT_EQ(make_optimizer("Lion", kHyper)->state_names(), Names{"exp_avg"});
   EXPECT_EQ(make_optimizer("Adagrad", kHyper)->state_names(), Names{"sum"});
   EXPECT_THROW(make_optimizer("Adafactor", kHyper), Error);
+}
+
+TEST(Optimizer, AdamWithoutBiasCorrection) {
+  Hyper hyper{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 0, .bias_correction = false};
+  std::vector<float> weight{1}, gradient{2}, first{0}, second{0};
+  const std::array<std::span<float>, 2> states{first, second};
+  make_optimizer("Adam", hyper)->update(hyper, 1, 1, weight, gradient, states);
+  // m = 0.2, v = 0.04: the step is 0.1 * 0.2 / 0.2.
+  EXPECT_NEAR(weight[0], 0.9, 1e-6);
+}
+
+TEST(Optimizer, LambUpdatesItsMomentsThenTheWeights) {
+  Hyper hyper{.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 0.5, .weight_decay = 0.25};
+  std::vector<float> weight{4}, gradient{2}, first{0}, second{0};
+  const std::array<std::span<float>, 2> states{first, second};
+  const auto moments = make_optimizer("lamb", hyper);
+  EXPECT_EQ(moments->state_names(), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  moments->update(hyper, 1, 0.5F, weight, gradient, states);
+  EXPECT_EQ(weight[0], 4);
+  EXPECT_NEAR(first[0], 0.1, 1e-7);
+  EXPECT_NEAR(second[0], 0.01, 1e-8);
+  // The update is 0.1 / (0.1 + 0.5) + 0.25 * 4; both corrections are sqrt(0.01) / 0.1 = 1.
+  const double update = 0.1 / 0.6 + 1;
+  EXPECT_NEAR(lamb_ratio(hyper, 4, update), 4 / update, 1e-12);
+  lamb_step().update(hyper, 1, 1, weight, gradient, states);
+  EXPECT_NEAR(weight[0], 4 - 0.1 * update, 1e-6);
+}
+
+TEST(Optimizer, LambsRatioIsBounded) {
+  const Hyper hyper{.max_coeff = 0.3, .min_coeff = 0.01};
+  EXPECT_EQ(lamb_ratio(hyper, 5, 1), 0.3);
+  EXPECT_EQ(lamb_ratio(hyper, 1, 5000), 0.01);
+  EXPECT_EQ(lamb_ratio(hyper, 0, 1), 1);
+  EXPECT_EQ(lamb_ratio(hyper, 1, 0), 1);
 }
 
 }  // namespace

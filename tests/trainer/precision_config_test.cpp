@@ -1,8 +1,7 @@
 // The sections bf16 and fp16 of the configuration.
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/config.hpp"
 
-#include "config/key_tables.hpp"
-#include "config/precision.hpp"
 #include "expect.hpp"
 
 #include <gtest/gtest.h>
@@ -10,12 +9,7 @@
 namespace unishard::trainer {
 namespace {
 
-Config read_sections(const char* text) {
-  const Json json = parse_json(text, "test");
-  Config config;
-  detail::read_precision(detail::ObjectReader(json, "$", detail::kTopKeys, config.notes), config);
-  return config;
-}
+Config read_sections(const char* text) { return parse_config(parse_json(text, "test")); }
 
 TEST(PrecisionConfig, ReadsEveryKeyOfFp16) {
   const Config config =
@@ -90,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
                          "fp16.min_loss_scale is 0, not 1 or more"},
         RefusedPrecision{R"({"fp16": {"enabled": true, "consecutive_hysteresis": 1}})",
                          "fp16.consecutive_hysteresis is 1, not true or false"},
-        RefusedPrecision{R"({"fp16": {"fp16_master_weights_and_grads": true}})",
+        RefusedPrecision{R"({"fp16": {"enabled": true, "fp16_master_weights_and_grads": true}})",
                          "fp16.fp16_master_weights_and_grads is not supported"},
         RefusedPrecision{R"({"fp16": {"hysteresys": 2}})", "did you mean hysteresis?"}));
 

@@ -15,8 +15,8 @@ inline void reference_adam(const Hyper& hyper, std::int64_t step, float gradient
                            std::span<float> weights, std::span<const float> gradients,
                            States states) {
   const auto count = static_cast<double>(step);
-  const double correction1 = 1 - std::pow(hyper.beta1, count);
-  const double correction2 = 1 - std::pow(hyper.beta2, count);
+  const double correction1 = hyper.bias_correction ? 1 - std::pow(hyper.beta1, count) : 1;
+  const double correction2 = hyper.bias_correction ? 1 - std::pow(hyper.beta2, count) : 1;
   const auto beta1 = static_cast<float>(hyper.beta1);
   const auto beta2 = static_cast<float>(hyper.beta2);
   const auto rest1 = static_cast<float>(1 - hyper.beta1);
@@ -91,6 +91,33 @@ inline void reference_adagrad(const Hyper& hyper, std::int64_t step, float gradi
   }
 }
 
+inline void reference_lamb_moments(const Hyper& hyper, float gradient_scale,
+                                   std::span<const float> gradients, States states) {
+  const auto beta1 = static_cast<float>(hyper.beta1);
+  const auto beta2 = static_cast<float>(hyper.beta2);
+  const auto rest1 = static_cast<float>(1 - hyper.beta1);
+  const auto rest2 = static_cast<float>(1 - hyper.beta2);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const float gradient = gradients[i] * gradient_scale;
+    states[0][i] = beta1 * states[0][i] + rest1 * gradient;
+    states[1][i] = beta2 * states[1][i] + rest2 * gradient * gradient;
+  }
+}
+
+inline void reference_lamb_step(const Hyper& hyper, std::int64_t step, std::span<float> weights,
+                                States states) {
+  const auto count = static_cast<double>(step);
+  const double correction1 = hyper.bias_correction ? 1 - std::pow(hyper.beta1, count) : 1;
+  const double correction2 = hyper.bias_correction ? 1 - std::pow(hyper.beta2, count) : 1;
+  const auto step_size = static_cast<float>(hyper.lr * std::sqrt(correction2) / correction1);
+  const auto eps = static_cast<float>(hyper.eps);
+  const auto decay = static_cast<float>(hyper.weight_decay);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const float update = states[0][i] / (std::sqrt(states[1][i]) + eps) + decay * weights[i];
+    weights[i] -= step_size * update;
+  }
+}
+
 inline void reference_update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
                              float gradient_scale, std::span<float> weights,
                              std::span<const float> gradients, States states) {
@@ -103,6 +130,10 @@ inline void reference_update(const Optimizer& optimizer, const Hyper& hyper, std
       return reference_lion(hyper, step, gradient_scale, weights, gradients, states);
     case OptimizerKind::Adagrad:
       return reference_adagrad(hyper, step, gradient_scale, weights, gradients, states);
+    case OptimizerKind::Lamb:
+      return reference_lamb_moments(hyper, gradient_scale, gradients, states);
+    case OptimizerKind::LambStep:
+      return reference_lamb_step(hyper, step, weights, states);
   }
 }
 

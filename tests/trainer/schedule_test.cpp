@@ -63,5 +63,54 @@ TEST(Schedule, WarmupCosineLr) {
   EXPECT_DOUBLE_EQ(learning_rate(schedule, 500, 2), 0.2);
 }
 
+// Numbers of DeepSpeed 0.19; update_rules.py compares many more settings.
+TEST(Schedule, OneCycleThenDecay) {
+  const Schedule schedule{.kind = ScheduleKind::OneCycle,
+                          .one_cycle = {.min_lr = 0.1,
+                                        .max_lr = 0.5,
+                                        .decay_lr_rate = 0.5,
+                                        .first_step_size = 4,
+                                        .second_step_size = 8,
+                                        .decay_step_size = 2,
+                                        .decay_momentum_rate = 0.1}};
+  const std::array<double, 2> own{0.7, 0.999};
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, -1, 9), 0.1);
+  EXPECT_EQ(scheduled_betas(schedule, -1, own), (std::array{0.8, 0.99}));
+  EXPECT_NEAR(learning_rate(schedule, 0, 9), 0.2, 1e-15);
+  EXPECT_NEAR(scheduled_betas(schedule, 0, own)[0], 0.875, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 3, 9), 0.5, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 8, 9), 0.25, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 12, 9), 0.08, 1e-15);
+  EXPECT_NEAR(scheduled_betas(schedule, 12, own)[0], 0.945, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 19, 9), 0.1 / 3, 1e-15);
+}
+
+TEST(Schedule, OneCycleInStairs) {
+  const Schedule schedule{.kind = ScheduleKind::OneCycle,
+                          .one_cycle = {.min_lr = 0.1,
+                                        .max_lr = 0.5,
+                                        .first_step_size = 4,
+                                        .second_step_size = 8,
+                                        .first_stair_count = 2,
+                                        .second_stair_count = 2,
+                                        .cycle_momentum = false}};
+  EXPECT_NEAR(learning_rate(schedule, 0, 9), 0.1, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 2, 9), 0.3, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 3, 9), 0.5, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 4, 9), 0.3, 1e-15);
+  EXPECT_NEAR(learning_rate(schedule, 8, 9), 0.1, 1e-15);
+  EXPECT_EQ(scheduled_betas(schedule, 3, {0.7, 0.999}), (std::array{0.7, 0.999}));
+}
+
+TEST(Schedule, LrRangeTest) {
+  Schedule schedule{.kind = ScheduleKind::LRRangeTest,
+                    .range_test = {.min_lr = 0.1, .step_size = 4, .step_rate = 2}};
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, -1, 9), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 1, 9), 0.2);
+  schedule.range_test.staircase = true;
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 2, 9), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(schedule, 8, 9), 0.5);
+}
+
 }  // namespace
 }  // namespace unishard::trainer

@@ -38,6 +38,8 @@ inline std::vector<UpdateCase> update_cases() {
       {"Momentum", "SGD", with([](Hyper& h) { h.momentum = 0.9, h.dampening = 0.3; })},
       {"Nesterov", "SGD", with([](Hyper& h) { h.momentum = 0.9, h.nesterov = true; })},
       {"Lion", "Lion", plain},
+      {"AdamWithoutCorrection", "Adam", with([](Hyper& h) { h.bias_correction = false; })},
+      {"Lamb", "Lamb", plain},
       {"Adagrad", "Adagrad", with([](Hyper& h) { h.lr_decay = 0.2; })},
   };
 }

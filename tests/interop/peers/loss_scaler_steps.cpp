@@ -4,9 +4,8 @@
 // and writes a line: {"states": state before the first and after each step, "stopped": true where
 // the smallest scale overflowed, which ends the run}.
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/config.hpp"
 
-#include "config/key_tables.hpp"
-#include "config/precision.hpp"
 #include "precision/loss_scaler.hpp"
 
 #include <iostream>
@@ -26,10 +25,7 @@ LossScaler resumed(const trainer::Fp16& settings, const Json& saved) {
 }
 
 Json run(const Json& order) {
-  trainer::Config config;
-  read_precision(
-      trainer::detail::ObjectReader(order["config"], "$", trainer::detail::kTopKeys, config.notes),
-      config);
+  const trainer::Config config = trainer::parse_config(order["config"]);
   if (config.compute != DType::Float16) raise(ErrorCode::InvalidArgument, "fp16 is not enabled");
   LossScaler scaler = resumed(config.fp16, order["saved"]);
   Json result = {{"states", {scaler.state()}}, {"stopped", false}};

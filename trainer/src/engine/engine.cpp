@@ -6,6 +6,7 @@
 #include "comm/operation_scope.hpp"
 #include "engine/count_memory.hpp"
 #include "engine/engine_impl.hpp"
+#include "engine/lamb_update.hpp"
 #include "engine/non_finite.hpp"
 #include "engine/prepare_state.hpp"
 #include "engine/rank_agreement.hpp"
@@ -144,7 +145,10 @@ StepStats Engine::Impl::finish_step() {
   if (stats.skipped) {
     leave_out(losses);
   } else {
-    detail::update_units(state, runtime, stats.gradient_norm);
+    if (state.optimizer->kind() == OptimizerKind::Lamb)
+      detail::update_with_lamb(state, runtime, communicator, stats.gradient_norm);
+    else
+      detail::update_units(state, runtime, stats.gradient_norm);
     if (state.scaler) state.scaler->update(/*overflow=*/false);
     ++state.step;
     ++state.last_iteration;

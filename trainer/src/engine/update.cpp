@@ -51,6 +51,10 @@ void update_parameter(TrainingState& state, Runtime& runtime, const ParameterRec
   const auto offset = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
   Hyper hyper = state.groups[parameter.group].hyper;
   hyper.lr = learning_rate(state.config.schedule, state.last_iteration, hyper.lr);
+  const auto betas =
+      scheduled_betas(state.config.schedule, state.last_iteration, {hyper.beta1, hyper.beta2});
+  hyper.beta1 = betas[0];
+  hyper.beta2 = betas[1];
   UpdateTensors tensors{.weights = unit.master().narrow(0, offset, count),
                         .gradients = unit.gradients().narrow(0, offset, count),
                         .states = {}};

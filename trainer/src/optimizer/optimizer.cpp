@@ -11,7 +11,8 @@
 namespace unishard::trainer {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"Adam", "AdamW", "SGD", "Lion", "Adagrad"};
+constexpr std::array<std::string_view, 6> kNames{"Adam", "AdamW", "SGD", "Lion", "Adagrad", "Lamb"};
+const std::vector<std::string> kLambStates{"exp_avg", "exp_avg_sq"};
 
 bool same_name(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
@@ -43,11 +44,19 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hy
   if (same_name(name, "Lion")) return std::make_unique<Optimizer>(Lion, "Lion", Names{"exp_avg"});
   if (same_name(name, "Adagrad"))
     return std::make_unique<Optimizer>(Adagrad, "Adagrad", Names{"sum"});
+  if (same_name(name, "Lamb")) return std::make_unique<Optimizer>(Lamb, "Lamb", kLambStates);
   std::string known;
   for (const std::string_view each : kNames)
     known += (known.empty() ? "" : ", ") + std::string(each);
   raise(ErrorCode::InvalidArgument, "optimizer " + quote(name) + " is not supported",
         "known: " + known);
+}
+
+Optimizer lamb_step() { return {OptimizerKind::LambStep, "Lamb", kLambStates}; }
+
+double lamb_ratio(const Hyper& hyper, double weight_norm, double update_norm) {
+  if (weight_norm == 0 || update_norm == 0) return 1;
+  return std::clamp(weight_norm / update_norm, hyper.min_coeff, hyper.max_coeff);
 }
 
 }  // namespace unishard::trainer

@@ -5,6 +5,11 @@ namespace {
 
 float narrow(double value) { return static_cast<float>(value); }
 
+/// Returns the part of a running average that has come in by `step`.
+double warmth(const Hyper& hyper, double beta, std::int64_t step) {
+  return hyper.bias_correction ? 1 - std::pow(beta, static_cast<double>(step)) : 1;
+}
+
 }  // namespace
 
 AdamRule::AdamRule(const Hyper& hyper, std::int64_t step, float scale)
@@ -14,8 +19,8 @@ AdamRule::AdamRule(const Hyper& hyper, std::int64_t step, float scale)
       rest1(narrow(1 - hyper.beta1)),
       rest2(narrow(1 - hyper.beta2)),
       eps(narrow(hyper.eps)),
-      step_size(narrow(hyper.lr / (1 - std::pow(hyper.beta1, static_cast<double>(step))))),
-      root2(narrow(std::sqrt(1 - std::pow(hyper.beta2, static_cast<double>(step))))),
+      step_size(narrow(hyper.lr / warmth(hyper, hyper.beta1, step))),
+      root2(narrow(std::sqrt(warmth(hyper, hyper.beta2, step)))),
       keep(narrow(hyper.decoupled_decay ? 1 - hyper.lr * hyper.weight_decay : 1)),
       l2(narrow(hyper.decoupled_decay ? 0 : hyper.weight_decay)) {}
 
@@ -45,6 +50,19 @@ AdagradRule::AdagradRule(const Hyper& hyper, std::int64_t step, float scale)
       decay(narrow(hyper.weight_decay)),
       eps(narrow(hyper.eps)) {}
 
+LambMomentsRule::LambMomentsRule(const Hyper& hyper, std::int64_t, float scale)
+    : gradient_scale(scale),
+      beta1(narrow(hyper.beta1)),
+      beta2(narrow(hyper.beta2)),
+      rest1(narrow(1 - hyper.beta1)),
+      rest2(narrow(1 - hyper.beta2)) {}
+
+LambStepRule::LambStepRule(const Hyper& hyper, std::int64_t step, float)
+    : eps(narrow(hyper.eps)),
+      decay(narrow(hyper.weight_decay)),
+      step_size(narrow(hyper.lr * std::sqrt(warmth(hyper, hyper.beta2, step)) /
+                       warmth(hyper, hyper.beta1, step))) {}
+
 Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float scale) {
   switch (optimizer.kind()) {
     case OptimizerKind::Adam:
@@ -54,6 +72,10 @@ Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
       return MomentumRule(hyper, step, scale);
     case OptimizerKind::Lion:
       return LionRule(hyper, step, scale);
+    case OptimizerKind::Lamb:
+      return LambMomentsRule(hyper, step, scale);
+    case OptimizerKind::LambStep:
+      return LambStepRule(hyper, step, scale);
     case OptimizerKind::Adagrad:
       break;
   }

@@ -92,7 +92,41 @@ struct AdagradRule {
   float gradient_scale, lr, decay, eps;
 };
 
-using Rule = std::variant<AdamRule, SgdRule, MomentumRule, LionRule, AdagradRule>;
+/// The moments of Lamb (You et al. 2019), as DeepSpeed's FusedLamb has them.
+struct LambMomentsRule {
+  static constexpr std::size_t kStates = 2;
+  LambMomentsRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float raw, float& exp_avg,
+                                        float& exp_avg_sq) const {
+    const float gradient = raw * gradient_scale;
+    exp_avg = beta1 * exp_avg + rest1 * gradient;
+    exp_avg_sq = beta2 * exp_avg_sq + rest2 * gradient * gradient;
+    return weight;
+  }
+
+  float gradient_scale, beta1, beta2, rest1, rest2;
+};
+
+/// The step of Lamb. `step_size` has the ratio of the norms.
+struct LambStepRule {
+  static constexpr std::size_t kStates = 2;
+  LambStepRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  /// Returns what is subtracted from the weight, but for its factor.
+  UNISHARD_HOST_DEVICE float direction(float weight, float exp_avg, float exp_avg_sq) const {
+    return exp_avg / (std::sqrt(exp_avg_sq) + eps) + decay * weight;
+  }
+  UNISHARD_HOST_DEVICE float operator()(float weight, float, float& exp_avg,
+                                        float& exp_avg_sq) const {
+    return weight - step_size * direction(weight, exp_avg, exp_avg_sq);
+  }
+
+  float eps, decay, step_size;
+};
+
+using Rule = std::variant<AdamRule, SgdRule, MomentumRule, LionRule, AdagradRule, LambMomentsRule,
+                          LambStepRule>;
 
 /// Returns the rule of `optimizer` for one step of one parameter group. `step` counts from 1.
 Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,

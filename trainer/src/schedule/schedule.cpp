@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 namespace unishard::trainer {
 namespace {
@@ -38,6 +39,51 @@ double cosine_ratio(const Schedule& schedule, std::int64_t n) {
   return std::max(0.0, schedule.cos_min_ratio + (1 - schedule.cos_min_ratio) * wave);
 }
 
+/// Returns how far the rate of OneCycle is from its minimum to its maximum, 0 to 1.
+double cycle_share(const OneCycle& cycle, std::int64_t n) {
+  const auto first = static_cast<double>(cycle.first_step_size);
+  const auto second = static_cast<double>(cycle.second_step_size);
+  const double total = first + second;
+  const double ratio = first / total;
+  const auto iteration = static_cast<double>(n + 1);
+  const double x = 1. + iteration / total - std::floor(1 + iteration / total);
+  const bool rises = x <= ratio;
+  const std::int64_t stairs = rises ? cycle.first_stair_count : cycle.second_stair_count;
+  if (stairs <= 0) return rises ? x / ratio : (x - 1) / (ratio - 1);
+  const auto count = static_cast<double>(stairs);
+  const double in_cycle = std::fmod(iteration, total);
+  const double stair =
+      in_cycle <= first ? in_cycle * count / first : (total - in_cycle) * count / second;
+  return std::floor(stair) / count;
+}
+
+/// Returns the decays that are over after the cycle; nullopt within the cycle.
+std::optional<double> decays_after(const OneCycle& cycle, std::int64_t n) {
+  const std::int64_t total = cycle.first_step_size + cycle.second_step_size;
+  if (n < total) return std::nullopt;
+  if (cycle.decay_step_size == 0) return 0;
+  return static_cast<double>(n - total + 1) / static_cast<double>(cycle.decay_step_size);
+}
+
+double cycle_rate(const OneCycle& cycle, std::int64_t n) {
+  if (n < 0) return cycle.min_lr;
+  if (const auto decays = decays_after(cycle, n))
+    return cycle.min_lr / (1 + cycle.decay_lr_rate * *decays);
+  return cycle.min_lr + (cycle.max_lr - cycle.min_lr) * cycle_share(cycle, n);
+}
+
+double cycle_momentum(const OneCycle& cycle, std::int64_t n) {
+  if (n < 0) return cycle.min_momentum;
+  if (const auto decays = decays_after(cycle, n))
+    return cycle.max_momentum * (1 + cycle.decay_momentum_rate * *decays);
+  return cycle.max_momentum - (cycle.max_momentum - cycle.min_momentum) * cycle_share(cycle, n);
+}
+
+double range_test_rate(const LrRangeTest& test, std::int64_t n) {
+  const double interval = static_cast<double>(n + 1) / static_cast<double>(test.step_size);
+  return test.min_lr * (1 + test.step_rate * (test.staircase ? std::floor(interval) : interval));
+}
+
 }  // namespace
 
 std::string_view name_of(ScheduleKind kind) {
@@ -50,12 +96,20 @@ std::string_view name_of(ScheduleKind kind) {
       return "WarmupDecayLR";
     case ScheduleKind::WarmupCosineLR:
       return "WarmupCosineLR";
+    case ScheduleKind::OneCycle:
+      return "OneCycle";
+    case ScheduleKind::LRRangeTest:
+      return "LRRangeTest";
   }
   return "?";
 }
 
 double learning_rate(const Schedule& schedule, std::int64_t last_iteration, double group_lr) {
   if (schedule.kind == ScheduleKind::Constant) return group_lr;
+  if (schedule.kind == ScheduleKind::OneCycle)
+    return cycle_rate(schedule.one_cycle, last_iteration);
+  if (schedule.kind == ScheduleKind::LRRangeTest)
+    return range_test_rate(schedule.range_test, last_iteration);
   if (schedule.kind == ScheduleKind::WarmupCosineLR)
     return group_lr * cosine_ratio(schedule, last_iteration);
   if (last_iteration < 0) return schedule.warmup_min_lr;
@@ -64,6 +118,14 @@ double learning_rate(const Schedule& schedule, std::int64_t last_iteration, doub
                            ? warmup_share(schedule, last_iteration)
                            : decay_share(schedule, last_iteration);
   return schedule.warmup_min_lr + (highest - schedule.warmup_min_lr) * share;
+}
+
+std::array<double, 2> scheduled_betas(const Schedule& schedule, std::int64_t last_iteration,
+                                      std::array<double, 2> group_betas) {
+  constexpr double kSecondOfOneCycle = 0.99;
+  const OneCycle& cycle = schedule.one_cycle;
+  if (schedule.kind != ScheduleKind::OneCycle || !cycle.cycle_momentum) return group_betas;
+  return {cycle_momentum(cycle, last_iteration), kSecondOfOneCycle};
 }
 
 }  // namespace unishard::trainer

@@ -1,7 +1,7 @@
 #pragma once
-// A training configuration in DeepSpeed's JSON. An unknown key, or a known key that is not
-// supported, is an error and never ignored. Keys that cannot change results are accepted with a
-// note.
+// A training configuration in DeepSpeed's JSON. config_keys.hpp has the table of its keys. An
+// unknown key, or a known key that is not supported, is an error and never ignored. A key that is
+// accepted and does nothing gets a note.
 // Thread safety: a value and a pure function.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/json.hpp"
@@ -11,8 +11,10 @@
 #include "unishard/trainer/schedule.hpp"
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::trainer {
@@ -71,6 +73,14 @@ struct Fp16 {
   bool raise_error_at_min_scale = true;  ///< DeepSpeed's default, for which it has no key
 };
 
+/// The origin of a value of the configuration.
+enum class Origin : std::uint8_t {
+  Default,  ///< the key is not given
+  File,
+  Auto,  ///< "auto" in the file, resolved as the Hugging Face Trainer does
+  Flag,  ///< an option of the program, which precedes the file
+};
+
 struct Config {
   BatchRequest batch;
   std::string optimizer = "AdamW";
@@ -92,14 +102,30 @@ struct Config {
   /// How the model recomputes activations, if it does; see Recompute.
   std::optional<RecomputeOptions> activation_checkpointing;
   NonFinite non_finite = NonFinite::Error;  ///< extension
-  std::uint64_t seed = 1234;                ///< extension: seed of initial values and dropout
-  Json source = Json::object();             ///< the JSON it was read from
-  std::vector<std::string> notes;           ///< keys that were accepted and change nothing
+  /// Folders of "csv_monitor" and "tensorboard", to which the program writes; empty: switched off.
+  std::string csv_folder, tensorboard_folder;
+  std::uint64_t seed = 1234;  ///< extension: seed of initial values and dropout
+  /// The JSON it was read from, with today's names of keys and with values for "auto".
+  Json source = Json::object();
+  std::map<std::string, Origin> origins;  ///< by the path of a key; absent: DeepSpeed's default
+  std::vector<std::string> notes;         ///< what a reader of the file may not expect
 
   bool folds_every_micro_batch() const { return stage >= 2 || canonical_order; }
 };
 
+/// What a configuration takes from outside of its file.
+struct ConfigInputs {
+  std::map<std::string, Json> flags;        ///< values by the path of a key
+  std::optional<std::int64_t> hidden_size;  ///< of the model, for "auto" bucket sizes
+  std::optional<std::int64_t> steps;        ///< of the run, for an "auto" total_num_steps
+};
+
 /// Throws: InvalidArgument, naming the JSON path and, for an unknown key, the nearest known one.
-Config parse_config(const Json& json);
+Config parse_config(const Json& json, const ConfigInputs& inputs = {});
+
+/// Parses a configuration file. As in DeepSpeed, it may have comments (//, #, /* */) and commas
+/// before a closing bracket.
+/// Throws: InvalidArgument, naming `what`, because the user wrote the file.
+Json parse_config_text(std::string_view text, std::string_view what);
 
 }  // namespace unishard::trainer

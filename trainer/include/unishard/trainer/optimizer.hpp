@@ -25,10 +25,20 @@ struct Hyper {
   double lr_decay = 0;
   bool nesterov = false;
   bool decoupled_decay = true;  ///< true: AdamW; false: Adam with L2 decay
+  bool bias_correction = true;  ///< Adam and Lamb
+  double max_coeff = 10;        ///< Lamb: bounds of the ratio of the norms
+  double min_coeff = 0.01;
   bool operator==(const Hyper&) const = default;
 };
 
-enum class OptimizerKind : std::uint8_t { Adam, Sgd, Lion, Adagrad };
+enum class OptimizerKind : std::uint8_t {
+  Adam,
+  Sgd,
+  Lion,
+  Adagrad,
+  Lamb,      ///< the moments only: the step needs the norms of whole parameters
+  LambStep,  ///< the step of one parameter, by a rate times the ratio of its norms
+};
 
 class Optimizer {
  public:
@@ -52,9 +62,16 @@ class Optimizer {
 };
 
 /// Returns the optimizer with this name in DeepSpeed's configuration, in any case: Adam, AdamW,
-/// SGD, Lion, Adagrad. `hyper` decides which states exist (SGD without momentum has none).
+/// SGD, Lion, Adagrad, Lamb. `hyper` decides which states exist (SGD without momentum has none).
 /// Throws: InvalidArgument, listing the names.
+/// Lamb's update() changes its states and no weight: lamb_step() comes after it.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hyper);
+
+/// Returns the second part of Lamb, whose update() changes weights and no state. It ignores the
+/// gradients. The caller multiplies the rate by lamb_ratio().
+Optimizer lamb_step();
+/// Returns the factor of the rate, from the norms of a parameter and of its update.
+double lamb_ratio(const Hyper& hyper, double weight_norm, double update_norm);
 
 /// Returns the names that make_optimizer() accepts.
 std::span<const std::string_view> optimizer_names();

@@ -1,0 +1,162 @@
+// Configuration files of the kinds that people have, as train_gpt runs them.
+#include "expect.hpp"
+#include "make_checkpoint.hpp"
+#include "program.hpp"
+#include "ranks.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace unishard::test {
+namespace {
+
+using testing::HasSubstr;
+
+/// A folder with a text, and command lines for a small model.
+class ConfigFiles : public testing::Test {
+ protected:
+  ConfigFiles() {
+    std::string text;
+    for (int line = 0; line < 400; ++line) text += fmt::format("line {} of a text\n", line);
+    write_file(path("text"), text);
+  }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  std::vector<std::string> command(const std::string& config,
+                                   const std::vector<std::string>& more) const {
+    write_file(path("ds.json"), config);
+    std::vector<std::string> argv{UNISHARD_BIN "/train_gpt",
+                                  "--config",
+                                  path("ds.json"),
+                                  "--data",
+                                  path("text"),
+                                  "--model",
+                                  "nano",
+                                  "--steps",
+                                  "2"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  ProcessResult train(const std::string& config, const std::vector<std::string>& more = {}) const {
+    return run(command(config, more));
+  }
+  TempDir folder_;
+};
+
+constexpr const char* kOptimizerAndSchedule = R"(
+  "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000,
+           "initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1},
+  "bf16": {"enabled": "auto"},
+  "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
+                                            "weight_decay": "auto"}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto",
+                                               "warmup_num_steps": "auto"}},
+  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "steps_per_print": 2000,
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+  "wall_clock_breakdown": false)";
+
+constexpr const char* kBuckets = R"("overlap_comm": true, "contiguous_gradients": true,
+  "sub_group_size": 1e9, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+  "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": 1e9,
+  "stage3_max_reuse_distance": 1e9, "stage3_gather_16bit_weights_on_model_save": true)";
+
+std::string whole(const std::string& zero) {
+  return fmt::format("{{{}, \"zero_optimization\": {{{}}}}}", kOptimizerAndSchedule, zero);
+}
+
+TEST_F(ConfigFiles, RunUnchangedAtEveryStageAndWithOffload) {
+  const std::string nvme = fmt::format(R"("device": "nvme", "nvme_path": "{}")", path("nvme"));
+  const std::string cpu = R"("device": "cpu", "pin_memory": true)";
+  const auto offloaded = [](const std::string& where) {
+    return whole(fmt::format(
+        R"("stage": 3, "offload_optimizer": {{{}}}, "offload_param": {{{}}}, {},
+           "aio": {{"block_size": 262144, "queue_depth": 32, "thread_count": 1}})",
+        where, where, kBuckets));
+  };
+  const std::vector<std::string> files{
+      whole(R"("stage": 1, "offload_optimizer": {"device": "none"})"),
+      whole(fmt::format(R"("stage": 2, "allgather_partitions": true, "offload_optimizer": {{{}}})",
+                        cpu)),
+      offloaded(cpu), offloaded(nvme)};
+  for (const std::string& file : files) {
+    const ProcessResult result = train(file);
+    EXPECT_EQ(result.status, 0) << file << result.err;
+    EXPECT_THAT(result.out, HasSubstr("train_micro_batch_size_per_gpu 8 (--micro-batch)"));
+    EXPECT_THAT(result.out, HasSubstr("optimizer.params.lr 5e-05 (--lr)"));
+  }
+}
+
+TEST_F(ConfigFiles, TakeTheTrainersOptions) {
+  const ProcessResult result =
+      train(whole(R"("stage": 1)"), {"--per_device_train_batch_size", "2", "--accumulation", "3",
+                                     "--learning_rate", "0.01", "--bf16", "--print-config"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("world size 1: batch 6 = 3 micro-batches of 2"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("optimizer.params.lr +0.01 +--lr"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("bf16.enabled +true +--bf16"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("zero_optimization.stage +1 +file"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("steps_per_print +2000 +file"));
+}
+
+TEST_F(ConfigFiles, RefuseAValueOfAnOption) {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"--lr", "fast"}, {"--micro-batch", "0"}, {"--seed", "-1"}, {"--betas", "0.9"}}) {
+    const ProcessResult result = train("{\"train_batch_size\": 2}", wrong);
+    EXPECT_NE(result.status, 0) << wrong[0];
+    EXPECT_THAT(result.err, HasSubstr(wrong[0]));
+  }
+}
+
+/// Returns the losses of a run, in hexadecimal.
+std::vector<std::string> losses_in(const std::string& log) {
+  std::vector<std::string> losses;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);)
+    losses.push_back(parse_json(line, log).at("loss").get<std::string>());
+  return losses;
+}
+
+TEST_F(ConfigFiles, LambHasTheSameBitsForEveryWorldSizeAndStage) {
+  const std::string config = R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 1,
+      "canonical_order": true, "optimizer": {"type": "Lamb", "params": {"lr": 0.01,
+      "weight_decay": 0.01, "bias_correction": false, "max_coeff": 0.3, "min_coeff": 0.01}}})";
+  const auto losses = [&](const std::string& name, const char* stage, int world_size) {
+    run_ranks(command(config, {"--steps", "5", "--stage", stage, "--losses", path(name)}),
+              world_size);
+    return losses_in(path(name));
+  };
+  const auto first = losses("a", "0", 1);
+  EXPECT_EQ(first.size(), 5u);
+  EXPECT_NE(first.front(), first.back());
+  EXPECT_EQ(first, losses("b", "1", 2));
+  EXPECT_EQ(first, losses("c", "3", 3));
+}
+
+TEST_F(ConfigFiles, MonitorsWriteWhatDeepSpeedsMonitorsWrite) {
+  const std::string config = fmt::format(
+      R"({{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+          "csv_monitor": {{"enabled": true, "output_path": "{0}", "job_name": "csv"}},
+          "tensorboard": {{"enabled": true, "output_path": "{0}", "job_name": "tb"}}}})",
+      path("monitors"));
+  const ProcessResult result = train(config);
+  ASSERT_EQ(result.status, 0) << result.err;
+  std::ifstream table(path("monitors/csv/Train_Samples_lr.csv"));
+  std::stringstream rows;
+  rows << table.rdbuf();
+  EXPECT_EQ(rows.str(), "step,lr\n4,0.001\n8,0.001\n");
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path("monitors/tb"))) {
+    ++files;
+    EXPECT_THAT(entry.path().filename().string(), testing::StartsWith("events.out.tfevents."));
+    EXPECT_GT(entry.file_size(), 200u);
+  }
+  EXPECT_EQ(files, 1u);
+}
+
+}  // namespace
+}  // namespace unishard::test

@@ -1,0 +1,74 @@
+// The text of a configuration file. DeepSpeed reads Hjson; of that, what files use are comments and
+// commas before a closing bracket.
+#include "unishard/format/error.hpp"
+#include "unishard/trainer/config.hpp"
+
+#include <string>
+
+namespace unishard::trainer {
+namespace {
+
+/// Replaces what JSON does not have by spaces, so that positions in messages stay right.
+class PlainText {
+ public:
+  explicit PlainText(std::string_view text) : text_(text) {}
+
+  std::string take() {
+    while (at_ < text_.size()) {
+      if (text_[at_] == '"') {
+        skip_string();
+      } else if (begins("//") || begins("#")) {
+        blank_until("\n");
+      } else if (begins("/*")) {
+        blank_until("*/");
+      } else {
+        skip_character();
+      }
+    }
+    return std::move(text_);
+  }
+
+ private:
+  bool begins(std::string_view word) const {
+    return std::string_view(text_).substr(at_).starts_with(word);
+  }
+  void skip_string() {
+    comma_ = text_.npos;
+    for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_)
+      if (text_[at_] == '\\') ++at_;
+    ++at_;
+  }
+  void blank_until(std::string_view end) {
+    const std::size_t found = text_.find(end, at_ + 1);
+    const std::size_t stop = found == text_.npos ? text_.size() : found + end.size();
+    for (; at_ < stop; ++at_)
+      if (text_[at_] != '\n') text_[at_] = ' ';
+  }
+  void skip_character() {
+    const char c = text_[at_];
+    if ((c == '}' || c == ']') && comma_ != text_.npos) text_[comma_] = ' ';
+    const bool is_space = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    if (c == ',') {
+      comma_ = at_;
+    } else if (!is_space) {
+      comma_ = text_.npos;
+    }
+    ++at_;
+  }
+
+  std::string text_;
+  std::size_t at_ = 0;
+  std::size_t comma_ = std::string::npos;  ///< the last character but spaces and comments
+};
+
+}  // namespace
+
+Json parse_config_text(std::string_view text, std::string_view what) {
+  try {
+    return parse_json(PlainText(text).take(), what);
+  } catch (const Error& error) {
+    raise(ErrorCode::InvalidArgument, error.what(), error.hint());
+  }
+}
+
+}  // namespace unishard::trainer

@@ -1,0 +1,89 @@
+// Keys of monitors, profilers and logs. None of them changes a number of the training.
+#include "config/key_table.hpp"
+
+namespace unishard::trainer::detail {
+namespace {
+
+using enum KeyType;
+using enum KeyUse;
+
+constexpr std::string_view kNoMonitor =
+    "nothing is sent to it; --losses FILE writes loss, norm, rate and tokens/s of each step";
+constexpr std::string_view kOutputPath = "Folder in which the folder of the job is.";
+constexpr std::string_view kJobName = "Name of the folder.";
+constexpr std::string_view kPartOfMonitor = "has no effect: nothing is sent to this monitor";
+
+constexpr ConfigKey kObservationKeys[] = {
+    {.name = "wall_clock_breakdown",
+     .type = Boolean,
+     .initial = "false",
+     .use = Noted,
+     .text = "no timers are printed; --trace FILE writes what each stream does and when"},
+    {.name = "memory_breakdown",
+     .type = Boolean,
+     .initial = "false",
+     .use = Noted,
+     .text = "nothing is printed; --report-memory prints what each rank holds"},
+    {.name = "dump_state",
+     .type = Boolean,
+     .initial = "false",
+     .use = Noted,
+     .text = "nothing is printed; --print-config prints the configuration"},
+    {.name = "log_level",
+     .type = Text,
+     .use = Noted,
+     .text = "has no effect: messages have no levels"},
+    {.name = "tensorboard", .type = Section, .text = "Event files for TensorBoard."},
+    {.section = "tensorboard",
+     .name = "enabled",
+     .type = Boolean,
+     .initial = "false",
+     .text = "Rank 0 of train_gpt writes loss, rate and loss scale of each step."},
+    {.section = "tensorboard",
+     .name = "output_path",
+     .type = Text,
+     .initial = R"("")",
+     .text = kOutputPath},
+    {.section = "tensorboard",
+     .name = "job_name",
+     .type = Text,
+     .initial = R"("DeepSpeedJobName")",
+     .text = kJobName},
+    {.name = "csv_monitor", .type = Section, .text = "Files of comma-separated values."},
+    {.section = "csv_monitor",
+     .name = "enabled",
+     .type = Boolean,
+     .initial = "false",
+     .text = "Rank 0 of train_gpt writes loss, rate and loss scale of each step, a file for each."},
+    {.section = "csv_monitor",
+     .name = "output_path",
+     .type = Text,
+     .initial = R"("")",
+     .text = kOutputPath},
+    {.section = "csv_monitor",
+     .name = "job_name",
+     .type = Text,
+     .initial = R"("DeepSpeedJobName")",
+     .text = kJobName},
+    {.name = "wandb", .use = Noted, .text = kNoMonitor},
+    {.name = "comet", .use = Noted, .text = kNoMonitor},
+    {.name = "monitor_config", .use = Noted, .text = kPartOfMonitor},
+    {.name = "comms_config",
+     .use = Noted,
+     .text = "nothing is logged; --trace FILE has the collectives"},
+    {.name = "comms_logger",
+     .use = Noted,
+     .text = "nothing is logged; --trace FILE has the collectives"},
+    {.name = "flops_profiler",
+     .use = Noted,
+     .text = "nothing is profiled; --losses FILE has the tokens/s of each step"},
+    {.name = "timers",
+     .use = Noted,
+     .text = "has no effect: the time of a step is always measured"},
+};
+
+}  // namespace
+
+std::span<const ConfigKey> observation_keys() { return kObservationKeys; }
+
+}  // namespace unishard::trainer::detail
