@@ -84,7 +84,7 @@ TEST(CommandUsage, HelpVersionAndErrors) {
   for (const char* version : {"version", "-v"})
     EXPECT_EQ(unishard({version}).out, unishard({"--version"}).out);
   for (const char* verb : {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "report",
-                           "prune", "launch", "env", "completion"}) {
+                           "prune", "launch", "config", "estimate", "env", "completion"}) {
     const ProcessResult help = unishard({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_TRUE(holds(help.out, "--")) << verb;
@@ -118,7 +118,7 @@ TEST_F(Command, TheManualPageShowsEveryVerbWithoutWarnings) {
   const std::string help = unishard({"--help"}).out;
   EXPECT_FALSE(holds(help, "man-page"));
   for (const char* verb : {"zero_to_fp32", "convert", "reshard", "inspect", "verify", "diff",
-                           "prune", "launch", "env", "completion"}) {
+                           "prune", "launch", "config", "estimate", "env", "completion"}) {
     EXPECT_TRUE(holds(help, verb)) << verb;
     EXPECT_TRUE(holds(page.out, fmt::format(".SS {}\n", verb))) << verb;
   }

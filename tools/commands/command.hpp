@@ -132,6 +132,8 @@ void add_report(CLI::App& app, Action& action);
 void add_prune(CLI::App& app, Action& action);
 void add_launch(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
+void add_config(CLI::App& app, Action& action);
+void add_estimate(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 
 }  // namespace unishard::cli

@@ -1,0 +1,109 @@
+// The verbs `config` and `estimate`.
+#include "unishard/format/json.hpp"
+
+#include "expect.hpp"
+#include "program.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unishard::test {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigCommand : public testing::Test {
+ protected:
+  std::string file(const std::string& name, const std::string& text) const {
+    const std::string path = (folder_.path() / name).string();
+    write_file(path, text);
+    return path;
+  }
+  static ProcessResult unishard(std::vector<std::string> words) {
+    words.insert(words.begin(), UNISHARD_BIN "/unishard");
+    return run(words);
+  }
+  static Json json_of(std::vector<std::string> words) {
+    words.emplace_back("--json");
+    const ProcessResult result = unishard(std::move(words));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return parse_json(result.out, "output");
+  }
+  TempDir folder_;
+};
+
+TEST_F(ConfigCommand, PrintsWhereEachValueComesFrom) {
+  const std::string path = file("ds.json", R"({ // a comment
+      "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 0.5,
+      "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"},
+      "prescale_gradients": true})");
+  const Json json = json_of({"config", path, "--hidden-size", "100"});
+  EXPECT_EQ(json["values"]["gradient_clipping"]["value"], 0.5);
+  EXPECT_EQ(json["values"]["gradient_clipping"]["from"], "file");
+  EXPECT_EQ(json["values"]["train_micro_batch_size_per_gpu"]["value"], 8);
+  EXPECT_EQ(json["values"]["zero_optimization.reduce_bucket_size"]["value"], 10000);
+  EXPECT_EQ(json["values"]["steps_per_print"]["from"], "default");
+  const ProcessResult text = unishard({"config", path});
+  EXPECT_THAT(text.out, HasSubstr("note: prescale_gradients: "));
+}
+
+TEST_F(ConfigCommand, SaysWhyAFileIsRefused) {
+  const ProcessResult result =
+      unishard({"config", file("ds.json", R"({"sparse_attention": {"mode": "fixed"}})")});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.err, HasSubstr("sparse_attention is not supported: DeepSpeed 0.19"));
+}
+
+TEST_F(ConfigCommand, ExplainsKeys) {
+  EXPECT_THAT(unishard({"config", "--explain", "gradient_clipping"}).out,
+              HasSubstr("gradient_clipping: a number, zero or more (default: 1.0)"));
+  EXPECT_THAT(unishard({"config", "--keys"}).out, HasSubstr("\nzero_optimization.stage\n"));
+  EXPECT_EQ(parse_json(unishard({"config", "--schema"}).out, "schema")["type"], "object");
+  EXPECT_EQ(unishard({"config"}).status, 2);
+  EXPECT_EQ(unishard({"config", "--schema", "--keys"}).status, 2);
+}
+
+TEST_F(ConfigCommand, EstimatesAsDeepSpeedDoes) {
+  const std::vector<std::string> words{"estimate", "--params", "2851000000", "--largest-layer",
+                                       "32000000", "--gpus",   "8"};
+  const ProcessResult text = unishard(words);
+  EXPECT_THAT(text.out, HasSubstr("SW: Model with 2851M total params, 32M largest layer params."));
+  EXPECT_THAT(text.out, HasSubstr("  127.45GB |   5.31GB | offload_optimizer=cpu \n"));
+  EXPECT_THAT(
+      text.out,
+      HasSubstr(
+          "   71.69GB |   0.12GB | offload_param=cpu , offload_optimizer=cpu , zero_init=1\n"));
+  const Json json = json_of(words);
+  EXPECT_EQ(json["parameters"], 2851000000);
+  EXPECT_EQ(json["stages"].size(), 10u);
+}
+
+TEST_F(ConfigCommand, EstimatesFromAConfigJsonAndRecommends) {
+  file("config.json", R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
+      "n_positions": 1024, "vocab_size": 50257})");
+  const Json json = json_of({"estimate", folder_.path().string(), "--gpus", "4", "--device-memory",
+                             "2GiB", "--micro-batch", "1", "--context", "128"});
+  EXPECT_EQ(json["parameters"], 124439808);
+  EXPECT_EQ(json["largest_layer"], 50257 * 768);
+  EXPECT_THAT(json["recommendation"].get<std::string>(), HasSubstr("fits on 4 × 2.00 GiB from"));
+  EXPECT_GT(json["activation_bytes"], 0);
+}
+
+TEST_F(ConfigCommand, EstimatesFromACheckpoint) {
+  const Json json = json_of({"estimate", UNISHARD_TEST_DATA "/golden/v1/global_step7"});
+  EXPECT_GT(json["parameters"], 0);
+  EXPECT_LE(json["largest_layer"], json["parameters"]);
+}
+
+TEST_F(ConfigCommand, EstimateNamesWhatIsMissing) {
+  EXPECT_EQ(unishard({"estimate"}).status, 2);
+  EXPECT_EQ(unishard({"estimate", "--params", "7"}).status, 2);
+  const ProcessResult other =
+      unishard({"estimate", file("config.json", R"({"model_type": "t5"})")});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err, HasSubstr("the model_type \"t5\" is not known"));
+}
+
+}  // namespace
+}  // namespace unishard::test

@@ -1,0 +1,114 @@
+#include "views/estimate_view.hpp"
+
+#include "support/size_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace unishard::cli {
+namespace {
+
+using tools::Estimate;
+using tools::format_bytes;
+using tools::Offload;
+using tools::StageNeeds;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+const StageNeeds& needs_of(const Estimate& all, std::uint32_t stage, Offload offload,
+                           bool zero_init = true) {
+  const auto& list = zero_init ? all.stages : all.without_zero_init;
+  return *std::ranges::find_if(
+      list, [&](const StageNeeds& each) { return each.stage == stage && each.offload == offload; });
+}
+
+std::string title(const tools::Setup& setup, const std::string& model) {
+  return fmt::format(
+      "Estimated memory needed for params, optim states and gradients for a:\nHW: Setup with {} "
+      "{}, {} {} per node.\nSW: Model with {}.\n  per CPU  |  per GPU |   Options\n",
+      setup.nodes, setup.nodes > 1 ? "nodes" : "node", setup.devices_per_node,
+      setup.devices_per_node > 1 ? "GPUs" : "GPU", model);
+}
+
+std::string states_row(const StageNeeds& needs, const std::string& options) {
+  return fmt::format(" {:7.2f}GB | {:6.2f}GB | {}\n", static_cast<double>(needs.host) / kGiB,
+                     static_cast<double>(needs.device) / kGiB, options);
+}
+
+std::string device_word(bool is_offloaded) { return is_offloaded ? "cpu " : "none"; }
+
+std::string stage2_table(const Estimate& all) {
+  std::string text =
+      title(all.setup, fmt::format("{}M total params", all.model.parameters / 1000000));
+  for (const Offload offload : {Offload::Optimizer, Offload::None})
+    text += states_row(needs_of(all, 2, offload),
+                       fmt::format("offload_optimizer={}", device_word(offload != Offload::None)));
+  return text;
+}
+
+std::string stage3_table(const Estimate& all) {
+  std::string text = title(
+      all.setup, fmt::format("{}M total params, {}M largest layer params",
+                             all.model.parameters / 1000000, all.model.largest_layer / 1000000));
+  for (const Offload offload :
+       {Offload::OptimizerAndParameters, Offload::Optimizer, Offload::None}) {
+    for (const bool zero_init : {true, false})
+      text += states_row(needs_of(all, 3, offload, zero_init),
+                         fmt::format("offload_param={}, offload_optimizer={}, zero_init={}",
+                                     device_word(offload == Offload::OptimizerAndParameters),
+                                     device_word(offload != Offload::None), zero_init ? 1 : 0));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string estimate_text(const Estimate& all) {
+  std::string text = "ZeRO stage 2 (as DeepSpeed estimates it)\n" + stage2_table(all) +
+                     "\nZeRO stage 3 (as DeepSpeed estimates it)\n" + stage3_table(all) +
+                     "\nEvery stage, memory of a device and of a node\n";
+  for (const StageNeeds& needs : all.stages)
+    text += fmt::format("  {:<47} {:>12} {:>12}\n", plan_name(needs), format_bytes(needs.device),
+                        format_bytes(needs.host));
+  if (all.activations)
+    text += fmt::format("  {:<47} {:>12}\n", "activations and logits, at most",
+                        format_bytes(*all.activations));
+  text += fmt::format(
+      "\ncheckpoint   {} (float32 weights and two moments; 16-bit weights follow from them), {} at "
+      "{}/s on each "
+      "node\nweights      {} in float32, {} in 16 bits, as `unishard convert` writes them\n"
+      "tools        1 GiB of memory (--memory-limit), whatever the model's size\n"
+      "recommended  {}\n",
+      format_bytes(all.checkpoint), tools::format_duration(all.save_seconds),
+      format_bytes(all.setup.disk_bytes_per_second), format_bytes(all.weights),
+      format_bytes(all.weights / 2), all.recommendation);
+  return text;
+}
+
+Json estimate_json(const Estimate& all) {
+  constexpr std::array kOffloads{"none", "optimizer", "optimizer and parameters"};
+  Json stages = Json::array();
+  for (const auto* list : {&all.stages, &all.without_zero_init}) {
+    for (const StageNeeds& needs : *list)
+      stages.push_back({{"stage", needs.stage},
+                        {"offload", kOffloads.at(static_cast<std::size_t>(needs.offload))},
+                        {"zero_init", needs.zero_init},
+                        {"host_bytes", needs.host},
+                        {"device_bytes", needs.device}});
+  }
+  Json json = {{"parameters", all.model.parameters},
+               {"largest_layer", all.model.largest_layer},
+               {"nodes", all.setup.nodes},
+               {"devices_per_node", all.setup.devices_per_node},
+               {"stages", std::move(stages)},
+               {"checkpoint_bytes", all.checkpoint},
+               {"save_seconds", all.save_seconds},
+               {"weights_bytes", all.weights},
+               {"recommendation", all.recommendation}};
+  if (all.activations) json["activation_bytes"] = *all.activations;
+  return json;
+}
+
+}  // namespace unishard::cli
