@@ -21,7 +21,10 @@ Placement placement_for(const Config& config, const Communicator& communicator, 
           .stage = config.stage,
           .compute = config.compute,
           .seed = config.seed,
-          .device = device};
+          .device = device,
+          .offload_optimizer = config.offload_optimizer,
+          .offload_param = config.offload_param,
+          .aio = config.aio};
 }
 
 ConstructionScope::ConstructionScope(const Placement& placement)

@@ -25,7 +25,10 @@ struct Placement {
   std::uint32_t stage = 0;
   DType compute = DType::Float32;
   std::uint64_t seed = 0;
-  at::Device device = at::kCPU;  ///< of the training state
+  at::Device device = at::kCPU;  ///< on which the model computes
+  OffloadOptimizer offload_optimizer = {};
+  OffloadParam offload_param = {};
+  AioOptions aio = {};
   bool operator==(const Placement&) const = default;
 };
 

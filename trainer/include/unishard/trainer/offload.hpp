@@ -24,6 +24,7 @@ struct OffloadOptimizer {
   bool fast_init = false;
   double ratio = 1;            ///< the part of the sub-groups that is offloaded, 0 to 1
   bool super_offload = false;  ///< updates begin during the backward pass
+  bool operator==(const OffloadOptimizer&) const = default;
 };
 
 /// "zero_optimization.offload_param": the weights in the compute dtype at stage 3.
@@ -34,6 +35,7 @@ struct OffloadParam {
   std::int64_t buffer_size = 100'000'000;   ///< elements of a buffer
   std::int64_t max_in_cpu = 1'000'000'000;  ///< elements that stay in host memory besides the files
   bool pin_memory = true;
+  bool operator==(const OffloadParam&) const = default;
 };
 
 /// "aio": how files are read and written.
@@ -43,6 +45,7 @@ struct AioOptions {
   std::int64_t thread_count = 1;
   bool single_submit = false;
   bool overlap_events = true;
+  bool operator==(const AioOptions&) const = default;
 };
 
 }  // namespace unishard::trainer
