@@ -98,14 +98,21 @@ void update_tile(const Update& update, const std::vector<std::size_t>& parameter
   if (!tile.unit->resident_shard().is_in_file()) tile.unit->round_master(tile.begin, tile.weights);
 }
 
+std::int64_t elements_of(const ModelState& model) {
+  std::int64_t elements = 0;
+  for (const UnitRecord& unit : model.units) elements += unit.flat->layout().length();
+  return elements;
+}
+
 /// Returns how many elements of arrays in files are updated at a time: as many as are read and
-/// written fast, in whole blocks of arrays of 16 bits too.
-std::int64_t tile_elements(const Config& config) {
-  constexpr std::int64_t kElements = std::int64_t{1} << 20;
+/// written fast, fewer for a small model, and whole blocks, also of arrays of 16 bits.
+std::int64_t tile_elements(const TrainingState& state) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20, kLeast = std::int64_t{1} << 18;
   constexpr std::int64_t kPage = 4096;
+  const Config& config = state.config;
   const std::int64_t block = (config.aio.block_size + kPage - 1) / kPage * kPage / 2;
-  const std::int64_t wanted = std::min(config.zero.sub_group_size, kElements);
-  return std::max(block, wanted / block * block);
+  const std::int64_t wanted = std::clamp(elements_of(state.model) / 512, kLeast, kMost);
+  return std::max(block, std::min(wanted, config.zero.sub_group_size) / block * block);
 }
 
 }  // namespace
@@ -116,7 +123,7 @@ void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) 
                       .scale = clip_scale(state.config.gradient_clipping, gradient_norm) /
                                static_cast<float>(state.loss_scale())};
   Publication publication = publication_of(state.config);
-  TilePipeline pipeline(tile_elements(state.config), state.config.offload_optimizer.buffer_count);
+  TilePipeline pipeline(tile_elements(state), state.config.offload_optimizer.buffer_count);
   std::map<const FlatUnit*, const UnitRecord*> records;
   for (const UnitRecord& unit : state.model.units) {
     if (unit.parameters.empty()) continue;

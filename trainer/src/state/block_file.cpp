@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -104,7 +105,7 @@ void BlockFile::write(std::span<const BlockPtr> blocks, std::span<const std::byt
   while (!blocks.empty()) {
     const std::size_t count = run_length(blocks);
     const std::size_t size = std::min<std::size_t>(bytes.size(), count * block_bytes_);
-    file_->write_at(blocks[0]->offset_, bytes.first(size));
+    write_pages(blocks[0]->offset_, bytes.first(size));
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = i * block_bytes_;
       const auto own = bytes.subspan(at, std::min<std::size_t>(block_bytes_, size - at));
@@ -114,6 +115,16 @@ void BlockFile::write(std::span<const BlockPtr> blocks, std::span<const std::byt
     blocks = blocks.subspan(count);
     bytes = bytes.subspan(size);
   }
+}
+
+/// Fills the last page with zeros.
+void BlockFile::write_pages(std::uint64_t offset, std::span<const std::byte> bytes) {
+  const std::size_t whole = bytes.size() / kPageBytes * kPageBytes;
+  if (whole > 0) file_->write_now(offset, bytes.first(whole));
+  if (whole == bytes.size()) return;
+  std::array<std::byte, kPageBytes> last{};
+  std::ranges::copy(bytes.subspan(whole), last.begin());
+  file_->write_now(offset + whole, last);
 }
 
 void BlockFile::read(std::span<const BlockPtr> blocks, std::span<std::byte> out) const {

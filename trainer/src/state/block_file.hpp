@@ -59,6 +59,7 @@ class BlockFile : public std::enable_shared_from_this<BlockFile> {
  private:
   BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t block_bytes);
   void grow(std::size_t blocks);
+  void write_pages(std::uint64_t offset, std::span<const std::byte> bytes);
   std::size_t run_length(std::span<const BlockPtr> blocks) const;
   void check(const Block& block, std::span<const std::byte> bytes) const;
 

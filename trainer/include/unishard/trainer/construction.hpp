@@ -32,6 +32,8 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
+/// Throws: InvalidArgument when the configuration offloads what its stage does not shard, or to a
+/// file without a folder.
 Placement placement_for(const Config& config, const Communicator& communicator,
                         at::Device device = at::kCPU);
 

@@ -48,4 +48,10 @@ struct AioOptions {
   bool operator==(const AioOptions&) const = default;
 };
 
+/// Makes the C library give the memory of freed tensors back to the system at once. Without it,
+/// freed memory that lies between other memory stays with the process, so that a model that is kept
+/// in files takes several times the memory that it needs. Allocating large tensors takes a little
+/// longer. It holds for the whole process.
+void return_freed_memory();
+
 }  // namespace unishard::trainer
