@@ -76,7 +76,14 @@ std::shared_ptr<CausalLanguageModel> make_model(const std::string& name) {
   return make_language_model(model_named(name));
 }
 
-Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimits& zero) {
+/// Where a job keeps its training state.
+struct Offload {
+  OffloadOptimizer optimizer = {};
+  OffloadParam param = {};
+};
+
+Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimits& zero,
+                  const Offload& offload) {
   Config config;
   config.batch = {.train = 6, .micro = 1, .accumulation = {}};
   config.hyper = {.lr = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
@@ -86,6 +93,10 @@ Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimit
   config.fp16.initial_scale_power = 6;  // no step overflows
   config.canonical_order = true;
   config.zero = zero;
+  config.zero.sub_group_size = 5000;
+  config.offload_optimizer = offload.optimizer;
+  config.offload_param = offload.param;
+  config.aio.block_size = 4096;
   return config;
 }
 
@@ -114,6 +125,7 @@ struct Job {
   Path from;  ///< empty: fresh
   Path save_to;
   ZeroLimits zero = {};
+  Offload offload = {};
 };
 
 /// Limits that differ from job to job: results must not depend on them.
@@ -126,6 +138,20 @@ ZeroLimits limits_of(std::uint32_t job) {
           .max_live_parameters = unit * (1 + job % 7),
           .max_reuse_distance = job % 2 == 0 ? 0 : 100 * unit,
           .param_persistence_threshold = job % 6 == 0 ? 2 * unit : 0};
+}
+
+/// Places that differ from job to job, as far as the stage allows: results must not depend on them.
+Offload offload_of(std::uint32_t job, std::uint32_t stage, const Path& folder) {
+  Offload offload;
+  if (stage == 0) return offload;
+  const auto place = [&](auto& what, Residence residence) {
+    what.residence = residence;
+    if (residence == Residence::File) what.nvme_path = (folder / "nvme").string();
+  };
+  constexpr Residence kPlaces[] = {Residence::Device, Residence::Host, Residence::File};
+  place(offload.optimizer, kPlaces[job % 3]);
+  if (stage == 3) place(offload.param, kPlaces[job / 3 % 3]);
+  return offload;
 }
 
 enum class Where { Cpu, Guarded, Cuda, Nccl };
@@ -145,7 +171,7 @@ std::unique_ptr<Runtime> make_runtime(Where where, const RankEnvironment& enviro
 }
 
 Outcome run(const Job& job, Communicator& communicator, Runtime& runtime) {
-  const Config config = config_for(job.stage, job.dtype, job.zero);
+  const Config config = config_for(job.stage, job.dtype, job.zero, job.offload);
   std::shared_ptr<CausalLanguageModel> model;
   {
     const ConstructionScope scope(placement_for(config, communicator, runtime.device()));
@@ -247,6 +273,7 @@ class Driver {
     const std::uint32_t size = digit(world);
     const std::uint32_t number = job_++;
     job.zero = limits_of(number);
+    job.offload = offload_of(number, job.stage, folder_);
     const std::uint32_t all = environment_.world_size;
     RankEnvironment group = environment_;
     group.rank = (environment_.rank + all - number % all) % all;

@@ -124,6 +124,21 @@ class PosixFile final : public File {
     }
   }
 
+  void write_now(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    if (io_.mode == IoMode::Buffered || !has_direct())
+      return write_through(descriptor_, offset, bytes);
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment == 0)
+      return write_through(direct_, offset, bytes);
+    const BlockPool::Block block = block_pool().take(io_.read_buffer_bytes);
+    while (!bytes.empty()) {
+      const auto part = bytes.first(std::min(bytes.size(), kBlockBytes));
+      std::memcpy(block.bytes().data(), part.data(), part.size());
+      write_through(direct_, offset, block.bytes().first(part.size()));
+      offset += part.size();
+      bytes = bytes.subspan(part.size());
+    }
+  }
+
   void reserve(std::uint64_t bytes) override {
     if (bytes == 0) return;
     const std::uint64_t before = size();

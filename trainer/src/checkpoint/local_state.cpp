@@ -11,18 +11,11 @@
 namespace unishard::trainer::detail {
 namespace {
 
-/// Returns this rank's elements of a parameter, in a flat tensor of all that it holds of the unit.
-at::Tensor part_of(const at::Tensor& flat, const UnitLayout& layout, std::size_t slot) {
-  return flat.narrow(0, static_cast<std::int64_t>(layout.held_offset(slot)),
-                     static_cast<std::int64_t>(layout.held(slot).size()));
-}
-
-/// Returns this rank's elements of a 16-bit parameter. At stage 3, where no rank keeps them, they
-/// are rounded from the master.
-at::Tensor weights_of(const FlatUnit& unit, std::size_t slot) {
-  const at::Tensor resident = unit.resident_shard();
-  const at::Tensor& all = resident.defined() ? resident : unit.master();
-  return part_of(all, unit.layout(), slot).to(unit.layout().stored_type());
+/// Returns what this rank's 16-bit parameters of a unit are read from: at stage 3, where it may not
+/// keep them, the master.
+StateArray weights_of(const FlatUnit& unit) {
+  const StateArray resident = unit.resident_shard();
+  return resident.defined() ? resident : unit.master();
 }
 
 /// Returns a copy in host memory of its own.
@@ -39,23 +32,40 @@ LocalTensor local_tensor(ElementRange held, const at::Tensor& values, DType dtyp
   return {.held = held, .bytes = bytes_of(values), .keep = values};
 }
 
+/// Returns elements of an array, of which `first` is the first.
+LocalTensor local_tensor(ElementRange held, const StateArray& array, std::int64_t first,
+                         DType dtype) {
+  if (array.is_in_file()) {
+    return {
+        .held = held, .bytes = {}, .stored = scalar_type(dtype), .in_file = array, .first = first};
+  }
+  return local_tensor(held, array.values(first, static_cast<std::int64_t>(held.size())), dtype);
+}
+
 }  // namespace
 
 LocalTensor LocalTensor::part(ElementRange range) const {
   LocalTensor out = *this;
-  const std::uint64_t first = range.begin - held.begin;
+  const std::uint64_t first_element = range.begin - held.begin;
   out.held = range;
-  if (on_device.defined()) {
-    out.on_device = on_device.narrow(0, static_cast<std::int64_t>(first),
+  if (in_file.defined()) {
+    out.first += static_cast<std::int64_t>(first_element);
+  } else if (on_device.defined()) {
+    out.on_device = on_device.narrow(0, static_cast<std::int64_t>(first_element),
                                      static_cast<std::int64_t>(range.size()));
   } else {
     const std::uint64_t width = held.empty() ? 0 : bytes.size() / held.size();
-    out.bytes = bytes.subspan(first * width, range.size() * width);
+    out.bytes = bytes.subspan(first_element * width, range.size() * width);
   }
   return out;
 }
 
 LocalTensor LocalTensor::on_host() const {
+  if (in_file.defined()) {
+    const at::Tensor copy =
+        in_file.values(first, static_cast<std::int64_t>(held.size())).to(stored);
+    return {.held = held, .bytes = bytes_of(copy), .keep = copy};
+  }
   if (!on_device.defined()) return *this;
   const at::Tensor copy = on_device.to(at::kCPU, stored);
   return {.held = held, .bytes = bytes_of(copy), .keep = copy};
@@ -166,27 +176,38 @@ LocalTensor LocalState::local(std::size_t tensor) const {
   const ParameterRecord& parameter = state_.model.parameters[origin.source];
   const FlatUnit& unit = *parameter.unit;
   if (origin.kind == Kind::Frozen) {
-    return local_tensor(unit.frozen().held(parameter.slot), unit.frozen().part(parameter.slot),
-                        tensors_[tensor].dtype);
+    const auto [shard, first] = unit.frozen().place_of(parameter.slot);
+    return local_tensor(unit.frozen().held(parameter.slot), shard, first, tensors_[tensor].dtype);
   }
   const ElementRange held = unit.layout().held(parameter.slot);
   if (held.empty()) return {.held = held, .bytes = {}};
-  if (origin.kind == Kind::Weights)
-    return local_tensor(held, weights_of(unit, parameter.slot), tensors_[tensor].dtype);
-  const at::Tensor& all = origin.kind == Kind::State ? unit.state(origin.state) : unit.master();
-  return local_tensor(held, part_of(all, unit.layout(), parameter.slot), tensors_[tensor].dtype);
+  const StateArray all = origin.kind == Kind::Weights ? weights_of(unit)
+                         : origin.kind == Kind::State ? unit.states()[origin.state]
+                                                      : unit.master();
+  return local_tensor(held, all,
+                      static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot)),
+                      tensors_[tensor].dtype);
 }
 
 bool LocalState::is_rounded_master(std::size_t tensor) const {
   if (origins_[tensor].kind != Kind::Weights) return false;
   const ParameterRecord& parameter = state_.model.parameters[origins_[tensor].source];
   const FlatUnit& unit = *parameter.unit;
-  if (unit.layout().held(parameter.slot).empty()) return true;
-  const at::Tensor master = part_of(unit.master(), unit.layout(), parameter.slot).cpu();
-  // At stage 3, LibTorch rounds them whenever they are needed.
-  if (unit.placement().stage == 3 && rounds_one_way(floats_of(master))) return true;
-  return is_rounding(floats_of(master), bytes_of(weights_of(unit, parameter.slot).cpu()),
-                     state_.config.compute);
+  const auto size = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
+  if (size == 0) return true;
+  const auto first = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
+  const std::int64_t most = unit.store().is_in_files() ? kAtOnce : size;
+  for (std::int64_t done = 0; done < size; done += most) {
+    const std::int64_t count = std::min(most, size - done);
+    const at::Tensor master = unit.master().values(first + done, count).cpu();
+    // At stage 3, LibTorch has rounded them.
+    if (unit.placement().stage == 3 && rounds_one_way(floats_of(master))) continue;
+    const at::Tensor weights =
+        weights_of(unit).values(first + done, count).to(unit.layout().stored_type()).cpu();
+    if (!is_rounding(floats_of(master), bytes_of(weights), state_.config.compute)) return false;
+  }
+  return true;
 }
 
 std::optional<std::size_t> LocalState::master_of(std::size_t tensor) const {

@@ -3,6 +3,7 @@
 #include "unishard/format/catalog.hpp"
 #include "unishard/trainer/communicator.hpp"
 
+#include "state/state_array.hpp"
 #include "state/training_state.hpp"
 
 #include <optional>
@@ -11,7 +12,7 @@
 
 namespace unishard::trainer::detail {
 
-/// The elements of one tensor that this rank holds, in one piece of memory.
+/// The elements of one tensor that this rank holds, in one piece of memory or of a file.
 struct LocalTensor {
   ElementRange held;
   std::span<std::byte> bytes;  ///< in host memory
@@ -21,11 +22,14 @@ struct LocalTensor {
   /// than in a checkpoint; `bytes` is then empty.
   at::Tensor on_device = {};
   at::ScalarType stored = at::kFloat;  ///< type of `on_device`'s values in a checkpoint
+  /// The elements are those of this array from `first` on, if it is defined; `bytes` is then empty.
+  StateArray in_file = {};
+  std::int64_t first = 0;
 
   /// Returns elements `range` of the tensor.
   /// Pre: held.contains(range).
   LocalTensor part(ElementRange range) const;
-  /// Returns the same elements in host memory; copies them if they are on a device.
+  /// Returns the same elements in host memory; copies them if they are on a device or in a file.
   LocalTensor on_host() const;
 };
 

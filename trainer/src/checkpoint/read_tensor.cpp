@@ -29,10 +29,11 @@ at::Tensor read_transposed(const converters::Source& reader, std::size_t saved, 
 void read_tensor(const converters::Source& reader, const ForeignView::Place& place, DType wanted,
                  const LocalTensor& into) {
   if (into.held.empty()) return;
-  if (into.on_device.defined()) {
-    const at::Tensor host =
-        at::empty(into.on_device.sizes(), at::device(at::kCPU).dtype(scalar_type(wanted)));
+  if (into.on_device.defined() || into.in_file.defined()) {
+    const at::Tensor host = at::empty({static_cast<std::int64_t>(into.held.size())},
+                                      at::device(at::kCPU).dtype(scalar_type(wanted)));
     read_tensor(reader, place, wanted, {.held = into.held, .bytes = bytes_of(host), .keep = host});
+    if (into.in_file.defined()) return into.in_file.write(into.first, host);
     into.on_device.copy_(host);
     return;
   }

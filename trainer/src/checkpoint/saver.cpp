@@ -50,9 +50,7 @@ SaveHandle Saver::save(const SaveRequest& request) {
     return SaveHandle(last_);
   }
   SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
-    const Fragment& fragment = save->fragments()[index];
-    const LocalTensor host = locate(local, save->catalog(), fragment).on_host();
-    writer.write(index, fragment.range, host.bytes);
+    give_local(writer, index, locate(local, save->catalog(), save->fragments()[index]));
   });
   report.seconds = report.stall_seconds = seconds_since(started);
   const auto outcome = std::make_shared<SaveOutcome>();
@@ -78,6 +76,7 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
     try {
       SaveReport report = one.finish(
           *group_, [&](ShardWriter& writer, std::size_t index) { staging_.give(writer, index); });
+      staging_.release();
       report.seconds = seconds_since(started);
       report.stall_seconds = stall;
       outcome->succeed(std::move(report));

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 
 namespace unishard::trainer::detail {
@@ -40,7 +41,7 @@ std::optional<StagingPlan::Place> find_master(const LocalState& local, const Cat
   if (!catalog.tensors[fragment.tensor].derived) return std::nullopt;
   const auto master = local.master_of(fragment.tensor);
   const auto holder = master ? find_holder(fragments, *master, fragment.range) : std::nullopt;
-  if (!holder) return std::nullopt;
+  if (!holder || plan.places[*holder].is_in_file) return std::nullopt;
   const std::uint64_t first = fragment.range.begin - fragments[*holder].range.begin;
   return StagingPlan::Place{.offset = plan.places[*holder].offset + first * sizeof(float),
                             .bytes = fragment.range.size() * sizeof(float),
@@ -75,7 +76,40 @@ void give_rounded(ShardWriter& writer, std::size_t index, ElementRange range,
   }
 }
 
+/// Returns the fragments that are in files, with snapshots of their arrays. The room for what is
+/// written meanwhile is reserved before.
+std::vector<LocalTensor> keep_in_files(const LocalState& local, const Catalog& catalog,
+                                       std::span<const Fragment> fragments) {
+  std::vector<LocalTensor> located(fragments.size());
+  std::map<const FileArray*, StateArray> arrays;
+  for (std::size_t f = 0; f < fragments.size(); ++f) {
+    LocalTensor tensor = locate(local, catalog, fragments[f]);
+    if (!tensor.in_file.defined()) continue;
+    arrays.emplace(tensor.in_file.file().get(), tensor.in_file);
+    located[f] = std::move(tensor);
+  }
+  std::map<BlockFile*, std::size_t> blocks;
+  for (const auto& [array, handle] : arrays) blocks[&array->file()] += array->blocks();
+  for (const auto& [file, count] : blocks) file->make_free(count);
+  std::map<const FileArray*, StateArray> snapshots;
+  for (const auto& [array, handle] : arrays) snapshots.emplace(array, handle.snapshot());
+  for (LocalTensor& each : located)
+    if (each.in_file.defined()) each.in_file = snapshots.at(each.in_file.file().get());
+  return located;
+}
+
 }  // namespace
+
+void give_local(ShardWriter& writer, std::size_t index, const LocalTensor& tensor) {
+  const std::uint64_t all = tensor.held.size();
+  const std::uint64_t most =
+      tensor.in_file.defined() ? kRoundedElements : std::max<std::uint64_t>(all, 1);
+  for (std::uint64_t begin = 0; begin < all; begin += most) {
+    const ElementRange range{tensor.held.begin + begin,
+                             tensor.held.begin + std::min(begin + most, all)};
+    writer.write(index, range, tensor.part(range).on_host().bytes);
+  }
+}
 
 LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment) {
   const TensorInfo& info = catalog.tensors[fragment.tensor];
@@ -92,6 +126,10 @@ StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
   StagingPlan plan;
   // In the order of tensors, a master precedes the weights that are rounded from it.
   for (const Fragment& fragment : fragments) {
+    if (local.local(fragment.tensor).in_file.defined()) {
+      plan.places.push_back({.is_in_file = true});
+      continue;
+    }
     if (const auto master = find_master(local, catalog, fragments, plan, fragment)) {
       plan.places.push_back(*master);
       continue;
@@ -119,9 +157,10 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
                       const std::vector<Fragment>& fragments) {
   plan_ = plan_staging(local, catalog, fragments);
   reserve(plan_.bytes);
+  in_files_ = keep_in_files(local, catalog, fragments);
   std::vector<LocalTensor> located(fragments.size());
   for (std::size_t f = 0; f < fragments.size(); ++f) {  // may round on the device
-    if (plan_.places[f].is_master) continue;
+    if (plan_.places[f].is_master || plan_.places[f].is_in_file) continue;
     located[f] = locate(local, catalog, fragments[f]);
     if (located[f].on_device.defined())
       located[f].on_device = located[f].on_device.to(located[f].stored);
@@ -129,9 +168,9 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
   std::vector<Piece> pieces;
   DeviceCopies copies;  // beside those of the threads
   for (std::size_t f = 0; f < fragments.size(); ++f) {
-    const auto& [offset, bytes, is_master, dtype] = plan_.places[f];
-    if (is_master) continue;
-    const std::span<std::byte> place = memory_.bytes().subspan(offset, bytes);
+    if (plan_.places[f].is_master || plan_.places[f].is_in_file) continue;
+    const std::span<std::byte> place =
+        memory_.bytes().subspan(plan_.places[f].offset, plan_.places[f].bytes);
     if (located[f].on_device.defined()) {
       if (!pinned_ && !located[f].on_device.is_cpu())
         pinned_.emplace(memory_.bytes(), located[f].on_device.device());
@@ -147,6 +186,7 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
 
 void Staging::give(ShardWriter& writer, std::size_t index) const {
   const StagingPlan::Place& place = plan_.places[index];
+  if (place.is_in_file) return give_local(writer, index, in_files_[index]);
   const std::span<const std::byte> bytes(memory_.bytes().data() + place.offset, place.bytes);
   const ElementRange range = writer.fragments()[index].range;
   if (place.is_master) {

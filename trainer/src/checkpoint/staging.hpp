@@ -23,6 +23,7 @@ struct StagingPlan {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
     bool is_master = false;         ///< fp32 elements whose rounding is the fragment
+    bool is_in_file = false;        ///< it stays there, and has no place in the memory
     DType dtype = DType::BFloat16;  ///< of that rounding
   };
   std::vector<Place> places;  ///< one for each fragment
@@ -41,22 +42,31 @@ class Staging {
   void reserve(std::uint64_t bytes);
   std::uint64_t capacity_bytes() const { return memory_.bytes().size(); }
 
-  /// Copies the fragments with several threads; data on a device is copied on a separate stream.
-  /// Throws: Internal when this rank does not hold a fragment.
+  /// Copies the fragments with several threads; data on a device is copied on a separate stream. Of
+  /// what is in a file, it keeps the present blocks.
+  /// Throws: Internal when this rank does not hold a fragment; NoSpace when there is no room for
+  /// the blocks that training writes meanwhile.
   void capture(const LocalState& local, const Catalog& catalog,
                const std::vector<Fragment>& fragments);
   /// Writes fragment `index` of the last capture() to `writer`.
   void give(ShardWriter& writer, std::size_t index) const;
+  /// Forgets what capture() has kept in files, so that their space can be used.
+  void release() { in_files_.clear(); }
 
  private:
   HugeBuffer memory_;
   /// Pins all of the memory once a tensor came from a device.
   std::optional<PinnedMemory> pinned_;
-  StagingPlan plan_;  ///< of the last capture()
+  StagingPlan plan_;                   ///< of the last capture()
+  std::vector<LocalTensor> in_files_;  ///< one for each fragment; empty where it is in the memory
 };
 
 /// Returns the bytes of a fragment in this rank's own tensors.
 /// Throws: Internal when the rank does not hold them.
 LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment);
+
+/// Writes fragment `index` of `writer`, whose elements are `tensor`, a few at a time if they are in
+/// a file.
+void give_local(ShardWriter& writer, std::size_t index, const LocalTensor& tensor);
 
 }  // namespace unishard::trainer::detail

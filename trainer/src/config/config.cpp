@@ -76,9 +76,10 @@ Config parse_config(const Json& json, const ConfigInputs& inputs) {
   detail::read_offload(from, config);
   if (config.hyper.min_coeff > config.hyper.max_coeff)
     from.refuse("optimizer.params.min_coeff", "at most optimizer.params.max_coeff");
-  const bool offloads = config.offload_optimizer.residence != Residence::Device;
+  const bool offloads = config.offload_optimizer.residence != Residence::Device ||
+                        config.offload_param.residence != Residence::Device;
   if (offloads && detail::lower_case(config.optimizer) == "lamb")
-    from.refuse("optimizer.type", "possible with offload_optimizer");
+    from.refuse("optimizer.type", "possible with offload_optimizer or offload_param");
   detail::read_recomputation(from, config);
   detail::read_monitors(from, config);
   config.gradient_clipping = from.number("gradient_clipping");
@@ -86,6 +87,7 @@ Config parse_config(const Json& json, const ConfigInputs& inputs) {
   const auto canonical_order = from.given_boolean("canonical_order");
   config.canonical_order = canonical_order.value_or(false);
   if (canonical_order && !*canonical_order) config.sum = Sum::Fast;
+  config.deterministic = from.given_boolean("deterministic");
   config.non_finite = from.text("non_finite") == "skip" ? NonFinite::Skip : NonFinite::Error;
   config.seed = static_cast<std::uint64_t>(from.integer("seed"));
   detail::read_precision(from, config);

@@ -133,6 +133,10 @@ constexpr ConfigKey kRunKeys[] = {
      .text = "UniShard's own. true: gradients are added in the order of the micro-batches at "
              "stages 0 and 1 too, so that every world size and stage gives the same bits. false, "
              "when it is written: NCCL adds in the order that it finds fastest."},
+    {.name = "deterministic",
+     .type = Boolean,
+     .text = "UniShard's own. true: operations on a device take ways that give the same bits each "
+             "time, and one that has none is an error. Not given: as canonical_order."},
     {.name = "non_finite",
      .type = Text,
      .initial = R"("error")",

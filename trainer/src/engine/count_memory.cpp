@@ -11,6 +11,7 @@ MemoryReport count_memory(const ModelState& model) {
     report.optimizer += unit.flat->state_bytes();
     report.gradients += unit.flat->gradient_bytes();
     report.frozen += unit.flat->frozen().shard_bytes();
+    report.files += unit.flat->bytes_in_files();
   }
   for (const ParameterRecord& parameter : model.parameters) {
     const bool is_whole = parameter.is_frozen && !parameter.unit;

@@ -2,8 +2,6 @@
 
 #include "unishard/trainer/fold.hpp"
 
-#include "device/tensor_bytes.hpp"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -58,39 +56,13 @@ double root_of(std::span<const NodeSum> nodes) {
 }
 
 std::int64_t blocks_on_rank(const FlatUnit& unit) {
-  return unit.gradients().numel() / static_cast<std::int64_t>(kShardBlock);
+  return unit.gradients().elements() / static_cast<std::int64_t>(kShardBlock);
 }
 
 /// The nodes of `unit` that `rank` sums.
 std::vector<TreeNode> nodes_of(const FlatUnit& unit, std::uint32_t rank) {
   const auto count = static_cast<std::uint64_t>(blocks_on_rank(unit));
   return tree_nodes(rank * count, (rank + 1) * count);
-}
-
-/// Does what block_square_sums() does, with the same bits, on any device.
-at::Tensor square_sums_on_device(const at::Tensor& gradients) {
-  at::Tensor squares = gradients.view({-1, static_cast<std::int64_t>(kShardBlock)}).to(at::kDouble);
-  squares.mul_(squares);
-  for (std::int64_t half = squares.size(1) / 2; half > 0; half /= 2)
-    squares = squares.narrow(1, 0, half) + squares.narrow(1, half, half);
-  return squares.reshape({-1});
-}
-
-/// Returns one sum for each block, on the gradients' device.
-at::Tensor square_sums(const at::Tensor& gradients) {
-  constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements that are widened at a time
-  const std::int64_t blocks = gradients.numel() / static_cast<std::int64_t>(kShardBlock);
-  at::Tensor sums = at::empty({blocks}, gradients.options().dtype(at::kDouble));
-  if (blocks == 0) return sums;
-  if (gradients.is_cpu()) {
-    block_square_sums(floats_of(gradients),
-                      {sums.data_ptr<double>(), static_cast<std::size_t>(blocks)});
-    return sums;
-  }
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& part : gradients.split(kAtOnce))
-    parts.push_back(square_sums_on_device(part));
-  return at::cat(parts);
 }
 
 /// Returns the sums of this rank's nodes of all units, one unit after another.
@@ -125,7 +97,7 @@ std::vector<TreeNode> tree_nodes(std::uint64_t begin, std::uint64_t end) {
 at::Tensor gradient_squares(const ModelState& model) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> sums;
-  for (const UnitRecord& unit : model.units) sums.push_back(square_sums(unit.flat->gradients()));
+  for (const UnitRecord& unit : model.units) sums.push_back(unit.flat->gradient_squares());
   return sums.empty() ? at::empty({0}, at::kDouble) : at::cat(sums);
 }
 

@@ -5,6 +5,7 @@
 #include "engine/lamb_update.hpp"
 
 #include "device/tensor_bytes.hpp"
+#include "engine/step_constants.hpp"
 #include "optimizer/rules.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -21,34 +22,16 @@ struct LambSquares {
   double update = 0;
 };
 
-/// Clipping, and the end of the loss scale.
-float lamb_gradient_scale(const TrainingState& state, double norm) {
-  const double limit = state.config.gradient_clipping;
-  const bool clips = limit > 0 && norm > limit;
-  return static_cast<float>(clips ? limit / (norm + 1e-6) : 1.0) /
-         static_cast<float>(state.loss_scale());
-}
-
-Hyper lamb_hyper(const TrainingState& state, const ParameterRecord& parameter) {
-  Hyper hyper = state.groups[parameter.group].hyper;
-  const Schedule& schedule = state.config.schedule;
-  hyper.lr = learning_rate(schedule, state.last_iteration, hyper.lr);
-  const auto betas = scheduled_betas(schedule, state.last_iteration, {hyper.beta1, hyper.beta2});
-  hyper.beta1 = betas[0];
-  hyper.beta2 = betas[1];
-  return hyper;
-}
-
 /// Returns what this rank holds of a parameter, and its states.
 UpdateTensors lamb_tensors(const ParameterRecord& parameter) {
   const FlatUnit& unit = *parameter.unit;
   const auto count = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
   const auto offset = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
-  UpdateTensors tensors{.weights = unit.master().narrow(0, offset, count),
-                        .gradients = unit.gradients().narrow(0, offset, count),
+  UpdateTensors tensors{.weights = unit.master().values(offset, count),
+                        .gradients = unit.gradients().values(offset, count),
                         .states = {}};
-  for (const at::Tensor& each : unit.states())
-    tensors.states.push_back(each.narrow(0, offset, count));
+  for (const StateArray& each : unit.states())
+    tensors.states.push_back(each.values(offset, count));
   return tensors;
 }
 
@@ -104,7 +87,7 @@ std::vector<LambSquares> squares_of_parameters(const TrainingState& state,
   bool is_sharded = false;
   for_each_parameter(state, [&](const ParameterRecord& parameter) {
     is_sharded |= parameter.unit->placement().stage > 0;
-    const LambStepRule rule(lamb_hyper(state, parameter), state.step + 1, 1);
+    const LambStepRule rule(hyper_of_step(state, parameter), state.step + 1, 1);
     add_block_sums(parameter, rule, mine);
   });
   const std::uint32_t ranks = is_sharded ? communicator.size() : 1;
@@ -135,10 +118,10 @@ std::vector<LambSquares> squares_of_parameters(const TrainingState& state,
 void update_with_lamb(TrainingState& state, Runtime& runtime, Communicator& communicator,
                       double gradient_norm) {
   const at::NoGradGuard no_grad;
-  const float scale = lamb_gradient_scale(state, gradient_norm);
+  const float scale = gradient_scale(state, gradient_norm);
   for_each_parameter(state, [&](const ParameterRecord& parameter) {
     if (parameter.unit->layout().held(parameter.slot).empty()) return;
-    runtime.update(*state.optimizer, lamb_hyper(state, parameter), state.step + 1, scale,
+    runtime.update(*state.optimizer, hyper_of_step(state, parameter), state.step + 1, scale,
                    lamb_tensors(parameter));
   });
   const std::vector<LambSquares> squares = squares_of_parameters(state, communicator);
@@ -147,12 +130,13 @@ void update_with_lamb(TrainingState& state, Runtime& runtime, Communicator& comm
   for_each_parameter(state, [&](const ParameterRecord& parameter) {
     const LambSquares& sums = squares[number++];
     if (parameter.unit->layout().held(parameter.slot).empty()) return;
-    Hyper hyper = lamb_hyper(state, parameter);
+    Hyper hyper = hyper_of_step(state, parameter);
     hyper.lr *= lamb_ratio(hyper, std::sqrt(sums.weights), std::sqrt(sums.update));
     runtime.update(step, hyper, state.step + 1, scale, lamb_tensors(parameter));
   });
   for (const UnitRecord& unit : state.model.units) {
     if (unit.parameters.empty()) continue;
+    unit.flat->round_master();
     unit.flat->start_publish(Changed::Master);
     unit.flat->finish_publish();
   }

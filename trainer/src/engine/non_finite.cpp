@@ -18,7 +18,7 @@ std::int64_t first_bad_parameter(const ModelState& model, std::int64_t none) {
       const UnitLayout& layout = unit.flat->layout();
       if (layout.held(slot).empty()) continue;  // another rank's; it has no offset here
       const at::Tensor gradient =
-          unit.flat->gradients().narrow(0, static_cast<std::int64_t>(layout.held_offset(slot)),
+          unit.flat->gradients().values(static_cast<std::int64_t>(layout.held_offset(slot)),
                                         static_cast<std::int64_t>(layout.held(slot).size()));
       if (!at::isfinite(gradient).all().item<bool>()) return number;
     }

@@ -1,6 +1,15 @@
 #include "engine/update.hpp"
 
+#include "engine/step_constants.hpp"
+#include "engine/tile_pipeline.hpp"
+#include "optimizer/parallel_update.hpp"
+#include "runtime/device_arrays.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
 #include <deque>
+#include <map>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -38,52 +47,104 @@ Publication publication_of(const Config& config) {
   return Publication(config.zero.overlap_comm ? config.zero.allgather_bucket_size : 0);
 }
 
-float clip_scale(double limit, double norm) {
-  const bool clips = limit > 0 && norm > limit;
-  return static_cast<float>(clips ? limit / (norm + 1e-6) : 1.0);
+/// The constants of an update.
+struct Update {
+  TrainingState& state;
+  Runtime& runtime;
+  float scale;  ///< of the gradients
+};
+
+/// Returns elements [begin, end) of a flat array of which `tensor` are those from `first` on.
+at::Tensor cut(const at::Tensor& tensor, std::int64_t first, ElementRange range) {
+  return tensor.narrow(0, static_cast<std::int64_t>(range.begin) - first,
+                       static_cast<std::int64_t>(range.size()));
 }
 
-void update_parameter(TrainingState& state, Runtime& runtime, const ParameterRecord& parameter,
-                      float scale) {
-  const FlatUnit& unit = *parameter.unit;
-  const auto count = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
-  if (count == 0) return;
-  const auto offset = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
-  Hyper hyper = state.groups[parameter.group].hyper;
-  hyper.lr = learning_rate(state.config.schedule, state.last_iteration, hyper.lr);
-  const auto betas =
-      scheduled_betas(state.config.schedule, state.last_iteration, {hyper.beta1, hyper.beta2});
-  hyper.beta1 = betas[0];
-  hyper.beta2 = betas[1];
-  UpdateTensors tensors{.weights = unit.master().narrow(0, offset, count),
-                        .gradients = unit.gradients().narrow(0, offset, count),
+/// Updates what `tile` has of a parameter, where its weights are.
+void update_parameter(const Update& update, const ParameterRecord& parameter, const Tile& tile,
+                      const at::Tensor& gradients) {
+  const UnitLayout& layout = tile.unit->layout();
+  const std::uint64_t size = layout.held(parameter.slot).size();
+  if (size == 0) return;
+  const std::uint64_t offset = layout.held_offset(parameter.slot);
+  const auto first = static_cast<std::uint64_t>(tile.begin);
+  const ElementRange range{std::max(offset, first),
+                           std::min(offset + size, first + static_cast<std::uint64_t>(tile.count))};
+  if (range.begin >= range.end) return;
+  const TrainingState& state = update.state;
+  const Hyper hyper = hyper_of_step(state, parameter);
+  UpdateTensors tensors{.weights = cut(tile.weights, tile.begin, range),
+                        .gradients = cut(gradients, tile.begin, range),
                         .states = {}};
-  for (const at::Tensor& each : unit.states())
-    tensors.states.push_back(each.narrow(0, offset, count));
-  runtime.update(*state.optimizer, hyper, state.step + 1, scale, tensors);
+  for (const at::Tensor& each : tile.states) tensors.states.push_back(cut(each, tile.begin, range));
+  if (tile.weights.device() == update.runtime.device()) {
+    update.runtime.update(*state.optimizer, hyper, state.step + 1, update.scale, tensors);
+  } else {
+    update_in_parallel(rule_for(*state.optimizer, hyper, state.step + 1, update.scale),
+                       arrays_of(tensors, at::kCPU));
+  }
+}
+
+void update_tile(const Update& update, const std::vector<std::size_t>& parameters,
+                 const Tile& tile) {
+  const at::Tensor gradients = tile.gradients.to(tile.weights.device());
+  for (const std::size_t index : parameters)
+    update_parameter(update, update.state.model.parameters[index], tile, gradients);
+  if (!tile.unit->resident_shard().is_in_file()) tile.unit->round_master(tile.begin, tile.weights);
+}
+
+std::int64_t elements_of(const ModelState& model) {
+  std::int64_t elements = 0;
+  for (const UnitRecord& unit : model.units) elements += unit.flat->layout().length();
+  return elements;
+}
+
+/// Returns how many elements of arrays in files are updated at a time: as many as are read and
+/// written fast, fewer for a small model, and whole blocks, also of arrays of 16 bits.
+std::int64_t tile_elements(const TrainingState& state) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20, kLeast = std::int64_t{1} << 18;
+  constexpr std::int64_t kPage = 4096;
+  const Config& config = state.config;
+  const std::int64_t block = (config.aio.block_size + kPage - 1) / kPage * kPage / 2;
+  const std::int64_t wanted = std::clamp(elements_of(state.model) / 512, kLeast, kMost);
+  return std::max(block, std::min(wanted, config.zero.sub_group_size) / block * block);
 }
 
 }  // namespace
 
 void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) {
-  const float scale = clip_scale(state.config.gradient_clipping, gradient_norm) /
-                      static_cast<float>(state.loss_scale());
+  const Update update{.state = state,
+                      .runtime = runtime,
+                      .scale = gradient_scale(state, gradient_norm)};
   Publication publication = publication_of(state.config);
+  TilePipeline pipeline(tile_elements(state), state.config.offload_optimizer.buffer_count);
+  std::map<const FlatUnit*, const UnitRecord*> records;
   for (const UnitRecord& unit : state.model.units) {
     if (unit.parameters.empty()) continue;
-    runtime.run(Stream::Compute, "update " + unit.flat->name(), [&] {
-      for (const std::size_t index : unit.parameters)
-        update_parameter(state, runtime, state.model.parameters[index], scale);
-    });
-    publication.start(*unit.flat, Changed::Master);
+    records[unit.flat] = &unit;
+    pipeline.add(*unit.flat);
   }
+  std::vector<FlatUnit*> unpublished;  // what they are gathered from is being written
+  pipeline.run([&](const Tile& tile) {
+    runtime.run(Stream::Compute, "update " + tile.unit->name(),
+                [&] { update_tile(update, records.at(tile.unit)->parameters, tile); });
+    if (!tile.is_last) return;
+    if (tile.unit->resident_shard().is_in_file()) {
+      unpublished.push_back(tile.unit);
+    } else {
+      publication.start(*tile.unit, Changed::Master);
+    }
+  });
+  for (FlatUnit* unit : unpublished) publication.start(*unit, Changed::Master);
   publication.finish();
 }
 
 void publish_units(TrainingState& state) {
   Publication publication = publication_of(state.config);
-  for (const UnitRecord& unit : state.model.units)
+  for (const UnitRecord& unit : state.model.units) {
+    unit.flat->round_master();
     publication.start(*unit.flat, Changed::Everything);
+  }
   publication.finish();
 }
 

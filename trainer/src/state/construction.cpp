@@ -15,13 +15,43 @@ thread_local ConstructionScope* current_scope = nullptr;
 
 }  // namespace
 
+namespace {
+
+[[noreturn]] void refuse(const std::string& key, const std::string& problem,
+                         const std::string& hint) {
+  raise(ErrorCode::InvalidArgument, "configuration: zero_optimization." + key + " " + problem,
+        hint);
+}
+
+template <class Offloaded>
+void require_path(const std::string& key, const Offloaded& offloaded) {
+  if (offloaded.residence == Residence::File && offloaded.nvme_path.empty())
+    refuse(key + ".nvme_path", "is missing", "give the folder of the files");
+}
+
+/// Throws: InvalidArgument for state that this stage does not shard, or without a folder.
+void require_possible_offload(const Config& config) {
+  if (config.offload_optimizer.residence != Residence::Device && config.stage == 0)
+    refuse("offload_optimizer", "needs stage 1, 2 or 3", "stage 0 keeps all state on every rank");
+  if (config.offload_param.residence != Residence::Device && config.stage < 3)
+    refuse("offload_param", "needs stage 3", "below it every rank keeps all parameters");
+  require_path("offload_optimizer", config.offload_optimizer);
+  require_path("offload_param", config.offload_param);
+}
+
+}  // namespace
+
 Placement placement_for(const Config& config, const Communicator& communicator, at::Device device) {
+  require_possible_offload(config);
   return {.rank = communicator.rank(),
           .world_size = communicator.size(),
           .stage = config.stage,
           .compute = config.compute,
           .seed = config.seed,
-          .device = device};
+          .device = device,
+          .offload_optimizer = config.offload_optimizer,
+          .offload_param = config.offload_param,
+          .aio = config.aio};
 }
 
 ConstructionScope::ConstructionScope(const Placement& placement)

@@ -1,6 +1,7 @@
 #include "state/flat_unit.hpp"
 
 #include "comm/operation_scope.hpp"
+#include "state/square_sums.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -28,7 +29,7 @@ FlatUnit::FlatUnit(const std::vector<at::Tensor>& trained, std::vector<at::Tenso
                    const Placement& placement, std::shared_ptr<MemoryMeter> meter)
     : layout_(trained, placement),
       meter_(std::move(meter)),
-      no_gradients_(at::empty({0}, at::device(placement.device).dtype(at::kFloat))) {
+      no_gradients_(StateArray(at::empty({0}, at::device(placement.device).dtype(at::kFloat)))) {
   const std::int64_t trained_bytes = bytes_in(trained), frozen_bytes = bytes_in(frozen);
   meter_->add(trained_bytes + frozen_bytes);
   frozen_.emplace(std::move(frozen), placement, meter_);
@@ -48,7 +49,9 @@ void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions&
     if (placement().stage < 3) follow_parameters();
     store_->make_states(options.states);
     reducer_ = std::make_unique<GradientReducer>(
-        name_, layout_, parameters(), link, options.reduction, [this] { reduce_if_complete(); });
+        name_, layout_, parameters(), link,
+        GradientReducer::Options{.reduction = options.reduction, .places = &store_->places()},
+        [this] { reduce_if_complete(); });
   }
   persistent_ = options.persistent;
   if (persistent_) start_gather();
@@ -83,11 +86,25 @@ void FlatUnit::gather_on_stream(const char* verb, Changed changed) {
 
 void FlatUnit::gather_trained() {
   const at::Tensor& flat = gathered_->flat();
-  const at::Tensor mine = rounded_master();
-  const bool is_widened = flat.scalar_type() != mine.scalar_type();
+  const bool is_widened = flat.scalar_type() != layout_.stored_type();
+  if (placement().stage == 3 && placement().world_size == 1 && flat.is_cpu() && !is_widened &&
+      shard().is_in_file() && shard().type() == flat.scalar_type())
+    return shard().read(0, flat);
+  const at::Tensor mine = shard_to_gather();
   const at::Tensor all = is_widened ? at::empty(flat.sizes(), mine.options()) : flat;
   link_->collectives.all_gather(all, mine);
   if (is_widened) flat.copy_(all);
+}
+
+/// Returns what this rank gives to the others, in the stored type and on the model's device.
+at::Tensor FlatUnit::shard_to_gather() const {
+  const at::Tensor mine = placement().stage == 3 ? shard().values() : resident_shard().tensor();
+  return mine.to(placement().device, layout_.stored_type());
+}
+
+/// Returns the array that the parameters are gathered from at stage 3.
+const StateArray& FlatUnit::shard() const {
+  return store_->weights().defined() ? store_->weights() : master();
 }
 
 void FlatUnit::finish_gather() { wait_for_arrival(); }
@@ -148,9 +165,7 @@ void FlatUnit::abandon() {
 void FlatUnit::start_publish(Changed changed) {
   if (placement().stage == 3 && !persistent_) return;
   if (!is_trained() && (changed == Changed::Master || frozen_->empty())) return;
-  if (placement().stage > 0) return gather_on_stream("publish", changed);
-  const at::NoGradGuard no_grad;
-  if (!store_->master_is_parameters()) gathered_->flat().copy_(rounded_master());
+  if (placement().stage > 0) gather_on_stream("publish", changed);
 }
 
 void FlatUnit::finish_publish() { wait_for_arrival(); }
@@ -160,19 +175,49 @@ void FlatUnit::follow_parameters() {
   frozen_->follow();
 }
 
-at::Tensor FlatUnit::rounded_master() const { return master().to(layout_.stored_type()); }
+void FlatUnit::round_master(std::int64_t begin, const at::Tensor& master) {
+  if (store_->master_is_parameters()) return;
+  const StateArray resident = resident_shard();
+  if (resident.defined()) resident.write(begin, master.to(layout_.stored_type()));
+}
 
-at::Tensor FlatUnit::resident_shard() const {
-  if (placement().stage == 3) return {};
-  return gathered_->flat().narrow(0, layout_.first(), layout_.length());
+void FlatUnit::round_master() {
+  if (!is_trained() || store_->master_is_parameters() || !resident_shard().defined()) return;
+  store_->visit_pieces([this](std::int64_t begin, std::int64_t count) {
+    round_master(begin, master().values(begin, count));
+  });
+}
+
+StateArray FlatUnit::resident_shard() const {
+  if (placement().stage == 3) return store_->weights();
+  return StateArray(gathered_->flat().narrow(0, layout_.first(), layout_.length()));
+}
+
+at::Tensor FlatUnit::gradient_squares() const {
+  return reducer_ ? reducer_->squares() : square_sums(no_gradients_.tensor());
 }
 
 std::int64_t FlatUnit::master_bytes() const {
-  return !store_ || store_->master_is_parameters() ? 0 : bytes_in(master());
+  if (!store_) return 0;
+  return (store_->master_is_parameters() ? 0 : master().bytes_in_memory()) +
+         store_->weights().bytes_in_memory();
 }
 
-std::int64_t FlatUnit::state_bytes() const { return store_ ? bytes_in(store_->states()) : 0; }
+std::int64_t FlatUnit::state_bytes() const {
+  std::int64_t bytes = 0;
+  if (store_)
+    for (const StateArray& state : states()) bytes += state.bytes_in_memory();
+  return bytes;
+}
 
 std::int64_t FlatUnit::gradient_bytes() const { return reducer_ ? reducer_->bytes() : 0; }
+
+std::int64_t FlatUnit::bytes_in_files() const {
+  std::int64_t bytes = gradients().bytes_in_file() + frozen_->bytes_in_files();
+  if (!store_) return bytes;
+  bytes += master().bytes_in_file() + store_->weights().bytes_in_file();
+  for (const StateArray& state : states()) bytes += state.bytes_in_file();
+  return bytes;
+}
 
 }  // namespace unishard::trainer::detail

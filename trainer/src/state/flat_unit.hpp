@@ -103,32 +103,43 @@ class FlatUnit {
   /// The sum of the gradients, the fp32 weights and the optimizer states: one-dimensional, of what
   /// this rank holds of the trained parameters. Without any, only gradients() may be called; they
   /// have no elements.
-  const at::Tensor& gradients() const { return reducer_ ? reducer_->gradients() : no_gradients_; }
-  const at::Tensor& master() const { return store_->master(); }
-  const at::Tensor& state(std::size_t index) const { return store_->state(index); }
-  const std::vector<at::Tensor>& states() const { return store_->states(); }
+  const StateArray& gradients() const { return reducer_ ? reducer_->gradients() : no_gradients_; }
+  /// Returns the sums of the squares of blocks of gradients(); see block_square_sums().
+  at::Tensor gradient_squares() const;
+  const StateArray& master() const { return store_->master(); }
+  const std::vector<StateArray>& states() const { return store_->states(); }
+  const ShardStore& store() const { return *store_; }
+  bool is_trained() const { return !layout_.flat.slots.empty(); }
 
-  /// Returns this rank's part of the parameters, in their type in memory; undefined at stage 3.
-  at::Tensor resident_shard() const;
+  /// Gives the parameters, or what they are gathered from, the rounding of `master`, which are
+  /// elements of master() from `begin` on.
+  void round_master(std::int64_t begin, const at::Tensor& master);
+  /// Does so for all of it.
+  void round_master();
+
+  /// Returns this rank's part of the parameters, in their type in memory or, at stage 3, in their
+  /// stored type; undefined where stage 3 rounds them from the master each time.
+  StateArray resident_shard() const;
 
   std::int64_t master_bytes() const;
   std::int64_t state_bytes() const;
   std::int64_t gradient_bytes() const;
+  std::int64_t bytes_in_files() const;
 
  private:
-  bool is_trained() const { return !layout_.flat.slots.empty(); }
   void gather_on_stream(const char* verb, Changed changed);
   void gather_trained();
   void reduce_if_complete();
   void wait_for_arrival();
-  at::Tensor rounded_master() const;
+  at::Tensor shard_to_gather() const;
+  const StateArray& shard() const;
 
   UnitLayout layout_;
   std::shared_ptr<MemoryMeter> meter_;
   std::optional<GatheredParameters> gathered_;
   std::optional<ShardStore> store_;
   std::optional<FrozenParameters> frozen_;
-  at::Tensor no_gradients_;
+  StateArray no_gradients_;
   std::string name_;
   std::optional<UnitLink> link_;
   std::unique_ptr<GradientReducer> reducer_;

@@ -29,10 +29,13 @@ FrozenParameters::FrozenParameters(std::vector<at::Tensor> parameters, const Pla
     if (std::ranges::find(types, each.scalar_type()) == types.end())
       types.push_back(each.scalar_type());
   }
-  for (const at::ScalarType type : types) add_type(type, placement, meter);
+  if (types.empty()) return;
+  const StatePlaces places(placement);
+  for (const at::ScalarType type : types) add_type(type, placement, places, meter);
 }
 
 void FrozenParameters::add_type(at::ScalarType type, const Placement& placement,
+                                const StatePlaces& places,
                                 const std::shared_ptr<MemoryMeter>& meter) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> members;
@@ -43,7 +46,8 @@ void FrozenParameters::add_type(at::ScalarType type, const Placement& placement,
   }
   const UnitLayout layout(members, placement, type);
   GatheredParameters gathered(std::move(members), layout, meter);
-  const at::Tensor shard = own_part(gathered.flat(), layout).clone();
+  const StateArray shard = places.make_for_parameters(layout.length(), type);
+  shard.write(0, own_part(gathered.flat(), layout));
   gathered.free();
   types_.push_back({layout, std::move(gathered), shard});
 }
@@ -55,10 +59,15 @@ std::int64_t FrozenParameters::elements() const {
 }
 
 std::int64_t FrozenParameters::shard_bytes() const {
-  return std::accumulate(types_.begin(), types_.end(), std::int64_t{0},
-                         [](std::int64_t sum, const OfOneType& each) {
-                           return sum + static_cast<std::int64_t>(each.shard.nbytes());
-                         });
+  return std::accumulate(
+      types_.begin(), types_.end(), std::int64_t{0},
+      [](std::int64_t sum, const OfOneType& each) { return sum + each.shard.bytes_in_memory(); });
+}
+
+std::int64_t FrozenParameters::bytes_in_files() const {
+  return std::accumulate(
+      types_.begin(), types_.end(), std::int64_t{0},
+      [](std::int64_t sum, const OfOneType& each) { return sum + each.shard.bytes_in_file(); });
 }
 
 bool FrozenParameters::has_memory() const {
@@ -74,12 +83,15 @@ void FrozenParameters::free() {
 }
 
 void FrozenParameters::gather(TensorCollectives& collectives) const {
-  for (const OfOneType& each : types_) collectives.all_gather(each.gathered.flat(), each.shard);
+  for (const OfOneType& each : types_) {
+    const at::Tensor& flat = each.gathered.flat();
+    collectives.all_gather(flat, each.shard.values().to(flat.device()));
+  }
 }
 
 void FrozenParameters::follow() {
   const at::NoGradGuard no_grad;
-  for (OfOneType& each : types_) each.shard.copy_(own_part(each.gathered.flat(), each.layout));
+  for (OfOneType& each : types_) each.shard.write(0, own_part(each.gathered.flat(), each.layout));
 }
 
 ElementRange FrozenParameters::held(std::size_t index) const {
@@ -87,13 +99,11 @@ ElementRange FrozenParameters::held(std::size_t index) const {
   return types_[type].layout.held(slot);
 }
 
-at::Tensor FrozenParameters::part(std::size_t index) const {
+std::pair<StateArray, std::int64_t> FrozenParameters::place_of(std::size_t index) const {
   const auto [type, slot] = places_[index];
   const UnitLayout& layout = types_[type].layout;
-  const ElementRange range = layout.held(slot);
-  if (range.empty()) return types_[type].shard.narrow(0, 0, 0);
-  return types_[type].shard.narrow(0, static_cast<std::int64_t>(layout.held_offset(slot)),
-                                   static_cast<std::int64_t>(range.size()));
+  const bool is_held = !layout.held(slot).empty();
+  return {types_[type].shard, is_held ? static_cast<std::int64_t>(layout.held_offset(slot)) : 0};
 }
 
 }  // namespace unishard::trainer::detail

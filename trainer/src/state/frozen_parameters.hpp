@@ -4,11 +4,13 @@
 // no gradients, no fp32 master and no optimizer states.
 #include "comm/tensor_collectives.hpp"
 #include "state/gathered_parameters.hpp"
+#include "state/state_array.hpp"
 #include "state/unit_layout.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -25,7 +27,8 @@ class FrozenParameters {
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// Returns the number of elements that gather() fills, padding included.
   std::int64_t elements() const;
-  std::int64_t shard_bytes() const;
+  std::int64_t shard_bytes() const;  ///< in memory
+  std::int64_t bytes_in_files() const;
   /// Returns the CRC-64 of the values that parameter `index` was constructed with.
   std::uint64_t initial_crc64(std::size_t index) const { return initial_crc64_[index]; }
 
@@ -42,21 +45,21 @@ class FrozenParameters {
 
   /// Returns the elements of parameter `index` that this rank holds.
   ElementRange held(std::size_t index) const;
-  /// Returns these elements, one-dimensional, as a part of the shard.
-  at::Tensor part(std::size_t index) const;
+  /// Returns the shard that has these elements, and the position of the first of them in it.
+  std::pair<StateArray, std::int64_t> place_of(std::size_t index) const;
 
  private:
   struct OfOneType {
     UnitLayout layout;
     GatheredParameters gathered;
-    at::Tensor shard;
+    StateArray shard;
   };
   struct Place {
     std::size_t type = 0;  ///< index in types_
     std::size_t slot = 0;  ///< in its layout
   };
 
-  void add_type(at::ScalarType type, const Placement& placement,
+  void add_type(at::ScalarType type, const Placement& placement, const StatePlaces& places,
                 const std::shared_ptr<MemoryMeter>& meter);
 
   std::vector<at::Tensor> parameters_;

@@ -1,6 +1,7 @@
 #include "state/gradient_reducer.hpp"
 
 #include "comm/operation_scope.hpp"
+#include "state/square_sums.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -20,18 +21,21 @@ bool has_gradient(const at::Tensor& parameter) { return parameter.grad().defined
 
 GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
                                  const std::vector<at::Tensor>& parameters, UnitLink link,
-                                 Reduction reduction, std::function<void()> on_gradient)
+                                 const Options& options, std::function<void()> on_gradient)
     : name_(std::move(name)),
       layout_(layout),
       parameters_(parameters),
       link_(link),
-      reduction_(reduction),
+      reduction_(options.reduction),
       on_gradient_(std::move(on_gradient)),
       self_(std::make_shared<GradientReducer*>(this)) {
-  const auto options = at::device(layout.placement.device).dtype(at::kFloat);
-  shard_ = at::zeros({layout.shard}, options);
-  if (layout.placement.stage == 0 || reduction == Reduction::FoldOnce)
-    full_ = at::zeros({layout.padded}, options);
+  const auto in_memory = at::device(layout.placement.device).dtype(at::kFloat);
+  const bool in_file = options.places && options.places->has_optimizer_in_file();
+  shard_ = in_file ? options.places->make_for_optimizer(layout.shard, at::kFloat)
+                   : StateArray(at::zeros({layout.shard}, in_memory));
+  if (layout.placement.stage == 0 || reduction_ == Reduction::FoldOnce)
+    full_ = at::zeros({layout.padded}, in_memory);
+  if (layout.placement.stage == 0) result_ = StateArray(full_);
   for (const at::Tensor& each : parameters_) add_hook(each);
 }
 
@@ -50,7 +54,8 @@ void GradientReducer::add_hook(const at::Tensor& parameter) {
 
 void GradientReducer::begin_step() {
   abandon();
-  shard_.zero_();
+  has_sums_ = false;
+  if (!shard_.is_in_file()) shard_.tensor().zero_();
   if (reduction_ == Reduction::FoldOnce) full_.zero_();
 }
 
@@ -87,7 +92,8 @@ void GradientReducer::reduce() {
 }
 
 at::Tensor GradientReducer::take() {
-  at::Tensor flat = at::empty({layout_.padded}, shard_.options().dtype(layout_.stored_type()));
+  at::Tensor flat = at::empty({layout_.padded},
+                              at::device(layout_.placement.device).dtype(layout_.stored_type()));
   std::int64_t end = 0;  // what lies before is written; gaps between slots are zeros
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor slot = layout_.slot(flat, i);
@@ -108,25 +114,42 @@ at::Tensor GradientReducer::take() {
 
 /// Adds the gradients over the ranks. At stage 0, the last micro-batch's call shares the sums.
 void GradientReducer::fold(const at::Tensor& flat) {
-  link_.communicate("reduce " + name_, [this, flat] {
+  link_.communicate("reduce " + name_, [this, flat, is_last = is_last_] {
     const OperationScope scope("reducing the gradients of", name_);
-    link_.collectives.reduce_scatter_fold(shard_, flat);
+    add_to_sums(flat, is_last);
   });
   if (layout_.placement.stage == 0 && is_last_) {
     link_.runtime.run(Stream::Communication, "share " + name_, [this] {
       const OperationScope scope("sharing the gradients of", name_);
-      link_.collectives.all_gather(full_, shard_);
+      link_.collectives.all_gather(full_, shard_.tensor());
     });
   }
   link_.gradients.keep(flat);
 }
 
-const at::Tensor& GradientReducer::gradients() const {
-  return layout_.placement.stage == 0 ? full_ : shard_;
+/// Work of the communication stream. Sums in a file are in memory for one unit at a time, so their
+/// squares are taken on the way.
+void GradientReducer::add_to_sums(const at::Tensor& flat, bool is_last) {
+  if (!shard_.is_in_file()) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
+  const auto on_host = at::device(at::kCPU).dtype(at::kFloat);
+  at::Tensor sums = has_sums_ ? shard_.values() : at::zeros({layout_.shard}, on_host);
+  sums = sums.to(layout_.placement.device);
+  link_.collectives.reduce_scatter_fold(sums, flat);
+  if (is_last) squares_ = square_sums(sums);
+  shard_.write(0, sums);
+  has_sums_ = true;
+}
+
+const StateArray& GradientReducer::gradients() const {
+  return layout_.placement.stage == 0 ? result_ : shard_;
+}
+
+at::Tensor GradientReducer::squares() const {
+  return shard_.is_in_file() ? squares_ : square_sums(gradients().tensor());
 }
 
 std::int64_t GradientReducer::bytes() const {
-  return static_cast<std::int64_t>(shard_.nbytes() + (full_.defined() ? full_.nbytes() : 0));
+  return shard_.bytes_in_memory() + static_cast<std::int64_t>(full_.defined() ? full_.nbytes() : 0);
 }
 
 }  // namespace unishard::trainer::detail

@@ -1,6 +1,7 @@
 #pragma once
 // Takes the gradients of a unit from its parameters, and adds them up over micro-batches and ranks
 // on the communication stream.
+#include "state/state_array.hpp"
 #include "state/unit_layout.hpp"
 #include "state/unit_link.hpp"
 
@@ -26,11 +27,15 @@ enum class Reduction {
 /// `link.gradients`. Not thread-safe.
 class GradientReducer {
  public:
+  struct Options {
+    Reduction reduction = Reduction::FoldEach;
+    const StatePlaces* places = nullptr;  ///< of the sums, if the optimizer's states are in a file
+  };
   /// Installs hooks, which call `on_gradient` whenever a parameter's gradient has been added to.
   /// `name` is the unit's in messages.
   /// Lifetime: the destructor removes the hooks; a graph may outlive them.
   GradientReducer(std::string name, const UnitLayout& layout,
-                  const std::vector<at::Tensor>& parameters, UnitLink link, Reduction reduction,
+                  const std::vector<at::Tensor>& parameters, UnitLink link, const Options& options,
                   std::function<void()> on_gradient);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
@@ -52,8 +57,10 @@ class GradientReducer {
 
   /// Returns the sum of the gradients for the optimizer, float32: everything at stage 0, else the
   /// shard.
-  const at::Tensor& gradients() const;
-  std::int64_t bytes() const;
+  const StateArray& gradients() const;
+  /// Returns the sums of the squares of blocks of gradients(); see block_square_sums().
+  at::Tensor squares() const;
+  std::int64_t bytes() const;  ///< in memory
 
  private:
   using AccumulateNode =
@@ -63,6 +70,7 @@ class GradientReducer {
   void reduce();
   at::Tensor take();
   void fold(const at::Tensor& flat);
+  void add_to_sums(const at::Tensor& flat, bool is_last);
 
   std::string name_;
   const UnitLayout& layout_;
@@ -70,8 +78,12 @@ class GradientReducer {
   UnitLink link_;
   Reduction reduction_;
   std::function<void()> on_gradient_;
-  at::Tensor shard_;  ///< float32, the running sum over ranks
-  at::Tensor full_;   ///< float32: local sums (FoldOnce), and the result at stage 0
+  StateArray shard_;   ///< float32, the running sum over ranks
+  at::Tensor full_;    ///< float32: local sums (FoldOnce), and the result at stage 0
+  StateArray result_;  ///< of stage 0: full_
+  // Used by the communication stream where shard_ is in a file:
+  bool has_sums_ = false;  ///< since the step began
+  at::Tensor squares_;     ///< of the last sums
   /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
   std::vector<AccumulateNode> nodes_;
   std::shared_ptr<GradientReducer*> self_;  ///< for hooks, which an old graph may keep

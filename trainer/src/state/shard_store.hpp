@@ -1,8 +1,12 @@
 #pragma once
-// The fp32 master weights and the optimizer states of a unit: what this rank holds of them.
+// The fp32 master weights and the optimizer states of a unit: what this rank holds of them, and
+// where it lives.
 #include "state/gathered_parameters.hpp"
+#include "state/state_array.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -11,7 +15,9 @@ namespace unishard::trainer::detail {
 class ShardStore {
  public:
   /// Takes the master from `initial`, the parameters as they were before GatheredParameters rounded
-  /// them. With fp32 below stage 3, the master is a part of the flat tensor.
+  /// them. With fp32 below stage 3, the master is a part of the flat tensor, unless the optimizer
+  /// is offloaded from a device.
+  /// Throws: NoSpace, naming the folder of the files.
   ShardStore(const UnitLayout& layout, const std::vector<at::Tensor>& initial,
              const at::Tensor& flat);
 
@@ -22,14 +28,36 @@ class ShardStore {
   /// tensor.
   void follow(const at::Tensor& held);
 
-  const at::Tensor& master() const { return master_; }
-  const at::Tensor& state(std::size_t index) const { return states_[index]; }
-  const std::vector<at::Tensor>& states() const { return states_; }
+  const StateArray& master() const { return master_; }
+  const std::vector<StateArray>& states() const { return states_; }
   bool master_is_parameters() const { return aliased_; }
+  /// Returns what ranks gather at stage 3 where that is not rounded from the master each time:
+  /// this rank's parameters in their stored type. Undefined elsewhere.
+  const StateArray& weights() const { return weights_; }
+  /// Returns true when updates run on the host although the model computes on a device, or when
+  /// they need files.
+  bool is_offloaded() const { return places_.offloads_optimizer(); }
+  const StatePlaces& places() const { return places_; }
+
+  /// Calls visit(begin, count) for ranges that cover what this rank holds. Where anything is in a
+  /// file, they are short enough to be in memory.
+  template <class Visit>
+  void visit_pieces(const Visit& visit) const {
+    const std::int64_t all = master_.elements();
+    const std::int64_t most = is_in_files() ? kPieceElements : std::max<std::int64_t>(all, 1);
+    for (std::int64_t begin = 0; begin < all; begin += most)
+      visit(begin, std::min(most, all - begin));
+  }
+  /// Returns true when an array of the unit is in a file.
+  bool is_in_files() const;
 
  private:
-  at::Tensor master_;
-  std::vector<at::Tensor> states_;
+  static constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
+
+  StatePlaces places_;
+  StateArray master_;
+  StateArray weights_;
+  std::vector<StateArray> states_;
   at::ScalarType stored_;  ///< what the parameters are rounded to
   bool aliased_ = false;
 };

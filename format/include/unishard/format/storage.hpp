@@ -36,6 +36,11 @@ class File {
   /// Throws: Corrupt ("truncated") when the file ends before.
   virtual void read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
+  /// Does what write_at() does, and holds nothing back; for files whose parts are written again and
+  /// again. Use one of the two for a file. Pre: `offset` and the size are multiples of 4096.
+  virtual void write_now(std::uint64_t offset, std::span<const std::byte> bytes) {
+    write_at(offset, bytes);
+  }
   /// Announces that the file will have `bytes` bytes: allocates the space now and lets writes
   /// bypass the page cache. Bytes that are never written are zero.
   /// Throws: NoSpace.

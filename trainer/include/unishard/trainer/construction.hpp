@@ -25,10 +25,15 @@ struct Placement {
   std::uint32_t stage = 0;
   DType compute = DType::Float32;
   std::uint64_t seed = 0;
-  at::Device device = at::kCPU;  ///< of the training state
+  at::Device device = at::kCPU;  ///< on which the model computes
+  OffloadOptimizer offload_optimizer = {};
+  OffloadParam offload_param = {};
+  AioOptions aio = {};
   bool operator==(const Placement&) const = default;
 };
 
+/// Throws: InvalidArgument when the configuration offloads what its stage does not shard, or to a
+/// file without a folder.
 Placement placement_for(const Config& config, const Communicator& communicator,
                         at::Device device = at::kCPU);
 

@@ -24,6 +24,7 @@ struct OffloadOptimizer {
   bool fast_init = false;
   double ratio = 1;            ///< the part of the sub-groups that is offloaded, 0 to 1
   bool super_offload = false;  ///< updates begin during the backward pass
+  bool operator==(const OffloadOptimizer&) const = default;
 };
 
 /// "zero_optimization.offload_param": the weights in the compute dtype at stage 3.
@@ -34,6 +35,7 @@ struct OffloadParam {
   std::int64_t buffer_size = 100'000'000;   ///< elements of a buffer
   std::int64_t max_in_cpu = 1'000'000'000;  ///< elements that stay in host memory besides the files
   bool pin_memory = true;
+  bool operator==(const OffloadParam&) const = default;
 };
 
 /// "aio": how files are read and written.
@@ -43,6 +45,13 @@ struct AioOptions {
   std::int64_t thread_count = 1;
   bool single_submit = false;
   bool overlap_events = true;
+  bool operator==(const AioOptions&) const = default;
 };
+
+/// Makes the C library give the memory of freed tensors back to the system at once. Without it,
+/// freed memory that lies between other memory stays with the process, so that a model that is kept
+/// in files takes several times the memory that it needs. Allocating large tensors takes a little
+/// longer. It holds for the whole process.
+void return_freed_memory();
 
 }  // namespace unishard::trainer

@@ -1,0 +1,154 @@
+// Training whose state lives in files: the bits, the saves and the errors are those of training in
+// memory. The resume matrix (matrix_test) covers every stage, world size and type.
+#include "unishard/format/error.hpp"
+
+#include "expect.hpp"
+#include "process.hpp"
+#include "small_model.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <limits>
+#include <optional>
+
+namespace unishard::test {
+namespace {
+
+using namespace trainer;
+using testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Config in_files(Config config, const Path& folder) {
+  config.offload_optimizer.residence = Residence::File;
+  config.offload_optimizer.nvme_path = folder.string();
+  if (config.stage == 3) {
+    config.offload_param.residence = Residence::File;
+    config.offload_param.nvme_path = folder.string();
+  }
+  config.aio.block_size = 4096;
+  return config;
+}
+
+struct Job {
+  std::uint32_t world;
+  std::uint32_t stage;
+  DType compute;
+};
+
+class Offload : public testing::TestWithParam<Job> {
+ protected:
+  Config config_ = small_config(GetParam().stage, GetParam().compute);
+  TempDir files_, saves_;
+};
+
+/// Trains four steps and saves after the second, while training goes on. Returns the losses and the
+/// identity of what was saved.
+std::pair<std::vector<double>, std::string> train(std::uint32_t world, const Config& config,
+                                                  const Path& folder, bool asynchronous) {
+  std::pair<std::vector<double>, std::string> result;
+  with_engine(world, config, {}, [&](Engine& engine, SmallModel& model, Communicator& group) {
+    std::optional<SaveHandle> save;
+    std::vector<double> losses;
+    for (int done = 1; done <= 4; ++done) {
+      losses.push_back(step(engine, model).loss);
+      if (done == 2)
+        save = engine.save_checkpoint({.folder = folder, .asynchronous = asynchronous});
+    }
+    const SaveReport report = save->wait();
+    if (group.rank() == 0) result = {losses, report.identity};
+  });
+  return result;
+}
+
+TEST_P(Offload, HasTheLossesAndTheCheckpointsOfTrainingInMemory) {
+  const std::uint32_t world = GetParam().world;
+  const auto expected = train(world, config_, saves_.path() / "memory", false);
+  const Config config = in_files(config_, files_.path());
+  EXPECT_EQ(train(world, config, saves_.path() / "saved", false), expected);
+  EXPECT_EQ(train(world, config, saves_.path() / "behind", true), expected);
+  EXPECT_TRUE(std::filesystem::is_empty(files_.path()));
+}
+
+TEST_P(Offload, KeepsNothingInMemoryThatIsInFiles) {
+  with_engine(GetParam().world, in_files(config_, files_.path()), {},
+              [&](Engine& engine, SmallModel& model, Communicator&) {
+                step(engine, model);
+                const MemoryReport memory = engine.memory();
+                EXPECT_EQ(memory.optimizer, 0);
+                EXPECT_EQ(memory.gradients, 0);
+                EXPECT_GT(memory.files, 0);
+                const bool is_parameter = GetParam().compute == DType::Float32;
+                if (GetParam().stage == 3 || !is_parameter) EXPECT_EQ(memory.master, 0);
+              });
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, Offload,
+                         testing::Values(Job{1, 3, DType::BFloat16}, Job{2, 1, DType::Float32},
+                                         Job{3, 2, DType::BFloat16}, Job{2, 3, DType::Float32},
+                                         Job{2, 3, DType::Float16}),
+                         [](const auto& each) {
+                           return fmt::format("Stage{}{}On{}", each.param.stage,
+                                              name_of(each.param.compute), each.param.world);
+                         });
+
+TEST(OffloadErrors, AGradientThatIsNotFiniteIsNamedAndChangesNothing) {
+  TempDir files;
+  with_engine(2, in_files(small_config(3), files.path()), {},
+              [](Engine& engine, SmallModel& model, Communicator&) {
+                step(engine, model);
+                const Parameters before = parameters_of(engine, model);
+                const Error error = error_of([&] {
+                  engine.train_batch([&](const MicroBatch& batch) {
+                    const at::Tensor loss = model->loss(batch);
+                    return batch.id == 3 ? loss * kNan : loss;
+                  });
+                });
+                EXPECT_THAT(error, Fails(ErrorCode::NotFinite));
+                EXPECT_THAT(error.what(), HasSubstr("the gradient of in.weight (unit root)"));
+                expect_equal(before, parameters_of(engine, model));
+              });
+}
+
+TEST(OffloadErrors, StagesThatShardNothingHaveNothingToOffload) {
+  TempDir files;
+  const auto communicator = make_single_communicator();
+  const auto refused = [&](Config config) {
+    return error_of([&] { placement_for(config, *communicator); });
+  };
+  Config config = small_config(0);
+  config.offload_optimizer.residence = Residence::Host;
+  EXPECT_THAT(refused(config), Fails(ErrorCode::InvalidArgument));
+  EXPECT_THAT(refused(config).what(), HasSubstr("offload_optimizer needs stage 1, 2 or 3"));
+  config = small_config(2);
+  config.offload_param.residence = Residence::Host;
+  EXPECT_THAT(refused(config).what(), HasSubstr("offload_param needs stage 3"));
+  config = in_files(small_config(3), "");
+  EXPECT_THAT(refused(config).what(), HasSubstr("nvme_path"));
+}
+
+/// Runs the driver under a limit of its memory, in MiB beside the libraries.
+std::string driven(const Path& folder, const char* stage, const char* optimizer,
+                   const char* parameters, const char* limit) {
+  const ProcessResult result = run({UNISHARD_TESTS_BIN "/offload_driver", folder.string(), stage,
+                                    "24", "512", "3", optimizer, parameters, limit});
+  EXPECT_EQ(result.status, 0) << result.err;
+  return result.out;
+}
+
+std::string losses_in(const std::string& out) { return out.substr(0, out.find("parameters")); }
+
+/// 76 M parameters: 910 MB of weights, masters and moments, and 303 MB of gradients.
+TEST(OffloadMemory, AModelTrainsInAFractionOfItsState) {
+  TempDir files;
+  const std::string expected = driven(files.path(), "3", "none", "none", "0");
+  ASSERT_THAT(expected, HasSubstr("parameters 75"));
+  EXPECT_EQ(losses_in(driven(files.path(), "3", "nvme", "nvme", "128")), losses_in(expected));
+}
+
+}  // namespace
+}  // namespace unishard::test

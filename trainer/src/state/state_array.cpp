@@ -1,0 +1,105 @@
+#include "state/state_array.hpp"
+
+#include "device/tensor_bytes.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+namespace unishard::trainer::detail {
+namespace {
+
+/// Returns the file of a rank in a folder, which all of its units share.
+std::shared_ptr<BlockFile> shared_file(const Path& folder, std::uint32_t rank,
+                                       std::uint64_t block_bytes) {
+  using Key = std::tuple<Path, std::uint32_t, std::uint64_t>;
+  static std::mutex mutex;
+  static std::map<Key, std::weak_ptr<BlockFile>> files;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<BlockFile>& known = files[{folder, rank, block_bytes}];
+  std::shared_ptr<BlockFile> file = known.lock();
+  if (!file) known = file = BlockFile::make(posix_storage(), folder, block_bytes);
+  return file;
+}
+
+std::uint64_t width_of(at::ScalarType type) { return c10::elementSize(type); }
+
+}  // namespace
+
+StateArray::StateArray(std::shared_ptr<BlockFile> file, std::int64_t elements, at::ScalarType type)
+    : file_(std::make_shared<FileArray>(std::move(file),
+                                        static_cast<std::uint64_t>(elements) * width_of(type))),
+      elements_(elements),
+      type_(type) {}
+
+StateArray StateArray::pinned(std::int64_t elements, at::ScalarType type, at::Device device) {
+  StateArray result(at::zeros({elements}, at::device(at::kCPU).dtype(type)));
+  if (elements > 0)
+    result.pinned_ = std::make_shared<PinnedMemory>(bytes_of(result.values_), device);
+  return result;
+}
+
+std::int64_t StateArray::bytes_in_memory() const {
+  return values_.defined() ? static_cast<std::int64_t>(values_.nbytes()) : 0;
+}
+
+std::int64_t StateArray::bytes_in_file() const {
+  return file_ ? static_cast<std::int64_t>(file_->bytes()) : 0;
+}
+
+at::Tensor StateArray::values(std::int64_t begin, std::int64_t count) const {
+  if (!file_) return values_.narrow(0, begin, count);
+  at::Tensor copy = at::empty({count}, at::device(at::kCPU).dtype(type_));
+  read(begin, copy);
+  return copy;
+}
+
+void StateArray::read(std::int64_t begin, const at::Tensor& into) const {
+  file_->read(static_cast<std::uint64_t>(begin) * width_of(type_), bytes_of(into));
+}
+
+void StateArray::write(std::int64_t begin, const at::Tensor& values) const {
+  const at::NoGradGuard no_grad;
+  if (!file_) {
+    values_.narrow(0, begin, values.numel()).copy_(values);
+    return;
+  }
+  const at::Tensor host = values.to(at::kCPU, type_).contiguous();
+  file_->write(static_cast<std::uint64_t>(begin) * width_of(type_), bytes_of(host));
+}
+
+StateArray StateArray::snapshot() const {
+  StateArray copy = *this;
+  copy.file_ = file_->snapshot();
+  return copy;
+}
+
+StatePlaces::StatePlaces(const Placement& placement)
+    : device_(placement.device),
+      optimizer_(place(placement.offload_optimizer.residence, placement.offload_optimizer.nvme_path,
+                       placement)),
+      parameters_(
+          place(placement.offload_param.residence, placement.offload_param.nvme_path, placement)) {}
+
+/// The host's memory is the device's where the model computes on the host.
+StatePlaces::Place StatePlaces::place(Residence residence, const std::string& folder,
+                                      const Placement& placement) {
+  if (residence == Residence::Host && placement.device.is_cpu()) residence = Residence::Device;
+  if (residence != Residence::File) return {.residence = residence, .file = nullptr};
+  return {.residence = residence,
+          .file = shared_file(folder, placement.rank,
+                              static_cast<std::uint64_t>(placement.aio.block_size))};
+}
+
+StateArray StatePlaces::make(const Place& place, std::int64_t elements, at::ScalarType type) const {
+  if (place.residence == Residence::File) return {place.file, elements, type};
+  if (place.residence == Residence::Host) return StateArray::pinned(elements, type, device_);
+  return StateArray(at::zeros({elements}, at::device(device_).dtype(type)));
+}
+
+}  // namespace unishard::trainer::detail

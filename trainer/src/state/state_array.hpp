@@ -1,0 +1,92 @@
+#pragma once
+// A one-dimensional array of a rank's training state, in the memory of a device or of the host, or
+// in a file. A handle: copies are the same array.
+#include "unishard/trainer/construction.hpp"
+
+#include "device/pinned_memory.hpp"
+#include "state/file_array.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace unishard::trainer::detail {
+
+/// Thread-safe for ranges that do not overlap.
+class StateArray {
+ public:
+  StateArray() = default;
+  /// An array in memory. Pre: `values` is contiguous and has one dimension.
+  explicit StateArray(at::Tensor values) : values_(std::move(values)) {}
+  /// An array of zeros in a file.
+  /// Throws: NoSpace.
+  StateArray(std::shared_ptr<BlockFile> file, std::int64_t elements, at::ScalarType type);
+  /// An array of zeros in host memory that `device` can read and write by itself.
+  static StateArray pinned(std::int64_t elements, at::ScalarType type, at::Device device);
+
+  bool defined() const { return values_.defined() || file_ != nullptr; }
+  bool is_in_file() const { return file_ != nullptr; }
+  std::int64_t elements() const { return file_ ? elements_ : values_.numel(); }
+  at::ScalarType type() const { return file_ ? type_ : values_.scalar_type(); }
+  std::int64_t bytes_in_memory() const;
+  std::int64_t bytes_in_file() const;
+
+  /// Returns the array in memory. Pre: !is_in_file().
+  const at::Tensor& tensor() const { return values_; }
+  /// Returns elements [begin, begin + count): a view where they are in memory, else a copy in host
+  /// memory.
+  at::Tensor values(std::int64_t begin, std::int64_t count) const;
+  at::Tensor values() const { return values(0, elements()); }
+  /// Fills `into`, a contiguous tensor of this type in host memory, with the elements from `begin`
+  /// on. Pre: is_in_file().
+  void read(std::int64_t begin, const at::Tensor& into) const;
+  /// Replaces the elements from `begin` on.
+  void write(std::int64_t begin, const at::Tensor& values) const;
+
+  /// Returns an array in the file that keeps the present values; see FileArray::snapshot().
+  /// Pre: is_in_file().
+  StateArray snapshot() const;
+  const std::shared_ptr<FileArray>& file() const { return file_; }
+
+ private:
+  at::Tensor values_;
+  std::shared_ptr<PinnedMemory> pinned_;
+  std::shared_ptr<FileArray> file_;
+  std::int64_t elements_ = 0;
+  at::ScalarType type_ = at::kFloat;
+};
+
+/// Where the arrays of a unit live.
+class StatePlaces {
+ public:
+  /// Throws: as BlockFile::make() does.
+  explicit StatePlaces(const Placement& placement);
+
+  /// Returns true when the fp32 weights and optimizer states leave the device's memory.
+  bool offloads_optimizer() const { return optimizer_.residence != Residence::Device; }
+  bool offloads_parameters() const { return parameters_.residence != Residence::Device; }
+  /// Returns true when the fp32 weights and optimizer states are in a file.
+  bool has_optimizer_in_file() const { return optimizer_.residence == Residence::File; }
+
+  /// Each returns an array of zeros: of the optimizer, or of the parameters.
+  StateArray make_for_optimizer(std::int64_t elements, at::ScalarType type) const {
+    return make(optimizer_, elements, type);
+  }
+  StateArray make_for_parameters(std::int64_t elements, at::ScalarType type) const {
+    return make(parameters_, elements, type);
+  }
+
+ private:
+  struct Place {
+    Residence residence = Residence::Device;
+    std::shared_ptr<BlockFile> file;
+  };
+  static Place place(Residence residence, const std::string& folder, const Placement& placement);
+  StateArray make(const Place& place, std::int64_t elements, at::ScalarType type) const;
+
+  at::Device device_;
+  Place optimizer_, parameters_;
+};
+
+}  // namespace unishard::trainer::detail
