@@ -53,13 +53,7 @@ TEST(ConfigKeys, DefaultsAreThoseOfTheStructs) {
   EXPECT_EQ(read.zero.param_persistence_threshold, plain.zero.param_persistence_threshold);
   EXPECT_EQ(read.zero.sub_group_size, plain.zero.sub_group_size);
   EXPECT_EQ(read.offload_optimizer.buffer_count, plain.offload_optimizer.buffer_count);
-  EXPECT_EQ(read.offload_optimizer.pin_memory, plain.offload_optimizer.pin_memory);
-  EXPECT_EQ(read.offload_optimizer.ratio, plain.offload_optimizer.ratio);
-  EXPECT_EQ(read.offload_param.buffer_size, plain.offload_param.buffer_size);
-  EXPECT_EQ(read.offload_param.max_in_cpu, plain.offload_param.max_in_cpu);
   EXPECT_EQ(read.aio.block_size, plain.aio.block_size);
-  EXPECT_EQ(read.aio.queue_depth, plain.aio.queue_depth);
-  EXPECT_EQ(read.aio.thread_count, plain.aio.thread_count);
   EXPECT_EQ(read.fp16.initial_scale_power, plain.fp16.initial_scale_power);
 }
 

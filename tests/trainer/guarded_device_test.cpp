@@ -349,6 +349,38 @@ TEST(GuardedDevice, OperationsOnMemoryThatWasReleasedAndOnTwoDevicesAreErrors) {
   EXPECT_THROW(view.cpu(), std::exception);
 }
 
+TEST(GuardedDevice, DeterministicPassesLeaveTheSwitchesAsTheUserHadThem) {
+  run_threads(1, [&](Communicator& communicator) {
+    Config config = small_config(3);
+    config.canonical_order = true;
+    const auto runtime = make_guarded_runtime();
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    at::Context& context = at::globalContext();
+    for (const bool users : {false, true}) {
+      context.setDeterministicAlgorithms(users, /*warn_only=*/users);
+      const auto loss = [&](const MicroBatch& batch) {
+        EXPECT_TRUE(context.deterministicAlgorithms());
+        EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly());
+        return model->loss(batch);
+      };
+      engine.train_batch(loss);
+      const Error error = error_of([&] {
+        engine.train_batch([&](const MicroBatch& batch) {
+          at::globalContext().alertNotDeterministic("crooked_sum");
+          return model->loss(batch);
+        });
+      });
+      EXPECT_THAT(error, Fails(ErrorCode::Unsupported));
+      EXPECT_THAT(error.what(), HasSubstr("crooked_sum has no deterministic way"));
+      engine.train_batch(loss);
+      EXPECT_EQ(context.deterministicAlgorithms(), users);
+      EXPECT_EQ(context.deterministicAlgorithmsWarnOnly(), users);
+    }
+    context.setDeterministicAlgorithms(false, /*warn_only=*/false);
+  });
+}
+
 TEST(GuardedDevice, MemoryThatIsFreedWhileAnotherStreamUsesItIsFound) {
   const auto runtime = make_guarded_runtime();
   guarded::take_violations();  // LibTorch frees the graph of a step that failed some time later

@@ -80,10 +80,12 @@ TEST_P(Offload, KeepsNothingInMemoryThatIsInFiles) {
                 step(engine, model);
                 const MemoryReport memory = engine.memory();
                 EXPECT_EQ(memory.optimizer, 0);
-                EXPECT_EQ(memory.gradients, 0);
+                // At stage 1, gradients are added up on the rank before they are reduced.
+                if (GetParam().stage > 1) {
+                  EXPECT_EQ(memory.gradients, 0);
+                }
                 EXPECT_GT(memory.files, 0);
-                const bool is_parameter = GetParam().compute == DType::Float32;
-                if (GetParam().stage == 3 || !is_parameter) EXPECT_EQ(memory.master, 0);
+                EXPECT_EQ(memory.master, 0);
               });
 }
 

@@ -28,12 +28,6 @@ Residence residence_of(const CheckedConfig& from, std::string_view section, std:
   return Residence::File;
 }
 
-void require_stage_3(const CheckedConfig& from, std::string_view path, bool needs,
-                     std::uint32_t stage) {
-  if (needs && stage != 3)
-    from.refuse(path, fmt::format("possible at stage {}: it needs stage 3", stage));
-}
-
 /// What a stage does not shard cannot be offloaded. DeepSpeed ignores the section then.
 Residence at_stage(Residence asked, std::string_view section, std::uint32_t least, Config& config) {
   if (asked == Residence::Device || config.stage >= least) return asked;
@@ -63,37 +57,13 @@ void read_zero(const CheckedConfig& from, Config& config) {
 
 void read_offload(const CheckedConfig& from, Config& config) {
   OffloadOptimizer& optimizer = config.offload_optimizer;
-  const auto in_optimizer = [](std::string_view name) {
-    return offload_path(kOffloadOptimizer, name);
-  };
   optimizer.residence = at_stage(residence_of(from, kOffloadOptimizer, optimizer.nvme_path),
                                  kOffloadOptimizer, 1, config);
-  optimizer.buffer_count = from.integer(in_optimizer("buffer_count"));
-  optimizer.pin_memory = from.boolean(in_optimizer("pin_memory"));
-  optimizer.pipeline_read = from.boolean(in_optimizer("pipeline_read"));
-  optimizer.pipeline_write = from.boolean(in_optimizer("pipeline_write"));
-  optimizer.fast_init = from.boolean(in_optimizer("fast_init"));
-  optimizer.ratio = from.number(in_optimizer("ratio"));
-  optimizer.super_offload = from.boolean(in_optimizer("super_offload"));
-  const std::uint32_t stage = config.stage;
-  require_stage_3(from, in_optimizer("device"), optimizer.residence == Residence::File, stage);
-  require_stage_3(from, in_optimizer("ratio"), optimizer.ratio < 1, stage);
-  require_stage_3(from, in_optimizer("super_offload"), optimizer.super_offload, stage);
-
+  optimizer.buffer_count = from.integer(offload_path(kOffloadOptimizer, "buffer_count"));
   OffloadParam& param = config.offload_param;
-  const auto in_param = [](std::string_view name) { return offload_path(kOffloadParam, name); };
   param.residence =
       at_stage(residence_of(from, kOffloadParam, param.nvme_path), kOffloadParam, 3, config);
-  param.buffer_count = from.integer(in_param("buffer_count"));
-  param.buffer_size = from.integer(in_param("buffer_size"));
-  param.max_in_cpu = from.integer(in_param("max_in_cpu"));
-  param.pin_memory = from.boolean(in_param("pin_memory"));
-
-  config.aio = {.block_size = from.integer("aio.block_size"),
-                .queue_depth = from.integer("aio.queue_depth"),
-                .thread_count = from.integer("aio.intra_op_parallelism"),
-                .single_submit = from.boolean("aio.single_submit"),
-                .overlap_events = from.boolean("aio.overlap_events")};
+  config.aio = {.block_size = from.integer("aio.block_size")};
 }
 
 }  // namespace unishard::trainer::detail

@@ -3,6 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/seeds.hpp"
 
+#include "engine/deterministic_scope.hpp"
+
 #include <ATen/ops/stack.h>
 
 #include <ranges>
@@ -60,7 +62,12 @@ void MicroBatches::require_done(const char* what) const {
 template <class Body>
 auto MicroBatches::guarded(Body&& body) {
   try {
+    const DeterministicScope scope(context_.runtime->device(), state_.config.is_deterministic());
     return body();
+  } catch (const c10::Error& error) {
+    abandon();
+    require_deterministic(error);
+    throw;
   } catch (...) {
     abandon();
     throw;

@@ -51,8 +51,10 @@ at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
   const std::int64_t batch = x.size(0);
   const std::int64_t time = x.size(1);
   const std::int64_t depth = config_.width / config_.heads;
-  const at::Tensor qkv =
-      c_attn_(x).view({batch, time, 3, config_.heads, depth}).permute({2, 0, 3, 1, 4});
+  // Their gradients are joined by one copy; those of a stacked tensor's parts would be added up.
+  std::vector<at::Tensor> qkv = c_attn_(x).split(config_.width, -1);
+  for (at::Tensor& each : qkv)
+    each = each.view({batch, time, config_.heads, depth}).transpose(1, 2);
   const at::Tensor attended = detail::causal_attention(
       qkv[0], qkv[1], qkv[2], {.dropout = is_training() ? config_.dropout : 0});
   const at::Tensor mixed = attended.transpose(1, 2).reshape({batch, time, config_.width});

@@ -5,6 +5,7 @@
 
 #include "device/cuda_stream.hpp"
 #include "optimizer/cuda_update.hpp"
+#include "runtime/cublas_workspace.hpp"
 #include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
 
@@ -41,6 +42,7 @@ std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options) {
                       cuda_devices()),
           "train on the CPU, or build against a LibTorch for CUDA with the CUDA compiler (nvcc)");
   }
+  detail::choose_deterministic_cublas();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device));
   return detail::make_device_runtime(device, {.trace = options.trace, .update = update});
 }

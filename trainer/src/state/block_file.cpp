@@ -58,7 +58,6 @@ BlockFile::BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t bloc
 
 std::vector<BlockFile::BlockPtr> BlockFile::allocate(std::size_t count) {
   std::vector<BlockPtr> blocks;
-  blocks.reserve(count);
   while (blocks.size() < count) {
     make_free(count - blocks.size());
     const std::lock_guard lock(free_mutex_);

@@ -94,6 +94,9 @@ struct Config {
   /// Extension: sum gradients in the order of global micro-batches at stages 0 and 1 too, so that
   /// every world size and stage gives the same bits. Stages 2 and 3 always do.
   bool canonical_order = false;
+  /// Extension: operations on a device take ways that give the same bits each time. Without a
+  /// value, as `canonical_order` is.
+  std::optional<bool> deterministic;
   Sum sum = Sum::Canonical;  ///< Fast when the configuration has "canonical_order": false
   ZeroLimits zero;
   OffloadOptimizer offload_optimizer;
@@ -111,6 +114,7 @@ struct Config {
   std::vector<std::string> notes;         ///< what a reader of the file may not expect
 
   bool folds_every_micro_batch() const { return stage >= 2 || canonical_order; }
+  bool is_deterministic() const { return deterministic.value_or(canonical_order); }
 };
 
 /// What a configuration takes from outside of its file.

@@ -13,38 +13,26 @@ enum class Residence : std::uint8_t {
   File,    ///< a file of this rank that is private to the run ("nvme")
 };
 
-/// "zero_optimization.offload_optimizer": the fp32 weights and the states of the optimizer.
+/// "zero_optimization.offload_optimizer": the fp32 weights, the states of the optimizer and, in
+/// files, the sums of the gradients.
 struct OffloadOptimizer {
   Residence residence = Residence::Device;
   std::string nvme_path;          ///< the folder of the files; required for Residence::File
-  std::int64_t buffer_count = 4;  ///< sub-groups that may be in memory at a time
-  bool pin_memory = true;
-  bool pipeline_read = false;   ///< accepted; reads always overlap updates
-  bool pipeline_write = false;  ///< accepted; writes always overlap updates
-  bool fast_init = false;
-  double ratio = 1;            ///< the part of the sub-groups that is offloaded, 0 to 1
-  bool super_offload = false;  ///< updates begin during the backward pass
+  std::int64_t buffer_count = 4;  ///< parts of files that are in memory at a time; at least 3
   bool operator==(const OffloadOptimizer&) const = default;
 };
 
-/// "zero_optimization.offload_param": the weights in the compute dtype at stage 3.
+/// "zero_optimization.offload_param": at stage 3, the weights in the compute dtype and frozen
+/// parameters.
 struct OffloadParam {
   Residence residence = Residence::Device;
-  std::string nvme_path;                    ///< the folder of the files; required for File
-  std::int64_t buffer_count = 5;            ///< units that may be in host memory at a time
-  std::int64_t buffer_size = 100'000'000;   ///< elements of a buffer
-  std::int64_t max_in_cpu = 1'000'000'000;  ///< elements that stay in host memory besides the files
-  bool pin_memory = true;
+  std::string nvme_path;  ///< the folder of the files; required for Residence::File
   bool operator==(const OffloadParam&) const = default;
 };
 
 /// "aio": how files are read and written.
 struct AioOptions {
-  std::int64_t block_size = std::int64_t{1} << 20;  ///< bytes of one request
-  std::int64_t queue_depth = 8;                     ///< requests at a time
-  std::int64_t thread_count = 1;
-  bool single_submit = false;
-  bool overlap_events = true;
+  std::int64_t block_size = std::int64_t{1} << 20;  ///< bytes of a file's blocks
   bool operator==(const AioOptions&) const = default;
 };
 
