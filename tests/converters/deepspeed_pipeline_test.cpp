@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -36,6 +37,20 @@ const std::vector<std::string> kExact = {"pp2_stage0_bf16",
                                          "pp2dp2_stage1_fp32_tied_functions",
                                          "mg_pp2tp2_stage1_bf16_tied"};
 
+/// The groups with the parameters of all ranks, each once.
+SortedJson groups_of(const SortedJson& about) {
+  SortedJson groups = about["param_groups"];
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    SortedJson& params = groups[g]["params"] = SortedJson::array();
+    for (std::size_t rank = 0; rank < about["param_groups_of_ranks"].size(); ++rank) {
+      for (const SortedJson& name : about["param_groups_of_ranks"][std::to_string(rank)][g]) {
+        if (std::ranges::find(params, name) == params.end()) params.push_back(name);
+      }
+    }
+  }
+  return groups;
+}
+
 TEST(DeepSpeedPipeline, EveryFixtureGivesTheBitsOfTheWholeModel) {
   SKIP_WITHOUT_FIXTURES();
   std::size_t tensors = 0;
@@ -43,20 +58,22 @@ TEST(DeepSpeedPipeline, EveryFixtureGivesTheBitsOfTheWholeModel) {
     SCOPED_TRACE(name);
     const auto source = open_case(name);
     const Path folder = parallel_case(name);
-    tensors += compare_tensors(*source, folder / "expected.safetensors");
+    // Averaged: expected is the mean of the ranks' 16-bit weights; the catalog's is rounded from
+    // the mean of the masters, as a resumed run has it.
+    tensors += compare_tensors(*source, folder / "expected.safetensors", {"2.gain|weights"});
     const Catalog& catalog = source->catalog();
     const SortedJson about = parse_sorted_json(read_file(folder / "case.json"), "case.json");
     EXPECT_EQ(static_cast<double>(catalog.step), about["optimizer_step"].get<double>());
     EXPECT_EQ(catalog.world_size, about["world_size"]);
     EXPECT_EQ(catalog.stage, about["stage"]);
-    EXPECT_EQ(SortedJson::parse(catalog.groups.dump()), about["param_groups"]);
+    EXPECT_EQ(SortedJson::parse(catalog.groups.dump()), groups_of(about));
     EXPECT_EQ(catalog.data_position["global_steps"], about["global_steps"].get<int>());
     EXPECT_TRUE(catalog.aliases.empty());
     EXPECT_TRUE(catalog.client_state.is_null()) << catalog.client_state;
     EXPECT_TRUE(source->notes().empty()) << source->notes().front();
     EXPECT_TRUE(source->losses().empty()) << text_of(source->losses().front());
   }
-  EXPECT_EQ(tensors, 0u);
+  EXPECT_EQ(tensors, 1146u);
 }
 
 TEST(DeepSpeedPipeline, EqualsTheUniversalCheckpointMadeOfIt) {
@@ -94,6 +111,18 @@ TEST(DeepSpeedPipeline, StatesThatTiedModulesLeaveUnnamedAreLostByName) {
     ++compared;
   }
   EXPECT_EQ(compared, source->catalog().tensors.size());
+}
+
+/// No buffer tells of layer 6. The optimizer has more states than the other layers have parameters.
+TEST(DeepSpeedPipeline, AMissingLayerOfStage0IsALossOfWeights) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage0_fp32");
+  fs::remove(copy.file("layer_06-model_states.pt"));
+  const Losses losses = copy.open()->losses();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].role, Role::Weight);
+  EXPECT_EQ(losses[0].name, "2 trained parameters");
+  EXPECT_EQ(losses[1].role, Role::Optimizer);
 }
 
 TEST(DeepSpeedPipeline, AStaleCopyOfATiedTensorIsARemark) {
@@ -138,7 +167,10 @@ TEST(DeepSpeedPipeline, AMissingOrStrayFileIsNamed) {
        "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt",
        "",
        {"mp_rank_01 optimizer files of rank 1 are missing"}},
-      {plain, "mp_rank_01_model_states.pt", "mp_rank_02_model_states.pt", {"rank", "1"}},
+      {plain,
+       "mp_rank_01_model_states.pt",
+       "mp_rank_02_model_states.pt",
+       {"rank 2", "another save"}},
       {tied,
        "layer_02-model_01-model_states.pt",
        "layer_02-model_02-model_states.pt",
@@ -201,6 +233,9 @@ TEST(DeepSpeedPipeline, StagesOfTwoSavesAreRefused) {
   fs::copy_file(copy.file("mp_rank_00_model_states.pt"), copy.file("mp_rank_01_model_states.pt"),
                 fs::copy_options::overwrite_existing);
   EXPECT_THAT(error_of([&] { copy.open(); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_01_model_states.pt", "written as"}));
+  copy.rename_archive("mp_rank_01_model_states.pt", "mp_rank_00_model_states.pt");
+  EXPECT_THAT(error_of([&] { copy.open(); }),
               Fails(ErrorCode::Corrupt, {"stage 0", "stage 1", "not of one save"}));
 }
 
@@ -236,8 +271,8 @@ TEST(DeepSpeedPipeline, ARunWithoutOptimizerIsItsLayers) {
   const auto source = TwoStages().open();
   std::vector<std::string> labels;
   for (const TensorInfo& info : source->catalog().tensors) labels.push_back(info.label());
-  EXPECT_EQ(labels, (std::vector<std::string>{"0.mask [weights]", "0.w [weights]",
-                                              "1.mask [buffer]", "1.w [weights]"}));
+  EXPECT_EQ(labels, (std::vector<std::string>{"0.w [weights]", "0.mask [weights]", "1.w [weights]",
+                                              "1.mask [buffer]"}));
   EXPECT_TRUE(source->losses().empty());
 }
 

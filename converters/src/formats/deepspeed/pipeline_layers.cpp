@@ -71,9 +71,13 @@ class LayerAssignment {
     own_.resize(layers_.size());
   }
 
-  std::vector<std::vector<ModuleFile>> assign() {
+  void check() {
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) collect(stage);
     check_order();
+  }
+
+  std::vector<std::vector<ModuleFile>> assign() {
+    check();
     std::vector<std::vector<ModuleFile>> out(stages_.size());
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       auto [stage, prefix] = place_of(i);
@@ -239,6 +243,26 @@ class CountingOff {
     return stage_of;
   }
 
+  std::vector<std::size_t> by_buffers() const {
+    std::vector<std::size_t> stage_of;
+    std::size_t stage = 0;
+    for (const ModuleFile& layer : layers_)
+      stage_of.push_back(stage = told_stage(layer).value_or(stage));
+    return stage_of;
+  }
+
+  /// Returns the shapes of each layer's parameters.
+  std::vector<std::vector<Shape>> shapes() const {
+    std::vector<std::vector<Shape>> shapes;
+    for (const ModuleFile& layer : layers_) {
+      auto& of_layer = shapes.emplace_back();
+      for (const NamedView& entry : layer.entries) {
+        if (is_parameter(layer, entry)) of_layer.push_back(entry.view.shape);
+      }
+    }
+    return shapes;
+  }
+
  private:
   bool is_full(std::uint64_t parameters, std::uint64_t elements) const {
     const StageFacts& stage = stages_[stage_];
@@ -312,19 +336,34 @@ std::vector<std::vector<ModuleFile>> assign_layers(std::vector<ModuleFile> layer
   return LayerAssignment(std::move(layers), stages, where).assign();
 }
 
+void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<StageFacts>& stages,
+                       const std::string& where) {
+  LayerAssignment(layers, stages, where).check();
+}
+
+std::vector<std::vector<Shape>> parameter_shapes(const std::vector<ModuleFile>& layers,
+                                                 const std::vector<StageFacts>& stages) {
+  return CountingOff(layers, stages).shapes();
+}
+
 std::optional<std::vector<std::size_t>> count_off_layers(const std::vector<ModuleFile>& layers,
                                                          const std::vector<StageFacts>& stages) {
   return CountingOff(layers, stages).count();
 }
 
-std::vector<std::vector<ModuleFile>> place_layers(
-    std::vector<ModuleFile> layers, const std::optional<std::vector<std::size_t>>& stage_of,
-    std::size_t stages) {
+std::vector<std::size_t> stages_by_buffers(const std::vector<ModuleFile>& layers,
+                                           const std::vector<StageFacts>& stages) {
+  return CountingOff(layers, stages).by_buffers();
+}
+
+std::vector<std::vector<ModuleFile>> place_layers(std::vector<ModuleFile> layers,
+                                                  const std::vector<std::size_t>& stage_of,
+                                                  std::size_t stages) {
   std::vector<std::vector<ModuleFile>> out(stages);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (NamedView& entry : layers[i].entries)
       entry.name = fmt::format("{}.{}", layers[i].numbers.layer, entry.name);
-    out[stage_of ? stage_of->at(i) : 0].push_back(std::move(layers[i]));
+    out[stage_of.at(i)].push_back(std::move(layers[i]));
   }
   return out;
 }

@@ -4,6 +4,7 @@
 // `tied_modules.<key>.<local>` where several layers share a module; no file tells which layers
 // those are.
 #include "formats/deepspeed/module_files.hpp"
+#include "formats/deepspeed/tied_states.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -28,7 +29,16 @@ struct StageFacts {
   bool has_shapes = false;  ///< every parameter has its shape
   /// Then how many parameters the states are of, or how many elements when they are flat.
   std::uint64_t parameters = 0, elements = 0;
+  std::vector<UnnamedState> states;
 };
+
+/// Checks that there are layers for the buffers and parameters that the stages name.
+/// Throws: Corrupt, naming what is lost.
+void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<StageFacts>& stages,
+                       const std::string& where);
+/// Returns the shapes of each layer's parameters.
+std::vector<std::vector<Shape>> parameter_shapes(const std::vector<ModuleFile>& layers,
+                                                 const std::vector<StageFacts>& stages);
 
 /// Returns the layers by stage, with whole names. `layers` have local names and ascending numbers.
 /// A tied module is in the first layer of each stage that has its tensors.
@@ -43,10 +53,14 @@ std::vector<std::vector<ModuleFile>> assign_layers(std::vector<ModuleFile> layer
 /// and frozen layers do.
 std::optional<std::vector<std::size_t>> count_off_layers(const std::vector<ModuleFile>& layers,
                                                          const std::vector<StageFacts>& stages);
-/// Returns the layers by the stage that count_off_layers() gives; all in the first one for nullopt.
-std::vector<std::vector<ModuleFile>> place_layers(
-    std::vector<ModuleFile> layers, const std::optional<std::vector<std::size_t>>& stage_of,
-    std::size_t stages);
+/// Returns a stage for each layer where count_off_layers() has none: that of its buffers, else that
+/// of the layer before it.
+std::vector<std::size_t> stages_by_buffers(const std::vector<ModuleFile>& layers,
+                                           const std::vector<StageFacts>& stages);
+/// Returns the layers by stage, under their numbers. `stage_of` is that of each layer.
+std::vector<std::vector<ModuleFile>> place_layers(std::vector<ModuleFile> layers,
+                                                  const std::vector<std::size_t>& stage_of,
+                                                  std::size_t stages);
 
 /// Returns the parameters of a stage with their shapes, which its layers have where they are not
 /// told.

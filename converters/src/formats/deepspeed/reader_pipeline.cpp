@@ -160,12 +160,38 @@ class PipelineReader {
     std::vector<ModuleFile> layers = read_layers(tensor_rank);
     if (facts.front().groups)
       return read_stages(tensor_rank, facts, assign_layers(std::move(layers), facts, where_), {});
+    check_told_layers(layers, facts, where_);
+    lose_absent_weights(layers, facts);
     const auto stage_of = count_off_layers(layers, facts);
-    const auto placed = place_layers(std::move(layers), stage_of, stages_);
+    const auto stages = stage_of ? *stage_of : stages_by_buffers(layers, facts);
+    const auto placed = place_layers(std::move(layers), stages, stages_);
     if (stage_of) {
       if (auto content = try_stages(tensor_rank, facts, placed)) return *std::move(content);
     }
     return read_stages(tensor_rank, facts, placed, kUnnamed);
+  }
+
+  /// States that no layer has the weights of: a file is missing, or no layer has one of a tied
+  /// module.
+  void lose_absent_weights(const std::vector<ModuleFile>& layers,
+                           const std::vector<StageFacts>& facts) {
+    const std::vector<std::vector<Shape>> shapes = parameter_shapes(layers, facts);
+    std::vector<std::vector<UnnamedState>> states;
+    std::uint64_t flat = 0, held = 0;  // elements; each has bytes in a file
+    for (const StageFacts& stage : facts) {
+      states.push_back(stage.states);
+      flat += stage.elements;
+    }
+    for (const auto& layer : shapes) {
+      for (const Shape& shape : layer) held += element_count(shape);
+    }
+    const std::size_t absent = count_absent_weights(states, shapes);
+    if (absent == 0 && flat <= held) return;
+    notes_.lose({Role::Weight,
+                 absent > 0 ? fmt::format("{} trained parameters", absent)
+                            : fmt::format("{} trained elements", flat - held),
+                 "the optimizer has their states, and no layer's file has them: a file is missing, "
+                 "or all layers of a tied module have a forward_fn"});
   }
 
   std::uint32_t model_rank(std::uint64_t stage, std::uint32_t tensor_rank) const {
@@ -184,6 +210,7 @@ class PipelineReader {
   StageFacts read_facts(std::uint32_t rank) {
     const RankFiles& files = files_.model_ranks.at(rank);
     const TorchFile file(open_window(pool_, *files.model));
+    check_archive_name(file);
     const ModelFile model = read_parallel_model_file(file, notes_);
     StageFacts facts;
     facts.file = model.name;
@@ -244,10 +271,30 @@ class PipelineReader {
     const Value base = wrapped ? *wrapped : optimizer;
     std::vector<std::vector<std::uint64_t>> members;
     read_group_settings(file, base.at("param_groups"), members, notes_);
-    for (const auto& group : members) facts.parameters += group.size();
+    for (const auto& group : members) {
+      facts.parameters += group.size();
+      for (const std::uint64_t index : group) add_state(file, base.at("state"), index, facts);
+    }
     const auto flat = present(optimizer, "fp32_groups_flat");
     for (std::size_t g = 0; flat && g < flat->size(); ++g)
       facts.elements += tensor_of(file, (*flat)[g], "fp32_groups_flat").elements();
+  }
+
+  /// Adds the beginning of the first state that has the shape of a parameter.
+  void add_state(const TorchFile& file, Value states, std::uint64_t index, StageFacts& facts) {
+    constexpr std::uint64_t kCompared = 64;
+    const auto entries = state_of(states, index);
+    if (!entries) return;
+    std::vector<FlatState> read;
+    std::optional<std::int64_t> step;
+    Notes unused;  // the states are read again
+    read_states(file, *entries, std::nullopt, read, step, unused);
+    if (read.empty()) return;
+    const TensorView& view = read.front().view;
+    const std::uint64_t count = std::min(kCompared, view.elements());
+    UnnamedState state{view.shape, std::vector<std::byte>(count * size_of(view.dtype))};
+    if (view.storage) view.read({0, count}, state.first, torch::Reading::Sample);
+    facts.states.push_back(std::move(state));
   }
 
   /// Checks that all stages tell the same way, or none.
