@@ -1,5 +1,5 @@
 #pragma once
-// Where the experts of a run lie in its optimizer files (stages 1 and 2). The ranks of a group of
+// The place of the experts in a run's optimizer files (stages 1 and 2). The ranks of a group of
 // experts are divided into N expert ranks; those of one expert rank share a flat vector, in which
 // the experts have local numbers.
 #include "formats/deepspeed/expert_files.hpp"
