@@ -1,13 +1,13 @@
 // Regular checkpoints of tensor-parallel runs, read whole and compared bit by bit with what the
-// ranks had in memory; what is refused of them, and of other kinds of parallelism.
+// ranks had in memory; what is refused of them.
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "copied_run.hpp"
 #include "expect.hpp"
 #include "expected_tensors.hpp"
-#include "fixtures.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
@@ -26,12 +26,6 @@ using test::error_of;
 using test::Fails;
 using test::read_file;
 namespace fs = std::filesystem;
-
-Path parallel_case(const std::string& name) { return test::fixtures() / "parallel" / name; }
-
-std::unique_ptr<Source> open_case(const std::string& name) {
-  return open_source(posix_storage(), parallel_case(name) / "checkpoint");
-}
 
 const std::vector<std::string> kTensorParallel = {
     "autotp2_stage0_fp32",        "autotp2_stage1_bf16",
@@ -121,42 +115,6 @@ TEST(DeepSpeedTensorParallel, WithoutRulesIsRefusedWithWhatToDo) {
                            {"mp_rank_00", "universal_checkpoint_info", "is missing"}));
   EXPECT_THAT(error.hint(), testing::HasSubstr("universal checkpoint"));
 }
-
-TEST(DeepSpeedOtherParallelism, IsRefusedWithWhatTheFilesSay) {
-  SKIP_WITHOUT_FIXTURES();
-  std::size_t pipelines = 0, experts = 0;
-  for (const auto& entry : fs::directory_iterator(test::fixtures() / "parallel")) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("pp2") || name.starts_with("mg_pp2")) {
-      ++pipelines;
-      const Error error = error_of([&] { open_case(name); });
-      EXPECT_THAT(error, Fails(ErrorCode::Unsupported, {"pp_degree 2", "layer_0", "pipeline"}));
-      EXPECT_THAT(error.hint(), testing::HasSubstr("ds_to_universal"));
-    }
-    if (name.starts_with("moe")) {
-      ++experts;
-      EXPECT_THAT(
-          error_of([&] { open_case(name); }),
-          Fails(ErrorCode::Unsupported, {"pp_degree 1", "mp_rank_00", "mixture of experts"}));
-    }
-  }
-  EXPECT_EQ(pipelines, 9u);
-  EXPECT_EQ(experts, 8u);
-}
-
-/// A copy of a fixture, to be damaged.
-class CopiedRun {
- public:
-  explicit CopiedRun(const std::string& name) {
-    test::copy_folder(parallel_case(name) / "checkpoint", path());
-  }
-  Path path() const { return folder_.path() / "checkpoint"; }
-  Path file(const std::string& name) const { return path() / "global_step3" / name; }
-  auto open() const { return open_source(posix_storage(), path()); }
-
- private:
-  test::TempDir folder_;
-};
 
 TEST(DeepSpeedTensorParallel, AMissingOrStrayFileIsNamed) {
   SKIP_WITHOUT_FIXTURES();

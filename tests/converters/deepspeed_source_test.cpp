@@ -166,7 +166,7 @@ struct Damage {
 };
 
 std::vector<Damage> damages() {
-  const ErrorCode corrupt = ErrorCode::Corrupt, unsupported = ErrorCode::Unsupported;
+  const ErrorCode corrupt = ErrorCode::Corrupt;
   const std::string model = "mp_rank_00_model_states.pt";
   const std::string model3 = "zero_pp_rank_1_mp_rank_00_model_states.pt";
   const std::string rank2 = Copy::optimizer_name(2), rank1 = Copy::optimizer_name(1);
@@ -251,15 +251,15 @@ std::vector<Damage> damages() {
       {"pipeline",
        "stage1_w2",
        [=](const Copy& c) { fs::copy_file(c.tag() / model, c.tag() / "layer_03-model_states.pt"); },
-       unsupported,
-       {"layer_03", "pipeline"}},
+       corrupt,
+       {"layer_03", "pipeline", "left from another save"}},
       {"experts",
        "stage1_w2",
        [=](const Copy& c) {
          fs::copy_file(c.tag() / model, c.tag() / "layer_0_expert_1_mp_rank_00_model_states.pt");
        },
-       unsupported,
-       {"layer_0_expert_1", "experts"}},
+       corrupt,
+       {"layer_0_expert_0", "missing"}},
       {"swap file missing",
        "stage3_nvme_mixed",
        [](const Copy& c) {

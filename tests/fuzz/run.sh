@@ -110,7 +110,7 @@ declare -A readers=(
   [npz]='(containers/(inflated_file|zip_reader)|formats/numpy/(array_header|entry_names|reader)).cpp'
   [gguf]='formats/gguf/(header_reader|reader|types).cpp' [manifest]='manifest/.*.cpp'
   [shard]='shard/(base_links|chunked_payload|container|shard_tables|table_checks|tables).cpp'
-  [deepspeed]='(containers/(boxes|entry_checksum|entry_verification|joined_source|pieced_source)|formats/deepspeed/(affine_map|cut_rules|flat_groups|frozen_pieces|layout|model_file|name_pattern|optimizer_file|parameter_table|pickle_fields|rank_.*|reader_.*|slot_matcher|stage0|tensor_cut)).cpp'
+  [deepspeed]='(containers/(boxes|entry_checksum|entry_verification|joined_source|pieced_source)|formats/deepspeed/(affine_map|cut_rules|expert_.*|flat_groups|frozen_pieces|layout|model_file|module_files|name_pattern|optimizer_file|parameter_table|pickle_fields|pipeline_layers|rank_.*|reader_.*|slot_matcher|stage0|stage_union|tied_states|tensor_cut)).cpp'
   [dcp]='formats/dcp/(client_tree|distributed_tensor|entry_values|flat_parameters|groups|keys|megatron|metadata|raw_names|safetensors_pieces|state_dict|state_dict_source|state_dict_to_catalog|stored_items|zstd_item).cpp')
 report() {  # report TARGET: runs every seed once; prints the share of the lines of the reader's files
   local program=$build/bin/$1_fuzz profile=$build/$1

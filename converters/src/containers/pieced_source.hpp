@@ -5,6 +5,7 @@
 
 #include "containers/tensor_view.hpp"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ struct PiecedCatalog {
   std::vector<std::string> remarks = {};  ///< as Source::remarks()
   Losses losses;
   /// Returns the rank that wrote a file; null when files are not those of ranks.
-  std::uint32_t (*rank_of_file)(const Path&) = nullptr;
+  std::function<std::uint32_t(const Path&)> rank_of_file = nullptr;
 };
 
 /// Returns a thread-safe source. `where` is the checkpoint that messages name.

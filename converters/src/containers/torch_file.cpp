@@ -391,6 +391,8 @@ bool is_torch_file(const Window& window) {
   }
 }
 
+std::string TorchFile::archive_name() const { return zip_ ? zip_->root() : std::string(); }
+
 std::uint64_t TorchFile::trailing_bytes() const {
   return zip_ ? pickle_->bytes().size() - pickle_->consumed() : 0;
 }

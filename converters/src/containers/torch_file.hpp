@@ -21,6 +21,9 @@ class TorchFile {
   Value root() const { return pickle_->root(); }
   const Pickle& pickle() const { return *pickle_; }
   std::string name() const { return window_.name(); }
+  /// Returns the folder that the entries of the zip archive lie in, which torch names after the
+  /// file that it writes; empty for the older container.
+  std::string archive_name() const;
   /// Returns the number of bytes after the pickle in the zip entry data.pkl. Files that torch wrote
   /// have none.
   std::uint64_t trailing_bytes() const;

@@ -212,13 +212,15 @@ void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
   }
 }
 
-void StatedPartitions::add_rank(const OptimizerFile& file) {
+void StatedPartitions::add_rank(const OptimizerFile& file,
+                                std::vector<std::optional<std::uint64_t>> places) {
   elements.resize(std::max(elements.size(), file.groups.size()), 0);
   // The last partitions of a group may be shorter: they lack the padding.
   for (std::size_t g = 0; g < file.groups.size(); ++g)
     elements[g] = std::max(elements[g], file.groups[g].master.view.elements());
   const bool tells_all = file.slices.size() == file.groups.size();
-  ranks.push_back({file.name, tells_all ? file.slices : std::vector<std::vector<FlatSlice>>()});
+  ranks.push_back({file.name, tells_all ? file.slices : std::vector<std::vector<FlatSlice>>(),
+                   std::move(places)});
 }
 
 namespace {
@@ -253,7 +255,11 @@ class PartitionFinder {
     return std::ranges::any_of(orders_, [&](const FlatOrder& order) {
       for (std::size_t g = 0; g < order.size(); ++g) {
         const std::uint64_t size = stated_.elements[g];
-        const std::uint64_t begin = checked_mul(rank, size, "elements of a group");
+        const auto& places = stated_.ranks[rank].places;
+        const std::optional<std::uint64_t> place = places.empty() ? rank : places[g];
+        if (!place && !file.slices[g].empty()) return false;
+        if (!place) continue;
+        const std::uint64_t begin = checked_mul(*place, size, "elements of a group");
         const ElementRange partition{begin, checked_add(begin, size, "elements of a group")};
         if (!is_content(order[g], partition, file.slices[g])) return false;
       }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace unishard::converters::deepspeed {
@@ -72,12 +73,14 @@ struct StatedPartitions {
   struct OfRank {
     std::string file;
     std::vector<std::vector<FlatSlice>> slices;  ///< empty: the file does not tell
+    /// Number of its partition of each group, nullopt for none; empty: the rank's number.
+    std::vector<std::optional<std::uint64_t>> places;
   };
   std::vector<OfRank> ranks;
   std::vector<std::uint64_t> elements;  ///< of a partition of each group
 
   /// Add ranks in ascending order.
-  void add_rank(const OptimizerFile& file);
+  void add_rank(const OptimizerFile& file, std::vector<std::optional<std::uint64_t>> places = {});
 };
 /// Checks that each file is in the place of its rank. `gaps` are as for ConcatenatedGroups. Files
 /// of a `round_robin` run may tell the groups' own order instead; then only files that are in each

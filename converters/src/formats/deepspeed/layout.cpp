@@ -8,9 +8,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 namespace unishard::converters::deepspeed {
 namespace {
@@ -19,23 +19,28 @@ namespace {
 struct NamePattern {
   std::string_view pattern;
   FileRole role;
-  int rank_number, model_number;  // which "#" they are; -1: none
+  std::vector<std::uint32_t FileName::*> numbers;  ///< what each "#" is
 };
 
-constexpr std::array<NamePattern, 12> kNames = {{
-    {"mp_rank_#_model_states.pt", FileRole::Model, -1, 0},
-    {"zero_pp_rank_#_mp_rank_#_model_states.pt", FileRole::RankModel, 0, 1},
-    {"zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, 0, 1},
-    {"bf16_zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, 0, 1},
-    {"fp16_zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, 0, 1},
-    {"zero_pp_rank_#_mp_rank_#optim_states.pt", FileRole::Optimizer, 0, 1},  // before 0.3.x
-    {"layer_#-model_states.pt", FileRole::Layer, -1, -1},
-    {"layer_#-model_#-model_states.pt", FileRole::Layer, -1, -1},
-    {"layer_#_expert_#_mp_rank_#_model_states.pt", FileRole::Expert, -1, 2},
-    {"expert_#_mp_rank_#_model_states.pt", FileRole::Expert, -1, 1},
-    {"expp_rank_#_mp_rank_#_optim_states.pt", FileRole::Expert, -1, 1},
-    {"expp_rank_#_mp_rank_#optim_states.pt", FileRole::Expert, -1, 1},
-}};
+const std::vector<NamePattern>& name_patterns() {
+  constexpr auto kRank = &FileName::rank, kModel = &FileName::model_rank, kLayer = &FileName::layer,
+                 kExpert = &FileName::expert;
+  static const std::vector<NamePattern> patterns = {
+      {"mp_rank_#_model_states.pt", FileRole::Model, {kModel}},
+      {"zero_pp_rank_#_mp_rank_#_model_states.pt", FileRole::RankModel, {kRank, kModel}},
+      {"zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, {kRank, kModel}},
+      {"bf16_zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, {kRank, kModel}},
+      {"fp16_zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, {kRank, kModel}},
+      // before 0.3.x
+      {"zero_pp_rank_#_mp_rank_#optim_states.pt", FileRole::Optimizer, {kRank, kModel}},
+      {"layer_#-model_states.pt", FileRole::Layer, {kLayer}},
+      {"layer_#-model_#-model_states.pt", FileRole::Layer, {kLayer, kModel}},
+      {"layer_#_expert_#_mp_rank_#_model_states.pt", FileRole::Expert, {kLayer, kExpert, kModel}},
+      {"expert_#_mp_rank_#_model_states.pt", FileRole::OldExpert, {kExpert, kModel}},
+      {"expp_rank_#_mp_rank_#_optim_states.pt", FileRole::ExpertOptimizer, {kRank, kModel}},
+      {"expp_rank_#_mp_rank_#optim_states.pt", FileRole::ExpertOptimizer, {kRank, kModel}}};
+  return patterns;
+}
 
 bool has_universal_parts(Storage& storage, const Path& zero) {
   if (storage.kind(zero) != EntryKind::Directory) return false;
@@ -123,6 +128,21 @@ void sort_ranks(const Path& folder, std::vector<std::pair<std::uint32_t, Path>>&
         "remove those of the older save");
 }
 
+/// Sorts the files by what their names say.
+void sort_numbered(const Path& folder, std::vector<NumberedFile>& files) {
+  const auto key = [](const NumberedFile& file) {
+    return std::tuple(file.name.model_rank, file.name.layer, file.name.expert, file.path);
+  };
+  std::ranges::sort(files, {}, key);
+  const auto two = std::ranges::adjacent_find(files, {}, &NumberedFile::name);
+  if (two == files.end()) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: {} and {} are of the same part of the model: the folder mixes two saves",
+                    folder.string(), unishard::quote(two->path.filename().string()),
+                    unishard::quote((two + 1)->path.filename().string())),
+        "remove those of the older save");
+}
+
 /// Returns, for example, "1, 2, 5 and 12 more".
 std::string some(const std::vector<std::uint64_t>& ranks) {
   constexpr std::size_t kShown = 16;
@@ -158,14 +178,12 @@ std::optional<std::vector<std::uint32_t>> match_numbers(std::string_view pattern
 }
 
 FileName parse_file_name(std::string_view name) {
-  for (const NamePattern& row : kNames) {
+  for (const NamePattern& row : name_patterns()) {
     const auto numbers = match_numbers(row.pattern, name);
     if (!numbers) continue;
     FileName parsed;
     parsed.role = row.role;
-    if (row.rank_number >= 0) parsed.rank = (*numbers)[static_cast<std::size_t>(row.rank_number)];
-    if (row.model_number >= 0)
-      parsed.model_rank = (*numbers)[static_cast<std::size_t>(row.model_number)];
+    for (std::size_t i = 0; i < numbers->size(); ++i) parsed.*row.numbers[i] = (*numbers)[i];
     return parsed;
   }
   return {};
@@ -260,10 +278,16 @@ TagFiles find_files(Storage& storage, const Path& folder) {
     const Path file = folder / entry.name;
     switch (parsed.role) {
       case FileRole::Layer:
-        if (!files.layer) files.layer = entry.name;
+        files.layers.push_back({parsed, file});
         break;
       case FileRole::Expert:
-        if (!files.expert) files.expert = entry.name;
+        files.experts.push_back({parsed, file});
+        break;
+      case FileRole::ExpertOptimizer:
+        files.expert_optimizers.emplace_back(parsed.rank, file);
+        break;
+      case FileRole::OldExpert:
+        if (!files.old_expert) files.old_expert = entry.name;
         break;
       case FileRole::Model:
         files.model_ranks[parsed.model_rank].model = file;
@@ -282,6 +306,9 @@ TagFiles find_files(Storage& storage, const Path& folder) {
     sort_ranks(folder, of_rank.rank_models);
     sort_ranks(folder, of_rank.optimizers);
   }
+  sort_numbered(folder, files.layers);
+  sort_numbered(folder, files.experts);
+  sort_ranks(folder, files.expert_optimizers);
   return files;
 }
 

@@ -15,28 +15,31 @@ namespace unishard::converters::deepspeed {
 /// Hints of errors about runs whose model was cut.
 inline constexpr const char* kMergeRanks =
     "make a universal checkpoint with DeepSpeed's ds_to_universal, which is read";
-inline constexpr const char* kMergeStages =
-    "load it with the program that saved it, and save the whole model there; of a PipelineModule "
-    "of "
-    "DeepSpeed's own at ZeRO stage 1 (not of GPT-NeoX), ds_to_universal makes a universal "
-    "checkpoint, which is read";
+inline constexpr const char* kFindStages =
+    "copy it from the node that wrote it, or use another checkpoint";
 inline constexpr const char* kGatherExperts =
     "load it with the program that saved it, and save the whole model there, for example with "
     "save_pretrained() or torch.save()";
 
 enum class FileRole : std::uint8_t {
-  Model,      ///< mp_rank_00_model_states.pt
-  RankModel,  ///< zero_pp_rank_<r>_mp_rank_00_model_states.pt
-  Optimizer,  ///< [bf16_]zero_pp_rank_<r>_mp_rank_00_optim_states.pt
-  Layer,      ///< layer_<l>-model_states.pt of a pipeline
-  Expert,     ///< a file of mixture-of-experts layers
+  Model,            ///< mp_rank_00_model_states.pt
+  RankModel,        ///< zero_pp_rank_<r>_mp_rank_00_model_states.pt
+  Optimizer,        ///< [bf16_]zero_pp_rank_<r>_mp_rank_00_optim_states.pt
+  Layer,            ///< layer_<l>[-model_<t>]-model_states.pt of a pipeline
+  Expert,           ///< layer_<l>_expert_<e>_mp_rank_00_model_states.pt of a mixture of experts
+  ExpertOptimizer,  ///< expp_rank_<e>_mp_rank_00_optim_states.pt (stage 0)
+  OldExpert,        ///< expert_<e>_mp_rank_00_model_states.pt, before DeepSpeed 0.5
   Other,
 };
 
 struct FileName {
   FileRole role = FileRole::Other;
-  std::uint32_t rank = 0;        ///< rank in the data-parallel group
-  std::uint32_t model_rank = 0;  ///< the number after mp_rank_
+  std::uint32_t rank = 0;        ///< rank in the data-parallel or expert-parallel group
+  std::uint32_t model_rank = 0;  ///< the number after mp_rank_ or model_
+  std::uint32_t layer = 0;       ///< of a pipeline, or among the layers with experts
+  std::uint32_t expert = 0;
+
+  bool operator==(const FileName&) const = default;
 };
 FileName parse_file_name(std::string_view name);
 
@@ -86,14 +89,24 @@ struct RankFiles {
   const Path* first_model() const;
 };
 
+/// A file that is not of one rank: a layer of a pipeline, or an expert.
+struct NumberedFile {
+  FileName name;
+  Path path;
+};
+
 /// The files of one tag.
 struct TagFiles {
   Path folder;
   /// By the number after mp_rank_; at least one entry.
   std::map<std::uint32_t, RankFiles> model_ranks;
-  std::optional<std::string> layer, expert;  ///< name of the first such file
+  std::vector<NumberedFile> layers;   ///< ascending tensor-parallel ranks, then layers
+  std::vector<NumberedFile> experts;  ///< ascending layers, then experts
+  std::vector<std::pair<std::uint32_t, Path>> expert_optimizers;  ///< ascending expert ranks
+  std::optional<std::string> old_expert;  ///< name of the first file of FileRole::OldExpert
 };
-/// Throws: Unsupported for files of DeepSpeed's Fast writer; Corrupt for two files of one rank.
+/// Throws: Unsupported for files of DeepSpeed's Fast writer; Corrupt for two files of one rank,
+/// layer or expert.
 TagFiles find_files(Storage& storage, const Path& folder);
 
 /// Checks that `files` are those of ranks 0 to world_size - 1. Messages name the files by `what`

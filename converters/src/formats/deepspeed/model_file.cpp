@@ -211,7 +211,8 @@ ParallelDegrees degrees_of(const TorchFile& file) {
   degrees.pipeline = degree(told, "pp_degree");
   degrees.tensor = told ? degree(told, "tp_degree") : degree(root, "mp_world_size");
   degrees.has_layer_files = root.at("module").is_none();
-  degrees.has_experts = any(present(root, "num_experts")) || any(present(root, "ds_autoep_layers"));
+  degrees.has_experts = any(present(root, "num_experts"));
+  degrees.has_auto_experts = any(present(root, "ds_autoep_layers"));
   return degrees;
 }
 
@@ -220,7 +221,8 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
   const Value root = file.root();
   ModelFile model;
   read_facts(file, model, notes);
-  model.module = named_views(file, root.at("module"), "module entry", notes);
+  if (const auto module = present(root, "module"))  // None: in the layer files of a pipeline
+    model.module = named_views(file, *module, "module entry", notes);
   if (const auto shapes = present(root, "frozen_param_shapes"))
     model.frozen_shapes = named_shapes(*shapes);
   model.frozen_fragments = read_frozen(file, root, notes);

@@ -35,6 +35,7 @@ struct ParallelDegrees {
   bool is_told = false;          ///< DeepSpeed 0.19.5 and later; before, `tensor` is their product
   bool has_layer_files = false;  ///< the module is in the layer files of a pipeline
   bool has_experts = false;
+  bool has_auto_experts = false;  ///< experts that AutoEP cut out of a model's own
 
   /// Returns what the file says, for messages.
   std::string text() const;

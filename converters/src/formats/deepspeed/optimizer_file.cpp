@@ -175,14 +175,6 @@ Json read_group_settings(const TorchFile& file, Value param_groups,
   members.clear();
   for (std::size_t i = 0; i < param_groups.size(); ++i) {
     const Value group = param_groups[i];
-    const auto experts = present(group, "moe");
-    if (experts && experts->is(NodeKind::Bool) && experts->boolean()) {
-      raise(ErrorCode::Unsupported,
-            fmt::format("{}: parameter group {} holds experts of a mixture-of-experts model, which "
-                        "are not read",
-                        file.name(), i),
-            kGatherExperts);
-    }
     Json settings = Json::object();
     for (std::size_t k = 0; k < group.pair_count(); ++k) {
       const std::string key(group.key(k).string());

@@ -53,7 +53,6 @@ OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes);
 
 /// Returns `param_groups` of an optimizer as JSON without "params". `members` receives "params"
 /// when they are numbers.
-/// Throws: Unsupported for groups of experts.
 Json read_group_settings(const TorchFile& file, Value param_groups,
                          std::vector<std::vector<std::uint64_t>>& members, Notes& notes);
 

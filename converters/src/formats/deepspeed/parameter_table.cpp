@@ -318,31 +318,65 @@ bool differ_beyond_rounding(const std::vector<double>& master, const std::vector
   return false;
 }
 
+/// Elements of a parameter that are compared: `range` of it is in `piece` from number `first` on.
+struct ComparedPart {
+  const TensorView* piece = nullptr;
+  std::uint64_t first = 0;
+  ElementRange range;
+};
+
+/// The first elements of the parameter, or the first and the last ones of every piece.
+std::vector<ComparedPart> compared_parts(const std::vector<ViewPiece>& pieces, bool every_piece) {
+  constexpr std::uint64_t kCompared = 64;
+  std::vector<ComparedPart> parts;
+  const auto add = [&](const ViewPiece& piece, std::uint64_t begin) {
+    const std::uint64_t end = std::min(piece.range.end, begin + kCompared);
+    parts.push_back({&piece.view, piece.first + (begin - piece.range.begin), {begin, end}});
+  };
+  if (!every_piece) {
+    if (const ViewPiece* first = first_piece(pieces)) add(*first, 0);
+    return parts;
+  }
+  for (const ViewPiece& piece : pieces) {
+    if (piece.range.empty()) continue;
+    add(piece, piece.range.begin);
+    if (piece.range.size() > kCompared) add(piece, piece.range.end - kCompared);
+  }
+  return parts;
+}
+
+/// Adds one parameter to `result`.
+void compare_parameter(const NamedView& entry, const std::vector<ViewPiece>& master,
+                       bool every_piece, WeightComparison& result) {
+  bool is_telling = false, is_foreign = false, differs = false;
+  for (const ComparedPart& part : compared_parts(master, every_piece)) {
+    if (info(part.piece->dtype).kind != Kind::Float || part.range.end > entry.view.elements())
+      return;
+    const std::vector<double> wide = floats(*part.piece, part.first, part.range.size());
+    const std::vector<double> narrow = floats(entry.view, part.range.begin, part.range.size());
+    const bool part_differs = !rounds_to(wide, entry.view.dtype, narrow);
+    differs |= part_differs;
+    is_telling |= !is_constant(wide) || !is_constant(narrow);
+    is_foreign |= part_differs && differ_beyond_rounding(wide, narrow);
+  }
+  if (differs) result.differing.push_back(entry.name);
+  if (is_telling) ++result.telling;
+  if (is_telling && is_foreign) ++result.foreign;
+}
+
 }  // namespace
 
-WeightComparison compare_weights(const ModelFile& model, const ParameterTable& parameters) {
-  constexpr std::uint64_t kCompared = 64;
+WeightComparison compare_weights(const std::vector<NamedView>& module,
+                                 const ParameterTable& parameters, bool every_piece) {
   WeightComparison result;
-  std::size_t telling = 0, foreign = 0;
-  for (const NamedView& entry : model.module) {
+  for (const NamedView& entry : module) {
     const auto found = parameters.find(entry.name);
     if (!found || entry.view.elements() == 0 || !entry.view.storage) continue;
+    if (info(entry.view.dtype).kind != Kind::Float) continue;
     const auto& states = parameters.all()[*found].states;
     const auto master = std::ranges::find(states, state::kFp32, &StatePieces::state);
-    if (master == states.end()) continue;
-    const ViewPiece* piece = first_piece(master->pieces);
-    if (piece == nullptr || info(piece->view.dtype).kind != Kind::Float) continue;
-    if (info(entry.view.dtype).kind != Kind::Float) continue;
-    const std::uint64_t count = std::min({kCompared, piece->range.size(), entry.view.elements()});
-    const std::vector<double> wide = floats(piece->view, piece->first, count);
-    const std::vector<double> narrow = floats(entry.view, 0, count);
-    const bool differs = !rounds_to(wide, entry.view.dtype, narrow);
-    if (differs) result.differing.push_back(entry.name);
-    if (is_constant(wide) && is_constant(narrow)) continue;
-    ++telling;
-    if (differs && differ_beyond_rounding(wide, narrow)) ++foreign;
+    if (master != states.end()) compare_parameter(entry, master->pieces, every_piece, result);
   }
-  result.is_of_another_save = telling > 0 && foreign == telling;
   return result;
 }
 

@@ -88,11 +88,14 @@ std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile
 /// How the weights in the module compare with the master copies, which the same step wrote.
 struct WeightComparison {
   std::vector<std::string> differing;  ///< parameters whose master does not round to the weights
-  /// Every parameter whose values tell anything (are not all equal) differs by more than a 16-bit
-  /// type rounds.
-  bool is_of_another_save = false;
+  std::size_t telling = 0;             ///< parameters whose values are not all equal
+  std::size_t foreign = 0;  ///< those among them that differ by more than a 16-bit type rounds
+
+  bool is_of_another_save() const { return telling > 0 && foreign == telling; }
 };
-/// Compares the first elements of each parameter.
-WeightComparison compare_weights(const ModelFile& model, const ParameterTable& parameters);
+/// Compares the first elements of each parameter; with `every_piece`, the first and the last ones
+/// of each piece of its master.
+WeightComparison compare_weights(const std::vector<NamedView>& module,
+                                 const ParameterTable& parameters, bool every_piece = false);
 
 }  // namespace unishard::converters::deepspeed

@@ -22,25 +22,19 @@ std::uint32_t global_rank(std::uint32_t tensor_rank, std::uint32_t data_rank, st
 /// Elements that are compared to tell whether a buffer is the same on all ranks.
 constexpr std::uint64_t kCompared = 4096;
 
-void check_one_save(const RankContent& first, const RankContent& other) {
-  const auto differ = [&](std::string_view what) {
-    raise_two_saves(first.model_name, other.model_name, what);
-  };
-  const Catalog &a = first.parts.catalog, &b = other.parts.catalog;
-  if (first.global_steps != other.global_steps)
-    differ(fmt::format("global_steps are {} and {}", first.global_steps, other.global_steps));
-  if (first.world_size != other.world_size) differ("dp_world_size differs");
-  if (a.step != b.step) differ(fmt::format("the optimizer steps are {} and {}", a.step, b.step));
-  if (a.stage != b.stage) differ("their ZeRO stages differ");
-  if (a.producer != b.producer) differ("their DeepSpeed versions differ");
-  if (a.groups != b.groups) differ("their parameter groups differ");
+void check_groups(const RankContent& first, const RankContent& other) {
+  if (first.parts.catalog.groups != other.parts.catalog.groups)
+    raise_two_saves(first.model_name, other.model_name, "their parameter groups differ");
 }
 
 class RankJoin {
  public:
   RankJoin(std::vector<RankContent> ranks, CutRules& rules, const std::string& where, Notes& notes)
       : rules_(rules), where_(where), notes_(notes) {
-    for (const RankContent& rank : ranks) check_one_save(ranks.front(), rank);
+    for (const RankContent& rank : ranks) {
+      check_one_save(ranks.front(), rank);
+      check_groups(ranks.front(), rank);
+    }
     for (RankContent& rank : ranks) {
       world_size_ += rank.world_size;
       names_.push_back(rank.model_name);

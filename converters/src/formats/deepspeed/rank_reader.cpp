@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/expert_groups.hpp"
+#include "formats/deepspeed/expert_stage0.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
 #include "formats/deepspeed/stage0.hpp"
@@ -10,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace unishard::converters::deepspeed {
 namespace {
@@ -39,8 +42,8 @@ class RankReader {
     compare_with_module();
     parts_.format = "deepspeed";
     parts_.rank_of_file = rank_of_file;
-    return {std::move(parts_), model_.name, world_size_, model_.global_steps,
-            std::move(model_.aliases)};
+    return {std::move(parts_),         model_.name,   world_size_, model_.global_steps,
+            std::move(model_.aliases), has_optimizer_};
   }
 
  private:
@@ -58,11 +61,13 @@ class RankReader {
   void read_without_partitions() {
     const TorchFile file = open(*files_.model);
     model_ = read_model_file(file, false, notes_);
+    add_module_files();
     take_aliases();
     world_size_ = model_.world_size.value_or(1);
     if (model_.param_shapes && !present(file.root(), "optimizer"))
       check_complete(in_.folder, {}, world_size_, files_of("optimizer"), "dp_world_size");
-    Stage0Optimizer optimizer = read_stage0(file, model_, in_.is_only, notes_);
+    Stage0Optimizer optimizer = read_unpartitioned(file);
+    has_optimizer_ = optimizer.is_there;
     steps_ = std::move(optimizer.steps);
     parameters_ = std::move(optimizer.parameters);
     catalog().world_size =
@@ -72,30 +77,44 @@ class RankReader {
     assemble({&model_, &parameters_, &frozen_, false, optimizer.is_there}, parts_, notes_);
   }
 
+  Stage0Optimizer read_unpartitioned(const TorchFile& file) {
+    if (in_.experts != nullptr) return read_expert_states(file);
+    if (!in_.unnamed_states || !present(file.root(), "optimizer"))
+      return read_stage0(file, model_, in_.has_whole_tensors, notes_);
+    notes_.lose({Role::Optimizer, "optimizer", *in_.unnamed_states});
+    return {};
+  }
+
+  Stage0Optimizer read_expert_states(const TorchFile& file) {
+    if (!in_.experts->optimizers.empty())
+      return read_expert_stage0(pool_, model_, *in_.experts, notes_);
+    if (!present(file.root(), "optimizer")) return {};
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: expp_rank_0_mp_rank_00_optim_states.pt and those of the other expert "
+                      "ranks are missing: the optimizer's states of the experts are lost",
+                      where_),
+          kFindStages);
+  }
+
   void read_partitions() {
     const OptimizerFile first = read_optimizer_file(open(files_.optimizers.front().second), notes_);
     const bool is_sliced = first.stage == 3;
+    if (is_sliced && !in_.module.empty()) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("{}: layers or experts in files of their own at ZeRO stage 3 are not read",
+                        first.name),
+            kGatherExperts);
+    }
     read_models(is_sliced);
     check_world_size(first);
     const ShapeGroups shapes = shapes_of(first);
-    add_parameters(first, shapes);
-    if (is_sliced) {
-      SlicedGroups groups(shapes, world_size_, parameters_, storage_, pool_, in_.folder);
-      for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
-        groups.add_rank(file, rank);
-      });
+    if (in_.experts != nullptr) {
+      add_expert_partitions(first, shapes);
     } else {
-      ConcatenatedGroups groups(shapes, first.gaps, parameters_);
-      StatedPartitions stated;
-      for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t) {
-        groups.add_rank(file);
-        stated.add_rank(file);
-      });
-      groups.check_ends(world_size_, where_);
-      check_partitions(stated, shapes, first.gaps, is_round_robin(), where_);
+      add_partitions(first, shapes);
     }
     catalog().world_size = static_cast<std::uint32_t>(world_size_);
-    catalog().stage = first.stage;
+    catalog().stage = in_.shapes ? 0 : first.stage;
     catalog().loss_scaler = first.loss_scaler;
     catalog().groups = describe_groups(first.settings, parameters_);
     if (first.settings.is_null()) {
@@ -104,6 +123,49 @@ class RankReader {
           "elastic_checkpoint leaves them out");
     }
     assemble({&model_, &parameters_, &frozen_, is_sliced, true}, parts_, notes_);
+  }
+
+  void add_partitions(const OptimizerFile& first, const ShapeGroups& shapes) {
+    add_parameters(first, shapes);
+    if (first.stage == 3) {
+      SlicedGroups groups(shapes, world_size_, parameters_, storage_, pool_, in_.folder);
+      return for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
+        groups.add_rank(file, rank);
+      });
+    }
+    ConcatenatedGroups groups(shapes, first.gaps, parameters_);
+    StatedPartitions stated;
+    for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t) {
+      groups.add_rank(file);
+      stated.add_rank(file);
+    });
+    groups.check_ends(world_size_, where_);
+    check_partitions(stated, shapes, first.gaps, is_round_robin(), where_);
+  }
+
+  /// Stages 1 and 2 of a run with experts.
+  void add_expert_partitions(const OptimizerFile& first, const ShapeGroups& shapes) {
+    const bool is_data_first =
+        model_.config.is_object() &&
+        model_.config.value("use_data_before_expert_parallelism", Json()) == Json(true);
+    const ExpertGroups experts(*in_.experts, shapes, first, {world_size_, is_data_first});
+    const ShapeGroups parameters = experts.parameters();
+    for (std::size_t g = 0; g < parameters.size(); ++g) {
+      for (const NamedShape& named : parameters[g])
+        parameters_.add(named.fqn, named.shape, static_cast<std::int32_t>(g));
+    }
+    ConcatenatedGroups groups(experts.vectors(), experts.gaps(), parameters_);
+    StatedPartitions stated;
+    for_each_rank(
+        first,
+        [&](const OptimizerFile& file, std::uint32_t rank) {
+          const OptimizerFile arranged = experts.by_vector(file, rank);
+          groups.add_rank(arranged);
+          stated.add_rank(arranged, experts.places(rank));
+        },
+        [&](OptimizerFile file) { return experts.in_first_order(std::move(file)); });
+    groups.check_ends(world_size_, where_);
+    check_partitions(stated, experts.vectors(), experts.gaps(), is_round_robin(), where_);
   }
 
   /// The model files; stage 3 has one per rank, with each frozen parameter's part in it.
@@ -115,6 +177,7 @@ class RankReader {
               "copy it from the node that wrote it, or use another checkpoint");
       }
       model_ = read_model_file(open(*files_.model), false, notes_);
+      add_module_files();
       take_aliases();
       world_size_ = model_.world_size.value_or(files_.optimizers.size());
       frozen_ = whole_frozen(model_, notes_);
@@ -137,6 +200,11 @@ class RankReader {
     frozen_ = slices.take();
   }
 
+  void add_module_files() {
+    for (const ModuleFile& file : in_.module)
+      model_.module.insert(model_.module.end(), file.entries.begin(), file.entries.end());
+  }
+
   ModelFile read_other_rank(const Path& path) {
     ModelFile other = read_model_file(open(path), true, notes_);
     if (other.global_steps != model_.global_steps) {
@@ -153,8 +221,9 @@ class RankReader {
 
   void check_world_size(const OptimizerFile& first) const {
     const auto& counts = first.partition_counts;
+    const bool has_experts = in_.experts != nullptr;  // their groups have fewer partitions
     const std::string said_by = model_.world_size ? "dp_world_size" : "the number of files";
-    if (!counts.empty()) {
+    if (!counts.empty() && !has_experts) {
       const std::uint64_t most = std::ranges::max(counts);
       if (std::ranges::min(counts) != most || most != world_size_) {
         raise(ErrorCode::Corrupt,
@@ -170,7 +239,9 @@ class RankReader {
 
   /// param_shapes by flat group, in the order of the flat vectors.
   ShapeGroups shapes_of(const OptimizerFile& first) const {
-    const auto& shapes = model_.param_shapes ? model_.param_shapes : first.param_shapes;
+    const auto& shapes = model_.param_shapes ? model_.param_shapes
+                         : in_.shapes        ? in_.shapes
+                                             : first.param_shapes;
     if (!shapes) {
       raise(ErrorCode::Corrupt,
             fmt::format("{}: no param_shapes: nothing tells what lies in the partitions",
@@ -197,15 +268,16 @@ class RankReader {
     }
   }
 
-  template <class Use>
-  void for_each_rank(const OptimizerFile& first, Use&& use) {
+  /// Calls use(file, rank) for the file of each rank, as `arrange` changes those behind the first.
+  template <class Use, class Arrange = std::identity>
+  void for_each_rank(const OptimizerFile& first, Use&& use, Arrange&& arrange = {}) {
     for (const auto& [rank, path] : files_.optimizers) {
       if (rank == 0) {
         check_rank(first, first);
         use(first, rank);
         continue;
       }
-      const OptimizerFile file = read_optimizer_file(open(path), notes_);
+      const OptimizerFile file = arrange(read_optimizer_file(open(path), notes_));
       check_rank(first, file);
       use(file, rank);
     }
@@ -238,10 +310,12 @@ class RankReader {
   /// Refuses optimizer files that contradict the whole module, and notes weights that differ: the
   /// program may have changed some after the step.
   void compare_with_module() {
-    const WeightComparison compared = compare_weights(model_, parameters_);
+    for (const ModuleFile& file : in_.module)
+      check_against_masters(file, parameters_, in_.experts != nullptr, where_);
+    const WeightComparison compared = compare_weights(model_.module, parameters_);
     const std::vector<std::string>& names = compared.differing;
     if (names.empty()) return;
-    if (compared.is_of_another_save && !files_.optimizers.empty()) raise_other_optimizer(names);
+    if (compared.is_of_another_save() && !files_.optimizers.empty()) raise_other_optimizer(names);
     const bool is_lost = std::ranges::any_of(
         names, [&](const std::string& name) { return !catalog().find(name, state::kWeights); });
     notes_.add(fmt::format(
@@ -277,6 +351,7 @@ class RankReader {
   const RankFiles& files_;
   std::string where_;
   std::uint64_t world_size_ = 1;
+  bool has_optimizer_ = true;
   ModelFile model_;
   FrozenTable frozen_;
   ParameterTable parameters_;
@@ -292,6 +367,19 @@ std::string RankInput::name() const { return fmt::format("mp_rank_{:02}", model_
 void raise_two_saves(const std::string& a, const std::string& b, std::string_view what) {
   raise(ErrorCode::Corrupt, fmt::format("{} and {} are not of one save: {}", a, b, what),
         "use another checkpoint, or find the files that belong together");
+}
+
+void check_one_save(const RankContent& first, const RankContent& other) {
+  const auto differ = [&](std::string_view what) {
+    raise_two_saves(first.model_name, other.model_name, what);
+  };
+  const Catalog &a = first.parts.catalog, &b = other.parts.catalog;
+  if (first.global_steps != other.global_steps)
+    differ(fmt::format("global_steps are {} and {}", first.global_steps, other.global_steps));
+  if (first.world_size != other.world_size) differ("dp_world_size differs");
+  if (a.step != b.step) differ(fmt::format("the optimizer steps are {} and {}", a.step, b.step));
+  if (a.stage != b.stage) differ("their ZeRO stages differ");
+  if (a.producer != b.producer) differ("their DeepSpeed versions differ");
 }
 
 RankContent read_rank(Storage& storage, const std::shared_ptr<FilePool>& pool,

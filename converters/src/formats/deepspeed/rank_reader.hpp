@@ -3,11 +3,14 @@
 // and, from stage 1 on, one optimizer file per data-parallel rank. Files are read one after the
 // other; only the locations of their tensors are kept.
 #include "containers/pieced_source.hpp"
+#include "formats/deepspeed/expert_files.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/model_file.hpp"
+#include "formats/deepspeed/module_files.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +24,16 @@ using NamePairs = std::vector<std::pair<std::string, std::string>>;
 struct RankInput {
   Path folder;
   RankFiles files;
-  std::uint32_t model_rank = 0;        ///< the number after mp_rank_
-  bool is_only = true;                 ///< the run was not tensor-parallel
-  const NamePairs* aliases = nullptr;  ///< if set, instead of those in the rank's files
+  std::uint32_t model_rank = 0;         ///< the number after mp_rank_
+  bool is_only = true;                  ///< no other number after mp_rank_ is there
+  bool has_whole_tensors = true;        ///< the run was not tensor-parallel
+  const NamePairs* aliases = nullptr;   ///< if set, instead of those in the rank's files
+  std::vector<ModuleFile> module = {};  ///< parts of the module in files of their own
+  /// Instead of param_shapes, which a pipeline at stage 0 has none of.
+  std::optional<ShapeGroups> shapes = {};
+  const ExpertFiles* experts = nullptr;  ///< of a mixture of experts; they are in `module` too
+  /// If set, why the states of the optimizer in the model file cannot be named.
+  std::optional<std::string> unnamed_states = {};
 
   /// Returns, for example, "mp_rank_01".
   std::string name() const;
@@ -36,12 +46,17 @@ struct RankContent {
   std::uint64_t world_size = 1;  ///< data-parallel ranks
   std::int64_t global_steps = 0;
   NamePairs aliases;
+  bool has_optimizer = true;
 };
 
 /// Leaves `parts.notes` empty: notes are added to `notes`.
 /// Throws: Corrupt or Unsupported, naming the file.
 RankContent read_rank(Storage& storage, const std::shared_ptr<FilePool>& pool,
                       const RankInput& input, Notes& notes);
+
+/// Checks that two ranks or stages have the same counters and versions.
+/// Throws: Corrupt, as raise_two_saves() does.
+void check_one_save(const RankContent& first, const RankContent& other);
 
 /// Throws: Corrupt, saying that two files are not of one save.
 [[noreturn]] void raise_two_saves(const std::string& a, const std::string& b,

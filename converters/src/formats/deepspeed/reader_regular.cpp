@@ -6,6 +6,7 @@
 #include "formats/deepspeed/rank_join.hpp"
 #include "formats/deepspeed/rank_reader.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/deepspeed/reader_pipeline.hpp"
 
 #include <fmt/format.h>
 
@@ -21,13 +22,16 @@ class RegularReader {
   std::unique_ptr<Source> read() {
     const Path* const model = files_.model_ranks.at(0).first_model();
     if (model == nullptr) {
-      refuse_other_parallelism({});
+      if (has_experts({}) || !files_.layers.empty()) raise_no_model();
       check_ranks(files_.model_ranks.rbegin()->first + 1, "the highest number");
       return read_only_rank();
     }
     const TorchFile file(open_window(pool_, *model));
     const ParallelDegrees degrees = degrees_of(file);
-    refuse_other_parallelism(degrees);
+    const bool is_pipeline =
+        !files_.layers.empty() || degrees.has_layer_files || degrees.pipeline > 1;
+    if (has_experts(degrees)) return read_experts(file, degrees, is_pipeline);
+    if (is_pipeline) return read_pipeline(storage_, pool_, files_, file);
     check_ranks(degrees.tensor,
                 degrees.is_told ? "checkpoint_parallel_dimensions" : "mp_world_size");
     if (degrees.tensor <= 1) return read_only_rank();
@@ -37,22 +41,51 @@ class RegularReader {
  private:
   std::string where() const { return files_.folder.string(); }
 
-  void refuse_other_parallelism(const ParallelDegrees& degrees) const {
-    if (files_.layer || degrees.has_layer_files || degrees.pipeline > 1) {
-      raise(ErrorCode::Unsupported,
-            fmt::format("{}: {}: {} of a pipeline, which are not read", where(), degrees.text(),
-                        files_.layer ? unishard::quote(*files_.layer) + " is one of the layers"
-                                     : std::string("the files are those")),
-            kMergeStages);
+  bool has_experts(const ParallelDegrees& degrees) const {
+    return files_.old_expert || degrees.has_experts || degrees.has_auto_experts ||
+           !files_.experts.empty();
+  }
+
+  [[noreturn]] void raise_no_model() const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: mp_rank_00_model_states.pt is missing: nothing tells how the run was "
+                      "parallel",
+                      where()),
+          kFindStages);
+  }
+
+  /// Reads the experts of DeepSpeed's own layers where nothing else was parallel beside the data.
+  std::unique_ptr<Source> read_experts(const TorchFile& file, const ParallelDegrees& degrees,
+                                       bool is_pipeline) {
+    if (is_pipeline || degrees.tensor > 1 || degrees.has_auto_experts || files_.old_expert) {
+      raise(
+          ErrorCode::Unsupported,
+          fmt::format("{}: {}: a mixture of experts {}, which is not read", where(), degrees.text(),
+                      degrees.has_auto_experts ? "of AutoEP"
+                      : files_.old_expert      ? "with files of DeepSpeed before 0.5"
+                                               : "with pipeline or tensor parallelism"),
+          kGatherExperts);
     }
-    if (files_.expert || degrees.has_experts) {
-      raise(ErrorCode::Unsupported,
-            fmt::format("{}: {}: {} of a mixture of experts, which are not read", where(),
-                        degrees.text(),
-                        files_.expert ? unishard::quote(*files_.expert) + " is one of the files"
-                                      : std::string("the files are those")),
-            kGatherExperts);
-    }
+    check_ranks(1, "checkpoint_parallel_dimensions");
+    Notes notes;
+    if (!files_.model_ranks.at(0).optimizers.empty()) lose_stage0_files(notes);
+    const ExpertFiles experts = read_expert_files(pool_, files_, file, notes);
+    RankInput input{.folder = files_.folder, .files = files_.model_ranks.at(0)};
+    input.module = experts.files;
+    input.experts = &experts;
+    return finish(read_rank(storage_, pool_, input, notes), notes);
+  }
+
+  /// The optimizer files of expert ranks are from another save where the run had none.
+  void lose_stage0_files(Notes& notes) const {
+    for (const auto& [rank, path] : files_.expert_optimizers)
+      notes.lose({Role::StaleFile, path.filename().string()});
+  }
+
+  std::unique_ptr<Source> finish(RankContent content, const Notes& notes) const {
+    content.parts.notes = notes.lines();
+    content.parts.losses = notes.losses();
+    return make_pieced_source(std::move(content.parts), where());
   }
 
   /// Checks that the files are those of the tensor-parallel ranks 0 to `ranks` - 1.
@@ -67,11 +100,9 @@ class RegularReader {
 
   std::unique_ptr<Source> read_only_rank() {
     Notes notes;
-    const RankInput input{files_.folder, files_.model_ranks.at(0)};
-    PiecedCatalog parts = read_rank(storage_, pool_, input, notes).parts;
-    parts.notes = notes.lines();
-    parts.losses = notes.losses();
-    return make_pieced_source(std::move(parts), where());
+    lose_stage0_files(notes);
+    const RankInput input{.folder = files_.folder, .files = files_.model_ranks.at(0)};
+    return finish(read_rank(storage_, pool_, input, notes), notes);
   }
 
   std::unique_ptr<Source> read_tensor_ranks(const TorchFile& first,
@@ -86,7 +117,7 @@ class RegularReader {
     Notes notes;
     std::vector<RankContent> ranks;
     for (std::uint32_t rank = 0; rank < degrees.tensor; ++rank) {
-      RankInput input{files_.folder, files_.model_ranks.at(rank), rank, false};
+      RankInput input{files_.folder, files_.model_ranks.at(rank), rank, false, false};
       if (!ranks.empty()) input.aliases = &ranks.front().aliases;
       ranks.push_back(read_rank(storage_, pool_, input, notes));
     }

@@ -125,7 +125,8 @@ class UniversalReader {
   void read_model() {
     if (const Path* const model = files_.first_model()) {
       const ParallelDegrees degrees = degrees_of(open(*model));
-      if (degrees.has_experts || tag_files_.expert) {
+      if (degrees.has_experts || degrees.has_auto_experts || tag_files_.old_expert ||
+          !tag_files_.experts.empty()) {
         raise(
             ErrorCode::Unsupported,
             fmt::format("{}: {}: a mixture of experts, which is not read", where_, degrees.text()),
@@ -343,7 +344,7 @@ class UniversalReader {
 
   /// ds_to_universal mistakes round-robin partitions for plain ones without an error.
   void check_weights() {
-    const std::vector<std::string> names = compare_weights(model_, parameters_).differing;
+    const std::vector<std::string> names = compare_weights(model_.module, parameters_).differing;
     if (names.empty()) return;
     if (uses_round_robin()) {
       raise(

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/expert_groups.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/slot_matcher.hpp"
 #include "reading/parameter_shape.hpp"
@@ -236,6 +237,7 @@ class Stage0Reader {
     std::vector<std::size_t> sizes;
     for (const auto& group : slots) sizes.push_back(group.size());
     const auto shape_fits = [&](std::size_t g, std::size_t k, std::size_t candidate) {
+      if (!is_of_group(g, candidate)) return false;
       const auto shape = slots[g][k].shape();
       return !shape || *shape == candidates_[candidate]->view.shape;
     };
@@ -268,6 +270,16 @@ class Stage0Reader {
       return by_value.solution();
     }
     refuse_choice(by_value.outcome() == SlotMatcher::Outcome::Several ? by_value : by_shape);
+  }
+
+  /// In a run with experts, some groups have experts only, and the others have none.
+  bool is_of_group(std::size_t group, std::size_t candidate) const {
+    const auto has_experts = [&](const Json& settings) {
+      return expert_ranks_of(settings, file_.name()) > 0;
+    };
+    return std::ranges::none_of(out_.settings, has_experts) ||
+           has_experts(out_.settings.at(group)) ==
+               split_expert(candidates_[candidate]->name).has_value();
   }
 
   /// More parameters with states than entries: the module lacks weights that were trained. An entry

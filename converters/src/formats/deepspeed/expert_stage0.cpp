@@ -1,0 +1,169 @@
+#include "formats/deepspeed/expert_stage0.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/deepspeed/expert_groups.hpp"
+#include "formats/deepspeed/rank_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+/// Returns the first elements of a state.
+std::vector<std::byte> first_bytes(const StatePieces& state) {
+  constexpr std::uint64_t kCompared = 256;
+  if (state.pieces.empty()) return {};
+  const ViewPiece& piece = state.pieces.front();
+  const std::uint64_t count = std::min(kCompared, piece.range.size());
+  std::vector<std::byte> bytes(count * size_of(piece.view.dtype));
+  piece.view.read({piece.first, piece.first + count}, bytes, torch::Reading::Sample);
+  return bytes;
+}
+
+class ExpertStage0 {
+ public:
+  ExpertStage0(const std::shared_ptr<FilePool>& pool, const ModelFile& model,
+               const ExpertFiles& experts, Notes& notes)
+      : pool_(pool), model_(model), experts_(experts), notes_(notes) {}
+
+  Stage0Optimizer read() {
+    const TorchFile first = open(experts_.optimizers.front().second);
+    const std::set<std::uint64_t> sizes = sizes_of(first);
+    if (sizes.empty()) return {};
+    check_complete(Path(first.name()).parent_path(), experts_.optimizers, *sizes.rbegin(),
+                   "expert-parallel optimizer", "the name ep_size_N of a parameter group");
+    if (sizes.size() > 1) {
+      lose("the experts are in groups of several sizes, and the states have no names");
+      return {};
+    }
+    for (const auto& [rank, path] : experts_.optimizers) {
+      if (!add_rank(open(path), rank, *sizes.begin())) return {};
+    }
+    return finish();
+  }
+
+ private:
+  TorchFile open(const Path& path) const {
+    TorchFile file(open_window(pool_, path));
+    check_archive_name(file);
+    return file;
+  }
+
+  void lose(std::string why) { notes_.lose({Role::Optimizer, "optimizer", std::move(why)}); }
+
+  /// Returns the numbers of expert ranks of the groups with experts; none without an optimizer.
+  std::set<std::uint64_t> sizes_of(const TorchFile& file) {
+    std::set<std::uint64_t> sizes;
+    const auto optimizer = present(file.root(), "optimizer");
+    if (!optimizer) return sizes;
+    const auto wrapped = present(*optimizer, "optimizer_state_dict");
+    std::vector<std::vector<std::uint64_t>> members;
+    const Json settings = read_group_settings(
+        file, (wrapped ? *wrapped : *optimizer).at("param_groups"), members, notes_);
+    for (const Json& group : settings) sizes.insert(expert_ranks_of(group, file.name()));
+    sizes.erase(0);
+    return sizes;
+  }
+
+  /// Returns the model as expert rank `rank` of `size` has it.
+  ModelFile part_of(std::uint64_t rank, std::uint64_t size) const {
+    ModelFile part = model_;
+    std::erase_if(part.module, [&](const NamedView& entry) {
+      const auto name = split_expert(entry.name);
+      const ExpertLayer* layer = name ? experts_.find(name->prefix) : nullptr;
+      return layer != nullptr &&
+             name->number / std::max<std::uint64_t>(layer->experts / size, 1) != rank;
+    });
+    return part;
+  }
+
+  /// Returns false when the states have no names.
+  bool add_rank(const TorchFile& file, std::uint64_t rank, std::uint64_t size) {
+    for (const ExpertLayer& layer : experts_.layers) {
+      if (layer.experts % size == 0) continue;
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: {} experts are called {}<number>, and there are {} "
+                        "expert ranks",
+                        file.name(), layer.experts, layer.prefix, size));
+    }
+    Stage0Optimizer part = read_stage0(file, part_of(rank, size), true, notes_);
+    if (!part.is_there) return false;
+    if (parts_.empty()) {
+      first_name_ = file.name();
+    } else {
+      check_others(part, file.name());
+    }
+    parts_.push_back(std::move(part));
+    return true;
+  }
+
+  /// Checks that the ranks have the same states of parameters that are not experts.
+  void check_others(const Stage0Optimizer& part, const std::string& name) const {
+    const Stage0Optimizer& first = parts_.front();
+    if (part.settings != first.settings)
+      raise_two_saves(first_name_, name, "the settings of their parameter groups differ");
+    for (const Parameter& parameter : part.parameters.all()) {
+      if (split_expert(parameter.fqn)) continue;
+      const auto found = first.parameters.find(parameter.fqn);
+      if (!found) raise_two_saves(first_name_, name, "only one has " + parameter.fqn);
+      const auto& states = first.parameters.all()[*found].states;
+      const bool is_same = std::ranges::equal(
+          states, parameter.states, [](const StatePieces& a, const StatePieces& b) {
+            return a.state == b.state && first_bytes(a) == first_bytes(b);
+          });
+      if (!is_same)
+        raise_two_saves(first_name_, name, "the states of " + parameter.fqn + " differ");
+    }
+  }
+
+  /// Puts the ranks' parameters together, the experts of each layer in ascending order.
+  Stage0Optimizer finish() {
+    std::vector<Parameter*> all;
+    for (Stage0Optimizer& part : parts_) {
+      for (Parameter& parameter : part.parameters.all()) {
+        if (&part == &parts_.front() || split_expert(parameter.fqn)) all.push_back(&parameter);
+      }
+    }
+    std::ranges::stable_sort(all, {}, [&](const Parameter* parameter) {
+      return std::pair(parameter->group, layer_of(parameter->fqn));
+    });
+    Stage0Optimizer out;
+    out.settings = parts_.front().settings;
+    out.loss_scaler = parts_.front().loss_scaler;
+    out.is_there = true;
+    for (const Stage0Optimizer& part : parts_)
+      out.steps.insert(out.steps.end(), part.steps.begin(), part.steps.end());
+    for (Parameter* parameter : all) {
+      const std::size_t added =
+          out.parameters.add(parameter->fqn, parameter->shape, parameter->group);
+      out.parameters.all()[added].states = std::move(parameter->states);
+    }
+    return out;
+  }
+
+  std::size_t layer_of(const std::string& fqn) const {
+    const auto name = split_expert(fqn);
+    const ExpertLayer* layer = name ? experts_.find(name->prefix) : nullptr;
+    return layer == nullptr ? 0 : static_cast<std::size_t>(layer - experts_.layers.data()) + 1;
+  }
+
+  const std::shared_ptr<FilePool>& pool_;
+  const ModelFile& model_;
+  const ExpertFiles& experts_;
+  Notes& notes_;
+  std::string first_name_;
+  std::vector<Stage0Optimizer> parts_;  ///< by expert rank
+};
+
+}  // namespace
+
+Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const ModelFile& model,
+                                   const ExpertFiles& experts, Notes& notes) {
+  return ExpertStage0(pool, model, experts, notes).read();
+}
+
+}  // namespace unishard::converters::deepspeed

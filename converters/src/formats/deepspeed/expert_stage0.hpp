@@ -1,0 +1,17 @@
+#pragma once
+// Stage 0 of a run with experts: one optimizer file per expert rank, each with the states of all
+// other parameters and of the rank's own experts.
+#include "formats/deepspeed/expert_files.hpp"
+#include "formats/deepspeed/stage0.hpp"
+
+#include <memory>
+
+namespace unishard::converters::deepspeed {
+
+/// `model` has the whole module, with the experts of `experts`. States that cannot be named are
+/// losses.
+/// Throws: Corrupt when files are missing or not of one save.
+Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const ModelFile& model,
+                                   const ExpertFiles& experts, Notes& notes);
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,38 @@
+#pragma once
+// Files that hold a part of the module and nothing else: the layers of a pipeline and the experts
+// of a mixture of experts.
+#include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/parameter_table.hpp"
+#include "formats/deepspeed/pickle_fields.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::deepspeed {
+
+/// One such file.
+struct ModuleFile {
+  FileName numbers;  ///< what its name says
+  std::string name;
+  std::vector<NamedView> entries;
+};
+
+/// Checks that the archive in `file` has the numbers of the file's name: torch names the archive
+/// after the file that it writes, so that a renamed file shows.
+/// Throws: Corrupt, naming both.
+void check_archive_name(const TorchFile& file);
+
+/// Reads the names and places of the tensors in one file.
+/// Throws: Corrupt, naming the file.
+ModuleFile read_module_file(const std::shared_ptr<FilePool>& pool, const NumberedFile& file,
+                            Notes& notes);
+
+/// Checks that the optimizer's fp32 copy rounds to the values in `file`: in other numbers, the file
+/// is in another's place or of another save. `is_exact`: one parameter that differs is enough, else
+/// it takes half of those whose values tell anything. `where` begins messages.
+/// Throws: Corrupt, naming the file and a parameter.
+void check_against_masters(const ModuleFile& file, const ParameterTable& parameters, bool is_exact,
+                           const std::string& where);
+
+}  // namespace unishard::converters::deepspeed

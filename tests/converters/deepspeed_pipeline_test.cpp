@@ -1,0 +1,304 @@
+// Regular checkpoints of pipelines, read whole and compared bit by bit with what the ranks had in
+// memory; what is refused of them.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "copied_run.hpp"
+#include "expect.hpp"
+#include "expected_tensors.hpp"
+#include "temp_dir.hpp"
+#include "torch_files.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+namespace {
+
+using test::error_of;
+using test::Fails;
+using test::read_file;
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kExact = {"pp2_stage0_bf16",
+                                         "pp2_stage0_fp32",
+                                         "pp2_stage1_bf16_tied",
+                                         "pp2_stage1_fp32",
+                                         "pp2dp2_stage1_bf16",
+                                         "pp2_stage1_fp32_groups_frozen",
+                                         "pp2dp2_stage1_fp32_tied_functions",
+                                         "mg_pp2tp2_stage1_bf16_tied"};
+
+/// The groups with the parameters of all ranks, each once.
+SortedJson groups_of(const SortedJson& about) {
+  SortedJson groups = about["param_groups"];
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    SortedJson& params = groups[g]["params"] = SortedJson::array();
+    for (std::size_t rank = 0; rank < about["param_groups_of_ranks"].size(); ++rank) {
+      for (const SortedJson& name : about["param_groups_of_ranks"][std::to_string(rank)][g]) {
+        if (std::ranges::find(params, name) == params.end()) params.push_back(name);
+      }
+    }
+  }
+  return groups;
+}
+
+TEST(DeepSpeedPipeline, EveryFixtureGivesTheBitsOfTheWholeModel) {
+  SKIP_WITHOUT_FIXTURES();
+  std::size_t tensors = 0;
+  for (const std::string& name : kExact) {
+    SCOPED_TRACE(name);
+    const auto source = open_case(name);
+    const Path folder = parallel_case(name);
+    // Averaged: expected is the mean of the ranks' 16-bit weights; the catalog's is rounded from
+    // the mean of the masters, as a resumed run has it.
+    tensors += compare_tensors(*source, folder / "expected.safetensors", {"2.gain|weights"});
+    const Catalog& catalog = source->catalog();
+    const SortedJson about = parse_sorted_json(read_file(folder / "case.json"), "case.json");
+    EXPECT_EQ(static_cast<double>(catalog.step), about["optimizer_step"].get<double>());
+    EXPECT_EQ(catalog.world_size, about["world_size"]);
+    EXPECT_EQ(catalog.stage, about["stage"]);
+    EXPECT_EQ(SortedJson::parse(catalog.groups.dump()), groups_of(about));
+    EXPECT_EQ(catalog.data_position["global_steps"], about["global_steps"].get<int>());
+    EXPECT_TRUE(catalog.aliases.empty());
+    EXPECT_TRUE(catalog.client_state.is_null()) << catalog.client_state;
+    EXPECT_TRUE(source->notes().empty()) << source->notes().front();
+    EXPECT_TRUE(source->losses().empty()) << text_of(source->losses().front());
+  }
+  EXPECT_EQ(tensors, 1146u);
+}
+
+TEST(DeepSpeedPipeline, EqualsTheUniversalCheckpointMadeOfIt) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string name = "mg_pp2tp2_stage1_bf16_tied";
+  const auto regular = open_case(name), universal = open_case("universal_" + name);
+  EXPECT_EQ(regular->catalog().step, universal->catalog().step);
+  for (std::size_t i = 0; i < universal->catalog().tensors.size(); ++i) {
+    const TensorInfo& tensor = universal->catalog().tensors[i];
+    const auto found = regular->catalog().find(tensor.fqn, tensor.state);
+    ASSERT_TRUE(found) << tensor.label();
+    EXPECT_TRUE(read_all(*regular, *found) == read_all(*universal, i)) << tensor.label();
+  }
+}
+
+/// The states of a tied module are on both stages, and no file names them at stage 0.
+TEST(DeepSpeedPipeline, StatesThatTiedModulesLeaveUnnamedAreLostByName) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string name = "pp2dp2_stage0_fp32_tied";
+  const auto source = open_case(name);
+  const Losses losses = source->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Optimizer);
+  EXPECT_THAT(losses[0].why, testing::HasSubstr("tied modules"));
+  const auto expected = open_source(posix_storage(), parallel_case(name) / "expected.safetensors");
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    std::string label = expected->catalog().tensors[i].fqn;
+    if (!label.ends_with("|weights") && !label.ends_with("|buffer")) continue;
+    const std::string tied = "tied_modules.embed.";
+    if (label.starts_with(tied)) label = "0." + label.substr(tied.size());
+    const auto found = counterpart(source->catalog(), label);
+    ASSERT_TRUE(found) << label;
+    EXPECT_TRUE(read_all(*source, *found) == read_all(*expected, i)) << label;
+    ++compared;
+  }
+  EXPECT_EQ(compared, source->catalog().tensors.size());
+}
+
+/// No buffer tells of layer 6. The optimizer has more states than the other layers have parameters.
+TEST(DeepSpeedPipeline, AMissingLayerOfStage0IsALossOfWeights) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage0_fp32");
+  fs::remove(copy.file("layer_06-model_states.pt"));
+  const Losses losses = copy.open()->losses();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].role, Role::Weight);
+  EXPECT_EQ(losses[0].name, "2 trained parameters");
+  EXPECT_EQ(losses[1].role, Role::Optimizer);
+}
+
+TEST(DeepSpeedPipeline, AStaleCopyOfATiedTensorIsARemark) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto remarks = open_case("pp2_stage1_bf16_tied")->remarks();
+  ASSERT_EQ(remarks.size(), 3u);
+  EXPECT_THAT(remarks[0], testing::HasSubstr("tied_modules.embed.pos.weight [fp32]: stage 1"));
+}
+
+TEST(DeepSpeedPipeline, EveryElementIsOfTheRankThatWroteIt) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto source = open_case("pp2dp2_stage1_bf16");
+  const auto ranks = [&](std::string_view fqn, std::string_view state) {
+    std::set<std::uint32_t> found;
+    for (const StoredRange& range :
+         source->stored_ranges(source->catalog().find(fqn, state).value()))
+      found.insert(range.rank);
+    return found;
+  };
+  EXPECT_EQ(ranks("0.tok.weight", state::kFp32), (std::set<std::uint32_t>{0}));
+  EXPECT_EQ(ranks("6.bias", state::kExpAvg), (std::set<std::uint32_t>{3}));
+  EXPECT_EQ(ranks("6.bias", state::kWeights), (std::set<std::uint32_t>{2}));
+}
+
+TEST(DeepSpeedPipeline, AMissingOrStrayFileIsNamed) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string tied = "mg_pp2tp2_stage1_bf16_tied", plain = "pp2dp2_stage1_bf16";
+  struct Case {
+    std::string fixture, removed, copied;
+    std::vector<std::string> words;
+  };
+  const std::vector<Case> cases = {
+      {plain, "layer_03-model_states.pt", "", {"layer 3", "missing", "are lost", "3."}},
+      {"pp2_stage0_fp32", "layer_03-model_states.pt", "", {"layer 3", "missing", "attn.mask"}},
+      {tied, "layer_02-model_01-model_states.pt", "", {"layer 2", "ranks 0 only, of 2", "lost"}},
+      {plain,
+       "mp_rank_01_model_states.pt",
+       "",
+       {"mp_rank_01_model_states.pt is missing", "stage 1"}},
+      {plain, "mp_rank_00_model_states.pt", "", {"mp_rank_00_model_states.pt is missing"}},
+      {plain,
+       "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt",
+       "",
+       {"mp_rank_01 optimizer files of rank 1 are missing"}},
+      {plain,
+       "mp_rank_01_model_states.pt",
+       "mp_rank_02_model_states.pt",
+       {"rank 2", "another save"}},
+      {tied,
+       "layer_02-model_01-model_states.pt",
+       "layer_02-model_02-model_states.pt",
+       {"layer_02-model_02", "tensor-parallel rank 2"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.fixture + " without " + c.removed);
+    const CopiedRun copy(c.fixture);
+    if (!c.copied.empty()) fs::copy_file(copy.file(c.removed), copy.file(c.copied));
+    ASSERT_TRUE(fs::remove(copy.file(c.removed)));
+    const Error error = error_of([&] { copy.open(); });
+    EXPECT_EQ(error.code(), ErrorCode::Corrupt);
+    for (const std::string& word : c.words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
+  }
+}
+
+TEST(DeepSpeedPipeline, TwoFilesOfOneLayerAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2dp2_stage1_bf16");
+  fs::copy_file(copy.file("layer_03-model_states.pt"), copy.file("layer_3-model_states.pt"));
+  EXPECT_THAT(error_of([&] { copy.open(); }),
+              Fails(ErrorCode::Corrupt, {"layer_03-model_states.pt", "layer_3-model_states.pt"}));
+}
+
+/// Layers 2 and 3 have tensors of the same names and shapes.
+TEST(DeepSpeedPipeline, SwappedLayersAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string two = "layer_02-model_states.pt", three = "layer_03-model_states.pt";
+  for (const std::string name : {"pp2dp2_stage1_bf16", "pp2_stage0_fp32", "pp2_stage0_bf16"}) {
+    SCOPED_TRACE(name);
+    const CopiedRun copy(name);
+    copy.swap(two, three);
+    EXPECT_THAT(error_of([&] { copy.open(); }),
+                Fails(ErrorCode::Corrupt, {two, "written as", three}));
+  }
+  for (const std::string name : {"pp2dp2_stage1_bf16", "pp2_stage1_fp32", "pp2_stage0_bf16"}) {
+    SCOPED_TRACE(name + ", archives renamed");
+    const CopiedRun copy(name);
+    copy.swap(two, three);
+    copy.rename_archive(two, three);
+    copy.rename_archive(three, two);
+    EXPECT_THAT(error_of([&] { copy.open(); }),
+                Fails(ErrorCode::Corrupt, {"layer_0", "in another's place"}));
+  }
+}
+
+TEST(DeepSpeedPipeline, ALayerOfAnotherShapeIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage1_fp32");
+  fs::copy_file(copy.file("layer_05-model_states.pt"), copy.file("layer_06-model_states.pt"),
+                fs::copy_options::overwrite_existing);
+  copy.rename_archive("layer_06-model_states.pt", "layer_05-model_states.pt");
+  EXPECT_THAT(error_of([&] { copy.open(); }),
+              Fails(ErrorCode::Corrupt, {"layer_06-model_states.pt", "weight", "mp_rank_01"}));
+}
+
+TEST(DeepSpeedPipeline, StagesOfTwoSavesAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2dp2_stage1_bf16");
+  fs::copy_file(copy.file("mp_rank_00_model_states.pt"), copy.file("mp_rank_01_model_states.pt"),
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of([&] { copy.open(); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_01_model_states.pt", "written as"}));
+  copy.rename_archive("mp_rank_01_model_states.pt", "mp_rank_00_model_states.pt");
+  EXPECT_THAT(error_of([&] { copy.open(); }),
+              Fails(ErrorCode::Corrupt, {"stage 0", "stage 1", "not of one save"}));
+}
+
+// ---- Small runs of two stages without optimizer, written here.
+
+/// Layers 0 and 1, one for each stage.
+struct TwoStages {
+  Json degrees = {{"pp_degree", 2}, {"tp_degree", 1}};
+  Json buffers = Json::array({"1.mask"});
+
+  std::unique_ptr<Source> open() {
+    for (int stage = 0; stage < 2; ++stage) {
+      const Json model = {{"module", nullptr},
+                          {"optimizer", nullptr},
+                          {"buffer_names", stage == 0 ? Json::array() : buffers},
+                          {"global_steps", 1},
+                          {"skipped_steps", 0},
+                          {"dp_world_size", 1},
+                          {"mp_world_size", 2},
+                          {"checkpoint_parallel_dimensions", degrees}};
+      save_torch(folder.path() / fmt::format("mp_rank_0{}_model_states.pt", stage), model, {});
+      save_torch(folder.path() / fmt::format("layer_0{}-model_states.pt", stage),
+                 {{"w", tensor("w")}, {"mask", tensor("mask")}},
+                 {{"w", {DType::Float32, {2}, {1, 2}}}, {"mask", {DType::Float32, {1}, {3}}}});
+    }
+    return open_source(posix_storage(), folder.path());
+  }
+
+  test::TempDir folder;
+};
+
+TEST(DeepSpeedPipeline, ARunWithoutOptimizerIsItsLayers) {
+  const auto source = TwoStages().open();
+  std::vector<std::string> labels;
+  for (const TensorInfo& info : source->catalog().tensors) labels.push_back(info.label());
+  EXPECT_EQ(labels, (std::vector<std::string>{"0.w [weights]", "0.mask [weights]", "1.w [weights]",
+                                              "1.mask [buffer]"}));
+  EXPECT_TRUE(source->losses().empty());
+}
+
+TEST(DeepSpeedPipeline, ForgedDegreesAndNamesAreRefused) {
+  const std::int64_t huge = std::int64_t{1} << 62;
+  struct Case {
+    std::string what;
+    std::function<void(TwoStages&)> change;
+    std::string words;
+  };
+  const std::vector<Case> cases = {
+      {"stages", [=](TwoStages& run) { run.degrees["pp_degree"] = huge; }, "pp_degree"},
+      {"tensor ranks", [=](TwoStages& run) { run.degrees["tp_degree"] = huge; }, "tp_degree"},
+      {"many stages", [](TwoStages& run) { run.degrees["pp_degree"] = 4000; }, "missing"},
+      {"no stages", [](TwoStages& run) { run.degrees["pp_degree"] = 0; }, "pp_degree 0"},
+      {"no tensor ranks", [](TwoStages& run) { run.degrees["tp_degree"] = 0; }, "tp_degree 0"},
+      {"negative", [](TwoStages& run) { run.degrees["pp_degree"] = -2; }, ""},
+      {"layer", [](TwoStages& run) { run.buffers = {"999999999.mask"}; }, "layer 999999999"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    TwoStages run;
+    c.change(run);
+    EXPECT_THAT(error_of([&] { run.open(); }), Fails(ErrorCode::Corrupt, c.words));
+  }
+}
+
+}  // namespace
+}  // namespace unishard::converters
