@@ -113,6 +113,9 @@ class LossLog {
 std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
                                                  const Communicator& communicator,
                                                  at::Device device) {
+  const bool has_files = options.config.offload_optimizer.residence == Residence::File ||
+                         options.config.offload_param.residence == Residence::File;
+  if (has_files) return_freed_memory();
   const ConstructionScope scope(placement_for(options.config, communicator, device));
   auto model = make_language_model(options.model);
   if (options.config.activation_checkpointing)

@@ -30,8 +30,7 @@ UpdateTensors lamb_tensors(const ParameterRecord& parameter) {
   UpdateTensors tensors{.weights = unit.master().values(offset, count),
                         .gradients = unit.gradients().values(offset, count),
                         .states = {}};
-  for (const StateArray& each : unit.states())
-    tensors.states.push_back(each.values(offset, count));
+  for (const StateArray& each : unit.states()) tensors.states.push_back(each.values(offset, count));
   return tensors;
 }
 

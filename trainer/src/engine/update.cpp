@@ -113,9 +113,8 @@ std::int64_t tile_elements(const TrainingState& state) {
 }  // namespace
 
 void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) {
-  const Update update{.state = state,
-                      .runtime = runtime,
-                      .scale = gradient_scale(state, gradient_norm)};
+  const Update update{
+      .state = state, .runtime = runtime, .scale = gradient_scale(state, gradient_norm)};
   Publication publication = publication_of(state.config);
   TilePipeline pipeline(tile_elements(state), state.config.offload_optimizer.buffer_count);
   std::map<const FlatUnit*, const UnitRecord*> records;
