@@ -579,6 +579,25 @@ TEST(DeepSpeedContradictions, ListedFrozenParametersThatNoFileHoldsAreLost) {
       {{"frozen_param_shapes", {{"f", {3}}}}, {"frozen_param_fragments", Json::object()}}, {});
   const FrozenPart part{{{"f", {3}}}, std::nullopt};
   save_stage_3(folder.path() / "stage3/tag", {part, part});
+TEST(DeepSpeedSource, NamesTheModelsOfOthersBesideIt) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  EXPECT_TRUE(open_source(posix_storage(), folder.path())->losses().empty());
+  for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.pt",
+                           "rng_state_0.pth", "dcp/.metadata", "dcp/__0_0.distcp"})
+    write_file(folder.path() / name, "x");
+  std::map<std::string, Role> found;
+  for (const Loss& loss : open_source(posix_storage(), folder.path())->losses())
+    found.emplace(loss.name, loss.role);
+  EXPECT_EQ(found, (std::map<std::string, Role>{{"adapter_model.safetensors", Role::OtherModel},
+                                                {"dcp", Role::OtherModel},
+                                                {"model.safetensors", Role::OtherModel},
+                                                {"optimizer.pt", Role::SideFile}}));
+  write_file(tag / "model.safetensors", "x");
+  EXPECT_EQ(open_source(posix_storage(), tag)->losses().size(), 1u);
+}
+
   for (const char* stage : {"stage2", "stage3"}) {
     SCOPED_TRACE(stage);
     const auto source = open_source(posix_storage(), folder.path() / stage);

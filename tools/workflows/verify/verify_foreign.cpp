@@ -69,10 +69,10 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
                         bytes));
 }
 
-/// A checkpoint of which weights cannot be read is not sound, whatever the rest is.
+/// A checkpoint of which weights or files cannot be read is not sound, whatever the rest is.
 void find_missing(const converters::Source& source, const Path& path, VerifyReport& report) {
   for (const converters::Loss& loss : source.losses()) {
-    if (!is_unread_weight(loss)) continue;
+    if (!is_unread_weight(loss) && !loss.is_broken) continue;
     report.findings.push_back(
         {.code = "incomplete",
          .path = path,

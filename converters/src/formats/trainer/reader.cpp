@@ -358,6 +358,8 @@ class Reader {
   }
 
   Storage& storage_;
+      if (storage_.kind(folder_ / entry.name / ".metadata") == EntryKind::File)
+        continue;  // files_beside() names a distributed save
   const Path folder_;
   const FileNames names_;
   StateDictBuilder builder_;
