@@ -579,14 +579,6 @@ Error error_of_stage_3(const std::array<FrozenPart, 2>& frozen) {
   return error_of([&] { open_source(posix_storage(), folder.path()); });
 }
 
-TEST(DeepSpeedContradictions, ListedFrozenParametersThatNoFileHoldsAreLost) {
-  const test::TempDir folder;
-  save_old_checkpoint(folder.path() / "stage2/tag", true);
-  save_old_model(
-      folder.path() / "stage2/tag",
-      {{"frozen_param_shapes", {{"f", {3}}}}, {"frozen_param_fragments", Json::object()}}, {});
-  const FrozenPart part{{{"f", {3}}}, std::nullopt};
-  save_stage_3(folder.path() / "stage3/tag", {part, part});
 TEST(DeepSpeedSource, NamesTheModelsOfOthersBesideIt) {
   const test::TempDir folder;
   const Path tag = folder.path() / "tag";
@@ -606,6 +598,14 @@ TEST(DeepSpeedSource, NamesTheModelsOfOthersBesideIt) {
   EXPECT_EQ(open_source(posix_storage(), tag)->losses().size(), 1u);
 }
 
+TEST(DeepSpeedContradictions, ListedFrozenParametersThatNoFileHoldsAreLost) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "stage2/tag", true);
+  save_old_model(
+      folder.path() / "stage2/tag",
+      {{"frozen_param_shapes", {{"f", {3}}}}, {"frozen_param_fragments", Json::object()}}, {});
+  const FrozenPart part{{{"f", {3}}}, std::nullopt};
+  save_stage_3(folder.path() / "stage3/tag", {part, part});
   for (const char* stage : {"stage2", "stage3"}) {
     SCOPED_TRACE(stage);
     const auto source = open_source(posix_storage(), folder.path() / stage);
@@ -616,6 +616,16 @@ TEST(DeepSpeedSource, NamesTheModelsOfOthersBesideIt) {
     EXPECT_EQ(source->losses()[0].why, "no file holds its data");
     EXPECT_TRUE(source->losses()[0].is_frozen);
   }
+}
+
+TEST(DeepSpeedContradictions, ListedBuffersThatNoFileHoldsAreLost) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  save_old_model(folder.path() / "tag", {{"buffer_names", {"ghost"}}}, {});
+  const Losses losses = open_source(posix_storage(), folder.path())->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Buffer);
+  EXPECT_EQ(losses[0].name, "ghost");
 }
 
 TEST(DeepSpeedContradictions, FrozenPartsOfStage3AreThoseOfTheirShape) {
@@ -719,16 +729,6 @@ TEST(DeepSpeedContradictions, OptimizerFilesInThePlaceOfOthersAreRefused) {
   }
 }
 
-TEST(DeepSpeedContradictions, OptimizerFilesOfAnotherSaveAreRefused) {
-  const test::TempDir folder;
-  const Path tag = folder.path() / "tag";
-  save_old_checkpoint(tag, true);
-  save_old_model(
-      tag, Json::object(),
-      {{"a", {DType::Float32, {2, 2}, {7, 3, 5, 9}}}, {"b", {DType::Float32, {3}, {1, 2, 4}}}});
-  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
-              Fails(ErrorCode::Corrupt,
-                    {"2 parameters", "\"a\"", "the optimizer's files are not of this save"}));
 TEST(DeepSpeedContradictions, CopiesOfAnotherRanksFileOfStage3AreRefused) {
   const test::TempDir folder;
   const Path tag = folder.path() / "tag";
@@ -763,6 +763,16 @@ TEST(DeepSpeedContradictions, FilesOfAnEarlierSaveOfStage3AreRefused) {
   }
 }
 
+TEST(DeepSpeedContradictions, OptimizerFilesOfAnotherSaveAreRefused) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  save_old_model(
+      tag, Json::object(),
+      {{"a", {DType::Float32, {2, 2}, {7, 3, 5, 9}}}, {"b", {DType::Float32, {3}, {1, 2, 4}}}});
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt,
+                    {"2 parameters", "\"a\"", "the optimizer's files are not of this save"}));
   save_old_model(tag, Json::object(),
                  {{"a", {DType::Float32, {2, 2}, {1.0001F, 2.0001F, 3.0001F, 4.0001F}}},
                   {"b", {DType::Float32, {3}, {1, 2, 4}}}});
