@@ -491,6 +491,9 @@ TEST(AdapterFile, HoldsEverythingThatWasReadFromOne) {
   Catalog catalog = with_weights({"m.q.lora_A.default.weight", "m.q.vector_bank"});
   record_adapter(catalog.producer, AdapterNaming::Modules);
   EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.weight");
+  EXPECT_EQ(adapter_module_name("m.head.base_layer.weight", {"m.head.base_layer.weight"}),
+            "m.head.base_layer.weight")
+      << "frozen, and saved with an embedding that has grown";
   EXPECT_EQ(AdapterFile(catalog).name_of("m.q.vector_bank"), "m.q.vector_bank");
   record_adapter(catalog.producer, AdapterNaming::File);
   EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.default.weight");
