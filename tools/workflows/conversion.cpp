@@ -390,11 +390,21 @@ ConversionResult Conversion::run(const TransferOptions& transfer) {
           "leave --dtype out, or pass --dtype bf16, which has the range of fp32; nothing was "
           "published");
   compare(written, transfer, result);
-  if (is_equal(result)) publish_together(team_, *shared_.sink);
+  if (is_equal(result)) publish();
   return result;
 }
 
 /// The first process decides for all.
+/// Another conversion may have published into the folder since this one looked at its run.
+void Conversion::publish() {
+  std::optional<OutputLock> lock;
+  publish_together(team_, *shared_.sink, [&] {
+    if (converters::format_entry(options_.output.format).shape != OutputShape::Tags) return;
+    lock.emplace(lock_run(posix_storage(), options_.output));
+    decide_latest(posix_storage(), options_.output, plan_.target, options_.may_be_fresh);
+  });
+}
+
 bool Conversion::is_equal(const ConversionResult& result) {
   return team_.gather(result.different.empty() ? "equal" : "different").front() == "equal";
 }
