@@ -81,6 +81,7 @@ class Arranger {
         groups_(prefixes_.size()) {
     out_.notes = state_.notes;
     out_.losses = state_.losses;
+    note_opaque();
     for (const SecondKey& second : state_.second_keys) first_keys_.emplace(second.key, second.of);
     sort_keys();
   }
@@ -137,6 +138,18 @@ class Arranger {
   using Parameter = Attribution::Parameter;
 
   const TensorEntry& entry(std::size_t index) const { return state_.tensors[index]; }
+
+  /// An object among the states of a parameter is lost, which add_state() says, or a value.
+  void note_opaque() {
+    for (const auto& [key, line] : state_.opaque) {
+      const std::string path = fmt::format("{}.{}", key, line);
+      const auto is_above = [&](const std::string& prefix) {
+        return path.starts_with(prefix + "state.");
+      };
+      if (std::ranges::none_of(prefixes_, is_above))
+        out_.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+    }
+  }
 
   void sort_keys() {
     find_states();
@@ -317,7 +330,7 @@ class Arranger {
           if (group_of_.emplace(name, number).second) params.push_back(std::move(name));
         }
         group["params"] = std::move(params);
-        drop_tensors(group, all.size(), out_.losses);
+        drop_tensors(group, all.size(), out_.notes);
         all.push_back(std::move(group));
       }
     }
@@ -493,8 +506,8 @@ class Arranger {
     out_.catalog.step = static_cast<std::int64_t>(high);
     if (low != high)
       out_.notes.push_back(
-          fmt::format("the optimizer's step counters differ between parameters ({} to {}): the "
-                      "largest is taken",
+          fmt::format("the optimizer's step counters differ between parameters ({} to {}): each "
+                      "keeps its own, and the largest is the checkpoint's step",
                       low, high));
   }
 
