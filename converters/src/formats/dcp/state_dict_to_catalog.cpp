@@ -439,9 +439,21 @@ class Arranger {
     });
   }
 
+  /// Whether the groups of an optimizer without states, SGD's, list the model's parameters by their
+  /// names: what they do not list is frozen.
+  bool tells_all_trained() const {
+    std::unordered_set<std::string_view> known;
+    for (const Parameter& parameter : model_) known.insert(parameter.fqn);
+    for (const Alias& alias : out_.catalog.aliases) known.insert(alias.fqn);
+    return set_aside_.empty() && !group_of_.empty() &&
+           std::ranges::all_of(group_of_,
+                               [&](const auto& listed) { return known.contains(listed.first); });
+  }
+
   void add_model() {
     // An optimizer that is set aside trains parameters, too: without states of it nothing is
     // frozen.
+    const bool is_told = tells_all_trained();
     const bool is_trained =
         set_aside_.empty() &&
         std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
@@ -458,7 +470,8 @@ class Arranger {
       const bool trains = may_be_trained(entry(parameter.entry).dtype);
       const bool is_buffer = !has_states && (!trains || is_statistic(parameter.fqn));
       add(parameter.entry, parameter.fqn, is_buffer ? state::kBuffer : state::kWeights,
-          is_trained && !has_states && !is_buffer);
+          !is_buffer && !has_states &&
+              (is_trained || (is_told && !group_of_.contains(parameter.fqn))));
     }
   }
 
