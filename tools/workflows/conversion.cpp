@@ -351,6 +351,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
       plan_.disk_bytes != 0 ? plan_.disk_bytes : plan_.target.stored_bytes();
   const bool has_tags = converters::format_entry(output.format).shape == OutputShape::Tags;
   require_outside_checkpoints(storage, output.path, has_tags);
+  require_outside_model(source, output.path);
   require_space(output.path, bytes);
   shared_ = make_shared_sink(team, plan_.target, [&](const converters::WorkSplit& share) {
     output.share = share;
@@ -394,7 +395,6 @@ ConversionResult Conversion::run(const TransferOptions& transfer) {
   return result;
 }
 
-/// The first process decides for all.
 /// Another conversion may have published into the folder since this one looked at its run.
 void Conversion::publish() {
   std::optional<OutputLock> lock;
@@ -405,6 +405,7 @@ void Conversion::publish() {
   });
 }
 
+/// The first process decides for all.
 bool Conversion::is_equal(const ConversionResult& result) {
   return team_.gather(result.different.empty() ? "equal" : "different").front() == "equal";
 }
