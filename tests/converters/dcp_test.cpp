@@ -369,9 +369,10 @@ TEST(Dcp, KeysThatNobodyAskedForAreTold) {
                          key_layout)
         ->remarks();
   };
-  EXPECT_THAT(remarks({}, ""), testing::ElementsAre("keys are model.NAME and "
-                                                    "optim.state.NAME.STATE (--dcp-layout chooses "
-                                                    "others)"));
+  EXPECT_THAT(remarks({}, ""),
+              testing::ElementsAre("keys are model.NAME, optim.state.NAME.STATE and "
+                                   "optim.param_groups.NUMBER.SETTING (--dcp-layout chooses "
+                                   "others)"));
   EXPECT_THAT(remarks({}, "model-optim"), IsEmpty());
   EXPECT_THAT(remarks(source->layout(), ""), IsEmpty());
 }

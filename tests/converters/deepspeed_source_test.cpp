@@ -535,8 +535,14 @@ struct FrozenPart {
   std::optional<std::uint64_t> elements;  ///< of its fragment; nullopt: it has none
 };
 
+struct Stage3Values {
+  int steps = 5;
+  float frozen_slope = 0;  ///< from one element of a part to the next; the parts are equal
+};
+
 /// A trained parameter a of (4) and a frozen one f on two ranks, as stage 3 writes them.
-void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen) {
+void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen,
+                  const Stage3Values& values = {}) {
   fs::create_directories(tag);
   const DType f32 = DType::Float32;
   for (std::size_t rank = 0; rank < frozen.size(); ++rank) {
@@ -548,20 +554,22 @@ void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen) {
                         {"frozen_param_shapes", part.shapes},
                         {"frozen_param_fragments", fragments},
                         {"shared_params", Json::object()},
-                        {"global_steps", 5},
+                        {"global_steps", values.steps},
                         {"dp_world_size", 2}};
     const std::uint64_t elements = part.elements.value_or(0);
-    save_torch(
-        tag / ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_model_states.pt"), model,
-        {{"none", {f32, {0}, {}}}, {"part", {f32, {elements}, std::vector<float>(elements, 9)}}});
-    const Json base = {{"state", with_number_keys({{"step", 5}})},
+    std::vector<float> held(elements, 9);
+    for (std::size_t i = 1; i < held.size(); ++i) held[i] = held[i - 1] + values.frozen_slope;
+    save_torch(tag / ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_model_states.pt"),
+               model, {{"none", {f32, {0}, {}}}, {"part", {f32, {elements}, held}}});
+    const Json base = {{"state", with_number_keys({{"step", values.steps}})},
                        {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}};
     const Json inner = {{"zero_stage", 3},
                         {"partition_count", 2},
                         {"optimizer_state_dict", base},
                         {"fp32_flat_groups", Json::array({tensor("p")})}};
     save_torch(tag / Copy::optimizer_name(static_cast<int>(rank)),
-               {{"optimizer_state_dict", inner}}, {{"p", {f32, {2}, {1, 2}}}});
+               {{"optimizer_state_dict", inner}},
+               {{"p", {f32, {2}, {static_cast<float>(rank), 2}}}});
   }
 }
 
@@ -569,6 +577,25 @@ Error error_of_stage_3(const std::array<FrozenPart, 2>& frozen) {
   const test::TempDir folder;
   save_stage_3(folder.path() / "tag", frozen);
   return error_of([&] { open_source(posix_storage(), folder.path()); });
+}
+
+TEST(DeepSpeedSource, NamesTheModelsOfOthersBesideIt) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  EXPECT_TRUE(open_source(posix_storage(), folder.path())->losses().empty());
+  for (const char* name : {"model.safetensors", "adapter_model.safetensors", "optimizer.pt",
+                           "rng_state_0.pth", "dcp/.metadata", "dcp/__0_0.distcp"})
+    write_file(folder.path() / name, "x");
+  std::map<std::string, Role> found;
+  for (const Loss& loss : open_source(posix_storage(), folder.path())->losses())
+    found.emplace(loss.name, loss.role);
+  EXPECT_EQ(found, (std::map<std::string, Role>{{"adapter_model.safetensors", Role::OtherModel},
+                                                {"dcp", Role::OtherModel},
+                                                {"model.safetensors", Role::OtherModel},
+                                                {"optimizer.pt", Role::SideFile}}));
+  write_file(tag / "model.safetensors", "x");
+  EXPECT_EQ(open_source(posix_storage(), tag)->losses().size(), 1u);
 }
 
 TEST(DeepSpeedContradictions, ListedFrozenParametersThatNoFileHoldsAreLost) {
@@ -589,6 +616,16 @@ TEST(DeepSpeedContradictions, ListedFrozenParametersThatNoFileHoldsAreLost) {
     EXPECT_EQ(source->losses()[0].why, "no file holds its data");
     EXPECT_TRUE(source->losses()[0].is_frozen);
   }
+}
+
+TEST(DeepSpeedContradictions, ListedBuffersThatNoFileHoldsAreLost) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  save_old_model(folder.path() / "tag", {{"buffer_names", {"ghost"}}}, {});
+  const Losses losses = open_source(posix_storage(), folder.path())->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Buffer);
+  EXPECT_EQ(losses[0].name, "ghost");
 }
 
 TEST(DeepSpeedContradictions, FrozenPartsOfStage3AreThoseOfTheirShape) {
@@ -689,6 +726,40 @@ TEST(DeepSpeedContradictions, OptimizerFilesInThePlaceOfOthersAreRefused) {
     replace(file(back, 0), file(back, 1));
     // The last partition has no padding, so that there may be too few elements.
     EXPECT_THAT(opens(back.path()), Fails(ErrorCode::Corrupt));
+  }
+}
+
+TEST(DeepSpeedContradictions, CopiesOfAnotherRanksFileOfStage3AreRefused) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  const FrozenPart whole{{{"f", {3}}}, 2};
+  save_stage_3(tag, {whole, whole});
+  EXPECT_EQ(thrown_by([&] { open_source(posix_storage(), tag); }), std::nullopt)
+      << "equal parts of one value";
+  replace(tag / Copy::optimizer_name(1), tag / Copy::optimizer_name(0));
+  EXPECT_THAT(
+      error_of([&] { open_source(posix_storage(), tag); }),
+      Fails(ErrorCode::Corrupt, {Copy::optimizer_name(0), Copy::optimizer_name(1), "a copy"}));
+  save_stage_3(folder.path() / "model", {whole, whole}, {.frozen_slope = 1});
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path() / "model"); }),
+              Fails(ErrorCode::Corrupt, {"zero_pp_rank_1_mp_rank_00_model_states.pt", "a copy"}));
+}
+
+TEST(DeepSpeedContradictions, FilesOfAnEarlierSaveOfStage3AreRefused) {
+  const FrozenPart whole{{{"f", {3}}}, 2};
+  for (const bool is_trainer : {false, true}) {
+    const test::TempDir run;
+    const Path old = run.path() / (is_trainer ? "checkpoint-5/global_step5" : "global_step5");
+    const Path tag = run.path() / (is_trainer ? "checkpoint-7/global_step7" : "global_step7");
+    save_stage_3(old, {whole, whole});
+    save_stage_3(tag, {whole, whole}, {.steps = 7});
+    for (const int rank : {0, 1})
+      replace(tag / Copy::optimizer_name(rank), old / Copy::optimizer_name(rank));
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), tag); }),
+                Fails(ErrorCode::Corrupt, {"5 steps", "the run 7", "a copy of", "global_step5"}));
+    fs::remove_all(old);
+    EXPECT_THAT(notes_of(*open_source(posix_storage(), tag)),
+                testing::ElementsAre(testing::HasSubstr("counts 5 steps, the run 7")));
   }
 }
 

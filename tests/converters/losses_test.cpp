@@ -195,6 +195,33 @@ TEST_F(ReadFile, AListOfStatesOfAnOptimizerIsNoParameter) {
   EXPECT_EQ(source->losses()[0].name, "projector.-3 of 0");
 }
 
+TEST_F(ReadFile, StatesThatManyParametersLoseAreCounted) {
+  const Json lost = dict({{-3, tensor("t")}});
+  const Json state = dict({{0, {{"exp_avg", tensor("m")}, {"projector", lost}}},
+                           {1, {{"exp_avg", tensor("n")}, {"projector", lost}}}});
+  const auto source =
+      open({{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}});
+  ASSERT_EQ(source->losses().size(), 1u);
+  EXPECT_EQ(source->losses()[0].name, "projector.-3 of 2 parameters, 0 first");
+}
+
+TEST_F(ReadFile, WhatTheGroupsOfAnOptimizerWithoutStatesDoNotListIsFrozen) {
+  const auto frozen_in = [&](Json group) {
+    const auto source =
+        open({{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer", {{"state", Json::object()}, {"param_groups", Json::array({group})}}}});
+    std::vector<std::string> names;
+    for (const TensorInfo& tensor : source->catalog().tensors) {
+      if (tensor.frozen) names.push_back(tensor.fqn);
+    }
+    EXPECT_NO_THROW(convert(*source, names.empty() ? "native" : "deepspeed"));
+    return names;
+  };
+  EXPECT_THAT(frozen_in({{"lr", 0.1}, {"params", {0}}, {"param_names", {"a"}}}), ElementsAre("b"));
+  EXPECT_THAT(frozen_in({{"lr", 0.1}, {"params", {0}}}), IsEmpty()) << "nothing tells which";
+}
+
 TEST_F(ReadFile, MomentsOfEqualShapesKeepTheirNumbersUnlessTheOrderIsConfirmed) {
   const Json state = dict({{0, {{"exp_avg", tensor("m")}}}, {1, {{"exp_avg", tensor("a")}}}});
   const Json object = {

@@ -46,6 +46,13 @@ TEST(CompareElements, NanAgainstANumberIsInfinitelyFar) {
   EXPECT_EQ(compare<float>(DType::Float32, {kNan}, {-kNan}, 0.0).beyond, 0u);
 }
 
+TEST(CompareElements, IntegersBeyondDoublesHaveTheirDistance) {
+  const std::int64_t large = std::int64_t{1} << 62;
+  EXPECT_EQ(compare<std::int64_t>(DType::Int64, {large + 1}, {large}, 0.5).beyond, 1u);
+  EXPECT_EQ(compare<std::int64_t>(DType::Int64, {-large - 2}, {large}).max_abs, 0x1p63);
+  EXPECT_EQ(compare<std::uint64_t>(DType::UInt64, {~0ull}, {~0ull - 3}, 3.0).beyond, 0u);
+}
+
 TEST(CompareElements, ComparesIntegersAndComplexNumbers) {
   EXPECT_EQ(compare<std::int64_t>(DType::Int64, {5, 7}, {5, 4}).max_abs, 3.0);
   const ElementDiff diff = compare<float>(DType::Complex64, {1, 2, 3, 4}, {1, 2, 3, 9});

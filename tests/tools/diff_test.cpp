@@ -6,6 +6,7 @@
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "views/diff_view.hpp"
+#include "workflows/client_values.hpp"
 #include "workflows/conversion_plan.hpp"
 
 #include <gmock/gmock.h>
@@ -79,6 +80,23 @@ class WithScalars final : public Source {
  public:
   WithScalars(const Source& base, Json scalars) : base_(base), catalog_(base.catalog()) {
     catalog_.client_state["optimizer_scalars"] = std::move(scalars);
+  }
+  std::string format() const override { return base_.format(); }
+  const Catalog& catalog() const override { return catalog_; }
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    base_.read(tensor, range, out);
+  }
+
+ private:
+  const Source& base_;
+  Catalog catalog_;
+};
+
+/// A source with values of the user's.
+class WithClientState final : public Source {
+ public:
+  WithClientState(const Source& base, Json values) : base_(base), catalog_(base.catalog()) {
+    catalog_.client_state = std::move(values);
   }
   std::string format() const override { return base_.format(); }
   const Catalog& catalog() const override { return catalog_; }
@@ -195,7 +213,7 @@ TEST_F(Diff, ComparesOptimizerStatesThatAreNoTensors) {
   const auto base = write("a", {});
   const std::string fqn = base->catalog().tensors[0].fqn;
   const WithScalars a(*base, {{"cnt", {{fqn, 7}}}, {"tag", {{fqn, "muon"}}}, {"step", {{fqn, 7}}}});
-  const WithScalars b(*base, {{"cnt", {{fqn, 999}}}, {"rms", {{fqn, 0.5}}}});
+  const WithScalars b(*base, {{"cnt", {{fqn, 999}}}, {"rms", {{fqn, 0.5}}}, {"step", {{fqn, 7}}}});
   EXPECT_TRUE(diff(a, a, {}).same_state());
   const DiffReport report = diff(a, b, {});
   const Json json = cli::diff_json(report);
@@ -208,6 +226,57 @@ TEST_F(Diff, ComparesOptimizerStatesThatAreNoTensors) {
   EXPECT_EQ(json["states"]["cnt"]["different"], 1);
   EXPECT_THAT(cli::diff_text(report).plain(), testing::HasSubstr("[cnt]: 7 and 999\n"));
   EXPECT_TRUE(diff(a, b, {.tolerance = {}, .states = {"fp32"}}).same_state());
+}
+
+TEST_F(Diff, ComparesTheStepOfEachParameter) {
+  const auto base = write("a", {});
+  const std::string fqn = base->catalog().tensors[0].fqn;
+  const WithScalars a(*base, {{"step", {{fqn, 1}}}});
+  const WithScalars b(*base, {{"step", {{fqn, 3}}}});
+  EXPECT_TRUE(diff(a, a, {}).same_state());
+  const Json json = cli::diff_json(diff(a, b, {}));
+  ASSERT_EQ(json["differences"].size(), 1u) << json.dump();
+  EXPECT_EQ(json["differences"][0],
+            (Json{{"tensor", fqn + " [step]"}, {"kind", "scalar"}, {"a", "1"}, {"b", "3"}}));
+}
+
+TEST_F(Diff, ListsTheValuesThatTheUserAdded) {
+  const auto base = write("a", {});
+  const WithClientState a(*base, {{"epoch", 1}, {"x", {1, 2}}, {"note", "s"}});
+  const WithClientState b(*base, {{"epoch", 2}, {"x", {1, 3}}});
+  const DiffReport report = diff(a, b, {});
+  EXPECT_TRUE(report.same_state());
+  EXPECT_EQ(report.information,
+            (std::vector<std::string>{"client_state.epoch: 1 and 2", "client_state.x.1: 2 and 3",
+                                      "client_state.note: only in A"}));
+}
+
+TEST_F(Diff, ComparesTensorsAndArraysThatTheUserAdded) {
+  const auto base = write("a", {});
+  const auto tensor = [](const char* hex) {
+    return Json{{"$type", "torch.Tensor"}, {"dtype", "float32"}, {"shape", {1}}, {"hex", hex}};
+  };
+  const auto array = [](const char* hex) {
+    return Json{{"$type", "object"},
+                {"name", "numpy.core.multiarray._reconstruct"},
+                {"state", {{"$type", "bytes"}, {"hex", hex}}}};
+  };
+  const WithClientState a(*base, {{"ema", {{"w", tensor("0000803f")}}}, {"np", array("00")}});
+  const WithClientState b(*base, {{"ema", {{"w", tensor("00000040")}}}, {"np", array("01")}});
+  const WithClientState none(*base, nullptr);
+  EXPECT_TRUE(diff(a, a, {}).same_state());
+  EXPECT_EQ(cli::diff_json(diff(a, a, {}))["states"]["extra"]["compared"], 2);
+  const DiffReport report = diff(a, b, {});
+  ASSERT_EQ(report.differences.size(), 2u);
+  EXPECT_EQ(report.differences[0].tensor, "client_state.ema.w");
+  EXPECT_EQ(report.differences[0].elements.max_abs, 1.0);
+  EXPECT_EQ(report.differences[1].tensor, "client_state.np");
+  EXPECT_EQ(diff(a, none, {}).differences.size(), 2u);
+  EXPECT_EQ(diff(none, a, {}).differences.at(0).kind, DiffKind::OnlyInB);
+  EXPECT_EQ(diff(a, b, {.tolerance = 1.0, .states = {}}).differences.size(), 1u) << "the array";
+  EXPECT_EQ(note_client_tensors(a.catalog().client_state),
+            "1 tensors of neither model nor optimizer (\"client_state.ema.w\" first)");
+  EXPECT_EQ(note_client_tensors({{"epoch", 1}}), std::nullopt);
 }
 
 TEST_F(Diff, ATiedParameterEqualsItsCopy) {

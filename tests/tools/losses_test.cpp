@@ -5,6 +5,7 @@
 
 #include "expect.hpp"
 #include "fixtures.hpp"
+#include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
 
@@ -124,6 +125,50 @@ TEST_F(AFileWithASparseTensor, IsNotSoundAndEqualToNothing) {
   EXPECT_EQ(test::report_of({"inspect", input_})["losses"][0]["name"], "w");
   const Json diff = test::report_of({"diff", input_, input_}, 1);
   EXPECT_EQ(diff["differences"][0]["kind"], "unread");
+}
+
+/// A model folder with an optimizer that is a link to nothing.
+class BrokenLink : public testing::Test {
+ protected:
+  void SetUp() override {
+    test::write_example(temp_.path() / "run");
+    ASSERT_EQ(test::unishard({"zero_to_fp32", temp_.path() / "run", model_}).status, 0);
+    std::filesystem::create_symlink("gone", model_ / "optimizer.pt");
+  }
+  const test::TempDir temp_;
+  const Path model_ = temp_.path() / "model";
+};
+
+TEST_F(BrokenLink, IsAFindingOfVerifyAndAnErrorWhereItIsWanted) {
+  const Json report = test::report_of({"verify", "--deep", model_}, 1);
+  ASSERT_EQ(report["findings"].size(), 1u) << report.dump();
+  EXPECT_EQ(report["findings"][0]["code"], "incomplete");
+  EXPECT_THAT(report["findings"][0]["message"].get<std::string>(), HasSubstr("optimizer.pt"));
+  EXPECT_EQ(test::unishard({"zero_to_fp32", model_, temp_.path() / "m"}).status, 0);
+  const auto refused = test::unishard({"convert", model_, temp_.path() / "n", "--to", "native"});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.err, HasSubstr("optimizer.pt"));
+}
+
+TEST_F(BrokenLink, OfAModelIsNamedByEveryVerb) {
+  const Path file = model_ / "model.safetensors";
+  std::filesystem::rename(file, model_ / "other.safetensors");
+  std::filesystem::create_symlink("gone", file);
+  for (const char* verb : {"verify", "inspect"}) {
+    const auto refused = test::unishard({verb, model_});
+    EXPECT_NE(refused.status, 0);
+    EXPECT_THAT(refused.out + refused.err, HasSubstr("model.safetensors would be the model"));
+  }
+}
+
+TEST(ModelFolder, TakesNoResultIntoItself) {
+  const test::TempDir temp;
+  test::write_example(temp.path() / "run");
+  const Path model = temp.path() / "model";
+  ASSERT_EQ(test::unishard({"zero_to_fp32", temp.path() / "run", model}).status, 0);
+  const auto refused = test::unishard({"convert", model, model / "out.pt"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("inside the model's folder"));
 }
 
 }  // namespace

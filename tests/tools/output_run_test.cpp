@@ -2,7 +2,10 @@
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
+#include "team/team.hpp"
 #include "temp_dir.hpp"
+#include "workflows/conversion.hpp"
+#include "workflows/conversion_plan.hpp"
 
 namespace unishard::test {
 namespace {
@@ -75,6 +78,30 @@ INSTANTIATE_TEST_SUITE_P(Formats, OutputRun,
                                   : tested.param == "deepspeed" ? "DeepSpeed"
                                                                 : "Universal";
                          });
+
+TEST(ConversionsAtOnce, OfAnotherRunIsRefusedWhenItIsPublished) {
+  const TempDir temp;
+  write_example(temp.path() / "a", {.step = 5});
+  write_example(temp.path() / "b", {.step = 5, .layers = 3});
+  tools::Team team;
+  std::vector<std::unique_ptr<converters::Source>> sources;
+  std::vector<std::unique_ptr<tools::Conversion>> conversions;
+  for (const char* name : {"a", "b"}) {
+    sources.push_back(converters::open_source(posix_storage(), temp.path() / name));
+    conversions.push_back(std::make_unique<tools::Conversion>(
+        team, *sources.back(), tools::plan_convert(*sources.back(), {}),
+        tools::ConversionOptions{
+            .verb = "convert",
+            .input = temp.path() / name,
+            .output = {.format = "native", .path = temp.path() / "run", .tag = name}}));
+  }
+  TransferOptions transfer;
+  transfer.observer = &no_observer();
+  conversions[0]->run(transfer);
+  EXPECT_THAT(error_of([&] { conversions[1]->run(transfer); }),
+              Fails(ErrorCode::AlreadyExists, testing::HasSubstr("another run")));
+  EXPECT_FALSE(fs::exists(temp.path() / "run/b"));
+}
 
 TEST(ReshardIntoARun, OfAnotherModelIsRefused) {
   const TempDir temp;

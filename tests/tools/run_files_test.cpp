@@ -222,6 +222,23 @@ TEST_F(RunFiles, AdapterOfARunUnderDeepSpeedBecomesAnAdapter) {
               testing::ElementsAre("adapter_config.json", "adapter_model.safetensors"));
 }
 
+TEST_F(RunFiles, AnAdaptersFolderHasNoPlaceForItsOptimizer) {
+  const fs::path made = temp_.path() / "made", file = temp_.path() / "one.safetensors";
+  const ProcessResult refused =
+      unishard({"convert", kFolders / "adapter", made, "--to", "safetensors"});
+  EXPECT_EQ(refused.status, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("--weights-only"));
+  EXPECT_FALSE(fs::exists(made));
+  for (const fs::path& out : {made, file}) {
+    ASSERT_EQ(
+        unishard({"convert", kFolders / "adapter", out, "--to", "safetensors", "--weights-only"})
+            .status,
+        0);
+    const fs::path result = out == made ? made / "adapter_model.safetensors" : out;
+    EXPECT_EQ(unishard({"diff", kFolders / "adapter/adapter_model.safetensors", result}).status, 0);
+  }
+}
+
 TEST_F(RunFiles, AConfigurationBesideLatestMakesAnAdapterToo) {
   const fs::path made = convert(kFolders / "adapter", "made", "native");
   std::string tag = read_file(made / "latest");

@@ -54,6 +54,11 @@ std::string difference_text(const TensorDiff& found) {
       return found.a.empty() ? fmt::format("not read from B: {}", printable(found.b))
                              : fmt::format("not read from A: {}", printable(found.a));
     case DiffKind::Values:
+      if (values.max_abs == 0)
+        return fmt::format(
+            "{} of {} elements differ in bits only (signs of zeros, or NaNs), first element {}",
+            tools::format_count(values.differing), tools::format_count(values.elements),
+            values.max_index);
       return fmt::format(
           "{} of {} elements differ, most by {:.6g} at element {} ({:.9g} and {:.9g})",
           tools::format_count(values.differing), tools::format_count(values.elements),

@@ -20,6 +20,16 @@ double distance(double a, double b) {
   return std::isnan(apart) ? std::numeric_limits<double>::infinity() : apart;
 }
 
+/// Integers beyond 2^53 are no doubles, but their distance is.
+template <class Integer>
+double integer_distance(const std::byte* a, const std::byte* b) {
+  Integer x = 0, y = 0;
+  std::memcpy(&x, a, sizeof x);
+  std::memcpy(&y, b, sizeof y);
+  const auto least = static_cast<std::uint64_t>(std::min(x, y));
+  return static_cast<double>(static_cast<std::uint64_t>(std::max(x, y)) - least);
+}
+
 /// Complex numbers are compared as pairs.
 DType component(DType dtype) {
   if (dtype == DType::Complex64) return DType::Float32;
@@ -72,10 +82,15 @@ ElementDiff compare_elements(DType dtype, std::span<const std::byte> a,
       if (parts == 2 &&
           distance(a_values[at + 1], b_values[at + 1]) > distance(a_values[at], b_values[at]))
         ++at;
+      double apart = distance(a_values[at], b_values[at]);
+      if (dtype == DType::Int64)
+        apart = integer_distance<std::int64_t>(&a_bytes[i * item_bytes], &b_bytes[i * item_bytes]);
+      if (dtype == DType::UInt64)
+        apart = integer_distance<std::uint64_t>(&a_bytes[i * item_bytes], &b_bytes[i * item_bytes]);
       ElementDiff one{.elements = 0,
                       .differing = 1,
                       .beyond = 0,
-                      .max_abs = distance(a_values[at], b_values[at]),
+                      .max_abs = apart,
                       .max_index = first_index + begin + i,
                       .a = a_values[at],
                       .b = b_values[at]};

@@ -351,6 +351,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
       plan_.disk_bytes != 0 ? plan_.disk_bytes : plan_.target.stored_bytes();
   const bool has_tags = converters::format_entry(output.format).shape == OutputShape::Tags;
   require_outside_checkpoints(storage, output.path, has_tags);
+  require_outside_model(source, output.path);
   require_space(output.path, bytes);
   shared_ = make_shared_sink(team, plan_.target, [&](const converters::WorkSplit& share) {
     output.share = share;
@@ -390,8 +391,18 @@ ConversionResult Conversion::run(const TransferOptions& transfer) {
           "leave --dtype out, or pass --dtype bf16, which has the range of fp32; nothing was "
           "published");
   compare(written, transfer, result);
-  if (is_equal(result)) publish_together(team_, *shared_.sink);
+  if (is_equal(result)) publish();
   return result;
+}
+
+/// Another conversion may have published into the folder since this one looked at its run.
+void Conversion::publish() {
+  std::optional<OutputLock> lock;
+  publish_together(team_, *shared_.sink, [&] {
+    if (converters::format_entry(options_.output.format).shape != OutputShape::Tags) return;
+    lock.emplace(lock_run(posix_storage(), options_.output));
+    decide_latest(posix_storage(), options_.output, plan_.target, options_.may_be_fresh);
+  });
 }
 
 /// The first process decides for all.

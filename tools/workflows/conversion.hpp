@@ -77,6 +77,7 @@ class Conversion {
 
  private:
   void decide_on_latest();
+  void publish();
   void compare(const WrittenOutput& written, const TransferOptions& transfer,
                ConversionResult& result);
   bool is_equal(const ConversionResult& result);

@@ -6,6 +6,7 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/version.hpp"
 
+#include "workflows/client_values.hpp"
 #include "workflows/name_parts.hpp"
 
 #include <fmt/format.h>
@@ -178,6 +179,7 @@ void note_other_tensors(const Catalog& catalog, std::vector<std::string>& notes)
   if (!others.empty())
     notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
                                 others.size(), quote(others.front())));
+  if (auto note = note_client_tensors(catalog.client_state)) notes.push_back(std::move(*note));
 }
 
 TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const ConvertOptions& options) {

@@ -1,8 +1,10 @@
 #include "workflows/diff.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
+#include "workflows/client_values.hpp"
 #include "workflows/losses.hpp"
 #include "workflows/tensor_pairs.hpp"
 
@@ -10,12 +12,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <mutex>
+#include <set>
 #include <unordered_set>
 
 namespace unishard::tools {
 namespace {
 
+using converters::OptimizerScalars;
 using converters::Source;
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -49,6 +55,7 @@ class Comparison {
     add_unread(b_.losses(), false);
     for (const TensorPair& pair : pairing.pairs) compare_tables(pair);
     compare_scalars();
+    compare_steps();
     compare_bytes();
     a_.verify_reads(options_.transfer);
     b_.verify_reads(options_.transfer);
@@ -57,6 +64,7 @@ class Comparison {
       report_.information.push_back(
           fmt::format("{} tensors of different types were compared by their values", widened_));
     compare_surroundings();
+    compare_client_states();
     report_.names = names_.size();
     report_.different_names = different_names_.size();
     return std::move(report_);
@@ -129,34 +137,40 @@ class Comparison {
     }
   }
 
-  static bool has_optimizer(const Source& source) {
-    return std::ranges::any_of(source.catalog().tensors, [](const TensorInfo& tensor) {
-      return tensor.state != state::kFp32 && tensor.state != state::kWeights &&
-             tensor.state != state::kBuffer;
-    });
+  static bool is_of_optimizer(const TensorInfo& tensor) {
+    return tensor.state != state::kFp32 && tensor.state != state::kWeights &&
+           tensor.state != state::kBuffer && tensor.state != converters::kExtraState;
+  }
+  static bool has_optimizer(const Source& source, const OptimizerScalars& scalars) {
+    return !scalars.fqns().empty() ||
+           std::ranges::any_of(source.catalog().tensors, is_of_optimizer);
+  }
+  bool have_optimizers() const {
+    return has_optimizer(a_, scalars_a_) && has_optimizer(b_, scalars_b_);
   }
 
-  /// Compares the optimizer's states that are no tensors. The catalogs' steps stand for `step`.
+  /// Compares the optimizer's states that are no tensors, but for the steps.
   void compare_scalars() {
-    if (!has_optimizer(a_) || !has_optimizer(b_)) return;
+    if (!have_optimizers()) return;
     for (const std::string& fqn : scalars_a_.fqns()) compare_scalars(fqn);
     for (const std::string& fqn : scalars_b_.fqns()) {
       if (scalars_a_.of(fqn).empty()) compare_scalars(fqn);
     }
   }
 
+  static std::string label_of(const std::string& fqn, const std::string& state) {
+    TensorInfo tensor;
+    tensor.fqn = fqn;
+    tensor.state = state;
+    return tensor.label();
+  }
+
   void compare_scalars(const std::string& fqn) {
     const auto in_a = scalars_a_.of(fqn), in_b = scalars_b_.of(fqn);
-    const auto label = [&](const std::string& state) {
-      TensorInfo tensor;
-      tensor.fqn = fqn;
-      tensor.state = state;
-      return tensor.label();
-    };
+    const auto label = [&](const std::string& state) { return label_of(fqn, state); };
     for (const auto& [state, value] : in_a) {
       if (!is_compared(state)) continue;
-      const auto other =
-          std::ranges::find(in_b, state, &converters::OptimizerScalars::Value::first);
+      const auto other = std::ranges::find(in_b, state, &OptimizerScalars::Value::first);
       if (other == in_b.end()) {
         add(fqn, state, {.tensor = label(state), .kind = DiffKind::OnlyInA});
         continue;
@@ -172,14 +186,58 @@ class Comparison {
     }
     for (const auto& [state, value] : in_b) {
       if (is_compared(state) &&
-          std::ranges::count(in_a, state, &converters::OptimizerScalars::Value::first) == 0)
+          std::ranges::count(in_a, state, &OptimizerScalars::Value::first) == 0)
         add(fqn, state, {.tensor = label(state), .kind = DiffKind::OnlyInB});
     }
   }
 
   bool is_compared(const std::string& state) const {
-    return state != "step" &&
-           (options_.states.empty() || std::ranges::count(options_.states, state) > 0);
+    return options_.states.empty() || std::ranges::count(options_.states, state) > 0;
+  }
+
+  /// Compares the step counters of the parameters that have states on both sides.
+  void compare_steps() {
+    if (!have_optimizers() || !is_compared("step")) return;
+    std::set<std::string_view> in_b;
+    const auto each = [](const Source& source, const OptimizerScalars& scalars, const auto& use) {
+      for (const TensorInfo& tensor : source.catalog().tensors) {
+        if (is_of_optimizer(tensor)) use(tensor.fqn);
+      }
+      for (const std::string& fqn : scalars.fqns()) use(fqn);
+    };
+    each(b_, scalars_b_, [&](const std::string& fqn) { in_b.insert(fqn); });
+    each(a_, scalars_a_, [&](const std::string& fqn) {
+      if (in_b.erase(fqn) > 0) compare_step(fqn);
+    });
+  }
+
+  void compare_step(const std::string& fqn) {
+    const Json a = scalars_a_.step(fqn), b = scalars_b_.step(fqn);
+    if (a == b) return;
+    ++report_.states["step"].compared;
+    add(fqn, "step",
+        {.tensor = label_of(fqn, "step"), .kind = DiffKind::Scalar, .a = a.dump(), .b = b.dump()});
+  }
+
+  /// A format of models alone holds no client state.
+  void compare_client_states() {
+    const Json& a = a_.catalog().client_state;
+    const Json& b = b_.catalog().client_state;
+    const bool may_lack = a_.format() != b_.format() && (a.is_null() || b.is_null());
+    if (may_lack && a.is_null() != b.is_null())
+      report_.information.push_back(
+          fmt::format("client state: only in {}", a.is_null() ? "B" : "A"));
+    if (may_lack || !is_compared(std::string(converters::kExtraState))) return;
+    ClientComparison found = compare_client_values(a, b, options_.tolerance);
+    report_.compared += found.tensors;
+    if (found.tensors > 0)
+      report_.states[std::string(converters::kExtraState)].compared += found.tensors;
+    for (TensorDiff& each : found.differences) {
+      client_names_.push_back(each.tensor);
+      add(client_names_.back(), std::string(converters::kExtraState), std::move(each));
+    }
+    std::ranges::move(found.within_tolerance, std::back_inserter(report_.within_tolerance));
+    std::ranges::move(found.information, std::back_inserter(report_.information));
   }
 
   void compare_bytes() {
@@ -246,6 +304,7 @@ class Comparison {
       if (left != right) report_.information.push_back(fmt::format("{} differ", name));
     };
     section("parameter groups", a.groups, b.groups);
+    section("configurations", a.config, b.config);
     section("scheduler states", a.scheduler, b.scheduler);
     section("loss scalers", a.loss_scaler, b.loss_scaler);
     section("data positions", a.data_position, b.data_position);
@@ -256,10 +315,11 @@ class Comparison {
   const Source& a_;
   const Source& b_;
   const DiffOptions& options_;
-  const converters::OptimizerScalars scalars_a_, scalars_b_;
+  const OptimizerScalars scalars_a_, scalars_b_;
   DiffReport report_;
   std::vector<Reading> readings_;
   std::uint64_t widened_ = 0;
+  std::deque<std::string> client_names_;  // of values, to which names_ refers
   std::unordered_set<std::string_view> names_, different_names_;
 };
 

@@ -1,5 +1,6 @@
 #include "workflows/inspect.hpp"
 
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
@@ -7,11 +8,13 @@
 
 #include "team/read_blocks.hpp"
 #include "workflows/catalog_digests.hpp"
+#include "workflows/client_values.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace unishard::tools {
 namespace {
@@ -97,6 +100,18 @@ void measure_missing(const converters::Source& source, const TransferOptions& op
   });
 }
 
+/// Names the states of the optimizer that are no tensors, which no table shows.
+void note_scalar_states(const Catalog& catalog, std::vector<std::string>& notes) {
+  const converters::OptimizerScalars scalars(catalog);
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& fqn : scalars.fqns()) {
+    for (const auto& [state, value] : scalars.of(fqn)) ++counts[state];
+  }
+  for (const auto& [state, count] : counts)
+    notes.push_back(fmt::format("optimizer state {} of {} parameters is no tensor, but a value",
+                                quote(state), count));
+}
+
 }  // namespace
 
 bool Description::is_run() const {
@@ -148,6 +163,9 @@ Description describe(Storage& storage, const Path& path, const converters::OpenO
     if (options.identity) out.catalog = with_digests(*source, options.transfer);
     if (options.stats) measure_missing(*source, options.transfer, out.catalog);
   }
+  note_scalar_states(out.catalog, out.notes);
+  if (auto note = note_client_tensors(out.catalog.client_state))
+    out.notes.push_back(std::move(*note));
   out.identity = identity(out.catalog);
   return out;
 }

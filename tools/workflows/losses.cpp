@@ -62,8 +62,9 @@ LossEffect effect_of(const Loss& loss, const LossRules& rules) {
 
 Losses losses_to_name(const Losses& losses, const LossRules& rules, const std::string& where) {
   Losses missing, others;
-  for (const Loss& loss : losses) {
+  for (Loss loss : losses) {
     const LossEffect effect = effect_of(loss, rules);
+    if (rules.wanted == Wanted::Model) loss.is_kept = false;  // a model has no values
     if (effect == LossEffect::Error) missing.push_back(loss);
     if (effect == LossEffect::Note) others.push_back(loss);
   }

@@ -58,6 +58,21 @@ void require_outside_checkpoints(Storage& storage, const Path& output, bool is_f
   }
 }
 
+void require_outside_model(const converters::Source& source, const Path& output) {
+  const Path input = absolute_folder(source.path());
+  const bool is_model = source.format() == "safetensors" || source.format() == "torch";
+  if (!is_model || posix_storage().kind(input) != EntryKind::Directory) return;
+  std::error_code code;
+  const Path model = std::filesystem::weakly_canonical(input, code);
+  Path folder = std::filesystem::weakly_canonical(without_trailing_slash(output), code);
+  while (folder.has_relative_path() && folder != model) folder = folder.parent_path();
+  if (code || folder != model) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("the output {} lies inside the model's folder {}", output.string(),
+                    input.string()),
+        "choose an output beside it; nothing was written");
+}
+
 std::optional<std::string> tag_of(Storage& storage, const Path& path,
                                   const std::optional<std::string>& tag) {
   if (tag) return tag;

@@ -26,6 +26,9 @@ std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const
 /// Throws InvalidArgument when `output` lies inside a checkpoint's folder, or when it is a
 /// checkpoint itself and `is_folder_of_tags` is true. Sinks refuse other existing outputs.
 void require_outside_checkpoints(Storage& storage, const Path& output, bool is_folder_of_tags);
+/// Throws: InvalidArgument when `output` lies in the folder of the model that is read, of which the
+/// result would be a part.
+void require_outside_model(const converters::Source& source, const Path& output);
 
 /// Returns the tag of the checkpoint that `path` means, in formats that have tags: `tag`, the
 /// content of `latest` (or `latest_universal`), or the folder's own name when its parent has a

@@ -4,10 +4,12 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/manifest.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -131,6 +133,11 @@ LatestDecision decide_latest(Storage& storage, const converters::Output& output,
           .remark = fmt::format(
               "`latest` in {} still names {} of step {}: the result is of step {}",
               output.path.string(), quote(newest->tag), newest->catalog.step, target.step)};
+}
+
+OutputLock lock_run(Storage& storage, const converters::Output& output) {
+  constexpr std::chrono::seconds kPatience{60};  // others publish meanwhile
+  return {storage, output.path / lock_name("conversion"), output.path, kPatience};
 }
 
 }  // namespace unishard::tools

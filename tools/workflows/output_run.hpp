@@ -2,6 +2,7 @@
 // A result with a tag that goes into a folder which has checkpoints: those of the same run, or of
 // another one, whose next resume must not start from the result.
 #include "unishard/converters/registry.hpp"
+#include "unishard/format/output_lock.hpp"
 
 #include <string>
 
@@ -20,5 +21,9 @@ struct LatestDecision {
 /// when the checkpoint cannot be read.
 LatestDecision decide_latest(Storage& storage, const converters::Output& output,
                              const Catalog& target, bool may_be_fresh);
+
+/// Excludes other conversions into the folder of `output` while it is held. What decide_latest()
+/// says meanwhile holds until the result is published.
+OutputLock lock_run(Storage& storage, const converters::Output& output);
 
 }  // namespace unishard::tools

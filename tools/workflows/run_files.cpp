@@ -1,6 +1,7 @@
 #include "workflows/run_files.hpp"
 
 #include "unishard/converters/adapter_names.hpp"
+#include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/manifest.hpp"
 
@@ -286,6 +287,7 @@ void forget_base_aliases(const converters::AdapterFile& adapter, Catalog& target
 }
 
 /// Whether the names are those of modules: in an adapter's folder they are PEFT's already.
+/// Throws: as AdapterFile::name_of().
 bool has_module_names(const converters::AdapterFile& adapter, const Catalog& catalog) {
   return std::ranges::any_of(catalog.tensors, [&](const TensorInfo& tensor) {
     return adapter.name_of(tensor.fqn).value_or(tensor.fqn) != tensor.fqn;
@@ -295,6 +297,34 @@ bool has_module_names(const converters::AdapterFile& adapter, const Catalog& cat
 /// Whether every tensor is the only one of its parameter.
 bool is_model_alone(const Catalog& catalog) {
   return model_tensors(catalog).size() == catalog.tensors.size();
+}
+
+/// PEFT would take a folder with other tensors in its file for an adapter without weights.
+void require_adapter_alone(const ConversionPlan& plan, const converters::Output& output) {
+  if (is_model_alone(plan.target)) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} would be the folder of an adapter, which has no place for the optimizer",
+                    output.path.string()),
+        "--weights-only writes the adapter, --to trainer all; a name that ends in .safetensors "
+        "makes one file of all tensors; nothing was written");
+}
+
+/// Gives one file the names that PEFT reads, where the adapter is all that it holds.
+void name_adapter_file(const converters::AdapterFile& adapter, ConversionPlan& plan,
+                       ConversionNotes& notes) {
+  if (!is_model_alone(plan.target)) return;
+  try {
+    if (!has_module_names(adapter, plan.target)) return;
+    const bool is_all = std::ranges::all_of(plan.target.tensors, [&](const TensorInfo& tensor) {
+      return adapter.name_of(tensor.fqn).has_value();
+    });
+    if (is_all) return keep_adapter(adapter, plan, notes.left_out);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported) throw;  // an adapter that has no file of its own
+  }
+  notes.remarks.push_back(
+      "the adapter's parameters have the names of the model's modules, which PEFT does not read: "
+      "name a folder of safetensors for PEFT");
 }
 
 }  // namespace
@@ -320,16 +350,19 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     std::erase_if(output.side_files,
                   [](const auto& file) { return file.first != kModelConfigs[0]; });
   }
+  const converters::AdapterFile adapter(source.catalog());
+  if (is_adapter && output.max_shard_bytes == 0 && !goes_on)
+    name_adapter_file(adapter, plan, notes);
   if (output.max_shard_bytes != 0) {
-    const converters::AdapterFile adapter(source.catalog());
-    if (output.format == "safetensors" && is_adapter && is_model_alone(plan.target) &&
-        has_module_names(adapter, plan.target))
-      keep_adapter(adapter, plan, notes.left_out);
+    if (output.format == "safetensors" && is_adapter) {
+      require_adapter_alone(plan, output);
+      if (has_module_names(adapter, plan.target)) keep_adapter(adapter, plan, notes.left_out);
+    }
     output.side_files = model_side_files(model, source.catalog(), plan.target, notes.left_out);
     if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
   }
   if (is_adapter && (output.format == "trainer" || output.format == "accelerate"))
-    forget_base_aliases(converters::AdapterFile(source.catalog()), plan.target);
+    forget_base_aliases(adapter, plan.target);
   if (goes_on) {
     take_run_files(source, beside, input, plan, output, notes);
     remark_on_new_progress(output, notes.remarks);

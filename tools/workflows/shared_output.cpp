@@ -129,10 +129,11 @@ WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, conve
   return out;
 }
 
-void publish_together(Team& team, converters::Sink& sink) {
+void publish_together(Team& team, converters::Sink& sink, const std::function<void()>& check) {
   bool is_published = false;
   try {
     team.agree("publishing the output", [&] {
+      if (team.is_first()) check();
       if (team.is_first()) sink.publish();
       is_published = team.is_first();
     });

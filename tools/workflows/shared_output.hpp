@@ -44,8 +44,10 @@ WrittenOutput write_together(Team& team, const converters::CopyPlan& plan, conve
                              WantDigests wants_digests = WantDigests::No);
 /// Publishes the result of write_together(). Rank 0 returns once the result has its name, even
 /// where another process has died or the job was stopped meanwhile; the team's next collective call
-/// then throws. Collective.
-void publish_together(Team& team, converters::Sink& sink);
+/// then throws. `check` is called on rank 0 just before; nothing is published if it throws.
+/// Collective.
+void publish_together(
+    Team& team, converters::Sink& sink, const std::function<void()>& check = [] {});
 
 /// Calls Source::verify_reads() in processes that have read one part each. Collective.
 converters::InputCheck verify_reads_together(Team& team, const converters::Source& source,

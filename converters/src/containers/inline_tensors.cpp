@@ -87,24 +87,6 @@ Json inline_form(const InlineTensor& tensor) {
               {"hex", hex_text(tensor.bytes)}};
 }
 
-std::optional<InlineTensor> inline_tensor_in(const Json& value) {
-  if (!is_inline(value)) return std::nullopt;
-  try {
-    const auto dtype = dtype_from_name(value.at("dtype").get<std::string>());
-    auto bytes = bytes_from_hex(value.at("hex").get_ref<const std::string&>());
-    if (!dtype || !bytes) return std::nullopt;
-    InlineTensor tensor{*dtype, value.at("shape").get<Shape>(), std::move(*bytes)};
-    const std::uint64_t elements = element_count(tensor.shape);
-    if (elements > kInlineBytes || tensor.bytes.size() != elements * size_of(*dtype))
-      return std::nullopt;
-    return tensor;
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  } catch (const Error&) {  // the shape has too many elements
-    return std::nullopt;
-  }
-}
-
 std::vector<std::string> inline_tensors(const TorchFile& file, ObjectTree& tree) {
   std::uint64_t left = kInlineTotal;
   std::map<std::string, Json> forms;
@@ -154,3 +136,25 @@ std::map<std::string, InlineTensor> take_inline_tensors(Json& value) {
 }
 
 }  // namespace unishard::converters::torch
+
+namespace unishard::converters {
+
+std::optional<ClientTensor> client_tensor_in(const Json& value) {
+  if (!torch::is_inline(value)) return std::nullopt;
+  try {
+    const auto dtype = dtype_from_name(value.at("dtype").get<std::string>());
+    auto bytes = torch::bytes_from_hex(value.at("hex").get_ref<const std::string&>());
+    if (!dtype || !bytes) return std::nullopt;
+    ClientTensor tensor{*dtype, value.at("shape").get<Shape>(), std::move(*bytes)};
+    const std::uint64_t elements = element_count(tensor.shape);
+    if (elements > torch::kInlineBytes || tensor.bytes.size() != elements * size_of(*dtype))
+      return std::nullopt;
+    return tensor;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  } catch (const Error&) {  // the shape has too many elements
+    return std::nullopt;
+  }
+}
+
+}  // namespace unishard::converters

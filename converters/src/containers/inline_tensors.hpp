@@ -2,6 +2,7 @@
 // Small tensors among other values, as JSON that holds their bytes:
 // {"$type": "torch.Tensor", "dtype": "float32", "shape": [2], "hex": "..."}.
 // Thread safety: pure functions.
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/tensor_info.hpp"
@@ -31,16 +32,12 @@ Json with_inline_tensors(const TorchFile& file, const std::string& path, Losses&
 /// Replaces each tensor of one float32 or float64 in `value` by its number.
 void make_numbers(Json& value);
 
-struct InlineTensor {
-  DType dtype = DType::Float32;
-  Shape shape;
-  std::vector<std::byte> bytes;
-};
+using InlineTensor = ClientTensor;
 /// Returns the JSON form of a tensor.
 Json inline_form(const InlineTensor& tensor);
-/// Returns the tensor whose JSON form `value` is; nullopt for other values, and when the bytes do
-/// not make such a tensor.
-std::optional<InlineTensor> inline_tensor_in(const Json& value);
+inline std::optional<InlineTensor> inline_tensor_in(const Json& value) {
+  return client_tensor_in(value);
+}
 /// Replaces the tensors in `value` by {"$tensor": name}, and returns them by name. One whose bytes
 /// do not make such a tensor stays as it is.
 std::map<std::string, InlineTensor> take_inline_tensors(Json& value);

@@ -67,7 +67,7 @@ class JoinedSource final : public Source {
 
   std::string format() const override { return joined_.format; }
   const Catalog& catalog() const override { return joined_.catalog; }
-  Losses losses() const override { return joined_.losses; }
+  Losses own_losses() const override { return joined_.losses; }
   std::vector<std::string> notes() const override { return joined_.notes; }
   std::vector<std::string> remarks() const override { return joined_.remarks; }
 

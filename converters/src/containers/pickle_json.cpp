@@ -465,8 +465,7 @@ void find_unread_data(const Json& value, const std::string& path, Losses& losses
     const bool is_kept = is_numpy_array(value);
     losses.push_back({.role = Role::Weight,
                       .name = path,
-                      .why = is_kept ? "an array of numpy, which is kept as a value"
-                                     : "a storage without a tensor",
+                      .why = is_kept ? "an array of numpy" : "a storage without a tensor",
                       .is_kept = is_kept});
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i)

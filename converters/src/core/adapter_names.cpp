@@ -15,6 +15,8 @@ namespace unishard::converters {
 namespace {
 
 constexpr std::string_view kWhole = "modules_to_save", kAdapter = "default";
+/// The module that a layer of PEFT wraps. It is frozen, and saved with embeddings that have grown.
+constexpr std::string_view kBaseLayer = "base_layer";
 /// A parameter in the module and a tensor in the file.
 constexpr std::string_view kMagnitude = "lora_magnitude_vector";
 
@@ -107,7 +109,8 @@ std::string adapter_module_name(std::string_view file_name, const AdapterFileNam
     if (is_magnitude && !is_leaf(parts.back())) parts.emplace_back("weight");
     return join(parts);
   }
-  if (parts.size() < 2 || !is_leaf(parts.back())) return std::string(file_name);
+  const bool is_of_module = parts.size() > 1 && is_leaf(parts.back());
+  if (!is_of_module || parts[parts.size() - 2] == kBaseLayer) return std::string(file_name);
   const auto leaf = std::prev(parts.end());
   if (*leaf == "bias" &&
       !all.contains(fmt::format("{}weight", file_name.substr(0, file_name.size() - leaf->size()))))

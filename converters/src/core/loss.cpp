@@ -36,13 +36,15 @@ std::string to_string(Role role) { return words_of(role).key; }
 std::string text_of(const Loss& loss) {
   std::string text = fmt::format("{} {}", words_of(loss.role).text, quote(loss.name));
   if (loss.shape) text += fmt::format(" of size ({})", fmt::join(*loss.shape, ", "));
-  return loss.why.empty() ? text : fmt::format("{}: {}", text, loss.why);
+  if (!loss.why.empty()) text += fmt::format(": {}", loss.why);
+  return loss.is_kept ? text + ", which is kept as a value" : text;
 }
 
 std::vector<std::string> lines_of(const Losses& losses) {
   std::vector<std::string> lines;
   lines.reserve(losses.size());
-  for (const Loss& loss : losses) lines.push_back("left out: " + text_of(loss));
+  for (const Loss& loss : losses)
+    lines.push_back((loss.is_kept ? "no tensor: " : "left out: ") + text_of(loss));
   return lines;
 }
 

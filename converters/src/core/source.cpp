@@ -72,6 +72,20 @@ void Source::read_box_range(std::size_t tensor, BoxView box, std::span<std::byte
   batched.flush();
 }
 
+Losses Source::losses() const {
+  Losses all = own_losses();
+  std::erase_if(all, [&](const Loss& loss) {  // named again, with what is wrong
+    return std::ranges::any_of(
+        beside_, [&](const Loss& other) { return other.is_broken && other.name == loss.name; });
+  });
+  std::ranges::copy(beside_, std::back_inserter(all));
+  return all;
+}
+
+void Source::add_losses(const Losses& beside) {
+  std::ranges::copy(beside, std::back_inserter(beside_));
+}
+
 std::vector<std::string> Source::notes_and_remarks() const {
   std::vector<std::string> out = lines_of(losses());
   for (std::string& note : notes()) out.push_back(std::move(note));

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 namespace unishard::converters {
 namespace {
@@ -158,6 +159,9 @@ std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& pat
 std::string explain_unknown(Storage& storage, const Path& path) {
   const std::string name = path.string();
   const EntryKind kind = storage.kind(path);
+  std::error_code code;
+  if (kind == EntryKind::Missing && std::filesystem::is_symlink(path, code))
+    return fmt::format("{} is a link to what is not there", name);
   if (kind == EntryKind::Missing) return fmt::format("{} does not exist", name);
   if (kind == EntryKind::Other) return fmt::format("{} is neither a file nor a folder", name);
   if (kind == EntryKind::File) {

@@ -14,6 +14,7 @@
 #include "formats/dcp/reader.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/files_beside.hpp"
 #include "formats/folder_names.hpp"
 #include "formats/format_detection.hpp"
 #include "formats/gguf/reader.hpp"
@@ -25,6 +26,7 @@
 #include "formats/torch/reader.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/reader.hpp"
+#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/empty_weights.hpp"
 
@@ -363,6 +365,13 @@ std::string problem_of_two(Storage& storage, const Path& path, const Row* row) {
       path.string(), other, is_native ? "the folder of a tag" : (path / kWithin).string());
 }
 
+/// Returns what is wrong with the model of a folder; nullopt for every other path.
+std::optional<std::string> problem_of_model(Storage& storage, const Path& path, const Row* row) {
+  if (!has_model_files(row == nullptr ? "" : row->entry.name)) return std::nullopt;
+  if (storage.kind(path) != EntryKind::Directory) return std::nullopt;
+  return broken_model(storage, path);
+}
+
 }  // namespace
 
 Probe probe(Storage& storage, const Path& path) {
@@ -370,6 +379,7 @@ Probe probe(Storage& storage, const Path& path) {
   std::string problem = problem_of_two(storage, path, row);
   if (!problem.empty()) return {{}, std::move(problem), true};
   if (row != nullptr) return {std::string(row->entry.name), {}};
+  if (auto broken = problem_of_model(storage, path, row)) return {{}, std::move(*broken)};
   std::vector<std::string> checkpoints;
   for (const TagFolder& folder : list_tag_folders(storage, path)) {
     if (!folder.format.empty()) checkpoints.push_back(folder.tag);
@@ -455,6 +465,8 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   // In the other formats, which record the shapes of parameters, an empty one is empty.
   if (row.entry.name != "native" && !row.entry.name.starts_with("deepspeed"))
     require_values(source->catalog(), path);
+  if (storage.kind(path) == EntryKind::Directory)
+    source->add_losses(files_beside(storage, path, row.entry.name));
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
     if (auto part = describe_part(storage, path)) source->set_part_of(std::move(*part));
   }
@@ -477,6 +489,8 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
     const std::string problem = problem_of_two(storage, path, row);
     if (!problem.empty()) raise(ErrorCode::Unsupported, problem);
   }
+  if (const auto broken = problem_of_model(storage, path, row))
+    raise(ErrorCode::Corrupt, *broken, "bring the file back, or name another file itself");
   if (row != nullptr) return open_as(storage, path, *row, options);
   if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
   const bool is_missing = storage.kind(path) == EntryKind::Missing;

@@ -56,7 +56,7 @@ class DequantizedSource final : public Source {
   bool is_in_order(std::size_t tensor) const override {
     return source_->is_in_order(contents_.tensors[tensor].tensor);
   }
-  Losses losses() const override { return source_->losses(); }
+  Losses own_losses() const override { return source_->losses(); }
   std::vector<std::string> notes() const override { return source_->notes(); }
   std::vector<std::string> remarks() const override {
     std::vector<std::string> lines = source_->remarks();

@@ -5,6 +5,7 @@
 
 #include "support/number_text.hpp"
 #include "team/shared_digests.hpp"
+#include "workflows/client_values.hpp"
 #include "workflows/losses.hpp"
 #include "workflows/native_folder.hpp"
 
@@ -68,10 +69,10 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
                         bytes));
 }
 
-/// A checkpoint of which weights cannot be read is not sound, whatever the rest is.
+/// A checkpoint of which weights or files cannot be read is not sound, whatever the rest is.
 void find_missing(const converters::Source& source, const Path& path, VerifyReport& report) {
   for (const converters::Loss& loss : source.losses()) {
-    if (!is_unread_weight(loss)) continue;
+    if (!is_unread_weight(loss) && !loss.is_broken) continue;
     report.findings.push_back(
         {.code = "incomplete",
          .path = path,
@@ -97,6 +98,13 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
     report.notes.push_back(
         fmt::format("this file alone is no whole model: {}", *source->part_of()));
   for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
+  if (source->format() == "deepspeed" && source->catalog().stage == 3 &&
+      source->catalog().world_size > 1)
+    report.notes.push_back(
+        "the files of stage 3 do not say of which rank they are: files whose names were swapped "
+        "cannot be told apart");
+  if (auto note = note_client_tensors(source->catalog().client_state))
+    report.notes.push_back(std::move(*note));
   if (team.is_first()) find_missing(*source, path, report);
   report.checked.push_back(std::move(checked));
 }

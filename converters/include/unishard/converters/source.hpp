@@ -89,7 +89,9 @@ class Source {
   /// read() of all of them, because the file has them in another order.
   virtual bool is_in_order(std::size_t /*tensor*/) const { return true; }
   /// Returns what the files hold and catalog() does not, for example a sparse tensor.
-  virtual Losses losses() const { return {}; }
+  Losses losses() const;
+  /// Adds what is beside the files of the checkpoint to losses().
+  void add_losses(const Losses& beside);
   /// Returns one line for each thing that catalog() expresses in another way than the files, and
   /// for each doubt about them.
   virtual std::vector<std::string> notes() const { return {}; }
@@ -118,6 +120,8 @@ class Source {
   void own_storage(std::shared_ptr<const WatchedStorage> storage) { storage_ = std::move(storage); }
 
  private:
+  /// Does the work of losses(), for the checkpoint's own files.
+  virtual Losses own_losses() const { return {}; }
   /// Does the work of verify_reads(), except for looking whether files have changed.
   virtual InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const {
     return {};
@@ -130,6 +134,7 @@ class Source {
   virtual void read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
 
   Path path_;
+  Losses beside_;
   std::optional<std::string> part_of_;
   std::shared_ptr<const WatchedStorage> storage_;  // null where nothing is watched
 };

@@ -31,11 +31,12 @@ void GroupCollector::add(const GroupKey& key, const Json& value) {
   }
 }
 
-void drop_tensors(Json& group, std::size_t number, Losses& losses) {
+void drop_tensors(Json& group, std::size_t number, std::vector<std::string>& notes) {
   for (auto& [setting, value] : group.items()) {
     if (torch::tensors_in(value).empty()) continue;
-    losses.push_back(
-        {Role::Setting, fmt::format("param_groups.{}.{}", number, setting), "a tensor"});
+    notes.push_back(fmt::format(
+        "param_groups.{}.{} holds tensors: they are kept beside the groups, where it is null",
+        number, setting));
     value = nullptr;
   }
 }

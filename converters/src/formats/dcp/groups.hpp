@@ -30,9 +30,9 @@ class GroupCollector {
   std::vector<Optimizer> optimizers_;
 };
 
-/// Replaces settings of group `number` that hold tensors by null, and appends to `losses`
-/// each. (A setting that is a number in a tensor is a number by now; others are extra tensors.)
-void drop_tensors(Json& group, std::size_t number, Losses& losses);
+/// Replaces settings of group `number` that hold tensors by null, and appends a line about each to
+/// `notes`. (A setting that is a number in a tensor is a number by now; others are extra tensors.)
+void drop_tensors(Json& group, std::size_t number, std::vector<std::string>& notes);
 
 /// Returns `value` with {"$type": "tuple"} replaced by plain arrays, at any depth.
 Json without_tuples(Json value);

@@ -84,9 +84,7 @@ void add_object(const Json& row, dcp::StateDict& state) {
     const std::uint64_t size = bytes.size();
     const torch::TorchFile file(dcp::in_memory(object.key, std::move(bytes)));
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
-    for (const std::string& line : tree.opaque)
-      state.notes.push_back(
-          fmt::format("kept as its parts, not as an object: {}: {}", object.key, line));
+    for (const std::string& line : tree.opaque) state.opaque.emplace_back(object.key, line);
     for (const std::string& line : tree.left_out)
       state.lost_keys.push_back({object.key, object.path, line + ", which torch alone can load"});
     if (tree.tensors.empty()) {

@@ -65,8 +65,15 @@ void ScalarStates::add(OptimizerKey key, Json value) {
 
 void ScalarStates::lose(const OptimizerKey& key, const Json& value, std::string_view why,
                         Losses& losses) {
-  losses.push_back(
-      {Role::State, fmt::format("{} of {}", dotted_state(key.state), key.fqn), std::string(why)});
+  const auto [known, is_new] =
+      lost_.try_emplace({key.state, std::string(why)}, LostState{losses.size(), key.fqn});
+  LostState& lost = known->second;
+  const std::string state = dotted_state(key.state);
+  if (is_new)
+    losses.push_back({Role::State, fmt::format("{} of {}", state, key.fqn), std::string(why)});
+  if (++lost.count > 1)
+    losses[lost.loss].name =
+        fmt::format("{} of {} parameters, {} first", state, lost.count, lost.first);
   for (const std::string& tensor : torch::tensors_in(value)) tensors_[tensor] = std::nullopt;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -59,10 +60,18 @@ class ScalarStates {
     OptimizerKey key;
     Json value;
   };
+  /// A state that several parameters lose for one reason.
+  struct LostState {
+    std::size_t loss = 0;  ///< index
+    std::string first;     ///< parameter
+    std::size_t count = 0;
+  };
   void add_state(OptimizerKey key, const Json& value, Losses& losses);
+  /// Pre: `losses` is the same in each call.
   void lose(const OptimizerKey& key, const Json& value, std::string_view why, Losses& losses);
 
   std::vector<Value> values_;
+  std::map<std::pair<std::string, std::string>, LostState> lost_;  // by state and reason
   std::unordered_map<std::string, std::optional<OptimizerKey>> tensors_;
 };
 

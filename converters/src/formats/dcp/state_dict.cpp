@@ -471,8 +471,7 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
     for (int number = 2; !objects_.insert(key).second; ++number)
       key = fmt::format("{}#{}", repeated, number);
   }
-  for (const std::string& line : tree.opaque)
-    out.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+  for (const std::string& line : tree.opaque) out.opaque.emplace_back(key, line);
   for (const std::string& line : tree.left_out) out.lost_keys.push_back({key, path, line});
   for (const std::string& line : tree.attributes)
     out.losses.push_back(

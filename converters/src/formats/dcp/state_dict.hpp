@@ -92,6 +92,8 @@ struct StateDict {
   std::optional<double> step = {};
   Json producer;
   std::vector<std::string> notes;
+  /// The key of an object, and "path: class" of an object in it of which only the parts are kept.
+  std::vector<std::pair<std::string, std::string>> opaque = {};
   std::optional<std::string> part_of = {};  ///< as Source::part_of()
   /// What is missing here of which the role is known.
   Losses losses;

@@ -30,7 +30,7 @@ class StateDictSource final : public Source {
 
   std::string format() const override { return format_; }
   const Catalog& catalog() const override { return arrangement_.catalog; }
-  Losses losses() const override { return arrangement_.losses; }
+  Losses own_losses() const override { return arrangement_.losses; }
   std::vector<std::string> notes() const override { return arrangement_.notes; }
   std::vector<std::string> remarks() const override { return arrangement_.remarks; }
   Json layout() const override {

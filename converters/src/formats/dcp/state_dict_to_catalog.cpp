@@ -81,6 +81,7 @@ class Arranger {
         groups_(prefixes_.size()) {
     out_.notes = state_.notes;
     out_.losses = state_.losses;
+    note_opaque();
     for (const SecondKey& second : state_.second_keys) first_keys_.emplace(second.key, second.of);
     sort_keys();
   }
@@ -137,6 +138,18 @@ class Arranger {
   using Parameter = Attribution::Parameter;
 
   const TensorEntry& entry(std::size_t index) const { return state_.tensors[index]; }
+
+  /// An object among the states of a parameter is lost, which add_state() says, or a value.
+  void note_opaque() {
+    for (const auto& [key, line] : state_.opaque) {
+      const std::string path = fmt::format("{}.{}", key, line);
+      const auto is_above = [&](const std::string& prefix) {
+        return path.starts_with(prefix + "state.");
+      };
+      if (std::ranges::none_of(prefixes_, is_above))
+        out_.notes.push_back(fmt::format("kept as its parts, not as an object: {}: {}", key, line));
+    }
+  }
 
   void sort_keys() {
     find_states();
@@ -317,7 +330,7 @@ class Arranger {
           if (group_of_.emplace(name, number).second) params.push_back(std::move(name));
         }
         group["params"] = std::move(params);
-        drop_tensors(group, all.size(), out_.losses);
+        drop_tensors(group, all.size(), out_.notes);
         all.push_back(std::move(group));
       }
     }
@@ -426,9 +439,21 @@ class Arranger {
     });
   }
 
+  /// Whether the groups of an optimizer without states, SGD's, list the model's parameters by their
+  /// names: what they do not list is frozen.
+  bool tells_all_trained() const {
+    std::unordered_set<std::string_view> known;
+    for (const Parameter& parameter : model_) known.insert(parameter.fqn);
+    for (const Alias& alias : out_.catalog.aliases) known.insert(alias.fqn);
+    return set_aside_.empty() && !group_of_.empty() &&
+           std::ranges::all_of(group_of_,
+                               [&](const auto& listed) { return known.contains(listed.first); });
+  }
+
   void add_model() {
     // An optimizer that is set aside trains parameters, too: without states of it nothing is
     // frozen.
+    const bool is_told = tells_all_trained();
     const bool is_trained =
         set_aside_.empty() &&
         std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
@@ -445,7 +470,8 @@ class Arranger {
       const bool trains = may_be_trained(entry(parameter.entry).dtype);
       const bool is_buffer = !has_states && (!trains || is_statistic(parameter.fqn));
       add(parameter.entry, parameter.fqn, is_buffer ? state::kBuffer : state::kWeights,
-          is_trained && !has_states && !is_buffer);
+          !is_buffer && !has_states &&
+              (is_trained || (is_told && !group_of_.contains(parameter.fqn))));
     }
   }
 
@@ -493,8 +519,8 @@ class Arranger {
     out_.catalog.step = static_cast<std::int64_t>(high);
     if (low != high)
       out_.notes.push_back(
-          fmt::format("the optimizer's step counters differ between parameters ({} to {}): the "
-                      "largest is taken",
+          fmt::format("the optimizer's step counters differ between parameters ({} to {}): each "
+                      "keeps its own, and the largest is the checkpoint's step",
                       low, high));
   }
 

@@ -480,9 +480,9 @@ std::unique_ptr<Sink> make_dcp_sink(Storage& storage, const Path& folder, Catalo
   Planner planner(catalog, *output, own, key_layout.empty());
   torch::OutputPlan plan = planner.plan(layout);
   if (layout_name.empty() && !planner.keeps_keys())
-    plan.remarks.push_back(fmt::format("keys are {} and {} (--dcp-layout chooses others)",
-                                       own.model_key("NAME"),
-                                       own.optimizer_key("state.NAME.STATE")));
+    plan.remarks.push_back(fmt::format("keys are {}, {} and {} (--dcp-layout chooses others)",
+                                       own.model_key("NAME"), own.optimizer_key("state.NAME.STATE"),
+                                       own.optimizer_key("param_groups.NUMBER.SETTING")));
   auto complete = [partial, &storage, metadata = planner.metadata(),
                    side_files = std::move(side_files)] {
     for (const auto& [name, content] : side_files)

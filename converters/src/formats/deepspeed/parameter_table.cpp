@@ -41,6 +41,7 @@ class Assembler {
       if (!done_.contains(frozen.fqn) && !aliases_.contains(frozen.fqn)) lose_frozen(frozen.fqn);
     }
     add_aliases();
+    lose_buffers();
   }
 
  private:
@@ -124,6 +125,15 @@ class Assembler {
     } else {
       emit(entry.name, state::kWeights, entry.view.shape, whole(entry.view)).frozen =
           in_.has_optimizer;
+    }
+  }
+
+  /// A module without any entry is that of files whose parts are read elsewhere.
+  void lose_buffers() {
+    if (in_.model->module.empty() || !in_.model->buffer_names) return;
+    for (const std::string& name : *in_.model->buffer_names) {
+      if (!done_.contains(name) && !aliases_.contains(name))
+        notes_.lose({Role::Buffer, name, "buffer_names lists it, and no file holds it"});
     }
   }
 

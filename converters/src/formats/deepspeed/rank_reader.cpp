@@ -6,6 +6,7 @@
 #include "formats/deepspeed/expert_stage0.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
+#include "formats/deepspeed/shard_copies.hpp"
 #include "formats/deepspeed/stage0.hpp"
 
 #include <fmt/format.h>
@@ -129,9 +130,12 @@ class RankReader {
     add_parameters(first, shapes);
     if (first.stage == 3) {
       SlicedGroups groups(shapes, world_size_, parameters_, storage_, pool_, in_.folder);
-      return for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
+      ShardCopies copies;
+      for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
         groups.add_rank(file, rank);
+        copies.add(file.name, views_of(file));
       });
+      return check_saves();
     }
     ConcatenatedGroups groups(shapes, first.gaps, parameters_);
     StatedPartitions stated;
@@ -194,8 +198,11 @@ class RankReader {
     world_size_ = model_.world_size.value_or(files_.optimizers.size());
     check_complete(in_.folder, files_.rank_models, world_size_, files_of("model"), "dp_world_size");
     FrozenSlices slices(model_, world_size_);
+    ShardCopies copies;
     for (const auto& [rank, path] : files_.rank_models) {
-      slices.add_rank(rank == 0 ? model_ : read_other_rank(path), rank, notes_);
+      const ModelFile& model = rank == 0 ? model_ : read_other_rank(path);
+      slices.add_rank(model, rank, notes_);
+      copies.add(model.name, views_of(model));
     }
     frozen_ = slices.take();
   }
@@ -203,6 +210,35 @@ class RankReader {
   void add_module_files() {
     for (const ModuleFile& file : in_.module)
       model_.module.insert(model_.module.end(), file.entries.begin(), file.entries.end());
+  }
+
+  static std::vector<TensorView> views_of(const OptimizerFile& file) {
+    std::vector<TensorView> views;
+    for (const FlatGroup& group : file.groups) {
+      views.push_back(group.master.view);
+      for (const FlatState& state : group.states) views.push_back(state.view);
+    }
+    return views;
+  }
+  static std::vector<TensorView> views_of(const ModelFile& model) {
+    std::vector<TensorView> views;
+    for (const NamedView& frozen : model.frozen_fragments) views.push_back(frozen.view);
+    return views;
+  }
+
+  /// Where the optimizer and the run have counted different steps, which may be meant, looks for
+  /// the files in other saves: the module of stage 3 has no values that could be compared.
+  void check_saves() const {
+    const std::int64_t counted = model_.global_steps - model_.skipped_steps;
+    if (steps_.empty() || std::ranges::max(steps_) == counted) return;
+    const Path &optimizer = files_.optimizers.front().second,
+               &model = files_.rank_models.front().second;
+    const Path other = find_in_other_save(storage_, optimizer, model);
+    if (other.empty()) return;
+    raise_two_saves(
+        optimizer.string(), model.string(),
+        fmt::format("the optimizer counts {} steps and the run {}, and one of them is a copy of {}",
+                    std::ranges::max(steps_), counted, other.string()));
   }
 
   ModelFile read_other_rank(const Path& path) {

@@ -205,7 +205,7 @@ void note_scalars(const Catalog& catalog, std::vector<std::string>& notes) {
   }
   for (const auto& [state, count] : counts)
     notes.push_back(
-        fmt::format("optimizer state {} of {} parameters, a number for each: only "
+        fmt::format("optimizer state {} of {} parameters, a value for each: only "
                     "UniShard finds it again, in the client state",
                     quote(state), count));
 }

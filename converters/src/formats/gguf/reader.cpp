@@ -43,7 +43,7 @@ class GgufSource final : public Source {
 
   std::string format() const override { return "gguf"; }
   const Catalog& catalog() const override { return catalog_; }
-  Losses losses() const override { return losses_; }
+  Losses own_losses() const override { return losses_; }
 
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     file_->read_at(offsets_.at(tensor) + range.begin * size_of(catalog_.tensors[tensor].dtype),

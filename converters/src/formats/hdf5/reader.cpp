@@ -41,7 +41,7 @@ class Hdf5Source final : public Source {
 
   std::string format() const override { return "hdf5"; }
   const Catalog& catalog() const override { return catalog_; }
-  Losses losses() const override { return losses_; }
+  Losses own_losses() const override { return losses_; }
 
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     if (range.empty()) return;

@@ -63,7 +63,7 @@ class SafetensorsSource final : public Source {
     files_[place.file]->read_at(place.offset + range.begin * element_bytes, out);
     counts_.add(false, out.size());
   }
-  Losses losses() const override { return losses_; }
+  Losses own_losses() const override { return losses_; }
   std::vector<std::string> remarks() const override { return remarks_; }
   InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();

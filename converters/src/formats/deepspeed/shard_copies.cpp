@@ -1,0 +1,106 @@
+#include "formats/deepspeed/shard_copies.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/equal_elements.hpp"
+#include "formats/deepspeed/layout.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+std::string sample_of(const torch::TensorView& view) {
+  constexpr std::uint64_t kSampled = 64;
+  std::string bytes(std::min(kSampled, view.elements()) * size_of(view.dtype), '\0');
+  view.read({0, bytes.size() / size_of(view.dtype)}, std::as_writable_bytes(std::span(bytes)),
+            torch::Reading::Sample);
+  return bytes;
+}
+
+bool has_one_value(const torch::TensorView& view) {
+  constexpr std::uint64_t kBlock = 4096;
+  const std::size_t width = size_of(view.dtype);
+  std::string first(width, '\0'), block;
+  view.read({0, 1}, std::as_writable_bytes(std::span(first)), torch::Reading::Sample);
+  for (std::uint64_t begin = 0; begin < view.elements(); begin += kBlock) {
+    const std::uint64_t end = std::min(begin + kBlock, view.elements());
+    block.resize((end - begin) * width);
+    view.read({begin, end}, std::as_writable_bytes(std::span(block)), torch::Reading::Sample);
+    for (std::size_t at = 0; at < block.size(); at += width) {
+      if (block.compare(at, width, first) != 0) return false;
+    }
+  }
+  return true;
+}
+
+/// Returns whether both files are there and have the same bytes.
+bool are_equal_files(Storage& storage, const Path& one, const Path& other) {
+  try {
+    if (storage.kind(other) != EntryKind::File) return false;
+    const auto a = storage.open(one), b = storage.open(other);
+    return a->size() == b->size() && equal_bytes(*a, 0, *b, 0, a->size());
+  } catch (const Error&) {
+    return false;  // nothing is known of a file that cannot be read
+  }
+}
+
+std::vector<Path> folders_in(Storage& storage, const Path& folder) {
+  std::vector<Path> folders;
+  try {
+    for (const Entry& entry : storage.list(folder)) {
+      if (entry.kind == EntryKind::Directory) folders.push_back(folder / entry.name);
+    }
+  } catch (const Error&) {
+    return {};
+  }
+  return folders;
+}
+
+}  // namespace
+
+void ShardCopies::add(const std::string& file, std::vector<torch::TensorView> views) {
+  std::erase_if(views, [](const auto& view) { return !view.storage || view.elements() == 0; });
+  std::string sample;
+  for (const torch::TensorView& view : views) sample += sample_of(view);
+  const auto [begin, end] = by_sample_.equal_range(sample);
+  for (auto at = begin; at != end; ++at) {
+    const Held& held = at->second;
+    if (!std::ranges::equal(held.views, views, equal_elements) ||
+        std::ranges::all_of(views, has_one_value))
+      continue;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{} holds the same parts of parameters as {}: one is a copy of the other",
+                      file, held.file),
+          "copy the file again from the node that wrote it, or use another checkpoint");
+  }
+  by_sample_.emplace(std::move(sample), Held{file, std::move(views)});
+}
+
+Path find_in_other_save(Storage& storage, const Path& optimizer, const Path& model) {
+  const Path tag = std::filesystem::absolute(optimizer).lexically_normal().parent_path();
+  const Path run = tag.parent_path();
+  std::vector<Path> tags = folders_in(storage, run);
+  // The Trainer keeps each save in a folder of its own: checkpoint-500/global_step500.
+  if (match_numbers("checkpoint-#", run.filename().string())) {
+    for (const Path& other : folders_in(storage, run.parent_path())) {
+      if (other != run && match_numbers("checkpoint-#", other.filename().string()))
+        std::ranges::move(folders_in(storage, other), std::back_inserter(tags));
+    }
+  }
+  for (const Path& other : tags) {
+    if (other == tag) continue;
+    const Path their_optimizer = other / optimizer.filename(),
+               their_model = other / model.filename();
+    const bool is_optimizer = are_equal_files(storage, optimizer, their_optimizer);
+    if (is_optimizer != are_equal_files(storage, model, their_model))
+      return is_optimizer ? their_optimizer : their_model;
+  }
+  return {};
+}
+
+}  // namespace unishard::converters::deepspeed

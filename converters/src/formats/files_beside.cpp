@@ -1,0 +1,62 @@
+#include "formats/files_beside.hpp"
+
+#include "unishard/format/staging_names.hpp"
+
+#include "formats/deepspeed/layout.hpp"
+#include "reading/broken_files.hpp"
+#include "reading/completeness.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace unishard::converters {
+namespace {
+
+/// Programs save models, adapters and optimizers of their own into DeepSpeed's folders.
+Losses beside_deepspeed(Storage& storage, const Path& folder) {
+  constexpr std::array<std::string_view, 2> kOptimizers = {"optimizer.pt", "optimizer.bin"};
+  Losses losses = unread_models(storage, folder, {});
+  std::erase_if(losses, [](const Loss& loss) {
+    return deepspeed::parse_file_name(loss.name).role != deepspeed::FileRole::Other;
+  });
+  for (const std::string_view name : kOptimizers) {
+    if (storage.kind(folder / name) == EntryKind::File)
+      losses.push_back({Role::SideFile, std::string(name), "the optimizer of another save"});
+  }
+  return losses;
+}
+
+/// Distributed checkpoints in the folder itself and in those within it.
+Losses other_dcp_saves(Storage& storage, const Path& folder) {
+  constexpr const char* kDcpMetadata = ".metadata";
+  constexpr const char* kWhy = "a distributed checkpoint (DCP), which is not read";
+  Losses losses;
+  const auto is_save = [&](const Path& path) {
+    return storage.kind(path / kDcpMetadata) == EntryKind::File;
+  };
+  if (is_save(folder)) losses.push_back({Role::OtherModel, kDcpMetadata, kWhy});
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind == EntryKind::Directory && !is_leftover(entry.name) &&
+        is_save(folder / entry.name))
+      losses.push_back({Role::OtherModel, entry.name, kWhy});
+  }
+  return losses;
+}
+
+}  // namespace
+
+bool has_model_files(std::string_view format) {
+  return format == "trainer" || format == "accelerate" || format == "safetensors" ||
+         format == "torch" || format.empty();
+}
+
+Losses files_beside(Storage& storage, const Path& folder, std::string_view format) {
+  if (format == "native") return {};
+  Losses losses = broken_files(storage, folder, has_model_files(format));
+  const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
+  if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
+  if (format != "dcp") add(other_dcp_saves(storage, folder));
+  return losses;
+}
+
+}  // namespace unishard::converters

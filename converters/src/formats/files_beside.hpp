@@ -1,0 +1,17 @@
+#pragma once
+// What lies in the folder of a checkpoint and is not read: other models, other saves, broken links.
+#include "unishard/converters/loss.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <string_view>
+
+namespace unishard::converters {
+
+/// Returns what a folder that is read as `format` holds beside the checkpoint, and what the
+/// format's reader does not name.
+Losses files_beside(Storage& storage, const Path& folder, std::string_view format);
+
+/// Returns whether a folder that is read as `format` has its model in files of usual names.
+bool has_model_files(std::string_view format);
+
+}  // namespace unishard::converters

@@ -1,0 +1,19 @@
+#pragma once
+// Names in a folder behind which there is no file: links to what is gone, pipes, folders.
+#include "unishard/converters/loss.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <optional>
+#include <string>
+
+namespace unishard::converters {
+
+/// Returns a sentence about what the folder calls its model and is no file, for which no other file
+/// may be taken; nullopt when there is none.
+std::optional<std::string> broken_model(Storage& storage, const Path& folder);
+
+/// Returns a loss for each name in the folder that is a link to what is not there. The optimizer of
+/// a model's folder is one of the optimizer.
+Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder);
+
+}  // namespace unishard::converters
