@@ -134,7 +134,10 @@ class ClientValuesWalk {
 
   void add(const std::string& path, DiffKind kind) {
     TensorDiff found{.tensor = path, .kind = kind};
-    if (kind == DiffKind::Scalar) found.a = found.b = "an array or object of other content";
+    if (kind == DiffKind::Scalar) {
+      found.a = "an array or object";
+      found.b = "another one";
+    }
     out_.differences.push_back(std::move(found));
   }
   void inform(std::string line) {

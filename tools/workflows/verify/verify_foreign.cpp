@@ -76,8 +76,11 @@ void find_missing(const converters::Source& source, const Path& path, VerifyRepo
     report.findings.push_back(
         {.code = "incomplete",
          .path = path,
-         .message = fmt::format("{} cannot be read", text_of(loss)),
-         .hint = "what reads the rest, such as zero_to_fp32, needs --allow-missing",
+         .message = loss.is_broken ? fmt::format("{} is {}", loss.name, loss.why)
+                                   : fmt::format("{} cannot be read", text_of(loss)),
+         .hint = loss.is_broken
+                     ? "bring the file back, or remove its name"
+                     : "what reads the rest, such as zero_to_fp32, needs --allow-missing",
          .bytes = {},
          .lost = {}});
   }
