@@ -57,7 +57,7 @@ class StateArray {
   at::ScalarType type_ = at::kFloat;
 };
 
-/// Where the arrays of a unit live.
+/// The places of a unit's arrays.
 class StatePlaces {
  public:
   /// Throws: as BlockFile::make() does.

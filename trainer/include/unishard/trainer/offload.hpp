@@ -1,5 +1,5 @@
 #pragma once
-// Where a rank keeps its part of the training state, by DeepSpeed's keys "offload_optimizer",
+// The place of a rank's part of the training state, by DeepSpeed's keys "offload_optimizer",
 // "offload_param" and "aio", with DeepSpeed's defaults. The residence is a property of a run and
 // never of a checkpoint: it changes memory and speed, and no result.
 #include <cstdint>
