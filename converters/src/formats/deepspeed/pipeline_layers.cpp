@@ -44,7 +44,7 @@ bool has_size(const NamedView& entry, const ToldParameter& told) {
 
 /// Returns whether two layers have the same entries with the same beginnings.
 bool same_values(const ModuleFile& one, const ModuleFile& other) {
-  constexpr std::uint64_t kCompared = 64;
+  constexpr std::uint64_t kComparedStart = 64;
   if (one.entries.size() != other.entries.size()) return false;
   return std::ranges::all_of(one.entries, [&](const NamedView& entry) {
     const NamedView* found = find_entry(other, entry.name);
@@ -53,7 +53,7 @@ bool same_values(const ModuleFile& one, const ModuleFile& other) {
       return false;
     }
     if (!entry.view.storage || !found->view.storage) return true;
-    const std::uint64_t count = std::min(kCompared, entry.view.elements());
+    const std::uint64_t count = std::min(kComparedStart, entry.view.elements());
     std::vector<std::byte> left(count * size_of(entry.view.dtype)), right(left.size());
     entry.view.read({0, count}, left, torch::Reading::Sample);
     found->view.read({0, count}, right, torch::Reading::Sample);
@@ -289,7 +289,7 @@ class CountingOff {
   }
 
   bool is_parameter(const ModuleFile& layer, const NamedView& entry) const {
-    return info(entry.view.dtype).kind == Kind::Float &&
+    return info(entry.view.dtype).kind == unishard::Kind::Float &&
            !buffers_.contains(fmt::format("{}.{}", layer.numbers.layer, entry.name));
   }
 
@@ -307,12 +307,12 @@ class CountingOff {
   /// Returns whether two layers have a tensor of the same name and beginning, as copies of a tied
   /// module do.
   bool has_copies() const {
-    constexpr std::uint64_t kCompared = 64;
+    constexpr std::uint64_t kComparedStart = 64;
     std::set<std::tuple<std::string, Shape, std::vector<double>>> seen;
     for (const ModuleFile& layer : layers_) {
       for (const NamedView& entry : layer.entries) {
         if (!is_parameter(layer, entry) || !entry.view.storage) continue;
-        auto values = floats(entry.view, 0, std::min(kCompared, entry.view.elements()));
+        auto values = floats(entry.view, 0, std::min(kComparedStart, entry.view.elements()));
         const bool is_constant =
             std::ranges::adjacent_find(values, std::ranges::not_equal_to()) == values.end();
         if (is_constant) continue;
