@@ -94,10 +94,6 @@ public="${UNISHARD_FIXTURES:-../shared/fixtures}/public/check.py"
 ask "a zoo of small runs: every path is equal, or named" "$python" tests/interop/peers/zoo.py "$program/unishard" --count 1
 [ ! -x "$build/tests/loss_scaler_steps" ] || ask_script "the trainer's loss scaler beside DeepSpeed's, with injected overflows" loss_scaling.py
 [ ! -x "$build/tests/update_steps" ] || ask_script "the trainer's schedules and optimizers beside DeepSpeed's, over 1,000 steps" update_rules.py
-configs="${UNISHARD_CONFIGS:-../shared/configs}/public/check.sh"
-if [ -f "$configs" ] && [ -x "$program/train_gpt" ]; then
-  ask "configurations of public repositories run, or are refused by name" "$configs" "$program/train_gpt"
-fi
 ask_script "every key of DeepSpeed's configuration is in the table, with its default" config_keys.py
 ask_script "unishard estimate has DeepSpeed's numbers for 20 models" estimates.py
 for test in package dcp torch async runs integrations; do
