@@ -9,6 +9,7 @@
 #include "unishard/trainer/trace.hpp"
 
 #include "adapted_model.hpp"
+#include "expect.hpp"
 #include "guarded_runtime.hpp"
 #include "make_checkpoint.hpp"
 #include "small_model.hpp"
