@@ -148,7 +148,7 @@ TEST_F(BlockFileTest, SaysWhereSpaceIsMissing) {
   const Error error = error_of([&] { FileArray(file_, std::uint64_t{1} << 55); });
   EXPECT_THAT(error, Fails(ErrorCode::NoSpace));
   EXPECT_THAT(error.what(), HasSubstr(folder_.path().string()));
-  EXPECT_THAT(error.what(), HasSubstr("nvme_path"));
+  EXPECT_THAT(message_and_hint(error), HasSubstr("nvme_path"));
   FileArray small(file_, kBlock);
   small.write(0, random_bytes(kBlock, 1));
 }

@@ -127,6 +127,7 @@ class PosixFile final : public File {
   void write_now(std::uint64_t offset, std::span<const std::byte> bytes) override {
     if (io_.mode == IoMode::Buffered || !has_direct())
       return write_through(descriptor_, offset, bytes);
+    bypasses_cache_ = true;
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment == 0)
       return write_through(direct_, offset, bytes);
     const BlockPool::Block block = block_pool().take(io_.read_buffer_bytes);
@@ -225,6 +226,7 @@ class PosixFile final : public File {
   }
 
   bool reads_direct(std::uint64_t offset, std::uint64_t bytes) const {
+    if (bypasses_cache_) return true;
     if (bytes < kDirectBytes || io_.mode == IoMode::Buffered || !has_direct()) return false;
     if (io_.mode == IoMode::Direct) return true;
     return !is_cached(offset, bytes);
@@ -319,6 +321,9 @@ class PosixFile final : public File {
   mutable std::once_flag direct_once_, cached_once_;
   mutable int direct_ = -1;
   mutable std::atomic<bool> direct_works_{false};
+  // Set by write_now(): a page that is being read into the cache would keep what is overwritten
+  // meanwhile past the cache.
+  std::atomic<bool> bypasses_cache_{false};
   mutable bool is_file_cached_ = false;
   std::unique_ptr<WriteBehind> pending_;
   std::uint64_t collected_bytes_ = 0;  // `pending_` collects writes up to this offset

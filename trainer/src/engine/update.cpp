@@ -128,7 +128,7 @@ void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) 
     runtime.run(Stream::Compute, "update " + tile.unit->name(),
                 [&] { update_tile(update, records.at(tile.unit)->parameters, tile); });
     if (!tile.is_last) return;
-    if (tile.unit->resident_shard().is_in_file()) {
+    if (tile.unit->is_gathered_from_file()) {
       unpublished.push_back(tile.unit);
     } else {
       publication.start(*tile.unit, Changed::Master);

@@ -120,6 +120,8 @@ class FlatUnit {
   /// Returns this rank's part of the parameters, in their type in memory or, at stage 3, in their
   /// stored type; undefined where stage 3 rounds them from the master each time.
   StateArray resident_shard() const;
+  /// Returns true when the ranks gather at stage 3 what this rank reads from a file.
+  bool is_gathered_from_file() const { return placement().stage == 3 && shard().is_in_file(); }
 
   std::int64_t master_bytes() const;
   std::int64_t state_bytes() const;
