@@ -100,7 +100,7 @@ std::string config_text(const Config& config, std::uint32_t world_size) {
                         value.from);
   const BatchPlan plan = plan_batch(config.batch, world_size);
   text +=
-      fmt::format("with {} ranks: batch {} = {} micro-batches of {}, {} micro-steps per rank\n",
+      fmt::format("world size {}: batch {} = {} micro-batches of {}, {} micro-steps per rank\n",
                   world_size, plan.train, plan.global_micro_batches, plan.micro, plan.accumulation);
   for (const std::string& note : config.notes)
     text += fmt::format("note: {}\n", unishard::printable(note));
