@@ -111,6 +111,39 @@ TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   expect_same_tensors(*source, *again);
 }
 
+TEST_F(TrainerFolder, OfAClassOfItsOwnKeepsTheNumbersOfItsStates) {
+  const Path folder = copied("llama");
+  const auto first_name = [&](const char* config) {
+    test::write_file(folder / "config.json", config);
+    return open_source(posix_storage(), folder)->catalog().groups[0]["params"][0];
+  };
+  EXPECT_EQ(first_name(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})"),
+            Json("model.embed_tokens.weight"));
+  EXPECT_EQ(first_name(R"({"model_type": "llama", "architectures": ["SwapLlama"]})"),
+            Json("state.0"));
+  EXPECT_EQ(first_name(R"({"model_type": "llama", "auto_map": {}})"), Json("state.0"));
+  for (const auto& [type, name] : {std::pair{"gpt_neox", "GPTNeoXForCausalLM"},
+                                   {"xlm-roberta", "XLMRobertaModel"},
+                                   {"gemma3_text", "Gemma3ForCausalLM"},
+                                   {"gpt2", "GPT2LMHeadModel"}})
+    EXPECT_TRUE(trainer::is_known_class(type, name)) << name;
+  EXPECT_FALSE(trainer::is_known_class("llama", "LlamaForCausalLMWithMore"));
+  EXPECT_FALSE(trainer::is_known_class("llama", "Llam"));
+}
+
+TEST(TrainerOrder, OfAScriptsOwnGroupsIsNotAssumed) {
+  const std::vector<dcp::NamedShape> model = {{"model.layers.0.input_layernorm.weight", {4}},
+                                              {"model.layers.1.input_layernorm.weight", {4}}};
+  const dcp::NumberedParameters one_group = {.numbers = {"0", "1"},
+                                             .groups = {{Shape{4}, Shape{4}}}};
+  for (const bool is_file_order : {false, true}) {
+    trainer::OrderSource source{.is_file_order = is_file_order, .model_type = "llama"};
+    EXPECT_FALSE(trainer::name_parameters(source, one_group, model));
+    source.is_assumed = true;
+    EXPECT_TRUE(trainer::name_parameters(source, one_group, model));
+  }
+}
+
 TEST_F(TrainerFolder, IsWrittenAgainAsItWas) {
   for (const char* name : {"llama", "adapter"}) {
     const auto source = open_source(posix_storage(), kFolders / name);
@@ -458,6 +491,9 @@ TEST(AdapterNames, AreThoseOfTheModuleAndOfTheFile) {
       {"m.e.token_adapter.trainable_tokens_delta.default",
        "m.e.token_adapter.trainable_tokens_delta"},
       {"m.head.modules_to_save.default.bias", "m.head.bias"}};
+  EXPECT_EQ(adapter_module_name("m.head.base_layer.weight", {"m.head.base_layer.weight"}),
+            "m.head.base_layer.weight")
+      << "frozen, and saved with an embedding that has grown";
   for (const auto& [module_name, file_name] : names) {
     EXPECT_EQ(adapter_file_name(module_name), file_name);
     EXPECT_EQ(adapter_module_name(file_name, {"m.head.bias", "m.head.weight"}), module_name);
@@ -491,9 +527,6 @@ TEST(AdapterFile, HoldsEverythingThatWasReadFromOne) {
   Catalog catalog = with_weights({"m.q.lora_A.default.weight", "m.q.vector_bank"});
   record_adapter(catalog.producer, AdapterNaming::Modules);
   EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.weight");
-  EXPECT_EQ(adapter_module_name("m.head.base_layer.weight", {"m.head.base_layer.weight"}),
-            "m.head.base_layer.weight")
-      << "frozen, and saved with an embedding that has grown";
   EXPECT_EQ(AdapterFile(catalog).name_of("m.q.vector_bank"), "m.q.vector_bank");
   record_adapter(catalog.producer, AdapterNaming::File);
   EXPECT_EQ(AdapterFile(catalog).name_of("m.q.lora_A.default.weight"), "m.q.lora_A.default.weight");

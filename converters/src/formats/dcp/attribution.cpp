@@ -237,9 +237,9 @@ class Attributor {
                             whose, count)
           : state_.number_names.fit
               ? fmt::format(
-                    "{}'s {} states have numbers: named in the order of the model, in which "
-                    "their shapes fit in one way only. If the optimizer was given its "
-                    "parameters in another order, save with their names (get_state_dict)",
+                    "{}'s {} states have numbers: named by their shapes and, where several have "
+                    "one, in the order in which the Trainer takes the model's parameters. If a "
+                    "script took them in another order, save with their names (get_state_dict)",
                     whose, count)
               : fmt::format("{}'s {} states have numbers: named by their shapes, each of which one "
                             "parameter has",

@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::trainer {
@@ -15,10 +16,17 @@ namespace unishard::converters::trainer {
 struct OrderSource {
   bool is_file_order = false;                  ///< the model's file keeps it: pytorch_model.bin
   std::optional<std::string> model_type = {};  ///< of config.json
+  /// The user says that the order is the model's.
+  bool is_assumed = false;
 };
 
+/// Returns whether `class_name` is that of a model of transformers with this `model_type`, and not
+/// of another program's, which may register its parameters in another order.
+bool is_known_class(std::string_view model_type, std::string_view class_name);
+
 /// Returns the names of `parameters` if the order of the model is known and only one choice fits;
-/// nullopt otherwise. Without a model type every known model that has all parameters counts, and
+/// nullopt otherwise. An optimizer without the Trainer's two groups is a script's, whose order is
+/// not known. Without a model type every known model that has all parameters counts, and
 /// all must agree. Parameters whose shapes differ from each other need no order.
 std::optional<std::vector<std::string>> name_parameters(const OrderSource& source,
                                                         const dcp::NumberedParameters& parameters,

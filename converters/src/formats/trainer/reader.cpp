@@ -159,15 +159,28 @@ bool may_hold_states(const Entry& entry) {
          (name.ends_with(".bin") && name.starts_with("optim"));
 }
 
-/// Returns `model_type` of config.json.
+/// Whether the classes that config.json names are not those of transformers.
+bool has_own_class(const SortedJson& config, const std::string& model_type) {
+  const auto classes = config.find("architectures");
+  if (config.contains("auto_map")) return true;
+  return classes != config.end() && classes->is_array() &&
+         std::ranges::any_of(*classes, [&](const SortedJson& name) {
+           return name.is_string() &&
+                  !is_known_class(model_type, name.get_ref<const std::string&>());
+         });
+}
+
+/// Returns `model_type` of config.json; an empty text for a model that is not known.
 std::optional<std::string> model_type(Storage& storage, const Path& folder) {
   constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
   const Path path = folder / "config.json";
   if (storage.kind(path) != EntryKind::File) return std::nullopt;
   try {
     const SortedJson config = parse_sorted_json(read_text(storage, path, kConfigBytes), "config");
-    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
-      return config["model_type"].get<std::string>();
+    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string()) {
+      std::string type = config["model_type"].get<std::string>();
+      return has_own_class(config, type) ? std::string() : type;
+    }
   } catch (const Error&) {
   }
   return std::string();  // there is a configuration, and its model is not known
@@ -266,7 +279,8 @@ class Reader {
     const auto progress = read_progress(storage_, folder_, builder_.out.losses);
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
-    const OrderSource order{is_torch, model_type(storage_, folder_)};
+    const OrderSource order{is_torch, model_type(storage_, folder_),
+                            builder_.out.assumes_model_order};
     // UniShard's own sink lists the names that it knows.
     const bool is_ours = !text_.empty();
     builder_.out.number_names = {
@@ -278,7 +292,7 @@ class Reader {
                               : dcp::fit_different_shapes(parameters, model);
             },
         .undecided =
-            has_known_order()
+            builder_.out.assumes_model_order
                 ? "a conversion to the same format keeps them, no other format can name them"
                 : "if the optimizer was given the parameters in the model's order, "
                   "--assume-model-order names them"};
