@@ -6,6 +6,8 @@
 #include "fixtures.hpp"
 #include "temp_dir.hpp"
 
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <string>
 
@@ -15,6 +17,19 @@ inline Path parallel_case(const std::string& name) { return test::fixtures() / "
 
 inline std::unique_ptr<Source> open_case(const std::string& name) {
   return open_source(posix_storage(), parallel_case(name) / "checkpoint");
+}
+
+/// Returns what the maker of a case has told of it.
+inline SortedJson about_case(const std::string& name) {
+  return parse_sorted_json(test::read_file(parallel_case(name) / "case.json"), "case.json");
+}
+
+/// Checks the counts of the run.
+inline void expect_counts(const Catalog& catalog, const SortedJson& about) {
+  EXPECT_EQ(static_cast<double>(catalog.step), about["optimizer_step"].get<double>());
+  EXPECT_EQ(catalog.world_size, about["world_size"]);
+  EXPECT_EQ(catalog.stage, about["stage"]);
+  EXPECT_EQ(catalog.data_position["global_steps"], about["global_steps"].get<int>());
 }
 
 /// A copy of a fixture.

@@ -75,23 +75,6 @@ class WithSecondNames final : public Source {
   std::vector<std::size_t> copied_;
 };
 
-/// A source with optimizer states that are no tensors.
-class WithScalars final : public Source {
- public:
-  WithScalars(const Source& base, Json scalars) : base_(base), catalog_(base.catalog()) {
-    catalog_.client_state["optimizer_scalars"] = std::move(scalars);
-  }
-  std::string format() const override { return base_.format(); }
-  const Catalog& catalog() const override { return catalog_; }
-  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
-    base_.read(tensor, range, out);
-  }
-
- private:
-  const Source& base_;
-  Catalog catalog_;
-};
-
 /// A source with values of the user's.
 class WithClientState final : public Source {
  public:
@@ -108,6 +91,13 @@ class WithClientState final : public Source {
   const Source& base_;
   Catalog catalog_;
 };
+
+/// Returns the source with optimizer states that are no tensors.
+WithClientState with_scalars(const Source& base, Json scalars) {
+  Json values = base.catalog().client_state;
+  values["optimizer_scalars"] = std::move(scalars);
+  return {base, std::move(values)};
+}
 
 class Diff : public testing::Test {
  protected:
@@ -212,8 +202,10 @@ TEST_F(Diff, StatesThatNobodyHasAreNoEquality) {
 TEST_F(Diff, ComparesOptimizerStatesThatAreNoTensors) {
   const auto base = write("a", {});
   const std::string fqn = base->catalog().tensors[0].fqn;
-  const WithScalars a(*base, {{"cnt", {{fqn, 7}}}, {"tag", {{fqn, "muon"}}}, {"step", {{fqn, 7}}}});
-  const WithScalars b(*base, {{"cnt", {{fqn, 999}}}, {"rms", {{fqn, 0.5}}}, {"step", {{fqn, 7}}}});
+  const WithClientState a =
+      with_scalars(*base, {{"cnt", {{fqn, 7}}}, {"tag", {{fqn, "muon"}}}, {"step", {{fqn, 7}}}});
+  const WithClientState b =
+      with_scalars(*base, {{"cnt", {{fqn, 999}}}, {"rms", {{fqn, 0.5}}}, {"step", {{fqn, 7}}}});
   EXPECT_TRUE(diff(a, a, {}).same_state());
   const DiffReport report = diff(a, b, {});
   const Json json = cli::diff_json(report);
@@ -231,8 +223,8 @@ TEST_F(Diff, ComparesOptimizerStatesThatAreNoTensors) {
 TEST_F(Diff, ComparesTheStepOfEachParameter) {
   const auto base = write("a", {});
   const std::string fqn = base->catalog().tensors[0].fqn;
-  const WithScalars a(*base, {{"step", {{fqn, 1}}}});
-  const WithScalars b(*base, {{"step", {{fqn, 3}}}});
+  const WithClientState a = with_scalars(*base, {{"step", {{fqn, 1}}}});
+  const WithClientState b = with_scalars(*base, {{"step", {{fqn, 3}}}});
   EXPECT_TRUE(diff(a, a, {}).same_state());
   const Json json = cli::diff_json(diff(a, b, {}));
   ASSERT_EQ(json["differences"].size(), 1u) << json.dump();

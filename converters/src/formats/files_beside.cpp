@@ -7,19 +7,17 @@
 #include "reading/completeness.hpp"
 
 #include <algorithm>
-#include <array>
 
 namespace unishard::converters {
 namespace {
 
 /// Programs save models, adapters and optimizers of their own into DeepSpeed's folders.
 Losses beside_deepspeed(Storage& storage, const Path& folder) {
-  constexpr std::array<std::string_view, 2> kOptimizers = {"optimizer.pt", "optimizer.bin"};
   Losses losses = unread_models(storage, folder, {});
   std::erase_if(losses, [](const Loss& loss) {
     return deepspeed::parse_file_name(loss.name).role != deepspeed::FileRole::Other;
   });
-  for (const std::string_view name : kOptimizers) {
+  for (const std::string_view name : kOptimizerFiles) {
     if (storage.kind(folder / name) == EntryKind::File)
       losses.push_back({Role::SideFile, std::string(name), "the optimizer of another save"});
   }

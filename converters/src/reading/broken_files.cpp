@@ -54,13 +54,13 @@ std::optional<std::string> broken_model(Storage& storage, const Path& folder) {
 }
 
 Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder) {
-  constexpr std::array<std::string_view, 2> kOptimizers = {"optimizer.pt", "optimizer.bin"};
   Losses losses;
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::Other) continue;
     const std::string_view words = words_if_broken(storage, folder, entry);
     if (words.empty() || words == "a link to a folder") continue;
-    const bool is_optimizer = is_model_folder && std::ranges::count(kOptimizers, entry.name) > 0;
+    const bool is_optimizer =
+        is_model_folder && std::ranges::count(kOptimizerFiles, entry.name) > 0;
     losses.push_back({.role = is_optimizer ? Role::Optimizer : role_of_unread_file(entry.name),
                       .name = entry.name,
                       .why = std::string(words),

@@ -3,10 +3,16 @@
 #include "unishard/converters/loss.hpp"
 #include "unishard/format/storage.hpp"
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace unishard::converters {
+
+/// Files of a Trainer's and of accelerate's optimizer.
+inline constexpr std::array<std::string_view, 2> kOptimizerFiles = {"optimizer.pt",
+                                                                    "optimizer.bin"};
 
 /// Returns a sentence about what the folder calls its model and is no file, for which no other file
 /// may be taken; nullopt when there is none.

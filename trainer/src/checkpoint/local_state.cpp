@@ -196,8 +196,7 @@ bool LocalState::is_rounded_master(std::size_t tensor) const {
   const auto size = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
   if (size == 0) return true;
   const auto first = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
-  constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
-  const std::int64_t most = unit.store().is_in_files() ? kAtOnce : size;
+  const std::int64_t most = unit.store().most_at_once(size);
   for (std::int64_t done = 0; done < size; done += most) {
     const std::int64_t count = std::min(most, size - done);
     const at::Tensor master = unit.master().values(first + done, count).cpu();

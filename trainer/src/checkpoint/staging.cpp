@@ -91,10 +91,9 @@ std::vector<LocalTensor> keep_in_files(const LocalState& local, const Catalog& c
   std::map<BlockFile*, std::size_t> blocks;
   for (const auto& [array, handle] : arrays) blocks[&array->file()] += array->blocks();
   for (const auto& [file, count] : blocks) file->make_free(count);
-  std::map<const FileArray*, StateArray> snapshots;
-  for (const auto& [array, handle] : arrays) snapshots.emplace(array, handle.snapshot());
+  for (auto& [array, handle] : arrays) handle = handle.snapshot();
   for (LocalTensor& each : located)
-    if (each.in_file.defined()) each.in_file = snapshots.at(each.in_file.file().get());
+    if (each.in_file.defined()) each.in_file = arrays.at(each.in_file.file().get());
   return located;
 }
 

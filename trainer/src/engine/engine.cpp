@@ -219,7 +219,7 @@ LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::
   impl_->saver.finish();
   for (const auto& unit : impl_->state.model.units) unit.flat->finish_gather();
   LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
-  detail::publish_units(impl_->state);
+  detail::publish_units(impl_->state, detail::Changed::Everything);
   return report;
 }
 

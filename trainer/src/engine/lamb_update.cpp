@@ -6,6 +6,7 @@
 
 #include "device/tensor_bytes.hpp"
 #include "engine/step_constants.hpp"
+#include "engine/update.hpp"
 #include "optimizer/rules.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -32,12 +33,6 @@ UpdateTensors lamb_tensors(const ParameterRecord& parameter) {
                         .states = {}};
   for (const StateArray& each : unit.states()) tensors.states.push_back(each.values(offset, count));
   return tensors;
-}
-
-ElementRange range_on(const FlatUnit& unit, std::size_t slot, std::uint32_t rank) {
-  const Placement& placement = unit.placement();
-  if (placement.stage == 0) return {0, unit.layout().flat.slots[slot].elements};
-  return unit.layout().flat.owned(slot, rank, placement.world_size);
 }
 
 /// Returns the number of blocks that a range of a parameter touches.
@@ -101,7 +96,7 @@ std::vector<LambSquares> squares_of_parameters(const TrainingState& state,
     LambSquares sum;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       const FlatUnit& unit = *parameter.unit;
-      const auto range = range_on(unit, parameter.slot, rank);
+      const auto range = unit.layout().held_by(rank, parameter.slot);
       for (std::size_t left = blocks_in(unit, parameter.slot, range); left > 0; --left) {
         sum.weights += all[rank * most + next[rank]++];
         sum.update += all[rank * most + next[rank]++];
@@ -133,12 +128,7 @@ void update_with_lamb(TrainingState& state, Runtime& runtime, Communicator& comm
     hyper.lr *= lamb_ratio(hyper, std::sqrt(sums.weights), std::sqrt(sums.update));
     runtime.update(step, hyper, state.step + 1, scale, lamb_tensors(parameter));
   });
-  for (const UnitRecord& unit : state.model.units) {
-    if (unit.parameters.empty()) continue;
-    unit.flat->round_master();
-    unit.flat->start_publish(Changed::Master);
-    unit.flat->finish_publish();
-  }
+  publish_units(state, Changed::Master);
 }
 
 }  // namespace unishard::trainer::detail

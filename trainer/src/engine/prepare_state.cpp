@@ -33,9 +33,7 @@ TrainingState initial_state(const Config& config, const EngineOptions& options,
   state.config = config;
   state.batch = plan_batch(config.batch, communicator.size());
   state.optimizer = make_optimizer(config.optimizer, config.hyper);
-  const bool offloads = config.offload_optimizer.residence != Residence::Device ||
-                        config.offload_param.residence != Residence::Device;
-  if (offloads && state.optimizer->kind() == OptimizerKind::Lamb)
+  if (config.offloads() && state.optimizer->kind() == OptimizerKind::Lamb)
     raise(ErrorCode::InvalidArgument, "Lamb does not work with offloaded training state",
           "it needs the norms of whole parameters: choose Adam, or train without offload");
   state.groups = options.groups.empty() ? default_groups(config) : options.groups;

@@ -37,10 +37,10 @@ TilePipeline::TilePipeline(std::int64_t tile_elements, std::int64_t buffers)
 
 TilePipeline::~TilePipeline() = default;
 
-void TilePipeline::add(FlatUnit& unit) {
-  const std::int64_t all = unit.master().elements();
+void TilePipeline::add(const UnitRecord& unit) {
+  const std::int64_t all = unit.flat->master().elements();
   const std::int64_t most =
-      unit.store().is_in_files() ? tile_elements_ : std::max<std::int64_t>(all, 1);
+      unit.flat->store().is_in_files() ? tile_elements_ : std::max<std::int64_t>(all, 1);
   for (std::int64_t begin = 0; begin < all; begin += most) {
     Tile tile;
     tile.unit = &unit;
@@ -57,7 +57,7 @@ void TilePipeline::run(const std::function<void(Tile&)>& update) {
     coming_.pop_front();
     if (now.buffer) reads_->wait(now.reads);
     update(now.tile);
-    if (now.buffer || now.tile.unit->resident_shard().is_in_file()) write_behind(std::move(now));
+    if (now.buffer || now.tile.flat().resident_shard().is_in_file()) write_behind(std::move(now));
   }
   while (!leaving_.empty()) {
     writes_->wait(leaving_.front().writes);
@@ -88,7 +88,7 @@ std::unique_ptr<TilePipeline::Buffer> TilePipeline::take_buffer() {
 
 void TilePipeline::load(Coming& coming) {
   Tile& tile = coming.tile;
-  const FlatUnit& unit = *tile.unit;
+  const FlatUnit& unit = tile.flat();
   std::vector<std::pair<StateArray, at::Tensor>> reads;
   std::size_t used = 0;
   const std::size_t arrays = 2 + unit.states().size();
@@ -114,7 +114,7 @@ void TilePipeline::load(Coming& coming) {
 void TilePipeline::write_behind(Coming coming) {
   if (!writes_) writes_ = std::make_unique<TaskQueue>();
   writes_->push([tile = std::move(coming.tile)] {
-    FlatUnit& unit = *tile.unit;
+    FlatUnit& unit = tile.flat();
     if (unit.master().is_in_file()) unit.master().write(tile.begin, tile.weights);
     for (std::size_t i = 0; i < tile.states.size(); ++i)
       if (unit.states()[i].is_in_file()) unit.states()[i].write(tile.begin, tile.states[i]);

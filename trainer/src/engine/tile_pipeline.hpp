@@ -4,7 +4,7 @@
 #include "unishard/format/huge_buffer.hpp"
 
 #include "runtime/task_queue.hpp"
-#include "state/flat_unit.hpp"
+#include "state/model_state.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -17,11 +17,13 @@ namespace unishard::trainer::detail {
 /// A part of what this rank holds of a unit. The tensors are views of the unit's arrays, or of a
 /// buffer that is filled from a file and written back to it.
 struct Tile {
-  FlatUnit* unit = nullptr;
+  const UnitRecord* unit = nullptr;
   std::int64_t begin = 0, count = 0;  ///< elements of the unit's arrays
   bool is_last = false;               ///< of its unit
   at::Tensor weights, gradients;      ///< float32
   std::vector<at::Tensor> states;     ///< float32
+
+  FlatUnit& flat() const { return *unit->flat; }
 };
 
 /// Not thread-safe.
@@ -35,7 +37,7 @@ class TilePipeline {
   TilePipeline& operator=(const TilePipeline&) = delete;
 
   /// Adds all that this rank holds of `unit`.
-  void add(FlatUnit& unit);
+  void add(const UnitRecord& unit);
   /// Calls `update` for each tile, in order. Returns when all is written back.
   /// Throws: what `update`, a read or a write throws. Some tiles are then updated and others not.
   void run(const std::function<void(Tile&)>& update);

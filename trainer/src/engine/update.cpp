@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -63,7 +62,7 @@ at::Tensor cut(const at::Tensor& tensor, std::int64_t first, ElementRange range)
 /// Updates what `tile` has of a parameter, where its weights are.
 void update_parameter(const Update& update, const ParameterRecord& parameter, const Tile& tile,
                       const at::Tensor& gradients) {
-  const UnitLayout& layout = tile.unit->layout();
+  const UnitLayout& layout = tile.flat().layout();
   const std::uint64_t size = layout.held(parameter.slot).size();
   if (size == 0) return;
   const std::uint64_t offset = layout.held_offset(parameter.slot);
@@ -85,12 +84,12 @@ void update_parameter(const Update& update, const ParameterRecord& parameter, co
   }
 }
 
-void update_tile(const Update& update, const std::vector<std::size_t>& parameters,
-                 const Tile& tile) {
+void update_tile(const Update& update, const Tile& tile) {
   const at::Tensor gradients = tile.gradients.to(tile.weights.device());
-  for (const std::size_t index : parameters)
+  for (const std::size_t index : tile.unit->parameters)
     update_parameter(update, update.state.model.parameters[index], tile, gradients);
-  if (!tile.unit->resident_shard().is_in_file()) tile.unit->round_master(tile.begin, tile.weights);
+  if (!tile.flat().resident_shard().is_in_file())
+    tile.flat().round_master(tile.begin, tile.weights);
 }
 
 std::int64_t elements_of(const ModelState& model) {
@@ -103,9 +102,9 @@ std::int64_t elements_of(const ModelState& model) {
 /// written fast, fewer for a small model, and whole blocks, also of arrays of 16 bits.
 std::int64_t tile_elements(const TrainingState& state) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20, kLeast = std::int64_t{1} << 18;
-  constexpr std::int64_t kPage = 4096;
   const Config& config = state.config;
-  const std::int64_t block = (config.aio.block_size + kPage - 1) / kPage * kPage / 2;
+  const auto bytes = whole_pages(static_cast<std::uint64_t>(config.aio.block_size));
+  const auto block = static_cast<std::int64_t>(bytes / 2);  // elements of 16 bits
   const std::int64_t wanted = std::clamp(elements_of(state.model) / 512, kLeast, kMost);
   return std::max(block, std::min(wanted, config.zero.sub_group_size) / block * block);
 }
@@ -117,32 +116,28 @@ void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) 
       .state = state, .runtime = runtime, .scale = gradient_scale(state, gradient_norm)};
   Publication publication = publication_of(state.config);
   TilePipeline pipeline(tile_elements(state), state.config.offload_optimizer.buffer_count);
-  std::map<const FlatUnit*, const UnitRecord*> records;
-  for (const UnitRecord& unit : state.model.units) {
-    if (unit.parameters.empty()) continue;
-    records[unit.flat] = &unit;
-    pipeline.add(*unit.flat);
-  }
+  for (const UnitRecord& unit : state.model.units)
+    if (!unit.parameters.empty()) pipeline.add(unit);
   std::vector<FlatUnit*> unpublished;  // what they are gathered from is being written
   pipeline.run([&](const Tile& tile) {
-    runtime.run(Stream::Compute, "update " + tile.unit->name(),
-                [&] { update_tile(update, records.at(tile.unit)->parameters, tile); });
+    FlatUnit& unit = tile.flat();
+    runtime.run(Stream::Compute, "update " + unit.name(), [&] { update_tile(update, tile); });
     if (!tile.is_last) return;
-    if (tile.unit->is_gathered_from_file()) {
-      unpublished.push_back(tile.unit);
+    if (unit.is_gathered_from_file()) {
+      unpublished.push_back(&unit);
     } else {
-      publication.start(*tile.unit, Changed::Master);
+      publication.start(unit, Changed::Master);
     }
   });
   for (FlatUnit* unit : unpublished) publication.start(*unit, Changed::Master);
   publication.finish();
 }
 
-void publish_units(TrainingState& state) {
+void publish_units(TrainingState& state, Changed changed) {
   Publication publication = publication_of(state.config);
   for (const UnitRecord& unit : state.model.units) {
     unit.flat->round_master();
-    publication.start(*unit.flat, Changed::Everything);
+    publication.start(*unit.flat, changed);
   }
   publication.finish();
 }

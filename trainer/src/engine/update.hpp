@@ -10,7 +10,7 @@ namespace unishard::trainer::detail {
 /// its weights while the next ones are updated. Collective below stage 3.
 void update_units(TrainingState& state, Runtime& runtime, double gradient_norm);
 
-/// Copies changed masters to the parameters, on all ranks. Collective below stage 3.
-void publish_units(TrainingState& state);
+/// Gives the parameters what has changed, on all ranks. Collective below stage 3.
+void publish_units(TrainingState& state, Changed changed);
 
 }  // namespace unishard::trainer::detail

@@ -29,6 +29,10 @@ std::unique_ptr<File> create_without_name(Storage& storage, const Path& folder) 
 
 }  // namespace
 
+std::uint64_t whole_pages(std::uint64_t bytes) {
+  return (std::max<std::uint64_t>(bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
 /// Returns how many blocks from the first one on lie one after another, and are written or not as
 /// that one is.
 std::size_t BlockFile::run_length(std::span<const BlockPtr> blocks) const {
@@ -47,10 +51,8 @@ BlockFile::Block::~Block() {
 
 std::shared_ptr<BlockFile> BlockFile::make(Storage& storage, const Path& folder,
                                            std::uint64_t block_bytes) {
-  const std::uint64_t whole =
-      (std::max<std::uint64_t>(block_bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
   return std::shared_ptr<BlockFile>(
-      new BlockFile(folder, create_without_name(storage, folder), whole));
+      new BlockFile(folder, create_without_name(storage, folder), whole_pages(block_bytes)));
 }
 
 BlockFile::BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t block_bytes)

@@ -14,6 +14,9 @@
 
 namespace unishard::trainer::detail {
 
+/// Returns `bytes`, rounded up to whole pages, of which there is at least one.
+std::uint64_t whole_pages(std::uint64_t bytes);
+
 /// Thread-safe for different blocks.
 class BlockFile : public std::enable_shared_from_this<BlockFile> {
  public:

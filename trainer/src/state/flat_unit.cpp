@@ -86,10 +86,10 @@ void FlatUnit::gather_on_stream(const char* verb, Changed changed) {
 
 void FlatUnit::gather_trained() {
   const at::Tensor& flat = gathered_->flat();
+  const bool can_read_in_place = placement().world_size == 1 && flat.is_cpu() &&
+                                 is_gathered_from_file() && shard().type() == flat.scalar_type();
+  if (can_read_in_place) return shard().read(0, flat);
   const bool is_widened = flat.scalar_type() != layout_.stored_type();
-  if (placement().stage == 3 && placement().world_size == 1 && flat.is_cpu() && !is_widened &&
-      shard().is_in_file() && shard().type() == flat.scalar_type())
-    return shard().read(0, flat);
   const at::Tensor mine = shard_to_gather();
   const at::Tensor all = is_widened ? at::empty(flat.sizes(), mine.options()) : flat;
   link_->collectives.all_gather(all, mine);

@@ -43,17 +43,19 @@ class ShardStore {
   /// file, they are short enough to be in memory.
   template <class Visit>
   void visit_pieces(const Visit& visit) const {
-    const std::int64_t all = master_.elements();
-    const std::int64_t most = is_in_files() ? kPieceElements : std::max<std::int64_t>(all, 1);
+    const std::int64_t all = master_.elements(), most = most_at_once(all);
     for (std::int64_t begin = 0; begin < all; begin += most)
       visit(begin, std::min(most, all - begin));
+  }
+  /// Returns how many of `all` elements may be in memory at a time; at least one.
+  std::int64_t most_at_once(std::int64_t all) const {
+    constexpr std::int64_t kInFiles = std::int64_t{1} << 20;
+    return is_in_files() ? kInFiles : std::max<std::int64_t>(all, 1);
   }
   /// Returns true when an array of the unit is in a file.
   bool is_in_files() const;
 
  private:
-  static constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
-
   StatePlaces places_;
   StateArray master_;
   StateArray weights_;

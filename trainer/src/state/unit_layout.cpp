@@ -36,9 +36,9 @@ UnitLayout::UnitLayout(const std::vector<at::Tensor>& parameters, const Placemen
   memory_ = kernel_type(stored_, placement.device);
 }
 
-ElementRange UnitLayout::held(std::size_t index) const {
+ElementRange UnitLayout::held_by(std::uint32_t rank, std::size_t index) const {
   if (placement.stage == 0) return {0, flat.slots[index].elements};
-  return flat.owned(index, placement.rank, placement.world_size);
+  return flat.owned(index, rank, placement.world_size);
 }
 
 std::size_t UnitLayout::held_offset(std::size_t index) const {

@@ -25,7 +25,9 @@ struct UnitLayout {
              at::ScalarType type);
 
   /// Returns the elements of parameter `index` that this rank holds.
-  ElementRange held(std::size_t index) const;
+  ElementRange held(std::size_t index) const { return held_by(placement.rank, index); }
+  /// Returns the elements of parameter `index` that `rank` holds.
+  ElementRange held_by(std::uint32_t rank, std::size_t index) const;
   /// Returns the position of the first of these elements in what this rank holds.
   std::size_t held_offset(std::size_t index) const;
   /// Returns the position in the flat tensor of the first element that this rank holds.

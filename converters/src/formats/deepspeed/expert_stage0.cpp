@@ -18,10 +18,7 @@ std::vector<std::byte> first_bytes(const StatePieces& state) {
   constexpr std::uint64_t kCompared = 256;
   if (state.pieces.empty()) return {};
   const ViewPiece& piece = state.pieces.front();
-  const std::uint64_t count = std::min(kCompared, piece.range.size());
-  std::vector<std::byte> bytes(count * size_of(piece.view.dtype));
-  piece.view.read({piece.first, piece.first + count}, bytes, torch::Reading::Sample);
-  return bytes;
+  return sampled_bytes(piece.view, piece.first, std::min(kCompared, piece.range.size()));
 }
 
 class ExpertStage0 {

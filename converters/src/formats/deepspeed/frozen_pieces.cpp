@@ -16,10 +16,7 @@ bool same_bytes(const TensorView& a, const TensorView& b) {
   constexpr std::uint64_t kCompared = 1024;
   if (a.dtype != b.dtype || a.shape != b.shape) return false;
   const std::uint64_t count = std::min(kCompared, a.elements());
-  std::vector<std::byte> left(count * size_of(a.dtype)), right(left.size());
-  a.read({0, count}, left, torch::Reading::Sample);
-  b.read({0, count}, right, torch::Reading::Sample);
-  return left == right;
+  return sampled_bytes(a, 0, count) == sampled_bytes(b, 0, count);
 }
 
 void compare_buffers(const ModelFile& first, const ModelFile& other, Notes& notes) {

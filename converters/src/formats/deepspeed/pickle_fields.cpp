@@ -90,10 +90,16 @@ TensorView raw_view(const torch::Window& window, DType dtype, std::uint64_t coun
   return view;
 }
 
+std::vector<std::byte> sampled_bytes(const TensorView& view, std::uint64_t first,
+                                     std::uint64_t count) {
+  std::vector<std::byte> bytes(count * size_of(view.dtype));
+  view.read({first, first + count}, bytes, torch::Reading::Sample);
+  return bytes;
+}
+
 std::vector<double> floats(const TensorView& view, std::uint64_t first, std::uint64_t count) {
   const std::uint64_t width = size_of(view.dtype);
-  std::vector<std::byte> bytes(count * width);
-  view.read({first, first + count}, bytes, torch::Reading::Sample);
+  const std::vector<std::byte> bytes = sampled_bytes(view, first, count);
   std::vector<double> numbers;
   for (std::uint64_t i = 0; i < count; ++i)
     numbers.push_back(float_at(view.dtype, bytes.data() + i * width));

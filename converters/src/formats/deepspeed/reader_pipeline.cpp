@@ -293,7 +293,7 @@ class PipelineReader {
     const TensorView& view = read.front().view;
     const std::uint64_t count = std::min(kCompared, view.elements());
     UnnamedState state{view.shape, std::vector<std::byte>(count * size_of(view.dtype))};
-    if (view.storage) view.read({0, count}, state.first, torch::Reading::Sample);
+    if (view.storage) state.first = sampled_bytes(view, 0, count);
     facts.states.push_back(std::move(state));
   }
 

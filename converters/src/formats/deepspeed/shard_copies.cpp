@@ -4,35 +4,26 @@
 
 #include "containers/equal_elements.hpp"
 #include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/pickle_fields.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <span>
 
 namespace unishard::converters::deepspeed {
 namespace {
 
-std::string sample_of(const torch::TensorView& view) {
-  constexpr std::uint64_t kSampled = 64;
-  std::string bytes(std::min(kSampled, view.elements()) * size_of(view.dtype), '\0');
-  view.read({0, bytes.size() / size_of(view.dtype)}, std::as_writable_bytes(std::span(bytes)),
-            torch::Reading::Sample);
-  return bytes;
-}
-
 bool has_one_value(const torch::TensorView& view) {
   constexpr std::uint64_t kBlock = 4096;
-  const std::size_t width = size_of(view.dtype);
-  std::string first(width, '\0'), block;
-  view.read({0, 1}, std::as_writable_bytes(std::span(first)), torch::Reading::Sample);
+  const std::vector<std::byte> first = sampled_bytes(view, 0, 1);
   for (std::uint64_t begin = 0; begin < view.elements(); begin += kBlock) {
-    const std::uint64_t end = std::min(begin + kBlock, view.elements());
-    block.resize((end - begin) * width);
-    view.read({begin, end}, std::as_writable_bytes(std::span(block)), torch::Reading::Sample);
-    for (std::size_t at = 0; at < block.size(); at += width) {
-      if (block.compare(at, width, first) != 0) return false;
+    const std::vector<std::byte> block =
+        sampled_bytes(view, begin, std::min(kBlock, view.elements() - begin));
+    for (std::size_t at = 0; at < block.size(); at += first.size()) {
+      if (!std::ranges::equal(std::span(block).subspan(at, first.size()), first)) return false;
     }
   }
   return true;
@@ -65,8 +56,11 @@ std::vector<Path> folders_in(Storage& storage, const Path& folder) {
 
 void ShardCopies::add(const std::string& file, std::vector<torch::TensorView> views) {
   std::erase_if(views, [](const auto& view) { return !view.storage || view.elements() == 0; });
-  std::string sample;
-  for (const torch::TensorView& view : views) sample += sample_of(view);
+  constexpr std::uint64_t kSampled = 64;
+  std::vector<std::byte> sample;
+  for (const torch::TensorView& view : views)
+    std::ranges::copy(sampled_bytes(view, 0, std::min(kSampled, view.elements())),
+                      std::back_inserter(sample));
   const auto [begin, end] = by_sample_.equal_range(sample);
   for (auto at = begin; at != end; ++at) {
     const Held& held = at->second;

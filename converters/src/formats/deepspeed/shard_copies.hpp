@@ -5,6 +5,7 @@
 
 #include "containers/tensor_view.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -25,7 +26,7 @@ class ShardCopies {
     std::string file;
     std::vector<torch::TensorView> views;
   };
-  std::multimap<std::string, Held> by_sample_;
+  std::multimap<std::vector<std::byte>, Held> by_sample_;
 };
 
 /// Returns the file of another save of the run that has the bytes of one of the two files, which

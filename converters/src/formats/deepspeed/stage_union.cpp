@@ -23,8 +23,7 @@ std::vector<std::byte> leading_bytes(const std::vector<ViewPiece>& pieces) {
   for (const ViewPiece& piece : pieces) {
     if (piece.range.begin != 0 || piece.range.empty() || !piece.view.storage) continue;
     const std::uint64_t count = std::min(kComparedCopy, piece.range.size());
-    bytes.resize(count * size_of(piece.view.dtype));
-    piece.view.read({piece.first, piece.first + count}, bytes, torch::Reading::Sample);
+    bytes = sampled_bytes(piece.view, piece.first, count);
   }
   return bytes;
 }

@@ -114,6 +114,10 @@ struct Config {
   std::vector<std::string> notes;         ///< what a reader of the file may not expect
 
   bool folds_every_micro_batch() const { return stage >= 2 || canonical_order; }
+  bool offloads() const {
+    return offload_optimizer.residence != Residence::Device ||
+           offload_param.residence != Residence::Device;
+  }
   bool is_deterministic() const { return deterministic.value_or(canonical_order); }
 };
 
