@@ -334,11 +334,11 @@ class Reader {
     }
     text_ = embedded_text(*object);
     if (!text_.empty()) return;
-    builder_.out.layout = [object, is_ordered](const dcp::StateDict& state,
+    builder_.out.layout = [object, is_ordered, assumes = builder_.out.assumes_model_order](const dcp::StateDict& state,
                                                const dcp::Arrangement& arranged) {
       Json layout = dcp::describe_keys(state, arranged);
       layout["object"] = *object;
-      if (is_ordered) list_names(layout["object"], arranged.catalog);
+      if (is_ordered || assumes) list_names(layout["object"], arranged.catalog);
       return layout;
     };
   }
