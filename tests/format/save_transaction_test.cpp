@@ -626,6 +626,29 @@ TEST_F(Retention, AnOvertakenSaveLeavesLatestAndTheNewestAlone) {
   EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "global_step3", "latest"}));
 }
 
+/// Another process removes a folder just before it is listed.
+class RemovedBeforeListing final : public test::FaultStorage {
+ public:
+  explicit RemovedBeforeListing(Path folder) : folder_(std::move(folder)) {}
+  std::vector<Entry> list(const Path& directory) override {
+    if (directory == folder_) posix_storage().remove_tree(folder_);
+    return FaultStorage::list(directory);
+  }
+
+ private:
+  Path folder_;
+};
+
+TEST_F(Retention, ACheckpointThatAnotherPrunerRemovesMeanwhileIsNoFailure) {
+  for (const std::int64_t step : {1, 2}) test::write_example(root(), at_step(step), storage);
+  RemovedBeforeListing racing(root() / "global_step1");
+  PruneResult result;
+  ASSERT_NO_THROW(result = prune(racing, root(), 1));
+  EXPECT_TRUE(result.removed.empty());
+  EXPECT_TRUE(result.kept.empty());
+  EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "latest"}));
+}
+
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
   std::atomic<bool> stop = false;
   std::vector<std::string> failures;

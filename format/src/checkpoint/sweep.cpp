@@ -52,6 +52,13 @@ void remove_staging(Storage& storage, const Path& folder, const Entry& entry,
   });
 }
 
+/// Returns what the folder holds: nothing when it is missing, or another process removes it first.
+std::vector<Entry> entries_of(Storage& storage, const Path& folder) {
+  std::vector<Entry> entries;
+  ignore_missing([&] { entries = storage.list(folder); });
+  return entries;
+}
+
 bool is_old(const Entry& entry) {
   return std::time(nullptr) - entry.modified_seconds > kAbandonedSeconds;
 }
@@ -66,8 +73,7 @@ bool has_committed_tag(Storage& storage, const Path& folder) {
 }
 
 std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_folder) {
-  if (storage.kind(tag_folder) == EntryKind::Missing) return std::nullopt;
-  for (const Entry& entry : storage.list(tag_folder)) {
+  for (const Entry& entry : entries_of(storage, tag_folder)) {
     const bool is_ours = entry.kind == EntryKind::File && is_own_file(entry.name);
     if (!is_ours && !entry.name.starts_with(".nfs")) return entry.name;
   }
@@ -76,7 +82,7 @@ std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_
 
 bool holds_own_file(Storage& storage, const Path& tag_folder) {
   return storage.kind(tag_folder) == EntryKind::Directory &&
-         std::ranges::any_of(storage.list(tag_folder),
+         std::ranges::any_of(entries_of(storage, tag_folder),
                              [](const Entry& entry) { return is_own_file(entry.name); });
 }
 
