@@ -15,11 +15,13 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -649,7 +651,35 @@ TEST_F(Retention, ACheckpointThatAnotherPrunerRemovesMeanwhileIsNoFailure) {
   EXPECT_EQ(names_in(root()), (std::vector<std::string>{"global_step2", "latest"}));
 }
 
+/// Waits a little before it looks at anything, so that others change what was seen before.
+class Hesitant final : public test::FaultStorage {
+ public:
+  std::unique_ptr<File> open(const Path& path) override {
+    wait();
+    return FaultStorage::open(path);
+  }
+  EntryKind kind(const Path& path) override {
+    wait();
+    return FaultStorage::kind(path);
+  }
+  std::vector<Entry> list(const Path& directory) override {
+    wait();
+    return FaultStorage::list(directory);
+  }
+  void rename(const Path& from, const Path& to) override {
+    wait();
+    FaultStorage::rename(from, to);
+  }
+
+ private:
+  static void wait() {
+    thread_local std::minstd_rand random(std::random_device{}());
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+  }
+};
+
 TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
+  Hesitant hesitant;
   std::atomic<bool> stop = false;
   std::vector<std::string> failures;
   std::mutex mutex;
@@ -666,10 +696,10 @@ TEST_F(Retention, SavesAndManyPrunersDoNotFailEachOther) {
     std::vector<std::jthread> others;
     for (int i = 0; i < 3; ++i) {
       others.emplace_back([&] {
-        while (!stop) note_failures([&] { prune(storage, root(), 1); });
+        while (!stop) note_failures([&] { prune(hesitant, root(), 1); });
       });
       others.emplace_back([&] {
-        while (!stop) note_failures([&] { open_checkpoint(storage, root(), {}); });
+        while (!stop) note_failures([&] { open_checkpoint(hesitant, root(), {}); });
       });
     }
     CommitOptions options;
