@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "device/device_copies.hpp"
+#include "device/pinned_memory.hpp"
 #include "device/tensor_bytes.hpp"
 #include "expect.hpp"
 #include "fault_storage.hpp"
@@ -334,6 +335,12 @@ TEST(AsyncSave, ACopyOfADeviceTakesHostMemoryAsWell) {
   copies.start(to, from);
   copies.wait();
   EXPECT_TRUE(std::ranges::equal(to, trainer::detail::bytes_of(from)));
+}
+
+TEST(AsyncSave, MemoryThatCannotBePinnedSaysWhy) {
+  if (torch::cuda::is_available()) GTEST_SKIP() << "a CUDA device can pin it";
+  std::vector<std::byte> memory(4096);
+  EXPECT_NE(trainer::detail::PinnedMemory(memory, at::kCPU).problem(), "");
 }
 
 TEST(AsyncSave, ABadTagIsRefusedAtOnceOnAllRanks) {

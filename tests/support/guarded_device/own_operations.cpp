@@ -57,6 +57,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     target.copy_(source);
   }
   const Clock done = record(current_stream(device.index()));
+  if (is_guarded(from) != is_guarded(to)) count_copy(is_guarded(from), non_blocking, to.nbytes());
   if (!non_blocking && !is_guarded(to)) host_waited(done);
   if (!non_blocking && !is_guarded(from)) host_copied(done);
   return to;

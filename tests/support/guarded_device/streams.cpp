@@ -15,6 +15,7 @@ struct State {
   std::map<StreamKey, Clock> clocks;  ///< what is ordered before the next work of each stream
   Clock host;                         ///< what the host has waited for
   std::uint64_t host_waits = 0;
+  CopiedBytes copied;
   c10::StreamId streams = 0;
   std::vector<std::string> violations;
 };
@@ -122,6 +123,21 @@ void host_waited(const Clock& event) {
 std::uint64_t host_waits() {
   const std::lock_guard lock(state().mutex);
   return state().host_waits;
+}
+
+CopiedBytes copied_bytes() {
+  const std::lock_guard lock(state().mutex);
+  return state().copied;
+}
+
+void count_copy(bool to_host, bool behind, std::uint64_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  CopiedBytes& copied = state().copied;
+  if (to_host) {
+    (behind ? copied.to_host_behind : copied.to_host) += bytes;
+  } else {
+    (behind ? copied.to_device_behind : copied.to_device) += bytes;
+  }
 }
 
 void host_copied(const Clock& event) {

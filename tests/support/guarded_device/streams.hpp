@@ -45,6 +45,18 @@ void make_wait(StreamKey stream, const Clock& event);
 void host_waited(const Clock& event);
 /// Returns how often the host has waited for work of a device, copies to it left out.
 std::uint64_t host_waits();
+
+/// Bytes that were copied between a device and the host.
+struct CopiedBytes {
+  std::uint64_t to_host = 0;           ///< by copies that the host has waited for
+  std::uint64_t to_host_behind = 0;    ///< by others, which a real device makes to pinned memory
+  std::uint64_t to_device = 0;         ///< by copies that the host has waited for
+  std::uint64_t to_device_behind = 0;  ///< by others
+};
+/// Returns the sums of all devices.
+CopiedBytes copied_bytes();
+void count_copy(bool to_host, bool behind, std::uint64_t bytes);
+
 /// Does the same as host_waited() for a copy to the device, which reads the host's memory at once.
 void host_copied(const Clock& event);
 

@@ -6,6 +6,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/ops/stack.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -48,10 +49,25 @@ Json scheduler_params(const Json& config) {
   return section == config.end() ? Json::object() : section->value("params", Json::object());
 }
 
+/// Returns a '1' for each tensor that is 16-bit weights, of which this rank's part is the rounding
+/// of the fp32 master, and a '0' for the others. Waits for the device once.
+std::string rounded_weights(const LocalState& local, std::size_t tensors) {
+  std::vector<std::size_t> weights;
+  for (std::size_t t = 0; t < tensors; ++t)
+    if (local.master_of(t)) weights.push_back(t);
+  std::string marks(tensors, '0');
+  if (weights.empty()) return marks;
+  std::vector<at::Tensor> flags(weights.size());
+  in_parallel(weights.size(),
+              [&](std::size_t i) { flags[i] = local.differs_from_master(weights[i]); });
+  const at::Tensor differs = at::stack(flags).cpu();
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    if (!differs.data_ptr<bool>()[i]) marks[weights[i]] = '1';
+  return marks;
+}
+
 void mark_derived(const LocalState& local, Communicator& communicator, Catalog& catalog) {
-  std::string mine(catalog.tensors.size(), '0');
-  in_parallel(mine.size(),
-              [&](std::size_t t) { mine[t] = local.is_rounded_master(t) ? '1' : '0'; });
+  std::string mine = rounded_weights(local, catalog.tensors.size());
   for (const std::string& theirs : gather_text(communicator, mine)) {
     for (std::size_t t = 0; t < mine.size(); ++t) {
       if (theirs[t] == '0') mine[t] = '0';

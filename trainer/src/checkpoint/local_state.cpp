@@ -3,7 +3,7 @@
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
-#include "checkpoint/rounding.hpp"
+#include "checkpoint/rounded_weights.hpp"
 #include "device/tensor_bytes.hpp"
 
 #include <algorithm>
@@ -189,24 +189,13 @@ LocalTensor LocalState::local(std::size_t tensor) const {
                       tensors_[tensor].dtype);
 }
 
-bool LocalState::is_rounded_master(std::size_t tensor) const {
-  if (origins_[tensor].kind != Kind::Weights) return false;
+at::Tensor LocalState::differs_from_master(std::size_t tensor) const {
   const ParameterRecord& parameter = state_.model.parameters[origins_[tensor].source];
-  const FlatUnit& unit = *parameter.unit;
-  const auto size = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
-  if (size == 0) return true;
-  const auto first = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
-  const std::int64_t most = unit.store().most_at_once(size);
-  for (std::int64_t done = 0; done < size; done += most) {
-    const std::int64_t count = std::min(most, size - done);
-    const at::Tensor master = unit.master().values(first + done, count).cpu();
-    // At stage 3, LibTorch has rounded them.
-    if (unit.placement().stage == 3 && rounds_one_way(floats_of(master))) continue;
-    const at::Tensor weights =
-        weights_of(unit).values(first + done, count).to(unit.layout().stored_type()).cpu();
-    if (!is_rounding(floats_of(master), bytes_of(weights), state_.config.compute)) return false;
-  }
-  return true;
+  const UnitLayout& layout = parameter.unit->layout();
+  const ElementRange held = layout.held(parameter.slot);
+  const std::size_t first = held.empty() ? 0 : layout.held_offset(parameter.slot);
+  return any_is_not_rounded(*parameter.unit, static_cast<std::int64_t>(first),
+                            static_cast<std::int64_t>(held.size()));
 }
 
 std::optional<std::size_t> LocalState::master_of(std::size_t tensor) const {

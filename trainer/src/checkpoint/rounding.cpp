@@ -1,4 +1,4 @@
-// Both loops process blocks without branches, so that the compiler vectorises them.
+// The loop over a block has no branches, so that the compiler vectorises it.
 #include "checkpoint/rounding.hpp"
 
 #include <algorithm>
@@ -48,20 +48,6 @@ bool is_rounding(std::span<const float> master, std::span<const std::byte> store
     const std::byte* const theirs = stored.data() + begin * 2;
     if (is_brain && is_finite_rounding(block, theirs)) continue;
     if (!is_exact_rounding(block, theirs, dtype)) return false;
-  }
-  return true;
-}
-
-bool rounds_one_way(std::span<const float> values) {
-  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
-    std::uint32_t odd = 0;
-    for (const float value : values.subspan(begin, std::min(kBlock, values.size() - begin))) {
-      const auto bits = std::bit_cast<std::uint32_t>(value);
-      const std::uint32_t exponent = bits & kExponent;
-      odd |= static_cast<std::uint32_t>(exponent == 0) & static_cast<std::uint32_t>(bits << 1 != 0);
-      odd |= static_cast<std::uint32_t>(exponent == kExponent);
-    }
-    if (odd != 0) return false;
   }
   return true;
 }

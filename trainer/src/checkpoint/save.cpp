@@ -9,9 +9,6 @@
 namespace unishard::trainer::detail {
 namespace {
 
-/// Threads of one rank: one digests while another waits for the disk.
-constexpr unsigned kWriters = 4;
-
 std::string latest_tag(Storage& storage, const Path& folder) {
   try {
     return read_latest(storage, folder).value_or("");

@@ -19,6 +19,9 @@
 
 namespace unishard::trainer::detail {
 
+/// Threads of one rank that write: one digests while another waits for the disk.
+inline constexpr unsigned kWriters = 4;
+
 /// Writes all of fragments()[index] to `writer`. Called from several threads.
 using GiveFragment = std::function<void(ShardWriter& writer, std::size_t index)>;
 

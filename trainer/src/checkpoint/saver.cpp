@@ -49,8 +49,9 @@ SaveHandle Saver::save(const SaveRequest& request) {
     save_behind(std::move(save), local, started);
     return SaveHandle(last_);
   }
+  PinnedBuffers buffers(device_, kWriters);
   SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
-    give_local(writer, index, locate(local, save->catalog(), save->fragments()[index]));
+    give_local(writer, index, locate(local, save->catalog(), save->fragments()[index]), buffers);
   });
   report.seconds = report.stall_seconds = seconds_since(started);
   const auto outcome = std::make_shared<SaveOutcome>();

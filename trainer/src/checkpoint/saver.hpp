@@ -30,8 +30,13 @@ namespace unishard::trainer::detail {
 class Saver {
  public:
   /// Lifetime: all arguments must outlive this object.
-  Saver(const TrainingState& state, Communicator& communicator, const EngineOptions& options)
-      : state_(state), communicator_(communicator), options_(options) {}
+  Saver(const TrainingState& state, Communicator& communicator, const EngineOptions& options,
+        at::Device device)
+      : state_(state),
+        communicator_(communicator),
+        options_(options),
+        device_(device),
+        staging_(device) {}
 
   void claim(const Path& folder);               ///< Engine::claim_save_folder()
   SaveHandle save(const SaveRequest& request);  ///< Engine::save_checkpoint()
@@ -54,6 +59,7 @@ class Saver {
   const TrainingState& state_;
   Communicator& communicator_;
   const EngineOptions& options_;
+  const at::Device device_;
   std::map<Path, OutputLock> claims_;  ///< on rank 0, by folder
   Staging staging_;
   /// The process group of the saving threads.

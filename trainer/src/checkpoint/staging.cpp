@@ -76,6 +76,35 @@ void give_rounded(ShardWriter& writer, std::size_t index, ElementRange range,
   }
 }
 
+/// Calls give() for parts of `tensor` of at most `most` elements, in order.
+template <class Give>
+void give_parts(const LocalTensor& tensor, std::uint64_t most, const Give& give) {
+  const std::uint64_t all = tensor.held.size();
+  for (std::uint64_t begin = 0; begin < all; begin += most) {
+    give(tensor.part({tensor.held.begin + begin, tensor.held.begin + std::min(begin + most, all)}));
+  }
+}
+
+void give_from_file(ShardWriter& writer, std::size_t index, const LocalTensor& tensor) {
+  give_parts(tensor, kRoundedElements, [&](const LocalTensor& part) {
+    writer.write(index, part.held, part.on_host().bytes);
+  });
+}
+
+void give_from_device(ShardWriter& writer, std::size_t index, const LocalTensor& tensor,
+                      PinnedBuffers& buffers) {
+  const PinnedBuffers::Loan buffer = buffers.lend();
+  const std::uint64_t most = buffer.bytes().size() / c10::elementSize(tensor.stored);
+  give_parts(tensor, most, [&](const LocalTensor& part) {
+    const at::Tensor values = part.on_device.to(part.stored);
+    const std::span<std::byte> bytes = buffer.bytes().first(values.nbytes());
+    DeviceCopies copies;
+    copies.start(bytes, values);
+    copies.wait();
+    writer.write(index, part.held, bytes);
+  });
+}
+
 /// Returns the fragments that are in files, with snapshots of their arrays. The room for what is
 /// written meanwhile is reserved before.
 std::vector<LocalTensor> keep_in_files(const LocalState& local, const Catalog& catalog,
@@ -99,15 +128,12 @@ std::vector<LocalTensor> keep_in_files(const LocalState& local, const Catalog& c
 
 }  // namespace
 
-void give_local(ShardWriter& writer, std::size_t index, const LocalTensor& tensor) {
-  const std::uint64_t all = tensor.held.size();
-  const std::uint64_t most =
-      tensor.in_file.defined() ? kRoundedElements : std::max<std::uint64_t>(all, 1);
-  for (std::uint64_t begin = 0; begin < all; begin += most) {
-    const ElementRange range{tensor.held.begin + begin,
-                             tensor.held.begin + std::min(begin + most, all)};
-    writer.write(index, range, tensor.part(range).on_host().bytes);
-  }
+void give_local(ShardWriter& writer, std::size_t index, const LocalTensor& tensor,
+                PinnedBuffers& buffers) {
+  if (tensor.in_file.defined()) return give_from_file(writer, index, tensor);
+  if (tensor.on_device.defined() && !tensor.on_device.is_cpu())
+    return give_from_device(writer, index, tensor, buffers);
+  writer.write(index, tensor.held, tensor.on_host().bytes);
 }
 
 LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment) {
@@ -150,6 +176,7 @@ void Staging::reserve(std::uint64_t bytes) {
     volatile std::byte* const begin = memory_.bytes().data() + index * kHugePage;
     for (std::uint64_t at = 0; at < kHugePage; at += kPage) begin[at] = std::byte{0};
   });
+  if (!device_.is_cpu()) pinned_.emplace(memory_.bytes(), device_);
 }
 
 void Staging::capture(const LocalState& local, const Catalog& catalog,
@@ -171,8 +198,6 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
     const std::span<std::byte> place =
         memory_.bytes().subspan(plan_.places[f].offset, plan_.places[f].bytes);
     if (located[f].on_device.defined()) {
-      if (!pinned_ && !located[f].on_device.is_cpu())
-        pinned_.emplace(memory_.bytes(), located[f].on_device.device());
       copies.start(place, located[f].on_device);
     } else {
       cut(place.data(), located[f].bytes, pieces);
@@ -185,7 +210,7 @@ void Staging::capture(const LocalState& local, const Catalog& catalog,
 
 void Staging::give(ShardWriter& writer, std::size_t index) const {
   const StagingPlan::Place& place = plan_.places[index];
-  if (place.is_in_file) return give_local(writer, index, in_files_[index]);
+  if (place.is_in_file) return give_from_file(writer, index, in_files_[index]);
   const std::span<const std::byte> bytes(memory_.bytes().data() + place.offset, place.bytes);
   const ElementRange range = writer.fragments()[index].range;
   if (place.is_master) {

@@ -7,6 +7,7 @@
 #include "unishard/format/shard_writer.hpp"
 
 #include "checkpoint/local_state.hpp"
+#include "device/pinned_buffers.hpp"
 #include "device/pinned_memory.hpp"
 
 #include <cstdint>
@@ -36,9 +37,12 @@ StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
 
 class Staging {
  public:
-  /// Allocates at least `bytes` bytes and touches them, so that capture() causes no page faults.
-  /// Staged data is lost when the memory must grow.
-  /// Throws: std::bad_alloc.
+  /// `device` is the one that the model computes on.
+  explicit Staging(at::Device device) : device_(device) {}
+
+  /// Allocates at least `bytes` bytes and touches them, so that capture() causes no page faults,
+  /// and pins them for a device. Staged data is lost when the memory must grow. Throws:
+  /// std::bad_alloc.
   void reserve(std::uint64_t bytes);
   std::uint64_t capacity_bytes() const { return memory_.bytes().size(); }
 
@@ -54,8 +58,8 @@ class Staging {
   void release() { in_files_.clear(); }
 
  private:
+  at::Device device_;
   HugeBuffer memory_;
-  /// Pins all of the memory once a tensor came from a device.
   std::optional<PinnedMemory> pinned_;
   StagingPlan plan_;                   ///< of the last capture()
   std::vector<LocalTensor> in_files_;  ///< one for each fragment; empty where it is in the memory
@@ -66,7 +70,8 @@ class Staging {
 LocalTensor locate(const LocalState& local, const Catalog& catalog, const Fragment& fragment);
 
 /// Writes fragment `index` of `writer`, whose elements are `tensor`, a few at a time if they are in
-/// a file.
-void give_local(ShardWriter& writer, std::size_t index, const LocalTensor& tensor);
+/// a file or on a device. Those of a device go through one of `buffers`.
+void give_local(ShardWriter& writer, std::size_t index, const LocalTensor& tensor,
+                PinnedBuffers& buffers);
 
 }  // namespace unishard::trainer::detail

@@ -1,18 +1,24 @@
-// The project compiles and links this file on machines without a device; it has never run on one.
 #include "device/pinned_memory.hpp"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
 namespace unishard::trainer::detail {
 
 PinnedMemory::PinnedMemory(std::span<std::byte> memory, c10::Device device) : device_(device) {
   const c10::DeviceGuard current(device_);
-  if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault) == cudaSuccess) {
+  const cudaError_t result =
+      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
+  if (result == cudaSuccess) {
     pinned_ = memory.data();
-  } else {
-    cudaGetLastError();  // clears the error, which the next call would report
+    return;
   }
+  problem_ = std::string("cudaHostRegister: ") + cudaGetErrorString(result);
+  cudaGetLastError();  // clears the error, which the next call would report
+  TORCH_WARN_ONCE(
+      "Copies between ", device_, " and ", memory.size(),
+      " bytes of host memory will be slow, because the memory could not be pinned: ", problem_);
 }
 
 PinnedMemory::~PinnedMemory() {

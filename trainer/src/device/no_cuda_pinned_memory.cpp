@@ -3,7 +3,8 @@
 
 namespace unishard::trainer::detail {
 
-PinnedMemory::PinnedMemory(std::span<std::byte>, c10::Device device) : device_(device) {}
+PinnedMemory::PinnedMemory(std::span<std::byte>, c10::Device device)
+    : device_(device), problem_("this build has no CUDA toolkit") {}
 PinnedMemory::~PinnedMemory() = default;
 
 }  // namespace unishard::trainer::detail

@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 namespace unishard::trainer::detail {
 
 /// Pins host memory for copies from `device` as long as it lives. If pinning fails, copies into the
-/// memory are slower. `device` is made the current one meanwhile, because CUDA opens a context on
-/// the current device, and a context takes some hundred megabytes of a device's memory.
+/// memory are slower, and the first failure of the process prints a warning that says why.
+/// `device` is made the current one meanwhile, because CUDA opens a context on the current device,
+/// and a context takes some hundred megabytes of a device's memory.
 /// Lifetime: the memory must outlive this object.
 class PinnedMemory {
  public:
@@ -19,9 +21,13 @@ class PinnedMemory {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
+  /// Returns why the memory is not pinned; empty if it is.
+  const std::string& problem() const { return problem_; }
+
  private:
   [[maybe_unused]] c10::Device device_;
   void* pinned_ = nullptr;
+  std::string problem_;
 };
 
 }  // namespace unishard::trainer::detail

@@ -91,7 +91,7 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       attachment(model, state.model, context, {runtime, *collectives, gradients, order},
                  attachment_options(state)),
       micro_batches(state, context, schedule, communicator),
-      saver(state, communicator, options) {}
+      saver(state, communicator, options, runtime.device()) {}
 
 /// Ends a step that is not finite without an update. An exception comes before any change.
 void Engine::Impl::leave_out(const std::vector<double>& losses) {
