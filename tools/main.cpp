@@ -101,19 +101,25 @@ void build(CLI::App& app, Action& action) {
   }
 }
 
+/// Returns true when the option is given without a value in the next word.
+bool takes_no_word(const CLI::App& verb, const std::string& word) {
+  const bool is_short = !word.starts_with("--");
+  if (word.find('=') != std::string::npos || (is_short && word.size() > 2)) return true;
+  const CLI::Option* const option = verb.get_option_no_throw(word);
+  return option != nullptr && option->get_items_expected_max() == 0;
+}
+
 /// Removes the `--` that may precede the program of `launch`, because CLI11 would consume it and
 /// the arguments after it.
-void drop_separator(std::vector<std::string>& words) {
+void drop_separator(const CLI::App& app, std::vector<std::string>& words) {
   if (words.empty() || words.front() != "launch") return;
+  const CLI::App& verb = *app.get_subcommand("launch");
   for (std::size_t i = 1; i < words.size() && words[i].starts_with('-'); ++i) {
     if (words[i] == "--") {
       words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
       return;
     }
-    const bool is_flag = words[i].find('=') != std::string::npos || words[i] == "--tee" ||
-                         words[i].starts_with("--prefix") || words[i] == "-h" ||
-                         words[i] == "--help";
-    if (!is_flag) ++i;  // its value
+    if (!takes_no_word(verb, words[i])) ++i;  // its value
   }
 }
 
@@ -134,12 +140,12 @@ void take_words_for_flags(std::vector<std::string>& words) {
 }
 
 /// DeepSpeed users have a script called zero_to_fp32: the program answers to that name too.
-std::vector<std::string> arguments(int argc, char** argv) {
+std::vector<std::string> arguments(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> out(argv + 1, argv + argc);
   const std::string name = argc > 0 ? std::filesystem::path(argv[0]).stem().string() : "";
   if (name == "zero_to_fp32") out.insert(out.begin(), name);
   take_words_for_flags(out);
-  drop_separator(out);
+  drop_separator(app, out);
   return out;
 }
 
@@ -249,7 +255,7 @@ int main(int argc, char** argv) {
   Action action;
   try {
     build(app, action);
-    std::vector<std::string> words = arguments(argc, argv);
+    std::vector<std::string> words = arguments(app, argc, argv);
     if (words.empty()) {
       for (const std::string& line : lines_of(app.help())) unishard::cli::say(line);
       return kUsage;

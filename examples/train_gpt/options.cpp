@@ -92,6 +92,7 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option("--timeout", options.timeout_seconds,
                  "seconds of silence after which another rank counts as failed")
       ->check(CLI::Range(1u, kTimeoutMax))
+      ->envname("UNISHARD_TIMEOUT")  // of `unishard launch --timeout`
       ->capture_default_str();
   add_choice(
       app, "--device", options.device,

@@ -25,8 +25,10 @@ std::optional<std::string> lookup(const std::string& name) {
 }
 
 void run(const Options& options, const RankEnvironment& environment, const SaveProbe& probe) {
-  const auto communicator = make_communicator(
-      environment, {.backend = backend_of(options), .timeout_seconds = options.timeout_seconds});
+  const auto communicator =
+      make_communicator(environment, {.backend = backend_of(options),
+                                      .timeout_seconds = options.timeout_seconds,
+                                      .interface = lookup("GLOO_SOCKET_IFNAME").value_or("")});
   train(options, environment, *communicator, probe);
   communicator->barrier();  // rank 0 serves the store: it leaves last
 }

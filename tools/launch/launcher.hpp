@@ -1,9 +1,13 @@
 #pragma once
-// Implements `unishard launch`: starts the ranks of one machine, like torchrun, and stops all of
-// them.
-#include <sys/types.h>
+// Implements `unishard launch`: starts the ranks of a job on one machine or on several hosts, like
+// torchrun and DeepSpeed's launcher, and stops all of them.
+#include "launch/environment_file.hpp"
+#include "launch/hostfile.hpp"
+#include "launch/rank_failure.hpp"
+#include "launch/ssh_command.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,39 +15,34 @@
 namespace unishard::tools {
 
 struct LaunchOptions {
-  std::uint32_t ranks = 1;
-  std::string master_addr = "127.0.0.1";
-  std::uint16_t master_port = 0;     ///< 0: a free port
-  std::vector<std::string> command;  ///< program, looked up in PATH, and its arguments
-  bool prefix_output = false;        ///< "[rank 3] " before every line
+  std::uint32_t ranks = 1;            ///< on this machine, when there are no hosts
+  std::vector<HostSlots> hosts = {};  ///< one rank per slot; ranks count through them in this order
+  std::string master_addr = {};       ///< empty: an address of the first host
+  std::uint16_t master_port = 0;      ///< 0: a free port of the first host
+  std::vector<std::string> command = {};  ///< program, looked up in PATH, and its arguments
+  bool prefix_output = false;   ///< "[rank 3] " before every line; always with several hosts
+  std::string log_folder = {};  ///< gets one file per rank; empty: none
   /// Seconds from SIGTERM to SIGKILL once a rank has failed.
   double grace_seconds = 5;
+  /// Host of `hosts` that this machine is: its ranks are started here, and the launchers of the
+  /// other hosts start theirs. nullopt: all hosts are reached through ssh.
+  std::optional<std::uint32_t> node_rank = {};
+  SshOptions ssh = {};
+  Variables variables = {};    ///< for every rank
+  std::string interface = {};  ///< network interface of Gloo and NCCL; empty: their choice
+  /// Times that the job is started again after a failure.
+  std::uint32_t max_restarts = 0;
+  /// Receives a line when the job is started again.
+  std::function<void(const std::string&)> on_restart = {};
 };
-
-struct RankFailure {
-  std::uint32_t rank = 0;
-  pid_t pid = 0;
-  int exit_code = 0;
-  int signal = 0;  ///< 0: it exited with exit_code
-  std::optional<int> first_rank_exit =
-      {};  ///< what rank 0 exited with; nullopt: a signal killed it
-
-  /// Returns the exit status as a shell reports it: exit_code, or 128 + signal.
-  int status() const { return signal != 0 ? 128 + signal : exit_code; }
-  /// Returns, for example, "rank 1 (pid 4711) was killed by signal 9 (SIGKILL)".
-  std::string text() const;
-};
-
-/// Returns a port on which no process listens.
-/// Throws: Io.
-std::uint16_t free_port();
 
 /// Runs the command once per rank with torchrun's variables and waits for all. Returns the first
 /// failure, or nullopt when all ranks exited with 0.
-/// When a rank fails, the others get SIGTERM and, after the grace period, SIGKILL. SIGTERM, SIGINT
-/// and SIGHUP to this process are forwarded to all ranks. Each rank leads its own process group and
-/// is killed when this process dies; processes that a rank leaves behind are killed when the rank
-/// ends.
+/// When a rank fails or a host is lost, the others get SIGTERM and, after the grace period,
+/// SIGKILL. SIGTERM, SIGINT and SIGHUP to this process are forwarded to all ranks. When this
+/// process dies or the connection to a host is lost, all ranks are killed.
+/// With max_restarts, a job that failed starts again, without the hosts that were lost, unless a
+/// signal has stopped it or the program ended with status 2 (usage) or 127 (there is none).
 /// Pre: called from the main thread, because it takes over SIGCHLD, SIGTERM, SIGINT and SIGHUP
 /// while it runs.
 /// Throws: InvalidArgument; Io when no process can be started.

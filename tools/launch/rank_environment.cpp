@@ -2,32 +2,29 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <string_view>
 
 namespace unishard::tools {
 
-std::vector<std::string> rank_environment(const RankPlace& place) {
-  const std::string rank = std::to_string(place.rank);
-  const std::string size = std::to_string(place.world_size);
-  std::map<std::string, std::string, std::less<>> own = {
-      {"RANK", rank},
-      {"LOCAL_RANK", rank},
-      {"WORLD_SIZE", size},
-      {"LOCAL_WORLD_SIZE", size},
-      {"MASTER_ADDR", place.master_addr},
-      {"MASTER_PORT", std::to_string(place.master_port)}};
-  bool has_threads = false;
+std::vector<std::string> rank_environment(const RankPlace& place, const Variables& variables) {
+  std::map<std::string, std::string, std::less<>> all;
   std::vector<std::string> out;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('='));
-    has_threads |= name == "OMP_NUM_THREADS";
-    if (own.find(name) == own.end()) out.emplace_back(text);
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    all.try_emplace(std::string(text.substr(0, equals)), text.substr(equals + 1));
   }
-  if (!has_threads) own["OMP_NUM_THREADS"] = "1";
-  for (const auto& [name, value] : own) out.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) all[name] = value;
+  all.try_emplace("OMP_NUM_THREADS", "1");
+  all["RANK"] = std::to_string(place.rank);
+  all["LOCAL_RANK"] = std::to_string(place.local_rank);
+  all["WORLD_SIZE"] = std::to_string(place.world_size);
+  all["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
+  all["MASTER_ADDR"] = place.master_addr;
+  all["MASTER_PORT"] = std::to_string(place.master_port);
+  for (const auto& [name, value] : all) out.push_back(name + "=" + value);
   return out;
 }
 
