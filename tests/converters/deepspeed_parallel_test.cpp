@@ -8,6 +8,7 @@
 #include "copied_run.hpp"
 #include "expect.hpp"
 #include "expected_tensors.hpp"
+#include "fixtures.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
@@ -70,6 +71,8 @@ TEST(DeepSpeedTensorParallel, EqualsTheUniversalCheckpointMadeOfIt) {
       EXPECT_EQ(regular->catalog().tensors[*found].group, tensor.group) << tensor.label();
       EXPECT_TRUE(read_all(*regular, *found) == read_all(*universal, i)) << tensor.label();
     }
+    EXPECT_EQ(regular->catalog().tensors.size(), universal->catalog().tensors.size());
+    EXPECT_TRUE(notes_of(*universal).empty()) << notes_of(*universal).front();
   }
 }
 
@@ -108,7 +111,77 @@ TEST(DeepSpeedTensorParallel, WithoutRulesIsRefusedWithWhatToDo) {
   const Error error = error_of([] { open_case("mg_tp2_stage1_fp32_no_info"); });
   EXPECT_THAT(error, Fails(ErrorCode::Unsupported,
                            {"mp_rank_00", "universal_checkpoint_info", "is missing"}));
-  EXPECT_THAT(error.hint(), testing::HasSubstr("universal checkpoint"));
+  EXPECT_THAT(error.hint(), testing::HasSubstr("--merge-rules"));
+}
+
+/// What Megatron's script for universal checkpoints says about this model.
+Json rules_of_the_user() {
+  return {{"vocabulary_parameter_patterns",
+           {"(.*\\.)?word_embeddings\\.weight", "(.*\\.)?output_layer\\.weight"}},
+          {"tp_replicated_parameter_patterns",
+           {"(.*\\.)?(position_embeddings|\\w*layernorm)\\.\\w+", "(.*\\.)?dense\\.bias",
+            "(.*\\.)?dense_4h_to_h\\.bias"}},
+          {"parameter_to_average_patterns", {"(.*\\.)?gain"}},
+          {"parameter_with_row_parallelism_patterns",
+           {"(.*\\.)?dense\\.weight", "(.*\\.)?dense_4h_to_h\\.weight"}},
+          {"parameter_with_2_sub_params_cat_dim_0", {"(.*\\.)?dense_h_to_4h\\.(weight|bias)"}},
+          {"original_vocab_size", 29}};
+}
+
+std::unique_ptr<Source> open_with_rules(const std::string& name, const Json& rules) {
+  return open_source(posix_storage(), parallel_case(name) / "checkpoint", {.merge_rules = rules});
+}
+
+TEST(MergeRules, OfTheUserGiveTheBitsOfTheWholeModel) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string name : {"mg_tp2_stage1_fp32_no_info", "mg_tp2_stage1_fp32"}) {
+    const auto source = open_with_rules(name, rules_of_the_user());
+    EXPECT_GT(compare_tensors(*source, parallel_case(name) / "expected.safetensors"), 90u);
+    EXPECT_TRUE(notes_of(*source).empty()) << notes_of(*source).front();
+  }
+}
+
+TEST(MergeRules, ThatContradictTheTensorsAreRefusedBeforeAnythingIsRead) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto changed = [](const char* key, Json value) {
+    Json rules = rules_of_the_user();
+    rules[key] = std::move(value);
+    return rules;
+  };
+  struct Case {
+    Json rules;
+    std::string words;
+  };
+  const Case cases[] = {
+      {Json::array(), "no object"},
+      {changed("row_parallel", Json::array()), "row_parallel"},
+      {changed("parameter_to_average_patterns", "gain"), "not a list"},
+      {changed("parameter_to_average_patterns", {7}), "no text"},
+      // A layer norm is forgotten: it would become twice as long.
+      {changed("tp_replicated_parameter_patterns",
+               {"(.*\\.)?position_embeddings\\.\\w+", "(.*\\.)?dense\\.bias",
+                "(.*\\.)?dense_4h_to_h\\.bias"}),
+       "layernorm"},
+      {changed("parameter_with_row_parallelism_patterns",
+               {"(.*\\.)?dense\\.weihgt", "(.*\\.)?dense_4h_to_h\\.weight"}),
+       "weihgt\" of parameter_with_row_parallelism_patterns matches no parameter"},
+      {changed("parameter_to_average_patterns", {"(.*\\.)?gain", "(.*\\.)?dense\\.bias"}),
+       "is matched by"},
+  };
+  for (const auto& [rules, words] : cases) {
+    const Json& given = rules;
+    const Error error = error_of([&] { open_with_rules("mg_tp2_stage1_fp32_no_info", given); });
+    EXPECT_THAT(error, Fails(ErrorCode::InvalidArgument, {"--merge-rules", words})) << given;
+  }
+}
+
+TEST(MergeRules, AreRefusedWhereNothingIsPutTogether) {
+  SKIP_WITHOUT_FIXTURES();
+  const Error error = error_of([] {
+    open_source(posix_storage(), test::fixtures() / "deepspeed" / "stage2_w2" / "checkpoint",
+                {.merge_rules = rules_of_the_user()});
+  });
+  EXPECT_THAT(error, Fails(ErrorCode::InvalidArgument, {"--merge-rules", "no tensor-parallel"}));
 }
 
 TEST(DeepSpeedTensorParallel, AMissingOrStrayFileIsNamed) {

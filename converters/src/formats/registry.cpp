@@ -162,12 +162,12 @@ constexpr std::array<Row, 11> kFormats = {{
      is_native_tag},
     {{"deepspeed", "DeepSpeed ZeRO checkpoints, stages 0 to 3", OutputShape::Tags},
      is_deepspeed,
-     open_tag<open_deepspeed>,
+     open_deepspeed,
      make_deepspeed,
      deepspeed::is_regular_tag},
     {{"deepspeed-universal", "DeepSpeed universal checkpoints", OutputShape::Tags},
      is_deepspeed_universal,
-     open_tag<open_deepspeed_universal>,
+     open_deepspeed_universal,
      make_universal,
      deepspeed::is_universal_tag},
     {{"trainer", "checkpoints of Hugging Face's Trainer: model, optimizer.pt, trainer_state.json",
@@ -454,6 +454,12 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} holds no files that ranks wrote by themselves, of which one could be "
                       "chosen (--from-rank)",
+                      path.string()));
+  }
+  if (!options.merge_rules.is_null() && !row.entry.name.starts_with("deepspeed")) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is no checkpoint of DeepSpeed, whose tensor-parallel ranks --merge-rules "
+                      "puts together",
                       path.string()));
   }
   // UniShard's own files are never written again, and have checksums.

@@ -168,6 +168,9 @@ struct OpenOptions {
   /// Gives the numbered states of an optimizer to the model's parameters in the model's order, also
   /// where another order fits their shapes as well.
   bool assume_model_order = false;
+  /// How the tensors of a tensor-parallel run of DeepSpeed were cut, with the keys of its
+  /// universal_checkpoint_info; it counts before what the files say. Null: none.
+  Json merge_rules = {};
 };
 
 /// Opens a checkpoint of any known format. `tag` chooses one of several checkpoints in a folder;

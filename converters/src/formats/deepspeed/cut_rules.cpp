@@ -71,8 +71,8 @@ Widths even_widths(const std::vector<std::uint64_t>& sizes, const CutContext& co
 
 }  // namespace
 
-CutRules::CutRules(std::optional<Value> info, const std::string& file)
-    : file_(file), memory_(file + ": universal_checkpoint_info") {
+CutRules::CutRules(std::optional<Value> info, const std::string& file, bool are_users)
+    : file_(file), are_users_(are_users), memory_(file + ": universal_checkpoint_info") {
   try {
     if (info && info->is_dict()) {
       if (const auto map = present(*info, "affine_map")) affine_map_.emplace(*map);
@@ -98,9 +98,9 @@ CutRules::CutRules(std::optional<Value> info, const std::string& file)
         fmt::format("{}: the run was tensor-parallel, and universal_checkpoint_info, which would "
                     "say how its tensors were cut, {}",
                     file, info ? "has no rules" : "is missing"),
-        "save again with universal_checkpoint_info in client_state (DeepSpeed's AutoTP and "
-        "Megatron-DeepSpeed write it), or let a script that knows the model make a universal "
-        "checkpoint, which is read");
+        "pass a file with its lists as --merge-rules, or save again with "
+        "universal_checkpoint_info in client_state (DeepSpeed's AutoTP and Megatron-DeepSpeed "
+        "write it)");
 }
 
 void CutRules::read_list(Value info, std::string_view key, Rule rule) {

@@ -14,10 +14,12 @@ namespace unishard::converters::deepspeed {
 /// Not thread-safe.
 class CutRules {
  public:
-  /// `info` is universal_checkpoint_info of the model file `file`.
+  /// `info` is universal_checkpoint_info of the model file `file`, or what the user gives for it.
   /// Lifetime: the pickle of `info` must outlive this object.
   /// Throws: Unsupported when `info` has no rules or such that are not understood; Corrupt.
-  CutRules(std::optional<Value> info, const std::string& file);
+  CutRules(std::optional<Value> info, const std::string& file, bool are_users = false);
+  /// Returns whether the user gave the rules, who may have forgotten a parameter.
+  bool are_users() const { return are_users_; }
 
   /// Returns the cut of parameter `fqn`, whose tensors on the ranks have the shapes `shards`.
   /// Throws: Corrupt or Unsupported, naming the parameter.
@@ -47,6 +49,7 @@ class CutRules {
   void refuse_unsupported(const std::string& fqn, const std::string& what) const;
 
   std::string file_;
+  bool are_users_ = false;
   double version_ = 0;
   std::optional<AffineMap> affine_map_;
   std::array<NamePatterns, 6> patterns_;  ///< by Rule; their numbers are positions in the lists

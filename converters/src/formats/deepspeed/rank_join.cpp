@@ -120,6 +120,7 @@ class RankJoin {
       cut = cut_of_buffer(tensor, shards, numbers);
       if (!cut) return nullptr;
     } else {
+      if (rules_.are_users()) require_rule(tensor, shards, numbers);
       cut = rules_.cut_of(tensor.fqn, shards);
     }
     return &keep(tensor, std::move(shards), *std::move(cut));
@@ -130,6 +131,29 @@ class RankJoin {
     if (auto cut = rules_.described_cut_of(tensor.fqn, shards)) return cut;
     if (!is_same(tensor, shards, numbers)) return std::nullopt;
     return rules_.replicated(tensor.fqn, shards);
+  }
+
+  /// A tensor without a rule is put together along dimension 0. One that all ranks have alike was
+  /// rather not cut, and the user has forgotten it.
+  void require_rule(const TensorInfo& tensor, const std::vector<Shape>& shards,
+                    const std::vector<std::size_t>& numbers) {
+    if (tensor.elements() < 2 || rules_.described_cut_of(tensor.fqn, shards)) return;
+    if (!is_same(tensor, shards, numbers) || has_one_value(tensor, numbers.front())) return;
+    raise(
+        ErrorCode::InvalidArgument,
+        fmt::format("--merge-rules: no pattern matches {}, and all ranks have the same values: it "
+                    "was not cut",
+                    unishard::quote(tensor.fqn)),
+        "add it to tp_replicated_parameter_patterns");
+  }
+
+  bool has_one_value(const TensorInfo& tensor, std::size_t number) const {
+    const ElementRange range{0, std::min(kCompared, tensor.elements())};
+    const std::size_t width = size_of(tensor.dtype);
+    std::vector<std::byte> bytes(range.size() * width);
+    shards_[0]->read(number, range, bytes);
+    return std::equal(bytes.begin() + static_cast<std::ptrdiff_t>(width), bytes.end(),
+                      bytes.begin());
   }
 
   /// Compares the beginnings; the rest is compared when it is read.

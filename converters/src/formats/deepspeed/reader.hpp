@@ -10,12 +10,12 @@ namespace unishard::converters {
 /// Cheap; does not throw for a path of another format.
 bool is_deepspeed(Storage& storage, const Path& path);
 std::unique_ptr<Source> open_deepspeed(Storage& storage, const Path& path,
-                                       const std::optional<std::string>& tag);
+                                       const OpenOptions& options);
 
 /// Returns true for a folder with `latest_universal`, or a tag's folder, with zero/<fqn>/fp32.pt.
 /// Cheap; does not throw for a path of another format.
 bool is_deepspeed_universal(Storage& storage, const Path& path);
 std::unique_ptr<Source> open_deepspeed_universal(Storage& storage, const Path& path,
-                                                 const std::optional<std::string>& tag);
+                                                 const OpenOptions& options);
 
 }  // namespace unishard::converters

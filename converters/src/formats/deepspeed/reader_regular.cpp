@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/merge_rules.hpp"
 #include "formats/deepspeed/rank_join.hpp"
 #include "formats/deepspeed/rank_reader.hpp"
 #include "formats/deepspeed/reader.hpp"
@@ -10,16 +11,34 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+
 namespace unishard::converters {
 namespace deepspeed {
 namespace {
 
 class RegularReader {
  public:
-  RegularReader(Storage& storage, const Path& folder)
-      : storage_(storage), pool_(reading_pool(storage)), files_(find_files(storage, folder)) {}
+  RegularReader(Storage& storage, const Path& folder, const Json& merge_rules)
+      : storage_(storage),
+        pool_(reading_pool(storage)),
+        files_(find_files(storage, folder)),
+        merge_rules_(merge_rules) {}
 
   std::unique_ptr<Source> read() {
+    auto source = read_any();
+    if (!merge_rules_.are_given()) return source;
+    if (!has_used_rules_) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("--merge-rules: {} is of no tensor-parallel run", where()),
+            "leave the option out: its tensors are whole");
+    }
+    merge_rules_.check(source->catalog());
+    return source;
+  }
+
+ private:
+  std::unique_ptr<Source> read_any() {
     const Path* const model = files_.model_ranks.at(0).first_model();
     if (model == nullptr) {
       if (has_experts({}) || !files_.layers.empty()) raise_no_model();
@@ -31,14 +50,13 @@ class RegularReader {
     const bool is_pipeline =
         !files_.layers.empty() || degrees.has_layer_files || degrees.pipeline > 1;
     if (has_experts(degrees)) return read_experts(file, degrees, is_pipeline);
-    if (is_pipeline) return read_pipeline(storage_, pool_, files_, file);
+    if (is_pipeline) return read_pipeline(storage_, pool_, files_, file, rules_of(file));
     check_ranks(degrees.tensor,
                 degrees.is_told ? "checkpoint_parallel_dimensions" : "mp_world_size");
     if (degrees.tensor <= 1) return read_only_rank();
     return read_tensor_ranks(file, degrees);
   }
 
- private:
   std::string where() const { return files_.folder.string(); }
 
   bool has_experts(const ParallelDegrees& degrees) const {
@@ -107,7 +125,7 @@ class RegularReader {
 
   std::unique_ptr<Source> read_tensor_ranks(const TorchFile& first,
                                             const ParallelDegrees& degrees) {
-    CutRules rules(present(first.root(), "universal_checkpoint_info"), first.name());
+    CutRules rules = rules_of(first)();
     if (storage_.kind(files_.folder / "offloaded_tensors") == EntryKind::Directory) {
       raise(ErrorCode::Unsupported,
             fmt::format("{}: {}: optimizer states that such a run swapped out to NVMe are not read",
@@ -124,9 +142,19 @@ class RegularReader {
     return join_ranks(std::move(ranks), rules, where(), notes);
   }
 
+  /// Returns how to get the rules, which a run without tensor parallelism does not need.
+  std::function<CutRules()> rules_of(const TorchFile& file) {
+    return [this, &file] {
+      has_used_rules_ = true;
+      return merge_rules_.cut_rules(file);
+    };
+  }
+
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   TagFiles files_;
+  MergeRules merge_rules_;
+  bool has_used_rules_ = false;
 };
 
 }  // namespace
@@ -143,17 +171,19 @@ bool is_deepspeed(Storage& storage, const Path& path) {
 }
 
 std::unique_ptr<Source> open_deepspeed(Storage& storage, const Path& path,
-                                       const std::optional<std::string>& tag) {
-  const Path folder = deepspeed::choose_tag(storage, path, tag, deepspeed::kRegular);
+                                       const OpenOptions& options) {
+  const Path folder = deepspeed::choose_tag(storage, path, options.tag, deepspeed::kRegular);
   if (deepspeed::is_universal_tag(storage, folder)) {
-    return open_deepspeed_universal(storage, folder, std::nullopt);
+    OpenOptions of_folder = options;
+    of_folder.tag.reset();
+    return open_deepspeed_universal(storage, folder, of_folder);
   }
   if (!deepspeed::is_regular_tag(storage, folder)) {
     raise(ErrorCode::NotFound,
           fmt::format("{}: no *_model_states.pt of DeepSpeed is in it", folder.string()),
           "choose another checkpoint with --tag");
   }
-  return deepspeed::RegularReader(storage, folder).read();
+  return deepspeed::RegularReader(storage, folder, options.merge_rules).read();
 }
 
 }  // namespace unishard::converters

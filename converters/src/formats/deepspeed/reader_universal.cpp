@@ -2,7 +2,7 @@
 // holds frozen parameters, buffers and counters. ds_to_universal writes payloads of stages 1 and 2
 // as {"param": tensor}, of stage 3 as a flat tensor. For stages 1 and 2 it also writes a fp32.pt
 // for each frozen parameter, second name and buffer, cast to float32; these tensors are read from
-// the model file instead.
+// the model file instead, and compared with the copies.
 #include "unishard/format/error.hpp"
 
 #include "formats/deepspeed/flat_groups.hpp"
@@ -10,6 +10,7 @@
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/deepspeed/universal_copies.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -65,6 +66,7 @@ class UniversalReader {
     for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
     if (steps_.empty()) steps_ = common_steps_;
     check_weights();
+    check_copies();
     Catalog& catalog = parts_.catalog;
     const std::uint64_t data_ranks =
         std::clamp<std::uint64_t>(model_.world_size.value_or(1), 1, ~0u);
@@ -102,24 +104,32 @@ class UniversalReader {
     for (const auto& [rank, files] : tag_files_.model_ranks) {
       if (const Path* const model = files.first_model()) paths.push_back(*model);
     }
+    SharedBuffers buffers;
     for (const Path& path : paths) {
-      ModelFile model = read_parallel_model_file(open(path), notes_);
+      const TorchFile file = open(path);
+      ModelFile model = read_parallel_model_file(file, notes_);
       const ShapeGroups shapes = std::exchange(model.param_shapes, {}).value_or(ShapeGroups());
       for (std::size_t g = 0; g < shapes.size(); ++g) {
         for (const NamedShape& named : shapes[g])
           parallel_groups_.emplace_back(named.fqn, static_cast<std::int32_t>(g));
       }
-      for (std::string& name :
-           std::exchange(model.buffer_names, {}).value_or(std::vector<std::string>()))
-        parallel_buffers_.insert(std::move(name));
+      const auto listed = std::exchange(model.buffer_names, {});
+      buffers.add_rank(listed.value_or(std::vector<std::string>()), read_buffers(file));
       if (path == paths.front()) model_ = std::move(model);
     }
-    if (!parallel_buffers_.empty())
-      notes_.lose(
-          {Role::Buffer, *parallel_buffers_.begin(),
-           fmt::format("and all {} buffers: the model files of {} parallel ranks hold parts "
-                       "of tensors",
-                       parallel_buffers_.size(), paths.size())});
+    take_buffers(buffers);
+  }
+
+  /// A buffer that differs between the files may be cut, or have drifted.
+  void take_buffers(const SharedBuffers& buffers) {
+    model_.module = buffers.whole();
+    model_.buffer_names.emplace();
+    for (const NamedView& buffer : model_.module) model_.buffer_names->push_back(buffer.name);
+    for (const std::string& name : buffers.others()) {
+      notes_.lose({Role::Buffer, name,
+                   "it differs between the model files of the parallel ranks, or one lacks it"});
+      lost_buffers_.insert(name);
+    }
   }
 
   void read_model() {
@@ -146,9 +156,11 @@ class UniversalReader {
             "copy the model files of the checkpoint that it was made from");
     }
     model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);
-    if (model_.frozen_shapes.empty()) return;  // the other ranks' files hold nothing of interest
+    const bool has_buffers = model_.buffer_names && !model_.buffer_names->empty();
+    if (model_.frozen_shapes.empty() && !has_buffers) return;  // the others hold nothing more
     const std::uint64_t world_size = model_.world_size.value_or(files_.rank_models.size());
-    check_complete(tag_files_.folder, files_.rank_models, world_size, "model", "dp_world_size");
+    if (!model_.frozen_shapes.empty())
+      check_complete(tag_files_.folder, files_.rank_models, world_size, "model", "dp_world_size");
     FrozenSlices slices(model_, world_size);
     for (const auto& [rank, path] : files_.rank_models) {
       slices.add_rank(rank == 0 ? model_ : read_model_file(open(path), true, notes_), rank, notes_);
@@ -211,7 +223,7 @@ class UniversalReader {
         parameters_.add(name, shape_of_folder(name), groups == 1 ? 0 : -1);
     }
     std::erase_if(folders_, [&](const auto& folder) {
-      return !is_trained(folder.second) && parallel_buffers_.contains(folder.first);
+      return !is_trained(folder.second) && lost_buffers_.contains(folder.first);
     });
     add_folders_without_model();
   }
@@ -358,6 +370,23 @@ class UniversalReader {
                            names.size(), unishard::quote(names.front())));
   }
 
+  /// Compares the folders that are not of parameters with the entries of the module.
+  void check_copies() {
+    std::vector<std::string> differing;
+    for (const NamedView& entry : model_.module) {
+      const auto folder = folders_.find(entry.name);
+      if (folder == folders_.end() || parameters_.find(entry.name)) continue;
+      if (std::ranges::find(folder->second, kMaster) == folder->second.end()) continue;
+      if (!is_copy_of(payload(zero_ / entry.name / kMaster), entry.view))
+        differing.push_back(entry.name);
+    }
+    if (differing.empty()) return;
+    notes_.add(
+        fmt::format("zero/ has other values than the model file, which is read, of {} "
+                    "entries: {}",
+                    differing.size(), fmt::join(differing, ", ")));
+  }
+
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   TagFiles tag_files_;
@@ -367,7 +396,7 @@ class UniversalReader {
   bool is_parallel_ = false;  ///< the model files hold parts of tensors
   ModelFile model_;
   std::vector<std::pair<std::string, std::int32_t>> parallel_groups_;  ///< fqn and group
-  std::set<std::string> parallel_buffers_;
+  std::set<std::string> lost_buffers_;                                 ///< of a parallel run
   FrozenTable frozen_;
   ParameterFolders folders_;
   ParameterTable parameters_;
@@ -390,8 +419,13 @@ bool is_deepspeed_universal(Storage& storage, const Path& path) {
 }
 
 std::unique_ptr<Source> open_deepspeed_universal(Storage& storage, const Path& path,
-                                                 const std::optional<std::string>& tag) {
-  const Path folder = deepspeed::choose_tag(storage, path, tag, deepspeed::kUniversal);
+                                                 const OpenOptions& options) {
+  const Path folder = deepspeed::choose_tag(storage, path, options.tag, deepspeed::kUniversal);
+  if (!options.merge_rules.is_null()) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--merge-rules: {} is a universal checkpoint", folder.string()),
+          "leave the option out: its tensors are whole");
+  }
   if (!deepspeed::is_universal_tag(storage, folder)) {
     raise(ErrorCode::NotFound,
           fmt::format("{}: no zero/<parameter>/fp32.pt of a universal checkpoint is in it",

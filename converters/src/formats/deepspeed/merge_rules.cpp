@@ -1,0 +1,114 @@
+#include "formats/deepspeed/merge_rules.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "formats/deepspeed/model_keys.hpp"
+#include "formats/deepspeed/name_pattern.hpp"
+#include "formats/deepspeed/pickle_fields.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+
+namespace unishard::converters::deepspeed {
+namespace {
+
+constexpr std::string_view kOption = "--merge-rules";
+constexpr std::string_view kVocabulary = "vocabulary_parameter_patterns";
+constexpr std::string_view kSubParameters = "parameter_with_sub_params";
+/// Lists of patterns.
+constexpr std::array<std::string_view, 5> kLists = {
+    "tp_replicated_parameter_patterns", "parameter_to_average_patterns",
+    "parameter_with_2_sub_params_cat_dim_0", "parameter_with_row_parallelism_patterns",
+    kVocabulary};
+/// The other keys of universal_checkpoint_info that say something about tensors.
+constexpr std::array<std::string_view, 4> kOthers = {kSubParameters, "sub_param_shard_widths",
+                                                     "original_vocab_size",
+                                                     "universal_checkpoint_version"};
+
+[[noreturn]] void refuse(const std::string& problem) {
+  raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", kOption, problem),
+        fmt::format("the rules are an object with the keys {} and {}", fmt::join(kLists, ", "),
+                    fmt::join(kOthers, ", ")));
+}
+
+void require_list(const Json& value, std::string_view key) {
+  if (value.is_array()) return;
+  refuse(fmt::format("{} is not a list", key));
+}
+
+void require_keys(const Json& rules) {
+  if (!rules.is_object()) refuse("the rules are no object");
+  for (const auto& [key, value] : rules.items()) {
+    const bool is_known = std::ranges::find(kLists, key) != kLists.end() ||
+                          std::ranges::find(kOthers, key) != kOthers.end();
+    if (!is_known) refuse(fmt::format("there is no key {}", unishard::quote(key)));
+  }
+}
+
+}  // namespace
+
+MergeRules::MergeRules(const Json& rules) {
+  if (rules.is_null()) return;
+  require_keys(rules);
+  read_patterns(rules);
+  if (patterns_.empty()) refuse("there is no pattern");
+  torch::PickleWriter writer;
+  torch::write_json(writer, rules, torch::refuse_tensor);
+  pickle_ = torch::Pickle::parse(writer.finish(), kOption);
+}
+
+void MergeRules::read_patterns(const Json& rules) {
+  const auto add = [&](std::string_view list, const Json& patterns) {
+    require_list(patterns, list);
+    for (const Json& pattern : patterns) {
+      if (!pattern.is_string()) refuse(fmt::format("{} holds what is no text", list));
+      patterns_.push_back({std::string(list), pattern.get<std::string>(), list != kVocabulary});
+    }
+  };
+  for (const std::string_view list : kLists) {
+    if (rules.contains(list)) add(list, rules[list]);
+  }
+  if (!rules.contains(kSubParameters)) return;
+  require_list(rules[kSubParameters], kSubParameters);
+  for (const Json& entry : rules[kSubParameters]) {
+    if (!entry.is_object() || !entry.contains("patterns"))
+      refuse(fmt::format("{} holds an entry without patterns", kSubParameters));
+    add(kSubParameters, entry["patterns"]);
+  }
+}
+
+CutRules MergeRules::cut_rules(const TorchFile& file) const {
+  if (pickle_) return {pickle_->root(), std::string(kOption), true};
+  return {present(file.root(), kCutRules), file.name()};
+}
+
+void MergeRules::check(const Catalog& catalog) const {
+  std::set<std::string_view> names;
+  for (const TensorInfo& tensor : catalog.tensors) names.insert(tensor.fqn);
+  std::map<std::string_view, const Listed*> cut_by;
+  for (const Listed& listed : patterns_) {
+    const NamePattern pattern(listed.pattern);
+    bool matches_any = false;
+    for (const std::string_view name : names) {
+      if (!pattern.matches(name)) continue;
+      matches_any = true;
+      if (!listed.is_exclusive) continue;
+      const auto [other, is_new] = cut_by.emplace(name, &listed);
+      if (!is_new && other->second->list != listed.list)
+        refuse(fmt::format("{} is matched by {} of {} and by {} of {}", unishard::quote(name),
+                           unishard::quote(other->second->pattern), other->second->list,
+                           unishard::quote(listed.pattern), listed.list));
+    }
+    if (!matches_any)
+      refuse(fmt::format("the pattern {} of {} matches no parameter",
+                         unishard::quote(listed.pattern), listed.list));
+  }
+}
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,45 @@
+#pragma once
+// Rules of the user's for a tensor-parallel run whose files do not say how its tensors were cut:
+// JSON with the keys of universal_checkpoint_info.
+#include "unishard/format/json.hpp"
+
+#include "containers/torch_file.hpp"
+#include "formats/deepspeed/cut_rules.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::deepspeed {
+
+/// Not thread-safe.
+class MergeRules {
+ public:
+  /// `rules` is null where the user gives none.
+  /// Throws: InvalidArgument, naming the key, for a key that is not known or of another type.
+  explicit MergeRules(const Json& rules);
+  bool are_given() const { return pickle_ != nullptr; }
+
+  /// Returns the user's rules, else those in the model file.
+  /// Lifetime: this object and `file` must outlive the result.
+  /// Throws: what the constructor of CutRules throws.
+  CutRules cut_rules(const TorchFile& file) const;
+
+  /// Checks the user's rules against the parameters that they were used for.
+  /// Throws: InvalidArgument, naming pattern or parameter, when a pattern matches none, or two
+  /// lists that exclude each other match one.
+  void check(const Catalog& catalog) const;
+
+ private:
+  /// A pattern of one list.
+  struct Listed {
+    std::string list, pattern;
+    bool is_exclusive = true;  ///< of a list that says how a tensor was cut
+  };
+  void read_patterns(const Json& rules);
+
+  std::unique_ptr<torch::Pickle> pickle_;
+  std::vector<Listed> patterns_;
+};
+
+}  // namespace unishard::converters::deepspeed
