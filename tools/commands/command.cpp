@@ -7,6 +7,7 @@
 #include "support/heap_limit.hpp"
 #include "support/machine.hpp"
 #include "support/size_text.hpp"
+#include "workflows/name_layouts.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
@@ -173,6 +174,42 @@ void add_color(CLI::App& command, std::string& when) {
 
 void add_tag(CLI::App& command, std::optional<std::string>& tag) {
   command.add_option("-t,--tag", tag, "The checkpoint's tag (default: what `latest` names)");
+}
+
+void add_merge_rules(CLI::App& command, std::string& file) {
+  command.add_option("--merge-rules,--merge_rules", file,
+                     "JSON with the lists of DeepSpeed's universal_checkpoint_info, for a "
+                     "tensor-parallel run whose files do not say how its tensors were cut");
+}
+
+Json read_merge_rules(const std::string& file) {
+  if (file.empty()) return nullptr;
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  try {
+    return Json::parse(read_text(posix_storage(), file, kBytes));
+  } catch (const Json::parse_error& error) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--merge-rules: {} is no JSON (byte {})", file, error.byte));
+  } catch (const Error& error) {
+    raise(ErrorCode::InvalidArgument, fmt::format("--merge-rules: {}", error.what()));
+  }
+}
+
+void NameOptions::add_to(CLI::App& command) {
+  command
+      .add_option("--layout", layout,
+                  "Names of the Hugging Face model for the layers of a pipeline: neox, bloom or "
+                  "llama-pipe")
+      ->check(CLI::IsMember(tools::name_layouts()));
+  command.add_option("--rename", renames,
+                     "FROM=TO: a regular expression and what its matches in names become; @FILE: "
+                     "one rule a line");
+  command.add_option("--save-rules,--save_rules", saved_rules,
+                     "New file for the rules of --layout and --rename, for --rename @FILE");
+}
+
+void NameOptions::save(const std::vector<tools::RenameRule>& rules) const {
+  if (!saved_rules.empty()) tools::save_rules(posix_storage(), saved_rules, rules);
 }
 
 void PartOptions::add_to(CLI::App& command) {

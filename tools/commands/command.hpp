@@ -4,10 +4,12 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/bounded_executor.hpp"
 #include "unishard/format/compression.hpp"
+#include "unishard/format/json.hpp"
 
 #include "commands/processes.hpp"
 #include "views/progress.hpp"
 #include "workflows/input_path.hpp"
+#include "workflows/rename_rules.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -109,6 +111,25 @@ void add_color(CLI::App& command, std::string& when);
 
 /// Adds `-t,--tag`.
 void add_tag(CLI::App& command, std::optional<std::string>& tag);
+
+/// Adds --merge-rules, whose file read_merge_rules() reads.
+void add_merge_rules(CLI::App& command, std::string& file);
+/// Returns null for an empty name.
+/// Throws: InvalidArgument, naming the file, when it cannot be read or is no JSON.
+Json read_merge_rules(const std::string& file);
+
+/// The names of the parameters in a result.
+struct NameOptions {
+  std::string layout;
+  std::vector<std::string> renames;
+  std::string saved_rules;  ///< the file that gets the rules; empty: none
+
+  /// Adds --layout, --rename and --save-rules.
+  /// Lifetime: this object must outlive `command`.
+  void add_to(CLI::App& command);
+  /// Writes the rules by which a result was named, where that was asked for.
+  void save(const std::vector<tools::RenameRule>& rules) const;
+};
 
 /// Which of several files a verb that writes a result reads.
 struct PartOptions {

@@ -8,7 +8,6 @@ struct ConvertRequest {
   std::string output;
   std::string to;
   std::string dtype;
-  std::vector<std::string> renames;
   std::string max_shard_size;
   ConvertRun run;
   Processes processes;
@@ -17,7 +16,8 @@ struct ConvertRequest {
 int run(const ConvertRequest& options) {
   ConvertRun job = options.run;
   job.resources.apply();
-  job.convert.renames = tools::parse_renames(options.renames);
+  job.convert.layout = job.names.layout;
+  job.convert.renames = tools::parse_renames(job.names.renames);
   job.convert.dtype = parse_dtype(options.dtype);
   const auto model = tools::model_output(tools::format_or_suffix(options.to, options.output),
                                          options.output, options.max_shard_size);
@@ -63,9 +63,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_option("--only", options->run.convert.only,
                       "Only parameters that match a shell pattern, such as 'h.0.*'");
-  command->add_option(
-      "--rename", options->renames,
-      "FROM=TO: a regular expression and what its matches in names become; @FILE: one rule a line");
+  options->run.names.add_to(*command);
   command->add_flag("--weights-only,--weights_only", options->run.convert.weights_only,
                     "Only the model: fp32 masters where there are, else weights, and buffers");
   add_max_shard_size(*command, options->max_shard_size);
@@ -81,7 +79,8 @@ void add_convert(CLI::App& app, Action& action) {
       "  unishard convert checkpoint-500 model/ --to safetensors --weights-only --dtype bf16\n"
       "  unishard convert model.safetensors model.h5 --to hdf5\n"
       "  unishard convert model/ model.npz --to npz --dtype fp32\n"
-      "  unishard convert model.pt model.safetensors --to safetensors --rename '^module\\.='\n");
+      "  unishard convert model.pt model.safetensors --to safetensors --rename '^module\\.='\n"
+      "  unishard convert neox_run model/ --to safetensors --weights-only --layout neox\n");
 }
 
 }  // namespace unishard::cli

@@ -85,6 +85,7 @@ void ConvertRun::add_to(CLI::App& command) {
                    "Print what would be written and what would not arrive");
   command.add_flag("--strict", strict, "Fail when anything of the input cannot be expressed");
   add_open_choices(command, allows_missing, assumes_model_order);
+  add_merge_rules(command, merge_rules);
   add_no_check(command, check, "Do not read the result back and compare it");
   add_no_check_input(command, check_input);
   command.add_flag("--json", json, "Report as JSON");
@@ -95,9 +96,11 @@ int ConvertRun::run(tools::Team& team) const {
   const bool speaks = team.is_first();
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  auto [opened, own_tag] = tools::open_tagged(
-      posix_storage(), input,
-      {.tag = tag, .from_rank = part.from_rank, .assume_model_order = assumes_model_order});
+  auto [opened, own_tag] = tools::open_tagged(posix_storage(), input,
+                                              {.tag = tag,
+                                               .from_rank = part.from_rank,
+                                               .assume_model_order = assumes_model_order,
+                                               .merge_rules = read_merge_rules(merge_rules)});
   part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
@@ -140,6 +143,7 @@ int ConvertRun::run(tools::Team& team) const {
   }
   if (speaks) say_before(conversion, json, resources.quiet);
   const tools::ConversionResult result = conversion.run(transfer);
+  if (speaks) names.save(conversion.plan().renames);
   if (speaks && !json) say_overflow(result);
   if (speaks) report(*this, conversion, result, json_report);
   return result.different.empty() ? 0 : 1;

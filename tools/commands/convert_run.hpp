@@ -10,6 +10,8 @@ struct ConvertRun {
   Path input;
   std::optional<std::string> tag;
   PartOptions part = {};
+  std::string merge_rules = {};  ///< a file; empty: none
+  NameOptions names = {};
   tools::ConvertOptions convert;
   converters::Output output;  ///< format "" keeps the input's; tag "" too, else global_step<N>
   bool dry_run = false;

@@ -18,7 +18,8 @@ struct ZeroToFp32Request {
   bool safe_serialization = false;
   bool exclude_frozen = false;
   bool allows_missing = false;
-  std::vector<std::string> renames;
+  NameOptions names;
+  std::string merge_rules;
   bool debug = false;
   bool json = false;
   bool check_input = true;
@@ -33,7 +34,9 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   using converters::FrozenWeights;
   const std::optional<DType> dtype = parse_dtype(options.dtype);
   auto opened = converters::open_source(posix_storage(), options.checkpoint,
-                                        {.tag = options.tag, .from_rank = options.part.from_rank});
+                                        {.tag = options.tag,
+                                         .from_rank = options.part.from_rank,
+                                         .merge_rules = read_merge_rules(options.merge_rules)});
   options.part.check(*opened);
   const auto [source, dequantized, kept] =
       tools::dequantized_input(std::move(opened), options.checkpoint,
@@ -48,7 +51,8 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   tools::ConversionPlan plan =
       tools::plan_consolidate(*source, {.dtype = dtype,
                                         .exclude_frozen = options.exclude_frozen,
-                                        .renames = tools::parse_renames(options.renames)});
+                                        .layout = options.names.layout,
+                                        .renames = tools::parse_renames(options.names.renames)});
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
   if (options.debug && speaks) say_tensors(plan, source->catalog());
@@ -70,6 +74,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
     say_side_files(conversion.options().output.side_files);
   }
   const tools::ConversionResult result = conversion.run(transfer);
+  if (speaks) options.names.save(conversion.plan().renames);
   if (speaks && !options.json) say_overflow(result);
   if (speaks && options.json) print_json(consolidation_json(conversion, result));
   if (reports)
@@ -107,9 +112,8 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
                    "Type of all floating tensors (default: fp32, frozen parameters keep theirs)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   command->add_flag("-d,--debug", options->debug, "List the tensors on standard error");
-  command->add_option("--rename", options->renames,
-                      "FROM=TO: a regular expression and what its matches in names become; @FILE: "
-                      "one rule a line");
+  options->names.add_to(*command);
+  add_merge_rules(*command, options->merge_rules);
   add_allow_missing(*command, options->allows_missing);
   add_no_check_input(*command, options->check_input);
   command->add_flag("--json", options->json, "Summary as JSON");
@@ -122,7 +126,8 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
       "  unishard zero_to_fp32 runs/gpt model/\n"
       "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"
       "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n"
-      "  unishard zero_to_fp32 runs/gpt model/ --procs 4\n");
+      "  unishard zero_to_fp32 runs/gpt model/ --procs 4\n"
+      "  unishard zero_to_fp32 neox_run model/ --layout neox\n");
 }
 
 }  // namespace unishard::cli

@@ -74,7 +74,7 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
 
 Json consolidation_json(const tools::Conversion& conversion,
                         const tools::ConversionResult& result) {
-  const auto& [target, tensor_map, none, metadata, frozen_left_out, disk_bytes] = conversion.plan();
+  const Catalog& target = conversion.plan().target;
   const converters::Output& output = conversion.options().output;
   // HDF5 links aliases and torch.save shares their storage; safetensors has one name per tensor.
   const bool keeps_aliases = output.format != "safetensors";
@@ -86,7 +86,7 @@ Json consolidation_json(const tools::Conversion& conversion,
                  {"losses", tools::losses_json(conversion.notes().lost)},
                  {"notes", consolidation_notes(conversion)},
                  {"aliases_left_out", keeps_aliases ? 0 : target.aliases.size()},
-                 {"frozen_left_out", frozen_left_out}};
+                 {"frozen_left_out", conversion.plan().frozen_left_out}};
   report["overflowed"] = result.overflowed;
   conversion.checking().report(result.input, report);
   return report;

@@ -7,6 +7,7 @@
 #include "unishard/format/version.hpp"
 
 #include "workflows/client_values.hpp"
+#include "workflows/name_layouts.hpp"
 #include "workflows/name_parts.hpp"
 
 #include <fmt/format.h>
@@ -182,6 +183,14 @@ void note_other_tensors(const Catalog& catalog, std::vector<std::string>& notes)
   if (auto note = note_client_tensors(catalog.client_state)) notes.push_back(std::move(*note));
 }
 
+std::vector<RenameRule> all_rules(const Catalog& catalog, const std::string& layout,
+                                  const std::vector<RenameRule>& renames) {
+  std::vector<RenameRule> rules;
+  if (!layout.empty()) rules = layout_rules(layout, catalog);
+  rules.insert(rules.end(), renames.begin(), renames.end());
+  return rules;
+}
+
 TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const ConvertOptions& options) {
   tensor.fqn = rename(tensor.fqn);
   if (options.weights_only) {
@@ -232,8 +241,9 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
   std::optional<Catalog> chosen_names;
   if (!options.only.empty()) chosen_names = with_wanted_names(source.catalog(), options.only);
   const Catalog& from = chosen_names ? *chosen_names : source.catalog();
-  const Renamer rename(options.renames);
   ConversionPlan plan;
+  plan.renames = all_rules(source.catalog(), options.layout, options.renames);
+  const Renamer rename(plan.renames);
   plan.tensor_map = choose(from, options, plan.notes);
   if (plan.tensor_map.empty())
     raise(ErrorCode::InvalidArgument, "no tensor is left to convert",
@@ -266,8 +276,9 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
 ConversionPlan plan_consolidate(const converters::Source& source,
                                 const ConsolidateOptions& options) {
   const Catalog& catalog = source.catalog();
-  const Renamer rename(options.renames);
   ConversionPlan plan;
+  plan.renames = all_rules(catalog, options.layout, options.renames);
+  const Renamer rename(plan.renames);
   plan.target.step = catalog.step;
   for (const std::size_t index : model_tensors(catalog)) {
     const TensorInfo& from = catalog.tensors[index];

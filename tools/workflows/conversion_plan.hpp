@@ -16,6 +16,7 @@ struct ConversionPlan {
   Catalog target = {};
   std::vector<std::size_t> tensor_map = {};  ///< target tensor -> source tensor
   std::vector<std::string> notes = {};       ///< what the options leave out, one line each
+  std::vector<RenameRule> renames = {};      ///< the rules that gave the names
   /// Key-value pairs for formats that have a place for them: where the result comes from.
   std::vector<std::pair<std::string, std::string>> metadata = {};
   std::size_t frozen_left_out = 0;  ///< frozen parameters that the options leave out
@@ -28,10 +29,11 @@ std::vector<std::size_t> model_tensors(const Catalog& catalog);
 
 struct ConvertOptions {
   std::optional<std::uint32_t> world_size = {}, stage = {};  ///< nullopt keeps the source's
-  std::optional<DType> dtype = {};     ///< of the tensors in state "weights" that float
-  std::vector<std::string> only = {};  ///< shell patterns of fqns; empty takes all
-  std::vector<RenameRule> renames = {};
-  bool weights_only = false;  ///< one tensor per parameter and buffer, and nothing else
+  std::optional<DType> dtype = {};       ///< of the tensors in state "weights" that float
+  std::vector<std::string> only = {};    ///< shell patterns of fqns; empty takes all
+  std::string layout = {};               ///< of name_layouts(); empty keeps the names
+  std::vector<RenameRule> renames = {};  ///< applied to the names of the layout
+  bool weights_only = false;             ///< one tensor per parameter and buffer, and nothing else
 };
 
 /// Throws: InvalidArgument for a world size or stage that no checkpoint has.
@@ -44,7 +46,8 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
 struct ConsolidateOptions {
   std::optional<DType> dtype = {};  ///< of trained parameters, frozen ones and floating buffers
   bool exclude_frozen = false;
-  std::vector<RenameRule> renames = {};
+  std::string layout = {};               ///< of name_layouts(); empty keeps the names
+  std::vector<RenameRule> renames = {};  ///< applied to the names of the layout
 };
 
 /// Plans `zero_to_fp32`: one model out of a training state. A parameter is its fp32 master, or else

@@ -1,0 +1,195 @@
+#include "workflows/name_layouts.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace unishard::tools {
+namespace {
+
+/// Where a layer stands that is not one of the blocks.
+enum class Place : std::uint8_t { Anywhere, BeforeBlocks, BehindBlocks };
+
+/// A parameter outside of the blocks. `dimensions` tells two layers apart that both have a `weight`
+/// alone; 0 is any number.
+struct OuterName {
+  std::string_view local, name;
+  Place place = Place::Anywhere;
+  std::size_t dimensions = 0;
+};
+
+/// The names that the training program gives, from its model's code, and those of the class of
+/// transformers.
+struct NameLayout {
+  std::string_view name;
+  std::vector<std::string_view> block_parts;  ///< beginnings of the local names in a block
+  std::string_view blocks;                    ///< what stands before the number of a block
+  std::vector<OuterName> outer;
+};
+
+const std::vector<NameLayout>& layouts() {
+  using enum Place;
+  static const std::vector<NameLayout> all = {
+      // GPT-NeoX: megatron/model/gpt2_model.py and word_embeddings.py; GPTNeoXForCausalLM.
+      {"neox",
+       {"attention.", "mlp.", "input_layernorm.", "post_attention_layernorm."},
+       "gpt_neox.layers.",
+       {{"word_embeddings.weight", "gpt_neox.embed_in.weight"},
+        {"norm.weight", "gpt_neox.final_layer_norm.weight", BehindBlocks},
+        {"norm.bias", "gpt_neox.final_layer_norm.bias", BehindBlocks},
+        {"final_linear.weight", "embed_out.weight", BehindBlocks}}},
+      // Megatron-DeepSpeed as BLOOM was trained with it; BloomForCausalLM.
+      {"bloom",
+       {"self_attention.", "mlp.", "input_layernorm.", "post_attention_layernorm."},
+       "transformer.h.",
+       {{"word_embeddings.weight", "transformer.word_embeddings.weight"},
+        {"word_embeddings.norm.weight", "transformer.word_embeddings_layernorm.weight"},
+        {"word_embeddings.norm.bias", "transformer.word_embeddings_layernorm.bias"},
+        {"weight", "transformer.ln_f.weight", BehindBlocks, 1},
+        {"bias", "transformer.ln_f.bias", BehindBlocks, 1}}},
+      // LlamaForCausalLM cut into a pipeline of its own modules, each a layer.
+      {"llama-pipe",
+       {"self_attn.", "mlp.", "input_layernorm.", "post_attention_layernorm."},
+       "model.layers.",
+       {{"weight", "model.embed_tokens.weight", BeforeBlocks, 2},
+        {"embed_tokens.weight", "model.embed_tokens.weight"},
+        {"weight", "model.norm.weight", BehindBlocks, 1},
+        {"norm.weight", "model.norm.weight", BehindBlocks},
+        {"weight", "lm_head.weight", BehindBlocks, 2},
+        {"lm_head.weight", "lm_head.weight", BehindBlocks}}},
+  };
+  return all;
+}
+
+const NameLayout& find_layout(std::string_view name) {
+  const auto found = std::ranges::find(layouts(), name, &NameLayout::name);
+  if (found != layouts().end()) return *found;
+  raise(ErrorCode::InvalidArgument, fmt::format("--layout {}: there is no such layout", name),
+        fmt::format("choose one of {}, or give names with --rename",
+                    fmt::join(name_layouts(), ", ")));
+}
+
+/// "12.mlp.weight" is the parameter "mlp.weight" of layer 12. A module that several layers share
+/// has a key instead of a number.
+struct PipelineName {
+  std::optional<std::uint64_t> layer;
+  std::string local;
+};
+
+std::optional<PipelineName> parse_name(std::string_view fqn) {
+  constexpr std::string_view kTied = "tied_modules.";
+  if (fqn.starts_with(kTied)) {
+    const std::size_t dot = fqn.find('.', kTied.size());
+    if (dot == fqn.npos) return std::nullopt;
+    return PipelineName{{}, std::string(fqn.substr(dot + 1))};
+  }
+  std::uint64_t layer = 0;
+  const auto [end, error] = std::from_chars(fqn.data(), fqn.data() + fqn.size(), layer);
+  const std::size_t digits = static_cast<std::size_t>(end - fqn.data());
+  if (error != std::errc() || digits == fqn.size() || *end != '.') return std::nullopt;
+  return PipelineName{layer, std::string(fqn.substr(digits + 1))};
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (std::string_view(R"(\^$.|?*+()[]{})").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+class LayoutRules {
+ public:
+  LayoutRules(const NameLayout& layout, const Catalog& catalog) : layout_(layout) {
+    for (const TensorInfo& tensor : catalog.tensors) {
+      const auto name = parse_name(tensor.fqn);
+      if (name && name->layer && is_in_block(name->local)) blocks_.emplace(*name->layer, 0);
+    }
+    std::size_t number = 0;
+    for (auto& [layer, place] : blocks_) place = number++;
+  }
+
+  std::vector<RenameRule> rules_of(const Catalog& catalog) {
+    std::vector<RenameRule> rules;
+    for (const auto& [layer, number] : blocks_)
+      rules.push_back({fmt::format("^{}\\.", layer), fmt::format("{}{}.", layout_.blocks, number)});
+    std::set<std::string_view> done;
+    const auto add = [&](const std::string& fqn, std::size_t dimensions) {
+      if (!done.insert(fqn).second) return;
+      const auto name = parse_name(fqn);
+      if (!name) refuse(fqn);
+      if (name->layer && blocks_.contains(*name->layer)) return;
+      rules.push_back({fmt::format("^{}$", escaped(fqn)), outer_name(fqn, *name, dimensions)});
+    };
+    for (const TensorInfo& tensor : catalog.tensors) {
+      // Optimizer states have the shapes of their parameters, or fewer dimensions.
+      const auto weights = catalog.find(tensor.fqn, state::kWeights);
+      const TensorInfo& shaped = weights ? catalog.tensors[*weights] : tensor;
+      add(tensor.fqn, shaped.shape.size());
+    }
+    return rules;
+  }
+
+ private:
+  bool is_in_block(std::string_view local) const {
+    return std::ranges::any_of(layout_.block_parts,
+                               [&](std::string_view part) { return local.starts_with(part); });
+  }
+
+  Place place_of(std::uint64_t layer) const {
+    if (blocks_.empty()) return Place::Anywhere;
+    return layer < blocks_.begin()->first ? Place::BeforeBlocks : Place::BehindBlocks;
+  }
+
+  std::string outer_name(const std::string& fqn, const PipelineName& name,
+                         std::size_t dimensions) const {
+    for (const OuterName& outer : layout_.outer) {
+      const bool fits_place =
+          outer.place == Place::Anywhere || !name.layer || outer.place == place_of(*name.layer);
+      const bool fits_shape = outer.dimensions == 0 || outer.dimensions == dimensions;
+      if (outer.local == name.local && fits_place && fits_shape) return std::string(outer.name);
+    }
+    refuse(fqn);
+  }
+
+  [[noreturn]] void refuse(const std::string& fqn) const {
+    raise(ErrorCode::Mismatch,
+          fmt::format("--layout {}: a model of this layout has no parameter {}", layout_.name,
+                      quote(fqn)),
+          "see `unishard inspect` for the names; --rename FROM=TO gives others");
+  }
+
+  const NameLayout& layout_;
+  std::map<std::uint64_t, std::size_t> blocks_;  ///< layer, number among the blocks
+};
+
+}  // namespace
+
+std::vector<std::string> name_layouts() {
+  std::vector<std::string> names;
+  for (const NameLayout& layout : layouts()) names.emplace_back(layout.name);
+  return names;
+}
+
+std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& catalog) {
+  return LayoutRules(find_layout(layout), catalog).rules_of(catalog);
+}
+
+void save_rules(Storage& storage, const Path& file, const std::vector<RenameRule>& rules) {
+  std::string text = "# Rules of `--rename @FILE`: FROM=TO, one a line.\n";
+  for (const RenameRule& rule : rules) text += fmt::format("{}={}\n", rule.from, rule.to);
+  const auto out = storage.create(file);
+  out->write_at(0, std::as_bytes(std::span(text)));
+  out->sync();
+  out->close();
+}
+
+}  // namespace unishard::tools

@@ -1,0 +1,29 @@
+#pragma once
+// Names of Hugging Face models for the layers of a DeepSpeed pipeline, which have numbers and no
+// names: `--layout`.
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/storage.hpp"
+
+#include "workflows/rename_rules.hpp"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unishard::tools {
+
+/// Returns the names of the layouts, in the order of help texts.
+std::vector<std::string> name_layouts();
+
+/// Returns rules that give the catalog's parameters, "<layer>.<local>" and
+/// "tied_modules.<key>.<local>", the names of the Hugging Face model of the layout. Layers are
+/// counted in their order, so that gaps in their numbers do not matter.
+/// Throws: InvalidArgument when there is no such layout; Mismatch, naming the parameter, when the
+/// layout has no place for it.
+std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& catalog);
+
+/// Writes the rules as `--rename @FILE` reads them. Replaces nothing.
+/// Throws: AlreadyExists; what Storage throws.
+void save_rules(Storage& storage, const Path& file, const std::vector<RenameRule>& rules);
+
+}  // namespace unishard::tools
