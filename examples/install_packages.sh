@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that UniShard builds with; `tests` adds those of the test programs, and `peers`
-# behind it Python's venv, Open MPI, Slurm, debootstrap, nasm and Chromium. Source it or run it.
+# behind it Python's venv, Open MPI, OpenSSH, Slurm, debootstrap, nasm and Chromium. Source it or run it.
 packages="g++ cmake ninja-build ccache pkg-config git ca-certificates procps libhdf5-dev libisal-dev libzstd-dev zlib1g-dev libfmt-dev nlohmann-json3-dev libcli11-dev
           libtorch-dev libgloo-dev libopenblas0-openmp"
 [ "${1:-}" != tests ] || packages="$packages libgtest-dev libgmock-dev librapidcheck-dev python3-h5py python3-fusepy hdf5-tools clang-16 libclang-rt-16-dev clang-format-16 clang-tidy-16"
-[ "${2:-}" != peers ] || packages="$packages python3-venv openmpi-bin slurmctld slurmd slurm-client munge dpkg-dev debootstrap nasm"
+[ "${2:-}" != peers ] || packages="$packages python3-venv openmpi-bin openssh-client openssh-server iproute2 slurmctld slurmd slurm-client munge dpkg-dev debootstrap nasm"
 missing=
 for package in $packages; do
   dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"

@@ -311,6 +311,8 @@ def unreachable_host(cluster):
     check("host 10.213.7.99: it cannot be reached (ssh exited with status 255" in result.stderr, result.stderr)
     result = cluster.run(["--hostfile", hostfile, "--max-restarts", 1], program)
     check(result.returncode == 0 and result.stdout == "[rank 0] 1 ranks\n", f"{result.returncode}: {result.stdout}{result.stderr}")
+    result = cluster.run(["--hostfile", hostfile, "--include", "10.213.7.99", "--max-restarts", 1], program)
+    check(result.returncode == 3 and "no host is left" in result.stderr, f"{result.returncode}: {result.stderr}")
 
 
 def restarts(cluster):
@@ -417,33 +419,39 @@ def missing():
     return "" if made.returncode == 0 else f"no network namespace can be made: {made.stderr.strip()}"
 
 
-def run_checks(options, root):
-    separation = Path("/run/sshd")  # sshd insists on it
-    made = not separation.exists()
-    separation.mkdir(mode=0o755, exist_ok=True)
-    status = 0
+@contextlib.contextmanager
+def server_folder():
+    """The folder that sshd insists on."""
+    folder = Path("/run/sshd")
+    is_new = not folder.exists()
+    folder.mkdir(mode=0o755, exist_ok=True)
     try:
-        with Network(3) as network:
-            cluster = Cluster(root, network, options.bin)
-            try:
-                if not cluster.start_servers():
-                    return 77
-                for each in CHECKS:
-                    if options.only not in (None, each.__name__):
-                        continue
-                    started = time.monotonic()
-                    try:
-                        each(cluster)
-                        print(f"passed  {each.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
-                    except (Failed, subprocess.TimeoutExpired) as failure:
-                        print(f"FAILED  {each.__name__}: {failure}", flush=True)
-                        status = 1
-            finally:
-                cluster.stop()
+        yield
     finally:
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):
-                separation.rmdir()
+                folder.rmdir()
+
+
+def run_checks(options, root):
+    status = 0
+    with server_folder(), Network(3) as network:
+        cluster = Cluster(root, network, options.bin)
+        try:
+            if not cluster.start_servers():
+                return 77
+            for each in CHECKS:
+                if options.only not in (None, each.__name__):
+                    continue
+                started = time.monotonic()
+                try:
+                    each(cluster)
+                    print(f"passed  {each.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
+                except (Failed, subprocess.TimeoutExpired) as failure:
+                    print(f"FAILED  {each.__name__}: {failure}", flush=True)
+                    status = 1
+        finally:
+            cluster.stop()
     return status
 
 

@@ -98,6 +98,12 @@ TEST(CommandUsage, HelpVersionAndErrors) {
 TEST_F(Command, EnvAndCompletion) {
   EXPECT_TRUE(report_of({"env"}).contains("hdf5"));
   EXPECT_TRUE(report_of({"env"}).at("formats").contains("gguf"));
+  const Json machine = report_of({"env"});
+  EXPECT_GT(machine.at("available_memory_bytes").get<std::uint64_t>(), 0u);
+  EXPECT_TRUE(machine.at("trainer").contains("nccl"));
+  const std::string text = unishard({"env"}).out;
+  for (const char* line : {"\ntrainer      ", "\nmemory       ", "in /dev/shm", "\nGPUs         "})
+    EXPECT_TRUE(holds(text, line)) << text;
   const ProcessResult bash = unishard({"completion", "bash"});
   EXPECT_TRUE(holds(bash.out, "--keep-last"));
   EXPECT_TRUE(holds(bash.out, "verify) words='--help "));
@@ -117,6 +123,7 @@ TEST_F(Command, TheManualPageShowsEveryVerbWithoutWarnings) {
   EXPECT_EQ(page.status, 0);
   const std::string help = unishard({"--help"}).out;
   EXPECT_FALSE(holds(help, "man-page"));
+  EXPECT_FALSE(holds(page.out, "agent")) << "an option that help does not show";
   for (const char* verb : {"zero_to_fp32", "convert", "reshard", "inspect", "verify", "diff",
                            "prune", "launch", "config", "estimate", "env", "completion"}) {
     EXPECT_TRUE(holds(help, verb)) << verb;

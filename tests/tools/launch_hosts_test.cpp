@@ -1,6 +1,7 @@
 // What `unishard launch` reads before it starts anything: hostfiles, filters, environment files,
 // and what it writes for ssh and for its agents.
 #include "unishard/format/error.hpp"
+#include "unishard/format/version.hpp"
 
 #include "expect.hpp"
 #include "launch/environment_file.hpp"
@@ -9,13 +10,16 @@
 #include "launch/host_job.hpp"
 #include "launch/hostfile.hpp"
 #include "launch/message.hpp"
+#include "launch/remote_host.hpp"
 #include "launch/ssh_command.hpp"
 #include "process.hpp"
+#include "team/packed_texts.hpp"
 #include "temp_dir.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 
@@ -207,6 +211,45 @@ TEST(Messages, HostileStreamsAreRefused) {
   MessageReader reader;
   reader.feed(std::string(70000, 'x'));
   EXPECT_THROW(reader.skip_to_mark(), Error);
+}
+
+/// Lets a RemoteHost read `sent` from a process in the place of ssh; returns why the host is lost.
+std::string loss_after(const std::string& sent) {
+  const TempDir folder;
+  const std::string path = (folder.path() / "sent").string();
+  std::ofstream(path, std::ios::binary) << sent;
+  RemoteHost host(
+      "far", {"sh", "-c", "cat '" + path + "'; echo last words >&2; exec sleep 0.5"},
+      [](std::uint32_t, int, std::string_view) { ADD_FAILURE() << "output"; },
+      [](const RankFailure&) { ADD_FAILURE() << "a rank ended"; });
+  for (int i = 0; i < 200 && !host.is_over(); ++i) {
+    PollSet polled;
+    host.add_to(polled);
+    polled.wait(std::chrono::milliseconds(50));
+    host.reap();
+  }
+  return host.lost().value_or("not lost");
+}
+
+std::string hello(const std::string& version) {
+  return std::string(kAgentMark) +
+         encode({.kind = "hello", .payload = pack({version, "1", "", "0", "", ""})});
+}
+
+TEST(RemoteHost, IsLostWhenItsAgentSpeaksNonsense) {
+  const std::string own(kLibraryVersion);
+  EXPECT_THAT(loss_after(""),
+              HasSubstr("it cannot be reached (ssh exited with status 0: \"last words\")"));
+  EXPECT_THAT(loss_after(hello(own)), HasSubstr("the connection was lost"));
+  EXPECT_THAT(loss_after(hello("9.9")), HasSubstr("it has UniShard \"9.9\", and this is"));
+  EXPECT_THAT(loss_after(hello(own) + "x\n"), HasSubstr("is no number"));
+  EXPECT_THAT(loss_after(std::string(100000, 'x')), HasSubstr("no agent of this version answers"));
+  for (const char* kind : {"ended", "output"}) {
+    const std::string payload =
+        kind == std::string("ended") ? pack({"7", "1", "0", "0"}) : pack({"7", "1", "text"});
+    EXPECT_THAT(loss_after(hello(own) + encode({.kind = kind, .payload = payload})),
+                HasSubstr("rank 7 does not run there"));
+  }
 }
 
 TEST(FailurePolicy, ALostHostStopsTheOthersAtOnceAndCountsBeforeItsConsequence) {

@@ -33,15 +33,16 @@ tools::OptionWords words_of(const CLI::Option& option) {
   return words;
 }
 
-/// Returns the verbs that `unishard --help` shows.
+/// Returns the verbs that `unishard --help` shows, with the options that their help shows.
 std::vector<tools::VerbWords> words_of(const CLI::App& program) {
   std::vector<tools::VerbWords> verbs;
   for (const CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
     if (command->get_group().empty()) continue;
     tools::VerbWords words{
         command->get_name(), command->get_description(), {}, command->get_footer()};
-    for (const CLI::Option* option : command->get_options())
-      words.options.push_back(words_of(*option));
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_group().empty()) words.options.push_back(words_of(*option));
+    }
     verbs.push_back(std::move(words));
   }
   return verbs;

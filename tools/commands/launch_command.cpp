@@ -101,7 +101,7 @@ int run(const LaunchRequest& options) {
   wanted.hosts = hosts_of(options);
   wanted.ranks = options.ranks.value_or(1);
   wanted.variables = variables_of(options);
-  wanted.on_restart = [](const std::string& text) { say("unishard launch: " + text); };
+  wanted.on_note = [](const std::string& text) { say("unishard launch: " + text); };
   const auto failure = tools::launch(wanted);
   if (!failure) return 0;
   say_error("launch", ErrorCode::PeerFailed, failure->text() + "; the other ranks were stopped",
@@ -117,6 +117,13 @@ class LaunchHelp : public CLI::Formatter {
     return usage;
   }
 };
+
+/// CLI::Range lets a NaN pass.
+std::string check_host_timeout(const std::string& text) {
+  double value = 0;
+  if (CLI::detail::lexical_cast(text, value) && value >= 2 && value <= 3600) return {};
+  return text + " is not a number from 2 to 3600";
+}
 
 void add_host_options(CLI::App& command, LaunchRequest& options) {
   command.add_option("-H,--hostfile", options.hostfile,
@@ -145,7 +152,7 @@ void add_host_options(CLI::App& command, LaunchRequest& options) {
   command
       .add_option("--host-timeout,--host_timeout", options.launch.ssh.host_timeout,
                   "Seconds without an answer after which a host counts as lost")
-      ->check(CLI::Range(2.0, 3600.0))
+      ->check(check_host_timeout)
       ->capture_default_str();
 }
 

@@ -58,6 +58,10 @@ std::string restart_text(const LaunchOptions& options, const RankFailure& failur
                      options.max_restarts);
 }
 
+void note(const LaunchOptions& options, const std::string& text) {
+  if (options.on_note) options.on_note(text);
+}
+
 /// Ends this process by a signal that came when no rank could answer it.
 void end_by(int number, std::optional<SignalQueue>& signals) {
   signals.reset();  // unblocks it
@@ -74,10 +78,13 @@ AttemptResult run_attempts(const LaunchOptions& options, std::optional<SignalQue
       return std::ranges::count(result.lost_hosts, host.name) != 0;
     });
     const bool is_last = !result.failure || result.stopped_by || restart == options.max_restarts ||
-                         !may_help(*result.failure) || (hosts.empty() && !options.hosts.empty());
+                         !may_help(*result.failure);
     if (is_last) return result;
-    if (options.on_restart)
-      options.on_restart(restart_text(options, *result.failure, hosts, restart + 1));
+    if (hosts.empty() && !options.hosts.empty()) {
+      note(options, "no host is left, so the job does not start again");
+      return result;
+    }
+    note(options, restart_text(options, *result.failure, hosts, restart + 1));
     result.stopped_by = signals->wait(kPause);
     result.has_started = false;
     if (result.stopped_by) return result;

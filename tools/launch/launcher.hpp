@@ -32,8 +32,8 @@ struct LaunchOptions {
   std::string interface = {};  ///< network interface of Gloo and NCCL; empty: their choice
   /// Times that the job is started again after a failure.
   std::uint32_t max_restarts = 0;
-  /// Receives a line when the job is started again.
-  std::function<void(const std::string&)> on_restart = {};
+  /// Receives a line when the job starts again, or has no host left to do so.
+  std::function<void(const std::string&)> on_note = {};
 };
 
 /// Runs the command once per rank with torchrun's variables and waits for all. Returns the first

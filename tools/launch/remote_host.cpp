@@ -81,7 +81,8 @@ void RemoteHost::beat() {
 
 void RemoteHost::start(const HostJob& job) {
   is_started_ = true;
-  outstanding_ = job.ranks;
+  first_rank_ = job.first_rank;
+  ranks_ = outstanding_ = job.ranks;
   push({.kind = "job", .payload = pack_job(job)});
 }
 
@@ -146,17 +147,25 @@ void RemoteHost::take_facts(const std::string& payload) {
   facts_ = std::move(facts);
 }
 
+/// Returns the number of a rank that this host runs.
+/// Throws: Corrupt when it does not.
+std::uint32_t RemoteHost::rank_of(std::string_view text) const {
+  const std::uint32_t rank = message_number(text);
+  if (rank < first_rank_ || rank - first_rank_ >= ranks_)
+    raise(ErrorCode::Corrupt, fmt::format("{}: rank {} does not run there", kWhere, rank));
+  return rank;
+}
+
 void RemoteHost::obey(const Message& message) {
   if (message.kind == "hello") {
     take_facts(message.payload);
   } else if (message.kind == "output") {
     const std::vector<std::string> fields = unpack(message.payload, 3, kWhere);
-    on_output_(message_number(fields[0]), fields[1] == "2" ? STDERR_FILENO : STDOUT_FILENO,
-               fields[2]);
+    on_output_(rank_of(fields[0]), fields[1] == "2" ? STDERR_FILENO : STDOUT_FILENO, fields[2]);
   } else if (message.kind == "ended") {
     const std::vector<std::string> fields = unpack(message.payload, 4, kWhere);
     outstanding_ -= std::min(outstanding_, 1u);
-    on_end_({.rank = message_number(fields[0]),
+    on_end_({.rank = rank_of(fields[0]),
              .pid = static_cast<pid_t>(message_number(fields[1])),
              .exit_code = static_cast<int>(message_number(fields[2])),
              .signal = static_cast<int>(message_number(fields[3])),

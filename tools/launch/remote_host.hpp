@@ -72,6 +72,7 @@ class RemoteHost {
   void receive_errors();
   void obey(const Message& message);
   void take_facts(const std::string& payload);
+  std::uint32_t rank_of(std::string_view text) const;
 
   std::string name_;
   LocalRanks::OnOutput on_output_;
@@ -85,7 +86,8 @@ class RemoteHost {
   std::string last_errors_;
   std::optional<HostFacts> facts_;
   std::string reason_;
-  std::uint32_t outstanding_ = 0;
+  std::uint32_t first_rank_ = 0, ranks_ = 0;
+  std::uint32_t outstanding_ = 0;  ///< ranks that have not ended
   bool is_started_ = false, is_over_ = false;
 };
 
