@@ -13,6 +13,8 @@
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -173,6 +175,58 @@ TEST(MergeRules, ThatContradictTheTensorsAreRefusedBeforeAnythingIsRead) {
     const Error error = error_of([&] { open_with_rules("mg_tp2_stage1_fp32_no_info", given); });
     EXPECT_THAT(error, Fails(ErrorCode::InvalidArgument, {"--merge-rules", words})) << given;
   }
+}
+
+/// Files as Meta writes them: a state dict of parts for each rank.
+class CutFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto at = static_cast<float>(rank);
+      const std::map<std::string, Made> tensors = {
+          {"wq.weight", {DType::Float32, {1, 2}, {10 + at, 20 + at}}},
+          {"wo.weight", {DType::Float32, {2, 1}, {30 + at, 40 + at}}},
+          {"norm.weight", {DType::Float32, {2}, {7, 8}}}};
+      Json object = Json::object();
+      for (const auto& [name, made] : tensors) object[name] = {{"$tensor", name}};
+      save_torch(folder_ / fmt::format("consolidated.0{}.pth", rank), object, tensors);
+    }
+  }
+  std::vector<float> values(const Source& source, const char* fqn) {
+    const auto found = source.catalog().find(fqn, state::kWeights);
+    if (!found) return {};
+    std::vector<float> out(source.catalog().tensors[*found].elements());
+    source.read(*found, {0, out.size()}, std::as_writable_bytes(std::span(out)));
+    return out;
+  }
+  std::unique_ptr<Source> open(const Json& rules) {
+    return open_source(posix_storage(), folder_, {.merge_rules = rules});
+  }
+
+  const Json rules_ = {{"parameter_with_row_parallelism_patterns", {"wo\\."}},
+                       {"tp_replicated_parameter_patterns", {"norm\\."}}};
+  test::TempDir temp_;
+  const Path folder_ = temp_.path();
+};
+
+TEST_F(CutFiles, ArePutTogetherByTheUsersRules) {
+  const auto source = open(rules_);
+  EXPECT_EQ(values(*source, "wq.weight"), (std::vector<float>{10, 20, 11, 21}));
+  EXPECT_EQ(values(*source, "wo.weight"), (std::vector<float>{30, 31, 40, 41}));
+  EXPECT_EQ(values(*source, "norm.weight"), (std::vector<float>{7, 8}));
+  EXPECT_EQ(source->catalog().world_size, 2u);
+  EXPECT_TRUE(source->losses().empty());
+}
+
+TEST_F(CutFiles, WithoutRulesOrWithAPartMissingAreRefused) {
+  EXPECT_THAT(error_of([&] { open(nullptr); }),
+              Fails(ErrorCode::Unsupported, {"consolidated.00.pth", "parts"}));
+  Json forgetful = rules_;
+  forgetful.erase("tp_replicated_parameter_patterns");
+  EXPECT_THAT(error_of([&] { open(forgetful); }),
+              Fails(ErrorCode::InvalidArgument, {"norm.weight", "was not cut"}));
+  fs::rename(folder_ / "consolidated.01.pth", folder_ / "consolidated.02.pth");
+  EXPECT_THAT(error_of([&] { open(rules_); }), Fails(ErrorCode::Corrupt, {"consolidated", "number 1"}));
 }
 
 TEST(MergeRules, AreRefusedWhereNothingIsPutTogether) {

@@ -1,5 +1,6 @@
 // One file of several: which verbs take it, and what they say of it.
 #include "expect.hpp"
+#include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
@@ -68,6 +69,28 @@ TEST_F(PartCommand, ARankIsForFilesOfRanks) {
       {"zero_to_fp32", path("whole.safetensors"), path("out.safetensors"), "--from-rank", "1"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("--from-rank"));
+}
+
+TEST_F(PartCommand, RulesOfTheUserPutTensorParallelPartsTogether) {
+  if (!fs::is_directory(fixtures() / "public")) GTEST_SKIP() << "no fixtures (UNISHARD_FIXTURES)";
+  const std::string parts = fixtures() / "public" / "tensor_parallel_parts" / "input" / "meta";
+  write_file(path("rules.json"), R"({"tp_replicated_parameter_patterns": ["norm\\.weight"]})");
+  for (const std::string verb : {"inspect", "verify", "zero_to_fp32", "convert", "reshard"}) {
+    std::vector<std::string> command = {verb, parts};
+    if (verb == "zero_to_fp32" || verb == "convert") command.push_back(path(verb + ".safetensors"));
+    if (verb == "reshard")
+      command.insert(command.end(), {path("resharded"), "-w", "2", "--to", "native"});
+    EXPECT_EQ(unishard(command).status, 6) << verb;
+    command.insert(command.end(), {"--merge-rules", path("rules.json")});
+    const ProcessResult joined = unishard(command);
+    EXPECT_EQ(joined.status, 0) << joined.err;
+    command.back() = path("none.json");
+    const ProcessResult refused = unishard(command);
+    EXPECT_EQ(refused.status, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("none.json"));
+  }
+  EXPECT_EQ(
+      unishard({"diff", path("convert.safetensors"), path("zero_to_fp32.safetensors")}).status, 0);
 }
 
 }  // namespace

@@ -186,10 +186,7 @@ Json read_merge_rules(const std::string& file) {
   if (file.empty()) return nullptr;
   constexpr std::size_t kBytes = std::size_t{16} << 20;
   try {
-    return Json::parse(read_text(posix_storage(), file, kBytes));
-  } catch (const Json::parse_error& error) {
-    raise(ErrorCode::InvalidArgument,
-          fmt::format("--merge-rules: {} is no JSON (byte {})", file, error.byte));
+    return parse_json(read_text(posix_storage(), file, kBytes), file);
   } catch (const Error& error) {
     raise(ErrorCode::InvalidArgument, fmt::format("--merge-rules: {}", error.what()));
   }

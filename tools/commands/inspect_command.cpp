@@ -13,6 +13,7 @@ namespace {
 struct InspectRequest {
   std::string checkpoint;
   std::optional<std::string> tag;
+  std::string merge_rules;  // a file; empty: none
   InspectView view;
   bool tags = false;
   bool identity = false;
@@ -45,8 +46,9 @@ int run(const InspectRequest& options) {
                                 .stats = options.view.stats || needs_norm,
                                 .identity = options.identity,
                                 .transfer = options.resources.transfer(progress)};
-  const tools::Description description =
-      tools::describe(posix_storage(), options.checkpoint, {.tag = options.tag}, wanted);
+  const tools::Description description = tools::describe(
+      posix_storage(), options.checkpoint,
+      {.tag = options.tag, .merge_rules = read_merge_rules(options.merge_rules)}, wanted);
   if (options.view.layout && description.owners.empty()) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--layout: {} is not sharded over ranks", description.path.string()));
@@ -73,6 +75,7 @@ void add_inspect(CLI::App& app, Action& action) {
                options, run);
   add_checkpoint(*command, "checkpoint", options->checkpoint);
   add_tag(*command, options->tag);
+  add_merge_rules(*command, options->merge_rules);
   command->add_flag("--states", options->view.states,
                     "A row for each state of each parameter of each layer");
   command->add_flag_callback(

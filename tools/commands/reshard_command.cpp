@@ -1,3 +1,5 @@
+#include "unishard/format/error.hpp"
+
 #include "commands/reshard_run.hpp"
 
 namespace unishard::cli {
@@ -14,8 +16,12 @@ int run_in(tools::Team& team, const ConvertRun& job) {
   const std::string format =
       converters::probe(posix_storage(), numbered.value_or(job.input)).format;
   const bool to_native = job.output.format.empty() || job.output.format == "native";
-  const bool is_native = format.empty() || (format == "native" && to_native);
+  const bool is_unknown = format.empty() && job.merge_rules.empty();
+  const bool is_native = is_unknown || (format == "native" && to_native);
   if (is_native) require_dcp(job.output);
+  if (is_native && !job.merge_rules.empty())
+    raise(ErrorCode::InvalidArgument, "--merge-rules is for checkpoints of DeepSpeed",
+          "leave it out; nothing was written");
   return is_native ? run_reshard(team, job) : job.run(team);
 }
 
@@ -57,6 +63,7 @@ void add_reshard(CLI::App& app, Action& action) {
                "which has checksums of its own)");
   add_no_check_input(*command, job.check_input);
   add_open_choices(*command, job.allows_missing, job.assumes_model_order);
+  add_merge_rules(*command, job.merge_rules);
   command->add_flag("--json", job.json, "Result or plan as JSON");
   options->processes.add_to(*command);
   job.resources.add_to(*command);

@@ -9,6 +9,7 @@ namespace {
 
 struct VerifyRequest {
   std::string checkpoint;
+  std::string merge_rules;  // a file; empty: none
   tools::VerifyOptions verify;
   bool json = false;
   std::string color = "auto";
@@ -21,6 +22,7 @@ int run_in(tools::Team& team, const VerifyRequest& options) {
   catch_interrupts();
   tools::TeamObserver observer(team, progress);
   tools::VerifyOptions wanted = options.verify;
+  wanted.merge_rules = read_merge_rules(options.merge_rules);
   wanted.transfer = options.resources.transfer(observer);
   const tools::VerifyReport report =
       tools::verify(posix_storage(), options.checkpoint, wanted, team);
@@ -49,6 +51,7 @@ void add_verify(CLI::App& app, Action& action) {
                                "Check a checkpoint and say exactly what is damaged", options, run);
   add_checkpoint(*command, "checkpoint", options->checkpoint);
   add_tag(*command, options->verify.tag);
+  add_merge_rules(*command, options->merge_rules);
   command->add_flag("--deep", options->verify.deep,
                     "Read and check every byte, not only the tables");
   command->add_flag("--all", options->verify.all_tags,

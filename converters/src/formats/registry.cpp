@@ -10,6 +10,7 @@
 #include "core/embedded_catalog.hpp"
 #include "core/watched_storage.hpp"
 #include "core/wrapped_names.hpp"
+#include "formats/cut_parts.hpp"
 #include "formats/dcp/folders.hpp"
 #include "formats/dcp/reader.hpp"
 #include "formats/deepspeed/layout.hpp"
@@ -481,6 +482,21 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
 
 }  // namespace
 
+namespace {
+
+/// Opens the parts of a model that the rules of the user's put together; null where there are none.
+std::unique_ptr<Source> open_parts(Storage& storage, const Path& path, const OpenOptions& options) {
+  const auto watched = std::make_shared<WatchedStorage>(storage);
+  auto source = open_cut_parts(*watched, path, options);
+  if (source) {
+    source->own_storage(watched);
+    source->set_path(path);
+  }
+  return source;
+}
+
+}  // namespace
+
 std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
                                     const std::optional<std::string>& tag) {
   return open_source(storage, path, OpenOptions{.tag = tag});
@@ -499,6 +515,9 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
     raise(ErrorCode::Corrupt, *broken, "bring the file back, or name another file itself");
   if (row != nullptr) return open_as(storage, path, *row, options);
   if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
+  if (!options.merge_rules.is_null()) {
+    if (auto joined = open_parts(storage, path, options)) return joined;
+  }
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
 }

@@ -46,8 +46,10 @@ std::string sentence(std::string_view writer, std::uint64_t parts, const std::st
   const std::string which =
       first == last ? unishard::quote(first)
                     : fmt::format("{} to {}", unishard::quote(first), unishard::quote(last));
-  return fmt::format("{}, in {} parts ({}); nothing in them says how they make whole tensors: {}",
-                     advice.what, parts, which, advice.next);
+  return fmt::format(
+      "{}, in {} parts ({}); nothing in them says how they make whole tensors: {}, or, where they "
+      "are of tensor parallelism alone, say it with --merge-rules",
+      advice.what, parts, which, advice.next);
 }
 
 class Search {

@@ -319,7 +319,8 @@ VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions&
   }
   const converters::Probe found = converters::probe(storage, path);
   const bool has_latest = is_folder && storage.kind(path / kLatestFile) == EntryKind::File;
-  if (!found.format.empty() && found.format != "native") {
+  const bool has_rules = found.format.empty() && !options.merge_rules.is_null();
+  if (has_rules || (!found.format.empty() && found.format != "native")) {
     report = verify_foreign(storage, path, options, team);
     if (options.all_tags && !options.tag) verify_nested(storage, path, options, team, report);
     return report;

@@ -22,6 +22,8 @@ struct VerifyOptions {
   bool all_tags = false;
   /// Read every byte; otherwise only names, sizes, tables and digests of tables.
   bool deep = false;
+  /// See converters::OpenOptions.
+  Json merge_rules = {};
   TransferOptions transfer = {};
 };
 

@@ -88,7 +88,8 @@ void find_missing(const converters::Source& source, const Path& path, VerifyRepo
 
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
            VerifyReport& report) {
-  const auto [source, tag] = open_tagged(storage, path, {.tag = options.tag});
+  const auto [source, tag] =
+      open_tagged(storage, path, {.tag = options.tag, .merge_rules = options.merge_rules});
   CheckedTag checked;
   checked.tag = tag;
   checked.folder = path;

@@ -83,8 +83,10 @@ void MergeRules::read_patterns(const Json& rules) {
   }
 }
 
+CutRules MergeRules::cut_rules() const { return {pickle_->root(), std::string(kOption), true}; }
+
 CutRules MergeRules::cut_rules(const TorchFile& file) const {
-  if (pickle_) return {pickle_->root(), std::string(kOption), true};
+  if (pickle_) return cut_rules();
   return {present(file.root(), kCutRules), file.name()};
 }
 

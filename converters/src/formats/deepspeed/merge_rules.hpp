@@ -20,6 +20,10 @@ class MergeRules {
   explicit MergeRules(const Json& rules);
   bool are_given() const { return pickle_ != nullptr; }
 
+  /// Returns the user's rules.
+  /// Lifetime: this object must outlive the result.
+  /// Pre: are_given().
+  CutRules cut_rules() const;
   /// Returns the user's rules, else those in the model file.
   /// Lifetime: this object and `file` must outlive the result.
   /// Throws: what the constructor of CutRules throws.

@@ -27,33 +27,38 @@ void check_groups(const RankContent& first, const RankContent& other) {
     raise_two_saves(first.model_name, other.model_name, "their parameter groups differ");
 }
 
-class RankJoin {
+bool is_of_model(const TensorInfo& tensor) {
+  return tensor.state == state::kWeights || tensor.state == state::kBuffer;
+}
+
+class PartsJoin {
  public:
-  RankJoin(std::vector<RankContent> ranks, CutRules& rules, const std::string& where, Notes& notes)
-      : rules_(rules), where_(where), notes_(notes) {
-    for (const RankContent& rank : ranks) {
-      check_one_save(ranks.front(), rank);
-      check_groups(ranks.front(), rank);
-    }
-    for (RankContent& rank : ranks) {
-      world_size_ += rank.world_size;
-      names_.push_back(rank.model_name);
-      shards_.push_back(make_pieced_source(std::move(rank.parts), rank.model_name));
-    }
+  PartsJoin(CutParts parts, CutRules& rules, const std::string& where, Notes& notes)
+      : rules_(rules),
+        where_(where),
+        notes_(notes),
+        world_size_(parts.world_size),
+        has_states_(parts.has_states),
+        names_(std::move(parts.names)),
+        shards_(std::move(parts.sources)) {
+    out_.format = std::move(parts.format);
   }
 
   std::unique_ptr<Source> join() {
-    out_.format = "deepspeed";
     out_.rank_of = global_rank;
     out_.catalog = shards_.front()->catalog();
     const std::vector<TensorInfo> tensors = std::exchange(out_.catalog.tensors, {});
-    for (const TensorInfo& tensor : tensors) add(tensor);
+    for (const TensorInfo& tensor : tensors) {
+      if (is_taken(tensor)) add(tensor);
+    }
     check_surplus();
     finish_catalog();
     return make_joined_source(std::move(out_), std::move(shards_), where_);
   }
 
  private:
+  bool is_taken(const TensorInfo& tensor) const { return has_states_ || is_of_model(tensor); }
+
   /// Returns the numbers of a tensor in the ranks' catalogs.
   std::vector<std::size_t> find(const TensorInfo& tensor) const {
     std::vector<std::size_t> numbers;
@@ -75,7 +80,7 @@ class RankJoin {
   void check_surplus() const {
     for (std::size_t r = 1; r < shards_.size(); ++r) {
       for (const TensorInfo& tensor : shards_[r]->catalog().tensors) {
-        if (!shards_[0]->catalog().find(tensor.fqn, tensor.state))
+        if (is_taken(tensor) && !shards_[0]->catalog().find(tensor.fqn, tensor.state))
           raise_two_saves(names_[0], names_[r], fmt::format("only one has {}", tensor.label()));
       }
     }
@@ -90,6 +95,7 @@ class RankJoin {
     }
     TensorInfo whole = tensor;
     whole.shape = cut->shape;
+    if (!has_states_) whole.group = -1;
     joined.boxes = cut->boxes;
     // The weights of each rank were rounded from its own master; the mean has its own.
     if (!cut->boxes && whole.state == state::kWeights && has_master(whole)) whole.derived = true;
@@ -186,6 +192,7 @@ class RankJoin {
     Catalog& catalog = out_.catalog;
     catalog.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(world_size_, ~0u));
     remove_cut_rules(catalog);
+    if (!has_states_) catalog.groups = nullptr;
     out_.notes = notes_.lines();
     out_.losses = notes_.losses();
   }
@@ -193,8 +200,9 @@ class RankJoin {
   CutRules& rules_;
   const std::string& where_;
   Notes& notes_;
-  std::uint64_t world_size_ = 0;
-  std::vector<std::string> names_;  ///< model files of the ranks
+  std::uint64_t world_size_;
+  bool has_states_;
+  std::vector<std::string> names_;  ///< files of the ranks
   std::vector<std::unique_ptr<Source>> shards_;
   std::map<std::string, Cut> cuts_;  ///< by fqn
   JoinedCatalog out_;
@@ -202,9 +210,24 @@ class RankJoin {
 
 }  // namespace
 
+std::unique_ptr<Source> join_parts(CutParts parts, CutRules& rules, const std::string& where,
+                                   Notes& notes) {
+  return PartsJoin(std::move(parts), rules, where, notes).join();
+}
+
 std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
                                    const std::string& where, Notes& notes) {
-  return RankJoin(std::move(ranks), rules, where, notes).join();
+  for (const RankContent& rank : ranks) {
+    check_one_save(ranks.front(), rank);
+    check_groups(ranks.front(), rank);
+  }
+  CutParts parts{.format = "deepspeed", .world_size = 0};
+  for (RankContent& rank : ranks) {
+    parts.world_size += rank.world_size;
+    parts.names.push_back(rank.model_name);
+    parts.sources.push_back(make_pieced_source(std::move(rank.parts), rank.model_name));
+  }
+  return join_parts(std::move(parts), rules, where, notes);
 }
 
 }  // namespace unishard::converters::deepspeed

@@ -11,8 +11,21 @@
 
 namespace unishard::converters::deepspeed {
 
-/// Returns a source of the whole tensors. `ranks` are the tensor-parallel ranks in order, at least
-/// two. Adds to `notes` what is left out.
+/// The parts of a model in the order of the tensor-parallel ranks, at least two.
+struct CutParts {
+  std::vector<std::unique_ptr<Source>> sources = {};
+  std::vector<std::string> names = {};  ///< their files, for messages
+  std::string format = {};              ///< of the result
+  std::uint64_t world_size = 1;
+  bool has_states = true;  ///< false: weights and buffers only, without groups
+};
+
+/// Returns a source of the whole tensors. Adds to `notes` what is left out.
+/// Throws: as join_ranks() does.
+std::unique_ptr<Source> join_parts(CutParts parts, CutRules& rules, const std::string& where,
+                                   Notes& notes);
+
+/// Does the same for the tensor-parallel ranks of DeepSpeed.
 /// Throws: Corrupt when the ranks contradict each other, or a rule the tensors; Unsupported for a
 /// rule that is not read.
 std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
