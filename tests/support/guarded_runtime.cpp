@@ -28,17 +28,20 @@ void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, f
                   });
 }
 
-/// Leaves out the waits of one stream.
-class DeafRuntime final : public Runtime {
+/// Leaves out the waits of one stream, and the events of one.
+class BrokenRuntime final : public Runtime {
  public:
-  DeafRuntime(std::unique_ptr<Runtime> runtime, Stream deaf)
-      : runtime_(std::move(runtime)), deaf_(deaf) {}
+  BrokenRuntime(std::unique_ptr<Runtime> runtime, std::optional<Stream> deaf,
+                std::optional<Stream> mute)
+      : runtime_(std::move(runtime)), deaf_(deaf), mute_(mute) {}
 
   at::Device device() const override { return runtime_->device(); }
   void run(Stream stream, std::string_view name, std::function<void()> work) override {
     runtime_->run(stream, name, std::move(work));
   }
-  EventPtr record(Stream stream) override { return runtime_->record(stream); }
+  EventPtr record(Stream stream) override {
+    return stream == mute_ ? nullptr : runtime_->record(stream);
+  }
   void wait(Stream stream, const EventPtr& event) override {
     if (stream != deaf_) runtime_->wait(stream, event);
   }
@@ -53,7 +56,7 @@ class DeafRuntime final : public Runtime {
 
  private:
   std::unique_ptr<Runtime> runtime_;
-  Stream deaf_;
+  std::optional<Stream> deaf_, mute_;
 };
 
 }  // namespace
@@ -62,8 +65,8 @@ std::unique_ptr<Runtime> make_guarded_runtime(GuardedRuntimeOptions options) {
   guarded::install();
   auto runtime = detail::make_device_runtime(guarded::device(options.device),
                                              {.trace = options.trace, .update = update});
-  if (!options.deaf) return runtime;
-  return std::make_unique<DeafRuntime>(std::move(runtime), *options.deaf);
+  if (!options.deaf && !options.mute) return runtime;
+  return std::make_unique<BrokenRuntime>(std::move(runtime), options.deaf, options.mute);
 }
 
 }  // namespace unishard::test

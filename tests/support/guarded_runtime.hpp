@@ -13,6 +13,8 @@ struct GuardedRuntimeOptions {
   int device = 0;
   /// Waits of this stream are left out: an error that the device must find.
   std::optional<trainer::Stream> deaf = {};
+  /// Waits for this stream are left out: another such error.
+  std::optional<trainer::Stream> mute = {};
   /// Needs LibTorch 2.4 or later.
   trainer::Trace* trace = nullptr;
 };

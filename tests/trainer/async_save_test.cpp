@@ -114,6 +114,31 @@ std::vector<Run> runs() {
   return all;
 }
 
+/// The copy is late: it begins when the next step is computed. The update waits for it.
+TEST_P(WhileTrainingGoesOn, TheStateIsCopiedWhileTheNextStepIsComputed) {
+  const TempDir folder;
+  const auto [world, stage, compute] = GetParam();
+  const Config config = small_config(stage, compute);
+  run_threads(world, [&](Communicator& communicator) {
+    Gate gate;
+    const auto runtime = make_host_runtime({.before_work = [&](std::string_view name) {
+      if (name == "copy for a save") gate.pass(1);
+    }});
+    SmallModel model = build(placement_for(config, communicator));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    step(engine, model);
+    engine.save_checkpoint({.folder = folder.path(), .tag = "sync"});
+    const SaveHandle save =
+        engine.save_checkpoint({.folder = folder.path(), .tag = "async", .asynchronous = true});
+    engine.train_batch([&](const MicroBatch& batch) {
+      gate.open(1);
+      return model->loss(batch);
+    });
+    save.wait();
+  });
+  EXPECT_EQ(identity_of(folder.path() / "async"), identity_of(folder.path() / "sync"));
+}
+
 INSTANTIATE_TEST_SUITE_P(AsyncSave, WhileTrainingGoesOn, testing::ValuesIn(runs()),
                          [](const auto& row) {
                            return fmt::format("W{}Stage{}{}", row.param.world, row.param.stage,

@@ -24,6 +24,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <future>
 #include <map>
 #include <set>
 
@@ -322,6 +323,42 @@ TEST(GuardedDevice, ATraceHasTheWorkOfBothStreamsInOrder) {
   });
 }
 
+/// Returns the message of what ends the step after an asynchronous save, none of whose threads has
+/// waited for the device before that.
+std::string error_of_step_after_save(const Config& config, std::optional<Stream> mute) {
+  const TempDir folder;
+  std::string message;
+  run_threads(1, [&](Communicator& communicator) {
+    std::promise<void> trained;
+    EngineOptions options;
+    options.on_save_step = [&](CommitStep reached) {
+      if (reached == CommitStep::WriteShard) trained.get_future().wait();
+    };
+    const auto runtime = make_guarded_runtime({.mute = mute});
+    options.runtime = runtime.get();
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, options);
+    step(engine, model);
+    engine.save_checkpoint({.folder = folder.path(), .asynchronous = true});
+    try {
+      step(engine, model);
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+    trained.set_value();
+  });
+  if (mute) guarded::take_violations();  // what is left of the step is freed too early
+  return message;
+}
+
+TEST(GuardedDevice, AnUpdateWaitsForTheCopiesOfASave) {
+  for (const DType compute : {DType::Float32, DType::BFloat16}) {
+    for (const std::uint32_t stage : {0u, 1u, 2u, 3u})
+      EXPECT_EQ(error_of_step_after_save(small_config(stage, compute), std::nullopt), "");
+  }
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+}
+
 /// The message of what ends a step when a stream does not wait.
 std::string error_without_waits(Stream deaf, std::uint32_t stage) {
   std::string message;
@@ -348,6 +385,14 @@ TEST(GuardedDevice, AWaitThatIsMissingIsFoundAtOnce) {
                   AllOf(HasSubstr("guarded: RACE"), HasSubstr("no event orders them")))
           << "stage " << stage << ", stream " << static_cast<int>(deaf);
     }
+  }
+}
+
+TEST(GuardedDevice, AnUpdateThatDoesNotWaitForTheCopiesIsFoundAtOnce) {
+  for (const DType compute : {DType::Float32, DType::BFloat16}) {
+    for (const std::uint32_t stage : {0u, 1u, 2u, 3u})
+      EXPECT_THAT(error_of_step_after_save(small_config(stage, compute), Stream::Copy),
+                  AllOf(HasSubstr("guarded: RACE"), HasSubstr("no event orders them")));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "checkpoint/in_parallel.hpp"
 
+#include <ATen/ops/arange.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +23,8 @@ namespace {
 
 using namespace unishard;
 using namespace unishard::trainer;
+
+constexpr std::int64_t kTokens = 256;  // of a step
 
 void print(const char* what, std::vector<double> seconds) {
   std::ranges::sort(seconds);
@@ -73,22 +76,32 @@ void measure(const Path& folder, const std::string& preset, std::uint32_t stage,
              static_cast<double>(engine.parameter_count()) / 1e6, stage,
              static_cast<double>(engine.bytes_to_stage()) / 1e6);
   Copy copy(engine.bytes_to_stage());
-  std::vector<double> one, threads, stalls, totals, waits;
+  const at::Tensor tokens = at::arange(kTokens + 1, at::kLong).remainder(1000).unsqueeze(0);
+  const auto step = [&] {
+    return time(
+        [&] { engine.train_batch([&](const MicroBatch&) { return model->loss(tokens); }); });
+  };
+  step();
+  std::vector<double> one, threads, steps, saved_steps, stalls, totals, waits;
   for (int round = 0; round < rounds; ++round) {
     one.push_back(copy.by_one_thread());
     threads.push_back(copy.by_threads());
+    steps.push_back(step());
     const auto save = [&](bool asynchronous) {
-      const SaveRequest request{.folder = folder, .tag = "t", .asynchronous = asynchronous};
-      return SaveReport(engine.save_checkpoint(request).wait());
+      return engine.save_checkpoint({.folder = folder, .tag = "t", .asynchronous = asynchronous});
     };
-    const SaveReport behind = save(true);
-    stalls.push_back(behind.stall_seconds);
-    totals.push_back(behind.seconds);
-    waits.push_back(save(false).seconds);
+    const SaveHandle behind = save(true);
+    const double next = step();
+    stalls.push_back(behind.wait().stall_seconds);
+    saved_steps.push_back(stalls.back() + next);
+    totals.push_back(behind.wait().seconds);
+    waits.push_back(save(false).wait().seconds);
   }
   print("copy, one thread", one);
   print("copy, as many threads as a save has", threads);
-  print("asynchronous save: training waits", stalls);
+  print("step", steps);
+  print("asynchronous save: the call", stalls);
+  print("the call and the step after it", saved_steps);
   print("asynchronous save: until it is durable", totals);
   print("synchronous save", waits);
 }

@@ -189,6 +189,12 @@ LocalTensor LocalState::local(std::size_t tensor) const {
                       tensors_[tensor].dtype);
 }
 
+bool LocalState::is_own(std::size_t tensor) const {
+  const Origin& origin = origins_[tensor];
+  if (origin.kind != Kind::Master) return origin.kind == Kind::State;
+  return !state_.model.parameters[origin.source].unit->store().master_is_parameters();
+}
+
 at::Tensor LocalState::differs_from_master(std::size_t tensor) const {
   const ParameterRecord& parameter = state_.model.parameters[origins_[tensor].source];
   const UnitLayout& layout = parameter.unit->layout();

@@ -50,6 +50,9 @@ class LocalState {
   /// Returns true when loading writes to this tensor: not for 16-bit weights, which follow from the
   /// fp32 ones.
   bool is_loaded(std::size_t tensor) const { return origins_[tensor].kind != Kind::Weights; }
+  /// Returns true when the engine alone changes the tensor, in an update, a load or when it is
+  /// given new weights: optimizer states, and masters that are not the parameters.
+  bool is_own(std::size_t tensor) const;
   /// Returns one bool on the weights' device: whether this rank's part of 16-bit weights is not the
   /// rounding of their fp32 master; see any_is_not_rounded(). Pre: master_of(tensor).
   at::Tensor differs_from_master(std::size_t tensor) const;

@@ -6,8 +6,9 @@
 //  1. Waits for the previous save. If that failed and no rank was told, all ranks throw now.
 //  2. Decides everything that the ranks decide together about this step: which weights are derived,
 //     and the save id. Rank 0 creates the staging folder.
-//  3. Each rank copies what it writes (Staging), and all agree that they could. Training continues.
-//  4. A thread writes the shard and commits. It uses a process group of its own, because training
+//  3. Each rank copies what user code can change of what it writes (Staging), and all agree that they
+//     could. Training continues, and the rest is copied until the next update, which waits for it.
+//  4. A thread waits for the copies, writes the shard and commits. It uses a process group of its own, because training
 //     uses the other one, and it accesses no tensor.
 // clang-format on
 // A crash in step 4 leaves the same as a crash in a synchronous save: the existing checkpoints, and
@@ -31,16 +32,18 @@ class Saver {
  public:
   /// Lifetime: all arguments must outlive this object.
   Saver(const TrainingState& state, Communicator& communicator, const EngineOptions& options,
-        at::Device device)
+        Runtime& runtime)
       : state_(state),
         communicator_(communicator),
         options_(options),
-        device_(device),
-        staging_(device) {}
+        device_(runtime.device()),
+        staging_(runtime) {}
 
   void claim(const Path& folder);               ///< Engine::claim_save_folder()
   SaveHandle save(const SaveRequest& request);  ///< Engine::save_checkpoint()
   void prepare();                               ///< Engine::prepare_asynchronous_saves()
+  /// Makes Compute wait until the last save has a copy of what the engine is about to change.
+  void before_change() { staging_.before_change(); }
   /// Waits until no save is running. Not collective. An error remains for the next caller that asks
   /// for it.
   void finish();

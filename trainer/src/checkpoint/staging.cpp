@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -93,16 +95,27 @@ void give_from_file(ShardWriter& writer, std::size_t index, const LocalTensor& t
 
 void give_from_device(ShardWriter& writer, std::size_t index, const LocalTensor& tensor,
                       PinnedBuffers& buffers) {
-  const PinnedBuffers::Loan buffer = buffers.lend();
-  const std::uint64_t most = buffer.bytes().size() / c10::elementSize(tensor.stored);
+  PinnedBuffers::Loan buffer = buffers.lend();
+  const std::uint64_t most = PinnedBuffers::kBytes / c10::elementSize(tensor.stored);
   give_parts(tensor, most, [&](const LocalTensor& part) {
-    const at::Tensor values = part.on_device.to(part.stored);
-    const std::span<std::byte> bytes = buffer.bytes().first(values.nbytes());
-    DeviceCopies copies;
-    copies.start(bytes, values);
-    copies.wait();
-    writer.write(index, part.held, bytes);
+    writer.write(index, part.held, buffer.copy(part.on_device.to(part.stored)));
   });
+}
+
+using StartCopy = std::function<void(std::span<std::byte> to, const at::Tensor& from)>;
+
+/// Copies what is in host memory with several threads, and gives what is on a device to `start`.
+void copy(std::span<const Transfer> transfers, const StartCopy& start) {
+  std::vector<Piece> pieces;
+  for (const Transfer& each : transfers) {
+    if (each.from.on_device.defined()) {
+      start(each.to, each.from.on_device);
+    } else {
+      cut(each.to.data(), each.from.bytes, pieces);
+    }
+  }
+  in_parallel(pieces.size(),
+              [&](std::size_t index) { stream_copy(pieces[index].to, pieces[index].from); });
 }
 
 /// Returns the fragments that are in files, with snapshots of their arrays. The room for what is
@@ -167,8 +180,11 @@ StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
   return plan;
 }
 
+Staging::~Staging() { finish_copies(); }
+
 void Staging::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_bytes()) return;
+  finish_copies();
   pinned_.reset();
   memory_ = {};  // frees the old memory before the larger is allocated
   memory_ = HugeBuffer(round_up_to(bytes, kHugePage));
@@ -176,39 +192,69 @@ void Staging::reserve(std::uint64_t bytes) {
     volatile std::byte* const begin = memory_.bytes().data() + index * kHugePage;
     for (std::uint64_t at = 0; at < kHugePage; at += kPage) begin[at] = std::byte{0};
   });
-  if (!device_.is_cpu()) pinned_.emplace(memory_.bytes(), device_);
+  const at::Device device = runtime_.device();
+  if (!device.is_cpu()) pinned_.emplace(memory_.bytes(), device);
 }
 
 void Staging::capture(const LocalState& local, const Catalog& catalog,
                       const std::vector<Fragment>& fragments) {
+  finish_copies();
   plan_ = plan_staging(local, catalog, fragments);
   reserve(plan_.bytes);
   in_files_ = keep_in_files(local, catalog, fragments);
-  std::vector<LocalTensor> located(fragments.size());
-  for (std::size_t f = 0; f < fragments.size(); ++f) {  // may round on the device
-    if (plan_.places[f].is_master || plan_.places[f].is_in_file) continue;
-    located[f] = locate(local, catalog, fragments[f]);
-    if (located[f].on_device.defined())
-      located[f].on_device = located[f].on_device.to(located[f].stored);
-  }
-  std::vector<Piece> pieces;
-  DeviceCopies copies;  // beside those of the threads
+  std::vector<Transfer> now, behind;
   for (std::size_t f = 0; f < fragments.size(); ++f) {
-    if (plan_.places[f].is_master || plan_.places[f].is_in_file) continue;
-    const std::span<std::byte> place =
-        memory_.bytes().subspan(plan_.places[f].offset, plan_.places[f].bytes);
-    if (located[f].on_device.defined()) {
-      copies.start(place, located[f].on_device);
-    } else {
-      cut(place.data(), located[f].bytes, pieces);
-    }
+    const StagingPlan::Place& place = plan_.places[f];
+    if (place.is_master || place.is_in_file) continue;
+    LocalTensor from = locate(local, catalog, fragments[f]);
+    if (from.on_device.defined()) from.on_device = from.on_device.to(from.stored);
+    (local.is_own(fragments[f].tensor) ? behind : now)
+        .push_back({memory_.bytes().subspan(place.offset, place.bytes), std::move(from)});
   }
-  in_parallel(pieces.size(),
-              [&](std::size_t index) { stream_copy(pieces[index].to, pieces[index].from); });
+  DeviceCopies copies;
+  copy(now, [&](std::span<std::byte> to, const at::Tensor& from) { copies.start(to, from); });
   copies.wait();
+  copy_behind(std::move(behind));
+}
+
+/// Gives the copies to stream Copy, for when Compute has done what it was given.
+void Staging::copy_behind(std::vector<Transfer> transfers) {
+  const auto given = std::make_shared<std::promise<std::optional<c10::Stream>>>();
+  copies_ = given->get_future().share();
+  runtime_.wait(Stream::Copy, runtime_.record(Stream::Compute));
+  runtime_.run(
+      Stream::Copy, "copy for a save",
+      [given, transfers = std::move(transfers), device = runtime_.device()] {
+        try {
+          copy(transfers, detail::copy_behind);
+          given->set_value(device.is_cpu() ? std::nullopt : std::optional(current_stream(device)));
+        } catch (...) {  // the save fails, not the stream
+          given->set_exception(std::current_exception());
+        }
+      });
+  copied_ = runtime_.record(Stream::Copy);
+}
+
+void Staging::before_change() {
+  if (copied_) runtime_.wait(Stream::Compute, std::exchange(copied_, nullptr));
+}
+
+/// Throws: what a copy has thrown.
+void Staging::wait_for_copies() const {
+  const auto copies = copies_;  // of this thread
+  if (!copies.valid()) return;
+  if (const std::optional<c10::Stream> stream = copies.get()) stream->synchronize();
+}
+
+void Staging::finish_copies() const noexcept {
+  try {
+    wait_for_copies();
+  } catch (const std::exception&) {  // the save reports it
+  }
 }
 
 void Staging::give(ShardWriter& writer, std::size_t index) const {
+  wait_for_copies();
   const StagingPlan::Place& place = plan_.places[index];
   if (place.is_in_file) return give_from_file(writer, index, in_files_[index]);
   const std::span<const std::byte> bytes(memory_.bytes().data() + place.offset, place.bytes);

@@ -5,12 +5,17 @@
 #include "unishard/format/huge_buffer.hpp"
 #include "unishard/format/partition.hpp"
 #include "unishard/format/shard_writer.hpp"
+#include "unishard/trainer/runtime.hpp"
 
 #include "checkpoint/local_state.hpp"
 #include "device/pinned_buffers.hpp"
 #include "device/pinned_memory.hpp"
 
+#include <c10/core/Stream.h>
+
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -35,10 +40,20 @@ struct StagingPlan {
 StagingPlan plan_staging(const LocalState& local, const Catalog& catalog,
                          std::span<const Fragment> fragments);
 
+/// A part of the state, and where it is copied to.
+struct Transfer {
+  std::span<std::byte> to;
+  LocalTensor from;
+};
+
+/// What the engine alone changes is copied while training goes on, on stream Copy: see capture().
 class Staging {
  public:
-  /// `device` is the one that the model computes on.
-  explicit Staging(at::Device device) : device_(device) {}
+  /// Lifetime: `runtime` must outlive this object.
+  explicit Staging(Runtime& runtime) : runtime_(runtime) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
   /// Allocates at least `bytes` bytes and touches them, so that capture() causes no page faults,
   /// and pins them for a device. Staged data is lost when the memory must grow. Throws:
@@ -46,23 +61,33 @@ class Staging {
   void reserve(std::uint64_t bytes);
   std::uint64_t capacity_bytes() const { return memory_.bytes().size(); }
 
-  /// Copies the fragments with several threads; data on a device is copied on a separate stream. Of
-  /// what is in a file, it keeps the present blocks.
+  /// Copies what user code can change, and gives stream Copy the copying of the rest, which goes on
+  /// until before_change(). Of what is in a file, it keeps the present blocks.
   /// Throws: Internal when this rank does not hold a fragment; NoSpace when there is no room for
   /// the blocks that training writes meanwhile.
   void capture(const LocalState& local, const Catalog& catalog,
                const std::vector<Fragment>& fragments);
-  /// Writes fragment `index` of the last capture() to `writer`.
+  /// Makes Compute wait for the copies. The engine calls it before it changes its state.
+  void before_change();
+  /// Writes fragment `index` of the last capture() to `writer`, when the copies are done. Called by
+  /// the threads of a save.
   void give(ShardWriter& writer, std::size_t index) const;
   /// Forgets what capture() has kept in files, so that their space can be used.
   void release() { in_files_.clear(); }
 
  private:
-  at::Device device_;
+  void copy_behind(std::vector<Transfer> transfers);
+  void wait_for_copies() const;
+  void finish_copies() const noexcept;
+
+  Runtime& runtime_;
   HugeBuffer memory_;
   std::optional<PinnedMemory> pinned_;
   StagingPlan plan_;                   ///< of the last capture()
   std::vector<LocalTensor> in_files_;  ///< one for each fragment; empty where it is in the memory
+  EventPtr copied_;                    ///< until Compute has waited for it
+  /// Ready when the copies are done or, on a device, have been given to its stream.
+  std::shared_future<std::optional<c10::Stream>> copies_;
 };
 
 /// Returns the bytes of a fragment in this rank's own tensors.

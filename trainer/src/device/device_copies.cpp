@@ -12,6 +12,15 @@
 
 namespace unishard::trainer::detail {
 
+void copy_behind(std::span<std::byte> to, const at::Tensor& from) {
+  const at::NoGradGuard no_grad;
+  at::from_blob(to.data(), from.sizes(), from.scalar_type()).copy_(from, /*non_blocking=*/true);
+}
+
+c10::Stream current_stream(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
 DeviceCopies::~DeviceCopies() {
   try {
     wait();
@@ -21,7 +30,6 @@ DeviceCopies::~DeviceCopies() {
 
 void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
   if (from.is_cpu()) return copy_to(to, from);
-  const at::NoGradGuard no_grad;
   const at::Device device = from.device();
   const c10::impl::VirtualGuardImpl device_interface(device.type());
   auto known = streams_.find(device.index());
@@ -29,10 +37,10 @@ void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
     known =
         streams_.emplace(device.index(), device_interface.getStreamFromGlobalPool(device)).first;
   c10::Event written(device.type());
-  written.record(device_interface.getStream(device));
+  written.record(current_stream(device));
   written.block(known->second);
   const c10::StreamGuard current(known->second);
-  at::from_blob(to.data(), from.sizes(), from.scalar_type()).copy_(from, /*non_blocking=*/true);
+  copy_behind(to, from);
 }
 
 void DeviceCopies::wait() {

@@ -10,6 +10,13 @@
 
 namespace unishard::trainer::detail {
 
+/// Gives the current stream of `from`'s device a copy of a contiguous tensor of to.size() bytes.
+/// Lifetime: `to` and `from` must live until the stream has done it.
+void copy_behind(std::span<std::byte> to, const at::Tensor& from);
+
+/// Returns the current stream of `device`. Pre: a device that is not the CPU.
+c10::Stream current_stream(at::Device device);
+
 /// Copies in progress; the destructor waits for them. Not thread-safe.
 class DeviceCopies {
  public:

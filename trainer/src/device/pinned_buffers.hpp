@@ -2,10 +2,12 @@
 // A few buffers of pinned memory, through which threads copy what is on a device piece by piece.
 #include "unishard/format/huge_buffer.hpp"
 
+#include "device/device_copies.hpp"
 #include "device/pinned_memory.hpp"
 
 #include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -18,6 +20,12 @@ class PinnedBuffers {
  public:
   static constexpr std::size_t kBytes = std::size_t{8} << 20;  ///< of a buffer
 
+  /// Memory, and the stream that fills it.
+  struct Buffer {
+    std::span<std::byte> memory;
+    DeviceCopies copies;
+  };
+
   /// Pins `count` buffers for copies of `device`. Takes no memory for the host.
   PinnedBuffers(c10::Device device, std::size_t count);
   PinnedBuffers(const PinnedBuffers&) = delete;
@@ -27,28 +35,32 @@ class PinnedBuffers {
   /// Lifetime: the buffers must outlive it.
   class Loan {
    public:
-    Loan(PinnedBuffers& buffers, std::span<std::byte> bytes) : buffers_(buffers), bytes_(bytes) {}
-    ~Loan() { buffers_.give_back(bytes_); }
+    Loan(PinnedBuffers& buffers, Buffer& buffer) : buffers_(buffers), buffer_(buffer) {}
+    ~Loan() { buffers_.give_back(buffer_); }
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
-    std::span<std::byte> bytes() const { return bytes_; }
+
+    /// Copies a contiguous tensor of a device, of at most kBytes, and waits for it. Returns the
+    /// copy.
+    std::span<const std::byte> copy(const at::Tensor& from);
 
    private:
     PinnedBuffers& buffers_;
-    std::span<std::byte> bytes_;
+    Buffer& buffer_;
   };
 
   /// Blocks until a buffer is free.
   Loan lend();
 
  private:
-  void give_back(std::span<std::byte> bytes);
+  void give_back(Buffer& buffer);
 
   HugeBuffer memory_;
   std::optional<PinnedMemory> pinned_;
   std::mutex mutex_;
   std::condition_variable returned_;
-  std::vector<std::span<std::byte>> free_;
+  std::deque<Buffer> buffers_;
+  std::vector<Buffer*> free_;
 };
 
 }  // namespace unishard::trainer::detail

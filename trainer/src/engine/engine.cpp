@@ -91,7 +91,7 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       attachment(model, state.model, context, {runtime, *collectives, gradients, order},
                  attachment_options(state)),
       micro_batches(state, context, schedule, communicator),
-      saver(state, communicator, options, runtime.device()) {}
+      saver(state, communicator, options, runtime) {}
 
 /// Ends a step that is not finite without an update. An exception comes before any change.
 void Engine::Impl::leave_out(const std::vector<double>& losses) {
@@ -145,6 +145,7 @@ StepStats Engine::Impl::finish_step() {
   if (stats.skipped) {
     leave_out(losses);
   } else {
+    saver.before_change();
     if (state.optimizer->kind() == OptimizerKind::Lamb)
       detail::update_with_lamb(state, runtime, communicator, stats.gradient_norm);
     else
@@ -217,6 +218,7 @@ void Engine::prepare_asynchronous_saves() { impl_->saver.prepare(); }
 LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::string>& tag) {
   impl_->require_no_step("load_checkpoint");
   impl_->saver.finish();
+  impl_->saver.before_change();
   for (const auto& unit : impl_->state.model.units) unit.flat->finish_gather();
   LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
   detail::publish_units(impl_->state, detail::Changed::Everything);

@@ -87,6 +87,7 @@ void GatheredScope::write_back(std::uint32_t rank) {
     if (!values.is_same(parameter) && values.data_ptr() != parameter.data_ptr())
       parameter.detach().copy_(values);
   }
+  engine.saver.before_change();
   for (FlatUnit* unit : units_of(engine.state.model, parameters_)) unit->follow_parameters();
 }
 

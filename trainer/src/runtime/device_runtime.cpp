@@ -36,6 +36,7 @@ class DeviceMark final : public TraceMark {
 std::array<c10::Stream, kStreams> streams_of(at::Device device) {
   const c10::impl::VirtualGuardImpl device_interface(device.type());
   return {device_interface.getDefaultStream(device),
+          device_interface.getStreamFromGlobalPool(device),
           device_interface.getStreamFromGlobalPool(device)};
 }
 

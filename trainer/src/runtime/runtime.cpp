@@ -10,6 +10,8 @@ std::string_view name_of(Stream stream) {
       return "compute";
     case Stream::Communication:
       return "communication";
+    case Stream::Copy:
+      return "copy";
   }
   raise(ErrorCode::Internal, "a stream without a name");
 }

@@ -121,14 +121,14 @@ class Engine {
   /// similar when the folder cannot be written to.
   void claim_save_folder(const Path& folder);
   /// Saves a checkpoint. Returns when it is durable; for an asynchronous save, when the state is
-  /// captured, that is, copied to host memory of the engine (bytes_to_stage()). Only one save runs
-  /// at a time: this function, load_checkpoint() and the destructor wait for the previous one; the
-  /// destructor ignores its error. Of buffers that differ between the ranks, rank 0's are saved, as
-  /// DeepSpeed does, and SaveReport::warnings names them.
-  /// Throws: on all ranks or on none. The rank that failed throws its own error, the others
-  /// PeerFailed naming it. A later failure of an asynchronous save leaves the existing checkpoints
-  /// unchanged; SaveHandle::wait() throws it or, if no rank called that, the next
-  /// save_checkpoint(), which then saves nothing.
+  /// captured: parameters and buffers are copied to host memory of the engine (bytes_to_stage()),
+  /// and what the engine alone changes will be, before the next update changes it. Only one save
+  /// runs at a time: this function, load_checkpoint() and the destructor wait for the previous one;
+  /// the destructor ignores its error. Of buffers that differ between the ranks, rank 0's are
+  /// saved, as DeepSpeed does, and SaveReport::warnings names them. Throws: on all ranks or on
+  /// none. The rank that failed throws its own error, the others PeerFailed naming it. A later
+  /// failure of an asynchronous save leaves the existing checkpoints unchanged; SaveHandle::wait()
+  /// throws it or, if no rank called that, the next save_checkpoint(), which then saves nothing.
   SaveHandle save_checkpoint(const SaveRequest& request);
   /// Allocates now what the first asynchronous save would allocate: its memory and its process
   /// group.

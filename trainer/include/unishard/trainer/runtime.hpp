@@ -21,9 +21,10 @@ class Trace;
 enum class Stream : std::uint8_t {
   Compute,        ///< forward and backward passes, and updates
   Communication,  ///< collectives
+  Copy,           ///< copies of the state for asynchronous saves
 };
-inline constexpr std::size_t kStreams = 2;
-/// Returns the name in traces: "compute", "communication".
+inline constexpr std::size_t kStreams = 3;
+/// Returns the name in traces: "compute", "communication", "copy".
 std::string_view name_of(Stream stream);
 
 /// The moment at which a stream has done what it was given until record().

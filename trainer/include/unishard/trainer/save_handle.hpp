@@ -1,7 +1,8 @@
 #pragma once
 // A save in progress or finished. A save has two completions: captured (training may continue) and
 // durable (a crash cannot lose it). save_checkpoint() returns when the state is captured; a
-// synchronous one, when it is durable.
+// synchronous one, when it is durable. Masters and optimizer states may still be copied then; the
+// next update waits for it.
 #include <cstdint>
 #include <memory>
 #include <string>
