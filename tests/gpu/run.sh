@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 echo "-- kernels and copies"
-"$build/tests/trainer_engine_test" --gtest_brief=1 --gtest_filter='CudaUpdate.*:AsyncSave.*'
+"$build/tests/trainer_engine_test" --gtest_brief=1 --gtest_filter='CudaUpdate.*:CudaSquareSums.*:AsyncSave.*'
 
 # matrix RANKS MODEL DTYPE STAGES WORLD_SIZES DEVICE
 matrix() {

@@ -1,9 +1,11 @@
 #include "guarded_runtime.hpp"
 
+#include "device/tensor_bytes.hpp"
 #include "guarded_device/guarded_device.hpp"
 #include "optimizer/parallel_update.hpp"
 #include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
+#include "runtime/host_square_sums.hpp"
 
 #include <utility>
 
@@ -25,6 +27,15 @@ void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, f
                     detail::update_in_parallel(
                         detail::rule_for(optimizer, hyper, step, gradient_scale),
                         detail::arrays_of(seen, at::kCPU));
+                  });
+}
+
+void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                 const at::Tensor& sums, c10::Stream) {
+  guarded::launch("the sum of squares", {gradients}, {sums},
+                  [&](const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
+                    detail::group_square_sums(detail::floats_of(reads[0]), levels,
+                                              {writes[0].data_ptr<double>(), levels.size()});
                   });
 }
 
@@ -53,6 +64,10 @@ class BrokenRuntime final : public Runtime {
               float gradient_scale, const UpdateTensors& tensors) override {
     runtime_->update(optimizer, hyper, step, gradient_scale, tensors);
   }
+  void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                   const at::Tensor& sums) override {
+    runtime_->sum_squares(gradients, levels, sums);
+  }
 
  private:
   std::unique_ptr<Runtime> runtime_;
@@ -63,8 +78,9 @@ class BrokenRuntime final : public Runtime {
 
 std::unique_ptr<Runtime> make_guarded_runtime(GuardedRuntimeOptions options) {
   guarded::install();
-  auto runtime = detail::make_device_runtime(guarded::device(options.device),
-                                             {.trace = options.trace, .update = update});
+  auto runtime = detail::make_device_runtime(
+      guarded::device(options.device),
+      {.trace = options.trace, .update = update, .sum_squares = sum_squares});
   if (!options.deaf && !options.mute) return runtime;
   return std::make_unique<BrokenRuntime>(std::move(runtime), options.deaf, options.mute);
 }

@@ -1,14 +1,17 @@
 // One engine at a time, exceptions of the loss, ranks that differ, and randomness.
 #include "unishard/format/error.hpp"
+#include "unishard/format/partition.hpp"
 
-#include "engine/gradient_norm.hpp"
 #include "expect.hpp"
+#include "runtime/host_square_sums.hpp"
 #include "small_model.hpp"
+#include "state/square_sums.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <stdexcept>
 
 namespace unishard::test {
@@ -281,6 +284,28 @@ TEST(Memory, AnUnusedParameterDoesNotKeepItsUnitGathered) {
   const std::int64_t peak = engine.memory().parameters_peak;
   const GatheredScope all(engine);
   EXPECT_LT(peak, engine.memory().parameters / 2);
+}
+
+/// The sum of blocks along a binary tree, neighbours first.
+double tree_sum(std::span<const double> blocks) {
+  if (blocks.size() == 1) return blocks[0];
+  const std::size_t half = blocks.size() / 2;
+  return tree_sum(blocks.first(half)) + tree_sum(blocks.subspan(half));
+}
+
+TEST(GradientNorm, AGroupIsTheTreeOfItsBlocks) {
+  const std::vector<std::uint8_t> levels{0, 3, 1, 4};
+  std::vector<float> gradients((1 + 8 + 2 + 16) * kShardBlock);
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    gradients[i] = std::sin(static_cast<float>(i)) * std::exp2(static_cast<float>(i % 40));
+  std::vector<double> blocks(gradients.size() / kShardBlock), sums(levels.size());
+  trainer::detail::block_square_sums(gradients, blocks);
+  trainer::detail::group_square_sums(gradients, levels, sums);
+  std::span<const double> rest = blocks;
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    EXPECT_EQ(sums[i], tree_sum(rest.first(std::size_t{1} << levels[i])));
+    rest = rest.subspan(std::size_t{1} << levels[i]);
+  }
 }
 
 TEST(GradientNorm, SendsAFewNumbersForAnyNumberOfBlocks) {

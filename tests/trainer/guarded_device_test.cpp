@@ -151,6 +151,23 @@ TEST_P(OnTheDevice, AStepWaitsForTheDeviceOnce) {
       });
 }
 
+/// The gradients are read once, and a few numbers come back.
+TEST_P(OnTheDevice, TheNormTakesOneKernelForEachUnit) {
+  run(Where::Device, 1, small_config(GetParam(), DType::BFloat16),
+      [](Engine& engine, SmallModel& model, Ran& ran) {
+        constexpr std::uint64_t kUnits = 5, kNumbers = 64;
+        train(engine, model, 1, ran);
+        const auto before = guarded::work_counts();
+        const std::uint64_t bytes = guarded::copied_bytes().to_host;
+        train(engine, model, 1, ran);
+        auto after = guarded::work_counts();
+        for (const auto& [name, count] : before) after[name] -= count;
+        EXPECT_EQ(after["the sum of squares"], kUnits);
+        EXPECT_EQ(after["aten::mul_.Tensor"] + after["aten::mul_"], 0u);
+        EXPECT_LE(guarded::copied_bytes().to_host - bytes, kNumbers * sizeof(double));
+      });
+}
+
 /// A copy to memory that is not pinned has a few percent of the speed. The flags that a save needs,
 /// and the numbers of a step, are too small to matter.
 TEST_P(OnTheDevice, SavesCopyTheStateToPinnedMemoryOnly) {

@@ -4,9 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ptx=$(mktemp)
-trap 'rm -f "$ptx"' EXIT
-"$@" -Iformat/include -Itrainer/include -Itrainer/src -arch=compute_90 -ptx -o "$ptx" trainer/src/optimizer/cuda_update.cu
-for needed in div.rn.f32 sqrt.rn.f32 mul.rn.f32 add.rn.f32; do
+one=$ptx.one
+trap 'rm -f "$ptx" "$one"' EXIT
+for kernels in optimizer/cuda_update runtime/cuda_square_sums; do
+  "$@" -Iformat/include -Itrainer/include -Itrainer/src -arch=compute_90 -ptx -o "$one" "trainer/src/$kernels.cu"
+  cat "$one" >> "$ptx"
+done
+for needed in div.rn.f32 sqrt.rn.f32 mul.rn.f32 add.rn.f32 mul.rn.f64 add.rn.f64; do
   grep -qF "$needed" "$ptx" || { echo "no $needed: is this the kernels' PTX?"; exit 1; }
 done
 ! grep -E '\b(fma|mad)\.[a-z.]*f(16|32|64)|\.ftz|\.approx|(div|sqrt)\.full' "$ptx"

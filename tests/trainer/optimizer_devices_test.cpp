@@ -1,11 +1,18 @@
 // Updates by several threads and by a CUDA device give the bits of one thread.
+#include "unishard/format/partition.hpp"
+#include "unishard/trainer/runtime.hpp"
+
+#include "device/tensor_bytes.hpp"
 #include "optimizer/cuda_update.hpp"
 #include "optimizer/host_update.hpp"
 #include "optimizer/parallel_update.hpp"
+#include "runtime/host_square_sums.hpp"
 #include "update_case.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <gtest/gtest.h>
 
@@ -86,6 +93,25 @@ TEST(CudaUpdate, HasTheBitsOfTheHost) {
     for (OnDevice& each : arrays) each.copy_back();
     EXPECT_EQ(differences(found, expected), 0u) << update.how.title;
   }
+}
+
+TEST(CudaSquareSums, HaveTheBitsOfTheHost) {
+  if (!detail::has_cuda_update()) GTEST_SKIP() << "this build has no CUDA kernels";
+  if (!at::hasCUDA()) GTEST_SKIP() << "LibTorch sees no CUDA device";
+  const std::vector<std::uint8_t> levels{0, 12, 5, 1, 13};
+  std::int64_t blocks = 0;
+  for (const std::uint8_t level : levels) blocks += std::int64_t{1} << level;
+  const at::Tensor gradients =
+      at::arange(blocks * static_cast<std::int64_t>(kShardBlock), at::kFloat).sin() * 3e-4;
+  std::vector<double> expected(levels.size());
+  detail::group_square_sums(detail::floats_of(gradients), levels, expected);
+  const auto runtime = make_cuda_runtime();
+  const at::Tensor sums =
+      at::empty({static_cast<std::int64_t>(levels.size())}, at::kDouble).to(at::kCUDA);
+  runtime->sum_squares(gradients.to(at::kCUDA), levels, sums);
+  const at::Tensor found = sums.cpu();
+  for (std::size_t i = 0; i < levels.size(); ++i)
+    EXPECT_EQ(found.data_ptr<double>()[i], expected[i]) << i;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ struct State {
   Clock host;                         ///< what the host has waited for
   std::uint64_t host_waits = 0;
   CopiedBytes copied;
+  std::map<std::string, std::uint64_t> work;
   c10::StreamId streams = 0;
   std::vector<std::string> violations;
 };
@@ -50,6 +51,7 @@ Clock clock_of(StreamKey stream) {
 std::uint64_t append(StreamKey stream, const std::string& what, const Uses& uses) {
   const std::lock_guard lock(state().mutex);
   const Access access{stream, next_ticket(stream), what};
+  ++state().work[what];
   for (const auto& [block, writes] : uses) {
     const auto conflict = block->history.find_conflict(state().clocks[stream], writes);
     TORCH_CHECK(!conflict, "guarded: RACE: ", what, " on ", name_of(stream),
@@ -123,6 +125,11 @@ void host_waited(const Clock& event) {
 std::uint64_t host_waits() {
   const std::lock_guard lock(state().mutex);
   return state().host_waits;
+}
+
+std::map<std::string, std::uint64_t> work_counts() {
+  const std::lock_guard lock(state().mutex);
+  return state().work;
 }
 
 CopiedBytes copied_bytes() {

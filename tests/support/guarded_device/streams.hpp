@@ -5,6 +5,7 @@
 #include "guarded_device/late_work.hpp"
 #include "guarded_device/memory.hpp"
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,9 @@ void make_wait(StreamKey stream, const Clock& event);
 void host_waited(const Clock& event);
 /// Returns how often the host has waited for work of a device, copies to it left out.
 std::uint64_t host_waits();
+
+/// Returns how often each kind of work that uses a device's memory was given to a stream, by name.
+std::map<std::string, std::uint64_t> work_counts();
 
 /// Bytes that were copied between a device and the host.
 struct CopiedBytes {

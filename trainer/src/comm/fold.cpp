@@ -1,9 +1,7 @@
 #include "unishard/trainer/fold.hpp"
 
 #include "unishard/format/error.hpp"
-#include "unishard/format/partition.hpp"
 
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -47,21 +45,6 @@ void fold_add(std::span<float> accumulator, DType dtype, std::span<const std::by
     }
   } else {
     raise(ErrorCode::Internal, "fold_add: no rule for " + std::string(name_of(dtype)));
-  }
-}
-
-void block_square_sums(std::span<const float> gradients, std::span<double> block_sums) {
-  std::array<double, kShardBlock> squares;
-  for (std::size_t block = 0; block < block_sums.size(); ++block) {
-    const auto values = gradients.subspan(block * kShardBlock, kShardBlock);
-    for (std::size_t i = 0; i < kShardBlock; ++i) {
-      const auto value = static_cast<double>(values[i]);
-      squares[i] = value * value;
-    }
-    for (std::size_t half = kShardBlock / 2; half > 0; half /= 2) {
-      for (std::size_t i = 0; i < half; ++i) squares[i] += squares[half + i];
-    }
-    block_sums[block] = squares[0];
   }
 }
 

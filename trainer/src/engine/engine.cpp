@@ -6,6 +6,7 @@
 #include "comm/operation_scope.hpp"
 #include "engine/count_memory.hpp"
 #include "engine/engine_impl.hpp"
+#include "engine/gradient_norm.hpp"
 #include "engine/lamb_update.hpp"
 #include "engine/non_finite.hpp"
 #include "engine/prepare_state.hpp"
@@ -132,9 +133,11 @@ StepStats Engine::Impl::finish_step() {
   const detail::OperationScope operation("training step", number);
   const at::Tensor own_losses = micro_batches.end();
   gradients.drain();
+  // The device works on them while the ranks compare their orders.
+  const at::Tensor squares = detail::gradient_squares(state.model);
   detail::require_equal_order(communicator, order);
-  const auto [losses, norm] =
-      detail::gather_numbers(state.model, micro_batches, own_losses, *collectives, communicator);
+  const auto [losses, norm] = detail::gather_numbers(state.model, micro_batches, own_losses,
+                                                     squares, *collectives, communicator);
   StepStats stats;
   stats.loss = mean(losses);
   stats.loss_scale = state.loss_scale();

@@ -1,13 +1,12 @@
 #include "engine/gradient_norm.hpp"
 
-#include "unishard/trainer/fold.hpp"
+#include "state/square_sums.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 namespace unishard::trainer::detail {
@@ -17,13 +16,6 @@ struct NodeSum {
   TreeNode node;
   double value = 0;
 };
-
-/// Returns the sum of 2^level values, added along a binary tree.
-double tree_sum(std::span<const double> values) {
-  if (values.size() == 1) return values[0];
-  const std::size_t half = values.size() / 2;
-  return tree_sum(values.first(half)) + tree_sum(values.subspan(half));
-}
 
 /// Returns the sum at the root. Blocks behind the last node count as zeros, which change no bit.
 /// Pre: the nodes tile the blocks from 0 on, in order.
@@ -55,44 +47,7 @@ double root_of(std::span<const NodeSum> nodes) {
   return open.empty() ? 0 : open.front().value;
 }
 
-std::int64_t blocks_on_rank(const FlatUnit& unit) {
-  return unit.gradients().elements() / static_cast<std::int64_t>(kShardBlock);
-}
-
-/// The nodes of `unit` that `rank` sums.
-std::vector<TreeNode> nodes_of(const FlatUnit& unit, std::uint32_t rank) {
-  const auto count = static_cast<std::uint64_t>(blocks_on_rank(unit));
-  return tree_nodes(rank * count, (rank + 1) * count);
-}
-
-/// Returns the sums of this rank's nodes of all units, one unit after another.
-std::vector<double> node_sums(const ModelState& model, std::span<const double> block_sums,
-                              std::uint32_t rank) {
-  std::span<const double> rest = block_sums;
-  std::vector<double> sums;
-  for (const UnitRecord& unit : model.units) {
-    for (const TreeNode& node : nodes_of(*unit.flat, rank)) {
-      const std::size_t count = std::size_t{1} << node.level;
-      sums.push_back(tree_sum(rest.first(count)));
-      rest = rest.subspan(count);
-    }
-  }
-  return sums;
-}
-
 }  // namespace
-
-std::vector<TreeNode> tree_nodes(std::uint64_t begin, std::uint64_t end) {
-  std::vector<TreeNode> nodes;
-  while (begin < end) {
-    const auto fits = static_cast<int>(std::bit_width(end - begin)) - 1;
-    const int aligned = begin == 0 ? fits : std::countr_zero(begin);
-    const auto level = static_cast<std::uint32_t>(std::min(fits, aligned));
-    nodes.push_back({level, begin >> level});
-    begin += std::uint64_t{1} << level;
-  }
-  return nodes;
-}
 
 at::Tensor gradient_squares(const ModelState& model) {
   const at::NoGradGuard no_grad;
@@ -101,18 +56,17 @@ at::Tensor gradient_squares(const ModelState& model) {
   return sums.empty() ? at::empty({0}, at::kDouble) : at::cat(sums);
 }
 
-double gradient_norm(const ModelState& model, std::span<const double> block_sums,
+double gradient_norm(const ModelState& model, std::span<const double> own_sums,
                      Communicator& communicator) {
   const bool sharded = std::ranges::any_of(
       model.units, [](const UnitRecord& unit) { return unit.flat->placement().stage > 0; });
   const std::uint32_t ranks = sharded ? communicator.size() : 1;
-  const std::uint32_t rank = sharded ? communicator.rank() : 0;
-  std::vector<double> mine = node_sums(model, block_sums, rank);
+  std::vector<double> mine(own_sums.begin(), own_sums.end());
   std::vector<std::size_t> next(ranks);  // of each rank's sums: those that are used already
   std::size_t most = 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     std::size_t count = 0;
-    for (const UnitRecord& unit : model.units) count += nodes_of(*unit.flat, r).size();
+    for (const UnitRecord& unit : model.units) count += nodes_of(unit.flat->layout(), r).size();
     most = std::max(most, count);
   }
   mine.resize(most);
@@ -121,7 +75,7 @@ double gradient_norm(const ModelState& model, std::span<const double> block_sums
   for (const UnitRecord& unit : model.units) {
     std::vector<NodeSum> sums;
     for (std::uint32_t r = 0; r < ranks; ++r) {
-      for (const TreeNode& node : nodes_of(*unit.flat, r))
+      for (const TreeNode& node : nodes_of(unit.flat->layout(), r))
         sums.push_back({node, all[r * most + next[r]++]});
     }
     total += root_of(sums);

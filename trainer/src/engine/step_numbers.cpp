@@ -15,10 +15,10 @@ std::vector<double> host_values(const at::Tensor& tensor) {
 }
 
 StepNumbers gather_numbers(const ModelState& model, const MicroBatches& micro_batches,
-                           const at::Tensor& own_losses, TensorCollectives& collectives,
-                           Communicator& communicator) {
-  const at::Tensor squares = gradient_squares(model).to(own_losses.device());
-  const std::vector<double> numbers = host_values(at::cat({own_losses, squares}));
+                           const at::Tensor& own_losses, const at::Tensor& squares,
+                           TensorCollectives& collectives, Communicator& communicator) {
+  const std::vector<double> numbers =
+      host_values(at::cat({own_losses, squares.to(own_losses.device())}));
   collectives.require_healthy();
   const auto count = static_cast<std::size_t>(own_losses.numel());
   StepNumbers result;

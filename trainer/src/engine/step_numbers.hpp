@@ -17,12 +17,12 @@ struct StepNumbers {
   double gradient_norm = 0;    ///< of the scaled gradients
 };
 
-/// Waits for the device once, for both. `own_losses` come from MicroBatches::end(). Collective.
-/// Pre: Compute has been made to wait for the reduced gradients.
+/// Waits for the device once, for both. `own_losses` come from MicroBatches::end(), `squares` from
+/// gradient_squares(). Collective.
 /// Throws: PeerFailed when a collective failed on the device.
 StepNumbers gather_numbers(const ModelState& model, const MicroBatches& micro_batches,
-                           const at::Tensor& own_losses, TensorCollectives& collectives,
-                           Communicator& communicator);
+                           const at::Tensor& own_losses, const at::Tensor& squares,
+                           TensorCollectives& collectives, Communicator& communicator);
 
 /// Returns the elements of a one-dimensional float64 tensor of any device. Waits for the device.
 std::vector<double> host_values(const at::Tensor& tensor);

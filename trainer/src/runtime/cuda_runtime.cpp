@@ -1,14 +1,17 @@
 // The project has no device to run this on; the rest of a CUDA device's runtime runs in the tests,
 // on a device of theirs.
 #include "unishard/format/error.hpp"
+#include "unishard/format/partition.hpp"
 #include "unishard/trainer/runtime.hpp"
 
 #include "device/cuda_stream.hpp"
 #include "optimizer/cuda_update.hpp"
 #include "runtime/cublas_workspace.hpp"
+#include "runtime/cuda_square_sums.hpp"
 #include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <torch/cuda.h>
 
@@ -21,6 +24,17 @@ void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, f
             const UpdateTensors& tensors, c10::Stream stream) {
   detail::update_on_cuda(detail::rule_for(optimizer, hyper, step, gradient_scale),
                          detail::arrays_of(tensors, stream.device()), detail::cuda_stream(stream));
+}
+
+void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                 const at::Tensor& sums, c10::Stream stream) {
+  const std::int64_t blocks = gradients.numel() / static_cast<std::int64_t>(kShardBlock);
+  const at::Tensor block_sums = at::empty({blocks}, sums.options());
+  detail::sum_squares_on_cuda({.gradients = gradients.data_ptr<float>(),
+                               .block_sums = block_sums.data_ptr<double>(),
+                               .sums = sums.data_ptr<double>(),
+                               .blocks = static_cast<std::uint32_t>(blocks)},
+                              levels, detail::cuda_stream(stream));
 }
 
 }  // namespace
@@ -44,7 +58,8 @@ std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options) {
   }
   detail::choose_deterministic_cublas();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device));
-  return detail::make_device_runtime(device, {.trace = options.trace, .update = update});
+  return detail::make_device_runtime(
+      device, {.trace = options.trace, .update = update, .sum_squares = sum_squares});
 }
 
 }  // namespace unishard::trainer

@@ -1,5 +1,6 @@
 #include "runtime/device_runtime.hpp"
 
+#include "device/device_copies.hpp"
 #include "runtime/device_trace.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -43,7 +44,10 @@ std::array<c10::Stream, kStreams> streams_of(at::Device device) {
 class DeviceRuntime final : public Runtime {
  public:
   DeviceRuntime(at::Device device, DeviceRuntimeOptions options)
-      : device_(device), update_(std::move(options.update)), streams_(streams_of(device)) {
+      : device_(device),
+        update_(std::move(options.update)),
+        sum_squares_(std::move(options.sum_squares)),
+        streams_(streams_of(device)) {
     if (options.trace) trace_.emplace(*options.trace, of(Stream::Compute));
   }
 
@@ -77,11 +81,17 @@ class DeviceRuntime final : public Runtime {
     update_(optimizer, hyper, step, gradient_scale, tensors, of(Stream::Compute));
   }
 
+  void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                   const at::Tensor& sums) override {
+    sum_squares_(gradients, levels, sums, current_stream(device_));
+  }
+
  private:
   c10::Stream of(Stream stream) const { return streams_[static_cast<std::size_t>(stream)]; }
 
   at::Device device_;
   decltype(DeviceRuntimeOptions::update) update_;
+  decltype(DeviceRuntimeOptions::sum_squares) sum_squares_;
   std::array<c10::Stream, kStreams> streams_;
   std::optional<DeviceTrace> trace_;
 };

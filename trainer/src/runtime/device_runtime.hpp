@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace unishard::trainer::detail {
 
@@ -17,6 +18,10 @@ struct DeviceRuntimeOptions {
   std::function<void(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
                      float gradient_scale, const UpdateTensors& tensors, c10::Stream stream)>
       update;
+  /// Performs Runtime::sum_squares() on a stream of the device, without waiting for it.
+  std::function<void(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                     const at::Tensor& sums, c10::Stream stream)>
+      sum_squares;
 };
 
 /// Returns a runtime whose Compute is the default stream of `device`, and whose Communication is

@@ -1,8 +1,10 @@
 #include "unishard/trainer/runtime.hpp"
 #include "unishard/trainer/trace.hpp"
 
+#include "device/tensor_bytes.hpp"
 #include "optimizer/parallel_update.hpp"
 #include "runtime/device_arrays.hpp"
+#include "runtime/host_square_sums.hpp"
 #include "runtime/task_queue.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -78,6 +80,12 @@ class HostRuntime final : public Runtime {
               float gradient_scale, const UpdateTensors& tensors) override {
     detail::update_in_parallel(detail::rule_for(optimizer, hyper, step, gradient_scale),
                                detail::arrays_of(tensors, at::kCPU));
+  }
+
+  void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                   const at::Tensor& sums) override {
+    detail::group_square_sums(detail::floats_of(gradients), levels,
+                              {sums.data_ptr<double>(), levels.size()});
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "state/flat_unit.hpp"
 
 #include "comm/operation_scope.hpp"
-#include "state/square_sums.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -194,7 +193,7 @@ StateArray FlatUnit::resident_shard() const {
 }
 
 at::Tensor FlatUnit::gradient_squares() const {
-  return reducer_ ? reducer_->squares() : square_sums(no_gradients_.tensor());
+  return reducer_ ? reducer_->squares() : no_gradients_.tensor().to(at::kDouble);
 }
 
 std::int64_t FlatUnit::master_bytes() const {

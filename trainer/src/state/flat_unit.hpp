@@ -104,7 +104,7 @@ class FlatUnit {
   /// this rank holds of the trained parameters. Without any, only gradients() may be called; they
   /// have no elements.
   const StateArray& gradients() const { return reducer_ ? reducer_->gradients() : no_gradients_; }
-  /// Returns the sums of the squares of blocks of gradients(); see block_square_sums().
+  /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor gradient_squares() const;
   const StateArray& master() const { return store_->master(); }
   const std::vector<StateArray>& states() const { return store_->states(); }

@@ -135,7 +135,7 @@ void GradientReducer::add_to_sums(const at::Tensor& flat, bool is_last) {
   at::Tensor sums = has_sums_ ? shard_.values() : at::zeros({layout_.shard}, on_host);
   sums = sums.to(layout_.placement.device);
   link_.collectives.reduce_scatter_fold(sums, flat);
-  if (is_last) squares_ = square_sums(sums);
+  if (is_last) squares_ = square_sums(link_.runtime, layout_, sums);
   shard_.write(0, sums);
   has_sums_ = true;
 }
@@ -145,7 +145,7 @@ const StateArray& GradientReducer::gradients() const {
 }
 
 at::Tensor GradientReducer::squares() const {
-  return shard_.is_in_file() ? squares_ : square_sums(gradients().tensor());
+  return shard_.is_in_file() ? squares_ : square_sums(link_.runtime, layout_, gradients().tensor());
 }
 
 std::int64_t GradientReducer::bytes() const {

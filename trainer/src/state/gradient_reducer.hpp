@@ -58,7 +58,7 @@ class GradientReducer {
   /// Returns the sum of the gradients for the optimizer, float32: everything at stage 0, else the
   /// shard.
   const StateArray& gradients() const;
-  /// Returns the sums of the squares of blocks of gradients(); see block_square_sums().
+  /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor squares() const;
   std::int64_t bytes() const;  ///< in memory
 

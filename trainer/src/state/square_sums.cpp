@@ -1,45 +1,42 @@
 #include "state/square_sums.hpp"
 
 #include "unishard/format/partition.hpp"
-#include "unishard/trainer/fold.hpp"
-
-#include "device/tensor_bytes.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
-#include <vector>
+#include <algorithm>
+#include <bit>
 
 namespace unishard::trainer::detail {
-namespace {
 
-/// Does what block_square_sums() does, with the same bits, on any device.
-at::Tensor square_sums_on_device(const at::Tensor& gradients) {
-  at::Tensor squares = gradients.view({-1, static_cast<std::int64_t>(kShardBlock)}).to(at::kDouble);
-  squares.mul_(squares);
-  for (std::int64_t half = squares.size(1) / 2; half > 0; half /= 2)
-    squares = squares.narrow(1, 0, half) + squares.narrow(1, half, half);
-  return squares.reshape({-1});
+std::vector<TreeNode> tree_nodes(std::uint64_t begin, std::uint64_t end) {
+  std::vector<TreeNode> nodes;
+  while (begin < end) {
+    const auto fits = static_cast<int>(std::bit_width(end - begin)) - 1;
+    const int aligned = begin == 0 ? fits : std::countr_zero(begin);
+    const auto level = static_cast<std::uint32_t>(std::min(fits, aligned));
+    nodes.push_back({level, begin >> level});
+    begin += std::uint64_t{1} << level;
+  }
+  return nodes;
 }
 
-}  // namespace
+std::vector<TreeNode> nodes_of(const UnitLayout& layout, std::uint32_t rank) {
+  const std::uint64_t count = static_cast<std::uint64_t>(layout.length()) / kShardBlock;
+  const std::uint64_t begin = layout.placement.stage == 0 ? 0 : rank * count;
+  return tree_nodes(begin, begin + count);
+}
 
-at::Tensor square_sums(const at::Tensor& gradients) {
+at::Tensor square_sums(Runtime& runtime, const UnitLayout& layout, const at::Tensor& gradients) {
   const at::NoGradGuard no_grad;
-  constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements that are widened at a time
-  const std::int64_t blocks = gradients.numel() / static_cast<std::int64_t>(kShardBlock);
-  at::Tensor sums = at::empty({blocks}, gradients.options().dtype(at::kDouble));
-  if (blocks == 0) return sums;
-  if (gradients.is_cpu()) {
-    block_square_sums(floats_of(gradients),
-                      {sums.data_ptr<double>(), static_cast<std::size_t>(blocks)});
-    return sums;
-  }
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& part : gradients.split(kAtOnce))
-    parts.push_back(square_sums_on_device(part));
-  return at::cat(parts);
+  std::vector<std::uint8_t> levels;
+  for (const TreeNode& node : nodes_of(layout, layout.placement.rank))
+    levels.push_back(static_cast<std::uint8_t>(node.level));
+  const at::Tensor sums =
+      at::empty({static_cast<std::int64_t>(levels.size())}, gradients.options().dtype(at::kDouble));
+  if (!levels.empty()) runtime.sum_squares(gradients, levels, sums);
+  return sums;
 }
 
 }  // namespace unishard::trainer::detail

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +75,11 @@ class Runtime {
   /// Performs Optimizer::update() on the Compute stream.
   virtual void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
                       float gradient_scale, const UpdateTensors& tensors) = 0;
+
+  /// Writes group_square_sums() of `gradients` to `sums`, float64. Both are on the runtime's
+  /// device, on whose current stream it works.
+  virtual void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
+                           const at::Tensor& sums) = 0;
 };
 
 /// What a runtime on the host may be told.
