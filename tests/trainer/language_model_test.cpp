@@ -4,6 +4,7 @@
 #include "unishard/trainer/causal_language_model.hpp"
 
 #include "models/attention.hpp"
+#include "models/cross_entropy.hpp"
 #include "models/rotary.hpp"
 #include "state/generator_scope.hpp"
 #include "thread_group.hpp"
@@ -55,6 +56,29 @@ TEST(OwnGenerator, IsUsedAgainAndDrawsWhatItsSeedSays) {
   EXPECT_EQ(seen.size(), 2u);
   EXPECT_TRUE(at::equal(drawn[0], drawn[2]));
   EXPECT_FALSE(at::equal(drawn[0], drawn[1]));
+}
+
+TEST(CrossEntropy, InPartsHasTheBitsOfTheWhole) {
+  constexpr std::int64_t kRows = 37, kVocabulary = 203;
+  const at::Tensor targets = at::arange(kRows, at::kLong).mul(11).remainder(kVocabulary);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor values = (at::arange(kRows * kVocabulary, at::kFloat).sin() * 5).to(type);
+    const auto run = [&](const auto& loss) {
+      const at::Tensor logits = values.clone().view({kRows, kVocabulary}).requires_grad_(true);
+      const at::Tensor result = loss(logits);
+      (result * 0.37).backward();
+      return std::pair{result.item<float>(), logits.grad()};
+    };
+    const auto [expected, gradient] = run([&](const at::Tensor& logits) {
+      return at::cross_entropy_loss(logits.to(at::kFloat), targets);
+    });
+    for (const std::int64_t rows : {0, 1, 5, 36, 37, 100}) {
+      const auto [found, found_gradient] = run(
+          [&](const at::Tensor& logits) { return cross_entropy_in_parts(logits, targets, rows); });
+      EXPECT_EQ(found, expected) << rows;
+      EXPECT_TRUE(at::equal(found_gradient, gradient)) << rows;
+    }
+  }
 }
 
 TEST(CausalAttention, IsTheDefinitionForEveryWindow) {

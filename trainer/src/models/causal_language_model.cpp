@@ -2,17 +2,16 @@
 
 #include "unishard/trainer/gpt.hpp"
 
+#include "models/cross_entropy.hpp"
 #include "models/llama.hpp"
-
-#include <ATen/ops/cross_entropy_loss.h>
 
 namespace unishard::trainer {
 
 at::Tensor CausalLanguageModel::loss(const at::Tensor& windows) {
   const std::int64_t time = windows.size(1) - 1;
   const at::Tensor logits = forward(windows.narrow(1, 0, time));
-  return at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}).to(at::kFloat),
-                                windows.narrow(1, 1, time).reshape({-1}));
+  return detail::cross_entropy_in_parts(logits.reshape({-1, logits.size(-1)}),
+                                        windows.narrow(1, 1, time).reshape({-1}));
 }
 
 std::shared_ptr<CausalLanguageModel> make_language_model(const ModelConfig& config) {
