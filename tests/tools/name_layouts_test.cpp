@@ -43,16 +43,16 @@ std::vector<std::string> renamed(const std::string& layout, const std::vector<Na
   return names;
 }
 
-TEST(NameLayouts, NeoxCountsTheBlocksAndNotTheLayers) {
+TEST(NameLayouts, NeoxCountsTheBlocks) {
   EXPECT_THAT(
       renamed("neox", {{"0.word_embeddings.weight", 2},
                        {"2.input_layernorm.bias", 1},
                        {"2.attention.query_key_value.weight", 2},
                        {"3.mlp.dense_h_to_4h.bias", 1},
-                       {"10.mlp.dense_4h_to_h.weight", 2},
-                       {"12.norm.weight", 1},
-                       {"12.norm.bias", 1},
-                       {"13.final_linear.weight", 2}}),
+                       {"4.mlp.dense_4h_to_h.weight", 2},
+                       {"6.norm.weight", 1},
+                       {"6.norm.bias", 1},
+                       {"7.final_linear.weight", 2}}),
       ElementsAre("gpt_neox.embed_in.weight", "gpt_neox.layers.0.input_layernorm.bias",
                   "gpt_neox.layers.0.attention.query_key_value.weight",
                   "gpt_neox.layers.1.mlp.dense_h_to_4h.bias",
@@ -98,6 +98,19 @@ TEST(NameLayouts, RefuseWhatTheyHaveNoPlaceFor) {
   EXPECT_THAT(error_for("neox", "0.norm.weight"),  // a norm before the blocks
               test::Fails(ErrorCode::Mismatch, {"0.norm.weight"}));
   EXPECT_THAT(error_for("gpt9", "3.weight"), test::Fails(ErrorCode::InvalidArgument, {"gpt9"}));
+}
+
+/// A frozen block that was not saved: the names of all behind it would be those of others.
+TEST(NameLayouts, ABlockThatIsMissingIsRefused) {
+  const auto error_with = [](const std::string& fqn) {
+    return test::error_of([&] {
+      renamed("llama-pipe", {{"0.weight", 2}, {fqn, 2}, {"3.self_attn.q_proj.weight", 2}});
+    });
+  };
+  EXPECT_THAT(error_with("1.mlp.up_proj.weight"),
+              test::Fails(ErrorCode::Mismatch, {"layer 2 is no block", "layer 3 is one"}));
+  EXPECT_THAT(error_with("2.mlp.up_proj.weight"),
+              test::Fails(ErrorCode::Mismatch, {"layer 1 is no block", "layer 2 is one"}));
 }
 
 TEST(NameLayouts, SavedRulesAreThoseOfRename) {

@@ -108,9 +108,13 @@ TEST(Table, AlignsByWhatIsSeen) {
 }
 
 TEST(RankEnvironment, IsTorchruns) {
-  const auto variables =
-      rank_environment({.rank = 1, .world_size = 4, .master_addr = "h", .master_port = 77});
-  for (const char* expected : {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4",
+  const auto variables = rank_environment({.rank = 5,
+                                           .world_size = 8,
+                                           .local_rank = 1,
+                                           .local_size = 4,
+                                           .master_addr = "h",
+                                           .master_port = 77});
+  for (const char* expected : {"RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=8", "LOCAL_WORLD_SIZE=4",
                                "MASTER_ADDR=h", "MASTER_PORT=77"}) {
     EXPECT_EQ(std::count(variables.begin(), variables.end(), expected), 1) << expected;
   }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -29,6 +28,7 @@ struct OuterName {
 /// transformers.
 struct NameLayout {
   std::string_view name;
+  std::uint64_t first_block = 0;              ///< number of its layer
   std::vector<std::string_view> block_parts;  ///< beginnings of the local names in a block
   std::string_view blocks;                    ///< what stands before the number of a block
   std::vector<OuterName> outer;
@@ -39,6 +39,7 @@ const std::vector<NameLayout>& layouts() {
   static const std::vector<NameLayout> all = {
       // GPT-NeoX: megatron/model/gpt2_model.py and word_embeddings.py; GPTNeoXForCausalLM.
       {"neox",
+       2,
        {"attention.", "mlp.", "input_layernorm.", "post_attention_layernorm."},
        "gpt_neox.layers.",
        {{"word_embeddings.weight", "gpt_neox.embed_in.weight"},
@@ -47,6 +48,7 @@ const std::vector<NameLayout>& layouts() {
         {"final_linear.weight", "embed_out.weight", BehindBlocks}}},
       // Megatron-DeepSpeed as BLOOM was trained with it; BloomForCausalLM.
       {"bloom",
+       3,
        {"self_attention.", "mlp.", "input_layernorm.", "post_attention_layernorm."},
        "transformer.h.",
        {{"word_embeddings.weight", "transformer.word_embeddings.weight"},
@@ -56,6 +58,7 @@ const std::vector<NameLayout>& layouts() {
         {"bias", "transformer.ln_f.bias", BehindBlocks, 1}}},
       // LlamaForCausalLM cut into a pipeline of its own modules, each a layer.
       {"llama-pipe",
+       1,
        {"self_attn.", "mlp.", "input_layernorm.", "post_attention_layernorm."},
        "model.layers.",
        {{"weight", "model.embed_tokens.weight", BeforeBlocks, 2},
@@ -111,16 +114,16 @@ class LayoutRules {
   LayoutRules(const NameLayout& layout, const Catalog& catalog) : layout_(layout) {
     for (const TensorInfo& tensor : catalog.tensors) {
       const auto name = parse_name(tensor.fqn);
-      if (name && name->layer && is_in_block(name->local)) blocks_.emplace(*name->layer, 0);
+      if (name && name->layer && is_in_block(name->local)) blocks_.insert(*name->layer);
     }
-    std::size_t number = 0;
-    for (auto& [layer, place] : blocks_) place = number++;
+    require_every_block();
   }
 
   std::vector<RenameRule> rules_of(const Catalog& catalog) {
     std::vector<RenameRule> rules;
-    for (const auto& [layer, number] : blocks_)
-      rules.push_back({fmt::format("^{}\\.", layer), fmt::format("{}{}.", layout_.blocks, number)});
+    for (const std::uint64_t layer : blocks_)
+      rules.push_back({fmt::format("^{}\\.", layer),
+                       fmt::format("{}{}.", layout_.blocks, layer - layout_.first_block)});
     std::set<std::string_view> done;
     const auto add = [&](const std::string& fqn, std::size_t dimensions) {
       if (!done.insert(fqn).second) return;
@@ -144,9 +147,24 @@ class LayoutRules {
                                [&](std::string_view part) { return local.starts_with(part); });
   }
 
+  /// A block that is not in the checkpoint, for example because it was frozen and left out, must
+  /// not lend its name to the next.
+  void require_every_block() const {
+    std::uint64_t expected = layout_.first_block;
+    for (const std::uint64_t layer : blocks_) {
+      if (layer != expected++) {
+        raise(ErrorCode::Mismatch,
+              fmt::format("--layout {}: layer {} is no block of the model, and layer {} is one: "
+                          "the blocks of this layout are the layers from {} on, without a gap",
+                          layout_.name, expected - 1, layer, layout_.first_block),
+              "if frozen layers were left out, their places are known to you only: --rename "
+              "FROM=TO gives names");
+      }
+    }
+  }
+
   Place place_of(std::uint64_t layer) const {
-    if (blocks_.empty()) return Place::Anywhere;
-    return layer < blocks_.begin()->first ? Place::BeforeBlocks : Place::BehindBlocks;
+    return layer < layout_.first_block ? Place::BeforeBlocks : Place::BehindBlocks;
   }
 
   std::string outer_name(const std::string& fqn, const PipelineName& name,
@@ -168,7 +186,7 @@ class LayoutRules {
   }
 
   const NameLayout& layout_;
-  std::map<std::uint64_t, std::size_t> blocks_;  ///< layer, number among the blocks
+  std::set<std::uint64_t> blocks_;  ///< numbers of their layers
 };
 
 }  // namespace

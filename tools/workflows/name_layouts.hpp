@@ -16,10 +16,9 @@ namespace unishard::tools {
 std::vector<std::string> name_layouts();
 
 /// Returns rules that give the catalog's parameters, "<layer>.<local>" and
-/// "tied_modules.<key>.<local>", the names of the Hugging Face model of the layout. Layers are
-/// counted in their order, so that gaps in their numbers do not matter.
-/// Throws: InvalidArgument when there is no such layout; Mismatch, naming the parameter, when the
-/// layout has no place for it.
+/// "tied_modules.<key>.<local>", the names of the Hugging Face model of the layout.
+/// Throws: InvalidArgument when there is no such layout; Mismatch, naming the parameter or layer,
+/// when the layout has no place for it, or a block is missing, whose place another would take.
 std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& catalog);
 
 /// Writes the rules as `--rename @FILE` reads them. Replaces nothing.

@@ -95,6 +95,8 @@ std::unique_ptr<Source> join(Storage& storage, const Path& folder, const std::ve
   std::set<std::pair<Role, std::string>> told;  // all parts may lose the same
   deepspeed::CutParts parts{.format = "torch", .world_size = files.size(), .has_states = false};
   for (const Path& file : files) {
+    const torch::TorchFile archive(torch::whole_file(storage, file));
+    require_written_name(file, archive.archive_name());
     parts.names.push_back(file.string());
     parts.sources.push_back(open_torch(storage, file, {}));
     if (parts.sources.size() == 1) lose_states(*parts.sources.front(), notes);

@@ -78,6 +78,11 @@ Losses unread_models(Storage& storage, const Path& folder, const std::vector<std
 /// sets, when the folder does not tell which one is meant.
 std::optional<FileSet> choose_shards(const Path& folder, const std::vector<std::string>& names);
 
+/// Checks that a file of a rank has the numbers with which it was written: torch names the folder
+/// in its archive, `archive_name`, after the file.
+/// Throws: Corrupt, naming both, when the two names differ in numbers only.
+void require_written_name(const Path& file, const std::string& archive_name);
+
 /// Returns what one file is a part of, as its name and the names beside it say: "file 2 of the 3
 /// named like model-*-of-00003.safetensors". Returns nullopt when nothing says so.
 std::optional<std::string> describe_part(Storage& storage, const Path& file);

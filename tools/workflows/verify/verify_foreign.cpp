@@ -102,11 +102,6 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
     report.notes.push_back(
         fmt::format("this file alone is no whole model: {}", *source->part_of()));
   for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
-  if (source->format() == "deepspeed" && source->catalog().stage == 3 &&
-      source->catalog().world_size > 1)
-    report.notes.push_back(
-        "the files of stage 3 do not say of which rank they are: files whose names were swapped "
-        "cannot be told apart");
   if (auto note = note_client_tensors(source->catalog().client_state))
     report.notes.push_back(std::move(*note));
   if (team.is_first()) find_missing(*source, path, report);

@@ -6,6 +6,7 @@
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/rank_optimizer.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
@@ -74,7 +75,9 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
   for (const auto& [rank, path] : group.files) {
     const std::shared_ptr<const File> file = builder.open(path);
     try {
-      builder.add_object(key, {{key, false}}, torch::TorchFile({file, 0, file->size()}), rank);
+      const torch::TorchFile object({file, 0, file->size()});
+      require_written_name(path, object.archive_name());
+      builder.add_object(key, {{key, false}}, object, rank);
     } catch (const Error&) {
       // FSDP1 with use_orig_params stores each rank's pieces of the parameters beside the flat
       // ones, under the parameters' names and in any size.

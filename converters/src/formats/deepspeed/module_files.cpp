@@ -6,11 +6,18 @@
 
 namespace unishard::converters::deepspeed {
 
-void check_archive_name(const TorchFile& file) {
-  const Path path(file.name());
-  const FileName told = parse_file_name(file.archive_name() + ".pt");
-  const FileName own = parse_file_name(path.filename().string());
-  if (told.role == FileRole::Other || told == own) return;
+namespace {
+
+FileName told_name(const TorchFile& file) { return parse_file_name(file.archive_name() + ".pt"); }
+
+}  // namespace
+
+bool tells_its_name(const TorchFile& file) { return told_name(file).role != FileRole::Other; }
+
+TorchFile open_rank_file(const std::shared_ptr<FilePool>& pool, const Path& path) {
+  TorchFile file(open_window(pool, path));
+  if (!tells_its_name(file) || told_name(file) == parse_file_name(path.filename().string()))
+    return file;
   raise(ErrorCode::Corrupt,
         fmt::format("{}: it was written as {}: the file was renamed, or another's copy is in its "
                     "place",
@@ -20,8 +27,7 @@ void check_archive_name(const TorchFile& file) {
 
 ModuleFile read_module_file(const std::shared_ptr<FilePool>& pool, const NumberedFile& file,
                             Notes& notes) {
-  const TorchFile torch_file(open_window(pool, file.path));
-  check_archive_name(torch_file);
+  const TorchFile torch_file = open_rank_file(pool, file.path);
   if (!torch_file.root().is_dict()) {
     raise(ErrorCode::Corrupt,
           fmt::format("{}: not a part of a module: it holds no names", torch_file.name()));

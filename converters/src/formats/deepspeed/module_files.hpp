@@ -18,10 +18,13 @@ struct ModuleFile {
   std::vector<NamedView> entries;
 };
 
-/// Checks that the archive in `file` has the numbers of the file's name: torch names the archive
-/// after the file that it writes, so that a renamed file shows.
+/// Opens a file of a rank, a layer or an expert, and checks that the archive in it has the numbers
+/// of the file's name: torch names the archive after the file that it writes, so that a renamed
+/// file shows.
 /// Throws: Corrupt, naming both.
-void check_archive_name(const TorchFile& file);
+TorchFile open_rank_file(const std::shared_ptr<FilePool>& pool, const Path& path);
+/// Returns whether the archive in `file` has the name of a rank's, layer's or expert's file.
+bool tells_its_name(const TorchFile& file);
 
 /// Reads the names and places of the tensors in one file.
 /// Throws: Corrupt, naming the file.

@@ -5,6 +5,7 @@
 #include "containers/object_tree.hpp"
 #include "core/nested_states.hpp"
 #include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/module_files.hpp"
 
 #include <fmt/format.h>
 
@@ -206,6 +207,7 @@ OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes) {
   const Value inner = file.root().at("optimizer_state_dict");
   OptimizerFile out;
   out.name = file.name();
+  out.tells_its_name = tells_its_name(file);
   if (const auto version = present(file.root(), "ds_version")) out.version = version->string();
   const auto full = present(inner, "fp32_flat_groups");
   const auto partitioned = present(inner, "single_partition_of_fp32_groups");

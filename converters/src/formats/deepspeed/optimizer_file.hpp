@@ -32,6 +32,7 @@ struct FlatSlice {
 
 struct OptimizerFile {
   std::string name;
+  bool tells_its_name = false;  ///< the archive in it does; see module_files.hpp
   std::uint32_t stage = 0;
   std::vector<FlatGroup> groups;
   std::vector<std::uint64_t> partition_counts;  ///< one, or one per group

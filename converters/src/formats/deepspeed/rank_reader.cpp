@@ -49,7 +49,7 @@ class RankReader {
 
  private:
   Catalog& catalog() { return parts_.catalog; }
-  TorchFile open(const Path& path) const { return TorchFile(open_window(pool_, path)); }
+  TorchFile open(const Path& path) const { return open_rank_file(pool_, path); }
 
   [[noreturn]] void raise_no_files() const {
     raise(ErrorCode::Corrupt,
@@ -134,7 +134,13 @@ class RankReader {
       for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
         groups.add_rank(file, rank);
         copies.add(file.name, views_of(file));
+        if (!file.tells_its_name && world_size_ > 1) unnamed_ = file.name;
       });
+      if (!unnamed_.empty())
+        notes_.add(
+            fmt::format("nothing in {} says of which rank it is: files of stage 3 whose "
+                        "names were swapped could not be told apart",
+                        unishard::quote(Path(unnamed_).filename().string())));
       return check_saves();
     }
     ConcatenatedGroups groups(shapes, first.gaps, parameters_);
@@ -391,6 +397,7 @@ class RankReader {
   ModelFile model_;
   FrozenTable frozen_;
   ParameterTable parameters_;
+  std::string unnamed_;  ///< a file that does not tell its name
   std::vector<std::int64_t> steps_;
   PiecedCatalog parts_;
   Notes& notes_;

@@ -210,8 +210,7 @@ class PipelineReader {
 
   StageFacts read_facts(std::uint32_t rank) {
     const RankFiles& files = files_.model_ranks.at(rank);
-    const TorchFile file(open_window(pool_, *files.model));
-    check_archive_name(file);
+    const TorchFile file = open_rank_file(pool_, *files.model);
     const ModelFile model = read_parallel_model_file(file, notes_);
     StageFacts facts;
     facts.file = model.name;
@@ -241,7 +240,7 @@ class PipelineReader {
   std::vector<std::vector<ToldParameter>> told_by_slices(const RankFiles& files) {
     std::vector<std::vector<ToldParameter>> groups;
     for (const auto& [rank, path] : files.optimizers) {
-      OptimizerFile file = read_optimizer_file(TorchFile(open_window(pool_, path)), notes_);
+      OptimizerFile file = read_optimizer_file(open_rank_file(pool_, path), notes_);
       if (file.slices.size() != file.groups.size() ||
           (rank != files.optimizers.front().first && file.slices.size() != groups.size())) {
         raise(ErrorCode::Unsupported,

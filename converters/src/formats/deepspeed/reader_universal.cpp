@@ -8,6 +8,7 @@
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
 #include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/module_files.hpp"
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/universal_copies.hpp"
@@ -86,7 +87,7 @@ class UniversalReader {
   }
 
  private:
-  TorchFile open(const Path& path) const { return TorchFile(open_window(pool_, path)); }
+  TorchFile open(const Path& path) const { return open_rank_file(pool_, path); }
   bool has_placeholders() const { return !files_.model; }
 
   std::uint32_t stage() const {
