@@ -725,6 +725,26 @@ TEST(Dcp, AnUnfinishedPartOfAccelerateIsRefusedByName) {
   EXPECT_THAT(refusal(folder).what(), HasSubstr("optimizer_0 has data files and no .metadata"));
 }
 
+TEST(Dcp, ASecondModelOfAccelerateIsNotTheFirst) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "accelerate_fsdp2_sharded_w2");
+  std::filesystem::copy(folder / "pytorch_model_fsdp_0", folder / "pytorch_model_fsdp_1");
+  std::vector<std::string> others;
+  for (const Loss& loss : open_source(posix_storage(), folder)->losses()) {
+    if (loss.role == Role::OtherModel) others.push_back(loss.name);
+  }
+  EXPECT_EQ(others, std::vector<std::string>{"pytorch_model_fsdp_1"});
+  std::filesystem::remove_all(folder / "pytorch_model_fsdp_0");
+  EXPECT_NE(thrown_by([&] { open_source(posix_storage(), folder); }), std::nullopt);
+
+  const Path ranks = copy_of(work, "accelerate_fsdp2_per_rank_w2");
+  for (const char* rank : {"rank0.bin", "rank1.bin"})
+    std::filesystem::rename(ranks / (std::string("pytorch_model_fsdp_0_") + rank),
+                            ranks / (std::string("pytorch_model_fsdp_1_") + rank));
+  EXPECT_NE(thrown_by([&] { open_source(posix_storage(), ranks); }), std::nullopt);
+}
+
 TEST(Dcp, EveryCutOfTheMetadataIsRefused) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

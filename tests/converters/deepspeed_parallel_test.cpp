@@ -169,6 +169,12 @@ TEST(MergeRules, ThatContradictTheTensorsAreRefusedBeforeAnythingIsRead) {
        "weihgt\" of parameter_with_row_parallelism_patterns matches no parameter"},
       {changed("parameter_to_average_patterns", {"(.*\\.)?gain", "(.*\\.)?dense\\.bias"}),
        "is matched by"},
+      {changed("parameter_with_row_parallelism_patterns", {"(.*\\.)?dense\\.weight"}),
+       "does not fit layers.0.dense_4h_to_h.bias"},
+      {changed("original_vocab_size", 10), "nothing of the last rank's rows"},
+      {changed("parameter_with_sub_params",
+               Json::array({{{"patterns", Json::array()}, {"shape", {4}}, {"partition_dim", 0}}})),
+       "without patterns"},
   };
   for (const auto& [rules, words] : cases) {
     const Json& given = rules;
@@ -226,7 +232,8 @@ TEST_F(CutFiles, WithoutRulesOrWithAPartMissingAreRefused) {
   EXPECT_THAT(error_of([&] { open(forgetful); }),
               Fails(ErrorCode::InvalidArgument, {"norm.weight", "was not cut"}));
   fs::rename(folder_ / "consolidated.01.pth", folder_ / "consolidated.02.pth");
-  EXPECT_THAT(error_of([&] { open(rules_); }), Fails(ErrorCode::Corrupt, {"consolidated", "number 1"}));
+  EXPECT_THAT(error_of([&] { open(rules_); }),
+              Fails(ErrorCode::Corrupt, {"consolidated", "number 1"}));
 }
 
 TEST(MergeRules, AreRefusedWhereNothingIsPutTogether) {

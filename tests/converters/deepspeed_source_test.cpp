@@ -1025,5 +1025,48 @@ TEST(DeepSpeedUniversal, BuffersOfAllRanksAreCompared) {
               testing::Contains(testing::HasSubstr("buffer running differs between ranks")));
 }
 
+/// The folder of a tensor-parallel run with a parameter that was not trained: the model files have
+/// its parts, and ds_to_universal copies that of the first rank, or nothing.
+TEST(DeepSpeedUniversal, FrozenPartsOfTensorParallelRanksAreNoWholeWeights) {
+  const test::TempDir run;
+  const Path tag = run.path() / "global_step5";
+  const DType f32 = DType::Float32;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto at = static_cast<float>(rank);
+    fs::create_directories(tag);
+    save_torch(tag / ("mp_rank_0" + std::to_string(rank) + "_model_states.pt"),
+               {{"module",
+                 {{"a", tensor("a")}, {"f", tensor("f")}, {"g", tensor("g")}, {"n", tensor("n")}}},
+                {"buffer_names", Json::array()},
+                {"param_shapes", Json::array({{{"a", {1}}}})},
+                {"global_steps", 5},
+                {"dp_world_size", 1},
+                {"mp_world_size", 2}},
+               {{"a", {f32, {1}, {at}}},
+                {"f", {f32, {1}, {at}}},
+                {"g", {f32, {1}, {at}}},
+                {"n", {f32, {1}, {7}}}});
+  }
+  const auto save_state = [&](const char* fqn, const char* file, std::vector<float> values) {
+    fs::create_directories(tag / "zero" / fqn);
+    const std::map<std::string, Made> tensors = {{"p", {f32, {values.size()}, values}}};
+    save_torch(tag / "zero" / fqn / file, {{"param", tensor("p")}}, tensors);
+  };
+  save_state("a", "fp32.pt", {0, 1});
+  save_state("a", "exp_avg.pt", {0, 1});
+  save_state("f", "fp32.pt", {0});  // the first rank's part
+  save_state("n", "fp32.pt", {7});  // the same on all ranks
+  const auto source = open_source(posix_storage(), run.path());
+  std::map<std::string, std::string> lost;
+  for (const Loss& loss : source->losses()) {
+    if (is_weight(loss.role)) lost.emplace(loss.name, loss.why);
+  }
+  ASSERT_EQ(lost.size(), 2u);
+  EXPECT_THAT(lost["f"], testing::HasSubstr("the part of one tensor-parallel rank"));
+  EXPECT_THAT(lost["g"], testing::HasSubstr("zero/ has no folder of it"));
+  EXPECT_EQ(floats_of(*source, "n", "weights"), (std::vector<float>{7}));
+  EXPECT_EQ(floats_of(*source, "a", "fp32"), (std::vector<float>{0, 1}));
+}
+
 }  // namespace
 }  // namespace unishard::converters

@@ -6,6 +6,7 @@
 
 #include "core/wrapped_names.hpp"
 #include "expect.hpp"
+#include "fixtures.hpp"
 #include "formats/trainer/known_models.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "read_source.hpp"
@@ -367,6 +368,41 @@ TEST_F(TwoModels, HaveTheSecondOnesAsValues) {
   EXPECT_EQ(source->catalog().client_state["optimizer_1"]["param_groups"][0]["lr"], 2.0);
   EXPECT_THAT(source->remarks(), testing::Contains(HasSubstr("model_1, optimizer_1: kept")));
   EXPECT_THAT(notes_of(*source), testing::IsEmpty());
+}
+
+TEST_F(TrainerFolder, ParametersOfASecondOptimizerAreNotFrozen) {
+  const Path folder = temp_.path() / "two_optimizers";
+  fs::create_directory(folder);
+  save_torch(folder / "pytorch_model.bin", {{"a", tensor("a")}, {"b", tensor("b")}},
+             {{"a", {DType::Float32, {2}, {1, 2}}}, {"b", {DType::Float32, {3}, {3, 4, 5}}}});
+  for (const auto& [name, size] : {std::pair{"optimizer.bin", 2U}, {"optimizer_1.bin", 3U}}) {
+    save_torch(folder / name,
+               {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0})}}})}},
+               {{"m", {DType::Float32, {size}, std::vector<float>(size, 1)}}});
+  }
+  const auto is_frozen = [&] {
+    const auto source = open_source(posix_storage(), folder);
+    const auto found = source->catalog().find("b", state::kWeights);
+    return found && source->catalog().tensors[*found].frozen;
+  };
+  EXPECT_FALSE(is_frozen());
+  fs::remove(folder / "optimizer_1.bin");
+  EXPECT_TRUE(is_frozen());
+}
+
+TEST_F(TrainerFolder, WithoutItsFirstModelIsDamaged) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path folder = temp_.path() / "second_alone";
+  fs::create_directory(folder);
+  fs::copy_file(test::fixtures() / "safetensors/hf_gpt2_single/checkpoint/model.safetensors",
+                folder / "model_1.safetensors");
+  save_torch(folder / "optimizer.bin",
+             {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+              {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0})}}})}},
+             {{"m", {DType::Float32, {2}, {1, 1}}}});
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder); }),
+              test::Fails(ErrorCode::Corrupt, {"model_1.safetensors", "the first"}));
 }
 
 TEST_F(TwoModels, ComeBackThroughOtherFormats) {

@@ -62,6 +62,7 @@ bool has_sharded_safetensors(Storage& storage, const Path& folder) {
 }
 
 /// Returns the first folder of the model or optimizer that accelerate numbered, finished or not.
+/// Throws: Corrupt when it is not number 0: paired with what is there, it would be another's.
 std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::string_view start) {
   std::map<std::uint64_t, Path> folders;
   for (const Entry& entry : storage.list(path)) {
@@ -70,7 +71,12 @@ std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::str
     if (is_number(number)) folders.emplace(std::stoull(number), path / entry.name);
   }
   if (folders.empty()) return std::nullopt;
-  return folders.begin()->second;
+  const auto& [number, first] = *folders.begin();
+  if (number == 0) return first;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: {}0 is missing, and {} is there", path.string(), start,
+                    first.filename().string()),
+        "bring the folder back, or name the other folder itself");
 }
 
 [[noreturn]] void refuse_unfinished(Storage& storage, const Path& folder) {
@@ -144,7 +150,9 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
       const torch::TorchFile file(torch::whole_file(storage, at));
       builder.out.scheduler = torch::with_inline_tensors(file, entry.name, builder.out.losses);
     } else {
-      builder.out.losses.push_back({role_of_unread_file(entry.name), entry.name});
+      const bool is_model = entry.name.starts_with(kModelFolder);
+      builder.out.losses.push_back(
+          {is_model ? Role::OtherModel : role_of_unread_file(entry.name), entry.name});
     }
   }
 }

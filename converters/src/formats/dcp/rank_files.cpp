@@ -127,6 +127,17 @@ void require_one_model(const Path& folder, const std::map<std::string, RankFileG
         "put the files of the one that is meant into a folder of their own");
 }
 
+/// accelerate numbers the models of a job; the second is no model of the first optimizer.
+void require_first_model(const Path& folder, std::string_view start) {
+  const auto number = number_after(start, "pytorch_model_fsdp_");
+  if (number.value_or(0) == 0) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: the files of model {} are there, and those of the first, "
+                    "pytorch_model_fsdp_0_rank0 and on, are missing",
+                    folder.string(), *number),
+        "bring them back, or put the files of the other model into a folder of their own");
+}
+
 }  // namespace
 
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder) {
@@ -136,6 +147,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
   require_one_model(folder, groups);
   for (const auto& [start, group] : groups) {
     for (const auto& [rank, path] : group.files) files.push_back(path);
+    if (is_model(start)) require_first_model(folder, start);
     if (is_model(start) || is_optimizer(start)) {
       check_complete(folder, start, group);
     } else {

@@ -103,6 +103,8 @@ struct StateDict {
   /// save DCP folders remove that part, so what is left there is the model's own.
   bool may_be_replica = false;
   bool assumes_model_order = false;  ///< OpenOptions::assume_model_order
+  /// Optimizers that are values train parameters too: without states, none is frozen.
+  bool has_other_optimizers = false;
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};
   NumberNames number_names = {};

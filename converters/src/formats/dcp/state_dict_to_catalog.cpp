@@ -453,9 +453,9 @@ class Arranger {
   void add_model() {
     // An optimizer that is set aside trains parameters, too: without states of it nothing is
     // frozen.
-    const bool is_told = tells_all_trained();
+    const bool is_told = !state_.has_other_optimizers && tells_all_trained();
     const bool is_trained =
-        set_aside_.empty() &&
+        set_aside_.empty() && !state_.has_other_optimizers &&
         std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
     for (const Parameter& parameter : model_) {
       const bool has_states = states_of_.contains(parameter.fqn);

@@ -209,8 +209,21 @@ std::optional<TensorCut> CutRules::described_cut_of(const std::string& fqn,
   if (!matches(Rule::Vocabulary, fqn, what)) return cut;
   if (!cut) cut = concatenated_cut(context, 0, {sizes_along(0, context)});
   if (!vocabulary_) raise_info(what, "original_vocab_size is missing");
+  if (are_users_) require_rows_of_every_rank(shards, what);
   keep_rows(*cut, *vocabulary_);
   return cut;
+}
+
+void CutRules::require_rows_of_every_rank(const std::vector<Shape>& shards,
+                                          const std::string& what) const {
+  std::uint64_t before = 0;
+  for (std::size_t r = 0; r + 1 < shards.size(); ++r)
+    before = checked_add(before, shards[r].empty() ? 0 : shards[r][0], "rows of a tensor");
+  if (*vocabulary_ > before) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{}: original_vocab_size {} would leave nothing of the last rank's rows, and "
+                    "the padding of a vocabulary is smaller",
+                    what, *vocabulary_));
 }
 
 TensorCut CutRules::replicated(const std::string& fqn, const std::vector<Shape>& shards) {

@@ -46,6 +46,7 @@ class CutRules {
   bool matches(Rule rule, const std::string& fqn, const std::string& what) const;
   std::optional<TensorCut> by_pattern(const std::string& fqn, const CutContext& context) const;
   TensorCut of_sub_parameters(const SubParameters& rule, const CutContext& context) const;
+  void require_rows_of_every_rank(const std::vector<Shape>& shards, const std::string& what) const;
   void refuse_unsupported(const std::string& fqn, const std::string& what) const;
 
   std::string file_;

@@ -77,7 +77,7 @@ void MergeRules::read_patterns(const Json& rules) {
   if (!rules.contains(kSubParameters)) return;
   require_list(rules[kSubParameters], kSubParameters);
   for (const Json& entry : rules[kSubParameters]) {
-    if (!entry.is_object() || !entry.contains("patterns"))
+    if (!entry.is_object() || !entry.contains("patterns") || entry["patterns"].empty())
       refuse(fmt::format("{} holds an entry without patterns", kSubParameters));
     add(kSubParameters, entry["patterns"]);
   }
@@ -90,7 +90,35 @@ CutRules MergeRules::cut_rules(const TorchFile& file) const {
   return {present(file.root(), kCutRules), file.name()};
 }
 
+namespace {
+
+/// A weight that was put together along the wrong dimension has neither as many rows nor as many
+/// columns as its bias has elements.
+void check_biases(const Catalog& catalog) {
+  constexpr std::string_view kWeight = ".weight";
+  for (const TensorInfo& weight : catalog.tensors) {
+    if (weight.state != state::kWeights && weight.state != state::kFp32) continue;
+    if (!weight.fqn.ends_with(kWeight) || weight.shape.size() != 2) continue;
+    const std::string stem = weight.fqn.substr(0, weight.fqn.size() - kWeight.size());
+    const auto found = catalog.find(stem + ".bias", weight.state);
+    if (!found || catalog.tensors[*found].shape.size() != 1) continue;
+    const std::uint64_t size = catalog.tensors[*found].shape[0];
+    if (weight.shape[0] == size || weight.shape[1] == size) continue;
+    refuse(
+        fmt::format("{} becomes ({}), which does not fit {}.bias of {}: one of the two has the "
+                    "wrong rule",
+                    unishard::quote(weight.fqn), fmt::join(weight.shape, ", "), stem, size));
+  }
+}
+
+}  // namespace
+
 void MergeRules::check(const Catalog& catalog) const {
+  check_patterns(catalog);
+  check_biases(catalog);
+}
+
+void MergeRules::check_patterns(const Catalog& catalog) const {
   std::set<std::string_view> names;
   for (const TensorInfo& tensor : catalog.tensors) names.insert(tensor.fqn);
   std::map<std::string_view, const Listed*> cut_by;

@@ -30,8 +30,8 @@ class MergeRules {
   CutRules cut_rules(const TorchFile& file) const;
 
   /// Checks the user's rules against the parameters that they were used for.
-  /// Throws: InvalidArgument, naming pattern or parameter, when a pattern matches none, or two
-  /// lists that exclude each other match one.
+  /// Throws: InvalidArgument, naming pattern or parameter, when a pattern matches none, two lists
+  /// that exclude each other match one, or a weight does not fit the bias beside it.
   void check(const Catalog& catalog) const;
 
  private:
@@ -41,6 +41,7 @@ class MergeRules {
     bool is_exclusive = true;  ///< of a list that says how a tensor was cut
   };
   void read_patterns(const Json& rules);
+  void check_patterns(const Catalog& catalog) const;
 
   std::unique_ptr<torch::Pickle> pickle_;
   std::vector<Listed> patterns_;

@@ -105,7 +105,6 @@ class UniversalReader {
     for (const auto& [rank, files] : tag_files_.model_ranks) {
       if (const Path* const model = files.first_model()) paths.push_back(*model);
     }
-    SharedBuffers buffers;
     for (const Path& path : paths) {
       const TorchFile file = open(path);
       ModelFile model = read_parallel_model_file(file, notes_);
@@ -115,21 +114,21 @@ class UniversalReader {
           parallel_groups_.emplace_back(named.fqn, static_cast<std::int32_t>(g));
       }
       const auto listed = std::exchange(model.buffer_names, {});
-      buffers.add_rank(listed.value_or(std::vector<std::string>()), read_buffers(file));
+      modules_.add(file, listed.value_or(std::vector<std::string>()));
       if (path == paths.front()) model_ = std::move(model);
     }
-    take_buffers(buffers);
+    take_buffers();
   }
 
   /// A buffer that differs between the files may be cut, or have drifted.
-  void take_buffers(const SharedBuffers& buffers) {
-    model_.module = buffers.whole();
+  void take_buffers() {
+    model_.module = modules_.whole_buffers();
     model_.buffer_names.emplace();
     for (const NamedView& buffer : model_.module) model_.buffer_names->push_back(buffer.name);
-    for (const std::string& name : buffers.others()) {
+    for (const std::string& name : modules_.other_buffers()) {
       notes_.lose({Role::Buffer, name,
                    "it differs between the model files of the parallel ranks, or one lacks it"});
-      lost_buffers_.insert(name);
+      lost_.insert(name);
     }
   }
 
@@ -224,9 +223,40 @@ class UniversalReader {
         parameters_.add(name, shape_of_folder(name), groups == 1 ? 0 : -1);
     }
     std::erase_if(folders_, [&](const auto& folder) {
-      return !is_trained(folder.second) && lost_buffers_.contains(folder.first);
+      return !is_trained(folder.second) && lost_.contains(folder.first);
     });
+    lose_parts();
     add_folders_without_model();
+    lose_cut_weights();
+  }
+
+  /// ds_to_universal copies what was not trained from the module of the first rank, which has a
+  /// part of it where tensors were cut.
+  void lose_parts() {
+    std::erase_if(folders_, [&](const auto& folder) {
+      const auto& [name, files] = folder;
+      const bool is_copy = !is_trained(files) && !parameters_.find(name);
+      if (!is_copy || !modules_.is_part(name, shape_of_folder(name))) return false;
+      lose_weight(name, "zero/ has the part of one tensor-parallel rank");
+      return true;
+    });
+  }
+
+  /// What the ranks' model files hold is cut; zero/ must have it whole, under one of its names.
+  void lose_cut_weights() {
+    for (const auto& names : modules_.names()) {
+      const bool is_known = std::ranges::any_of(names, [&](const std::string& name) {
+        return parameters_.find(name) || frozen_.contains(name) || lost_.contains(name);
+      });
+      if (!is_known)
+        lose_weight(names.front(),
+                    "the model files of the ranks hold parts of it, and zero/ has no folder of it");
+    }
+  }
+
+  void lose_weight(const std::string& name, const char* why) {
+    if (lost_.insert(name).second)
+      notes_.lose({.role = Role::Weight, .name = name, .why = why, .is_frozen = true});
   }
 
   /// An optimizer has the same states for all parameters of a group, so a file that only some of
@@ -397,7 +427,8 @@ class UniversalReader {
   bool is_parallel_ = false;  ///< the model files hold parts of tensors
   ModelFile model_;
   std::vector<std::pair<std::string, std::int32_t>> parallel_groups_;  ///< fqn and group
-  std::set<std::string> lost_buffers_;                                 ///< of a parallel run
+  RankModules modules_;                                                ///< of a parallel run
+  std::set<std::string> lost_;                                         ///< names, of a parallel run
   FrozenTable frozen_;
   ParameterFolders folders_;
   ParameterTable parameters_;

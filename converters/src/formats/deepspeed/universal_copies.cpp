@@ -9,37 +9,56 @@
 
 namespace unishard::converters::deepspeed {
 
-std::vector<NamedView> read_buffers(const TorchFile& file) {
-  const auto module = present(file.root(), "module");
-  const auto listed = present(file.root(), "buffer_names");
-  if (!module || !listed) return {};
-  std::set<std::string, std::less<>> names;
-  for (std::size_t i = 0; i < listed->size(); ++i) names.emplace((*listed)[i].string());
-  Notes unused;  // about the other entries: zero/ has their values
-  std::vector<NamedView> views = named_views(file, *module, "module entry", unused);
-  std::erase_if(views, [&](const NamedView& entry) { return !names.contains(entry.name); });
-  return views;
-}
-
-void SharedBuffers::add_rank(const std::vector<std::string>& names, std::vector<NamedView> held) {
-  std::set<std::string> missing(names.begin(), names.end());
-  for (NamedView& buffer : held) {
-    missing.erase(buffer.name);
-    const auto [at, is_new] = first_.try_emplace(buffer.name, buffer.view);
-    if (!is_new && !equal_elements(at->second, buffer.view)) others_.insert(buffer.name);
+void RankModules::add(const TorchFile& file, const std::vector<std::string>& buffers) {
+  buffers_.insert(buffers.begin(), buffers.end());
+  std::set<std::string> missing(buffers.begin(), buffers.end());
+  Notes unread;
+  std::vector<NamedView> views;
+  if (const auto module = present(file.root(), "module"))
+    views = named_views(file, *module, "module entry", unread);
+  std::map<torch::ViewIdentity, std::vector<std::string>> by_view;
+  for (const NamedView& entry : views) {
+    missing.erase(entry.name);
+    const auto [at, is_new] = entries_.try_emplace(entry.name, Entry{entry.view});
+    if (!is_new && !equal_elements(at->second.first, entry.view)) at->second.differs = true;
+    // Stage 3 leaves empty tensors in the places of parameters.
+    if (entry.view.elements() > 0 && !buffers_.contains(entry.name))
+      by_view[identity_of(entry.view)].push_back(entry.name);
   }
-  others_.merge(missing);
-}
-
-std::vector<NamedView> SharedBuffers::whole() const {
-  std::vector<NamedView> buffers;
-  for (const auto& [name, view] : first_) {
-    if (!others_.contains(name)) buffers.push_back({name, view});
+  missing_buffers_.merge(missing);
+  for (auto& [view, of_one] : by_view) names_.push_back(std::move(of_one));
+  for (const Loss& loss : unread.losses()) {
+    if (is_weight(loss.role)) names_.push_back({loss.name});
   }
-  return buffers;
+  if (const auto shapes = present(file.root(), "frozen_param_shapes")) {
+    for (const NamedShape& frozen : named_shapes(*shapes)) names_.push_back({frozen.fqn});
+  }
 }
 
-std::vector<std::string> SharedBuffers::others() const { return {others_.begin(), others_.end()}; }
+std::vector<NamedView> RankModules::whole_buffers() const {
+  std::vector<NamedView> whole;
+  for (const std::string& name : buffers_) {
+    const auto found = entries_.find(name);
+    if (found != entries_.end() && !found->second.differs && !missing_buffers_.contains(name))
+      whole.push_back({name, found->second.first});
+  }
+  return whole;
+}
+
+std::vector<std::string> RankModules::other_buffers() const {
+  std::vector<std::string> others;
+  for (const std::string& name : buffers_) {
+    const auto found = entries_.find(name);
+    if (found == entries_.end() || found->second.differs || missing_buffers_.contains(name))
+      others.push_back(name);
+  }
+  return others;
+}
+
+bool RankModules::is_part(const std::string& name, const Shape& whole) const {
+  const auto found = entries_.find(name);
+  return found != entries_.end() && found->second.differs && found->second.first.shape == whole;
+}
 
 bool is_copy_of(const TensorView& payload, const TensorView& entry) {
   constexpr std::uint64_t kCompared = 4096;

@@ -1,6 +1,6 @@
 #pragma once
-// What a universal checkpoint holds twice: buffers, which the model file of each rank has, and
-// copies of the module's entries below zero/.
+// What a universal checkpoint holds beside whole states: the modules in the model files of the
+// parallel ranks, whose tensors may be cut, and copies of a module's entries below zero/.
 #include "formats/deepspeed/parameter_table.hpp"
 
 #include <map>
@@ -10,23 +10,30 @@
 
 namespace unishard::converters::deepspeed {
 
-/// Returns the buffers in the module of one rank's model file.
-std::vector<NamedView> read_buffers(const TorchFile& file);
-
-/// The buffers that the model files of tensor- and pipeline-parallel ranks have in common. Not
-/// thread-safe.
-class SharedBuffers {
+/// The modules in the model files of tensor- and pipeline-parallel ranks. Not thread-safe.
+class RankModules {
  public:
-  /// Adds the buffers of one rank, whose model file lists `names`.
-  void add_rank(const std::vector<std::string>& names, std::vector<NamedView> held);
+  /// Adds one rank's file. `buffers` are the names that it lists.
+  void add(const TorchFile& file, const std::vector<std::string>& buffers);
+
   /// Returns the buffers whose elements are the same in all files that list them, by name.
-  std::vector<NamedView> whole() const;
+  std::vector<NamedView> whole_buffers() const;
   /// Returns the names of the others: their values differ, or a file that lists them lacks them.
-  std::vector<std::string> others() const;
+  std::vector<std::string> other_buffers() const;
+  /// Returns whether `whole`, which zero/ has of an entry that was not trained, is rather a part of
+  /// it: the ranks' tensors have its shape, and differ.
+  bool is_part(const std::string& name, const Shape& whole) const;
+  /// Returns the names of each tensor that is no buffer, and of each frozen parameter.
+  const std::vector<std::vector<std::string>>& names() const { return names_; }
 
  private:
-  std::map<std::string, TensorView> first_;
-  std::set<std::string> others_;
+  struct Entry {
+    TensorView first;
+    bool differs = false;
+  };
+  std::map<std::string, Entry> entries_;
+  std::set<std::string> buffers_, missing_buffers_;
+  std::vector<std::vector<std::string>> names_;
 };
 
 /// Returns whether the payload of zero/<name>/fp32.pt has the values of `entry`, which

@@ -334,8 +334,8 @@ class Reader {
     }
     text_ = embedded_text(*object);
     if (!text_.empty()) return;
-    builder_.out.layout = [object, is_ordered, assumes = builder_.out.assumes_model_order](const dcp::StateDict& state,
-                                               const dcp::Arrangement& arranged) {
+    builder_.out.layout = [object, is_ordered, assumes = builder_.out.assumes_model_order](
+                              const dcp::StateDict& state, const dcp::Arrangement& arranged) {
       Json layout = dcp::describe_keys(state, arranged);
       layout["object"] = *object;
       if (is_ordered || assumes) list_names(layout["object"], arranged.catalog);
@@ -345,6 +345,8 @@ class Reader {
 
   void read_further_parts() {
     for (const auto& [key, name] : find_further_files(storage_, folder_)) {
+      if (is_further_model(key) && std::ranges::count(read_, name) > 0) raise_no_first_model(name);
+      if (is_further_optimizer(key)) builder_.out.has_other_optimizers = true;
       builder_.out.values.insert(key);
       read_.push_back(name);
       const std::shared_ptr<const File> file = builder_.open(folder_ / name);
@@ -354,6 +356,14 @@ class Reader {
         builder_.add_object(key, {{key, false}}, TorchFile({file, 0, file->size()}));
       }
     }
+  }
+
+  [[noreturn]] void raise_no_first_model(const std::string& name) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} is one of several models, and the first, model.safetensors or "
+                      "pytorch_model.bin, is missing",
+                      folder_.string(), unishard::quote(name)),
+          "bring the file back, or name the other file itself");
   }
 
   void note_unread() {
