@@ -725,6 +725,25 @@ TEST(Dcp, AnUnfinishedPartOfAccelerateIsRefusedByName) {
   EXPECT_THAT(refusal(folder).what(), HasSubstr("optimizer_0 has data files and no .metadata"));
 }
 
+TEST(Dcp, AnIterationOfMegatronWithoutItsCommonFileKeepsTheNamesOfItsStates) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path run = test::fixtures() / "parallel" / "mcore_tp2_pp2" / "checkpoint";
+  std::filesystem::copy(run, work.path() / "run", std::filesystem::copy_options::recursive);
+  const auto whole = open_source(posix_storage(), run);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(work.path() / "run")) {
+    if (entry.path().filename() == "common.pt") {
+      std::filesystem::remove(entry.path());
+      break;
+    }
+  }
+  const auto source = open_source(posix_storage(), work.path() / "run");
+  EXPECT_THAT(source->losses(), testing::Contains(testing::Field(&Loss::name, "common.pt")));
+  ASSERT_EQ(source->catalog().tensors.size(), whole->catalog().tensors.size());
+  for (const TensorInfo& tensor : whole->catalog().tensors)
+    EXPECT_TRUE(source->catalog().find(tensor.fqn, tensor.state)) << tensor.label();
+}
+
 TEST(Dcp, ASecondModelOfAccelerateIsNotTheFirst) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

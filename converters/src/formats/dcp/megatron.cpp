@@ -114,8 +114,7 @@ void add_common(const torch::TorchFile& file, StateDictBuilder& builder) {
 
 bool is_megatron_iteration(Storage& storage, const Path& folder) {
   const Path path = folder / "metadata.json";
-  if (storage.kind(folder / kCommon) != EntryKind::File || storage.kind(path) != EntryKind::File)
-    return false;
+  if (storage.kind(path) != EntryKind::File) return false;
   try {
     const Json metadata = parse_json(read_text(storage, path, kTextBytes), path.string());
     return metadata.is_object() && metadata.value("sharded_backend", Json()) == "torch_dist";
@@ -143,7 +142,13 @@ void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builde
   drop_empty_extra_states(builder.out);
   builder.out.step = step_of_distributed(builder.out);
   note_buckets(builder.out);
-  add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder);
+  if (storage.kind(folder / kCommon) == EntryKind::File) {
+    add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder);
+  } else {
+    builder.out.losses.push_back({Role::Setting, std::string(kCommon),
+                                  "it is missing, and with it the iteration, the settings of the "
+                                  "parameter groups and the arguments"});
+  }
   builder.out.producer = {{"library", "megatron-core"}};
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Megatron-Core's `torch_dist` checkpoints: a DCP folder iter_<n> with common.pt and metadata.json,
+// Megatron-Core's `torch_dist` checkpoints: a DCP folder iter_<n> with metadata.json and common.pt,
 // in a folder with latest_checkpointed_iteration.txt. Measured with megatron-core 0.16.1.
 #include "formats/dcp/state_dict.hpp"
 
@@ -16,7 +16,7 @@ bool is_megatron_iteration(Storage& storage, const Path& folder);
 std::optional<Path> latest_iteration(Storage& storage, const Path& run);
 
 /// Gives the entries of an iteration the keys that other trainers use, and adds what common.pt
-/// holds: groups, step, schedule, arguments.
+/// holds: groups, step, schedule, arguments. A loss tells where it is missing.
 /// Pre: builder.add_folder() has added the folder.
 void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builder);
 
