@@ -1008,6 +1008,37 @@ TEST(DeepSpeedUniversal, CopiesOfTheModulesEntriesAreCompared) {
                   testing::AllOf(testing::HasSubstr("zero/"), testing::HasSubstr("running"))));
 }
 
+TEST(DeepSpeedUniversal, AStatesFileInThePlaceOfAnotherIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir temp;
+  const Path run = temp.path() / "run";
+  fs::copy(fixtures() / "deepspeed" / "universal_stage2" / "checkpoint", run,
+           fs::copy_options::recursive);
+  const Path folder = run / "global_step3" / "zero" / "blocks.0.norm1.bias";
+  write_file(folder / "._fp32.pt", "what a file manager leaves");
+  EXPECT_TRUE(open_source(posix_storage(), run)->losses().empty());
+  swap_files(folder / "exp_avg.pt", folder / "exp_avg_sq.pt");
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), run); }),
+              Fails(ErrorCode::Corrupt, {"exp_avg", "it was written as"}));
+}
+
+/// The model files of all ranks of a parallel run list its parameters.
+TEST(DeepSpeedUniversal, FoldersAndRanksThatDoNotBelongTogetherAreNamed) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir temp;
+  const Path run = temp.path() / "run", tag = run / "global_step3";
+  fs::copy(fixtures() / "parallel" / "universal_mg_tp2_stage1_fp32" / "checkpoint", run,
+           fs::copy_options::recursive);
+  fs::copy(tag / "zero/layers.0.dense.weight", temp.path() / "copy");
+  fs::rename(temp.path() / "copy", tag / "zero/layers.0.dense.weight/0");
+  fs::remove(tag / "mp_rank_01_model_states.pt");
+  std::map<std::string, Role> found;
+  for (const Loss& loss : open_source(posix_storage(), run)->losses())
+    found.emplace(loss.name, loss.role);
+  EXPECT_EQ(found, (std::map<std::string, Role>{{"layers.0.dense.weight/0", Role::Weight},
+                                                {"mp_rank_*_model_states.pt", Role::SideFile}}));
+}
+
 /// At stage 3 every rank has a model file with the buffers.
 TEST(DeepSpeedUniversal, BuffersOfAllRanksAreCompared) {
   SKIP_WITHOUT_FIXTURES();

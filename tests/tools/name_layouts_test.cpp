@@ -44,45 +44,49 @@ std::vector<std::string> renamed(const std::string& layout, const std::vector<Na
 }
 
 TEST(NameLayouts, NeoxCountsTheBlocks) {
-  EXPECT_THAT(
-      renamed("neox", {{"0.word_embeddings.weight", 2},
-                       {"2.input_layernorm.bias", 1},
-                       {"2.attention.query_key_value.weight", 2},
-                       {"3.mlp.dense_h_to_4h.bias", 1},
-                       {"4.mlp.dense_4h_to_h.weight", 2},
-                       {"6.norm.weight", 1},
-                       {"6.norm.bias", 1},
-                       {"7.final_linear.weight", 2}}),
-      ElementsAre("gpt_neox.embed_in.weight", "gpt_neox.layers.0.input_layernorm.bias",
-                  "gpt_neox.layers.0.attention.query_key_value.weight",
-                  "gpt_neox.layers.1.mlp.dense_h_to_4h.bias",
-                  "gpt_neox.layers.2.mlp.dense_4h_to_h.weight", "gpt_neox.final_layer_norm.weight",
-                  "gpt_neox.final_layer_norm.bias", "embed_out.weight"));
+  EXPECT_THAT(renamed("neox", {{"0.word_embeddings.weight", 2},
+                               {"2.input_layernorm.bias", 1},
+                               {"2.attention.query_key_value.weight", 2},
+                               {"3.input_layernorm.bias", 1},
+                               {"3.attention.query_key_value.weight", 2},
+                               {"4.input_layernorm.bias", 1},
+                               {"4.attention.query_key_value.weight", 2},
+                               {"6.norm.weight", 1},
+                               {"6.norm.bias", 1},
+                               {"7.final_linear.weight", 2}}),
+              ElementsAre("gpt_neox.embed_in.weight", "gpt_neox.layers.0.input_layernorm.bias",
+                          "gpt_neox.layers.0.attention.query_key_value.weight",
+                          "gpt_neox.layers.1.input_layernorm.bias",
+                          "gpt_neox.layers.1.attention.query_key_value.weight",
+                          "gpt_neox.layers.2.input_layernorm.bias",
+                          "gpt_neox.layers.2.attention.query_key_value.weight",
+                          "gpt_neox.final_layer_norm.weight", "gpt_neox.final_layer_norm.bias",
+                          "embed_out.weight"));
 }
 
 TEST(NameLayouts, BloomHasItsEmbeddingsInATiedModule) {
   EXPECT_THAT(renamed("bloom", {{"tied_modules.embed.word_embeddings.weight", 2},
                                 {"tied_modules.embed.word_embeddings.norm.weight", 1},
                                 {"3.self_attention.dense.weight", 2},
-                                {"4.post_attention_layernorm.bias", 1},
+                                {"4.self_attention.dense.weight", 2},
                                 {"6.weight", 1},
                                 {"6.bias", 1}}),
               ElementsAre("transformer.word_embeddings.weight",
                           "transformer.word_embeddings_layernorm.weight",
                           "transformer.h.0.self_attention.dense.weight",
-                          "transformer.h.1.post_attention_layernorm.bias",
-                          "transformer.ln_f.weight", "transformer.ln_f.bias"));
+                          "transformer.h.1.self_attention.dense.weight", "transformer.ln_f.weight",
+                          "transformer.ln_f.bias"));
 }
 
 TEST(NameLayouts, LlamaTellsLayersOfOneWeightByTheirPlaces) {
   EXPECT_THAT(
       renamed("llama-pipe", {{"0.weight", 2},
                              {"1.self_attn.q_proj.weight", 2},
-                             {"2.mlp.up_proj.weight", 2},
+                             {"2.self_attn.q_proj.weight", 2},
                              {"3.weight", 1},
                              {"4.weight", 2}}),
       ElementsAre("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
-                  "model.layers.1.mlp.up_proj.weight", "model.norm.weight", "lm_head.weight"));
+                  "model.layers.1.self_attn.q_proj.weight", "model.norm.weight", "lm_head.weight"));
 }
 
 TEST(NameLayouts, RefuseWhatTheyHaveNoPlaceFor) {
@@ -111,6 +115,16 @@ TEST(NameLayouts, ABlockThatIsMissingIsRefused) {
               test::Fails(ErrorCode::Mismatch, {"layer 2 is no block", "layer 3 is one"}));
   EXPECT_THAT(error_with("2.mlp.up_proj.weight"),
               test::Fails(ErrorCode::Mismatch, {"layer 1 is no block", "layer 2 is one"}));
+}
+
+/// Attention and MLP as layers of their own are no blocks.
+TEST(NameLayouts, LayersWithOtherParametersAreRefused) {
+  EXPECT_THAT(
+      test::error_of([] {
+        renamed("llama-pipe",
+                {{"0.weight", 2}, {"1.self_attn.q_proj.weight", 2}, {"2.mlp.up_proj.weight", 2}});
+      }),
+      test::Fails(ErrorCode::Mismatch, {"layers 1 and 2", "same parameters"}));
 }
 
 TEST(NameLayouts, SavedRulesAreThoseOfRename) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -114,14 +115,16 @@ class LayoutRules {
   LayoutRules(const NameLayout& layout, const Catalog& catalog) : layout_(layout) {
     for (const TensorInfo& tensor : catalog.tensors) {
       const auto name = parse_name(tensor.fqn);
-      if (name && name->layer && is_in_block(name->local)) blocks_.insert(*name->layer);
+      if (name && name->layer && is_in_block(name->local))
+        blocks_[*name->layer].insert(name->local);
     }
     require_every_block();
+    require_alike();
   }
 
   std::vector<RenameRule> rules_of(const Catalog& catalog) {
     std::vector<RenameRule> rules;
-    for (const std::uint64_t layer : blocks_)
+    for (const auto& [layer, parameters] : blocks_)
       rules.push_back({fmt::format("^{}\\.", layer),
                        fmt::format("{}{}.", layout_.blocks, layer - layout_.first_block)});
     std::set<std::string_view> done;
@@ -151,7 +154,7 @@ class LayoutRules {
   /// not lend its name to the next.
   void require_every_block() const {
     std::uint64_t expected = layout_.first_block;
-    for (const std::uint64_t layer : blocks_) {
+    for (const auto& [layer, parameters] : blocks_) {
       if (layer != expected++) {
         raise(ErrorCode::Mismatch,
               fmt::format("--layout {}: layer {} is no block of the model, and layer {} is one: "
@@ -160,6 +163,20 @@ class LayoutRules {
               "if frozen layers were left out, their places are known to you only: --rename "
               "FROM=TO gives names");
       }
+    }
+  }
+
+  /// Layers that are half a block, or a layer of another kind between blocks, have other
+  /// parameters.
+  void require_alike() const {
+    for (const auto& [layer, parameters] : blocks_) {
+      const auto& [first, expected] = *blocks_.begin();
+      if (parameters == expected) continue;
+      raise(ErrorCode::Mismatch,
+            fmt::format("--layout {}: layers {} and {} do not have the same parameters, as the "
+                        "blocks of a model do",
+                        layout_.name, first, layer),
+            "see `unishard inspect` for the names; --rename FROM=TO gives others");
     }
   }
 
@@ -186,7 +203,7 @@ class LayoutRules {
   }
 
   const NameLayout& layout_;
-  std::set<std::uint64_t> blocks_;  ///< numbers of their layers
+  std::map<std::uint64_t, std::set<std::string>> blocks_;  ///< layer, its local names
 };
 
 }  // namespace

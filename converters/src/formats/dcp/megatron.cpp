@@ -119,7 +119,7 @@ bool is_megatron_iteration(Storage& storage, const Path& folder) {
     const Json metadata = parse_json(read_text(storage, path, kTextBytes), path.string());
     return metadata.is_object() && metadata.value("sharded_backend", Json()) == "torch_dist";
   } catch (const Error&) {
-    return false;  // another program's file
+    return storage.kind(folder / kCommon) == EntryKind::File;  // else another program's file
   }
 }
 

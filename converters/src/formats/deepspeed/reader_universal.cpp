@@ -26,6 +26,8 @@ namespace deepspeed {
 namespace {
 
 constexpr std::string_view kMaster = "fp32.pt";
+constexpr const char* kUnknownFolder =
+    "zero/ has a folder of this name, and the model files do not know it";
 
 /// Names of the parameters that have a folder below zero/, and the files in it.
 using ParameterFolders = std::map<std::string, std::vector<std::string>>;
@@ -36,6 +38,7 @@ void find_folders(Storage& storage, const Path& folder, const std::string& name,
   constexpr unsigned kDepth = 16;
   if (depth > kDepth) return;
   for (const Entry& entry : storage.list(folder)) {
+    if (entry.name.starts_with('.')) continue;  // what a file manager leaves
     const std::string inner = name.empty() ? entry.name : fmt::format("{}/{}", name, entry.name);
     if (entry.kind == EntryKind::Directory)
       find_folders(storage, folder / entry.name, inner, depth + 1, out);
@@ -105,6 +108,10 @@ class UniversalReader {
     for (const auto& [rank, files] : tag_files_.model_ranks) {
       if (const Path* const model = files.first_model()) paths.push_back(*model);
     }
+    if (paths.size() < parallel_ranks_)
+      notes_.lose(
+          {Role::SideFile, "mp_rank_*_model_states.pt",
+           fmt::format("{} of {} are missing", parallel_ranks_ - paths.size(), parallel_ranks_)});
     for (const Path& path : paths) {
       const TorchFile file = open(path);
       ModelFile model = read_parallel_model_file(file, notes_);
@@ -144,6 +151,7 @@ class UniversalReader {
       }
       is_parallel_ = tag_files_.model_ranks.size() > 1 || degrees.pipeline > 1 ||
                      degrees.tensor > 1 || degrees.has_layer_files;
+      parallel_ranks_ = degrees.tensor * (degrees.is_told ? degrees.pipeline : 1);
     }
     if (is_parallel_) return read_parallel_models();
     if (files_.model) {
@@ -219,8 +227,12 @@ class UniversalReader {
       parameters_.add(fqn, shape_of_folder(fqn), is_known ? group : -1);
     }
     for (const auto& [name, files] : folders_) {
-      if (is_trained(files) && !parameters_.find(name))
+      if (!is_trained(files) || parameters_.find(name)) continue;
+      if (parallel_groups_.empty()) {
         parameters_.add(name, shape_of_folder(name), groups == 1 ? 0 : -1);
+      } else {
+        notes_.lose({Role::Weight, name, kUnknownFolder});
+      }
     }
     std::erase_if(folders_, [&](const auto& folder) {
       return !is_trained(folder.second) && lost_.contains(folder.first);
@@ -299,8 +311,7 @@ class UniversalReader {
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
     for (const auto& [name, files] : folders_) {
       if (!parameters_.find(name) && !in_model.contains(name))
-        notes_.lose({Role::Weight, name,
-                     "zero/ has a folder of this name, and the model file does not know it"});
+        notes_.lose({Role::Weight, name, kUnknownFolder});
     }
   }
 
@@ -343,8 +354,22 @@ class UniversalReader {
     return payload(file).shape;
   }
 
+  /// Refuses one state's file in the place of another's: torch names the folder in an archive after
+  /// the file.
+  void require_own_name(const TorchFile& file, const Path& path) const {
+    const std::string written = file.archive_name() + ".pt";
+    if (written == path.filename().string() ||
+        storage_.kind(path.parent_path() / written) != EntryKind::File)
+      return;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it was written as {}, and a file of that name is beside it",
+                      path.string(), unishard::quote(written)),
+          "convert the regular checkpoint again");
+  }
+
   TensorView payload(const Path& path) const {
     const TorchFile file = open(path);
+    require_own_name(file, path);
     const auto param = present(file.root(), "param");
     return tensor_of(file, param ? *param : file.root(), "its payload");
   }
@@ -425,6 +450,7 @@ class UniversalReader {
   Path zero_;
   std::string where_;
   bool is_parallel_ = false;  ///< the model files hold parts of tensors
+  std::uint64_t parallel_ranks_ = 1;
   ModelFile model_;
   std::vector<std::pair<std::string, std::int32_t>> parallel_groups_;  ///< fqn and group
   RankModules modules_;                                                ///< of a parallel run
