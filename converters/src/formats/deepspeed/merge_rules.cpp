@@ -26,14 +26,12 @@ constexpr std::array<std::string_view, 5> kLists = {
     "tp_replicated_parameter_patterns", "parameter_to_average_patterns",
     "parameter_with_2_sub_params_cat_dim_0", "parameter_with_row_parallelism_patterns",
     kVocabulary};
-constexpr std::string_view kAffineMap = "affine_map";
 /// The other keys of universal_checkpoint_info. What the stages of a pipeline have alike is read
 /// from the first in any case.
-constexpr std::array<std::string_view, 7> kOthers = {kSubParameters,
+constexpr std::array<std::string_view, 6> kOthers = {kSubParameters,
                                                      "sub_param_shard_widths",
                                                      "original_vocab_size",
                                                      "universal_checkpoint_version",
-                                                     kAffineMap,
                                                      "pipeline_replicated_parameter_patterns",
                                                      "autotp_unsupported_parameter_patterns"};
 
@@ -63,7 +61,7 @@ MergeRules::MergeRules(const Json& rules) {
   if (rules.is_null()) return;
   require_keys(rules);
   read_patterns(rules);
-  if (patterns_.empty() && !rules.contains(kAffineMap)) refuse("there is no pattern");
+  if (patterns_.empty()) refuse("there is no pattern");
   torch::PickleWriter writer;
   torch::write_json(writer, rules, torch::refuse_tensor);
   pickle_ = torch::Pickle::parse(writer.finish(), kOption);
