@@ -27,11 +27,6 @@ struct LaunchRequest {
   CLI::App* command = nullptr;
 };
 
-std::optional<std::string> environment(const std::string& name) {
-  const char* const value = std::getenv(name.c_str());
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
-}
-
 /// Returns this machine with one slot per GPU.
 tools::HostSlots this_machine(const tools::HostFilter& filter) {
   tools::HostSlots host{.name = "localhost", .slots = tools::gpu_numbers()};

@@ -22,15 +22,16 @@
 #include <system_error>
 
 namespace unishard::cli {
-namespace {
-
-/// Environment variable with the folder in which the processes of `--procs` meet.
-constexpr const char* kTeamVariable = "UNISHARD_TEAM";
 
 std::optional<std::string> environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
+
+namespace {
+
+/// Environment variable with the folder in which the processes of `--procs` meet.
+constexpr const char* kTeamVariable = "UNISHARD_TEAM";
 
 Path temporary_folder() {
   std::error_code code;

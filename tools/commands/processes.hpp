@@ -9,10 +9,14 @@
 
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace unishard::cli {
+
+/// Returns the value of an environment variable; nullopt where it is not set.
+std::optional<std::string> environment(const std::string& name);
 
 struct Processes {
   unsigned count = 0;                ///< --procs; 0: from the launcher's variables

@@ -6,7 +6,7 @@
 namespace unishard::tools {
 namespace {
 
-constexpr std::string_view kWhere = "the job of a host";
+constexpr std::string_view kHostJob = "the job of a host";
 
 }  // namespace
 
@@ -23,8 +23,8 @@ std::string pack_job(const HostJob& job) {
 }
 
 HostJob unpack_job(std::string_view text) {
-  const std::vector<std::string> fields = unpack(text, 11, kWhere);
-  HostJob job{.command = unpack(fields[1], message_number(fields[0]), kWhere),
+  const std::vector<std::string> fields = unpack(text, 11, kHostJob);
+  HostJob job{.command = unpack(fields[1], message_number(fields[0]), kHostJob),
               .folder = fields[2],
               .variables = {},
               .first_rank = message_number(fields[6]),
@@ -33,8 +33,8 @@ HostJob unpack_job(std::string_view text) {
               .master_addr = fields[9],
               .master_port = static_cast<std::uint16_t>(message_number(fields[10]))};
   const std::uint32_t count = message_number(fields[3]);
-  const std::vector<std::string> names = unpack(fields[4], count, kWhere);
-  const std::vector<std::string> values = unpack(fields[5], count, kWhere);
+  const std::vector<std::string> names = unpack(fields[4], count, kHostJob);
+  const std::vector<std::string> values = unpack(fields[5], count, kHostJob);
   for (std::uint32_t i = 0; i < count; ++i) job.variables.emplace_back(names[i], values[i]);
   return job;
 }

@@ -20,7 +20,7 @@ namespace unishard::tools {
 namespace {
 
 constexpr std::size_t kErrorsMax = 2000;  ///< bytes of error output that are kept for a message
-constexpr std::string_view kWhere = "a message of an agent";
+constexpr std::string_view kAgentMessage = "a message of an agent";
 
 /// Both ends of a pipe: for reading, for writing.
 std::pair<Descriptor, Descriptor> make_pipe() {
@@ -132,7 +132,7 @@ void RemoteHost::receive_errors() {
 }
 
 void RemoteHost::take_facts(const std::string& payload) {
-  const std::vector<std::string> fields = unpack(payload, 6, kWhere);
+  const std::vector<std::string> fields = unpack(payload, 6, kAgentMessage);
   if (fields[0] != kLibraryVersion) {
     return abandon(
         fmt::format("it has UniShard {}, and this is {}", quote(fields[0]), kLibraryVersion));
@@ -141,8 +141,8 @@ void RemoteHost::take_facts(const std::string& payload) {
                   .ssh_address = fields[2],
                   .interfaces = {}};
   const std::uint32_t count = message_number(fields[3]);
-  const std::vector<std::string> names = unpack(fields[4], count, kWhere);
-  const std::vector<std::string> addresses = unpack(fields[5], count, kWhere);
+  const std::vector<std::string> names = unpack(fields[4], count, kAgentMessage);
+  const std::vector<std::string> addresses = unpack(fields[5], count, kAgentMessage);
   for (std::uint32_t i = 0; i < count; ++i) facts.interfaces.emplace_back(names[i], addresses[i]);
   facts_ = std::move(facts);
 }
@@ -152,7 +152,7 @@ void RemoteHost::take_facts(const std::string& payload) {
 std::uint32_t RemoteHost::rank_of(std::string_view text) const {
   const std::uint32_t rank = message_number(text);
   if (rank < first_rank_ || rank - first_rank_ >= ranks_)
-    raise(ErrorCode::Corrupt, fmt::format("{}: rank {} does not run there", kWhere, rank));
+    raise(ErrorCode::Corrupt, fmt::format("{}: rank {} does not run there", kAgentMessage, rank));
   return rank;
 }
 
@@ -160,10 +160,10 @@ void RemoteHost::obey(const Message& message) {
   if (message.kind == "hello") {
     take_facts(message.payload);
   } else if (message.kind == "output") {
-    const std::vector<std::string> fields = unpack(message.payload, 3, kWhere);
+    const std::vector<std::string> fields = unpack(message.payload, 3, kAgentMessage);
     on_output_(rank_of(fields[0]), fields[1] == "2" ? STDERR_FILENO : STDOUT_FILENO, fields[2]);
   } else if (message.kind == "ended") {
-    const std::vector<std::string> fields = unpack(message.payload, 4, kWhere);
+    const std::vector<std::string> fields = unpack(message.payload, 4, kAgentMessage);
     outstanding_ -= std::min(outstanding_, 1u);
     on_end_({.rank = rank_of(fields[0]),
              .pid = static_cast<pid_t>(message_number(fields[1])),
