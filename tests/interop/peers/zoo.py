@@ -17,12 +17,14 @@ a kind whose library is missing is skipped. Exit status: 0 everything equal or n
 
 import argparse
 import concurrent.futures
+import contextlib
 import faulthandler
 import multiprocessing
 import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,6 +74,7 @@ LIBRARIES = {
 
 def make_one(maker, kind, seed, folder):
     """One run in a process of its own, forked from the one that has imported the library."""
+    os.setsid()
     import torch
 
     folder.mkdir(parents=True)
@@ -119,8 +122,8 @@ def work(kind, seeds, folder):
         made = multiprocessing.get_context("fork").Process(target=make_one, args=(maker, kind, seed, folder / str(seed)))
         made.start()
         made.join(180)
-        if made.is_alive():
-            made.kill()
+        with contextlib.suppress(ProcessLookupError):  # writers that Megatron-Core and torch have started stay behind
+            os.killpg(made.pid, signal.SIGKILL)
 
 
 def start_work(kind, seeds, folder):
