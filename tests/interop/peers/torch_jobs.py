@@ -15,12 +15,13 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from free_port import free_port
 
 STEPS, SAVED = 4, 2
 LONGEST = 600  # seconds that a rank may take: DeepSpeed waits in loops, which is slow on shared cores
@@ -179,9 +180,7 @@ class Judge:
 
 
 def launch(mode, folder, ranks, *words):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     return [subprocess.Popen([sys.executable, sys.argv[0], "--rank", mode, str(folder), *words], start_new_session=True,
                              env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                                   "MASTER_PORT": port}) for rank in range(ranks)]

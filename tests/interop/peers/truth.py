@@ -3,12 +3,12 @@ import importlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
+from free_port import free_port
 
 READER = pathlib.Path(__file__).resolve().parent.parent / "read_with_h5py.py"
 BYTE_TYPES = {"bfloat16": "<u2", "float16": "<u2"}
@@ -55,9 +55,7 @@ def require(*modules):
 
 def launch(script, job_file, world_size, environment={}):
     """Runs `script --worker job_file` on every rank of one machine. Returns [(status, output)] by rank, and the port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ranks = []
     for rank in range(world_size):
         env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),

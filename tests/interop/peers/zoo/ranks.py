@@ -4,20 +4,18 @@ import logging
 import multiprocessing
 import os
 import random
-import socket
 import time
 import traceback
 
 import torch
+from free_port import free_port
 
 from . import models
 
 
 def spawn(function, world, *arguments):
     """Runs function(rank, world, *arguments) in `world` processes with gloo."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=run_rank, args=(rank, world, port, function, arguments)) for rank in range(world)]
     for rank in ranks:
