@@ -127,19 +127,21 @@ class LayoutRules {
     for (const auto& [layer, parameters] : blocks_)
       rules.push_back({fmt::format("^{}\\.", layer),
                        fmt::format("{}{}.", layout_.blocks, layer - layout_.first_block)});
+    std::map<std::string_view, std::size_t> dimensions;  // of the weights, else of the first state
+    for (const TensorInfo& tensor : catalog.tensors) {
+      const std::size_t count = tensor.shape.size();
+      const auto [at, is_new] = dimensions.emplace(tensor.fqn, count);
+      if (!is_new && tensor.state == state::kWeights) at->second = count;
+    }
     std::set<std::string_view> done;
-    const auto add = [&](const std::string& fqn, std::size_t dimensions) {
-      if (!done.insert(fqn).second) return;
+    for (const TensorInfo& tensor : catalog.tensors) {
+      const std::string& fqn = tensor.fqn;
+      if (!done.insert(fqn).second) continue;
       const auto name = parse_name(fqn);
       if (!name) refuse(fqn);
-      if (name->layer && blocks_.contains(*name->layer)) return;
-      rules.push_back({fmt::format("^{}$", escaped(fqn)), outer_name(fqn, *name, dimensions)});
-    };
-    for (const TensorInfo& tensor : catalog.tensors) {
-      // Optimizer states have the shapes of their parameters, or fewer dimensions.
-      const auto weights = catalog.find(tensor.fqn, state::kWeights);
-      const TensorInfo& shaped = weights ? catalog.tensors[*weights] : tensor;
-      add(tensor.fqn, shaped.shape.size());
+      if (name->layer && blocks_.contains(*name->layer)) continue;
+      rules.push_back(
+          {fmt::format("^{}$", escaped(fqn)), outer_name(fqn, *name, dimensions.at(fqn))});
     }
     return rules;
   }

@@ -80,7 +80,7 @@ std::vector<Path> find_parts(Storage& storage, const Path& folder) {
 /// The optimizer numbers its states, and those of parts have other shapes than the parameters.
 void lose_states(const Source& part, deepspeed::Notes& notes) {
   const auto states = std::ranges::count_if(part.catalog().tensors, [](const TensorInfo& tensor) {
-    return tensor.state != state::kWeights && tensor.state != state::kBuffer;
+    return !deepspeed::is_of_model(tensor);
   });
   if (states > 0)
     notes.lose(
@@ -90,7 +90,7 @@ void lose_states(const Source& part, deepspeed::Notes& notes) {
 
 std::unique_ptr<Source> join(Storage& storage, const Path& folder, const std::vector<Path>& files,
                              const Json& merge_rules) {
-  const deepspeed::MergeRules rules(merge_rules);
+  deepspeed::MergeRules rules(merge_rules);
   deepspeed::Notes notes;
   std::set<std::pair<Role, std::string>> told;  // all parts may lose the same
   deepspeed::CutParts parts{.format = "torch", .world_size = files.size(), .has_states = false};
@@ -106,7 +106,7 @@ std::unique_ptr<Source> join(Storage& storage, const Path& folder, const std::ve
   }
   deepspeed::CutRules cuts = rules.cut_rules();
   auto source = deepspeed::join_parts(std::move(parts), cuts, folder.string(), notes);
-  rules.check(source->catalog());
+  rules.check(source->catalog(), folder.string());
   return source;
 }
 

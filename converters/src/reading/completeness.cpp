@@ -218,15 +218,19 @@ std::optional<std::string> describe_name(Storage& storage, const Path& file) {
 
 }  // namespace
 
-void require_written_name(const Path& file, const std::string& archive_name) {
-  const std::string written = archive_name + file.extension().string();
-  const auto told = parse_part_name(written), own = parse_part_name(file.filename().string());
-  if (!told || !own || told->set != own->set || told->numbers == own->numbers) return;
+void raise_written_as(const Path& file, const std::string& written) {
   raise(ErrorCode::Corrupt,
         fmt::format("{}: it was written as {}: the file was renamed, or another's copy is in its "
                     "place",
                     file.string(), unishard::quote(written)),
         "give each file the name that it was written with, or copy it again from its node");
+}
+
+void require_written_name(const Path& file, const std::string& archive_name) {
+  const std::string written = archive_name + file.extension().string();
+  const auto told = parse_part_name(written), own = parse_part_name(file.filename().string());
+  if (told && own && told->set == own->set && told->numbers != own->numbers)
+    raise_written_as(file, written);
 }
 
 std::optional<std::string> describe_part(Storage& storage, const Path& file) {

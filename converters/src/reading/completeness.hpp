@@ -78,6 +78,10 @@ Losses unread_models(Storage& storage, const Path& folder, const std::vector<std
 /// sets, when the folder does not tell which one is meant.
 std::optional<FileSet> choose_shards(const Path& folder, const std::vector<std::string>& names);
 
+/// Refuses a file of a rank that was written under another's name.
+/// Throws: Corrupt, naming both.
+[[noreturn]] void raise_written_as(const Path& file, const std::string& written);
+
 /// Checks that a file of a rank has the numbers with which it was written: torch names the folder
 /// in its archive, `archive_name`, after the file.
 /// Throws: Corrupt, naming both, when the two names differ in numbers only.

@@ -87,9 +87,12 @@ void MergeRules::read_patterns(const Json& rules) {
   }
 }
 
-CutRules MergeRules::cut_rules() const { return {pickle_->root(), std::string(kOption), true}; }
+CutRules MergeRules::cut_rules() {
+  are_used_ = true;
+  return {pickle_->root(), std::string(kOption), true};
+}
 
-CutRules MergeRules::cut_rules(const TorchFile& file) const {
+CutRules MergeRules::cut_rules(const TorchFile& file) {
   if (pickle_) return cut_rules();
   return {present(file.root(), kCutRules), file.name()};
 }
@@ -99,14 +102,20 @@ namespace {
 /// A weight that was put together along the wrong dimension has neither as many rows nor as many
 /// columns as its bias has elements.
 void check_biases(const Catalog& catalog) {
-  constexpr std::string_view kWeight = ".weight";
+  constexpr std::string_view kWeight = ".weight", kBias = ".bias";
+  std::map<std::pair<std::string_view, std::string_view>, std::uint64_t> sizes;  // of biases
+  for (const TensorInfo& bias : catalog.tensors) {
+    if (bias.fqn.ends_with(kBias) && bias.shape.size() == 1)
+      sizes.emplace(std::pair{std::string_view(bias.fqn), std::string_view(bias.state)},
+                    bias.shape[0]);
+  }
   for (const TensorInfo& weight : catalog.tensors) {
     if (weight.state != state::kWeights && weight.state != state::kFp32) continue;
     if (!weight.fqn.ends_with(kWeight) || weight.shape.size() != 2) continue;
     const std::string stem = weight.fqn.substr(0, weight.fqn.size() - kWeight.size());
-    const auto found = catalog.find(stem + ".bias", weight.state);
-    if (!found || catalog.tensors[*found].shape.size() != 1) continue;
-    const std::uint64_t size = catalog.tensors[*found].shape[0];
+    const auto found = sizes.find({stem + std::string(kBias), weight.state});
+    if (found == sizes.end()) continue;
+    const std::uint64_t size = found->second;
     if (weight.shape[0] == size || weight.shape[1] == size) continue;
     refuse(
         fmt::format("{} becomes ({}), which does not fit {}.bias of {}: one of the two has the "
@@ -117,7 +126,13 @@ void check_biases(const Catalog& catalog) {
 
 }  // namespace
 
-void MergeRules::check(const Catalog& catalog) const {
+void MergeRules::check(const Catalog& catalog, const std::string& where) const {
+  if (!pickle_) return;
+  if (!are_used_) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{}: {} is of no tensor-parallel run", kOption, where),
+          "leave the option out: its tensors are whole");
+  }
   check_patterns(catalog);
   check_biases(catalog);
 }

@@ -18,21 +18,22 @@ class MergeRules {
   /// `rules` is null where the user gives none.
   /// Throws: InvalidArgument, naming the key, for a key that is not known or of another type.
   explicit MergeRules(const Json& rules);
-  bool are_given() const { return pickle_ != nullptr; }
 
   /// Returns the user's rules.
   /// Lifetime: this object must outlive the result.
-  /// Pre: are_given().
-  CutRules cut_rules() const;
+  /// Pre: the user gives some.
+  CutRules cut_rules();
   /// Returns the user's rules, else those in the model file.
   /// Lifetime: this object and `file` must outlive the result.
   /// Throws: what the constructor of CutRules throws.
-  CutRules cut_rules(const TorchFile& file) const;
+  CutRules cut_rules(const TorchFile& file);
 
-  /// Checks the user's rules against the parameters that they were used for.
-  /// Throws: InvalidArgument, naming pattern or parameter, when a pattern matches none, two lists
-  /// that exclude each other match one, or a weight does not fit the bias beside it.
-  void check(const Catalog& catalog) const;
+  /// Checks the user's rules, if any, against the parameters that they were used for. `where` is
+  /// the checkpoint that messages name.
+  /// Throws: InvalidArgument when they were not used; InvalidArgument, naming pattern or parameter,
+  /// when a pattern matches none, two lists that exclude each other match one, or a weight does not
+  /// fit the bias beside it.
+  void check(const Catalog& catalog, const std::string& where) const;
 
  private:
   /// A pattern of one list.
@@ -43,7 +44,8 @@ class MergeRules {
   void read_patterns(const Json& rules);
   void check_patterns(const Catalog& catalog) const;
 
-  std::unique_ptr<torch::Pickle> pickle_;
+  std::unique_ptr<torch::Pickle> pickle_;  ///< null: the user gives no rules
+  bool are_used_ = false;
   std::vector<Listed> patterns_;
 };
 

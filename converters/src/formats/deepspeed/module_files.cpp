@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "reading/completeness.hpp"
+
 #include <fmt/format.h>
 
 namespace unishard::converters::deepspeed {
@@ -16,13 +18,10 @@ bool tells_its_name(const TorchFile& file) { return told_name(file).role != File
 
 TorchFile open_rank_file(const std::shared_ptr<FilePool>& pool, const Path& path) {
   TorchFile file(open_window(pool, path));
-  if (!tells_its_name(file) || told_name(file) == parse_file_name(path.filename().string()))
-    return file;
-  raise(ErrorCode::Corrupt,
-        fmt::format("{}: it was written as {}: the file was renamed, or another's copy is in its "
-                    "place",
-                    file.name(), unishard::quote(file.archive_name() + ".pt")),
-        "give each file the name that it was written with, or copy it again from its node");
+  const FileName told = told_name(file);
+  if (told.role != FileRole::Other && told != parse_file_name(path.filename().string()))
+    raise_written_as(path, file.archive_name() + ".pt");
+  return file;
 }
 
 ModuleFile read_module_file(const std::shared_ptr<FilePool>& pool, const NumberedFile& file,

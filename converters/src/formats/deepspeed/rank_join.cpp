@@ -27,10 +27,6 @@ void check_groups(const RankContent& first, const RankContent& other) {
     raise_two_saves(first.model_name, other.model_name, "their parameter groups differ");
 }
 
-bool is_of_model(const TensorInfo& tensor) {
-  return tensor.state == state::kWeights || tensor.state == state::kBuffer;
-}
-
 class PartsJoin {
  public:
   PartsJoin(CutParts parts, CutRules& rules, const std::string& where, Notes& notes)
@@ -209,6 +205,10 @@ class PartsJoin {
 };
 
 }  // namespace
+
+bool is_of_model(const TensorInfo& tensor) {
+  return tensor.state == state::kWeights || tensor.state == state::kBuffer;
+}
 
 std::unique_ptr<Source> join_parts(CutParts parts, CutRules& rules, const std::string& where,
                                    Notes& notes) {

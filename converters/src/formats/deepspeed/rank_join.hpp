@@ -20,6 +20,9 @@ struct CutParts {
   bool has_states = true;  ///< false: weights and buffers only, without groups
 };
 
+/// Returns whether the tensor is weights or a buffer, and no state of an optimizer.
+bool is_of_model(const TensorInfo& tensor);
+
 /// Returns a source of the whole tensors. Adds to `notes` what is left out.
 /// Throws: as join_ranks() does.
 std::unique_ptr<Source> join_parts(CutParts parts, CutRules& rules, const std::string& where,

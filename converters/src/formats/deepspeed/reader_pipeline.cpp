@@ -44,12 +44,12 @@ struct StageRanks {
 class PipelineReader {
  public:
   PipelineReader(Storage& storage, const std::shared_ptr<FilePool>& pool, const TagFiles& files,
-                 const TorchFile& first, std::function<CutRules()> rules)
+                 const TorchFile& first, MergeRules& rules)
       : storage_(storage),
         pool_(pool),
         files_(files),
         first_(first),
-        rules_(std::move(rules)),
+        rules_(rules),
         where_(files.folder.string()),
         degrees_(degrees_of(first)) {}
 
@@ -57,7 +57,7 @@ class PipelineReader {
     find_degrees();
     check_grid();
     if (tensors_ == 1) return make_whole(read_tensor_rank(0));
-    CutRules rules = rules_();
+    CutRules rules = rules_.cut_rules(first_);
     std::vector<RankContent> ranks;
     for (std::uint32_t t = 0; t < tensors_; ++t) ranks.push_back(read_tensor_rank(t));
     return join_ranks(std::move(ranks), rules, where_, notes_);
@@ -354,7 +354,7 @@ class PipelineReader {
   const std::shared_ptr<FilePool>& pool_;
   const TagFiles& files_;
   const TorchFile& first_;
-  const std::function<CutRules()> rules_;
+  MergeRules& rules_;
   const std::string where_;
   ParallelDegrees degrees_;
   std::uint64_t stages_ = 1, tensors_ = 1;
@@ -365,8 +365,8 @@ class PipelineReader {
 
 std::unique_ptr<Source> read_pipeline(Storage& storage, const std::shared_ptr<FilePool>& pool,
                                       const TagFiles& files, const TorchFile& first,
-                                      std::function<CutRules()> rules) {
-  return PipelineReader(storage, pool, files, first, std::move(rules)).read();
+                                      MergeRules& rules) {
+  return PipelineReader(storage, pool, files, first, rules).read();
 }
 
 }  // namespace unishard::converters::deepspeed

@@ -3,20 +3,19 @@
 // optimizer files of its data-parallel ranks, and the module in one file per layer.
 #include "unishard/converters/source.hpp"
 
-#include "formats/deepspeed/cut_rules.hpp"
 #include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/merge_rules.hpp"
 #include "formats/deepspeed/pickle_fields.hpp"
 
-#include <functional>
 #include <memory>
 
 namespace unishard::converters::deepspeed {
 
-/// `files` are those of a pipeline. `first` is the model file of mp_rank_00. `rules` gives the
-/// rules by which tensor-parallel ranks are put together; it is called where there are such ranks.
+/// `files` are those of a pipeline. `first` is the model file of mp_rank_00. `rules` says how
+/// tensor-parallel ranks are put together, where there are such.
 /// Throws: Corrupt or Unsupported, naming the file.
 std::unique_ptr<Source> read_pipeline(Storage& storage, const std::shared_ptr<FilePool>& pool,
                                       const TagFiles& files, const TorchFile& first,
-                                      std::function<CutRules()> rules);
+                                      MergeRules& rules);
 
 }  // namespace unishard::converters::deepspeed

@@ -11,8 +11,6 @@
 
 #include <fmt/format.h>
 
-#include <functional>
-
 namespace unishard::converters {
 namespace deepspeed {
 namespace {
@@ -27,13 +25,7 @@ class RegularReader {
 
   std::unique_ptr<Source> read() {
     auto source = read_any();
-    if (!merge_rules_.are_given()) return source;
-    if (!has_used_rules_) {
-      raise(ErrorCode::InvalidArgument,
-            fmt::format("--merge-rules: {} is of no tensor-parallel run", where()),
-            "leave the option out: its tensors are whole");
-    }
-    merge_rules_.check(source->catalog());
+    merge_rules_.check(source->catalog(), where());
     return source;
   }
 
@@ -50,7 +42,7 @@ class RegularReader {
     const bool is_pipeline =
         !files_.layers.empty() || degrees.has_layer_files || degrees.pipeline > 1;
     if (has_experts(degrees)) return read_experts(file, degrees, is_pipeline);
-    if (is_pipeline) return read_pipeline(storage_, pool_, files_, file, rules_of(file));
+    if (is_pipeline) return read_pipeline(storage_, pool_, files_, file, merge_rules_);
     check_ranks(degrees.tensor,
                 degrees.is_told ? "checkpoint_parallel_dimensions" : "mp_world_size");
     if (degrees.tensor <= 1) return read_only_rank();
@@ -125,7 +117,7 @@ class RegularReader {
 
   std::unique_ptr<Source> read_tensor_ranks(const TorchFile& first,
                                             const ParallelDegrees& degrees) {
-    CutRules rules = rules_of(first)();
+    CutRules rules = merge_rules_.cut_rules(first);
     if (storage_.kind(files_.folder / "offloaded_tensors") == EntryKind::Directory) {
       raise(ErrorCode::Unsupported,
             fmt::format("{}: {}: optimizer states that such a run swapped out to NVMe are not read",
@@ -142,19 +134,10 @@ class RegularReader {
     return join_ranks(std::move(ranks), rules, where(), notes);
   }
 
-  /// Returns how to get the rules, which a run without tensor parallelism does not need.
-  std::function<CutRules()> rules_of(const TorchFile& file) {
-    return [this, &file] {
-      has_used_rules_ = true;
-      return merge_rules_.cut_rules(file);
-    };
-  }
-
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   TagFiles files_;
   MergeRules merge_rules_;
-  bool has_used_rules_ = false;
 };
 
 }  // namespace
