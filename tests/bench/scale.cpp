@@ -5,6 +5,8 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/shard_writer.hpp"
 
+#include "forwarding_file.hpp"
+
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -19,25 +21,14 @@ using namespace unishard;
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 
 /// Leaves out what is zero anyway.
-class HoleyFile final : public File {
+class HoleyFile final : public test::ForwardingFile {
  public:
-  explicit HoleyFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
-  std::uint64_t size() const override { return file_->size(); }
-  void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
-    file_->read_at(offset, out);
-  }
+  using ForwardingFile::ForwardingFile;
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     const bool is_zero = std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-    if (!is_zero) file_->write_at(offset, bytes);
+    if (!is_zero) ForwardingFile::write_at(offset, bytes);
   }
-  void reserve(std::uint64_t bytes) override { file_->resize(bytes); }
-  void resize(std::uint64_t bytes) override { file_->resize(bytes); }
-  void sync() override { file_->sync(); }
-  void close() override { file_->close(); }
-  const Path& path() const override { return file_->path(); }
-
- private:
-  std::unique_ptr<File> file_;
+  void reserve(std::uint64_t bytes) override { resize(bytes); }
 };
 
 class HoleyStorage final : public Storage {

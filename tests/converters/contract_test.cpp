@@ -8,6 +8,7 @@
 #include "containers/zip_reader.hpp"
 #include "fault_storage.hpp"
 #include "fixtures.hpp"
+#include "forwarding_file.hpp"
 #include "read_source.hpp"
 
 #include <fmt/format.h>
@@ -44,27 +45,16 @@ class Touched {
   std::map<Path, std::vector<std::pair<std::uint64_t, std::uint64_t>>> reads_;
 };
 
-class WatchedFile final : public File {
+class WatchedFile final : public test::ForwardingFile {
  public:
   WatchedFile(std::unique_ptr<File> file, Touched& touched)
-      : file_(std::move(file)), touched_(touched) {}
-  std::uint64_t size() const override { return file_->size(); }
-  FileStamp stamp() const override { return file_->stamp(); }
+      : ForwardingFile(std::move(file)), touched_(touched) {}
   void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
     touched_.add(path(), offset, offset + out.size());
-    file_->read_at(offset, out);
+    ForwardingFile::read_at(offset, out);
   }
-  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    file_->write_at(offset, bytes);
-  }
-  void reserve(std::uint64_t bytes) override { file_->reserve(bytes); }
-  void resize(std::uint64_t bytes) override { file_->resize(bytes); }
-  void sync() override { file_->sync(); }
-  void close() override { file_->close(); }
-  const Path& path() const override { return file_->path(); }
 
  private:
-  std::unique_ptr<File> file_;
   Touched& touched_;
 };
 

@@ -2,45 +2,41 @@
 
 #include "unishard/format/error.hpp"
 
+#include "forwarding_file.hpp"
+
 namespace unishard::test {
 namespace {
 
-class FaultFile final : public File {
+class FaultFile final : public ForwardingFile {
  public:
   FaultFile(FaultStorage& storage, std::unique_ptr<File> file)
-      : storage_(storage), file_(std::move(file)) {}
-  std::uint64_t size() const override { return file_->size(); }
-  void read_at(std::uint64_t offset, std::span<std::byte> out) const override {
-    file_->read_at(offset, out);
-  }
+      : ForwardingFile(std::move(file)), storage_(storage) {}
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     if (storage_.strikes()) {
-      if (storage_.tears()) file_->write_at(offset, bytes.first(bytes.size() / 2));
+      if (storage_.tears()) ForwardingFile::write_at(offset, bytes.first(bytes.size() / 2));
       storage_.fail(path());
     }
-    file_->write_at(offset, bytes);
+    ForwardingFile::write_at(offset, bytes);
   }
   void reserve(std::uint64_t bytes) override {
     if (storage_.strikes()) storage_.fail(path());
-    file_->reserve(bytes);
+    ForwardingFile::reserve(bytes);
   }
   void resize(std::uint64_t bytes) override {
     if (storage_.strikes()) storage_.fail(path());
-    file_->resize(bytes);
+    ForwardingFile::resize(bytes);
   }
   void sync() override {
     if (storage_.strikes()) storage_.fail(path());
-    file_->sync();
+    ForwardingFile::sync();
   }
   void close() override {
     if (storage_.strikes()) storage_.fail(path());
-    file_->close();
+    ForwardingFile::close();
   }
-  const Path& path() const override { return file_->path(); }
 
  private:
   FaultStorage& storage_;
-  std::unique_ptr<File> file_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "support/descriptor.hpp"
+#include "support/text_parts.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 namespace unishard::tools {
 namespace {
 
+constexpr std::string_view kAroundValues = " \t\r";
 constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
 constexpr std::array<std::string_view, 9> kSharedNames = {
     "NCCL", "GLOO_", "TORCH_", "OMP_", "UCX", "MV2", "MLFLOW", "PYTHON", "UNISHARD_"};
@@ -26,13 +28,6 @@ bool is_variable_name(std::string_view name) {
   };
   return !name.empty() && is_letter(name.front()) &&
          std::ranges::all_of(name, [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
 std::vector<std::string> candidates(const EnvironmentLookup& lookup) {
@@ -67,18 +62,18 @@ Variables parse_environment_file(std::string_view text, std::string_view path) {
   Variables found;
   for (std::size_t line_number = 1; !text.empty(); ++line_number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = trimmed(text.substr(0, end));
+    const std::string_view line = trimmed(text.substr(0, end), kAroundValues);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.empty() || line.front() == '#') continue;
     const std::size_t equals = line.find('=');
-    const std::string_view name = trimmed(line.substr(0, equals));
+    const std::string_view name = trimmed(line.substr(0, equals), kAroundValues);
     if (equals == std::string_view::npos || !is_variable_name(name) ||
         line.find('\0') != std::string_view::npos) {
       // The value may be a secret, so the line is not quoted.
       raise(ErrorCode::InvalidArgument,
             fmt::format("{}, line {}: not `NAME=VALUE`", path, line_number));
     }
-    found.emplace_back(name, trimmed(line.substr(equals + 1)));
+    found.emplace_back(name, trimmed(line.substr(equals + 1), kAroundValues));
   }
   return found;
 }

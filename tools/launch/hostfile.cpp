@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "support/text_parts.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,12 +15,6 @@ namespace unishard::tools {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\v\f";
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 /// Removes the text up to the next separator from `rest`, and returns it.
 std::string_view take(std::string_view& rest, std::string_view separators) {
@@ -46,7 +42,7 @@ bool is_safe_name(std::string_view name) {
 }
 
 bool is_ignored(std::string_view words) {
-  words = trimmed(words);
+  words = trimmed(words, kBlanks);
   if (words.empty() || words.front() == '#') return true;
   const std::string_view word = take(words, kBlanks);
   for (const std::string_view name : {"max_slots=", "max-slots="}) {
@@ -58,7 +54,7 @@ bool is_ignored(std::string_view words) {
 HostSlots parse_line(std::string_view line, const std::string& where) {
   const std::string whole = quote(line);
   const std::string_view name = take(line, kBlanks);
-  line = trimmed(line);
+  line = trimmed(line, kBlanks);
   const std::string_view word = take(line, kBlanks);
   const auto slots =
       word.starts_with("slots=") ? number(word.substr(6)) : std::optional<std::uint32_t>();
@@ -157,7 +153,7 @@ void apply_counts(std::vector<HostSlots>& hosts, const HostFilter& filter) {
 std::vector<HostSlots> parse_hostfile(std::string_view text, std::string_view path) {
   std::vector<HostSlots> hosts;
   for (std::size_t line_number = 1; !text.empty(); ++line_number) {
-    const std::string_view line = trimmed(take(text, "\n"));
+    const std::string_view line = trimmed(take(text, "\n"), kBlanks);
     if (line.empty() || line.front() == '#') continue;
     const std::string where = fmt::format("{}, line {}", path, line_number);
     HostSlots host = parse_line(line, where);

@@ -1,8 +1,6 @@
 #include "launch/line_prefixer.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
+#include "launch/write_all.hpp"
 
 namespace unishard::tools {
 namespace {
@@ -29,17 +27,8 @@ void LinePrefixer::finish() {
 }
 
 void LinePrefixer::emit(std::string_view line) {
-  const std::string whole = prefix_ + std::string(line) + "\n";
-  std::string_view rest = whole;
-  while (!rest.empty()) {
-    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {  // the ranks go on
-      failure_ = errno;
-      return;
-    }
-    rest.remove_prefix(static_cast<std::size_t>(count));
-  }
+  const int error = write_all(descriptor_, prefix_ + std::string(line) + "\n");
+  if (error != 0) failure_ = error;  // the ranks go on
 }
 
 }  // namespace unishard::tools

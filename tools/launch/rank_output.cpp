@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "launch/write_all.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,20 +14,6 @@
 #include <system_error>
 
 namespace unishard::tools {
-namespace {
-
-/// Returns the error number of a write that failed; 0 when all bytes are written.
-int write_all(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return errno;
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return 0;
-}
-
-}  // namespace
 
 RankOutput::RankOutput(bool is_prefixed, std::string log_folder)
     : is_prefixed_(is_prefixed), log_folder_(std::move(log_folder)) {
