@@ -280,28 +280,32 @@ void SaveTransaction::warn(const std::string& sentence) const noexcept {
   if (options_.warn) options_.warn(sentence);
 }
 
-const Manifest& SaveTransaction::complete(Catalog catalog, std::vector<ShardEntry> shards) {
+Manifest SaveTransaction::complete(Catalog catalog, std::vector<ShardEntry> shards) {
   require_staging(storage_, staging_);
-  manifest_ = {.save_id = save_id_,
-               .tag = tag_,
-               .commit_number = commit_number_,
-               .saved_unix_seconds = std::time(nullptr),
-               .chunk_bytes = options_.chunk_bytes,
-               .catalog = std::move(catalog),
-               .shards = std::move(shards)};
-  validate(manifest_.catalog, fmt::format("saving {}", tag_));
-  combine_digests(storage_, staging_, manifest_);
-  if (options_.identity) check_identity(manifest_, staging_, *options_.identity);
+  Manifest manifest = {.save_id = save_id_,
+                       .tag = tag_,
+                       .commit_number = commit_number_,
+                       .saved_unix_seconds = std::time(nullptr),
+                       .chunk_bytes = options_.chunk_bytes,
+                       .catalog = std::move(catalog),
+                       .shards = std::move(shards)};
+  validate(manifest.catalog, fmt::format("saving {}", tag_));
+  combine_digests(storage_, staging_, manifest);
+  if (const TensorInfo* tensor = find_not_finite(manifest.catalog); tensor && tensor->stats) {
+    not_finite_ = fmt::format("{} holds {} NaN and {} infinite values", tensor->label(),
+                              tensor->stats->nan_count, tensor->stats->inf_count);
+  }
+  if (options_.identity) check_identity(manifest, staging_, *options_.identity);
   report(CommitStep::SyncStaging);
   storage_.sync_directory(staging_);
 
   report(CommitStep::WriteManifest);
   const Path hidden = staging_ / kHiddenManifestFile;
-  write_manifest(storage_, hidden, encode_manifest(manifest_));
+  write_manifest(storage_, hidden, encode_manifest(manifest));
   report(CommitStep::SyncManifest);
   storage_.rename(hidden, staging_ / kManifestFile);
   storage_.sync_directory(staging_);
-  return manifest_;
+  return manifest;
 }
 
 /// Tries again when another process creates or removes the name between the check and the move.
@@ -360,14 +364,10 @@ void SaveTransaction::retain() noexcept {
   };
   try {
     detail::remove_dead_staging(storage_, folder_, tag_, report_kept);
-    if (options_.keep_last > 0) {
-      if (const TensorInfo* tensor = find_not_finite(manifest_.catalog); tensor && tensor->stats) {
-        warn(fmt::format(
-            "{}: {} holds {} NaN and {} infinite values: no older checkpoint is removed",
-            (folder_ / tag_).native(), tensor->label(), tensor->stats->nan_count,
-            tensor->stats->inf_count));
-        return;
-      }
+    if (options_.keep_last > 0 && !not_finite_.empty()) {
+      warn(fmt::format("{}: {}: no older checkpoint is removed", (folder_ / tag_).native(),
+                       not_finite_));
+      return;
     }
     for (const KeptTag& kept : prune(storage_, folder_, options_.keep_last, tag_).kept)
       report_kept(kept.tag, kept.reason);

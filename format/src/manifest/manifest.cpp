@@ -128,6 +128,11 @@ Json optional_section(const Fields& fields, std::string_view key) {
 void read_tensors(const Fields& fields, std::span<const std::string_view> items, Catalog& catalog) {
   fields.array("tensors", limits::kTensors);
   fields.check_count("tensors", items.size(), limits::kTensors);
+  // The text of a tensor is longer than this, so a hostile file reserves a few times its size.
+  constexpr std::size_t kTensorText = 64;
+  std::size_t text_bytes = 0;
+  for (const std::string_view item : items) text_bytes += item.size();
+  catalog.tensors.reserve(std::min(items.size(), text_bytes / kTensorText));
   for (std::size_t i = 0; i < items.size(); ++i) {
     catalog.tensors.push_back(
         tensor_from_json(Json::parse(items[i]), fmt::format("{}.tensors[{}]", fields.path(), i)));

@@ -104,7 +104,7 @@ void Save::commit(Communicator& communicator) {
       written_bytes_ += shards.back().bytes;
     }
     if (!is_first()) return;
-    const Manifest& manifest = transaction_->complete(catalog_, std::move(shards));
+    const Manifest manifest = transaction_->complete(catalog_, std::move(shards));
     identity_ = unishard::identity(manifest.catalog).value_or("");
     transaction_->publish();
     transaction_.reset();  // other writers may have the tag from now on

@@ -35,7 +35,7 @@ class Sink {
   /// there is one, which is the fastest order. The fragments of all processes together cover every
   /// element of every tensor that the format keeps; an element occurs several times when the format
   /// stores it several times. Indices refer to the catalog that the sink was made from.
-  /// Lifetime: valid as long as the sink.
+  /// Lifetime: valid until seal().
   virtual const std::vector<Fragment>& fragments() const = 0;
   /// Writes elements `range`, a part of fragments()[fragment]. Each element of each fragment must
   /// be written exactly once, in any order. Thread-safe.

@@ -13,14 +13,15 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 namespace unishard::converters {
 namespace {
 
 struct RankShard {
   bool is_ours = false;
-  std::vector<Fragment> fragments;
-  std::size_t first_fragment = 0;  ///< index of fragments[0] in Sink::fragments()
+  std::size_t first_fragment = 0;  ///< index in Sink::fragments()
+  std::size_t fragment_count = 0;
   std::atomic<std::uint64_t> missing_elements{0};
   std::mutex mutex;  ///< guards the creation of `writer`
   std::unique_ptr<ShardWriter> writer;
@@ -72,6 +73,8 @@ class NativeSink final : public Sink {
       }
       entries.push_back(to_json(rank.entry));
     }
+    fragments_ = {};  // large for many small tensors; nothing is written any more
+    rank_of_ = {};
     return entries.dump();
   }
 
@@ -90,7 +93,7 @@ class NativeSink final : public Sink {
             fmt::format("{}: not every shard was written by one process", staging_.string()));
     for (const auto& [name, content] : side_files_)
       replace_text(storage_, staging_ / name, content);
-    save_->complete(std::move(catalog_), std::move(entries));
+    save_->complete(std::exchange(catalog_, {}), std::move(entries));
     return staging_;
   }
   void publish() override { save_->publish(); }
@@ -99,26 +102,27 @@ class NativeSink final : public Sink {
   void plan_ranks(const WorkSplit& share) {
     const ShardPlans plans(catalog_);
     std::vector<std::uint64_t> bytes;
-    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) {
-      ranks_[rank].fragments = plans.shard(rank);
-      bytes.push_back(bytes_of(catalog_, ranks_[rank].fragments));
-    }
+    for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank)
+      bytes.push_back(bytes_of(catalog_, plans.shard(rank)));
     const std::vector<bool> ours = owned(bytes, share);
     for (std::uint32_t rank = 0; rank < catalog_.world_size; ++rank) {
       ranks_[rank].is_ours = ours[rank];
-      if (!ours[rank]) ranks_[rank].fragments = {};
-      add_fragments(rank);
+      ranks_[rank].first_fragment = fragments_.size();
+      if (ours[rank]) add_fragments(plans.shard(rank), rank);
     }
   }
 
-  void add_fragments(std::uint32_t rank) {
+  void add_fragments(std::vector<Fragment> fragments, std::uint32_t rank) {
     RankShard& shard = ranks_[rank];
-    shard.first_fragment = fragments_.size();
-    for (const Fragment& fragment : shard.fragments) {
-      shard.missing_elements += fragment.range.size();
-      fragments_.push_back(fragment);
-      rank_of_.push_back(rank);
-    }
+    shard.fragment_count = fragments.size();
+    for (const Fragment& fragment : fragments) shard.missing_elements += fragment.range.size();
+    std::ranges::move(fragments, std::back_inserter(fragments_));
+    rank_of_.resize(fragments_.size(), rank);
+  }
+
+  std::vector<Fragment> fragments_of(const RankShard& rank) const {
+    const auto all = std::span(fragments_).subspan(rank.first_fragment, rank.fragment_count);
+    return {all.begin(), all.end()};
   }
 
   ShardWriter& writer(RankShard& rank) {
@@ -127,7 +131,7 @@ class NativeSink final : public Sink {
       const auto number = static_cast<std::uint32_t>(&rank - ranks_.data());
       rank.writer = std::make_unique<ShardWriter>(
           storage_, staging_ / shard_file_name(number, catalog_.world_size), save_id_, catalog_,
-          number, rank.fragments, options_);
+          number, fragments_of(rank), options_);
     }
     return *rank.writer;
   }

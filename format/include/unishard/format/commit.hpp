@@ -103,11 +103,11 @@ class SaveTransaction {
 
   /// Carries out steps 4 to 6: reads the tables of every shard back, combines the digests into the
   /// catalog and writes the manifest. Afterwards the staging folder is a complete checkpoint that
-  /// CheckpointReader opens.
+  /// CheckpointReader opens. Returns what the manifest says.
   /// Pre: all ranks have returned from ShardWriter::finish().
   /// Throws: Corrupt when a shard is damaged or the shards have another identity than
   /// CommitOptions::identity.
-  const Manifest& complete(Catalog catalog, std::vector<ShardEntry> shards);
+  Manifest complete(Catalog catalog, std::vector<ShardEntry> shards);
 
   /// Carries out steps 7 to 10: publishes the tag, atomically replacing an older checkpoint of the
   /// tag, moves `latest` unless a save with a larger commit number is there, and applies
@@ -132,7 +132,7 @@ class SaveTransaction {
   std::vector<Path> made_folders_;  // by the constructor, deepest first
   std::optional<OutputLock> lock_;
   std::uint64_t commit_number_;
-  Manifest manifest_;
+  std::string not_finite_;  ///< what a tensor of the new checkpoint holds, empty for none
   bool published_ = false;
 };
 
