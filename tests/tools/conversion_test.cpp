@@ -140,14 +140,24 @@ TEST_F(Conversion, OnlyTheSecondNameOfATiedTensorIsWrittenUnderThat) {
 }
 
 TEST_F(Conversion, TwoTensorsOfOneNameAreRefused) {
-  EXPECT_THROW(plan_convert(*example, {.renames = parse_renames({".+=x"})}), Error);
+  const auto fails = test::Fails(ErrorCode::InvalidArgument, {"--rename gives", "one name"});
+  const auto renames = parse_renames({".+=x"});
+  EXPECT_THAT(test::error_of([&] { plan_convert(*example, {.renames = renames}); }), fails);
+  EXPECT_THAT(test::error_of([&] { plan_consolidate(*example, {.renames = renames}); }), fails);
+}
+
+TEST_F(Conversion, ARuleThatChangesNoNameIsSaid) {
+  const auto renames = parse_renames({"^=model.", "nobody=x", "model=m"});
+  const auto said = testing::ElementsAre(testing::HasSubstr("--rename nobody=x: no name"));
+  EXPECT_THAT(plan_convert(*example, {.renames = renames}).remarks, said);
+  EXPECT_THAT(plan_consolidate(*example, {.renames = renames}).remarks, said);
 }
 
 // Each of these takes a backtracking matcher longer than the universe is old.
 TEST(ParseRenames, RulesThatBacktrackForEverAreRefused) {
   const std::string name = std::string(60, 'a') + ".weight";
   for (const char* from : {"(a+)+$", "(a|a)*$", "(a*)*b", "^(\\w|a)+b", "(a|aa)+#"}) {
-    const Renamer rename(parse_renames({from + std::string("=b")}));
+    Renamer rename(parse_renames({from + std::string("=b")}));
     EXPECT_THAT(test::error_of([&] { rename(name); }),
                 test::Fails(ErrorCode::InvalidArgument, {quote(from), quote(name)}))
         << from;

@@ -37,7 +37,7 @@ Catalog catalog_of(const std::vector<Named>& parameters) {
 }
 
 std::vector<std::string> renamed(const std::string& layout, const std::vector<Named>& parameters) {
-  const Renamer rename(layout_rules(layout, catalog_of(parameters)));
+  Renamer rename(layout_rules(layout, catalog_of(parameters)));
   std::vector<std::string> names;
   for (const auto& [fqn, dimensions] : parameters) names.push_back(rename(fqn));
   return names;

@@ -54,6 +54,7 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
   std::vector<std::string> notes = conversion.notes().not_read;
   for (const std::string& note : conversion.notes().left_out) notes.push_back("left out: " + note);
   for (std::string& line : lines_of(conversion.notes().lost)) notes.push_back(std::move(line));
+  for (const std::string& remark : conversion.plan().remarks) notes.push_back(remark);
   if (const std::size_t count = conversion.options().dequantized; count > 0)
     notes.push_back(fmt::format("{} quantized weights are dequantized", count));
   if (const std::size_t count = conversion.options().kept_quantized; count > 0) {

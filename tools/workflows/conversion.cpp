@@ -329,6 +329,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.missing = count_missing(notes_.lost, options_.losses);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
+  std::ranges::copy(plan_.remarks, std::back_inserter(notes_.remarks));
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
     notes_.remarks.push_back(std::move(*remark));
   if (auto remark = remark_on_second_names(plan_.target, output.format))

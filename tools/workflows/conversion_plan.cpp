@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 
 namespace unishard::tools {
@@ -91,7 +92,7 @@ Catalog with_wanted_names(Catalog catalog, const std::vector<std::string>& only)
 
 /// Drops the parameters that are left out. Those that have no tensor at all keep their places, by
 /// which an optimizer numbers them.
-void rename_groups(Json& groups, const Renamer& rename, const std::set<std::string>& kept,
+void rename_groups(Json& groups, Renamer& rename, const std::set<std::string>& kept,
                    const std::set<std::string_view>& all) {
   if (!groups.is_array()) return;
   for (Json& group : groups) {
@@ -126,7 +127,7 @@ void list_parameters(Catalog& catalog) {
 }
 
 /// Aliases, units and groups of the tensors that are left, under their new names.
-void take_surroundings(const Catalog& from, const Renamer& rename, const ConvertOptions& options,
+void take_surroundings(const Catalog& from, Renamer& rename, const ConvertOptions& options,
                        ConversionPlan& plan) {
   Catalog& to = plan.target;
   std::set<std::string> kept;
@@ -191,7 +192,29 @@ std::vector<RenameRule> all_rules(const Catalog& catalog, const std::string& lay
   return rules;
 }
 
-TensorInfo target_tensor(TensorInfo tensor, const Renamer& rename, const ConvertOptions& options) {
+/// Throws: InvalidArgument where the rules give two tensors of `from` one name.
+void require_own_names(const ConversionPlan& plan, const Catalog& from) {
+  using Name = std::pair<std::string_view, std::string_view>;  // fqn, state
+  std::map<Name, std::string_view> sources;
+  for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
+    const TensorInfo& made = plan.target.tensors[i];
+    const std::string& name = from.tensors[plan.tensor_map[i]].fqn;
+    const auto [other, is_new] = sources.emplace(Name(made.fqn, made.state), name);
+    if (is_new) continue;
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("--rename gives {} and {} one name: {}", other->second, name, made.label()));
+  }
+}
+
+/// `given` are the last rules of `rename`, those of the user's.
+void note_unused(const Renamer& rename, const std::vector<RenameRule>& given,
+                 ConversionPlan& plan) {
+  for (const RenameRule& rule : rename.unused(plan.renames.size() - given.size()))
+    plan.remarks.push_back(
+        fmt::format("--rename {}={}: no name is changed by this rule", rule.from, rule.to));
+}
+
+TensorInfo target_tensor(TensorInfo tensor, Renamer& rename, const ConvertOptions& options) {
   tensor.fqn = rename(tensor.fqn);
   if (options.weights_only) {
     tensor.state = state::kWeights;
@@ -243,7 +266,7 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
   const Catalog& from = chosen_names ? *chosen_names : source.catalog();
   ConversionPlan plan;
   plan.renames = all_rules(source.catalog(), options.layout, options.renames);
-  const Renamer rename(plan.renames);
+  Renamer rename(plan.renames);
   plan.tensor_map = choose(from, options, plan.notes);
   if (plan.tensor_map.empty())
     raise(ErrorCode::InvalidArgument, "no tensor is left to convert",
@@ -251,24 +274,16 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
   plan.target.step = from.step;
   plan.target.world_size = options.world_size.value_or(from.world_size);
   plan.target.stage = options.stage.value_or(from.stage);
-  std::map<std::pair<std::string, std::string>, std::string> sources;
-  for (const std::size_t index : plan.tensor_map) {
+  for (const std::size_t index : plan.tensor_map)
     plan.target.tensors.push_back(target_tensor(from.tensors[index], rename, options));
-    const TensorInfo& made = plan.target.tensors.back();
-    const auto [other, is_new] =
-        sources.emplace(std::pair{made.fqn, made.state}, from.tensors[index].fqn);
-    if (!is_new) {
-      raise(ErrorCode::InvalidArgument,
-            fmt::format("--rename gives {} and {} one name: {}", other->second,
-                        from.tensors[index].fqn, made.label()));
-    }
-  }
+  require_own_names(plan, from);
   const auto is_weight = [](const TensorInfo& tensor) { return tensor.state == state::kWeights; };
   if (options.dtype && std::ranges::none_of(plan.target.tensors, is_weight))
     raise(ErrorCode::InvalidArgument,
           "--dtype has nothing to change: no tensor has the state weights",
           "pass --weights-only for a model without masters and optimizer states");
   take_surroundings(from, rename, options, plan);
+  note_unused(rename, options.renames, plan);
   validate(plan.target, "the result");
   return plan;
 }
@@ -278,7 +293,7 @@ ConversionPlan plan_consolidate(const converters::Source& source,
   const Catalog& catalog = source.catalog();
   ConversionPlan plan;
   plan.renames = all_rules(catalog, options.layout, options.renames);
-  const Renamer rename(plan.renames);
+  Renamer rename(plan.renames);
   plan.target.step = catalog.step;
   for (const std::size_t index : model_tensors(catalog)) {
     const TensorInfo& from = catalog.tensors[index];
@@ -300,12 +315,14 @@ ConversionPlan plan_consolidate(const converters::Source& source,
               ? "all parameters are frozen: leave out --exclude_frozen_parameters"
               : "the checkpoint holds no model weights; `unishard inspect` lists what it holds");
   }
+  require_own_names(plan, catalog);
   std::set<std::string_view> kept;
   for (const TensorInfo& tensor : plan.target.tensors) kept.insert(tensor.fqn);
   for (const Alias& alias : catalog.aliases) {
     const std::string target = rename(alias.target);
     if (kept.contains(target)) plan.target.aliases.push_back({rename(alias.fqn), target});
   }
+  note_unused(rename, options.renames, plan);
   validate(plan.target, "the result");
   note_other_tensors(catalog, plan.notes);
   plan.metadata = {{"unishard.version", std::string(kLibraryVersion)},

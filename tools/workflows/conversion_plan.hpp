@@ -16,6 +16,7 @@ struct ConversionPlan {
   Catalog target = {};
   std::vector<std::size_t> tensor_map = {};  ///< target tensor -> source tensor
   std::vector<std::string> notes = {};       ///< what the options leave out, one line each
+  std::vector<std::string> remarks = {};     ///< what else the user should know
   std::vector<RenameRule> renames = {};      ///< the rules that gave the names
   /// Key-value pairs for formats that have a place for them: where the result comes from.
   std::vector<std::pair<std::string, std::string>> metadata = {};

@@ -121,11 +121,12 @@ std::string replace_all(const std::string& fqn, const std::regex& from, const Re
 
 }  // namespace
 
-Renamer::Renamer(const std::vector<RenameRule>& rules) : rules_(rules) {
+Renamer::Renamer(const std::vector<RenameRule>& rules)
+    : rules_(rules), have_changed_(rules.size()) {
   for (const RenameRule& rule : rules) expressions_.emplace_back(rule.from);
 }
 
-std::string Renamer::operator()(std::string fqn) const {
+std::string Renamer::operator()(std::string fqn) {
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     std::string renamed = replace_all(fqn, expressions_[i], rules_[i]);
     if (renamed.size() > limits::kNameBytes && renamed.size() > fqn.size()) {
@@ -134,9 +135,18 @@ std::string Renamer::operator()(std::string fqn) const {
                         unishard::quote(rules_[i].from), renamed.size(), unishard::quote(fqn),
                         limits::kNameBytes));
     }
+    if (renamed != fqn) have_changed_[i] = true;
     fqn = std::move(renamed);
   }
   return fqn;
+}
+
+std::vector<RenameRule> Renamer::unused(std::size_t first) const {
+  std::vector<RenameRule> rules;
+  for (std::size_t i = first; i < rules_.size(); ++i) {
+    if (!have_changed_[i]) rules.push_back(rules_[i]);
+  }
+  return rules;
 }
 
 std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts) {

@@ -17,17 +17,21 @@ struct RenameRule {
 /// Throws: InvalidArgument naming the rule.
 std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts);
 
-/// Applies rules in their order.
+/// Applies rules in their order. Not thread-safe.
 class Renamer {
  public:
   explicit Renamer(const std::vector<RenameRule>& rules);
   /// Throws: InvalidArgument naming rule and name where a rule backtracks without end, or makes a
   /// name longer than any may be.
-  std::string operator()(std::string fqn) const;
+  std::string operator()(std::string fqn);
+
+  /// Returns the rules, from the given one on, that have changed no name so far.
+  std::vector<RenameRule> unused(std::size_t first) const;
 
  private:
   std::vector<RenameRule> rules_;
   std::vector<std::regex> expressions_;  ///< of the rules
+  std::vector<bool> have_changed_;       ///< a name, by rule
 };
 
 }  // namespace unishard::tools
