@@ -285,6 +285,8 @@ TEST(Completeness, NamesAreTakenApart) {
   EXPECT_EQ(count("consolidated.00.pth"), 0u);
   EXPECT_EQ(count("pytorch_model-00001.bin"), 0u);
   EXPECT_EQ(count("mp_rank_00_001"), 0u);
+  for (const char* rank : {"rank_0.pt", "rank0.bin", "model.rank-1.pth", "m_shard_0.safetensors"})
+    EXPECT_EQ(count(rank), 0u) << rank;
   for (const char* other : {"model.safetensors", "model-of-2.safetensors", "checkpoint-500",
                             "rng_state_0.pth", "epoch-3.pt", "model-1-of-99999999999999999999.bin",
                             "pytorch_model_1.bin", "a-1-of-2.json", "step-1-of.pt", ""})
@@ -336,6 +338,7 @@ TEST(Completeness, PartsOfParallelModelsAreRefusedInWords) {
        "",
        {"nanotron", "2 parts"}},
       {{"ep0-ba1-rank0.pt", "ep0-ba1-rank1.pt"}, "", {"2 parts", "each rank"}},
+      {{"rank_0.pt", "rank_1.pt"}, "", {"2 parts", "each rank"}},
       {{"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}, "", {"2 numbered files", "--merge"}},
       {{"m-shard0.pt", "m-shard1.pt", "m-shard2.pt"}, "", {"fairseq", "3 parts"}}};
   for (const Case& each : cases) {

@@ -186,7 +186,8 @@ TEST(MergeRules, ThatContradictTheTensorsAreRefusedBeforeAnythingIsRead) {
 /// Files as Meta writes them: a state dict of parts for each rank.
 class CutFiles : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { write("consolidated.0{}.pth"); }
+  void write(const char* file) {
     for (int rank = 0; rank < 2; ++rank) {
       const auto at = static_cast<float>(rank);
       const std::map<std::string, Made> tensors = {
@@ -195,7 +196,7 @@ class CutFiles : public testing::Test {
           {"norm.weight", {DType::Float32, {2}, {7, 8}}}};
       Json object = Json::object();
       for (const auto& [name, made] : tensors) object[name] = {{"$tensor", name}};
-      save_torch(folder_ / fmt::format("consolidated.0{}.pth", rank), object, tensors);
+      save_torch(folder_ / fmt::format(fmt::runtime(file), rank), object, tensors);
     }
   }
   std::vector<float> values(const Source& source, const char* fqn) {
@@ -222,6 +223,15 @@ TEST_F(CutFiles, ArePutTogetherByTheUsersRules) {
   EXPECT_EQ(values(*source, "norm.weight"), (std::vector<float>{7, 8}));
   EXPECT_EQ(source->catalog().world_size, 2u);
   EXPECT_TRUE(source->losses().empty());
+}
+
+TEST_F(CutFiles, OfRanksThatSaveByThemselvesAreToo) {
+  for (const char* name : {"consolidated.00.pth", "consolidated.01.pth"})
+    fs::remove(folder_ / name);
+  write("rank_{}.pt");
+  EXPECT_THAT(error_of([&] { open(nullptr); }),
+              Fails(ErrorCode::Unsupported, {"rank_0.pt", "2 parts", "--merge-rules"}));
+  EXPECT_EQ(values(*open(rules_), "wq.weight"), (std::vector<float>{10, 20, 11, 21}));
 }
 
 TEST_F(CutFiles, WithoutRulesOrWithAPartMissingAreRefused) {

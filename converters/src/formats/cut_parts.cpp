@@ -26,6 +26,10 @@ namespace {
 constexpr std::array<std::string_view, 2> kRankFiles = {"model_optim_rng.pt", "model_rng.pt"};
 constexpr std::string_view kRankFolder = "mp_rank_";
 
+bool is_torch_name(std::string_view name) {
+  return name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".bin");
+}
+
 /// Returns the only set of several cut files or folders among the names; nullopt when there is
 /// none.
 std::optional<FileSet> set_of_cuts(const Path& folder, const std::vector<std::string>& names) {
@@ -64,7 +68,7 @@ std::vector<Path> find_parts(Storage& storage, const Path& folder) {
   std::vector<std::string> files, folders;
   for (const Entry& entry : storage.list(folder)) {
     const bool is_rank = entry.name.starts_with(kRankFolder);
-    if (entry.kind == EntryKind::File && entry.name.ends_with(".pth")) files.push_back(entry.name);
+    if (entry.kind == EntryKind::File && is_torch_name(entry.name)) files.push_back(entry.name);
     if (entry.kind == EntryKind::Directory && is_rank) folders.push_back(entry.name);
   }
   std::vector<Path> parts;

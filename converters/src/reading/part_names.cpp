@@ -20,7 +20,7 @@ constexpr std::string_view kMegatron = "Megatron-LM", kNanotron = "nanotron",
 // dinov2 fsdp/__init__ rankstr; composer utils/checkpoint ({rank}); verl and accelerate FSDP
 // (world_size_<N>_rank_<r>, fsdp_<i>_rank<r>); fairseq checkpoint_utils (-shard<n>, -model_part-);
 // torch.distributed.checkpoint hf_storage (shard-<rank>-); deepspeed runtime/engine.
-constexpr std::array<PartPattern, 24> kPatterns = {{
+constexpr std::array<PartPattern, 27> kPatterns = {{
     {"shard-<n>-*.safetensors", PartKind::Cuts, "torch.distributed.checkpoint"},
     {"*_pp-rank-<n>-of-<of>_tp-rank-<n>-of-<of>.*", PartKind::Cuts, kNanotron},
     {"*_world_size_<of>_rank_<n>.*", PartKind::Cuts, kRanks},
@@ -42,6 +42,9 @@ constexpr std::array<PartPattern, 24> kPatterns = {{
     {"*-shard<n>.pt", PartKind::Cuts, "fairseq"},
     {"*rank_<n>.*", PartKind::Cuts, kRanks},
     {"*rank<n>.*", PartKind::Cuts, kRanks},
+    {"*rank-<n>.*", PartKind::Cuts, kRanks},
+    {"*shard_<n>.*", PartKind::Shards, "several programs"},
+    {"*part_<n>.*", PartKind::Shards, "several programs"},
     {"mp_rank_<n>", PartKind::Cuts, kMegatron},
     {"mp_rank_<n>_<n>", PartKind::Cuts, kMegatron},
     {"mp_rank_<n>_<n>_<n>", PartKind::Cuts, kMegatron},
@@ -91,7 +94,7 @@ class Matcher {
  private:
   bool fits_any_text(std::string_view pattern, std::string_view name) {
     const PartName before = found;
-    for (std::size_t length = name.size(); length > 0; --length) {
+    for (std::size_t length = name.size() + 1; length-- > 0;) {
       found = before;
       found.set += name.substr(0, length);
       if (fits(pattern, name.substr(length))) return true;
