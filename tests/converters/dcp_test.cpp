@@ -14,6 +14,7 @@
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/reader.hpp"
+#include "formats/dcp/state_dict.hpp"
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
@@ -702,6 +703,18 @@ TEST(Dcp, DamagedFoldersAreRefusedByName) {
   const Path unfinished = copy_of(work, "dcp_fsdp2_w4");
   std::filesystem::remove(unfinished / ".metadata");
   EXPECT_THAT(refusal(unfinished).what(), HasSubstr("did not finish"));
+}
+
+TEST(Dcp, AKeyThatThePlannerNotedAndNothingIsStoredOfIsLost) {
+  const Path folder = Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp";
+  dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  const std::string gone = metadata.tensors.front().key;
+  metadata.tensors.erase(metadata.tensors.begin());
+  dcp::StateDictBuilder builder(posix_storage());
+  builder.add_folder(folder, metadata, 0);
+  ASSERT_EQ(builder.out.lost_keys.size(), 1u);
+  EXPECT_EQ(builder.out.lost_keys.front().key, gone);
+  EXPECT_THAT(builder.out.lost_keys.front().why, HasSubstr("no file holds it"));
 }
 
 /// accelerate stores model and optimizer in a folder each, one after the other.

@@ -15,7 +15,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <map>
+#include <string_view>
 
 namespace unishard::converters::dcp {
 namespace {
@@ -240,6 +242,21 @@ KeyPath path_of(const Metadata& metadata, const std::string& key) {
   return found == metadata.paths.end() ? KeyPath() : found->second;
 }
 
+/// Returns the keys that planner_data names and nothing is stored of. torch writes both parts of
+/// the metadata from one state dict.
+std::vector<LostKey> unstored_keys(const Metadata& metadata) {
+  std::unordered_set<std::string_view> stored;
+  for (const StoredTensor& tensor : metadata.tensors) stored.insert(tensor.key);
+  for (const StoredObject& object : metadata.objects) stored.insert(object.key);
+  std::vector<LostKey> lost;
+  for (const auto& [key, position] : metadata.order) {
+    if (!stored.contains(key))
+      lost.push_back({key, path_of(metadata, key), "the metadata names it, and no file holds it"});
+  }
+  std::ranges::sort(lost, {}, &LostKey::key);
+  return lost;
+}
+
 }  // namespace
 
 namespace {
@@ -358,6 +375,7 @@ void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata,
   out.notes.insert(out.notes.end(), metadata.notes.begin(), metadata.notes.end());
   const std::size_t first = order_.size();
   for (const auto& [key, position] : metadata.order) order_.emplace(key, first + position);
+  std::ranges::move(unstored_keys(metadata), std::back_inserter(out.lost_keys));
   for (const StoredTensor& tensor : metadata.tensors) {
     if (!tensor.dtype) {
       check_unknown_type(folder, tensor, files, *out.items);
