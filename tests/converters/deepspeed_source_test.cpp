@@ -809,6 +809,21 @@ TEST(DeepSpeedContradictions, FilesOfAnEarlierSaveOfStage3AreRefused) {
   }
 }
 
+TEST(DeepSpeedContradictions, ASaveOfStage0OverOneOfAnotherStageIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string tag = "checkpoint/global_step3", model = "mp_rank_00_model_states.pt";
+  for (const std::string name : {"stage2_w2", "stage3_w2"}) {
+    const test::TempDir temp;
+    const Path folder = temp.path() / name;
+    fs::copy(fixtures() / "deepspeed" / name / tag, folder);
+    fs::copy(fixtures() / "deepspeed" / "stage0_fp32" / tag / model, folder / model,
+             fs::copy_options::overwrite_existing);
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+                Fails(ErrorCode::Unsupported, {"two saves have one tag", model, "optim_states.pt"}))
+        << name;
+  }
+}
+
 TEST(DeepSpeedContradictions, OptimizerFilesOfAnotherSaveAreRefused) {
   const test::TempDir folder;
   const Path tag = folder.path() / "tag";
@@ -1008,7 +1023,7 @@ TEST(DeepSpeedUniversal, CopiesOfTheModulesEntriesAreCompared) {
                   testing::AllOf(testing::HasSubstr("zero/"), testing::HasSubstr("running"))));
 }
 
-TEST(DeepSpeedUniversal, AStatesFileInThePlaceOfAnotherIsRefused) {
+TEST(DeepSpeedUniversal, FilesThatAreMissingOrInThePlaceOfOthersAreTold) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir temp;
   const Path run = temp.path() / "run";
@@ -1016,7 +1031,12 @@ TEST(DeepSpeedUniversal, AStatesFileInThePlaceOfAnotherIsRefused) {
            fs::copy_options::recursive);
   const Path folder = run / "global_step3" / "zero" / "blocks.0.norm1.bias";
   write_file(folder / "._fp32.pt", "what a file manager leaves");
+  const Path settings = run / "global_step3" / "zero" / "optimizer_state.pt";
   EXPECT_TRUE(open_source(posix_storage(), run)->losses().empty());
+  fs::rename(settings, run / "elsewhere.pt");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), run)->losses()),
+              testing::Contains(testing::HasSubstr("zero/optimizer_state.pt")));
+  fs::rename(run / "elsewhere.pt", settings);
   swap_files(folder / "exp_avg.pt", folder / "exp_avg_sq.pt");
   EXPECT_THAT(error_of([&] { open_source(posix_storage(), run); }),
               Fails(ErrorCode::Corrupt, {"exp_avg", "it was written as"}));

@@ -5,7 +5,6 @@
 #include "containers/pickle_json.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 #include "formats/deepspeed/name_pattern.hpp"
-#include "formats/deepspeed/pickle_fields.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -92,9 +91,13 @@ CutRules MergeRules::cut_rules() {
   return {pickle_->root(), std::string(kOption), true};
 }
 
-CutRules MergeRules::cut_rules(const TorchFile& file) {
-  if (pickle_) return cut_rules();
-  return {present(file.root(), kCutRules), file.name()};
+CutRules MergeRules::cut_rules(const TorchFile& file, Notes& notes) {
+  const auto own = present(file.root(), kCutRules);
+  if (!pickle_) return {own, file.name()};
+  if (own)
+    notes.add(fmt::format("{}: its {} is not used, because --merge-rules is given", file.name(),
+                          kCutRules));
+  return cut_rules();
 }
 
 namespace {

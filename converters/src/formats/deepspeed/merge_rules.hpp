@@ -5,6 +5,7 @@
 
 #include "containers/torch_file.hpp"
 #include "formats/deepspeed/cut_rules.hpp"
+#include "formats/deepspeed/pickle_fields.hpp"
 
 #include <memory>
 #include <string>
@@ -23,10 +24,10 @@ class MergeRules {
   /// Lifetime: this object must outlive the result.
   /// Pre: the user gives some.
   CutRules cut_rules();
-  /// Returns the user's rules, else those in the model file.
+  /// Returns the user's rules, else those in the model file. A note says where both are there.
   /// Lifetime: this object and `file` must outlive the result.
   /// Throws: what the constructor of CutRules throws.
-  CutRules cut_rules(const TorchFile& file);
+  CutRules cut_rules(const TorchFile& file, Notes& notes);
 
   /// Checks the user's rules, if any, against the parameters that they were used for. `where` is
   /// the checkpoint that messages name.

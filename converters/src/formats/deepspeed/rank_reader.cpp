@@ -178,6 +178,19 @@ class RankReader {
     check_partitions(stated, experts.vectors(), experts.gaps(), is_round_robin(), where_);
   }
 
+  /// A save at stage 0 leaves the partitions of an earlier save of its tag where they are; nothing
+  /// tells which of the two is newer. Pipelines of stage 0 in bf16 write both.
+  void refuse_two_saves(const TorchFile& model) const {
+    if (!in_.module.empty() || !present(model.root(), "optimizer")) return;
+    raise(
+        ErrorCode::Unsupported,
+        fmt::format("{}: two saves have one tag: {} holds the model and the optimizer of stage 0, "
+                    "and {} is of a stage with partitions",
+                    where_, unishard::quote(files_.model->filename().string()),
+                    unishard::quote(files_.optimizers.front().second.filename().string())),
+        "move the files of the save that is not meant into another folder");
+  }
+
   /// The model files; stage 3 has one per rank, with each frozen parameter's part in it.
   void read_models(bool is_sliced) {
     if (!is_sliced) {
@@ -186,7 +199,9 @@ class RankReader {
               fmt::format("{}: {}_model_states.pt is missing", in_.folder.string(), in_.name()),
               "copy it from the node that wrote it, or use another checkpoint");
       }
-      model_ = read_model_file(open(*files_.model), false, notes_);
+      const TorchFile file = open(*files_.model);
+      refuse_two_saves(file);
+      model_ = read_model_file(file, false, notes_);
       add_module_files();
       take_aliases();
       world_size_ = model_.world_size.value_or(files_.optimizers.size());
@@ -198,7 +213,10 @@ class RankReader {
     }
     if (files_.rank_models.empty())
       check_complete(in_.folder, {}, files_.optimizers.size(), files_of("model"), "the optimizer");
-    if (files_.model) notes_.lose({Role::StaleFile, fmt::format("{}_model_states.pt", in_.name())});
+    if (files_.model) {
+      refuse_two_saves(open(*files_.model));
+      notes_.lose({Role::StaleFile, fmt::format("{}_model_states.pt", in_.name())});
+    }
     model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);
     take_aliases();
     world_size_ = model_.world_size.value_or(files_.optimizers.size());

@@ -57,7 +57,7 @@ class PipelineReader {
     find_degrees();
     check_grid();
     if (tensors_ == 1) return make_whole(read_tensor_rank(0));
-    CutRules rules = rules_.cut_rules(first_);
+    CutRules rules = rules_.cut_rules(first_, notes_);
     std::vector<RankContent> ranks;
     for (std::uint32_t t = 0; t < tensors_; ++t) ranks.push_back(read_tensor_rank(t));
     return join_ranks(std::move(ranks), rules, where_, notes_);

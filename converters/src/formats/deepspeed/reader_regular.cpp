@@ -117,7 +117,6 @@ class RegularReader {
 
   std::unique_ptr<Source> read_tensor_ranks(const TorchFile& first,
                                             const ParallelDegrees& degrees) {
-    CutRules rules = merge_rules_.cut_rules(first);
     if (storage_.kind(files_.folder / "offloaded_tensors") == EntryKind::Directory) {
       raise(ErrorCode::Unsupported,
             fmt::format("{}: {}: optimizer states that such a run swapped out to NVMe are not read",
@@ -125,6 +124,7 @@ class RegularReader {
             kMergeRanks);
     }
     Notes notes;
+    CutRules rules = merge_rules_.cut_rules(first, notes);
     std::vector<RankContent> ranks;
     for (std::uint32_t rank = 0; rank < degrees.tensor; ++rank) {
       RankInput input{files_.folder, files_.model_ranks.at(rank), rank, false, false};

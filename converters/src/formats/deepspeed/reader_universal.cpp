@@ -63,7 +63,8 @@ class UniversalReader {
     if (storage_.kind(zero_ / "optimizer_state.pt") == EntryKind::File) {
       read_optimizer_state(open(zero_ / "optimizer_state.pt"));
     } else {
-      notes_.add("zero/optimizer_state.pt is missing: there are no settings of parameter groups");
+      notes_.lose({Role::Setting, "zero/optimizer_state.pt",
+                   "the file is missing: there are no settings of parameter groups"});
     }
     add_parameters();
     check_states();
