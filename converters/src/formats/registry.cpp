@@ -13,6 +13,7 @@
 #include "formats/cut_parts.hpp"
 #include "formats/dcp/folders.hpp"
 #include "formats/dcp/reader.hpp"
+#include "formats/dcp/verl.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
 #include "formats/files_beside.hpp"
@@ -416,8 +417,8 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
       newest.emplace(*number, folder / kWithin);
     }
   }
-  if (!newest) return std::nullopt;
-  return newest->second;
+  if (newest) return newest->second;
+  return row == nullptr ? dcp::find_verl(storage, path, tag) : std::nullopt;
 }
 
 OpenOptions without_tag(OpenOptions options) {

@@ -236,11 +236,8 @@ class Attributor {
                             "--assume-model-order says",
                             whose, count)
           : state_.number_names.fit
-              ? fmt::format(
-                    "{}'s {} states have numbers: named by their shapes and, where several have "
-                    "one, in the order in which the Trainer takes the model's parameters. If a "
-                    "script took them in another order, save with their names (get_state_dict)",
-                    whose, count)
+              ? fmt::format("{}'s {} states have numbers: named {}", whose, count,
+                            state_.number_names.decided)
               : fmt::format("{}'s {} states have numbers: named by their shapes, each of which one "
                             "parameter has",
                             whose, count));

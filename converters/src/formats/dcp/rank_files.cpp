@@ -6,11 +6,13 @@
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/rank_optimizer.hpp"
+#include "formats/dcp/verl.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 namespace unishard::converters::dcp {
@@ -53,6 +55,7 @@ bool is_model(std::string_view start) {
   return start.starts_with("model") || start.starts_with("pytorch_model");
 }
 bool is_optimizer(std::string_view start) { return start.starts_with("optim"); }
+bool is_extra(std::string_view start) { return start.starts_with("extra_state"); }
 
 void check_complete(const Path& folder, const std::string& start, const RankFileGroup& group) {
   if (!group.doubled.first.empty())
@@ -72,6 +75,7 @@ void check_complete(const Path& folder, const std::string& start, const RankFile
 void read_group(const RankFileGroup& group, const std::string& key, StateDictBuilder& builder) {
   builder.out.world_size =
       std::max(builder.out.world_size, static_cast<std::uint32_t>(group.files.size()));
+  builder.finds_second_keys = true;
   for (const auto& [rank, path] : group.files) {
     const std::shared_ptr<const File> file = builder.open(path);
     try {
@@ -87,6 +91,7 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
                             "the names beside it are of pieces of parameters");
     }
   }
+  builder.finds_second_keys = false;
 }
 
 }  // namespace
@@ -150,6 +155,8 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
     if (is_model(start)) require_first_model(folder, start);
     if (is_model(start) || is_optimizer(start)) {
       check_complete(folder, start, group);
+    } else if (is_extra(start)) {
+      std::ranges::move(add_verl(storage, folder, group, builder), std::back_inserter(files));
     } else {
       builder.out.losses.push_back(
           {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});

@@ -22,7 +22,7 @@ struct RankFileGroup {
 std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Path& folder);
 /// Returns true when one of the groups is a model.
 bool has_rank_files(Storage& storage, const Path& folder);
-/// Adds the tensors of all rank files to `builder`. Returns the files that were read or noted.
+/// Adds what all rank files hold to `builder`. Returns the files that were read or noted.
 /// Throws: NotFound, naming the rank whose file is missing; Corrupt or Unsupported.
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder);
 

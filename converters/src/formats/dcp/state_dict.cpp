@@ -500,12 +500,25 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
   objects.push_back({key, path, std::move(tree.content)});
 }
 
+bool StateDictBuilder::is_second_key(const std::string& key, const KeyPath& path,
+                                     const torch::TorchFile& file, const torch::TensorView* view) {
+  if (!finds_second_keys) return false;
+  const bool is_known = second_keys_.contains(key);  // from another rank's file
+  if (view == nullptr || view->elements() == 0) return is_known;
+  const auto [first, is_new] = views_.try_emplace({file.name(), torch::identity_of(*view)}, key);
+  if (is_new) return false;
+  if (second_keys_.insert(key).second) out.second_keys.push_back({key, first->second, path, {}});
+  return true;
+}
+
 void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& path,
                                         const torch::TorchFile& file, torch::Value value,
                                         std::uint64_t rank) {
   try {
     if (is_distributed_tensor(value) && ranks_repeat) {
       RankTensor tensor = read_distributed_tensor(file, value, rank);
+      const bool has_part = tensor.parts.size() == 1;
+      if (is_second_key(key, path, file, has_part ? &tensor.parts.front().view : nullptr)) return;
       for (RankPart& part : tensor.parts)
         add_piece(key, path, tensor.shape, std::move(part.box), std::move(part.view), rank);
       return;
@@ -514,10 +527,7 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
         is_distributed_tensor(value) ? read_whole_tensor(file, value) : file.tensor(value);
     if (!view.storage) raise(ErrorCode::Unsupported, "a tensor on the meta device has no data");
     const Shape shape = view.shape;
-    if (finds_second_keys && view.elements() > 0) {
-      const auto [known, is_new] = views_.try_emplace({file.name(), torch::identity_of(view)}, key);
-      if (!is_new) return out.second_keys.push_back({key, known->second, path, {}});
-    }
+    if (is_second_key(key, path, file, &view)) return;
     add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view), rank);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported)

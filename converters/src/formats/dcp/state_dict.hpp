@@ -60,13 +60,14 @@ struct Arrangement;
 struct NamedShape;
 struct NumberedParameters;
 
-/// How a reader names the numbered states of an optimizer where the model's tensors are not in the
-/// order of its parameters.
+/// How a reader names the numbered states of an optimizer where it knows the program that numbered
+/// them.
 struct NumberNames {
   /// Returns nullopt when no names or several fit.
   std::function<std::optional<std::vector<std::string>>(const NumberedParameters&,
                                                         const std::vector<NamedShape>&)>
       fit = {};
+  std::string decided;    ///< by what names were found, for a remark
   std::string undecided;  ///< what the user may do then, for a remark
 };
 
@@ -170,6 +171,10 @@ class StateDictBuilder {
                      const std::string& where);
   void add_named_tensor(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                         torch::Value value, std::uint64_t rank);
+  /// Returns true, and has noted the key, where `view` is a tensor's of another key in this file.
+  /// `view` is null for a rank's tensor without one part.
+  bool is_second_key(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
+                     const torch::TensorView* view);
   /// Returns a key that no other tensor has, where repeated ones are numbered.
   std::string free_key(const std::string& key);
   /// Sets the place of the tensor or second key `key`, if it was added.
@@ -183,6 +188,7 @@ class StateDictBuilder {
   std::unordered_set<std::string> objects_;               // keys
   std::unordered_set<std::string> used_keys_;             // where repeated ones are numbered
   std::unordered_map<std::string, std::size_t> order_;    // position of keys, if known
+  std::unordered_set<std::string> second_keys_;           // those in `out`
   /// The first key of each view of a storage, by the name of its file.
   std::map<std::pair<std::string, torch::ViewIdentity>, std::string> views_;
 };

@@ -291,6 +291,10 @@ class Reader {
               return is_known ? name_parameters(order, parameters, model)
                               : dcp::fit_different_shapes(parameters, model);
             },
+        .decided =
+            "by their shapes and, where several have one, in the order in which the Trainer "
+            "takes the model's parameters. If a script took them in another order, save "
+            "with their names (get_state_dict)",
         .undecided =
             builder_.out.assumes_model_order
                 ? "a conversion to the same format keeps them, no other format can name them"

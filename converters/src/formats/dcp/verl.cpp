@@ -1,0 +1,125 @@
+#include "formats/dcp/verl.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/json.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "formats/dcp/keys.hpp"
+#include "formats/dcp/raw_names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace unishard::converters::dcp {
+namespace {
+
+constexpr std::string_view kNewest = "latest_checkpointed_iteration.txt", kStep = "global_step_",
+                           kConfig = "fsdp_config.json";
+constexpr std::uint64_t kSmallFile = 4096;
+
+bool is_step_name(std::string_view name) {
+  return name.starts_with(kStep) && is_number(name.substr(kStep.size()));
+}
+
+/// Returns the folder of the newest step; nullopt where `run` is no run of verl. Megatron-LM has a
+/// file of that name, too, beside folders `iter_<N>`.
+std::optional<Path> newest_step(Storage& storage, const Path& run) {
+  const Path file = run / kNewest;
+  if (storage.kind(file) != EntryKind::File) return std::nullopt;
+  const bool has_steps = std::ranges::any_of(storage.list(run), [](const Entry& entry) {
+    return entry.kind == EntryKind::Directory && is_step_name(entry.name);
+  });
+  if (!has_steps) return std::nullopt;
+  std::string number = read_text(storage, file, kSmallFile);
+  number.erase(number.find_last_not_of(" \r\n") + 1);
+  const Path step = run / fmt::format("{}{}", kStep, number);
+  if (is_number(number) && storage.kind(step) == EntryKind::Directory) return step;
+  raise(ErrorCode::NotFound,
+        fmt::format("{} names step {}, and there is no folder {}", file.string(),
+                    unishard::quote(number), step.filename().string()),
+        "name the folder of one step");
+}
+
+/// Returns the folders with the files of ranks below a step: one for each model.
+std::vector<Path> models_in(Storage& storage, const Path& step) {
+  std::vector<Path> models;
+  for (const Entry& entry : storage.list(step)) {
+    if (entry.kind == EntryKind::Directory && has_rank_files(storage, step / entry.name))
+      models.push_back(step / entry.name);
+  }
+  std::ranges::sort(models);
+  return models;
+}
+
+/// FSDP2's optimizer gets Module.parameters() as they are, and the state dict has their order.
+/// FSDP1's gets flat parameters.
+bool is_fsdp2(Storage& storage, const Path& config) {
+  if (storage.kind(config) != EntryKind::File) return false;
+  const Json content = parse_json(read_text(storage, config, kSmallFile), config.string());
+  return content.is_object() && content.value("FSDP_version", Json()) == 2;
+}
+
+void take_schedule(Json schedule, const Path& path, bool is_first, StateDict& state) {
+  if (is_first) {
+    state.scheduler = std::move(schedule);
+  } else if (schedule != state.scheduler) {
+    state.losses.push_back({Role::Setting,
+                            fmt::format("lr_scheduler of {}", path.filename().string()),
+                            "it is not that of the first rank, which is read"});
+  }
+}
+
+}  // namespace
+
+std::optional<Path> find_verl(Storage& storage, const Path& path,
+                              const std::optional<std::string>& tag) {
+  if (storage.kind(path) != EntryKind::Directory) return std::nullopt;
+  std::optional<Path> step;
+  if (tag) {
+    if (is_step_name(*tag)) step = path / *tag;
+  } else {
+    step = is_step_name(path.filename().string()) ? path : newest_step(storage, path);
+  }
+  if (!step || storage.kind(*step) != EntryKind::Directory) return std::nullopt;
+  const std::vector<Path> models = models_in(storage, *step);
+  if (models.empty()) return std::nullopt;
+  if (models.size() == 1) return models.front();
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} holds the checkpoints of {} models", step->string(), models.size()),
+        fmt::format("name one of them, such as {}", models.front().string()));
+}
+
+std::vector<Path> add_verl(Storage& storage, const Path& folder, const RankFileGroup& extra,
+                           StateDictBuilder& builder) {
+  std::set<std::string> others;
+  for (const auto& [rank, path] : extra.files) {
+    const std::shared_ptr<const File> file = builder.open(path);
+    const torch::TorchFile object({file, 0, file->size()});
+    const torch::Value root = object.root();
+    for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i) {
+      const std::string name = torch::path_part(root.key(i));
+      if (name == "lr_scheduler") {
+        take_schedule(torch::to_json(root.value(i)), path, rank == extra.files.begin()->first,
+                      builder.out);
+      } else {
+        others.insert(name);
+      }
+    }
+  }
+  for (const std::string& name : others)
+    builder.out.losses.push_back(
+        {Role::ClientValue, fmt::format("{} of extra_state_*.pt", name), "each rank has its own"});
+  const Path config = folder / kConfig;
+  if (!is_fsdp2(storage, config)) return {};
+  builder.out.producer = {{"library", "verl"}};
+  builder.out.number_names = {
+      .fit = fit_by_shape,
+      .decided = "in the order of the model, in which verl gives its parameters to the optimizer",
+      .undecided = "their shapes do not follow the order of the model's parameters"};
+  return {config};
+}
+
+}  // namespace unishard::converters::dcp
