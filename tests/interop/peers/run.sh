@@ -16,16 +16,18 @@ setup() {
     DS_ACCELERATOR=cpu DS_BUILD_OPS=0 "$python" -m pip install -q --no-build-isolation deepspeed==$deepspeed
 }
 
-# Each line of zoo/requirements.txt is a folder of its own, so that two versions of a library can be there.
+# Each line of zoo/requirements.txt is a folder of its own, so that two versions of a library can be there. The first package is the
+# one that is asked for, others are what it imports.
 setup_zoo() {
-  local folder package name
-  while read -r folder package; do
+  local folder package others name
+  while read -r folder package others; do
     case $folder in '' | '#'*) continue ;; esac
     name=${package%%==*}
     [ ! -d "build/zoo/$folder/${name//-/_}-${package##*==}.dist-info" ] || continue
     echo "installing $package into build/zoo/$folder"
     rm -rf "build/zoo/$folder"
-    "$python" -m pip install -q --no-deps --target "build/zoo/$folder" "$package" || { rm -rf "build/zoo/$folder"; return 1; }
+    # shellcheck disable=SC2086
+    "$python" -m pip install -q --no-deps --target "build/zoo/$folder" "$package" $others || { rm -rf "build/zoo/$folder"; return 1; }
   done <tests/interop/peers/zoo/requirements.txt
 }
 setup || { echo "skipped: the peers could not be installed"; exit 77; }
@@ -88,6 +90,7 @@ ask_script "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" to
 ask_script "torch.load and dcp.load find their own keys and values again" torch_keeps.py
 ask_script "transformers, bitsandbytes, torchao, compressed-tensors: the values of quantized weights" quantized.py
 ask_script "transformers and train_gpt: the same logits" model_logits.py
+ask_script "verl goes on with its runs on other numbers of ranks" verl_resumes.py
 ask_script "transformers takes pipelines of DeepSpeed under the names of --layout" pipeline_names.py
 public="${UNISHARD_FIXTURES:-../shared/fixtures}/public/check.py"
 [ ! -f "$public" ] || ask "the inputs of public bug reports" bash -c '"$@" | tee /dev/fd/3 3>&2 | tail -n 1 | grep -q ", 0 failed"' \
