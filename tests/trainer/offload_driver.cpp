@@ -1,9 +1,11 @@
 // Not a test itself: trains a GPT with its state in memory or in files, and prints the losses, the
 // peak of the process's memory, and the time of the fastest step.
 //
-//   offload_driver <folder for files> <stage> <layers> <width> <steps> <optimizer: none|nvme>
-//                  <parameters: none|nvme> <limit of the data segment in MiB; 0: none>
+//   offload_driver <folder for files> <stage> <layers> <width> <steps>
+//                  <optimizer: none|nvme|nvme-after> <parameters: none|nvme>
+//                  <limit of the data segment in MiB; 0: none>
 //
+// With nvme, updates begin during the backward pass; with nvme-after, after it.
 // The limit holds from after the construction of the libraries on, in addition to what they take.
 #include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
@@ -22,6 +24,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace {
 
@@ -42,7 +45,7 @@ std::uint64_t figure(const std::string& name) {
 
 Residence residence_named(const std::string& name) {
   if (name == "none") return Residence::Device;
-  if (name == "nvme") return Residence::File;
+  if (name.starts_with("nvme")) return Residence::File;
   throw std::invalid_argument("no residence is called " + name);
 }
 
@@ -63,6 +66,7 @@ Config config_of(char** arguments) {
   config.compute = DType::BFloat16;
   config.offload_optimizer.residence = residence_named(arguments[6]);
   config.offload_optimizer.nvme_path = arguments[1];
+  config.offload_optimizer.super_offload = std::string_view(arguments[6]) == "nvme";
   config.offload_param.residence = residence_named(arguments[7]);
   config.offload_param.nvme_path = arguments[1];
   config.zero.max_live_parameters = config.zero.max_reuse_distance = 0;

@@ -36,6 +36,7 @@ void raise_errno(std::string_view action, std::string_view path, int error_numbe
       break;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
       code = ErrorCode::NoSpace;
       hint = "free disk space or choose another folder, then run the same command again";
       break;

@@ -63,9 +63,9 @@ constexpr ConfigKey kOffloadKeys[] = {
     {.section = kOptimizer,
      .name = "super_offload",
      .type = Boolean,
-     .initial = "false",
-     .use = Noted,
-     .text = "has no effect: updates begin when the norm of the gradients is known"},
+     .text = "nvme: updates begin during the backward pass, and begin anew if the gradients turn "
+             "out to be clipped; bits do not depend on it. The files take twice the space. Not "
+             "given: if the disk has the room."},
     {.section = kOptimizer,
      .name = "cpuadam_cores_perc",
      .type = Number,

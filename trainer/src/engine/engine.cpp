@@ -89,10 +89,28 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
       context{.schedule = &schedule,
               .runtime = &runtime,
               .casts_inputs = config.compute == DType::Float16 && config.fp16.auto_cast},
-      attachment(model, state.model, context, {runtime, *collectives, gradients, order},
+      attachment(model, state.model, context,
+                 {runtime, *collectives, gradients, order,
+                  [this](const detail::FlatUnit& unit, detail::Sums what) {
+                    if (speculation) speculation->hear(unit, what);
+                  }},
                  attachment_options(state)),
       micro_batches(state, context, schedule, communicator),
-      saver(state, communicator, options, runtime) {}
+      saver(state, communicator, options, runtime) {
+  speculate();
+}
+
+/// Updates units during the backward pass, unless that is switched off. Where the configuration
+/// does not ask for it, it is left out if the disk has no room for two of the state.
+void Engine::Impl::speculate() {
+  const OffloadOptimizer& offload = state.config.offload_optimizer;
+  if (offload.residence != Residence::File || !offload.super_offload.value_or(true)) return;
+  try {
+    speculation.emplace(state, runtime);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NoSpace || offload.super_offload) throw;
+  }
+}
 
 /// Ends a step that is not finite without an update. An exception comes before any change.
 void Engine::Impl::leave_out(const std::vector<double>& losses) {
@@ -119,6 +137,7 @@ void Engine::Impl::begin_step() {
   micro_batches.begin(Pass::Train, state.batch.global_micro_batches);
   model->train();
   order.clear();
+  if (speculation) speculation->begin_step();
   for (const auto& unit : state.model.units) unit.flat->begin_step();
 }
 
@@ -146,13 +165,15 @@ StepStats Engine::Impl::finish_step() {
       learning_rate(state.config.schedule, state.last_iteration, state.groups[0].hyper.lr);
   stats.skipped = !std::isfinite(stats.loss) || !std::isfinite(stats.gradient_norm);
   if (stats.skipped) {
+    if (speculation) speculation->drop();
     leave_out(losses);
   } else {
     saver.before_change();
     if (state.optimizer->kind() == OptimizerKind::Lamb)
       detail::update_with_lamb(state, runtime, communicator, stats.gradient_norm);
     else
-      detail::update_units(state, runtime, stats.gradient_norm);
+      stats.units_ahead = detail::update_units(state, runtime, stats.gradient_norm,
+                                               speculation ? &*speculation : nullptr);
     if (state.scaler) state.scaler->update(/*overflow=*/false);
     ++state.step;
     ++state.last_iteration;

@@ -5,6 +5,7 @@
 #include "checkpoint/saver.hpp"
 #include "comm/tensor_collectives.hpp"
 #include "engine/micro_batches.hpp"
+#include "engine/speculation.hpp"
 #include "state/attachment.hpp"
 #include "state/gather_schedule.hpp"
 #include "state/training_state.hpp"
@@ -12,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace unishard::trainer {
@@ -20,6 +22,7 @@ struct Engine::Impl {
   Impl(const std::shared_ptr<torch::nn::Module>& the_model, Communicator& the_communicator,
        const Config& config, EngineOptions the_options);
 
+  void speculate();
   void begin_step();
   StepStats finish_step();
   void require_no_step(const char* what) const;
@@ -38,6 +41,7 @@ struct Engine::Impl {
   detail::CollectiveOrder order;
   detail::GatherSchedule schedule;
   detail::StepContext context;
+  std::optional<detail::Speculation> speculation;
   detail::Attachment attachment;
   detail::MicroBatches micro_batches;
   detail::Saver saver;

@@ -30,20 +30,46 @@ class TilePipeline::Buffer {
   HugeBuffer memory_;
 };
 
-TilePipeline::TilePipeline(std::int64_t tile_elements, std::int64_t buffers)
-    : tile_elements_(tile_elements),
-      // One is read, one is updated, one is written.
-      most_buffers_(static_cast<std::size_t>(std::max<std::int64_t>(buffers, 3))) {}
+namespace {
+
+std::int64_t held_elements(const ModelState& model) {
+  std::int64_t elements = 0;
+  for (const UnitRecord& unit : model.units) elements += unit.flat->layout().length();
+  return elements;
+}
+
+/// Returns how many elements of arrays in files are updated at a time: as many as are read and
+/// written fast, fewer for a small model, and whole blocks, also of arrays of 16 bits.
+std::int64_t tile_elements(const TrainingState& state) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20, kLeast = std::int64_t{1} << 18;
+  const Config& config = state.config;
+  const auto bytes = whole_pages(static_cast<std::uint64_t>(config.aio.block_size));
+  const auto block = static_cast<std::int64_t>(bytes / 2);  // elements of 16 bits
+  const std::int64_t wanted = std::clamp(held_elements(state.model) / 512, kLeast, kMost);
+  return std::max(block, std::min(wanted, config.zero.sub_group_size) / block * block);
+}
+
+/// One is read, one is updated, one is written.
+constexpr std::int64_t kLeastBuffers = 3;
+
+}  // namespace
+
+TilePipeline::TilePipeline(const TrainingState& state)
+    : tile_elements_(tile_elements(state)),
+      most_buffers_(static_cast<std::size_t>(
+          std::max(state.config.offload_optimizer.buffer_count, kLeastBuffers))) {}
 
 TilePipeline::~TilePipeline() = default;
 
-void TilePipeline::add(const UnitRecord& unit) {
-  const std::int64_t all = unit.flat->master().elements();
+void TilePipeline::add(const UnitRecord& unit, UnitArrays arrays) {
+  arrays_.push_back(std::move(arrays));
+  const std::int64_t all = arrays_.back().master.elements();
   const std::int64_t most =
       unit.flat->store().is_in_files() ? tile_elements_ : std::max<std::int64_t>(all, 1);
   for (std::int64_t begin = 0; begin < all; begin += most) {
     Tile tile;
     tile.unit = &unit;
+    tile.arrays = &arrays_.back();
     tile.begin = begin;
     tile.count = std::min(most, all - begin);
     tile.is_last = begin + tile.count == all;
@@ -51,14 +77,18 @@ void TilePipeline::add(const UnitRecord& unit) {
   }
 }
 
-void TilePipeline::run(const std::function<void(Tile&)>& update) {
-  for (read_ahead(); !coming_.empty(); read_ahead()) {
-    Coming now = std::move(coming_.front());
-    coming_.pop_front();
-    if (now.buffer) reads_->wait(now.reads);
-    update(now.tile);
-    if (now.buffer || now.tile.flat().resident_shard().is_in_file()) write_behind(std::move(now));
-  }
+void TilePipeline::advance(const UpdateTile& update) {
+  read_ahead();
+  if (coming_.empty()) return;
+  Coming now = std::move(coming_.front());
+  coming_.pop_front();
+  if (now.buffer) reads_->wait(now.reads);
+  update(now.tile);
+  if (now.buffer || now.tile.arrays->rounded.is_in_file()) write_behind(std::move(now));
+}
+
+void TilePipeline::run(const UpdateTile& update) {
+  while (!waiting_.empty() || !coming_.empty()) advance(update);
   while (!leaving_.empty()) {
     writes_->wait(leaving_.front().writes);
     leaving_.pop_front();
@@ -88,10 +118,10 @@ std::unique_ptr<TilePipeline::Buffer> TilePipeline::take_buffer() {
 
 void TilePipeline::load(Coming& coming) {
   Tile& tile = coming.tile;
-  const FlatUnit& unit = tile.flat();
+  const UnitArrays& unit = *tile.arrays;
   std::vector<std::pair<StateArray, at::Tensor>> reads;
   std::size_t used = 0;
-  const std::size_t arrays = 2 + unit.states().size();
+  const std::size_t arrays = 2 + unit.states.size();
   const auto bring = [&](const StateArray& array) {
     if (!array.is_in_file()) return array.values(tile.begin, tile.count);
     if (!coming.buffer) coming.buffer = take_buffer();
@@ -100,9 +130,9 @@ void TilePipeline::load(Coming& coming) {
     reads.emplace_back(array, coming.buffer->array(used++, tile.count));
     return reads.back().second;
   };
-  tile.weights = bring(unit.master());
-  tile.gradients = bring(unit.gradients());
-  for (const StateArray& state : unit.states()) tile.states.push_back(bring(state));
+  tile.weights = bring(unit.master);
+  tile.gradients = bring(unit.gradients);
+  for (const StateArray& state : unit.states) tile.states.push_back(bring(state));
   if (reads.empty()) return;
   if (!reads_) reads_ = std::make_unique<TaskQueue>();
   reads_->push([reads = std::move(reads), begin = tile.begin] {
@@ -114,11 +144,11 @@ void TilePipeline::load(Coming& coming) {
 void TilePipeline::write_behind(Coming coming) {
   if (!writes_) writes_ = std::make_unique<TaskQueue>();
   writes_->push([tile = std::move(coming.tile)] {
-    FlatUnit& unit = tile.flat();
-    if (unit.master().is_in_file()) unit.master().write(tile.begin, tile.weights);
+    const UnitArrays& unit = *tile.arrays;
+    if (unit.master.is_in_file()) unit.master.write(tile.begin, tile.weights);
     for (std::size_t i = 0; i < tile.states.size(); ++i)
-      if (unit.states()[i].is_in_file()) unit.states()[i].write(tile.begin, tile.states[i]);
-    if (unit.resident_shard().is_in_file()) unit.round_master(tile.begin, tile.weights);
+      if (unit.states[i].is_in_file()) unit.states[i].write(tile.begin, tile.states[i]);
+    if (unit.rounded.is_in_file()) unit.round(tile.begin, tile.weights);
   });
   leaving_.push_back({std::move(coming.buffer), writes_->pushed()});
 }

@@ -4,7 +4,7 @@
 #include "unishard/format/huge_buffer.hpp"
 
 #include "runtime/task_queue.hpp"
-#include "state/model_state.hpp"
+#include "state/training_state.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -14,11 +14,12 @@
 
 namespace unishard::trainer::detail {
 
-/// A part of what this rank holds of a unit. The tensors are views of the unit's arrays, or of a
-/// buffer that is filled from a file and written back to it.
+/// A part of the arrays of a unit. The tensors are views of the arrays, or of a buffer that is
+/// filled from a file and written back to it.
 struct Tile {
   const UnitRecord* unit = nullptr;
-  std::int64_t begin = 0, count = 0;  ///< elements of the unit's arrays
+  const UnitArrays* arrays = nullptr;
+  std::int64_t begin = 0, count = 0;  ///< elements of the arrays
   bool is_last = false;               ///< of its unit
   at::Tensor weights, gradients;      ///< float32
   std::vector<at::Tensor> states;     ///< float32
@@ -29,18 +30,25 @@ struct Tile {
 /// Not thread-safe.
 class TilePipeline {
  public:
-  /// `tile_elements` is the size of tiles whose arrays are in files, `buffers` how many of those
-  /// are in memory at a time.
-  TilePipeline(std::int64_t tile_elements, std::int64_t buffers);
+  using UpdateTile = std::function<void(Tile&)>;
+
+  /// The size of tiles whose arrays are in files, and how many of those are in memory at a time,
+  /// follow from the configuration and the size of the model.
+  explicit TilePipeline(const TrainingState& state);
   ~TilePipeline();
   TilePipeline(const TilePipeline&) = delete;
   TilePipeline& operator=(const TilePipeline&) = delete;
 
-  /// Adds all that this rank holds of `unit`.
-  void add(const UnitRecord& unit);
-  /// Calls `update` for each tile, in order. Returns when all is written back.
+  /// Adds all that this rank holds of `unit`: its own arrays, or a draft of them.
+  void add(const UnitRecord& unit, UnitArrays arrays);
+  /// Returns true when the reads of some tiles have not been asked for.
+  bool has_unread() const { return !waiting_.empty(); }
+  /// Calls `update` for the next tile, if there is one, while others are read and written.
   /// Throws: what `update`, a read or a write throws. Some tiles are then updated and others not.
-  void run(const std::function<void(Tile&)>& update);
+  void advance(const UpdateTile& update);
+  /// Calls `update` for each tile that is left, in order. Returns when all is written back.
+  /// Throws: as advance() does.
+  void run(const UpdateTile& update);
 
  private:
   class Buffer;
@@ -63,7 +71,8 @@ class TilePipeline {
 
   std::int64_t tile_elements_;
   std::size_t most_buffers_;
-  std::size_t buffers_ = 0;  ///< made so far
+  std::size_t buffers_ = 0;        ///< made so far
+  std::deque<UnitArrays> arrays_;  ///< of the units; they stay where they are
   std::deque<Tile> waiting_;
   std::deque<Coming> coming_;
   std::deque<Leaving> leaving_;

@@ -1,14 +1,14 @@
 #include "engine/update.hpp"
 
 #include "engine/step_constants.hpp"
-#include "engine/tile_pipeline.hpp"
+#include "engine/tile_update.hpp"
 #include "optimizer/parallel_update.hpp"
-#include "runtime/device_arrays.hpp"
 
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <deque>
+#include <unordered_set>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -46,91 +46,61 @@ Publication publication_of(const Config& config) {
   return Publication(config.zero.overlap_comm ? config.zero.allgather_bucket_size : 0);
 }
 
-/// The constants of an update.
-struct Update {
-  TrainingState& state;
-  Runtime& runtime;
-  float scale;  ///< of the gradients
-};
-
-/// Returns elements [begin, end) of a flat array of which `tensor` are those from `first` on.
-at::Tensor cut(const at::Tensor& tensor, std::int64_t first, ElementRange range) {
-  return tensor.narrow(0, static_cast<std::int64_t>(range.begin) - first,
-                       static_cast<std::int64_t>(range.size()));
-}
-
-/// Updates what `tile` has of a parameter, where its weights are.
-void update_parameter(const Update& update, const ParameterRecord& parameter, const Tile& tile,
-                      const at::Tensor& gradients) {
-  const UnitLayout& layout = tile.flat().layout();
-  const std::uint64_t size = layout.held(parameter.slot).size();
-  if (size == 0) return;
-  const std::uint64_t offset = layout.held_offset(parameter.slot);
-  const auto first = static_cast<std::uint64_t>(tile.begin);
-  const ElementRange range{std::max(offset, first),
-                           std::min(offset + size, first + static_cast<std::uint64_t>(tile.count))};
-  if (range.begin >= range.end) return;
-  const TrainingState& state = update.state;
-  const Hyper hyper = hyper_of_step(state, parameter);
-  UpdateTensors tensors{.weights = cut(tile.weights, tile.begin, range),
-                        .gradients = cut(gradients, tile.begin, range),
-                        .states = {}};
-  for (const at::Tensor& each : tile.states) tensors.states.push_back(cut(each, tile.begin, range));
-  if (tile.weights.device() == update.runtime.device()) {
-    update.runtime.update(*state.optimizer, hyper, state.step + 1, update.scale, tensors);
-  } else {
-    update_in_parallel(rule_for(*state.optimizer, hyper, state.step + 1, update.scale),
-                       arrays_of(tensors, at::kCPU));
+/// Publishes units in the same order on every rank, though each has them ready in an order of its
+/// own. Those that are gathered from files are the last, because all is written back before.
+class PublicationOrder {
+ public:
+  PublicationOrder(const ModelState& model, Publication& publication) : publication_(publication) {
+    for (const UnitRecord& unit : model.units)
+      if (!unit.parameters.empty()) order_.push_back(unit.flat);
+    std::ranges::stable_partition(
+        order_, [](const FlatUnit* unit) { return !unit->is_gathered_from_file(); });
   }
-}
 
-void update_tile(const Update& update, const Tile& tile) {
-  const at::Tensor gradients = tile.gradients.to(tile.weights.device());
-  for (const std::size_t index : tile.unit->parameters)
-    update_parameter(update, update.state.model.parameters[index], tile, gradients);
-  if (!tile.flat().resident_shard().is_in_file())
-    tile.flat().round_master(tile.begin, tile.weights);
-}
+  /// Says that `unit` is updated. Those that are gathered from files wait for all_written().
+  void updated(const FlatUnit& unit) {
+    ready_.insert(&unit);
+    while (next_ < order_.size() && ready_.contains(order_[next_]) &&
+           !order_[next_]->is_gathered_from_file())
+      publication_.start(*order_[next_++], Changed::Master);
+  }
+  void all_written() {
+    while (next_ < order_.size()) publication_.start(*order_[next_++], Changed::Master);
+    publication_.finish();
+  }
 
-std::int64_t elements_of(const ModelState& model) {
-  std::int64_t elements = 0;
-  for (const UnitRecord& unit : model.units) elements += unit.flat->layout().length();
-  return elements;
-}
-
-/// Returns how many elements of arrays in files are updated at a time: as many as are read and
-/// written fast, fewer for a small model, and whole blocks, also of arrays of 16 bits.
-std::int64_t tile_elements(const TrainingState& state) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 20, kLeast = std::int64_t{1} << 18;
-  const Config& config = state.config;
-  const auto bytes = whole_pages(static_cast<std::uint64_t>(config.aio.block_size));
-  const auto block = static_cast<std::int64_t>(bytes / 2);  // elements of 16 bits
-  const std::int64_t wanted = std::clamp(elements_of(state.model) / 512, kLeast, kMost);
-  return std::max(block, std::min(wanted, config.zero.sub_group_size) / block * block);
-}
+ private:
+  Publication& publication_;
+  std::vector<FlatUnit*> order_;
+  std::unordered_set<const FlatUnit*> ready_;
+  std::size_t next_ = 0;
+};
 
 }  // namespace
 
-void update_units(TrainingState& state, Runtime& runtime, double gradient_norm) {
-  const Update update{
-      .state = state, .runtime = runtime, .scale = gradient_scale(state, gradient_norm)};
+std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradient_norm,
+                          Speculation* speculation) {
+  const TileUpdate update{.state = state,
+                          .runtime = runtime,
+                          .on_host = update_in_parallel,
+                          .scale = gradient_scale(state, gradient_norm)};
   Publication publication = publication_of(state.config);
-  TilePipeline pipeline(tile_elements(state), state.config.offload_optimizer.buffer_count);
+  PublicationOrder order(state.model, publication);
+  std::unordered_set<const UnitRecord*> done;
+  if (speculation) done = speculation->settle(update.scale);
+  for (const UnitRecord* unit : done) {
+    if (!unit->flat->resident_shard().is_in_file()) unit->flat->round_master();
+    order.updated(*unit->flat);
+  }
+  TilePipeline pipeline(state);
   for (const UnitRecord& unit : state.model.units)
-    if (!unit.parameters.empty()) pipeline.add(unit);
-  std::vector<FlatUnit*> unpublished;  // what they are gathered from is being written
+    if (!unit.parameters.empty() && !done.contains(&unit)) pipeline.add(unit, unit.flat->arrays());
   pipeline.run([&](const Tile& tile) {
-    FlatUnit& unit = tile.flat();
-    runtime.run(Stream::Compute, "update " + unit.name(), [&] { update_tile(update, tile); });
-    if (!tile.is_last) return;
-    if (unit.is_gathered_from_file()) {
-      unpublished.push_back(&unit);
-    } else {
-      publication.start(unit, Changed::Master);
-    }
+    runtime.run(Stream::Compute, "update " + tile.flat().name(), [&] { update(tile); });
+    if (tile.is_last) order.updated(tile.flat());
   });
-  for (FlatUnit* unit : unpublished) publication.start(*unit, Changed::Master);
-  publication.finish();
+  order.all_written();
+  return static_cast<std::int64_t>(done.size());
 }
 
 void publish_units(TrainingState& state, Changed changed) {

@@ -81,8 +81,13 @@ void FileArray::write_part(std::size_t index, std::uint64_t at, std::span<const 
 std::vector<FileArray::BlockPtr> FileArray::own_blocks(std::size_t first, std::size_t count) {
   const std::lock_guard lock(mutex_);
   const auto own = std::span(blocks_).subspan(first, count);
+  const auto is_shared = [](const BlockPtr& each) { return each.use_count() > 1; };
+  // Taken together, they lie one after another.
+  std::vector<BlockPtr> fresh =
+      file_->allocate(static_cast<std::size_t>(std::ranges::count_if(own, is_shared)));
+  auto next = fresh.begin();
   for (BlockPtr& each : own)
-    if (each.use_count() > 1) each = file_->allocate(1).front();
+    if (is_shared(each)) each = std::move(*next++);
   return {own.begin(), own.end()};
 }
 
@@ -92,6 +97,11 @@ std::shared_ptr<FileArray> FileArray::snapshot() const {
   copy->bytes_ = bytes_;
   copy->blocks_ = blocks_;
   return copy;
+}
+
+void FileArray::take(FileArray& other) {
+  const std::scoped_lock lock(mutex_, other.mutex_);
+  blocks_.swap(other.blocks_);
 }
 
 }  // namespace unishard::trainer::detail

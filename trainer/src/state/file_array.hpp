@@ -30,6 +30,9 @@ class FileArray {
   /// Returns an array that keeps the present values. The two share their blocks until one of them
   /// is written to, which takes other blocks; BlockFile::make_free() reserves their space.
   std::shared_ptr<FileArray> snapshot() const;
+  /// Takes over the values of `other`, which must not be used after. Neither reads nor writes.
+  /// Pre: `other` was a snapshot of this array, and nothing reads or writes either.
+  void take(FileArray& other);
 
  private:
   using BlockPtr = BlockFile::BlockPtr;

@@ -49,7 +49,12 @@ void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions&
     store_->make_states(options.states);
     reducer_ = std::make_unique<GradientReducer>(
         name_, layout_, parameters(), link,
-        GradientReducer::Options{.reduction = options.reduction, .places = &store_->places()},
+        GradientReducer::Options{.reduction = options.reduction,
+                                 .places = &store_->places(),
+                                 .on_sums =
+                                     [this](Sums what) {
+                                       if (link_->on_sums) link_->on_sums(*this, what);
+                                     }},
         [this] { reduce_if_complete(); });
   }
   persistent_ = options.persistent;
@@ -174,16 +179,20 @@ void FlatUnit::follow_parameters() {
   frozen_->follow();
 }
 
-void FlatUnit::round_master(std::int64_t begin, const at::Tensor& master) {
-  if (store_->master_is_parameters()) return;
-  const StateArray resident = resident_shard();
-  if (resident.defined()) resident.write(begin, master.to(layout_.stored_type()));
+UnitArrays FlatUnit::arrays() const {
+  return {.gradients = gradients(),
+          .master = master(),
+          .states = states(),
+          .rounded = store_->master_is_parameters() ? StateArray() : resident_shard(),
+          .stored = layout_.stored_type()};
 }
 
 void FlatUnit::round_master() {
-  if (!is_trained() || store_->master_is_parameters() || !resident_shard().defined()) return;
-  store_->visit_pieces([this](std::int64_t begin, std::int64_t count) {
-    round_master(begin, master().values(begin, count));
+  if (!is_trained()) return;
+  const UnitArrays all = arrays();
+  if (!all.rounded.defined()) return;
+  store_->visit_pieces([&](std::int64_t begin, std::int64_t count) {
+    all.round(begin, all.master.values(begin, count));
   });
 }
 

@@ -10,6 +10,7 @@
 #include "state/gathered_parameters.hpp"
 #include "state/gradient_reducer.hpp"
 #include "state/shard_store.hpp"
+#include "state/unit_arrays.hpp"
 #include "state/unit_layout.hpp"
 #include "state/unit_link.hpp"
 
@@ -111,10 +112,9 @@ class FlatUnit {
   const ShardStore& store() const { return *store_; }
   bool is_trained() const { return !layout_.flat.slots.empty(); }
 
-  /// Gives the parameters, or what they are gathered from, the rounding of `master`, which are
-  /// elements of master() from `begin` on.
-  void round_master(std::int64_t begin, const at::Tensor& master);
-  /// Does so for all of it.
+  /// Returns what an update reads and writes. Pre: is_trained(), and the unit is attached.
+  UnitArrays arrays() const;
+  /// Gives the parameters, or what they are gathered from, the rounding of the master.
   void round_master();
 
   /// Returns this rank's part of the parameters, in their type in memory or, at stage 3, in their

@@ -28,6 +28,7 @@ GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
       link_(link),
       reduction_(options.reduction),
       on_gradient_(std::move(on_gradient)),
+      on_sums_(options.on_sums),
       self_(std::make_shared<GradientReducer*>(this)) {
   const auto in_memory = at::device(layout.placement.device).dtype(at::kFloat);
   const bool in_file = options.places && options.places->has_optimizer_in_file();
@@ -131,6 +132,7 @@ void GradientReducer::fold(const at::Tensor& flat) {
 /// squares are taken on the way.
 void GradientReducer::add_to_sums(const at::Tensor& flat, bool is_last) {
   if (!shard_.is_in_file()) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
+  on_sums_(Sums::Change);
   const auto on_host = at::device(at::kCPU).dtype(at::kFloat);
   at::Tensor sums = has_sums_ ? shard_.values() : at::zeros({layout_.shard}, on_host);
   sums = sums.to(layout_.placement.device);
@@ -138,6 +140,7 @@ void GradientReducer::add_to_sums(const at::Tensor& flat, bool is_last) {
   if (is_last) squares_ = square_sums(link_.runtime, layout_, sums);
   shard_.write(0, sums);
   has_sums_ = true;
+  if (is_last) on_sums_(Sums::Complete);
 }
 
 const StateArray& GradientReducer::gradients() const {

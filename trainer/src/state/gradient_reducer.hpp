@@ -30,6 +30,7 @@ class GradientReducer {
   struct Options {
     Reduction reduction = Reduction::FoldEach;
     const StatePlaces* places = nullptr;  ///< of the sums, if the optimizer's states are in a file
+    std::function<void(Sums)> on_sums = {};  ///< called on the communication stream
   };
   /// Installs hooks, which call `on_gradient` whenever a parameter's gradient has been added to.
   /// `name` is the unit's in messages.
@@ -78,6 +79,7 @@ class GradientReducer {
   UnitLink link_;
   Reduction reduction_;
   std::function<void()> on_gradient_;
+  std::function<void(Sums)> on_sums_;
   StateArray shard_;   ///< float32, the running sum over ranks
   at::Tensor full_;    ///< float32: local sums (FoldOnce), and the result at stage 0
   StateArray result_;  ///< of stage 0: full_

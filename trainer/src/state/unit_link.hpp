@@ -65,6 +65,14 @@ class InFlight {
 /// collectives themselves have no names: ranks with another order mix up the values of units.
 using CollectiveOrder = std::vector<std::string>;
 
+class FlatUnit;
+
+/// What happens to sums of gradients that are in a file.
+enum class Sums {
+  Change,    ///< they are about to be written
+  Complete,  ///< they are those of the whole step
+};
+
 /// Lifetime: what it refers to outlives the units' attachment.
 struct UnitLink {
   /// Gives the communication stream a collective, for when Compute has done what it was given.
@@ -78,6 +86,8 @@ struct UnitLink {
   TensorCollectives& collectives;
   InFlight& gradients;
   CollectiveOrder& order;  ///< since the step or the evaluation began
+  /// Called on the communication stream; may be empty.
+  std::function<void(const FlatUnit&, Sums)> on_sums = {};
 };
 
 }  // namespace unishard::trainer::detail

@@ -52,6 +52,8 @@ struct StepStats {
   double learning_rate = 0;
   double loss_scale = 1;  ///< of this step, with fp16
   bool skipped = false;   ///< loss or gradient is not finite, and nothing was updated
+  /// Units of this rank whose update began during the backward pass and stood; see "super_offload".
+  std::int64_t units_ahead = 0;
 };
 
 /// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not

@@ -3,6 +3,7 @@
 // "offload_param" and "aio", with DeepSpeed's defaults. The residence is a property of a run and
 // never of a checkpoint: it changes memory and speed, and no result.
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace unishard::trainer {
@@ -19,6 +20,9 @@ struct OffloadOptimizer {
   Residence residence = Residence::Device;
   std::string nvme_path;          ///< the folder of the files; required for Residence::File
   std::int64_t buffer_count = 4;  ///< parts of files that are in memory at a time; at least 3
+  /// Files: updates begin during the backward pass, which takes room for two of the state. Without
+  /// a value, if the disk has the room.
+  std::optional<bool> super_offload = {};
   bool operator==(const OffloadOptimizer&) const = default;
 };
 

@@ -1,0 +1,55 @@
+#pragma once
+// Updates during the backward pass, before the norm of the gradients is known.
+//
+// A unit whose state is in files is updated as soon as its gradients are there, as if nothing were
+// clipped, so that its files are read and written while other units compute. The results go to
+// drafts: arrays that share the blocks which have not changed and have blocks of their own for the
+// rest. When the norm is known the drafts become the state, or are dropped, and the update begins
+// anew with the scale. What is undone has never been there, so bits do not depend on it, and the
+// old state needs room in the files, not in memory.
+#include "engine/tile_update.hpp"
+#include "state/unit_link.hpp"
+
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+namespace unishard::trainer::detail {
+
+/// Lifetime: what it is constructed with outlives it.
+/// Thread safety: hear() may be called while the thread that trains calls the others.
+class Speculation {
+ public:
+  /// Reserves the room for drafts of all units.
+  /// Throws: NoSpace, naming the folder of the files.
+  Speculation(const TrainingState& state, Runtime& runtime);
+  ~Speculation();
+  Speculation(const Speculation&) = delete;
+  Speculation& operator=(const Speculation&) = delete;
+
+  /// Begins a step without drafts. Nothing is updated ahead in the step after one that was clipped
+  /// or left out, because the next one often is too.
+  void begin_step();
+  /// Updates a draft of a unit whose gradients are complete. Drops all drafts when the gradients of
+  /// a unit that has one are about to change.
+  void hear(const FlatUnit& unit, Sums what);
+  /// Makes the drafts the state if `scale` is that of their gradients, and drops them otherwise.
+  /// Returns the units that are now updated.
+  std::unordered_set<const UnitRecord*> settle(float scale);
+  /// Drops the drafts of a step that is left out.
+  void drop();
+
+ private:
+  class Drafts;
+
+  float unclipped_scale() const;
+  std::unique_ptr<Drafts> take_drafts();
+
+  const TrainingState& state_;
+  Runtime& runtime_;
+  bool is_likely_ = true;  ///< that nothing will be clipped
+  std::mutex mutex_;
+  std::unique_ptr<Drafts> drafts_;
+};
+
+}  // namespace unishard::trainer::detail

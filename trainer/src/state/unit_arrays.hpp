@@ -1,0 +1,33 @@
+#pragma once
+// The arrays that an update of a unit reads and writes: what this rank holds of the unit.
+#include "state/state_array.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace unishard::trainer::detail {
+
+/// Handles: copies are the same arrays. All have the same number of elements.
+struct UnitArrays {
+  StateArray gradients = {}, master = {};  ///< float32
+  std::vector<StateArray> states = {};     ///< float32
+  StateArray rounded = {};  ///< gets the rounding of the master; undefined where nothing does
+  at::ScalarType stored = at::kFloat;  ///< what the master is rounded to
+
+  /// Returns true when the master and the states are in files.
+  bool can_be_drafted() const;
+  /// Returns the arrays that a draft has of its own; none unless can_be_drafted().
+  std::vector<StateArray> drafted() const;
+  /// Returns arrays that begin with these values. An update of them leaves these as they are; the
+  /// gradients are the same array. Memory has no room for two of it, so a draft has no `rounded`
+  /// that is in memory.
+  /// Pre: can_be_drafted().
+  UnitArrays draft() const;
+  /// Takes over what an update has made of a draft of these arrays.
+  void take(const UnitArrays& draft) const;
+
+  /// Gives `rounded` the rounding of `values`, which are elements of the master from `begin` on.
+  void round(std::int64_t begin, const at::Tensor& values) const;
+};
+
+}  // namespace unishard::trainer::detail
