@@ -93,10 +93,10 @@ void build(CLI::App& app, Action& action) {
       "             4 corrupt, 5 internal error, 6 not supported.\n");
   for (const auto add :
        {unishard::cli::add_zero_to_fp32, unishard::cli::add_convert, unishard::cli::add_reshard,
-        unishard::cli::add_inspect, unishard::cli::add_verify, unishard::cli::add_diff,
-        unishard::cli::add_report, unishard::cli::add_prune, unishard::cli::add_launch,
-        unishard::cli::add_config, unishard::cli::add_estimate, unishard::cli::add_env,
-        unishard::cli::add_completion}) {
+        unishard::cli::add_gather, unishard::cli::add_inspect, unishard::cli::add_verify,
+        unishard::cli::add_diff, unishard::cli::add_report, unishard::cli::add_prune,
+        unishard::cli::add_launch, unishard::cli::add_config, unishard::cli::add_estimate,
+        unishard::cli::add_env, unishard::cli::add_completion}) {
     add(app, action);
   }
 }

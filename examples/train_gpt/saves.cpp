@@ -61,7 +61,7 @@ void Saves::require_free_names(const unishard::converters::ResumeDecision& start
   start_ = start;
   if (options_.save_folder.empty()) return;
   agree(communicator_, "looking for the names of the checkpoints", [&] {
-    if (communicator_.rank() != 0) return;
+    if (communicator_.rank() != 0 && !options_.config.node_local_checkpoints) return;
     unishard::converters::require_free_names(posix_storage(), options_.save_folder,
                                              {.prefix = options_.tag_prefix,
                                               .first = engine_.global_steps(),

@@ -126,12 +126,16 @@ std::shared_ptr<CausalLanguageModel> build_model(const Options& options,
 /// What all ranks must be told alike, beside the configuration that the engine compares.
 std::vector<std::string> agreed_lines(const Options& options, const Json& identity) {
   const auto& compression = options.compression;
+  // Paths on the disk of a node may differ.
+  const auto path = [&](const std::string& text) {
+    return options.config.node_local_checkpoints ? "of each node" : quote(text);
+  };
   std::vector<std::string> lines{
       fmt::format("--context {}, --steps {}", options.context, options.steps),
       fmt::format("--save {}, --tag {}, --save-interval {}, --keep-last {}",
-                  quote(options.save_folder), quote(options.tag_prefix), options.save_interval,
+                  path(options.save_folder), quote(options.tag_prefix), options.save_interval,
                   options.keep_last),
-      fmt::format("--resume {}, --fresh {}", quote(options.resume.value_or("")), options.fresh),
+      fmt::format("--resume {}, --fresh {}", path(options.resume.value_or("")), options.fresh),
       fmt::format("asynchronous saves {}, incremental {}, compressed {} at level {}",
                   options.async_save ? fmt::format("{}", *options.async_save) : "if possible",
                   options.incremental_save, static_cast<int>(compression.mode), compression.level)};
@@ -152,7 +156,7 @@ class Training {
         runtime_(make_runtime(options, environment, communicator,
                               options.trace.empty() ? nullptr : &trace_)),
         model_(build_model(options, communicator, runtime_->device())),
-        engine_(model_, communicator, options.config, engine_options()),
+        engine_(model_, communicator, options.config, engine_options(environment)),
         saves_(options, engine_, communicator, identity_) {
     if (is_first()) print_header(options_, engine_, environment, runtime_->device());
     saves_.claim();
@@ -291,8 +295,9 @@ class Training {
     });
   }
 
-  EngineOptions engine_options() {
+  EngineOptions engine_options(const RankEnvironment& environment) {
     return {.runtime = runtime_.get(),
+            .node = environment.node,
             .on_save_step = [this](CommitStep step) { report(step); },
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
@@ -348,15 +353,16 @@ class Training {
     return kind == EntryKind::File || (kind == EntryKind::Directory && !is_tag);
   }
 
-  /// Returns false when the newest checkpoint is to be loaded.
+  /// Returns false when the newest checkpoint is to be loaded, which may be on another node.
   bool starts_fresh() {
+    const bool decides = is_first() || options_.config.node_local_checkpoints;
     agree(communicator_, "looking for a checkpoint", [&] {
-      if (!is_first()) return;
+      if (!decides) return;
       const auto decide = options_.resume ? converters::decide_resume : converters::decide_start;
       start_ = decide(posix_storage(), options_.save_folder, options_.fresh);
     });
-    const bool is_fresh = start_.action == converters::ResumeDecision::Action::StartFresh;
-    if (agree_max(communicator_, is_fresh) == 0) return false;
+    const bool loads = decides && start_.action == converters::ResumeDecision::Action::Load;
+    if (agree_max(communicator_, loads ? 1 : 0) == 1) return false;
     if (is_first() && (options_.resume || options_.fresh))
       say(printable(start_.explanation) + "\n");
     return true;
@@ -366,7 +372,7 @@ class Training {
   Communicator& communicator_;
   SaveProbe probe_;
   int save_count_ = 0;
-  converters::ResumeDecision start_;  ///< as rank 0 knows it
+  converters::ResumeDecision start_;  ///< as rank 0 knows it, or each rank of its node
   TokenFile tokens_;
   Json identity_;
   Trace trace_;

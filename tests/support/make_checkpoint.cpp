@@ -3,6 +3,7 @@
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/node_shards.hpp"
 #include "unishard/format/shard_base.hpp"
 
 #include <algorithm>
@@ -209,6 +210,26 @@ Path write_example(const Path& folder, const CheckpointSpec& spec, Storage& stor
 std::string identity_of(const Path& folder, const std::optional<std::string>& tag) {
   const CheckpointReader reader(posix_storage(), resolve_checkpoint(posix_storage(), folder, tag));
   return identity(reader.catalog()).value();
+}
+
+std::map<std::string, Path> split_into_nodes(const Path& tag,
+                                             const std::vector<std::string>& nodes) {
+  namespace fs = std::filesystem;
+  edit_manifest(tag, [&](Manifest& manifest) { record_nodes(manifest.catalog, nodes); });
+  const Manifest manifest = read_manifest(posix_storage(), tag);
+  std::map<std::string, Path> folders;
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+    Path& folder = folders[nodes[rank]];
+    if (folder.empty()) {
+      folder = tag.parent_path().native() + "-" + nodes[rank];
+      fs::create_directories(folder / tag.filename());
+      fs::copy_file(tag / kManifestFile, folder / tag.filename() / kManifestFile);
+      replace_text(posix_storage(), folder / kLatestFile, tag.filename().native() + "\n");
+    }
+    const std::string& file = manifest.shards.at(rank).file;
+    fs::copy_file(tag / file, folder / tag.filename() / file);
+  }
+  return folders;
 }
 
 void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,12 @@ Path write_example(const Path& folder, const CheckpointSpec& spec = {},
 /// Returns the identity of the checkpoint that a reader of `folder` gets: `tag`, or the one that
 /// `folder` names or is.
 std::string identity_of(const Path& folder, const std::optional<std::string>& tag = {});
+
+/// Rewrites the checkpoint at `tag` as if each rank's node had saved to its own disk; `nodes` has
+/// the node of each rank. Returns the folder of each node, `<folder of tag>-<node>`, which has
+/// `latest`.
+std::map<std::string, Path> split_into_nodes(const Path& tag,
+                                             const std::vector<std::string>& nodes);
 
 /// Rewrites the manifest of a tag's folder with its checksum made right, as an attacker would.
 void edit_manifest(const Path& tag, const std::function<void(Manifest&)>& edit);

@@ -54,6 +54,21 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(found.group, "unishard/2");
 }
 
+TEST(RankEnvironment, TheLauncherNamesTheNode) {
+  const Variables usual{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "n0"}};
+  const auto node = [&](const Variables& more) {
+    Variables all = usual;
+    all.insert(more.begin(), more.end());
+    return read(all).node;
+  };
+  EXPECT_EQ(node({{"GROUP_RANK", "3"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}), "3");
+  EXPECT_EQ(node({{"CROSS_RANK", "2"}}), "2");
+  EXPECT_EQ(node({{"SLURM_NODEID", "1"}}), "1");
+  EXPECT_EQ(node({{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}}), "of rank 4");
+  EXPECT_EQ(node({{"LOCAL_RANK", "5"}, {"LOCAL_WORLD_SIZE", "8"}}), "") << "one host";
+  EXPECT_EQ(node({}), "");
+}
+
 TEST(RankEnvironment, OpenMpi) {
   const auto found =
       read({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}});

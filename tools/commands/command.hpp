@@ -146,6 +146,7 @@ struct PartOptions {
 void add_zero_to_fp32(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_reshard(CLI::App& app, Action& action);
+void add_gather(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_diff(CLI::App& app, Action& action);

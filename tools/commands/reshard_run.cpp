@@ -6,7 +6,8 @@
 #include "views/reshard_view.hpp"
 #include "views/terminal.hpp"
 #include "workflows/native_folder.hpp"
-#include "workflows/reshard.hpp"
+
+#include <fmt/format.h>
 
 #include <numeric>
 
@@ -53,6 +54,11 @@ int run_reshard(tools::Team& team, const ConvertRun& job) {
       tools::open_native_checkpoint(posix_storage(), job.input, job.tag);
   tools::ReshardPlan plan = tools::plan_reshard(
       *input, {.world_size = job.convert.world_size.value_or(0), .stage = job.convert.stage});
+  return run_rewrite(team, job, {"reshard", "resharded", input, std::move(plan)});
+}
+
+int run_rewrite(tools::Team& team, const ConvertRun& job, Rewrite rewrite) {
+  auto& [verb, done, input, plan] = rewrite;
   if (job.dry_run) {
     print_plan(job, *input, plan);
     return 0;
@@ -74,7 +80,7 @@ int run_reshard(tools::Team& team, const ConvertRun& job) {
                                {.target = std::move(plan.target),
                                 .tensor_map = std::move(same),
                                 .disk_bytes = plan.disk_bytes},
-                               {.verb = "reshard",
+                               {.verb = verb,
                                 .input = job.input,
                                 .output = std::move(output),
                                 .check_input = job.check_input,
@@ -84,7 +90,7 @@ int run_reshard(tools::Team& team, const ConvertRun& job) {
   if (speaks && !conversion.checking().note().empty()) say_notes({conversion.checking().note()});
   const tools::ConversionResult result = conversion.run(transfer);
   if (speaks && !job.resources.quiet)
-    say("resharded " + progress.summary(conversion.shared().total_bytes()));
+    say(fmt::format("{} {}", done, progress.summary(conversion.shared().total_bytes())));
   if (speaks) report(job, *input, conversion, result, plan.payload_bytes);
   return result.different.empty() ? 0 : 1;
 }

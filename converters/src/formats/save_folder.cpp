@@ -5,6 +5,7 @@
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/node_shards.hpp"
 #include "unishard/format/output_lock.hpp"
 #include "unishard/format/staging_names.hpp"
 
@@ -117,7 +118,7 @@ std::optional<Error> try_newest(Storage& storage, const Path& folder, bool check
   try {
     const Path tag = resolve_checkpoint(storage, folder, std::nullopt);
     read_manifest(storage, tag);
-    if (checks_shards) CheckpointReader(storage, tag);
+    if (checks_shards) require_whole_part(storage, tag);
     return std::nullopt;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::Io) throw;
@@ -127,7 +128,7 @@ std::optional<Error> try_newest(Storage& storage, const Path& folder, bool check
 
 bool is_whole(Storage& storage, const Path& tag_folder) {
   try {
-    CheckpointReader(storage, tag_folder);
+    require_whole_part(storage, tag_folder);
     return true;
   } catch (const Error&) {
     return false;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace unishard {
@@ -39,6 +40,15 @@ bool is_one_host(const EnvironmentLookup& lookup, const Variables& variables,
                  std::uint32_t world_size) {
   return lookup(variables.local_size) == std::to_string(world_size) ||
          lookup("SLURM_STEP_NUM_NODES") == "1";
+}
+
+/// Returns the number of this host among those of the job, from torchrun, DeepSpeed's launcher or
+/// srun. Other launchers that set LOCAL_WORLD_SIZE number the ranks of a host consecutively.
+std::string node_of(const EnvironmentLookup& lookup, const LaunchEnvironment& found) {
+  for (const char* name : {"GROUP_RANK", "CROSS_RANK", "SLURM_NODEID"})
+    if (const auto number = lookup(name); number && !number->empty()) return *number;
+  if (found.one_host || found.launcher != "torchrun" || !lookup("LOCAL_WORLD_SIZE")) return {};
+  return fmt::format("of rank {}", found.rank - std::min(found.rank, found.local_rank));
 }
 
 void require_rank_and_size(const Variables& variables, const std::optional<std::uint32_t>& rank,
@@ -92,6 +102,7 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup, std::
                             .world_size = *size,
                             .local_rank = number(variables.local_rank).value_or(0)};
     found.one_host = is_one_host(lookup, variables, *size);
+    found.node = node_of(lookup, found);
     found.job = job_of(lookup, variables);
     for (const char* name : {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"})
       found.rendezvous += lookup(name).value_or("") + "/";

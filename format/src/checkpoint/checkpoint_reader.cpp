@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/node_shards.hpp"
 
 #include "checkpoint/gather.hpp"
 #include "shard/chunk_cache.hpp"
@@ -49,6 +50,7 @@ struct CheckpointReader::Impl {
     }
     manifest = read_manifest(storage, folder);
     refuse_extra_shards(storage);
+    require_all_nodes(storage);
     check_table_memory();
     cache = make_chunk_cache();
     for (const ShardEntry& entry : manifest.shards) {
@@ -82,6 +84,17 @@ struct CheckpointReader::Impl {
             "files of two checkpoints were mixed: remove the file, or copy the whole folder again");
       }
     }
+  }
+
+  // A folder that holds one node's part of a checkpoint.
+  void require_all_nodes(Storage& storage) const {
+    if (nodes_of(manifest.catalog).empty()) return;
+    const std::vector<bool> here = shards_here(storage, folder, manifest);
+    if (std::ranges::find(here, false) == here.end()) return;
+    raise(ErrorCode::NotFound,
+          fmt::format("{}: each node saved its own shards, and these are not here: {}",
+                      folder.native(), list_missing_shards(manifest, here)),
+          "`unishard gather NODE_DIR... OUT` makes one checkpoint of the nodes' folders");
   }
 
   void collect_fragments() {

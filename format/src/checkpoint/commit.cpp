@@ -162,7 +162,15 @@ const TensorInfo* find_not_finite(const Catalog& catalog) {
   return found == catalog.tensors.end() ? nullptr : &*found;
 }
 
-void write_manifest(Storage& storage, const Path& path, const std::string& text) {
+/// Returns what a trained state holds that is no number; empty for none.
+std::string describe_not_finite(const Catalog& catalog) {
+  const TensorInfo* const tensor = find_not_finite(catalog);
+  if (tensor == nullptr || !tensor->stats) return {};
+  return fmt::format("{} holds {} NaN and {} infinite values", tensor->label(),
+                     tensor->stats->nan_count, tensor->stats->inf_count);
+}
+
+void write_synced(Storage& storage, const Path& path, const std::string& text) {
   const auto file = storage.create(path);
   file->write_at(0, std::as_bytes(std::span(text)));
   file->sync();
@@ -262,8 +270,23 @@ SaveTransaction::SaveTransaction(Storage& storage, Path folder, std::string tag,
   storage_.create_directory(staging_);
 }
 
+SaveTransaction::SaveTransaction(Storage& storage, Path folder, const Manifest& manifest,
+                                 CommitOptions options)
+    : storage_(storage),
+      folder_(std::move(folder)),
+      tag_(manifest.tag),
+      save_id_(manifest.save_id),
+      options_(std::move(options)),
+      staging_(staging_folder(folder_, tag_, save_id_)),
+      commit_number_(manifest.commit_number),
+      not_finite_(describe_not_finite(manifest.catalog)),
+      keeps_staging_(true) {
+  validate_tag(tag_);
+  lock_.emplace(OutputLock::beside(storage_, folder_ / tag_));
+}
+
 SaveTransaction::~SaveTransaction() {
-  if (published_) return;
+  if (published_ || keeps_staging_) return;
   try {
     storage_.remove_tree(staging_);
     lock_.reset();
@@ -291,21 +314,27 @@ Manifest SaveTransaction::complete(Catalog catalog, std::vector<ShardEntry> shar
                        .shards = std::move(shards)};
   validate(manifest.catalog, fmt::format("saving {}", tag_));
   combine_digests(storage_, staging_, manifest);
-  if (const TensorInfo* tensor = find_not_finite(manifest.catalog); tensor && tensor->stats) {
-    not_finite_ = fmt::format("{} holds {} NaN and {} infinite values", tensor->label(),
-                              tensor->stats->nan_count, tensor->stats->inf_count);
-  }
   if (options_.identity) check_identity(manifest, staging_, *options_.identity);
+  write_manifest(manifest);
+  return manifest;
+}
+
+void SaveTransaction::complete_part(const Manifest& manifest) {
+  require_staging(storage_, staging_);
+  write_manifest(manifest);
+}
+
+void SaveTransaction::write_manifest(const Manifest& manifest) {
+  not_finite_ = describe_not_finite(manifest.catalog);
   report(CommitStep::SyncStaging);
   storage_.sync_directory(staging_);
 
   report(CommitStep::WriteManifest);
   const Path hidden = staging_ / kHiddenManifestFile;
-  write_manifest(storage_, hidden, encode_manifest(manifest));
+  write_synced(storage_, hidden, encode_manifest(manifest));
   report(CommitStep::SyncManifest);
   storage_.rename(hidden, staging_ / kManifestFile);
   storage_.sync_directory(staging_);
-  return manifest;
 }
 
 /// Tries again when another process creates or removes the name between the check and the move.
@@ -339,6 +368,11 @@ bool SaveTransaction::is_overtaken() const {
 }
 
 void SaveTransaction::publish() {
+  publish_tag();
+  retain();
+}
+
+void SaveTransaction::publish_tag() {
   report(CommitStep::PublishTag);
   std::optional<LatestMove> latest;
   if (options_.move_latest) latest.emplace(storage_, folder_ / kLatestFile, tag_ + "\n");
@@ -351,14 +385,16 @@ void SaveTransaction::publish() {
 
   report(CommitStep::MoveLatest);
   if (latest) latest->commit();
-  latest.reset();
+}
+
+void SaveTransaction::retain() {
   report(CommitStep::Retain);
-  retain();
+  remove_older();
 }
 
 /// Keeps older checkpoints when the new one holds a diverged run: they are then all that is left of
 /// the sound one.
-void SaveTransaction::retain() noexcept {
+void SaveTransaction::remove_older() noexcept {
   const auto report_kept = [&](const std::string& name, const std::string& reason) {
     warn(fmt::format("{} is kept: {}", (folder_ / name).native(), reason));
   };

@@ -1,5 +1,6 @@
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/node_shards.hpp"
 
 #include "checkpoint/sweep.hpp"
 
@@ -15,8 +16,7 @@ namespace {
 /// another name. Empty when it counts.
 std::string reason_not_to_count(Storage& storage, const Path& tag_folder) {
   try {
-    const CheckpointReader opened(storage, tag_folder);
-    const std::string& tag = opened.manifest().tag;
+    const std::string tag = require_whole_part(storage, tag_folder).tag;
     if (tag == tag_folder.filename().string()) return {};
     return fmt::format("it was saved as {} and then renamed or copied", quote(tag));
   } catch (const Error& error) {

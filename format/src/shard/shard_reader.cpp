@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 #include "unishard/format/memory.hpp"
+#include "unishard/format/node_names.hpp"
 #include "unishard/format/version.hpp"
 
 #include "shard/chunk_cache.hpp"
@@ -19,8 +20,13 @@ using detail::ShardTables;
 std::unique_ptr<File> open_file(Storage& storage, const ShardTables& tables) {
   const ShardEntry& entry = tables.entry;
   if (storage.kind(tables.path) == EntryKind::Missing) {
+    const std::vector<std::string> nodes = nodes_of(tables.catalog);
     tables.corrupt(fmt::format("the shard of rank {} is missing", entry.rank),
-                   "restore the file from a copy, or use another checkpoint");
+                   entry.rank < nodes.size()
+                       ? fmt::format("node {} saved it to its own disk: `unishard gather "
+                                     "NODE_DIR... OUT` makes one checkpoint of all nodes' folders",
+                                     nodes[entry.rank])
+                       : "restore the file from a copy, or use another checkpoint");
   }
   auto file = storage.open(tables.path);
   MemoryBudget(tables.path.native()).charge(detail::table_memory(entry, tables.chunk_bytes));

@@ -9,6 +9,8 @@
 #include "checkpoint/describe.hpp"
 #include "checkpoint/foreign_view.hpp"
 #include "checkpoint/in_parallel.hpp"
+#include "checkpoint/node_folders.hpp"
+#include "checkpoint/node_load.hpp"
 #include "checkpoint/other_settings.hpp"
 #include "checkpoint/read_tensor.hpp"
 
@@ -122,15 +124,8 @@ void check_copies(const Source& reader, const Contents& contents, const LocalSta
   });
 }
 
-/// A range of one tensor, and its destination.
-struct Part {
-  const ForeignView::Place* place;
-  DType dtype;
-  LocalTensor to;
-};
-
 /// Splits at boundaries of the source, so that no two parts share a chunk.
-void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
+void cut(const Source& reader, const WantedPart& whole, std::vector<WantedPart>& parts) {
   const Fragment held{static_cast<std::uint32_t>(whole.place->tensor), whole.to.held};
   const Boundary boundary = [&](std::uint32_t tensor, std::uint64_t element) {
     return reader.read_boundary(tensor, element);
@@ -139,17 +134,22 @@ void cut(const Source& reader, const Part& whole, std::vector<Part>& parts) {
     parts.push_back({whole.place, whole.dtype, whole.to.part(part.range)});
 }
 
-/// Reads in parallel: one part is checked while another is read from disk.
-void read_tensors(const Source& reader, const Contents& contents, const LocalState& local) {
-  std::vector<Part> parts;
+std::vector<WantedPart> wanted_parts(const Source& reader, const Contents& contents,
+                                     const LocalState& local) {
+  std::vector<WantedPart> parts;
   visit_wanted(contents, local, [&](std::size_t saved, std::size_t t) {
-    const Part whole{&contents.view.places[saved], local.tensors()[t].dtype, local.local(t)};
+    const WantedPart whole{&contents.view.places[saved], local.tensors()[t].dtype, local.local(t)};
     if (whole.place->transposed) {
       parts.push_back(whole);
     } else {
       cut(reader, whole, parts);
     }
   });
+  return parts;
+}
+
+/// Reads in parallel: one part is checked while another is read from disk.
+void read_parts(const Source& reader, const std::vector<WantedPart>& parts) {
   in_parallel(
       parts.size(),
       [&](std::size_t index) {
@@ -212,21 +212,49 @@ std::pair<Path, std::optional<std::string>> find(Communicator& communicator, Sto
   return {answer.substr(0, end), chosen.empty() ? std::nullopt : std::optional(chosen)};
 }
 
+/// Returns false where all ranks share one folder, or rank 0's is another program's checkpoint.
+bool is_on_nodes(const TrainingState& state, Communicator& communicator, Storage& storage,
+                 const Path& folder) {
+  if (state.nodes.is_one()) return false;
+  bool is_native = false;
+  agree(communicator, "looking at the checkpoint", [&] {
+    if (communicator.rank() != 0) return;
+    const std::string format =
+        converters::probe(storage, without_slash_of_file(storage, folder)).format;
+    is_native = format.empty() || format == "native";
+  });
+  return agree_max(communicator, is_native ? 1 : 0) == 1;
+}
+
+/// A checkpoint that was found.
+struct FoundCheckpoint {
+  Path where;
+  std::optional<std::string> tag;
+  const NodeCheckpoint* on_nodes = nullptr;  ///< null: every rank sees all of it
+};
+
 LoadReport load_found(TrainingState& state, Communicator& communicator,
-                      const EngineOptions& options, const Path& where,
-                      const std::optional<std::string>& which) {
+                      const EngineOptions& options, const FoundCheckpoint& found) {
+  const auto& [where, which, on_nodes] = found;
   const LocalState local(state);
   std::unique_ptr<Source> reader;
   Contents contents;
   agree(communicator, "opening the checkpoint", [&] {
-    reader = converters::open_source(*options.storage, where, which);
+    reader = on_nodes ? converters::make_native_source(on_nodes->reader)
+                      : converters::open_source(*options.storage, where, which);
     const Catalog wanted = describe_wanted(state, local);
     contents = view_contents(*reader, wanted, options.foreign_names);
     require_match(contents.saved, contents.weights_only ? model_part(wanted) : wanted,
                   where.string());
     check_copies(*reader, contents, local);
   });
-  agree(communicator, "reading the checkpoint", [&] { read_tensors(*reader, contents, local); });
+  std::vector<WantedPart> elsewhere;
+  agree(communicator, "reading the checkpoint", [&] {
+    std::vector<WantedPart> parts = wanted_parts(*reader, contents, local);
+    if (on_nodes) elsewhere = take_parts_elsewhere(*on_nodes, parts);
+    read_parts(*reader, parts);
+  });
+  if (on_nodes) read_elsewhere(communicator, *on_nodes, *reader, elsewhere);
   const converters::ReadPeers peers{
       .share = {.rank = communicator.rank(), .size = communicator.size(), .id = {}},
       .parts = gather_text(communicator, reader->read_parts())};
@@ -258,9 +286,15 @@ LoadReport load_found(TrainingState& state, Communicator& communicator,
 
 LoadReport load(TrainingState& state, Communicator& communicator, const EngineOptions& options,
                 const Path& folder, const std::optional<std::string>& tag) {
+  if (is_on_nodes(state, communicator, *options.storage, folder)) {
+    finish_publishing(communicator, state.nodes, *options.storage, folder);
+    const NodeCheckpoint found =
+        open_on_nodes(communicator, state.nodes, *options.storage, folder, tag);
+    return load_found(state, communicator, options, {found.where, std::nullopt, &found});
+  }
   const auto [where, which] = find(communicator, *options.storage, folder, tag);
   try {
-    return load_found(state, communicator, options, where, which);
+    return load_found(state, communicator, options, {where, which});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Corrupt) throw;
     const std::string others = converters::other_checkpoints(*options.storage, where);

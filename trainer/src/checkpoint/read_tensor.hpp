@@ -7,6 +7,13 @@
 
 namespace unishard::trainer::detail {
 
+/// A range of one tensor that a load reads, and its destination.
+struct WantedPart {
+  const ForeignView::Place* place;
+  DType dtype;
+  LocalTensor to;
+};
+
 /// Reads `into.held` into `into`, converted to `wanted`. Reads no other elements, except that a
 /// matrix that the file stores transposed is read whole.
 void read_tensor(const converters::Source& reader, const ForeignView::Place& place, DType wanted,

@@ -5,6 +5,7 @@
 #include "unishard/trainer/agree.hpp"
 
 #include "checkpoint/describe.hpp"
+#include "checkpoint/node_folders.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,14 +23,18 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 void Saver::claim(const Path& folder) {
+  if (!state_.nodes.is_one() && !claims_.contains(folder)) {
+    require_separate_folders(communicator_, state_.nodes, *options_.storage, folder);
+    finish_publishing(communicator_, state_.nodes, *options_.storage, folder);
+  }
   agree(communicator_, "claiming the folder for checkpoints", [&] {
-    if (communicator_.rank() != 0) return;
-    if (const auto claimed = claims_.find(folder); claimed != claims_.end())
-      return claimed->second.require_held();
+    auto& claim = claims_[folder];
+    if (claim) return claim->require_held();
+    if (!state_.nodes.is_leader(communicator_.rank())) return;
     Storage& storage = *options_.storage;
     converters::require_own_folder(storage, folder);
     converters::require_writable(storage, folder);
-    claims_.emplace(folder, OutputLock(storage, folder / converters::kTrainingLockFile, folder));
+    claim.emplace(storage, folder / converters::kTrainingLockFile, folder);
   });
 }
 
@@ -40,7 +45,7 @@ SaveHandle Saver::save(const SaveRequest& request) {
   LocalState local(state_);
   const std::vector<std::string> different = local.take_buffers_of_rank0(communicator_);
   auto save = std::make_unique<Save>(describe(state_, local, communicator_), communicator_.rank(),
-                                     request, options_);
+                                     state_.nodes, request, options_);
   if (!different.empty() && communicator_.rank() == 0)
     save->warn(fmt::format("the ranks have different values of {}, and the checkpoint has rank 0's",
                            fmt::join(different, ", ")));

@@ -23,6 +23,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 
 namespace unishard::trainer::detail {
@@ -63,7 +64,8 @@ class Saver {
   Communicator& communicator_;
   const EngineOptions& options_;
   const at::Device device_;
-  std::map<Path, OutputLock> claims_;  ///< on rank 0, by folder
+  /// By folder; the first rank of each node has the lock.
+  std::map<Path, std::optional<OutputLock>> claims_;
   Staging staging_;
   /// The process group of the saving threads.
   std::unique_ptr<Communicator> group_;

@@ -25,6 +25,16 @@ std::vector<std::string> gather_text(Communicator& communicator, const std::stri
   return texts;
 }
 
+std::string broadcast_text(Communicator& communicator, const std::string& text,
+                           std::uint32_t root) {
+  std::uint64_t length = text.size();
+  communicator.broadcast(std::as_writable_bytes(std::span(&length, 1)), root)->wait();
+  if (length == 0) return {};
+  std::string received = communicator.rank() == root ? text : std::string(length, '\0');
+  communicator.broadcast(std::as_writable_bytes(std::span(received)), root)->wait();
+  return received;
+}
+
 std::vector<double> gather_doubles(Communicator& communicator, std::span<const double> mine) {
   std::vector<double> all(mine.size() * communicator.size());
   if (all.empty()) return all;

@@ -58,6 +58,7 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
   found.rank = launch.rank;
   found.world_size = launch.world_size;
   found.local_rank = launch.local_rank;
+  found.node = launch.node;
   found.store_is_hosted = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   found.group = "unishard/" + launch.job + (launch.job.empty() ? "" : "/") + launch.restart;
   if (found.world_size > 1) found.master_addr = master_address(lookup, launch);

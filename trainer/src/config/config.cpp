@@ -67,6 +67,7 @@ Config parse_config(const Json& json, const ConfigInputs& inputs) {
   const detail::CheckedConfig from(json, inputs);
   Config config;
   config.notes = from.notes();
+  config.node_local_checkpoints = from.boolean("checkpoint.use_node_local_storage");
   config.batch = {.train = from.given_integer("train_batch_size"),
                   .micro = from.given_integer("train_micro_batch_size_per_gpu"),
                   .accumulation = from.given_integer("gradient_accumulation_steps")};

@@ -65,8 +65,9 @@ constexpr ConfigKey kRecomputationKeys[] = {
      .name = "use_node_local_storage",
      .type = Boolean,
      .initial = "false",
-     .use = Refused,
-     .text = "all ranks save to one folder"},
+     .text =
+         "Each node saves the shards of its own ranks, and the manifest, to a folder of its own; "
+         "`unishard gather` makes one checkpoint of them."},
     {.section = kCheckpoint,
      .name = "parallel_write",
      .use = Noted,

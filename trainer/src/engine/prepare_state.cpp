@@ -51,6 +51,7 @@ TrainingState prepare_state(const std::shared_ptr<torch::nn::Module>& model,
                             const EngineOptions& options, at::Device device) {
   TrainingState state = initial_state(config, options, communicator);
   require_equal_runs(communicator, describe_run(*model, config, options, device));
+  state.nodes = find_nodes(communicator, config.node_local_checkpoints, options.node);
   state.model =
       take_over(*model, placement_for(config, communicator, device), take_left_root(model));
   for (auto& parameter : state.model.parameters)

@@ -58,15 +58,6 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-std::string broadcast_text(Communicator& communicator, const std::string& text) {
-  std::uint64_t length = text.size();
-  communicator.broadcast(std::as_writable_bytes(std::span(&length, 1)), 0)->wait();
-  std::vector<char> bytes(length);
-  if (communicator.rank() == 0) std::ranges::copy(text, bytes.begin());
-  communicator.broadcast(std::as_writable_bytes(std::span(bytes)), 0)->wait();
-  return {bytes.begin(), bytes.end()};
-}
-
 std::string first_difference(const std::vector<std::string>& mine,
                              const std::vector<std::string>& first_rank) {
   const auto [own, other] = std::ranges::mismatch(mine, first_rank);
@@ -128,7 +119,7 @@ bool have_equal(Communicator& communicator, const std::vector<std::string>& line
 /// Throws Mismatch when a rank has other lines than rank 0.
 void compare_lines(Communicator& communicator, const std::vector<std::string>& lines,
                    const char* problem, const char* hint) {
-  const auto first_rank = split_lines(broadcast_text(communicator, join_lines(lines)));
+  const auto first_rank = split_lines(broadcast_text(communicator, join_lines(lines), 0));
   const auto differences = gather_text(communicator, first_difference(lines, first_rank));
   for (std::size_t rank = 0; rank < differences.size(); ++rank) {
     if (differences[rank].empty()) continue;

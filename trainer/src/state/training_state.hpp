@@ -4,6 +4,7 @@
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
+#include "comm/nodes.hpp"
 #include "precision/loss_scaler.hpp"
 #include "state/model_state.hpp"
 
@@ -17,6 +18,7 @@ namespace unishard::trainer::detail {
 struct TrainingState {
   Config config;
   BatchPlan batch;
+  Nodes nodes{1};  ///< which ranks save to one folder
   ModelState model;
   std::unique_ptr<Optimizer> optimizer;
   std::vector<ParameterGroup> groups;

@@ -95,6 +95,10 @@ class SaveTransaction {
   /// the other writer, when another process writes the tag.
   SaveTransaction(Storage& storage, Path folder, std::string tag, std::string save_id,
                   CommitOptions options = {});
+  /// Takes over a complete staging folder in `folder` that a dead writer has left, and whose
+  /// manifest is `manifest`. The destructor keeps it.
+  /// Throws: Busy, naming the other writer, when another process writes the tag.
+  SaveTransaction(Storage& storage, Path folder, const Manifest& manifest, CommitOptions options);
   ~SaveTransaction();
   SaveTransaction(const SaveTransaction&) = delete;
   SaveTransaction& operator=(const SaveTransaction&) = delete;
@@ -108,21 +112,34 @@ class SaveTransaction {
   /// Throws: Corrupt when a shard is damaged or the shards have another identity than
   /// CommitOptions::identity.
   Manifest complete(Catalog catalog, std::vector<ShardEntry> shards);
+  /// Does the same on a further node, whose folder has a part of the shards, with the manifest that
+  /// complete() has made elsewhere. Its commit number must be that of CommitOptions.
+  void complete_part(const Manifest& manifest);
+  /// Makes the destructor keep the staging folder, because the checkpoint may be published on
+  /// another node before it is here.
+  /// Pre: complete() or complete_part() has returned.
+  void keep_staging() { keeps_staging_ = true; }
 
-  /// Carries out steps 7 to 10: publishes the tag, atomically replacing an older checkpoint of the
-  /// tag, moves `latest` unless a save with a larger commit number is there, and applies
-  /// `keep_last`, unless a trained state of the new checkpoint holds NaN or infinity. What is not
-  /// done, and failures of step 10, are reported to CommitOptions::warn only. Throws:
-  /// AlreadyExists when something that must not be replaced has appeared under the name, or Busy
-  /// when another process took the lock over; nothing was published then.
+  /// Carries out steps 7 to 10: publish_tag(), then retain().
   void publish();
+  /// Carries out steps 7 to 9: publishes the tag, atomically replacing an older checkpoint of the
+  /// tag, and moves `latest` unless a save with a larger commit number is there, which is reported
+  /// to CommitOptions::warn.
+  /// Throws: AlreadyExists when something that must not be replaced has appeared under the name, or
+  /// Busy when another process took the lock over; nothing was published then.
+  void publish_tag();
+  /// Carries out step 10: removes what was replaced and applies `keep_last`, unless a trained state
+  /// of the new checkpoint holds NaN or infinity. What is not done is reported to
+  /// CommitOptions::warn.
+  void retain();
 
  private:
   void report(CommitStep step) const;
   void warn(const std::string& sentence) const noexcept;
   bool is_overtaken() const;
   void move_into_place();
-  void retain() noexcept;
+  void remove_older() noexcept;
+  void write_manifest(const Manifest& manifest);
 
   Storage& storage_;
   const Path folder_;
@@ -133,6 +150,7 @@ class SaveTransaction {
   std::optional<OutputLock> lock_;
   std::uint64_t commit_number_;
   std::string not_finite_;  ///< what a tensor of the new checkpoint holds, empty for none
+  bool keeps_staging_ = false;
   bool published_ = false;
 };
 

@@ -20,6 +20,7 @@ struct LaunchEnvironment {
   std::uint32_t world_size = 1;
   std::uint32_t local_rank = 0;  ///< rank among the processes of this host
   bool one_host = false;         ///< all processes are known to be on this host
+  std::string node = {};         ///< what the launcher calls this host; empty: it does not tell
   std::string job = {};          ///< the launcher's number of the job and step; empty for torchrun
   std::string rendezvous = {};   ///< torchrun's run id, address and port
   /// Number of times that torchrun has restarted the processes.

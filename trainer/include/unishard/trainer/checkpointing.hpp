@@ -18,7 +18,7 @@ namespace unishard::trainer {
 
 /// One checkpoint to save.
 struct SaveRequest {
-  Path folder;
+  Path folder;        ///< the same for all ranks or, with Config::node_local_checkpoints, of a node
   std::string tag{};  ///< empty: "global_step<N>"
   Json client_state = nullptr;
   std::uint32_t keep_last = 0;
@@ -62,6 +62,9 @@ struct EngineOptions {
   /// and "no_decay" for parameters of one dimension.
   std::vector<ParameterGroup> groups{};
   std::function<std::size_t(const std::string& fqn, const at::Tensor& parameter)> group_of{};
+  /// The launcher's name of this rank's node (RankEnvironment::node), for
+  /// Config::node_local_checkpoints; empty: the host's name.
+  std::string node{};
   /// Called on each rank before each of its steps of a save; tests use it to fail or to kill the
   /// process. In an asynchronous save, the background thread calls it for all steps but
   /// CreateStaging.

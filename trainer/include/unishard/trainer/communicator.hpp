@@ -54,6 +54,8 @@ class Communicator {
 
 /// Returns every rank's `mine`, of any length, by rank.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& mine);
+/// Returns the `text` of rank `root`, of any length.
+std::string broadcast_text(Communicator& communicator, const std::string& text, std::uint32_t root);
 /// Returns every rank's `mine`, by rank, back to back.
 /// Pre: all ranks pass the same number of values.
 std::vector<double> gather_doubles(Communicator& communicator, std::span<const double> mine);

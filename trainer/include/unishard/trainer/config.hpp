@@ -105,6 +105,9 @@ struct Config {
   /// How the model recomputes activations, if it does; see Recompute.
   std::optional<RecomputeOptions> activation_checkpointing;
   NonFinite non_finite = NonFinite::Error;  ///< extension
+  /// DeepSpeed's "checkpoint.use_node_local_storage": each node saves the shards of its own ranks,
+  /// and the manifest, to a folder of its own.
+  bool node_local_checkpoints = false;
   /// Folders of "csv_monitor" and "tensorboard", to which the program writes; empty: switched off.
   std::string csv_folder, tensorboard_folder;
   std::uint64_t seed = 1234;  ///< extension: seed of initial values and dropout

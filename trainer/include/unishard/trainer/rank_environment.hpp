@@ -12,6 +12,8 @@ struct RankEnvironment {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t local_rank = 0;
+  /// What the launcher calls this rank's node, different for each; empty where it does not tell.
+  std::string node = {};
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 29500;
   /// The launcher serves the store at master_addr:master_port, so rank 0 must not.
