@@ -52,7 +52,8 @@ TEST(ConfigKeys, DefaultsAreThoseOfTheStructs) {
   EXPECT_EQ(read.zero.max_live_parameters, plain.zero.max_live_parameters);
   EXPECT_EQ(read.zero.param_persistence_threshold, plain.zero.param_persistence_threshold);
   EXPECT_EQ(read.zero.sub_group_size, plain.zero.sub_group_size);
-  EXPECT_EQ(read.offload_optimizer.buffer_count, plain.offload_optimizer.buffer_count);
+  EXPECT_EQ(read.offload_optimizer, plain.offload_optimizer);
+  EXPECT_EQ(read.offload_param, plain.offload_param);
   EXPECT_EQ(read.aio.block_size, plain.aio.block_size);
   EXPECT_EQ(read.fp16.initial_scale_power, plain.fp16.initial_scale_power);
 }

@@ -192,7 +192,8 @@ TEST(Config, ReadsOldNames) {
 TEST(Config, ReadsOffload) {
   const Config config = parse(R"({"zero_optimization": {"stage": 3, "sub_group_size": 1e6,
       "offload_optimizer": {"device": "nvme", "nvme_path": "/a", "buffer_count": 6,
-          "pin_memory": false, "pipeline_read": true, "fast_init": true, "ratio": 0.3},
+          "pin_memory": false, "pipeline_read": true, "fast_init": true, "ratio": 0.3,
+          "super_offload": true},
       "offload_param": {"device": "nvme", "nvme_path": "/b", "buffer_count": 7,
           "buffer_size": 1e7, "max_in_cpu": 5}},
       "aio": {"block_size": 262144, "queue_depth": 32, "thread_count": 2, "single_submit": true,
@@ -201,12 +202,15 @@ TEST(Config, ReadsOffload) {
   EXPECT_EQ(config.offload_optimizer.residence, Residence::File);
   EXPECT_EQ(config.offload_optimizer.nvme_path, "/a");
   EXPECT_EQ(config.offload_optimizer.buffer_count, 6);
+  EXPECT_EQ(config.offload_optimizer.ratio, 0.3);
+  EXPECT_EQ(config.offload_optimizer.super_offload, true);
+  EXPECT_EQ(config.offload_param.max_in_cpu, 5);
   EXPECT_EQ(config.offload_param.residence, Residence::File);
   EXPECT_EQ(config.offload_param.nvme_path, "/b");
   EXPECT_EQ(config.aio.block_size, 262144);
   std::size_t said = 0;
   for (const std::string& note : config.notes) said += note.find(": has no effect: ") != note.npos;
-  EXPECT_EQ(said, 11u) << "every value that is not the default, and nothing else";
+  EXPECT_EQ(said, 9u) << "every value that is not the default, and nothing else";
 }
 
 TEST(Config, OffloadsToFilesAtEveryStageThatShards) {

@@ -2,10 +2,10 @@
 // peak of the process's memory, and the time of the fastest step.
 //
 //   offload_driver <folder for files> <stage> <layers> <width> <steps>
-//                  <optimizer: none|nvme|nvme-after> <parameters: none|nvme>
+//                  <optimizer: none|nvme|nvme-ahead> <parameters: none|nvme>
 //                  <limit of the data segment in MiB; 0: none>
 //
-// With nvme, updates begin during the backward pass; with nvme-after, after it.
+// With nvme-ahead, updates begin during the backward pass; with nvme, after it.
 // The limit holds from after the construction of the libraries on, in addition to what they take.
 #include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
@@ -66,9 +66,10 @@ Config config_of(char** arguments) {
   config.compute = DType::BFloat16;
   config.offload_optimizer.residence = residence_named(arguments[6]);
   config.offload_optimizer.nvme_path = arguments[1];
-  config.offload_optimizer.super_offload = std::string_view(arguments[6]) == "nvme";
+  config.offload_optimizer.super_offload = std::string_view(arguments[6]) == "nvme-ahead";
   config.offload_param.residence = residence_named(arguments[7]);
   config.offload_param.nvme_path = arguments[1];
+  config.offload_param.max_in_cpu = 0;
   config.zero.max_live_parameters = config.zero.max_reuse_distance = 0;
   config.zero.prefetch_bucket_size = config.zero.reduce_bucket_size = 1;
   return config;

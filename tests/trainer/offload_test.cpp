@@ -29,6 +29,7 @@ Config in_files(Config config, const Path& folder) {
   if (config.stage == 3) {
     config.offload_param.residence = Residence::File;
     config.offload_param.nvme_path = folder.string();
+    config.offload_param.max_in_cpu = 0;
   }
   config.aio.block_size = 4096;
   return config;
@@ -87,6 +88,28 @@ TEST_P(Offload, KeepsNothingInMemoryThatIsInFiles) {
                 EXPECT_GT(memory.files, 0);
                 EXPECT_EQ(memory.master, 0);
               });
+}
+
+TEST_P(Offload, APartOfTheUnitsMayStayInMemory) {
+  const std::uint32_t world = GetParam().world;
+  const auto expected = train(world, config_, saves_.path() / "memory", false);
+  Config config = in_files(config_, files_.path());
+  std::vector<MemoryReport> reports;
+  for (const double ratio : {1.0, 0.5, 0.0}) {
+    config.offload_optimizer.ratio = ratio;
+    config.offload_param.max_in_cpu = ratio == 1 ? 0 : ratio == 0 ? 1'000'000 : 4'000;
+    const Path folder = saves_.path() / fmt::format("{}", ratio);
+    EXPECT_EQ(train(world, config, folder, true), expected);
+    with_engine(world, config, {}, [&](Engine& engine, SmallModel&, Communicator& group) {
+      if (group.rank() == 0) reports.push_back(engine.memory());
+    });
+  }
+  EXPECT_EQ(reports[0].optimizer, 0);
+  EXPECT_GT(reports[0].files, reports[1].files);
+  EXPECT_GT(reports[1].files, 0);
+  EXPECT_GT(reports[1].optimizer, 0);
+  EXPECT_GT(reports[2].optimizer, reports[1].optimizer);
+  EXPECT_EQ(reports[2].files, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, Offload,
@@ -150,6 +173,8 @@ TEST(OffloadMemory, AModelTrainsInAFractionOfItsState) {
   const std::string expected = driven(files.path(), "3", "none", "none", "0");
   ASSERT_THAT(expected, HasSubstr("parameters 75"));
   EXPECT_EQ(losses_in(driven(files.path(), "3", "nvme", "nvme", "128")), losses_in(expected));
+  // The stacks of three more threads, and buffers beside the memory of the passes.
+  EXPECT_EQ(losses_in(driven(files.path(), "3", "nvme-ahead", "nvme", "192")), losses_in(expected));
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ class Speculation : public testing::TestWithParam<Job> {
     config.offload_optimizer = {
         .residence = Residence::File, .nvme_path = files_.path().string(), .super_offload = ahead};
     if (GetParam().stage == 3 && GetParam().has_weights_in_file)
-      config.offload_param = {.residence = Residence::File, .nvme_path = files_.path().string()};
+      config.offload_param = {
+          .residence = Residence::File, .nvme_path = files_.path().string(), .max_in_cpu = 0};
     config.aio.block_size = 4096;
     return config;
   }

@@ -60,10 +60,12 @@ void read_offload(const CheckedConfig& from, Config& config) {
   optimizer.residence = at_stage(residence_of(from, kOffloadOptimizer, optimizer.nvme_path),
                                  kOffloadOptimizer, 1, config);
   optimizer.buffer_count = from.integer(offload_path(kOffloadOptimizer, "buffer_count"));
+  optimizer.ratio = from.number(offload_path(kOffloadOptimizer, "ratio"));
   optimizer.super_offload = from.given_boolean(offload_path(kOffloadOptimizer, "super_offload"));
   OffloadParam& param = config.offload_param;
   param.residence =
       at_stage(residence_of(from, kOffloadParam, param.nvme_path), kOffloadParam, 3, config);
+  param.max_in_cpu = from.integer(offload_path(kOffloadParam, "max_in_cpu"));
   config.aio = {.block_size = from.integer("aio.block_size")};
 }
 

@@ -36,7 +36,7 @@ FlatUnit::FlatUnit(const std::vector<at::Tensor>& trained, std::vector<at::Tenso
   std::vector<at::Tensor> initial;  // keeps the values: the parameters become views of other memory
   for (const at::Tensor& each : trained) initial.push_back(each.detach());
   gathered_.emplace(trained, layout_, meter_);
-  if (is_trained()) store_.emplace(layout_, initial, gathered_->flat());
+  if (is_trained()) store_.emplace(layout_, initial, gathered_->flat(), meter_->offloaded);
   meter_->add(-trained_bytes);
   release();
 }

@@ -30,7 +30,10 @@ FrozenParameters::FrozenParameters(std::vector<at::Tensor> parameters, const Pla
       types.push_back(each.scalar_type());
   }
   if (types.empty()) return;
-  const StatePlaces places(placement);
+  std::int64_t all = 0;
+  for (const at::Tensor& each : parameters_) all += each.numel();
+  const StatePlaces places(placement, Residence::Device,
+                           meter->offloaded.of_parameters(placement, all / placement.world_size));
   for (const at::ScalarType type : types) add_type(type, placement, places, meter);
 }
 

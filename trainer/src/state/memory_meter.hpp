@@ -1,4 +1,7 @@
 #pragma once
+// What the units of a model count together.
+#include "state/offloaded_parts.hpp"
+
 #include <algorithm>
 #include <cstdint>
 
@@ -14,6 +17,8 @@ class MemoryMeter {
   void reset_peak() { peak_ = current_; }
   std::int64_t current() const { return current_; }
   std::int64_t peak() const { return peak_; }
+
+  OffloadedParts offloaded;
 
  private:
   std::int64_t current_ = 0;

@@ -8,8 +8,10 @@
 namespace unishard::trainer::detail {
 
 ShardStore::ShardStore(const UnitLayout& layout, const std::vector<at::Tensor>& initial,
-                       const at::Tensor& flat)
-    : places_(layout.placement), stored_(layout.stored_type()) {
+                       const at::Tensor& flat, OffloadedParts& offloaded)
+    : places_(layout.placement, offloaded.of_optimizer(layout.placement, layout.length()),
+              offloaded.of_parameters(layout.placement, layout.length())),
+      stored_(layout.stored_type()) {
   const at::NoGradGuard no_grad;
   const bool is_fp32 = stored_ == at::kFloat, is_stage3 = layout.placement.stage == 3;
   const bool updates_in_place = !places_.offloads_optimizer() || flat.is_cpu();

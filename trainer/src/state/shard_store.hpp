@@ -2,6 +2,7 @@
 // The fp32 master weights and the optimizer states of a unit: what this rank holds of them, and
 // where it lives.
 #include "state/gathered_parameters.hpp"
+#include "state/offloaded_parts.hpp"
 #include "state/state_array.hpp"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ class ShardStore {
   /// is offloaded from a device.
   /// Throws: NoSpace, naming the folder of the files.
   ShardStore(const UnitLayout& layout, const std::vector<at::Tensor>& initial,
-             const at::Tensor& flat);
+             const at::Tensor& flat, OffloadedParts& offloaded);
 
   /// Makes `count` optimizer states of zeros, or removes them.
   void make_states(std::size_t count);

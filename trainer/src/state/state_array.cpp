@@ -79,12 +79,10 @@ StateArray StateArray::snapshot() const {
   return copy;
 }
 
-StatePlaces::StatePlaces(const Placement& placement)
+StatePlaces::StatePlaces(const Placement& placement, Residence optimizer, Residence parameters)
     : device_(placement.device),
-      optimizer_(place(placement.offload_optimizer.residence, placement.offload_optimizer.nvme_path,
-                       placement)),
-      parameters_(
-          place(placement.offload_param.residence, placement.offload_param.nvme_path, placement)) {}
+      optimizer_(place(optimizer, placement.offload_optimizer.nvme_path, placement)),
+      parameters_(place(parameters, placement.offload_param.nvme_path, placement)) {}
 
 /// The host's memory is the device's where the model computes on the host.
 StatePlaces::Place StatePlaces::place(Residence residence, const std::string& folder,

@@ -61,7 +61,7 @@ class StateArray {
 class StatePlaces {
  public:
   /// Throws: as BlockFile::make() does.
-  explicit StatePlaces(const Placement& placement);
+  StatePlaces(const Placement& placement, Residence optimizer, Residence parameters);
 
   /// Returns true when the fp32 weights and optimizer states leave the device's memory.
   bool offloads_optimizer() const { return optimizer_.residence != Residence::Device; }

@@ -23,6 +23,8 @@ struct OffloadOptimizer {
   /// Files: updates begin during the backward pass, which takes room for two of the state. Without
   /// a value, if the disk has the room.
   std::optional<bool> super_offload = {};
+  /// The part of the units that is offloaded; the others stay in the runtime's memory.
+  double ratio = 1;
   bool operator==(const OffloadOptimizer&) const = default;
 };
 
@@ -31,6 +33,8 @@ struct OffloadOptimizer {
 struct OffloadParam {
   Residence residence = Residence::Device;
   std::string nvme_path;  ///< the folder of the files; required for Residence::File
+  /// Files: so many elements of this rank's parameters are in the memory of the host instead.
+  std::int64_t max_in_cpu = 1'000'000'000;
   bool operator==(const OffloadParam&) const = default;
 };
 
