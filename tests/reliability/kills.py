@@ -203,8 +203,15 @@ CONFIG = {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr":
           "zero_optimization": {"stage": 2}, "canonical_order": True}
 
 
-def write_training_inputs(root):
-    (root / "config.json").write_text(json.dumps(CONFIG))
+def offloading(folder):
+    """A configuration that keeps all training state in files in `folder`, and updates it during the backward pass."""
+    nvme = {"device": "nvme", "nvme_path": str(folder)}
+    return {**CONFIG, "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "offload_optimizer": {**nvme, "super_offload": True}, "offload_param": {**nvme, "max_in_cpu": 0}}}
+
+
+def write_training_inputs(root, config=None):
+    (root / "config.json").write_text(json.dumps(config or CONFIG))
     (root / "data.txt").write_text("".join(chr(32 + (i * i * 7 + i) % 90) for i in range(20000)))
 
 
@@ -218,9 +225,10 @@ def training_arguments(train_gpt, root, steps, save):
 class Training:
     STEPS = 40
 
-    def __init__(self, tools, root):
-        self.tools, self.root = tools, root
-        write_training_inputs(root)
+    def __init__(self, tools, root, offload=None):
+        self.tools, self.root, self.offload = tools, root, offload
+        root.mkdir(exist_ok=True)
+        write_training_inputs(root, offload and offloading(offload))
         self.reference = self.losses_of(self.run_to_end("reference", "reference.jsonl"))
         check(len(self.reference) == self.STEPS, "the undisturbed run has other steps")
         self.reset()
@@ -291,6 +299,8 @@ class Training:
                 raise Finding("the launcher goes on after a rank was killed")
         kill(process)
         self.check_losses()
+        if self.offload:
+            check(not any(path.stat().st_size for path in self.offload.iterdir()), f"{self.offload} holds files of a dead run")
         if not visible(self.save):
             check(self.newest == 0, "the committed checkpoints are gone")
             return
@@ -381,6 +391,8 @@ def main():
         if os.path.exists(tools.train_gpt) and trained:
             training = Training(tools, root)
             total += campaign("train_gpt", trained, lambda: training.kill_once(chance), options.seed, findings, log)
+            offloaded = Training(tools, root / "offloaded", root / "nvme")
+            total += campaign("train_gpt, state on NVMe", trained, lambda: offloaded.kill_once(chance), options.seed, findings, log)
             total += campaign("train_gpt, two writers", trained // 3, lambda: training.kill_pair(chance),
                               options.seed, findings, log)
     print(f"{'kills: all':<34} | {total:>9} {'kills':<22} | {len(findings):>3} findings | seed {options.seed}")

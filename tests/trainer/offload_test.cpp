@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "expect.hpp"
+#include "file_size_limit.hpp"
 #include "process.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
@@ -154,6 +155,36 @@ TEST(OffloadErrors, StagesThatShardNothingHaveNothingToOffload) {
   EXPECT_THAT(refused(config).what(), HasSubstr("offload_param needs stage 3"));
   config = in_files(small_config(3), "");
   EXPECT_THAT(refused(config).what(), HasSubstr("nvme_path"));
+}
+
+/// The files have all of their space before the first step.
+TEST(OffloadErrors, AFullDiskIsNoticedBeforeTheFirstStep) {
+  const TempDir files;
+  const FileSizeLimit limit(64 * 1024);
+  const Error error = error_of(
+      [&] { with_engine(2, in_files(small_config(3), files.path()), {}, [](auto&&...) {}); });
+  EXPECT_THAT(error, Fails(ErrorCode::NoSpace, files.path().string(), HasSubstr("nvme_path")));
+}
+
+/// An asynchronous save keeps the blocks of its state, for which it needs room.
+TEST(OffloadErrors, ADiskThatIsFullLaterEndsTheSaveAndNotTheTraining) {
+  const TempDir files, saves;
+  Config config = in_files(small_config(3, DType::BFloat16), files.path());
+  config.offload_optimizer.super_offload = false;
+  const auto expected = train(1, small_config(3, DType::BFloat16), saves.path() / "a", false).first;
+  std::vector<double> losses;
+  with_engine(1, config, {}, [&](Engine& engine, SmallModel& model, Communicator&) {
+    losses.push_back(step(engine, model).loss);
+    {
+      const FileSizeLimit limit(4096);
+      const Error error = error_of([&] {
+        engine.save_checkpoint({.folder = saves.path() / "b", .asynchronous = true}).wait();
+      });
+      EXPECT_THAT(error, Fails(ErrorCode::NoSpace));
+    }
+    while (losses.size() < expected.size()) losses.push_back(step(engine, model).loss);
+  });
+  EXPECT_EQ(losses, expected);
 }
 
 /// Runs the driver under a limit of its memory, in MiB beside the libraries.
