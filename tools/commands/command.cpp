@@ -89,9 +89,12 @@ void refuse_empty_values(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (std::ranges::count(option->results(), "") == 0) continue;
     const bool is_path = option->get_positional();
+    const bool is_hidden = option->get_name().empty();
     raise(ErrorCode::InvalidArgument,
-          is_path ? fmt::format("the argument {} is an empty text", option->get_name())
-                  : fmt::format("the value of {} is an empty text", option->get_name()),
+          is_path
+              ? fmt::format("the argument {} is an empty text", option->get_name())
+              : fmt::format("the value of {} is an empty text",
+                            is_hidden ? "--" + option->get_lnames().front() : option->get_name()),
           fmt::format("{}; perhaps a shell variable is not set",
                       is_path ? "name a file or folder" : "give a value, or leave the option out"));
   }

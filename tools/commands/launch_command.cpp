@@ -1,8 +1,11 @@
 #include "unishard/format/error.hpp"
 
 #include "commands/command.hpp"
+#include "commands/deepspeed_launch_options.hpp"
 #include "launch/agent.hpp"
 #include "launch/launcher.hpp"
+#include "launch/pid_file.hpp"
+#include "launch/python_program.hpp"
 #include "support/gpus.hpp"
 #include "views/terminal.hpp"
 
@@ -24,6 +27,9 @@ struct LaunchRequest {
   std::string hostfile;
   bool no_ssh = false;
   bool is_agent = false;
+  bool is_module = false, no_python = false, passes_local_rank = false;
+  bool saves_pid = false, is_quiet = false;
+  std::string log_of_each_rank;  ///< DeepSpeed's option for launch.log_folder
   CLI::App* command = nullptr;
 };
 
@@ -88,15 +94,43 @@ void check_node_rank(const LaunchRequest& options) {
         "and the other hosts start theirs");
 }
 
+tools::ProgramKind kind_of(const LaunchRequest& options) {
+  if (options.is_module && options.no_python)
+    raise(ErrorCode::InvalidArgument, "--module and --no_python exclude each other");
+  if (options.is_module) return tools::ProgramKind::Module;
+  return options.no_python ? tools::ProgramKind::Direct : tools::ProgramKind::ByName;
+}
+
+void set_program(const LaunchRequest& options, tools::LaunchOptions& wanted) {
+  tools::ProgramWords words = tools::program_words(options.command->remaining(), kind_of(options));
+  if (options.passes_local_rank)
+    wanted.words_before_local_rank = static_cast<std::uint32_t>(words.own);
+  wanted.command = std::move(words.command);
+}
+
+/// Returns the folder for the ranks' logs. DeepSpeed's option means none by "None".
+std::string log_folder_of(const LaunchRequest& options) {
+  if (options.log_of_each_rank.empty() || options.log_of_each_rank == "None")
+    return options.launch.log_folder;
+  if (!options.launch.log_folder.empty())
+    raise(ErrorCode::InvalidArgument, "--log-dir and --enable_each_rank_log mean the same",
+          "give one of them");
+  return options.log_of_each_rank;
+}
+
 int run(const LaunchRequest& options) {
   if (options.is_agent) return tools::run_agent(options.launch.ssh.host_timeout);
   check_node_rank(options);
   tools::LaunchOptions wanted = options.launch;
-  wanted.command = options.command->remaining();
+  set_program(options, wanted);
+  wanted.log_folder = log_folder_of(options);
   wanted.hosts = hosts_of(options);
   wanted.ranks = options.ranks.value_or(1);
   wanted.variables = variables_of(options);
-  wanted.on_note = [](const std::string& text) { say("unishard launch: " + text); };
+  if (!options.is_quiet)
+    wanted.on_note = [](const std::string& text) { say("unishard launch: " + text); };
+  std::optional<tools::PidFile> pid_file;
+  if (options.saves_pid) pid_file.emplace("/tmp");
   const auto failure = tools::launch(wanted);
   if (!failure) return 0;
   say_error("launch", ErrorCode::PeerFailed, failure->text() + "; the other ranks were stopped",
@@ -177,9 +211,25 @@ void add_job_options(CLI::App& command, LaunchRequest& options) {
       ->check(CLI::Range(1u, 31536000u));
   command.add_flag("--prefix-output,--prefix_output,--tee", options.launch.prefix_output,
                    "Put [rank N] before each line that a rank prints; always with several hosts");
-  command.add_option("--log-dir,--log_dir,--enable_each_rank_log", options.launch.log_folder,
+  command.add_option("--log-dir,--log_dir", options.launch.log_folder,
                      "Folder for a copy of what each rank prints: rank-N.log, appended to");
+  command.add_option("--enable_each_rank_log,--enable-each-rank-log", options.log_of_each_rank,
+                     "DeepSpeed's name of --log-dir; None: no logs");
+  command.add_flag("--save_pid,--save-pid", options.saves_pid,
+                   "Keep the number of this process in /tmp/<number>.deepspeed while it runs");
+  command.add_flag("-q,--quiet", options.is_quiet, "Do not announce restarts");
   command.add_flag("--agent", options.is_agent)->group("");
+}
+
+void add_program_options(CLI::App& command, LaunchRequest& options) {
+  command.add_flag("-m,--module", options.is_module,
+                   "PROGRAM is a Python module, run by python3 -u -m");
+  command.add_flag("--no_python,--no-python", options.no_python,
+                   "Run PROGRAM itself also where its name ends in .py (else python3 -u runs it)");
+  command.add_flag("--pass_local_rank,--pass-local-rank,!--no_local_rank,!--no-local-rank",
+                   options.passes_local_rank,
+                   "Give PROGRAM --local_rank=N as its first argument, as DeepSpeed does unless "
+                   "--no_local_rank is given; LOCAL_RANK is always set");
 }
 
 }  // namespace
@@ -194,6 +244,8 @@ void add_launch(CLI::App& app, Action& action) {
   command->formatter(std::make_shared<LaunchHelp>());
   add_job_options(*command, *options);
   add_host_options(*command, *options);
+  add_program_options(*command, *options);
+  add_deepspeed_options(*command);
   command->footer(
       "Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and "
       "OMP_NUM_THREADS=1\n"

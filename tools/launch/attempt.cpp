@@ -149,6 +149,7 @@ void Attempt::start_ranks() {
 
 HostJob Attempt::job_of(std::size_t host, std::uint32_t first_rank) const {
   HostJob job{.command = options_.command,
+              .words_before_local_rank = options_.words_before_local_rank,
               .folder = "",
               .variables = {},
               .first_rank = first_rank,

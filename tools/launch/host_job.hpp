@@ -11,8 +11,11 @@ namespace unishard::tools {
 
 struct HostJob {
   std::vector<std::string> command;  ///< program, looked up in PATH, and its arguments
-  std::string folder;                ///< working folder of the ranks; empty: that of this process
-  Variables variables;               ///< set for every rank, before those of its place
+  /// Words before `--local_rank=N`, which each rank gets with its number on the host; 0: it gets
+  /// none.
+  std::uint32_t words_before_local_rank = 0;
+  std::string folder;   ///< working folder of the ranks; empty: that of this process
+  Variables variables;  ///< set for every rank, before those of its place
   std::uint32_t first_rank = 0;
   std::uint32_t ranks = 1;  ///< on this host, from first_rank on
   std::uint32_t world_size = 1;

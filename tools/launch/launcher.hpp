@@ -20,6 +20,8 @@ struct LaunchOptions {
   std::string master_addr = {};       ///< empty: an address of the first host
   std::uint16_t master_port = 0;      ///< 0: a free port of the first host
   std::vector<std::string> command = {};  ///< program, looked up in PATH, and its arguments
+  /// Words of `command` before `--local_rank=N`, which each rank gets; 0: it gets none.
+  std::uint32_t words_before_local_rank = 0;
   bool prefix_output = false;   ///< "[rank 3] " before every line; always with several hosts
   std::string log_folder = {};  ///< gets one file per rank; empty: none
   /// Seconds from SIGTERM to SIGKILL once a rank has failed.

@@ -29,9 +29,22 @@ void LocalRanks::start(const HostJob& job) {
   for (std::uint32_t i = 0; i < job.ranks; ++i) start_rank(job, i);
 }
 
+namespace {
+
+std::vector<std::string> command_of(const HostJob& job, std::uint32_t local_rank) {
+  std::vector<std::string> command = job.command;
+  if (job.words_before_local_rank != 0) {
+    command.insert(command.begin() + job.words_before_local_rank,
+                   "--local_rank=" + std::to_string(local_rank));
+  }
+  return command;
+}
+
+}  // namespace
+
 void LocalRanks::start_rank(const HostJob& job, std::uint32_t local_rank) {
   Rank& rank = ranks_.emplace_back(Rank{.number = job.first_rank + local_rank});
-  ChildProcess child{.command = job.command,
+  ChildProcess child{.command = command_of(job, local_rank),
                      .environment = rank_environment({.rank = rank.number,
                                                       .world_size = job.world_size,
                                                       .local_rank = local_rank,
