@@ -113,6 +113,15 @@ TEST_P(Offload, APartOfTheUnitsMayStayInMemory) {
   EXPECT_EQ(reports[2].files, 0);
 }
 
+/// Its norms are those of whole parameters, of which a tile has a part.
+TEST_P(Offload, HasTheBitsOfLambInMemory) {
+  config_.optimizer = "Lamb";
+  const auto expected = train(GetParam().world, config_, saves_.path() / "memory", false);
+  EXPECT_EQ(
+      train(GetParam().world, in_files(config_, files_.path()), saves_.path() / "files", false),
+      expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(Jobs, Offload,
                          testing::Values(Job{1, 3, DType::BFloat16}, Job{2, 1, DType::Float32},
                                          Job{3, 2, DType::BFloat16}, Job{2, 3, DType::Float32},

@@ -77,8 +77,6 @@ Config parse_config(const Json& json, const ConfigInputs& inputs) {
   detail::read_offload(from, config);
   if (config.hyper.min_coeff > config.hyper.max_coeff)
     from.refuse("optimizer.params.min_coeff", "at most optimizer.params.max_coeff");
-  if (config.offloads() && detail::lower_case(config.optimizer) == "lamb")
-    from.refuse("optimizer.type", "possible with offload_optimizer or offload_param");
   detail::read_recomputation(from, config);
   detail::read_monitors(from, config);
   config.gradient_clipping = from.number("gradient_clipping");

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace unishard::trainer::detail {
 namespace {
@@ -23,18 +24,6 @@ struct LambSquares {
   double update = 0;
 };
 
-/// Returns what this rank holds of a parameter, and its states.
-UpdateTensors lamb_tensors(const ParameterRecord& parameter) {
-  const FlatUnit& unit = *parameter.unit;
-  const auto count = static_cast<std::int64_t>(unit.layout().held(parameter.slot).size());
-  const auto offset = static_cast<std::int64_t>(unit.layout().held_offset(parameter.slot));
-  UpdateTensors tensors{.weights = unit.master().values(offset, count),
-                        .gradients = unit.gradients().values(offset, count),
-                        .states = {}};
-  for (const StateArray& each : unit.states()) tensors.states.push_back(each.values(offset, count));
-  return tensors;
-}
-
 /// Returns the number of blocks that a range of a parameter touches.
 std::size_t blocks_in(const FlatUnit& unit, std::size_t slot, const ElementRange& range) {
   if (range.empty()) return 0;
@@ -43,19 +32,17 @@ std::size_t blocks_in(const FlatUnit& unit, std::size_t slot, const ElementRange
   return static_cast<std::size_t>((offset + range.end - 1) / kShardBlock - first + 1);
 }
 
-/// Adds two numbers for each block of what this rank holds of the parameter.
-void add_block_sums(const ParameterRecord& parameter, const LambStepRule& rule,
+/// Adds two numbers for each block of what `tile`, which begins with a block, has of the parameter.
+void add_block_sums(const ParameterRecord& parameter, const LambStepRule& rule, const Tile& tile,
                     std::vector<double>& sums) {
-  const FlatUnit& unit = *parameter.unit;
-  const ElementRange held = unit.layout().held(parameter.slot);
-  if (held.empty()) return;
-  const UpdateTensors tensors = lamb_tensors(parameter);
-  const at::Tensor weights = tensors.weights.cpu();
-  const at::Tensor first = tensors.states[0].cpu(), second = tensors.states[1].cpu();
+  const ElementRange range = range_in(tile, parameter);
+  if (range.empty()) return;
+  const at::Tensor weights = part_of(tile.weights, tile, range).cpu();
+  const at::Tensor first = part_of(tile.states[0], tile, range).cpu();
+  const at::Tensor second = part_of(tile.states[1], tile, range).cpu();
   const auto w = floats_of(weights), m = floats_of(first), v = floats_of(second);
-  const std::uint64_t offset = unit.layout().flat.slots[parameter.slot].offset + held.begin;
   for (std::size_t i = 0; i < w.size();) {
-    const std::uint64_t left = kShardBlock - (offset + i) % kShardBlock;
+    const std::uint64_t left = kShardBlock - (range.begin + i) % kShardBlock;
     const std::size_t end = std::min(w.size(), i + static_cast<std::size_t>(left));
     LambSquares block;
     for (; i < end; ++i) {
@@ -74,16 +61,36 @@ void for_each_parameter(const TrainingState& state, const Use& use) {
     for (const std::size_t index : unit.parameters) use(state.model.parameters[index]);
 }
 
-/// Returns the squares of every parameter over all ranks, in the order of for_each_parameter().
-std::vector<LambSquares> squares_of_parameters(const TrainingState& state,
-                                               Communicator& communicator) {
-  std::vector<double> mine;
-  bool is_sharded = false;
-  for_each_parameter(state, [&](const ParameterRecord& parameter) {
-    is_sharded |= parameter.unit->placement().stage > 0;
-    const LambStepRule rule(hyper_of_step(state, parameter), state.step + 1, 1);
-    add_block_sums(parameter, rule, mine);
+/// Updates the moments, and returns the sums of what this rank holds: parameter after parameter, in
+/// the order of for_each_parameter().
+std::vector<double> update_moments(const TileUpdate& update) {
+  const TrainingState& state = update.state;
+  std::map<const ParameterRecord*, std::vector<double>> by_parameter;
+  TilePipeline pipeline(state);
+  for (const UnitRecord& unit : state.model.units)
+    if (!unit.parameters.empty()) pipeline.add(unit, unit.flat->arrays());
+  pipeline.run([&](const Tile& tile) {
+    update.runtime.run(Stream::Compute, "moments of " + tile.flat().name(), [&] { update(tile); });
+    for (const std::size_t index : tile.unit->parameters) {
+      const ParameterRecord& parameter = state.model.parameters[index];
+      const LambStepRule rule(hyper_of_step(state, parameter), state.step + 1, 1);
+      add_block_sums(parameter, rule, tile, by_parameter[&parameter]);
+    }
   });
+  std::vector<double> sums;
+  for_each_parameter(state, [&](const ParameterRecord& parameter) {
+    const std::vector<double>& own = by_parameter[&parameter];
+    sums.insert(sums.end(), own.begin(), own.end());
+  });
+  return sums;
+}
+
+/// Returns the squares of every parameter over all ranks, in the order of for_each_parameter(),
+/// from the sums of this rank.
+std::vector<LambSquares> squares_of_parameters(const TrainingState& state, std::vector<double> mine,
+                                               Communicator& communicator) {
+  bool is_sharded = false;
+  for (const UnitRecord& unit : state.model.units) is_sharded |= unit.flat->placement().stage > 0;
   const std::uint32_t ranks = is_sharded ? communicator.size() : 1;
   const auto most = static_cast<std::size_t>(
       is_sharded ? agree_max(communicator, static_cast<std::int64_t>(mine.size()))
@@ -113,22 +120,29 @@ void update_with_lamb(TrainingState& state, Runtime& runtime, Communicator& comm
                       double gradient_norm) {
   const at::NoGradGuard no_grad;
   const float scale = gradient_scale(state, gradient_norm);
-  for_each_parameter(state, [&](const ParameterRecord& parameter) {
-    if (parameter.unit->layout().held(parameter.slot).empty()) return;
-    runtime.update(*state.optimizer, hyper_of_step(state, parameter), state.step + 1, scale,
-                   lamb_tensors(parameter));
-  });
-  const std::vector<LambSquares> squares = squares_of_parameters(state, communicator);
-  const Optimizer step = lamb_step();
+  TileUpdate update = update_of_step(state, runtime, scale);
+  const std::vector<LambSquares> squares =
+      squares_of_parameters(state, update_moments(update), communicator);
+  std::map<const ParameterRecord*, double> ratios;
   std::size_t number = 0;
   for_each_parameter(state, [&](const ParameterRecord& parameter) {
     const LambSquares& sums = squares[number++];
-    if (parameter.unit->layout().held(parameter.slot).empty()) return;
-    Hyper hyper = hyper_of_step(state, parameter);
-    hyper.lr *= lamb_ratio(hyper, std::sqrt(sums.weights), std::sqrt(sums.update));
-    runtime.update(step, hyper, state.step + 1, scale, lamb_tensors(parameter));
+    ratios[&parameter] = lamb_ratio(hyper_of_step(state, parameter), std::sqrt(sums.weights),
+                                    std::sqrt(sums.update));
   });
-  publish_units(state, Changed::Master);
+  const Optimizer step = lamb_step();
+  update_tiles({.state = state,
+                .optimizer = step,
+                .runtime = runtime,
+                .on_host = update.on_host,
+                .scale = scale,
+                .hyper =
+                    [&](const ParameterRecord& parameter) {
+                      Hyper hyper = hyper_of_step(state, parameter);
+                      hyper.lr *= ratios.at(&parameter);
+                      return hyper;
+                    }},
+               {});
 }
 
 }  // namespace unishard::trainer::detail

@@ -33,9 +33,6 @@ TrainingState initial_state(const Config& config, const EngineOptions& options,
   state.config = config;
   state.batch = plan_batch(config.batch, communicator.size());
   state.optimizer = make_optimizer(config.optimizer, config.hyper);
-  if (config.offloads() && state.optimizer->kind() == OptimizerKind::Lamb)
-    raise(ErrorCode::InvalidArgument, "Lamb does not work with offloaded training state",
-          "it needs the norms of whole parameters: choose Adam, or train without offload");
   state.groups = options.groups.empty() ? default_groups(config) : options.groups;
   if (config.compute == DType::Float16) state.scaler.emplace(config.fp16);
   state.seed = config.seed;

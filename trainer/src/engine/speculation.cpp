@@ -67,8 +67,8 @@ class Speculation::Drafts {
   }
 
   /// Makes the drafts the state. Pre: finish() has returned.
-  std::unordered_set<const UnitRecord*> take() const {
-    std::unordered_set<const UnitRecord*> units;
+  UnitSet take() const {
+    UnitSet units;
     for (const Draft& each : drafts_) {
       each.unit->flat->arrays().take(each.arrays);
       units.insert(each.unit);
@@ -108,14 +108,11 @@ std::unique_ptr<Speculation::Drafts> Speculation::take_drafts() {
 void Speculation::begin_step() {
   take_drafts().reset();
   if (!is_likely_) return;
-  // One thread, because the others compute.
-  auto drafts = std::make_unique<Drafts>(
-      state_,
-      TileUpdate{.state = state_,
-                 .runtime = runtime_,
-                 .on_host = [](const Rule& rule,
-                               const UpdateArrays& arrays) { update_on_host(rule, arrays); },
-                 .scale = unclipped_scale()});
+  TileUpdate update = update_of_step(state_, runtime_, unclipped_scale());
+  update.on_host = [](const Rule& rule, const UpdateArrays& arrays) {
+    update_on_host(rule, arrays);  // on one thread, because the others compute
+  };
+  auto drafts = std::make_unique<Drafts>(state_, std::move(update));
   const std::lock_guard lock(mutex_);
   drafts_ = std::move(drafts);
 }
@@ -132,7 +129,7 @@ void Speculation::hear(const FlatUnit& unit, Sums what) {
     drafts_->start(*std::ranges::find(state_.model.units, &unit, &UnitRecord::flat));
 }
 
-std::unordered_set<const UnitRecord*> Speculation::settle(float scale) {
+UnitSet Speculation::settle(float scale) {
   const std::unique_ptr<Drafts> drafts = take_drafts();
   is_likely_ = scale == unclipped_scale();
   if (!drafts || !is_likely_) return {};

@@ -16,6 +16,8 @@
 
 namespace unishard::trainer::detail {
 
+using UnitSet = std::unordered_set<const UnitRecord*>;
+
 /// Lifetime: what it is constructed with outlives it.
 /// Thread safety: hear() may be called while the thread that trains calls the others.
 class Speculation {
@@ -35,7 +37,7 @@ class Speculation {
   void hear(const FlatUnit& unit, Sums what);
   /// Makes the drafts the state if `scale` is that of their gradients, and drops them otherwise.
   /// Returns the units that are now updated.
-  std::unordered_set<const UnitRecord*> settle(float scale);
+  UnitSet settle(float scale);
   /// Drops the drafts of a step that is left out.
   void drop();
 

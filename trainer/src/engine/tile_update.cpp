@@ -1,40 +1,53 @@
 #include "engine/tile_update.hpp"
 
 #include "engine/step_constants.hpp"
+#include "optimizer/parallel_update.hpp"
 #include "runtime/device_arrays.hpp"
 
 #include <algorithm>
 
 namespace unishard::trainer::detail {
-namespace {
 
-/// Returns elements [begin, end) of a flat array of which `tensor` are those from `first` on.
-at::Tensor cut(const at::Tensor& tensor, std::int64_t first, ElementRange range) {
-  return tensor.narrow(0, static_cast<std::int64_t>(range.begin) - first,
-                       static_cast<std::int64_t>(range.size()));
-}
-
-}  // namespace
-
-void TileUpdate::update_parameter(const ParameterRecord& parameter, const Tile& tile,
-                                  const at::Tensor& gradients) const {
+ElementRange range_in(const Tile& tile, const ParameterRecord& parameter) {
   const UnitLayout& layout = tile.flat().layout();
   const std::uint64_t size = layout.held(parameter.slot).size();
-  if (size == 0) return;
+  if (size == 0) return {};  // another rank's; it has no offset here
   const std::uint64_t offset = layout.held_offset(parameter.slot);
   const auto first = static_cast<std::uint64_t>(tile.begin);
   const ElementRange range{std::max(offset, first),
                            std::min(offset + size, first + static_cast<std::uint64_t>(tile.count))};
-  if (range.begin >= range.end) return;
-  const Hyper hyper = hyper_of_step(state, parameter);
-  UpdateTensors tensors{.weights = cut(tile.weights, tile.begin, range),
-                        .gradients = cut(gradients, tile.begin, range),
+  return range.begin < range.end ? range : ElementRange{};
+}
+
+at::Tensor part_of(const at::Tensor& tensor, const Tile& tile, ElementRange range) {
+  return tensor.narrow(0, static_cast<std::int64_t>(range.begin) - tile.begin,
+                       static_cast<std::int64_t>(range.size()));
+}
+
+TileUpdate update_of_step(const TrainingState& state, Runtime& runtime, float scale) {
+  return {.state = state,
+          .optimizer = *state.optimizer,
+          .runtime = runtime,
+          .on_host = update_in_parallel,
+          .scale = scale,
+          .hyper = [&state](const ParameterRecord& parameter) {
+            return hyper_of_step(state, parameter);
+          }};
+}
+
+void TileUpdate::update_parameter(const ParameterRecord& parameter, const Tile& tile,
+                                  const at::Tensor& gradients) const {
+  const ElementRange range = range_in(tile, parameter);
+  if (range.empty()) return;
+  UpdateTensors tensors{.weights = part_of(tile.weights, tile, range),
+                        .gradients = part_of(gradients, tile, range),
                         .states = {}};
-  for (const at::Tensor& each : tile.states) tensors.states.push_back(cut(each, tile.begin, range));
+  for (const at::Tensor& each : tile.states) tensors.states.push_back(part_of(each, tile, range));
+  const Hyper own = hyper(parameter);
   if (tile.weights.is_cpu()) {
-    on_host(rule_for(*state.optimizer, hyper, state.step + 1, scale), arrays_of(tensors, at::kCPU));
+    on_host(rule_for(optimizer, own, state.step + 1, scale), arrays_of(tensors, at::kCPU));
   } else {
-    runtime.update(*state.optimizer, hyper, state.step + 1, scale, tensors);
+    runtime.update(optimizer, own, state.step + 1, scale, tensors);
   }
 }
 

@@ -10,13 +10,16 @@
 
 namespace unishard::trainer::detail {
 
-/// The constants of the updates of one step. Lifetime: `state` and `runtime` outlive it.
+/// The constants of the updates of one step. Lifetime: what it refers to outlives it.
 struct TileUpdate {
   const TrainingState& state;
+  const Optimizer& optimizer;
   Runtime& runtime;  ///< updates what is in a device's memory
   /// Updates what is in the host's memory.
   std::function<void(const Rule&, const UpdateArrays&)> on_host;
   float scale;  ///< of the gradients
+  /// Returns the hyperparameters of a parameter; see hyper_of_step().
+  std::function<Hyper(const ParameterRecord&)> hyper;
 
   /// Updates weights and states where the weights are, and what is rounded from them if that is in
   /// memory.
@@ -26,5 +29,13 @@ struct TileUpdate {
   void update_parameter(const ParameterRecord& parameter, const Tile& tile,
                         const at::Tensor& gradients) const;
 };
+
+/// Returns the update of a step by the rule of the state's optimizer.
+TileUpdate update_of_step(const TrainingState& state, Runtime& runtime, float scale);
+
+/// Returns the elements of a parameter that are in `tile`, as a range of the unit's arrays.
+ElementRange range_in(const Tile& tile, const ParameterRecord& parameter);
+/// Returns these elements of one of the tile's tensors.
+at::Tensor part_of(const at::Tensor& tensor, const Tile& tile, ElementRange range);
 
 }  // namespace unishard::trainer::detail

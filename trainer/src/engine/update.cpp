@@ -1,8 +1,6 @@
 #include "engine/update.hpp"
 
 #include "engine/step_constants.hpp"
-#include "engine/tile_update.hpp"
-#include "optimizer/parallel_update.hpp"
 
 #include <ATen/core/grad_mode.h>
 
@@ -78,28 +76,29 @@ class PublicationOrder {
 
 }  // namespace
 
-std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradient_norm,
-                          Speculation* speculation) {
-  const TileUpdate update{.state = state,
-                          .runtime = runtime,
-                          .on_host = update_in_parallel,
-                          .scale = gradient_scale(state, gradient_norm)};
-  Publication publication = publication_of(state.config);
-  PublicationOrder order(state.model, publication);
-  std::unordered_set<const UnitRecord*> done;
-  if (speculation) done = speculation->settle(update.scale);
-  for (const UnitRecord* unit : done) {
-    if (!unit->flat->resident_shard().is_in_file()) unit->flat->round_master();
-    order.updated(*unit->flat);
-  }
-  TilePipeline pipeline(state);
-  for (const UnitRecord& unit : state.model.units)
+void update_tiles(const TileUpdate& update, const UnitSet& done) {
+  const ModelState& model = update.state.model;
+  Publication publication = publication_of(update.state.config);
+  PublicationOrder order(model, publication);
+  for (const UnitRecord* unit : done) order.updated(*unit->flat);
+  TilePipeline pipeline(update.state);
+  for (const UnitRecord& unit : model.units)
     if (!unit.parameters.empty() && !done.contains(&unit)) pipeline.add(unit, unit.flat->arrays());
   pipeline.run([&](const Tile& tile) {
-    runtime.run(Stream::Compute, "update " + tile.flat().name(), [&] { update(tile); });
+    update.runtime.run(Stream::Compute, "update " + tile.flat().name(), [&] { update(tile); });
     if (tile.is_last) order.updated(tile.flat());
   });
   order.all_written();
+}
+
+std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradient_norm,
+                          Speculation* speculation) {
+  const float scale = gradient_scale(state, gradient_norm);
+  UnitSet done;
+  if (speculation) done = speculation->settle(scale);
+  for (const UnitRecord* unit : done)
+    if (!unit->flat->resident_shard().is_in_file()) unit->flat->round_master();
+  update_tiles(update_of_step(state, runtime, scale), done);
   return static_cast<std::int64_t>(done.size());
 }
 

@@ -13,6 +13,10 @@ namespace unishard::trainer::detail {
 std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradient_norm,
                           Speculation* speculation);
 
+/// Updates every unit but those in `done`, which are updated already, and shares its weights.
+/// Collective below stage 3.
+void update_tiles(const TileUpdate& update, const UnitSet& done);
+
 /// Gives the parameters what has changed, on all ranks. Collective below stage 3.
 void publish_units(TrainingState& state, Changed changed);
 
