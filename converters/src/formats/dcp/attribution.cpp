@@ -170,7 +170,7 @@ class Attributor {
   Model trainable(const std::vector<Attribution::Parameter>& parameters) const {
     Model model;
     for (const auto& parameter : parameters) {
-      if (!is_statistic(parameter.fqn))
+      if (!is_buffer(state_, entry(parameter.entry), parameter.fqn))
         model.push_back({parameter.fqn, entry(parameter.entry).shape});
     }
     return model;

@@ -312,4 +312,8 @@ bool is_statistic(std::string_view fqn) {
   return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
 }
 
+bool is_buffer(const StateDict& state, const TensorEntry& tensor, std::string_view fqn) {
+  return is_statistic(fqn) || (state.are_parameters_distributed && !tensor.is_distributed);
+}
+
 }  // namespace unishard::converters::dcp

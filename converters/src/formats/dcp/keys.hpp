@@ -69,5 +69,7 @@ std::string plain_name(std::string name);
 bool is_number(std::string_view text);
 /// Returns whether a tensor of the model is a running statistic, which no optimizer updates.
 bool is_statistic(std::string_view fqn);
+/// Returns whether a tensor of the model, called `fqn` there, is known to be no parameter.
+bool is_buffer(const StateDict& state, const TensorEntry& tensor, std::string_view fqn);
 
 }  // namespace unishard::converters::dcp

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 namespace unishard::converters::dcp {
@@ -156,7 +155,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
     if (is_model(start) || is_optimizer(start)) {
       check_complete(folder, start, group);
     } else if (is_extra(start)) {
-      std::ranges::move(add_verl(storage, folder, group, builder), std::back_inserter(files));
+      add_extra_state(group, builder);
     } else {
       builder.out.losses.push_back(
           {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});
@@ -166,6 +165,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
   for (const auto& [start, group] : groups) {
     if (is_optimizer(start)) read_rank_optimizer(group, start, builder);
   }
+  if (const auto config = note_verl(storage, folder, builder.out)) files.push_back(*config);
   return files;
 }
 

@@ -521,6 +521,8 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
       if (is_second_key(key, path, file, has_part ? &tensor.parts.front().view : nullptr)) return;
       for (RankPart& part : tensor.parts)
         add_piece(key, path, tensor.shape, std::move(part.box), std::move(part.view), rank);
+      if (const auto known = tensors_.find(key); known != tensors_.end())
+        out.tensors[known->second].is_distributed = true;
       return;
     }
     torch::TensorView view =

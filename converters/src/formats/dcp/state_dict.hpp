@@ -40,6 +40,7 @@ struct TensorEntry {
   /// Its place in the object of a torch.save file, of which `path` has the levels that matter to a
   /// state dict; empty where it is `path`.
   KeyPath place = {};
+  bool is_distributed = false;  ///< a DTensor in files of ranks
 };
 
 struct ObjectEntry {
@@ -109,6 +110,8 @@ struct StateDict {
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};
   NumberNames number_names = {};
+  /// FSDP2 makes a DTensor of each parameter, so that what is none is a buffer.
+  bool are_parameters_distributed = false;
   /// Completes the result of arrange(); may be empty.
   std::function<void(const StateDict&, Arrangement&)> complete = {};
   /// Tells whether two of `tensors` have the same elements, where they cannot be read; may be

@@ -467,10 +467,11 @@ class Arranger {
         add_states(parameter.fqn, true);
         continue;
       }
-      const bool trains = may_be_trained(entry(parameter.entry).dtype);
-      const bool is_buffer = !has_states && (!trains || is_statistic(parameter.fqn));
-      add(parameter.entry, parameter.fqn, is_buffer ? state::kBuffer : state::kWeights,
-          !is_buffer && !has_states &&
+      const TensorEntry& tensor = entry(parameter.entry);
+      const bool is_weight =
+          has_states || (may_be_trained(tensor.dtype) && !is_buffer(state_, tensor, parameter.fqn));
+      add(parameter.entry, parameter.fqn, is_weight ? state::kWeights : state::kBuffer,
+          is_weight && !has_states &&
               (is_trained || (is_told && !group_of_.contains(parameter.fqn))));
     }
   }

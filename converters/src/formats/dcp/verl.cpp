@@ -92,8 +92,7 @@ std::optional<Path> find_verl(Storage& storage, const Path& path,
         fmt::format("name one of them, such as {}", models.front().string()));
 }
 
-std::vector<Path> add_verl(Storage& storage, const Path& folder, const RankFileGroup& extra,
-                           StateDictBuilder& builder) {
+void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder) {
   std::set<std::string> others;
   for (const auto& [rank, path] : extra.files) {
     const std::shared_ptr<const File> file = builder.open(path);
@@ -112,14 +111,18 @@ std::vector<Path> add_verl(Storage& storage, const Path& folder, const RankFileG
   for (const std::string& name : others)
     builder.out.losses.push_back(
         {Role::ClientValue, fmt::format("{} of extra_state_*.pt", name), "each rank has its own"});
+}
+
+std::optional<Path> note_verl(Storage& storage, const Path& folder, StateDict& state) {
   const Path config = folder / kConfig;
-  if (!is_fsdp2(storage, config)) return {};
-  builder.out.producer = {{"library", "verl"}};
-  builder.out.number_names = {
+  if (!is_fsdp2(storage, config)) return std::nullopt;
+  state.producer = {{"library", "verl"}};
+  state.are_parameters_distributed = true;
+  state.number_names = {
       .fit = fit_by_shape,
       .decided = "in the order of the model, in which verl gives its parameters to the optimizer",
       .undecided = "their shapes do not follow the order of the model's parameters"};
-  return {config};
+  return config;
 }
 
 }  // namespace unishard::converters::dcp

@@ -17,9 +17,12 @@ namespace unishard::converters::dcp {
 std::optional<Path> find_verl(Storage& storage, const Path& path,
                               const std::optional<std::string>& tag);
 
-/// Reads what verl saves beside model and optimizer. `extra` are the files
-/// `extra_state_world_size_<N>_rank_<r>.pt`. Returns the other files that were read.
-std::vector<Path> add_verl(Storage& storage, const Path& folder, const RankFileGroup& extra,
-                           StateDictBuilder& builder);
+/// Reads `extra_state_world_size_<N>_rank_<r>.pt`, the schedule and the random states of the ranks.
+void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder);
+
+/// Notes what is known of a model and its optimizer where verl has saved them with FSDP2. Returns
+/// the file that says so; nullopt elsewhere.
+/// Throws: Corrupt when that file cannot be understood.
+std::optional<Path> note_verl(Storage& storage, const Path& folder, StateDict& state);
 
 }  // namespace unishard::converters::dcp
