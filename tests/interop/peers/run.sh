@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Asks the real libraries: tests/interop/peers/run.sh [--all] BUILD, or --setup [--zoo] alone
 # Makes a Python environment in build/peers (5.6 GB from PyPI, versions pinned in requirements.txt; kept for the next run), then
-# prints a table for each peer. --setup --zoo also puts the optional libraries of zoo.py into build/zoo (400 MB). --all takes every world size from 1 to 5 at every stage, every fixture row, and real runs of trainers.
+# prints a table for each peer. --setup --zoo also puts the optional libraries of zoo.py and verl_resumes.py into build/zoo (1 GB). --all takes every world size from 1 to 5 at every stage, every fixture row, and real runs of trainers.
 # Exit status: 0 all accepted, 1 something was not, 77 the packages cannot be had here.
 set -uo pipefail
 cd "$(dirname "$0")/../../.."
@@ -100,7 +100,7 @@ ask "a zoo of small runs: every path is equal, or named" "$python" tests/interop
 [ ! -x "$build/tests/update_steps" ] || ask_script "the trainer's schedules and optimizers beside DeepSpeed's, over 1,000 steps" update_rules.py
 ask_script "every key of DeepSpeed's configuration is in the table, with its default" config_keys.py
 ask_script "unishard estimate has DeepSpeed's numbers for 20 models" estimates.py
-for test in package dcp torch async runs integrations; do
+for test in package dcp torch async runs integrations verl; do
   ask "The Python package with torch: $test" env UNISHARD_LIBRARY_DIR="$program" PYTHONPATH="$PWD/tools/python" PYTHONDONTWRITEBYTECODE=1 \
     "$python" "tests/python/${test}_test.py"
 done
