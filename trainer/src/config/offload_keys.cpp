@@ -56,8 +56,8 @@ constexpr ConfigKey kOffloadKeys[] = {
      .name = "ratio",
      .type = Number,
      .initial = "1.0",
-     .text = "The part of the model that is offloaded, in whole units. The rest stays in the memory "
-             "of the device.",
+     .text = "The part of the model that is offloaded, in whole units. The rest stays in the "
+             "memory of the device.",
      .least = 0,
      .most = 1},
     {.section = kOptimizer,
@@ -104,8 +104,8 @@ constexpr ConfigKey kOffloadKeys[] = {
      .name = "max_in_cpu",
      .type = Integer,
      .initial = "1000000000",
-     .text = "nvme: so many elements of a rank's parameters stay in the memory of the host, in whole "
-             "units.",
+     .text = "nvme: so many elements of a rank's parameters stay in the memory of the host, in "
+             "whole units.",
      .least = 0,
      .most = kCountMost},
     {.section = kParam,
