@@ -90,6 +90,10 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   say(text);
 }
 
+bool prints_step(std::int64_t interval, const unishard::trainer::StepStats& stats) {
+  return stats.skipped || (interval > 0 && stats.step % interval == 0);
+}
+
 StepPrinter::StepPrinter(std::int64_t steps, std::int64_t interval, std::int64_t tokens_per_step)
     : steps_(steps),
       interval_(interval),
@@ -107,8 +111,7 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
   ++done_;
   const double seconds = std::max(Seconds(now - begin_).count(), 1e-9);
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
-  const bool stays = stats.skipped || (interval_ > 0 && stats.step % interval_ == 0) ||
-                     (on_terminal_ && stats.step == steps_);
+  const bool stays = prints_step(interval_, stats) || (on_terminal_ && stats.step == steps_);
   if (!stays && !on_terminal_) return rate;
   std::string line =
       fmt::format("step {:6}  loss {:.6f}  gradient norm {:.4f}  lr {:.3e}  {:.3f} s/step",

@@ -22,6 +22,9 @@ void say_error(std::uint32_t rank, std::string_view kind, std::string_view messa
 
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
                   const unishard::trainer::RankEnvironment& environment, at::Device device);
+/// Returns whether a step gets a permanent line: every `interval`-th (0: none) and each that was
+/// skipped.
+bool prints_step(std::int64_t interval, const unishard::trainer::StepStats& stats);
 /// Reports steps. On a terminal, one line is overwritten, with rate and remaining time. Elsewhere,
 /// and every `interval` steps, a permanent line is printed.
 class StepPrinter {

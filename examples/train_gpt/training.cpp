@@ -12,9 +12,11 @@
 #include "unishard/trainer/token_file.hpp"
 #include "unishard/trainer/trace.hpp"
 
+#include "config_options.hpp"
 #include "console.hpp"
 #include "device.hpp"
 #include "monitors.hpp"
+#include "profile.hpp"
 #include "run_identity.hpp"
 #include "saves.hpp"
 
@@ -159,6 +161,8 @@ class Training {
         engine_(model_, communicator, options.config, engine_options(environment)),
         saves_(options, engine_, communicator, identity_) {
     if (is_first()) print_header(options_, engine_, environment, runtime_->device());
+    if (is_first() && options_.config.dump_state)
+      say(config_text(options_.config, communicator.size()));
     saves_.claim();
   }
 
@@ -195,10 +199,12 @@ class Training {
     while (steps_taken() < options_.steps && !stopped) {
       printer.begin();
       const StepStats stats = step(loss);
+      double tokens_per_second = 1;
       if (is_first()) {
-        log->write(stats, printer.end(stats));
+        log->write(stats, tokens_per_second = printer.end(stats));
         monitors->write(stats, steps_taken() * engine_.batch().train);
       }
+      report_breakdowns(stats, tokens_per_second);
       saves_.notice();
       stopped = interrupt.agreed(communicator_);
       const bool is_due =
@@ -221,11 +227,25 @@ class Training {
   /// A step that is not finite ends the run, after the save that is under way.
   StepStats step(const LossFunction& loss) {
     try {
+      if (options_.config.wall_clock_breakdown) return timed_step(engine_, loss, times_);
       return engine_.train_batch(loss);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::NotFinite) report_save();
       throw;
     }
+  }
+
+  /// What the configuration asks for beside the line of a step. Collective.
+  void report_breakdowns(const StepStats& stats, double tokens_per_second) {
+    const Config& config = options_.config;
+    if (prints_step(config.steps_per_print, stats)) {
+      if (config.wall_clock_breakdown && is_first()) say(times_text(times_));
+      if (config.memory_breakdown) print_memory(engine_, communicator_);
+    }
+    if (!config.flops_profiler.enabled || steps_taken() != config.flops_profiler.profile_step)
+      return;
+    report_profile(options_, engine_, communicator_, runtime_->device(), steps_taken(),
+                   static_cast<double>(tokens_per_step()) / tokens_per_second);
   }
 
   /// The step's error is said even where the save fails too.
@@ -372,6 +392,7 @@ class Training {
   Communicator& communicator_;
   SaveProbe probe_;
   int save_count_ = 0;
+  StepTimes times_;                   ///< of the last step, with wall_clock_breakdown
   converters::ResumeDecision start_;  ///< as rank 0 knows it, or each rank of its node
   TokenFile tokens_;
   Json identity_;

@@ -38,9 +38,9 @@ TEST(Config, ReadsAWholeDeepSpeedFile) {
   EXPECT_EQ(config.seed, 7u);
   EXPECT_EQ(config.zero.reduce_bucket_size, 500'000'000);
   EXPECT_TRUE(config.zero.overlap_comm);
+  EXPECT_TRUE(config.wall_clock_breakdown);
   EXPECT_THAT(config.notes,
-              testing::ElementsAre(testing::HasSubstr("scheduler.params.warmup_min_lr"),
-                                   testing::HasSubstr("--trace FILE")));
+              testing::ElementsAre(testing::HasSubstr("scheduler.params.warmup_min_lr")));
 }
 
 TEST(Config, DefaultsOfAnEmptyObject) {
@@ -77,6 +77,18 @@ TEST(Config, EachOptimizerHasDeepSpeedsDefaults) {
   EXPECT_EQ(hyper("Adagrad").lr, 1e-2);
   EXPECT_EQ(hyper("Adagrad").eps, 1e-10);
   EXPECT_EQ(hyper("Lion").beta2, 0.99);
+}
+
+TEST(Config, ReadsTheProfiler) {
+  const Config config = parse(R"({"flops_profiler": {"enabled": true, "profile_step": 5,
+      "recompute_fwd_factor": 1, "detailed": false, "output_file": "x", "module_depth": 2,
+      "top_modules": 1}})");
+  EXPECT_TRUE(config.flops_profiler.enabled);
+  EXPECT_EQ(config.flops_profiler.profile_step, 5);
+  EXPECT_EQ(config.flops_profiler.recompute_fwd_factor, 1);
+  EXPECT_FALSE(config.flops_profiler.detailed);
+  EXPECT_EQ(config.flops_profiler.output_file, "x");
+  EXPECT_THAT(config.notes, testing::ElementsAre(testing::HasSubstr("module_depth")));
 }
 
 TEST(Config, ParametersOfAnotherOptimizerAreNoted) {

@@ -1,4 +1,4 @@
-// train_gpt on nodes with disks of their own.
+// train_gpt on nodes with disks of their own, and what it prints of its steps.
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/commit.hpp"
 
@@ -18,7 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 /// Four ranks on two nodes, which see different folders.
 class TrainGptOnNodes : public testing::Test {
@@ -137,6 +139,32 @@ TEST_F(TrainGptOnNodes, OneFolderForAllNodesIsRefused) {
   const auto results = run_nodes({"a", "a"}, {"--steps", "1"});
   expect_all(results, 2);
   EXPECT_THAT(results[0].err, HasSubstr("see the same folder"));
+}
+
+TEST_F(TrainGptOnNodes, PrintsTimesMemoryStateAndAProfile) {
+  configure(R"(, "wall_clock_breakdown": true, "memory_breakdown": true, "dump_state": true,
+      "activation_checkpointing": {},
+      "flops_profiler": {"enabled": true, "profile_step": 2, "recompute_fwd_factor": 1})");
+  const std::string out = run_ranks(command({"--steps", "3"}), 2)[0].out;
+  EXPECT_THAT(out, HasSubstr("wall_clock_breakdown"));
+  EXPECT_THAT(out, ContainsRegex("time \\(ms\\): forward [0-9.]+, backward [0-9.]+, step [0-9.]+"));
+  EXPECT_THAT(out, AllOf(HasSubstr("memory rank 0: "), HasSubstr("memory rank 1: ")));
+  EXPECT_THAT(out, AllOf(HasSubstr("profile of step 2: 4 samples"), HasSubstr("  h.0 "),
+                         HasSubstr("  lm_head "), HasSubstr("tokens/s"),
+                         ContainsRegex("\\(MFU\\) [0-9.]+ %")));
+}
+
+TEST_F(TrainGptOnNodes, TheProfileGoesToAFileAndTimersChangeNoBit) {
+  configure("");
+  run_ranks(command({"--steps", "2", "--save", path("plain")}), 2);
+  configure(fmt::format(R"(, "wall_clock_breakdown": true,
+      "flops_profiler": {{"enabled": true, "detailed": false, "output_file": "{}"}})",
+                        path("profile")));
+  const std::string out = run_ranks(command({"--steps", "2", "--save", path("timed")}), 2)[0].out;
+  EXPECT_THAT(out, Not(HasSubstr("profile of step")));
+  EXPECT_THAT(read_file(path("profile")),
+              AllOf(HasSubstr("profile of step 1"), Not(HasSubstr("lm_head"))));
+  EXPECT_EQ(identity_of(path("timed")), identity_of(path("plain")));
 }
 
 }  // namespace

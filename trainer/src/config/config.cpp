@@ -44,6 +44,18 @@ void read_monitors(const CheckedConfig& from, Config& config) {
   config.csv_folder = monitor_folder(from, "csv_monitor");
 }
 
+void read_profilers(const CheckedConfig& from, Config& config) {
+  config.wall_clock_breakdown = from.boolean("wall_clock_breakdown");
+  config.memory_breakdown = from.boolean("memory_breakdown");
+  config.dump_state = from.boolean("dump_state");
+  FlopsProfilerOptions& profiler = config.flops_profiler;
+  profiler.enabled = from.boolean("flops_profiler.enabled");
+  profiler.profile_step = from.integer("flops_profiler.profile_step");
+  profiler.recompute_fwd_factor = from.number("flops_profiler.recompute_fwd_factor");
+  profiler.detailed = from.boolean("flops_profiler.detailed");
+  profiler.output_file = from.given_text("flops_profiler.output_file").value_or("");
+}
+
 void read_recomputation(const CheckedConfig& from, Config& config) {
   if (!from.has_section("activation_checkpointing")) return;
   RecomputeOptions options;
@@ -79,6 +91,7 @@ Config parse_config(const Json& json, const ConfigInputs& inputs) {
     from.refuse("optimizer.params.min_coeff", "at most optimizer.params.max_coeff");
   detail::read_recomputation(from, config);
   detail::read_monitors(from, config);
+  detail::read_profilers(from, config);
   config.gradient_clipping = from.number("gradient_clipping");
   config.steps_per_print = from.integer("steps_per_print");
   const auto canonical_order = from.given_boolean("canonical_order");

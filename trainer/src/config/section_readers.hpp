@@ -15,6 +15,7 @@ void read_zero(const CheckedConfig& from, Config& config);
 void read_offload(const CheckedConfig& from, Config& config);
 void read_recomputation(const CheckedConfig& from, Config& config);
 void read_monitors(const CheckedConfig& from, Config& config);
+void read_profilers(const CheckedConfig& from, Config& config);
 /// Checks the settings of dynamic scaling only where they are used, as DeepSpeed does.
 void read_precision(const CheckedConfig& from, Config& config);
 

@@ -73,6 +73,15 @@ struct Fp16 {
   bool raise_error_at_min_scale = true;  ///< DeepSpeed's default, for which it has no key
 };
 
+/// DeepSpeed's "flops_profiler".
+struct FlopsProfilerOptions {
+  bool enabled = false;
+  std::int64_t profile_step = 1;    ///< the step that is profiled
+  double recompute_fwd_factor = 0;  ///< share of the forward pass that is computed again
+  bool detailed = true;             ///< a line for each unit
+  std::string output_file;          ///< empty: standard output
+};
+
 /// The origin of a value of the configuration.
 enum class Origin : std::uint8_t {
   Default,  ///< the key is not given
@@ -108,6 +117,10 @@ struct Config {
   /// DeepSpeed's "checkpoint.use_node_local_storage": each node saves the shards of its own ranks,
   /// and the manifest, to a folder of its own.
   bool node_local_checkpoints = false;
+  bool wall_clock_breakdown = false;  ///< the program prints the times of a step's parts
+  bool memory_breakdown = false;      ///< the program prints each rank's memory
+  bool dump_state = false;            ///< the program prints the configuration first
+  FlopsProfilerOptions flops_profiler;
   /// Folders of "csv_monitor" and "tensorboard", to which the program writes; empty: switched off.
   std::string csv_folder, tensorboard_folder;
   std::uint64_t seed = 1234;  ///< extension: seed of initial values and dropout
