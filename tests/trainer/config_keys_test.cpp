@@ -101,7 +101,7 @@ TEST(ConfigKeys, ValuesSayWhereTheyComeFrom) {
   EXPECT_EQ(values.at("train_batch_size").from, "file");
   EXPECT_EQ(values.at("optimizer.params.lr").value, 5e-5);
   EXPECT_THAT(values.at("optimizer.params.lr").from, testing::StartsWith("auto: "));
-  EXPECT_EQ(values.at("optimizer.params.betas").value, Json::parse("[0.9, 0.99]"));
+  EXPECT_EQ(values.at("optimizer.params.betas").value, Json::parse("[0.9, 0.999]"));
   EXPECT_EQ(values.at("optimizer.params.betas").from, "default");
   EXPECT_EQ(values.at("seed").from, "--seed");
   EXPECT_FALSE(values.contains("optimizer.params.momentum"));

@@ -142,7 +142,10 @@ def optimizer_cases(has_own):
                   ("Adam", {**rate, "bias_correction": False}, lambda w: make(w, **rate, bias_correction=False)),
                   ("Adam", {**rate, "weight_decay": 0.1, "adam_w_mode": False}, lambda w: make(w, **rate, weight_decay=0.1, adamw_mode=False))]
     if "cpu lion" in own:
-        cases.append(("Lion", {**rate, "weight_decay": 0.1}, lambda w: own["cpu lion"](w, **rate, weight_decay=0.1)))
+        make_lion = own["cpu lion"]
+        cases += [("Lion", {**rate, "weight_decay": 0.1}, lambda w: make_lion(w, **rate, weight_decay=0.1)),
+                  ("Lion", rate, lambda w: make_lion(w, **rate)),
+                  ("Lion", {**rate, "betas": [0.95, 0.98]}, lambda w: make_lion(w, **rate, betas=(0.95, 0.98)))]
     if "cpu adagrad" in own:
         cases.append(("Adagrad", {"lr": 1e-2}, lambda w: own["cpu adagrad"](w, lr=1e-2)))
     return cases
@@ -162,7 +165,8 @@ def compare_optimizers(program, source, has_own):
             weights.grad = torch.tensor(gradient)
             optimizer.step()
         worst = (torch.tensor(ours["weights"]) - weights.detach()).abs().max().item()
-        good = worst < 2e-5
+        # DeepSpeed's own operators round 1 - lr * decay to float32, which 1,000 steps multiply.
+        good = worst < (1e-4 if type(optimizer).__module__.startswith("deepspeed") else 2e-5)
         failed += not good
         print(f"{type(optimizer).__name__:20} {name} {params}: largest difference after {STEPS} steps {worst:.1e}{'' if good else '  DIFFERS'}")
     return failed

@@ -15,8 +15,7 @@ struct TypeDefault {
   std::string_view type, parameter, json;
 };
 
-constexpr TypeDefault kTypeDefaults[] = {
-    {"lion", "betas", "[0.9, 0.99]"}, {"adagrad", "lr", "0.01"}, {"adagrad", "eps", "1e-10"}};
+constexpr TypeDefault kTypeDefaults[] = {{"adagrad", "lr", "0.01"}, {"adagrad", "eps", "1e-10"}};
 
 constexpr std::array<std::string_view, 6> kBuilt{"adam", "adamw", "sgd", "lion", "adagrad", "lamb"};
 constexpr std::array<std::string_view, 4> kCompressed{"onebitadam", "onebitlamb", "zerooneadam",
