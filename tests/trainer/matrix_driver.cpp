@@ -1,8 +1,8 @@
 // Not a test itself: one rank of a group of processes that runs many short training jobs, so that
 // process start-up is paid once. Job k uses ranks k, k+1, ... (mod size) as a group of its own.
 //
-//   matrix_driver <folder> <gpt|llama|adapted> <float32|bfloat16|float16> <stages, e.g. 0123>
-//   <world sizes, e.g. 12345> [cpu|guarded|cuda|nccl]
+//   matrix_driver <folder> <gpt|llama|adapted>[:OPTIMIZER:SCHEDULE] <float32|bfloat16|float16>
+//   <stages, e.g. 0123> <world sizes, e.g. 12345> [cpu|guarded|cuda|nccl]
 //
 // On "guarded", the device of the tests, jobs must have the CPU's bits; on "cuda" ranks share the
 // devices and talk by Gloo, and with "nccl" each has one of its own.
@@ -82,12 +82,49 @@ struct Offload {
   OffloadParam param = {};
 };
 
-Config config_for(std::uint32_t stage, const std::string& dtype, const ZeroLimits& zero,
-                  const Offload& offload) {
+/// A model and how it is trained, as in "gpt:Lion:OneCycle".
+struct Recipe {
+  std::string model, optimizer = "AdamW", schedule = "WarmupLR";
+
+  explicit Recipe(const std::string& text) : model(text.substr(0, text.find(':'))) {
+    if (model.size() == text.size()) return;
+    const std::size_t second = text.find(':', model.size() + 1);
+    if (second == text.npos) throw std::invalid_argument("no schedule in " + text);
+    optimizer = text.substr(model.size() + 1, second - model.size() - 1);
+    schedule = text.substr(second + 1);
+  }
+};
+
+/// Schedules whose rates differ in each step of a job.
+Schedule schedule_named(const std::string& name) {
+  Schedule schedule{.warmup_max_lr = 3e-3,
+                    .warmup_num_steps = 3,
+                    .total_num_steps = 6,
+                    .warmup_min_ratio = 0.1,
+                    .one_cycle = {.min_lr = 1e-3,
+                                  .max_lr = 4e-3,
+                                  .decay_lr_rate = 0.5,
+                                  .first_step_size = 2,
+                                  .second_step_size = 1,
+                                  .decay_step_size = 1},
+                    .range_test = {.min_lr = 1e-3, .step_size = 2}};
+  for (const ScheduleKind kind :
+       {ScheduleKind::WarmupLR, ScheduleKind::WarmupDecayLR, ScheduleKind::WarmupCosineLR,
+        ScheduleKind::OneCycle, ScheduleKind::LRRangeTest}) {
+    schedule.kind = kind;
+    if (name == name_of(kind)) return schedule;
+  }
+  throw std::invalid_argument("no schedule is called " + name);
+}
+
+Config config_for(const Recipe& recipe, std::uint32_t stage, const std::string& dtype,
+                  const ZeroLimits& zero, const Offload& offload) {
   Config config;
   config.batch = {.train = 6, .micro = 1, .accumulation = {}};
+  config.optimizer = recipe.optimizer;
   config.hyper = {.lr = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
-  config.schedule = {.kind = ScheduleKind::WarmupLR, .warmup_max_lr = 3e-3, .warmup_num_steps = 3};
+  if (recipe.optimizer == "SGD") config.hyper.momentum = 0.9;
+  config.schedule = schedule_named(recipe.schedule);
   config.stage = stage;
   config.compute = dtype_from_name(dtype).value();
   // Steps overflow until the scale fits; then it grows until one overflows again.
@@ -122,7 +159,7 @@ struct Outcome {
 };
 
 struct Job {
-  std::string model;
+  Recipe recipe;
   std::uint32_t stage = 0;
   std::string dtype;
   std::int64_t until = kSteps;
@@ -146,9 +183,10 @@ ZeroLimits limits_of(std::uint32_t job) {
 }
 
 /// Places that differ from job to job, as far as the stage allows: results must not depend on them.
-Offload offload_of(std::uint32_t job, std::uint32_t stage, const Path& folder) {
+Offload offload_of(std::uint32_t job, const Job& what_for, const Path& folder) {
   Offload offload;
-  if (stage == 0) return offload;
+  const std::uint32_t stage = what_for.stage;
+  if (stage == 0 || what_for.recipe.optimizer == "Lamb") return offload;
   const auto place = [&](auto& what, Residence residence) {
     what.residence = residence;
     if (residence == Residence::File) what.nvme_path = (folder / "nvme").string();
@@ -179,11 +217,11 @@ std::unique_ptr<Runtime> make_runtime(Where where, const RankEnvironment& enviro
 }
 
 Outcome run(const Job& job, Communicator& communicator, Runtime& runtime) {
-  const Config config = config_for(job.stage, job.dtype, job.zero, job.offload);
+  const Config config = config_for(job.recipe, job.stage, job.dtype, job.zero, job.offload);
   std::shared_ptr<CausalLanguageModel> model;
   {
     const ConstructionScope scope(placement_for(config, communicator, runtime.device()));
-    model = make_model(job.model);
+    model = make_model(job.recipe.model);
     if (job.recomputes) model->recompute_blocks({});
   }
   Engine engine(model, communicator, config, {.runtime = &runtime});
@@ -207,20 +245,19 @@ Outcome run(const Job& job, Communicator& communicator, Runtime& runtime) {
 
 class Driver {
  public:
-  Driver(Path folder, std::string model, std::string dtype, RankEnvironment environment,
-         Where where)
+  Driver(Path folder, Recipe recipe, std::string dtype, RankEnvironment environment, Where where)
       : where_(where),
         folder_(std::move(folder)),
-        model_(std::move(model)),
+        recipe_(std::move(recipe)),
         dtype_(std::move(dtype)),
         environment_(std::move(environment)) {}
 
   void reference() {
     const auto alone = make_single_communicator();
     const auto runtime = make_runtime(where_ == Where::Guarded ? Where::Cpu : where_, environment_);
-    reference_ =
-        run({.model = model_, .stage = 0, .dtype = dtype_, .from = {}, .save_to = own("reference")},
-            *alone, *runtime);
+    reference_ = run(
+        {.recipe = recipe_, .stage = 0, .dtype = dtype_, .from = {}, .save_to = own("reference")},
+        *alone, *runtime);
     if (dtype_ == "float16" && reference_.skipped == 0)
       throw std::runtime_error("the loss scale does not move");
   }
@@ -230,7 +267,7 @@ class Driver {
       for (const char world : worlds) {
         const Path target = folder_ / fmt::format("saved-{}-{}", stage, world);
         check(world,
-              {.model = model_,
+              {.recipe = recipe_,
                .stage = digit(stage),
                .dtype = dtype_,
                .until = kSaveStep,
@@ -251,7 +288,7 @@ class Driver {
                 fmt::format("{},{} -> {},{}", stage, world, to_stage, to_world);
             const Path target = folder_ / fmt::format("job-{}", job_);
             check(to_world,
-                  {.model = model_,
+                  {.recipe = recipe_,
                    .stage = digit(to_stage),
                    .dtype = dtype_,
                    .from = source,
@@ -287,7 +324,7 @@ class Driver {
     const std::uint32_t size = digit(world);
     const std::uint32_t number = job_++;
     job.zero = limits_of(number);
-    job.offload = offload_of(number, job.stage, folder_);
+    job.offload = offload_of(number, job, folder_);
     job.recomputes = number % 8 >= 4;
     const std::uint32_t all = environment_.world_size;
     RankEnvironment group = environment_;
@@ -319,7 +356,8 @@ class Driver {
 
   Where where_;
   Path folder_;
-  std::string model_, dtype_;
+  Recipe recipe_;
+  std::string dtype_;
   RankEnvironment environment_;
   Outcome reference_;
   std::uint32_t job_ = 0;
@@ -340,7 +378,7 @@ int main(int argc, char** argv) {
     const Where where = argc == 7 ? place_named(argv[6]) : Where::Cpu;
     // Before the first backward pass, which counts the devices.
     if (where == Where::Guarded) test::make_guarded_runtime();
-    Driver driver(argv[1], argv[2], argv[3], environment, where);
+    Driver driver(argv[1], Recipe(argv[2]), argv[3], environment, where);
     driver.reference();
     driver.saves(argv[4], argv[5]);
     world->barrier();

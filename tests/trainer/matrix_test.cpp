@@ -41,6 +41,20 @@ TEST(Matrix, AdaptersOnAFrozenBase) {
   run_matrix("adapted", "float16", "03", "12");
 }
 
+/// Optimizer and schedule.
+class MatrixRecipes : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(MatrixRecipes, ResumesBitForBit) {
+  const auto [optimizer, schedule] = GetParam();
+  run_matrix(fmt::format("gpt:{}:{}", optimizer, schedule), "float32", "03", "13");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EveryOptimizerAndSchedule, MatrixRecipes,
+    testing::Combine(testing::Values("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "SGD"),
+                     testing::Values("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
+                                     "LRRangeTest")));
+
 TEST(Matrix, ASubsetOnADeviceThatFindsRaces) {
   run_matrix("gpt", "float32", "0123", "12", "guarded");
   run_matrix("adapted", "bfloat16", "0123", "12", "guarded");
