@@ -311,6 +311,16 @@ TEST_F(SideFilesOfModels, AnAdapterStaysAnAdapter) {
   EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));
 }
 
+/// from_pretrained() would make such weights anew, and say so in a warning only.
+TEST_F(SideFilesOfModels, TheConfigurationStaysBehindWhereTheNamesAreThoseOfWrappers) {
+  write_file(model_ / "config.json", "{}");
+  const std::string rule = R"(^(.*)\.(\w+)$=$1.base_layer.$2)";
+  const ProcessResult result = unishard({"zero_to_fp32", model_, out_, "--rename", rule});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("base_layer"), HasSubstr("config.json is left out")));
+  EXPECT_FALSE(fs::exists(out_ / "config.json"));
+}
+
 TEST_F(SideFilesOfModels, AModelOfDiffusersKeepsItsFileNames) {
   const Path unet = temp_.path() / "unet";
   fs::create_directory(unet);

@@ -329,7 +329,6 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.missing = count_missing(notes_.lost, options_.losses);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
-  std::ranges::copy(plan_.remarks, std::back_inserter(notes_.remarks));
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
     notes_.remarks.push_back(std::move(*remark));
   if (auto remark = remark_on_second_names(plan_.target, output.format))
@@ -342,6 +341,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
     name_weights(plan_.target, notes_.remarks);
   share_types(plan_.target, output.format, notes_.remarks);
   take_side_files(source, options_.input, plan_, output, notes_);
+  std::ranges::copy(plan_.remarks, std::back_inserter(notes_.remarks));
   if (options_.dequantized > 0) forget_quantization(output.side_files, plan_.target);
   // A model alone is no training file, whatever file it comes from.
   const bool is_whole = options_.losses.wanted == Wanted::Everything;

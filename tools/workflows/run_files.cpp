@@ -66,6 +66,8 @@ Path folder_beside(const converters::Source& source, const Path& input) {
   return source.format() == "native" ? folder_of_plug_in(source, opened) : opened;
 }
 
+constexpr std::string_view kFolderOfVerl = "huggingface";
+
 /// The file name, without suffix, under which diffusers looks for the weights of a model.
 constexpr std::string_view kDiffusersStem = "diffusion_pytorch_model";
 
@@ -88,7 +90,7 @@ bool has_model_config(const Path& folder) {
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
   if (has_model_config(beside)) return beside;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
-  Path within = beside / "huggingface";
+  Path within = beside / kFolderOfVerl;
   if (has_model_config(within)) return within;
   return source.format() == "native" ? input : beside;
 }
@@ -97,12 +99,34 @@ bool is_file_beside(const converters::Loss& loss) {
   return loss.role == converters::Role::SideFile || loss.role == converters::Role::OtherModel;
 }
 
-/// Removes the losses of files that are copied.
-void forget_copied(const converters::SideFiles& files, converters::Losses& losses) {
+/// Removes the losses of files that are copied, and of the folder `model` where they lie in it.
+void forget_copied(const converters::SideFiles& files, const Path& model,
+                   converters::Losses& losses) {
   std::erase_if(losses, [&](const converters::Loss& loss) {
+    const bool is_their_folder =
+        !files.empty() && loss.name == kFolderOfVerl && model.filename() == kFolderOfVerl;
     return is_file_beside(loss) &&
-           std::ranges::count(files, loss.name, &converters::SideFiles::value_type::first) > 0;
+           (is_their_folder ||
+            std::ranges::count(files, loss.name, &converters::SideFiles::value_type::first) > 0);
   });
+}
+
+/// A model that PEFT has wrapped is none of transformers, which would make the weights anew without
+/// an error.
+void leave_out_config_of_wrapped(const Catalog& target, converters::SideFiles& files,
+                                 std::vector<std::string>& remarks) {
+  constexpr std::string_view kWrapped = ".base_layer.";
+  const auto wrapped = std::ranges::find_if(target.tensors, [&](const TensorInfo& tensor) {
+    return tensor.fqn.find(kWrapped) != std::string::npos;
+  });
+  if (wrapped == target.tensors.end()) return;
+  const auto is_config = [](const auto& file) { return file.first == kModelConfigs[0]; };
+  if (std::erase_if(files, is_config) == 0) return;
+  remarks.push_back(
+      fmt::format("{} and others have the names that PEFT's wrappers give, which from_pretrained() "
+                  "does not know: config.json is left out. Load the weights into the model of PEFT "
+                  "that was trained, or merge the adapter there (merge_and_unload)",
+                  unishard::quote(wrapped->fqn)));
 }
 
 /// The states of random generators are files of the ranks, which nobody can divide.
@@ -168,14 +192,17 @@ converters::SideFiles files_to_go_on(const converters::Source& source, const Pat
                                      std::vector<std::string>& left_out) {
   converters::SideFiles files = find_trainer_files(beside, left_out);
   if (!files.empty()) return files;
-  if (files = find_named_files(beside, names_beside(source, beside, format), left_out);
-      !files.empty())
-    return files;
+  files = find_named_files(beside, names_beside(source, beside, format), left_out);
   const Path model = model_folder_beside(source, beside, input);
+  if (!files.empty() && model == beside) return files;
   // Beside the tags of DeepSpeed lies what users put there, of which a model is only known for sure
   // by its configuration.
   if (source.format().starts_with(kDeepSpeedFormats) && !has_model_config(model)) return {};
-  return find_side_files(model, left_out);
+  for (auto& file : find_side_files(model, left_out)) {
+    if (std::ranges::count(files, file.first, &converters::SideFiles::value_type::first) == 0)
+      files.push_back(std::move(file));
+  }
+  return files;
 }
 
 /// Names the files that stay behind because nobody knows what they are.
@@ -371,7 +398,9 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     note_lost_run_files(beside, plan, output, notes);
     if (output.max_shard_bytes == 0) remark_on_model_files(model, output, notes.remarks);
   }
-  forget_copied(output.side_files, notes.lost);
+  if (output.max_shard_bytes != 0)
+    leave_out_config_of_wrapped(plan.target, output.side_files, plan.remarks);
+  forget_copied(output.side_files, model, notes.lost);
 }
 
 }  // namespace unishard::tools

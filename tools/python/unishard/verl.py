@@ -34,17 +34,20 @@ from ._optimizer_state import optimizer_states
 
 _NEWEST = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
+_OF_RANK = re.compile(r".*_world_size_\d+_rank_\d+\.pt")
 _SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: value}}, states that are one number
 _Path = Union[str, "os.PathLike[str]"]
 
 
-def write(source: _Path, folder: _Path, world_size: int, *, device_type: str = "cuda", order: Optional[list[str]] = None) -> None:
+def write(source: _Path, folder: _Path, world_size: int, *, device_type: str = "cuda", order: Optional[list[str]] = None) -> list[str]:
     """Writes the files of one model, such as `global_step_5/actor`, for `world_size` ranks into the new folder `folder`.
 
+    Returns a sentence for each thing of the source that is left out: the random states of the ranks, for example.
+
     source: a checkpoint of any format. device_type: of the ranks' mesh. order: the names of the model's parameters in the order of
-    Module.parameters(), by which verl's optimizer numbers them; by default that of a checkpoint that verl saved.
-    What the source lacks is not written: without states there is no optimizer file, and without a schedule verl begins its own.
-    The folder has its name once it is complete. Memory: the files of one rank.
+    Module.parameters(), by which verl's optimizer numbers them; by default that of the source, whose files verl must have saved.
+    What the source lacks is not written: without an optimizer there is no file of one, and without a schedule verl begins its own.
+    Other files of the source's folder are copied where verl saved it. The folder has its name once it is complete. Memory: the files of one rank.
     Raises Error, for example "unsupported" for an optimizer with several groups, which verl does not make.
     """
     if world_size < 1:
@@ -52,7 +55,7 @@ def write(source: _Path, folder: _Path, world_size: int, *, device_type: str = "
     if dist.is_available() and dist.is_initialized():
         raise Error("invalid argument", "the process is a rank of a job", "run `python -m unishard.verl` in a process of its own")
     target = Path(folder)
-    with _checkpoint.open(source) as checkpoint, _new_folder(target) as staged:
+    with _checkpoint.open(source) as checkpoint, _new_folder(target, Path(checkpoint.path)) as staged:
         contents = _Contents(checkpoint, order)
         for rank in range(world_size):
             with _as_rank(rank, world_size) as mesh:
@@ -63,32 +66,49 @@ def write(source: _Path, folder: _Path, world_size: int, *, device_type: str = "
                     _save(content, staged / f"{kind}_world_size_{world_size}_rank_{rank}.pt")
         checkpoint.verify_reads()
         _write_text(staged / "fsdp_config.json", json.dumps({"FSDP_version": 2, "world_size": world_size}, indent=4))
-        side = Path(checkpoint.path) / "huggingface"
-        if side.is_dir():
-            shutil.copytree(side, staged / "huggingface")
+        if _has_rank_files(Path(checkpoint.path)):
+            _copy_others(Path(checkpoint.path), staged)
+        return [f"left out: {one['name']}: {one['why']}" for one in checkpoint.losses if one["role"] not in ("side_file", "other_model")]
 
 
-def write_run(source: _Path, folder: _Path, world_size: int, *, device_type: str = "cuda") -> Path:
-    """Writes the newest step of the run `source`, or the step `source`, with all of its models, into the run `folder`.
+def write_run(source: _Path, folder: _Path, world_size: int, *, device_type: str = "cuda") -> tuple[Path, list[str]]:
+    """Writes the newest step of the run `source`, or the step `source`, with all of its models, as the new run `folder`.
 
-    Files of a step that are no model's, such as data.pt, are copied. Returns the folder of the new step, which must not exist.
+    Files of a step that are no model's, such as data.pt, are copied. Returns the folder of the step, and what write() returns.
     """
-    step = _step_of(Path(source))
-    models = [one for one in sorted(step.iterdir()) if one.is_dir() and any(one.glob("model_world_size_*_rank_*.pt"))]
+    step, target = _step_of(Path(source)), Path(folder)
+    models = [one for one in sorted(step.iterdir()) if one.is_dir() and _has_rank_files(one)]
     if not models:
         raise Error("not found", f"{step} holds no folder with files like model_world_size_2_rank_0.pt", "name a run or a step of verl")
-    run, target = Path(folder), Path(folder) / step.name
-    with _new_folder(target) as staged:
+    notes = []
+    with _new_folder(target, step) as staged:
         for entry in sorted(step.iterdir()):
             if entry in models:
-                write(entry, staged / entry.name, world_size, device_type=device_type)
-            elif entry.is_dir():
-                shutil.copytree(entry, staged / entry.name)
+                said = write(entry, staged / step.name / entry.name, world_size, device_type=device_type)
+                notes += [f"{entry.name}: {one}" for one in said]
             else:
-                shutil.copy2(entry, staged / entry.name)
-    _write_text(run / f"{_NEWEST}.writing", step.name.rsplit("_", 1)[1])
-    os.replace(run / f"{_NEWEST}.writing", run / _NEWEST)
-    return target
+                _copy(entry, staged / step.name)
+        _write_text(staged / _NEWEST, step.name.rsplit("_", 1)[1])
+    return target / step.name, notes
+
+
+def _has_rank_files(folder: Path) -> bool:
+    return any(folder.glob("model_world_size_*_rank_*.pt"))
+
+
+def _copy_others(source: Path, folder: Path) -> None:
+    """Copies what is no file of a rank and is not written anew."""
+    for entry in sorted(source.iterdir()):
+        if not _OF_RANK.fullmatch(entry.name) and entry.name != "fsdp_config.json":
+            _copy(entry, folder)
+
+
+def _copy(entry: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    if entry.is_dir():
+        shutil.copytree(entry, folder / entry.name)
+    else:
+        shutil.copy2(entry, folder / entry.name)
 
 
 class _Contents:
@@ -100,12 +120,20 @@ class _Contents:
         self._buffers = [name for name in checkpoint if "buffer" in checkpoint.states(name)]
         self._parameters = self._ordered(values, order)
         known = {checkpoint.aliases.get(name, name) for name in self._parameters}
-        self._has_states = any(optimizer_states(checkpoint, name) for name in checkpoint)
+        self._has_optimizer = bool(checkpoint.groups) or any(optimizer_states(checkpoint, name) for name in checkpoint)
+        unread = [one for one in checkpoint.losses if one["role"] in ("weight", "scale", "state", "optimizer")]
+        if unread:
+            raise Error("unsupported", f"{checkpoint.path}: {len(unread)} parts of the model or the optimizer are not read, first "
+                        f"{unread[0]['name']}: {unread[0]['why']}", "`unishard inspect` lists them")
         lost = [name for name in checkpoint if optimizer_states(checkpoint, name) and name not in known]
         if lost:
             raise Error("unsupported", f"{checkpoint.path}: nothing tells of which parameter the states of {lost[0]} are",
                         "save with verl's fsdp_config.json beside the files, or name the order of the parameters")
-        self._group = self._only_group() if self._has_states else {}
+        self._group = self._only_group() if self._has_optimizer else {}
+        # verl's own group lists what its optimizer has, in the order of the numbers.
+        self._numbered = self._parameters if order is not None else self._group.pop("params", self._parameters)
+        if any(name not in known for name in self._numbered):
+            raise Error("unsupported", f"{checkpoint.path}: the optimizer has parameters that the model lacks")
 
     def of_rank(self, mesh: DeviceMesh) -> dict[str, Any]:
         """Returns the contents of the files of the mesh's own rank, by the first word of their names."""
@@ -113,20 +141,23 @@ class _Contents:
         buffers = {name: self._checkpoint[name].torch() for name in self._buffers}
         second = {name: tensors[of] for name, of in self._checkpoint.aliases.items() if of in tensors}
         files: dict[str, Any] = {"model": {**tensors, **buffers, **second}}
-        if self._has_states:
-            states = {number: self._states(name, mesh) for number, name in enumerate(self._parameters)}
+        if self._has_optimizer:
+            states = {number: self._states(name, mesh) for number, name in enumerate(self._numbered)}
             files["optim"] = {"state": {number: state for number, state in states.items() if state},
                               "param_groups": [{**self._group, "params": list(states)}]}
         files["extra_state"] = {"lr_scheduler": from_json(self._checkpoint.scheduler, no_tensors)}
         return files
 
     def _ordered(self, names: list[str], order: Optional[list[str]]) -> list[str]:
-        producer = self._checkpoint.producer if isinstance(self._checkpoint.producer, dict) else {}
-        if order is None and producer.get("library") == "verl":
+        path, producer = Path(self._checkpoint.path), self._checkpoint.producer
+        is_of_verl = isinstance(producer, dict) and producer.get("library") == "verl"
+        if order is None and is_of_verl and _has_rank_files(path):
             return names
+        if order is None and _has_rank_files(path):
+            raise Error("unsupported", f"{path}: its fsdp_config.json does not say that FSDP2 saved these files; those of FSDP1 are not written")
         if order is None:
-            raise Error("unsupported", f"{self._checkpoint.path} is not of verl: nothing tells the order of the model's parameters, by which "
-                        "verl's optimizer numbers them", "give it: order=[name for name, _ in model.named_parameters()]")
+            raise Error("unsupported", f"{path} is not saved by verl: nothing tells the order of the model's parameters, by which verl's "
+                        "optimizer numbers them", "call unishard.verl.write(..., order=[name for name, _ in model.named_parameters()])")
         wanted = [self._checkpoint.aliases.get(name, name) for name in order]
         if sorted(wanted) != sorted(names):
             differ = sorted(set(wanted) ^ set(names)) or sorted(name for name in wanted if wanted.count(name) > 1)
@@ -137,8 +168,8 @@ class _Contents:
         groups = self._checkpoint.groups if isinstance(self._checkpoint.groups, list) else []
         if len(groups) != 1:
             raise Error("unsupported", f"{self._checkpoint.path}: its optimizer has {len(groups)} groups; verl's has one")
-        group: dict[str, Any] = from_json({key: value for key, value in groups[0].items() if key not in ("params", "param_names")}, no_tensors)
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in group.items()}
+        group: dict[str, Any] = from_json({key: value for key, value in groups[0].items() if key != "param_names"}, no_tensors)
+        return {key: tuple(value) if isinstance(value, list) and key != "params" else value for key, value in group.items()}
 
     def _states(self, name: str, mesh: DeviceMesh) -> dict[str, Any]:
         shape = self._checkpoint[name].shape
@@ -148,7 +179,7 @@ class _Contents:
         for state, values in scalars.get(_SCALARS, {}).items():
             if name in values:
                 states[state] = from_json(values[name], no_tensors)
-        if states and "step" not in states:
+        if set(states) - {"momentum_buffer", "step"} and "step" not in states:  # SGD counts no steps
             states["step"] = torch.tensor(float(self._checkpoint.step))
         return states
 
@@ -190,10 +221,15 @@ def _write_text(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Gives a folder beside `target`, which gets that name when the block ends, and is removed when it raises."""
+def _new_folder(target: Path, source: Path) -> Iterator[Path]:
+    """Gives a folder beside `target`, which gets that name when the block ends, and is removed when it raises.
+
+    A process that is killed leaves it under the name `<target>.partial-...`.
+    """
     if target.exists() or target.is_symlink():
         raise Error("already exists", f"{target} exists", "choose a new folder")
+    if source.resolve() in target.resolve().parents:
+        raise Error("invalid argument", f"{target} lies in {source}, which is read", "choose a folder outside of it")
     target.parent.mkdir(parents=True, exist_ok=True)
     staged = target.parent / f"{target.name}.partial-{uuid.uuid4().hex}"
     staged.mkdir()
@@ -233,18 +269,20 @@ def _step_of(path: Path) -> Path:
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m unishard.verl", description="Writes a verl run (FSDP2) for another number of ranks.")
     parser.add_argument("source", help="folder of the run, or of one of its steps (global_step_<N>)")
-    parser.add_argument("folder", help="new folder of the run, to be named as verl's trainer.default_local_dir")
+    parser.add_argument("folder", help="new folder, which a new run of verl gets as trainer.default_local_dir")
     parser.add_argument("-w", "--world-size", type=int, required=True, help="number of ranks of each model's workers")
     parser.add_argument("--device-type", default="cuda", help="of the ranks' devices (default: cuda)")
     options = parser.parse_args(arguments)
     if options.world_size < 1:
         parser.error("--world-size must be at least 1")
     try:
-        step = write_run(options.source, options.folder, options.world_size, device_type=options.device_type)
-    except (Error, OSError) as error:
+        step, notes = write_run(options.source, options.folder, options.world_size, device_type=options.device_type)
+    except (Error, OSError, RuntimeError) as error:  # torch.save raises RuntimeError for a full disk
         print(f"unishard.verl: error: {error}", file=sys.stderr)
         return 1
-    print(f"{step}: written for {options.world_size} ranks")
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{step}: written for {options.world_size} rank{'s' if options.world_size > 1 else ''}")
     return 0
 
 

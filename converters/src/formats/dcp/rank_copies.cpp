@@ -27,6 +27,21 @@ bool is_buffer(const TensorEntry& tensor) {
   return is_statistic(tensor.key) || !is_number || tensor.shape.empty();
 }
 
+/// "optimizer.state.0.step": all ranks count the same steps.
+bool is_step(const TensorEntry& tensor) {
+  return tensor.key.find("state.") != std::string::npos && tensor.key.ends_with(".step");
+}
+
+void require_one_save(const std::string& where, const std::vector<Difference>& differences) {
+  const auto step = std::ranges::find_if(
+      differences, [](const Difference& each) { return is_step(*each.tensor); });
+  if (step == differences.end()) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: {} differs on ranks {} and {}: the files are not of one save", where,
+                    unishard::quote(step->tensor->key), step->first, step->other),
+        "bring the files of one save together; another checkpoint may hold them");
+}
+
 [[noreturn]] void refuse(const std::string& where, const std::vector<Difference>& differences) {
   const Difference& first = differences.front();
   const bool are_buffers = std::ranges::all_of(
@@ -63,6 +78,7 @@ class Settlement {
   }
 
   void finish() const {
+    require_one_save(where_, differences_);
     if (!differences_.empty() && !from_rank_) refuse(where_, differences_);
     if (!differences_.empty())
       state_.notes.push_back(fmt::format(

@@ -56,19 +56,44 @@ bool is_model(std::string_view start) {
 bool is_optimizer(std::string_view start) { return start.starts_with("optim"); }
 bool is_extra(std::string_view start) { return start.starts_with("extra_state"); }
 
-void check_complete(const Path& folder, const std::string& start, const RankFileGroup& group) {
+/// Returns the first rank without a file; nullopt when all have one.
+std::optional<std::uint64_t> missing_rank(const RankFileGroup& group, std::uint64_t ranks) {
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    if (!group.files.contains(rank)) return rank;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t ranks_of(const RankFileGroup& group) {
+  return std::max(group.world_size, group.files.rbegin()->first + 1);
+}
+
+void check_doubled(const Path& folder, const RankFileGroup& group) {
   if (!group.doubled.first.empty())
     raise(ErrorCode::Unsupported,
           fmt::format("{}: {} and {} are both the file of one rank", folder.string(),
                       group.doubled.first, group.doubled.second),
           "put the one that is meant into a folder without the other");
-  const std::uint64_t ranks = std::max(group.world_size, group.files.rbegin()->first + 1);
-  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-    if (group.files.contains(rank)) continue;
+}
+
+void check_complete(const Path& folder, const std::string& start, const RankFileGroup& group) {
+  check_doubled(folder, group);
+  if (const auto rank = missing_rank(group, ranks_of(group)))
     raise(ErrorCode::NotFound,
-          fmt::format("{}: the file {}{} of {} is missing", folder.string(), start, rank, ranks),
+          fmt::format("{}: the file {}{} of {} is missing", folder.string(), start, *rank,
+                      ranks_of(group)),
           "put the files of all ranks into one folder");
-  }
+}
+
+/// A file beside those of the model may be missing: the model is whole without it. Returns true
+/// when none is.
+bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_t ranks, Role role,
+              Losses& losses) {
+  const auto rank = missing_rank(group, ranks);
+  if (rank)
+    losses.push_back({role, fmt::format("{}*", start),
+                      fmt::format("the file of rank {} of {} is missing", *rank, ranks)});
+  return !rank;
 }
 
 void read_group(const RankFileGroup& group, const std::string& key, StateDictBuilder& builder) {
@@ -149,21 +174,30 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
   builder.ranks_repeat = true;
   const std::map<std::string, RankFileGroup> groups = find_rank_files(storage, folder);
   require_one_model(folder, groups);
+  std::uint64_t ranks = 0;  // of the model
   for (const auto& [start, group] : groups) {
     for (const auto& [rank, path] : group.files) files.push_back(path);
-    if (is_model(start)) require_first_model(folder, start);
-    if (is_model(start) || is_optimizer(start)) {
-      check_complete(folder, start, group);
-    } else if (is_extra(start)) {
-      add_extra_state(group, builder);
-    } else {
-      builder.out.losses.push_back(
-          {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});
-    }
-    if (is_model(start)) read_group(group, "model", builder);
+    if (!is_model(start)) continue;
+    require_first_model(folder, start);
+    check_complete(folder, start, group);
+    read_group(group, "model", builder);
+    ranks = ranks_of(group);
   }
   for (const auto& [start, group] : groups) {
-    if (is_optimizer(start)) read_rank_optimizer(group, start, builder);
+    Losses& losses = builder.out.losses;
+    const std::uint64_t wanted = std::max(ranks, ranks_of(group));
+    if (is_model(start)) continue;
+    if (is_optimizer(start)) {
+      check_doubled(folder, group);
+      if (is_whole(start, group, wanted, Role::Optimizer, losses))
+        read_rank_optimizer(group, start, builder);
+    } else if (is_extra(start)) {
+      is_whole(start, group, wanted, Role::Setting, losses);
+      add_extra_state(group, builder);
+    } else {
+      losses.push_back(
+          {Role::SideFile, fmt::format("{}0 to {}", start, group.files.rbegin()->first)});
+    }
   }
   if (const auto config = note_verl(storage, folder, builder.out)) files.push_back(*config);
   return files;

@@ -39,7 +39,9 @@ struct PlainTensors {
 
 torch::TorchFile open(StateDictBuilder& builder, const Path& path) {
   const std::shared_ptr<const File> file = builder.open(path);
-  return torch::TorchFile({file, 0, file->size()});
+  torch::TorchFile object({file, 0, file->size()});
+  require_written_name(path, object.archive_name());
+  return object;
 }
 
 PlainTensors find_plain(const RankFileGroup& group, StateDictBuilder& builder) {

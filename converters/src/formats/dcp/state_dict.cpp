@@ -418,6 +418,14 @@ void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, s
     return add_object(key, path, file);
   }
   // An io.BytesIO of the state dict is stored as it is.
+  constexpr std::string_view kArchiveEnd = "PK\x05\x06";
+  constexpr std::uint64_t kArchiveEndBytes = 22;
+  std::array<char, kArchiveEnd.size()> tail{};
+  if (window.size >= kArchiveEndBytes)
+    window.read(window.size - kArchiveEndBytes, std::as_writable_bytes(std::span(tail)));
+  if (std::string_view(tail.data(), tail.size()) == kArchiveEnd)
+    raise(ErrorCode::Corrupt, "it ends as a torch.save archive and does not begin as one",
+          "the file is damaged: use a copy or another checkpoint");
   objects_.insert(key);
   if (window.size > kRawBytes) {
     out.lost_keys.push_back({key, std::move(path),

@@ -3,11 +3,13 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
-#include "containers/pickle_json.hpp"
+#include "containers/inline_tensors.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -24,15 +26,23 @@ bool is_step_name(std::string_view name) {
   return name.starts_with(kStep) && is_number(name.substr(kStep.size()));
 }
 
+std::vector<std::string> steps_in(Storage& storage, const Path& run) {
+  std::vector<std::string> steps;
+  for (const Entry& entry : storage.list(run)) {
+    if (entry.kind == EntryKind::Directory && is_step_name(entry.name)) steps.push_back(entry.name);
+  }
+  std::ranges::sort(steps, {}, [](const std::string& step) {
+    return std::pair(step.size(), step);  // 10 behind 9
+  });
+  return steps;
+}
+
 /// Returns the folder of the newest step; nullopt where `run` is no run of verl. Megatron-LM has a
 /// file of that name, too, beside folders `iter_<N>`.
 std::optional<Path> newest_step(Storage& storage, const Path& run) {
   const Path file = run / kNewest;
   if (storage.kind(file) != EntryKind::File) return std::nullopt;
-  const bool has_steps = std::ranges::any_of(storage.list(run), [](const Entry& entry) {
-    return entry.kind == EntryKind::Directory && is_step_name(entry.name);
-  });
-  if (!has_steps) return std::nullopt;
+  if (steps_in(storage, run).empty()) return std::nullopt;
   std::string number = read_text(storage, file, kSmallFile);
   number.erase(number.find_last_not_of(" \r\n") + 1);
   const Path step = run / fmt::format("{}{}", kStep, number);
@@ -40,7 +50,7 @@ std::optional<Path> newest_step(Storage& storage, const Path& run) {
   raise(ErrorCode::NotFound,
         fmt::format("{} names step {}, and there is no folder {}", file.string(),
                     unishard::quote(number), step.filename().string()),
-        "name the folder of one step");
+        fmt::format("name the folder of one step: {}", fmt::join(steps_in(storage, run), ", ")));
 }
 
 /// Returns the folders with the files of ranks below a step: one for each model.
@@ -56,10 +66,23 @@ std::vector<Path> models_in(Storage& storage, const Path& step) {
 
 /// FSDP2's optimizer gets Module.parameters() as they are, and the state dict has their order.
 /// FSDP1's gets flat parameters.
-bool is_fsdp2(Storage& storage, const Path& config) {
+bool is_fsdp2(Storage& storage, const Path& config, std::uint32_t ranks) {
   if (storage.kind(config) != EntryKind::File) return false;
   const Json content = parse_json(read_text(storage, config, kSmallFile), config.string());
-  return content.is_object() && content.value("FSDP_version", Json()) == 2;
+  return content.is_object() && content.value("FSDP_version", Json()) == 2 &&
+         content.value("world_size", Json()) == ranks;
+}
+
+/// Nothing tells which of several steps is meant.
+void refuse_run_without_latest(Storage& storage, const Path& run) {
+  std::vector<std::string> steps = steps_in(storage, run);
+  std::erase_if(steps,
+                [&](const std::string& step) { return models_in(storage, run / step).empty(); });
+  if (steps.empty()) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} holds steps of verl and no {}, which names the newest", run.string(),
+                    kNewest),
+        fmt::format("name the folder of one step: {}", fmt::join(steps, ", ")));
 }
 
 void take_schedule(Json schedule, const Path& path, bool is_first, StateDict& state) {
@@ -83,6 +106,7 @@ std::optional<Path> find_verl(Storage& storage, const Path& path,
   } else {
     step = is_step_name(path.filename().string()) ? path : newest_step(storage, path);
   }
+  if (!step && !tag) refuse_run_without_latest(storage, path);
   if (!step || storage.kind(*step) != EntryKind::Directory) return std::nullopt;
   const std::vector<Path> models = models_in(storage, *step);
   if (models.empty()) return std::nullopt;
@@ -97,12 +121,13 @@ void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder) {
   for (const auto& [rank, path] : extra.files) {
     const std::shared_ptr<const File> file = builder.open(path);
     const torch::TorchFile object({file, 0, file->size()});
-    const torch::Value root = object.root();
-    for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i) {
-      const std::string name = torch::path_part(root.key(i));
+    require_written_name(path, object.archive_name());
+    Losses losses;  // of random states, which are left out as a whole
+    const Json content = torch::with_inline_tensors(object, path.filename().string(), losses);
+    if (!content.is_object()) continue;
+    for (const auto& [name, value] : content.items()) {
       if (name == "lr_scheduler") {
-        take_schedule(torch::to_json(root.value(i)), path, rank == extra.files.begin()->first,
-                      builder.out);
+        take_schedule(value, path, rank == extra.files.begin()->first, builder.out);
       } else {
         others.insert(name);
       }
@@ -115,7 +140,9 @@ void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder) {
 
 std::optional<Path> note_verl(Storage& storage, const Path& folder, StateDict& state) {
   const Path config = folder / kConfig;
-  if (!is_fsdp2(storage, config)) return std::nullopt;
+  if (const std::string step = folder.parent_path().filename().string(); is_step_name(step))
+    state.step = std::stod(step.substr(kStep.size()));
+  if (!is_fsdp2(storage, config, state.world_size)) return std::nullopt;
   state.producer = {{"library", "verl"}};
   state.are_parameters_distributed = true;
   state.number_names = {

@@ -1,0 +1,171 @@
+// The folders of verl, as two ranks of FSDP2 write them.
+#include "unishard/converters/registry.hpp"
+#include "unishard/format/error.hpp"
+
+#include "expect.hpp"
+#include "rank_file_writer.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace unishard::converters {
+namespace {
+
+using test::error_of;
+using test::Fails;
+using test::TempDir;
+using test::write_file;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// The rows of a rank of a parameter of two rows.
+void add_rows(RankFileWriter& file, std::uint64_t rank, std::uint64_t columns, float first) {
+  std::vector<float> values;
+  for (std::uint64_t i = 0; i < columns; ++i)
+    values.push_back(first + static_cast<float>(rank * columns + i));
+  file.dtensor({2, columns}, {1, columns}, values, {2}, {rank}, {{"Shard", 0}});
+}
+
+class VerlRun : public testing::Test {
+ protected:
+  /// Saves the weights a and b of one shape, a buffer of that shape between them, and their
+  /// moments.
+  static void save(const Path& folder, float steps = 3) {
+    std::filesystem::create_directories(folder);
+    for (std::uint64_t rank = 0; rank < 2; ++rank) {
+      const std::string end = fmt::format("_world_size_2_rank_{}.pt", rank);
+      RankFileWriter model;
+      model.pickle.begin_ordered_dict();
+      model.pickle.str("a");
+      add_rows(model, rank, 3, 10);
+      model.pickle.str("mask");
+      model.plain({2, 3}, {1, 1, 1, 1, 1, 1});
+      model.pickle.str("b");
+      add_rows(model, rank, 3, 20);
+      model.pickle.end_dict();
+      model.write(folder / ("model" + end));
+      save_optimizer(folder / ("optim" + end), rank, steps);
+      RankFileWriter extra;
+      extra.pickle.begin_dict();
+      extra.pickle.str("lr_scheduler");
+      extra.pickle.begin_dict();
+      extra.pickle.str("last_epoch");
+      extra.pickle.integer(3);
+      extra.pickle.end_dict();
+      extra.pickle.str("rng");
+      extra.plain({1}, {static_cast<float>(rank)});
+      extra.pickle.end_dict();
+      extra.write(folder / ("extra_state" + end));
+    }
+    write_file(folder / "fsdp_config.json", R"({"FSDP_version": 2, "world_size": 2})");
+  }
+
+  static void save_optimizer(const Path& path, std::uint64_t rank, float steps) {
+    RankFileWriter file;
+    file.pickle.begin_dict();
+    file.pickle.str("state");
+    file.pickle.begin_dict();
+    for (const int number : {0, 1}) {
+      file.pickle.integer(number);
+      file.pickle.begin_dict();
+      file.pickle.str("step");
+      file.plain({}, {steps});
+      file.pickle.str("exp_avg");
+      add_rows(file, rank, 3, 100 * static_cast<float>(number + 1));
+      file.pickle.end_dict();
+    }
+    file.pickle.end_dict();
+    file.pickle.str("param_groups");
+    file.pickle.begin_list();
+    file.pickle.begin_dict();
+    file.pickle.str("params");
+    file.pickle.begin_list();
+    for (const int number : {0, 1}) file.pickle.integer(number);
+    file.pickle.end_list();
+    file.pickle.end_dict();
+    file.pickle.end_list();
+    file.pickle.end_dict();
+    file.write(path);
+  }
+
+  static std::vector<float> floats(const Source& source, const std::string& fqn,
+                                   std::string_view state) {
+    const auto found = source.catalog().find(fqn, state);
+    if (!found) return {};
+    std::vector<float> out(source.catalog().tensors[*found].elements());
+    source.read(*found, {0, out.size()}, std::as_writable_bytes(std::span(out)));
+    return out;
+  }
+  std::unique_ptr<Source> open() const { return open_source(posix_storage(), run_); }
+  Error refusal() const {
+    return error_of([&] { open(); });
+  }
+  std::vector<std::string> losses() const { return lines_of(open()->losses()); }
+
+  const TempDir temp_;
+  const Path run_ = temp_.path() / "run", step_ = run_ / "global_step_10", actor_ = step_ / "actor";
+};
+
+TEST_F(VerlRun, LeadsToItsNewestStepAndTheStatesHaveTheModelsNames) {
+  save(run_ / "global_step_9" / "actor");
+  save(actor_, 30);
+  write_file(run_ / "latest_checkpointed_iteration.txt", "10");
+  const auto source = open();
+  EXPECT_EQ(source->path(), actor_);
+  EXPECT_THAT(floats(*source, "b", "exp_avg"), ElementsAre(200, 201, 202, 203, 204, 205));
+  EXPECT_THAT(floats(*source, "mask", state::kBuffer), ElementsAre(1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(source->catalog().scheduler["last_epoch"], 3);
+  EXPECT_THAT(losses(), ElementsAre(HasSubstr("rng")));
+  const OpenOptions older{.tag = "global_step_9"};
+  EXPECT_EQ(open_source(posix_storage(), run_, older)->path(), run_ / "global_step_9" / "actor");
+  EXPECT_EQ(open_source(posix_storage(), step_)->path(), actor_);
+}
+
+TEST_F(VerlRun, ThatDoesNotSayWhichModelOrStepIsMeantIsRefused) {
+  save(actor_);
+  save(run_ / "global_step_9" / "actor");
+  EXPECT_THAT(refusal(), Fails(ErrorCode::InvalidArgument, {"latest_checkpointed_iteration.txt"},
+                               "global_step_9, global_step_10"));
+  write_file(run_ / "latest_checkpointed_iteration.txt", "11\n");
+  EXPECT_THAT(refusal(), Fails(ErrorCode::NotFound, {"\"11\""}, "global_step_9, global_step_10"));
+  write_file(run_ / "latest_checkpointed_iteration.txt", "10\n");
+  save(step_ / "critic");
+  EXPECT_THAT(refusal(), Fails(ErrorCode::InvalidArgument, {"2 models"}, "actor"));
+}
+
+TEST_F(VerlRun, LosesTheOptimizerOrTheScheduleWhereAFileIsMissing) {
+  save(actor_);
+  write_file(run_ / "latest_checkpointed_iteration.txt", "10");
+  std::filesystem::remove(actor_ / "extra_state_world_size_2_rank_1.pt");
+  EXPECT_THAT(losses(), testing::Contains(testing::AllOf(HasSubstr("extra_state_world_size_2"),
+                                                         HasSubstr("rank 1 of 2 is missing"))));
+  std::filesystem::remove(actor_ / "optim_world_size_2_rank_1.pt");
+  EXPECT_THAT(losses(), testing::Contains(testing::AllOf(HasSubstr("optim_world_size_2"),
+                                                         HasSubstr("rank 1 of 2 is missing"))));
+  EXPECT_THAT(floats(*open(), "a", state::kWeights), ElementsAre(10, 11, 12, 13, 14, 15));
+}
+
+TEST_F(VerlRun, OfWhichARankIsOfAnotherSaveIsRefused) {
+  save(actor_);
+  write_file(run_ / "latest_checkpointed_iteration.txt", "10");
+  std::filesystem::remove(actor_ / "optim_world_size_2_rank_1.pt");
+  save_optimizer(actor_ / "optim_world_size_2_rank_1.pt", 1, 2);
+  const auto is_mixed = Fails(ErrorCode::Corrupt, {".step", "not of one save"});
+  EXPECT_THAT(refusal(), is_mixed);
+  const OpenOptions chosen{.from_rank = 0};
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), run_, chosen); }), is_mixed);
+}
+
+TEST_F(VerlRun, OfAnotherNumberOfRanksThanItsConfigurationSaysIsNotTrusted) {
+  save(actor_);
+  write_file(run_ / "latest_checkpointed_iteration.txt", "10");
+  write_file(actor_ / "fsdp_config.json", R"({"FSDP_version": 2, "world_size": 4})");
+  EXPECT_TRUE(open()->catalog().find("state.0", "exp_avg"));
+}
+
+}  // namespace
+}  // namespace unishard::converters
