@@ -142,23 +142,23 @@ class ReceivedRange final : public converters::Source {
   const std::span<const std::byte> bytes_;
 };
 
-using Key = std::array<std::uint64_t, 3>;  // tensor, begin and end
+using RangeKey = std::array<std::uint64_t, 3>;  // tensor, begin and end
 
-Key key_of(const WantedPart& part) {
+RangeKey key_of(const WantedPart& part) {
   return {part.place->tensor, part.to.held.begin, part.to.held.end};
 }
 
 /// Returns what any rank wants.
-std::set<Key> gather_keys(Communicator& communicator, const std::vector<WantedPart>& parts) {
+std::set<RangeKey> gather_keys(Communicator& communicator, const std::vector<WantedPart>& parts) {
   std::string mine;
   for (const WantedPart& part : parts) {
-    const Key key = key_of(part);
+    const RangeKey key = key_of(part);
     mine.append(reinterpret_cast<const char*>(key.data()), sizeof key);
   }
-  std::set<Key> keys;
+  std::set<RangeKey> keys;
   for (const std::string& text : gather_text(communicator, mine)) {
-    for (std::size_t at = 0; at + sizeof(Key) <= text.size(); at += sizeof(Key)) {
-      Key key;
+    for (std::size_t at = 0; at + sizeof(RangeKey) <= text.size(); at += sizeof(RangeKey)) {
+      RangeKey key;
       std::memcpy(key.data(), text.data() + at, sizeof key);
       keys.insert(key);
     }
@@ -234,11 +234,11 @@ std::vector<WantedPart> take_parts_elsewhere(const NodeCheckpoint& checkpoint,
 void read_elsewhere(Communicator& communicator, const NodeCheckpoint& checkpoint,
                     const converters::Source& source, const std::vector<WantedPart>& parts) {
   const Catalog& catalog = source.catalog();
-  std::multimap<Key, const WantedPart*> mine;
+  std::multimap<RangeKey, const WantedPart*> mine;
   for (const WantedPart& part : parts) mine.emplace(key_of(part), &part);
   std::vector<std::byte> bytes;
   std::exception_ptr failure;
-  for (const Key& key : gather_keys(communicator, parts)) {
+  for (const RangeKey& key : gather_keys(communicator, parts)) {
     const auto& [tensor, begin, end] = key;
     const auto fragments = checkpoint.reader->fragments(tensor, {begin, end});
     const std::uint32_t root = checkpoint.readers[fragments.front().shard];
