@@ -21,7 +21,7 @@ constexpr int kSteps = 16;
 /// pair that is neither.
 constexpr int kAhead = 5;
 
-struct Job {
+struct AheadJob {
   std::uint32_t world;
   std::uint32_t stage;
   DType compute;
@@ -37,7 +37,7 @@ LossFunction wavering(SmallModel& model, int step, double factor) {
   };
 }
 
-class Speculation : public testing::TestWithParam<Job> {
+class Speculation : public testing::TestWithParam<AheadJob> {
  protected:
   Config in_memory() const {
     Config config = small_config(GetParam().stage, GetParam().compute);
@@ -112,16 +112,16 @@ TEST_P(Speculation, HasThemWhenHalfOfTheStepsOverflow) {
   EXPECT_EQ(ahead_, kAhead);
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, Speculation,
-                         testing::Values(Job{1, 3, DType::BFloat16}, Job{2, 1, DType::BFloat16},
-                                         Job{3, 2, DType::BFloat16}, Job{2, 3, DType::Float32},
-                                         Job{2, 3, DType::Float16}, Job{2, 2, DType::Float16},
-                                         Job{2, 3, DType::BFloat16, false}),
-                         [](const auto& each) {
-                           return fmt::format("Stage{}{}On{}{}", each.param.stage,
-                                              name_of(each.param.compute), each.param.world,
-                                              each.param.has_weights_in_file ? "" : "InMemory");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, Speculation,
+    testing::Values(AheadJob{1, 3, DType::BFloat16}, AheadJob{2, 1, DType::BFloat16},
+                    AheadJob{3, 2, DType::BFloat16}, AheadJob{2, 3, DType::Float32},
+                    AheadJob{2, 3, DType::Float16}, AheadJob{2, 2, DType::Float16},
+                    AheadJob{2, 3, DType::BFloat16, false}),
+    [](const auto& each) {
+      return fmt::format("Stage{}{}On{}{}", each.param.stage, name_of(each.param.compute),
+                         each.param.world, each.param.has_weights_in_file ? "" : "InMemory");
+    });
 
 Config ahead(std::uint32_t stage, const Path& folder) {
   Config config = small_config(stage, DType::BFloat16);
