@@ -11,6 +11,7 @@ from . import _checkpoint
 from ._errors import Error
 
 _NAMED_BY_MODEL = "states have numbers: named in the order of the model"  # in the notes on a checkpoint
+SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: value}}, optimizer states that are one number or no tensor
 Names = dict[str, torch.nn.Parameter]
 
 
@@ -49,6 +50,13 @@ def require_order(checkpoint: _checkpoint.Checkpoint, groups: list[list[str]]) -
         if set(theirs) == set(now) and theirs != now:
             raise Error("mismatch", f"{checkpoint.path}: {named[0]}; this optimizer has another order",
                         "load the file with torch.load() and load_state_dict()")
+
+
+def recorded_scalars(checkpoint: _checkpoint.Checkpoint) -> dict[str, dict[str, Any]]:
+    """Returns the states that are no tensors of the checkpoint, by state and name of the parameter."""
+    client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
+    recorded = client_state.get(SCALARS)
+    return recorded if isinstance(recorded, dict) else {}
 
 
 def optimizer_states(checkpoint: _checkpoint.Checkpoint, name: str) -> set[str]:

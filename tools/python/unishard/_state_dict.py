@@ -20,6 +20,7 @@ import torch
 from . import _checkpoint
 from ._errors import Error
 from ._objects import from_json, is_text, no_tensors
+from ._optimizer_state import SCALARS, recorded_scalars
 
 KINDS = ("tensors", "constants", "objects")
 Path = tuple[Union[str, int], ...]
@@ -27,7 +28,6 @@ Path = tuple[Union[str, int], ...]
 # Settings that torch.optim.AdamW expects in every group of a checkpoint, as adamw_defaults.hpp has them for the tools.
 _ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False, "maximize": False, "foreach": None,
           "capturable": False, "differentiable": False, "fused": None, "decoupled_weight_decay": True}
-_SCALARS = "optimizer_scalars"  # as unishard.torch has it
 _OBJECT_BYTES = 64 << 20  # the manifest holds the objects
 
 
@@ -120,7 +120,7 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
         found[".".join(map(str, path))] = Entry(path, **content)
 
     client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
-    scalars = client_state.get(_SCALARS) if isinstance(client_state.get(_SCALARS), dict) else {}
+    scalars = recorded_scalars(checkpoint)
     steps = scalars.get("step", {})
     states = {state for name in checkpoint.names() for state in checkpoint.states(name)}
     counts = bool(states - {*_checkpoint._WEIGHT_STATES, "extra", "momentum_buffer"})  # SGD alone counts no steps
@@ -156,7 +156,7 @@ def _usual(checkpoint: _checkpoint.Checkpoint) -> dict[str, Entry]:
             else:
                 add(("optim", "state", name, state), pickle=pickled(from_json(value, no_tensors)))
     for key, described in client_state.items():
-        if key in found or key == _SCALARS:
+        if key in found or key == SCALARS:
             continue
         try:
             value = from_json(described, lambda name: checkpoint[name, "extra"].torch())

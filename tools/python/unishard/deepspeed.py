@@ -26,13 +26,12 @@ from ._background import AsyncSave
 from ._deepspeed_engine import LiveEngine, Span, version
 from ._errors import Error
 from ._objects import from_json, no_tensors, refuse_tensor, simple_json, to_json
-from ._optimizer_state import require_order, unused_states
+from ._optimizer_state import SCALARS, recorded_scalars, require_order, unused_states
 from ._parts import Part, flat_elements, is_row_major
 from ._runs import note_loaded
 from ._saving import Plan, Target, path_of, require_arguments, save_in_background, save_together
 from ._shards import Box, own_share
 
-_SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: number}}, as unishard.torch has it
 _EXTRA = "extra"
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
@@ -122,7 +121,7 @@ def load(engine: Any, folder: Path_, tag: Optional[str] = None, *, load_optimize
     finally:
         live.end_load()
     if isinstance(client_state, dict):
-        client_state.pop(_SCALARS, None)
+        client_state.pop(SCALARS, None)
     where = os.path.join(name, tag) if tag and os.path.isdir(os.path.join(name, tag)) else checkpoint.path
     note_loaded(checkpoint)
     checkpoint.close()
@@ -205,7 +204,7 @@ def _sections(live: LiveEngine, client_state: dict[str, Any], extra: dict[str, t
         scalars["step"] = {name: number for name, number in scalars["step"].items() if number != step}
     client = to_json(dict(client_state), "client_state", extra.__setitem__)
     if any(scalars.values()):
-        client[_SCALARS] = {state: numbers for state, numbers in scalars.items() if numbers}
+        client[SCALARS] = {state: numbers for state, numbers in scalars.items() if numbers}
     state = {**position, **_samplers(engine)}
     scheduler, scaler = engine.lr_scheduler, live.scaler_state()
     settings = live.inner.param_groups if live.inner is not None else []
@@ -460,9 +459,7 @@ class _Plan:
         live.adopt_states()
 
     def _scalars(self) -> dict[str, dict[str, Any]]:
-        client = self._checkpoint.client_state
-        recorded = client.get(_SCALARS, {}) if isinstance(client, dict) else {}
-        return recorded if isinstance(recorded, dict) else {}
+        return recorded_scalars(self._checkpoint)
 
     def _numbers(self, names: list[str], states: list[str], present: dict[str, Any]) -> dict[str, Any]:
         """Returns the states of a vector that are no tensors. Parameters in one vector can have one only: the largest number, or the first."""

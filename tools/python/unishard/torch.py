@@ -30,15 +30,14 @@ from . import _ranks as ranks
 from ._background import AsyncSave
 from ._errors import Error
 from ._objects import from_json, is_text, no_tensors, refuse_tensor, to_json
-from ._optimizer_state import (Names, forget_states, live_state, lost_states, make_states, named_parameters, optimizer_states,
-                               require_order, unused_states)
+from ._optimizer_state import (SCALARS, Names, forget_states, live_state, lost_states, make_states, named_parameters,
+                               optimizer_states, recorded_scalars, require_order, unused_states)
 from ._parts import Part, is_row_major
 from ._runs import note_loaded
 from ._saving import Plan, Target, path_of, require_arguments, save_in_background, save_together
 from ._shards import Box, first_element, own_share, part_of, run_elements
 
 _PRODUCER = "unishard.torch"
-_SCALARS = "optimizer_scalars"  # key of client_state: {state: {fqn: value}}, optimizer states that are one number or no tensor
 _THREADS = 4
 # Settings of a group that a schedule adds, and looks for when it is made for a later step.
 _OF_SCHEDULES = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"})
@@ -150,7 +149,7 @@ def load(path: Union[str, os.PathLike[str]], model: torch.nn.Module, optimizer: 
         raise
     job.set()
     client_state = client_state if isinstance(client_state, dict) else {}
-    client_state.pop(_SCALARS, None)
+    client_state.pop(SCALARS, None)
     note_loaded(checkpoint)
     checkpoint.close()
     return Loaded(checkpoint.step, client_state, checkpoint.tag)
@@ -300,7 +299,7 @@ def _planned(folder: Union[str, os.PathLike[str]], model: torch.nn.Module, optim
                 "stage": 3 if any(len(boxes) > 1 for boxes in holders.values()) else 0,
                 "groups": [_group(number, group, rows, dict(state.aliases))
                            for number, group in enumerate(state.optimizer["param_groups"])] or None,
-                "client_state": {**_client_json(client_state or {}), **({_SCALARS: scalars} if scalars else {})},
+                "client_state": {**_client_json(client_state or {}), **({SCALARS: scalars} if scalars else {})},
                 "producer": {"name": _PRODUCER, "torch": torch.__version__}}, holders
 
     catalog, holders = ranks.together("comparing the states of the ranks", catalog_of)
@@ -360,7 +359,7 @@ class _Filled:
 
     def __init__(self, checkpoint: _checkpoint.Checkpoint, model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> None:
         self._checkpoint, self._model, self._optimizer = checkpoint, model, optimizer
-        self._recorded = _recorded_scalars(checkpoint)
+        self._recorded = recorded_scalars(checkpoint)
         self._is_live = optimizer is not None and not _is_fsdp1(model)  # the state dict has the optimizer's own tensors
         self._groups = [dict(group) for group in optimizer.param_groups] if optimizer is not None else []
         self._replaced: list[tuple[torch.nn.Parameter, Any]] = []
@@ -486,12 +485,6 @@ class _Filled:
                 elif value is not None:
                     problems.append(f"{name} [{state}] is not in the checkpoint")
         return numbers, problems
-
-
-def _recorded_scalars(checkpoint: _checkpoint.Checkpoint) -> dict[str, dict[str, Any]]:
-    client_state = checkpoint.client_state if isinstance(checkpoint.client_state, dict) else {}
-    recorded = client_state.get(_SCALARS)
-    return recorded if isinstance(recorded, dict) else {}
 
 
 def _matched(checkpoint: _checkpoint.Checkpoint, state: _State, strict: bool, cast: bool,

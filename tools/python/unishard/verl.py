@@ -30,12 +30,11 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from . import _checkpoint
 from ._errors import Error
 from ._objects import from_json, no_tensors
-from ._optimizer_state import optimizer_states
+from ._optimizer_state import optimizer_states, recorded_scalars
 
 _NEWEST = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
 _OF_RANK = re.compile(r".*_world_size_\d+_rank_\d+\.pt")
-_SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: value}}, states that are one number
 _Path = Union[str, "os.PathLike[str]"]
 
 
@@ -175,8 +174,7 @@ class _Contents:
         shape = self._checkpoint[name].shape
         tensors = {state: self._checkpoint[name, state] for state in sorted(optimizer_states(self._checkpoint, name))}
         states: dict[str, Any] = {state: _sharded(one, mesh) if one.shape == shape else one.torch() for state, one in tensors.items()}
-        scalars = self._checkpoint.client_state if isinstance(self._checkpoint.client_state, dict) else {}
-        for state, values in scalars.get(_SCALARS, {}).items():
+        for state, values in recorded_scalars(self._checkpoint).items():
             if name in values:
                 states[state] = from_json(values[name], no_tensors)
         if set(states) - {"momentum_buffer", "step"} and "step" not in states:  # SGD counts no steps
