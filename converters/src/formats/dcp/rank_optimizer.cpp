@@ -7,6 +7,7 @@
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/flat_units.hpp"
 #include "formats/dcp/keys.hpp"
+#include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
