@@ -48,6 +48,15 @@ def alive(pid):
         return False
 
 
+def standing(launcher, ranks):
+    """What a job that does not end was doing: the processes, then what the launcher had said. Ends the launcher."""
+    pids = [launcher.pid, *ranks, *set(ranks.values())]
+    processes = subprocess.run(["ps", "-L", "-o", "pid,ppid,stat,etimes,wchan:20,comm", "-p", ",".join(map(str, pids))], capture_output=True, text=True).stdout
+    launcher.kill()
+    err = launcher.communicate()[1]
+    return f"its processes:\n{processes}its messages:\n{err[-3000:]}\n"
+
+
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
