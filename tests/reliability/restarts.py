@@ -23,6 +23,7 @@ import hosts
 from hosts import Failed, check
 
 STEPS = 100
+STANDSTILL = 120  # seconds without a kill and without a new step
 CONFIG = {**hosts.CONFIG, "zero_optimization": {"stage": 3}}
 
 
@@ -107,6 +108,7 @@ class Campaign:
             self.jobs += 1
             training = Training(self.root, self.train_gpt, f"job-{self.jobs}")
             errors = ""
+            progress = 0, time.monotonic()  # steps done, and since when
             while True:
                 launcher = start(training)
                 while launcher.poll() is None:
@@ -114,8 +116,11 @@ class Campaign:
                         launcher.wait(self.chance.uniform(0.2, 4))
                     if time.monotonic() < until and launcher.poll() is None:
                         self.kill(launcher, training, has_hosts)
-                    if time.monotonic() > until + 120:
-                        raise Failed(f"the job does not end; {hosts.standing(launcher, training.ranks())} Steps done: {len(training.losses())}")
+                    done, now = len(training.losses()), time.monotonic()
+                    if done > progress[0] or now < until:
+                        progress = done, now
+                    if now > progress[1] + STANDSTILL:
+                        raise Failed(f"{training.name} stands still at step {done}; {hosts.standing(launcher, training.ranks())}")
                 _, err = launcher.communicate()
                 errors += err
                 self.restarts += err.count("; starting again with ")
