@@ -72,6 +72,22 @@ void add_choice(CLI::App& app, const std::string& option, Value& chosen,
       ->type_name("NAME");
 }
 
+/// Reads "FIRST-LAST", or one number.
+void read_steps(const std::string& text, Options& options) {
+  const std::size_t dash = text.find('-');
+  const auto number = [&](const std::string& digits, std::int64_t& value) {
+    return CLI::detail::lexical_cast(digits, value) && value > 0;
+  };
+  std::int64_t first = 0, last = 0;
+  const bool is_valid = number(text.substr(0, dash), first) &&
+                        number(dash == std::string::npos ? text : text.substr(dash + 1), last) &&
+                        first <= last;
+  if (!is_valid)
+    throw CLI::ValidationError("--profile-steps", text + " is no step and no range such as 2-3");
+  options.profile_first = first;
+  options.profile_last = last;
+}
+
 void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   overrides.config.add_to(app);
   app.add_flag("--print-config", options.prints_config,
@@ -110,6 +126,16 @@ void add_run_options(CLI::App& app, Options& options, Overrides& overrides) {
   app.add_option(
       "--trace", options.trace,
       "file for what each rank's streams did and when (Chrome's trace viewer, Perfetto)");
+  app.add_option("--profile", options.profile,
+                 "file for the operators and the device's kernels of a few steps, with what the "
+                 "streams did meanwhile (Chrome's trace viewer, Perfetto)");
+  app.add_flag("--profile-summary", options.profile_summary,
+               "print the time of each operator and kernel in those steps, of rank 0");
+  app.add_option_function<std::string>(
+         "--profile-steps", [&options](const std::string& text) { read_steps(text, options); },
+         "which steps of this run; its first is 1")
+      ->type_name("FIRST-LAST")
+      ->default_str("2-3");
   app.add_flag("--report-memory", options.report_memory, "print the bytes that each rank holds");
 }
 
@@ -225,6 +251,19 @@ unishard::trainer::TokenFormat token_format(const Overrides& overrides, const Op
                          vocabulary_of(options.model));
 }
 
+/// Throws: InvalidArgument when two options name one file.
+void require_different_files(const std::vector<std::pair<std::string, std::string>>& options) {
+  std::map<std::filesystem::path, std::string> known;
+  for (const auto& [option, path] : options) {
+    if (path.empty()) continue;
+    const auto [other, is_new] = known.try_emplace(
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path)), option);
+    if (is_new) continue;
+    raise(unishard::ErrorCode::InvalidArgument,
+          fmt::format("{} and {} name the same file", other->second, option));
+  }
+}
+
 /// Checks what CLI11 does not check.
 void require_possible(const CLI::App& app, const Options& options) {
   if (options.data.empty())
@@ -234,12 +273,13 @@ void require_possible(const CLI::App& app, const Options& options) {
           "--save is empty: it names the checkpoints' folder");
   if (app.count("--losses") > 0 && options.losses.empty())
     raise(unishard::ErrorCode::InvalidArgument, "--losses is empty: it names a file");
-  const auto place = [](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path));
-  };
-  if (!options.losses.empty() && !options.trace.empty() &&
-      place(options.losses) == place(options.trace))
-    raise(unishard::ErrorCode::InvalidArgument, "--losses and --trace name the same file");
+  if (app.count("--profile") > 0 && options.profile.empty())
+    raise(unishard::ErrorCode::InvalidArgument, "--profile is empty: it names a file");
+  if (app.count("--profile-steps") > 0 && options.profile.empty() && !options.profile_summary)
+    raise(unishard::ErrorCode::InvalidArgument,
+          "--profile-steps goes with --profile or --profile-summary");
+  require_different_files(
+      {{"--losses", options.losses}, {"--trace", options.trace}, {"--profile", options.profile}});
   unishard::validate_tag(options.tag_prefix + std::to_string(options.steps));
 }
 

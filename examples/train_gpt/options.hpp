@@ -36,8 +36,11 @@ struct Options {
   std::optional<std::string> resume;  ///< "latest", a path or a tag
   /// --resume starts a new run beside checkpoints that it cannot load.
   bool fresh = false;
-  std::string losses;  ///< file for a JSON line per step; empty: none
-  std::string trace;   ///< file for what each stream did; empty: none
+  std::string losses;            ///< file for a JSON line per step; empty: none
+  std::string trace;             ///< file for what each stream did; empty: none
+  std::string profile;           ///< file for operators and kernels; empty: none
+  bool profile_summary = false;  ///< prints them as a table
+  std::int64_t profile_first = 2, profile_last = 3;  ///< steps of this run, the first is 1
   bool report_memory = false;
   int threads = 1;
   std::uint32_t timeout_seconds = 600;

@@ -19,6 +19,8 @@
 #include "profile.hpp"
 #include "run_identity.hpp"
 #include "saves.hpp"
+#include "step_profile.hpp"
+#include "trace_file.hpp"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -155,8 +157,9 @@ class Training {
         tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.context),
                 options.tokens),
         identity_(run_identity(options, tokens_)),
-        runtime_(make_runtime(options, environment, communicator,
-                              options.trace.empty() ? nullptr : &trace_)),
+        runtime_(
+            make_runtime(options, environment, communicator,
+                         options.trace.empty() && options.profile.empty() ? nullptr : &trace_)),
         model_(build_model(options, communicator, runtime_->device())),
         engine_(model_, communicator, options.config, engine_options(environment)),
         saves_(options, engine_, communicator, identity_) {
@@ -180,7 +183,8 @@ class Training {
     agree(communicator_, "opening the files of losses and trace", [&] {
       if (is_first()) {
         require_own_output(options_.losses, R"({"step":)", "--losses");
-        require_own_output(options_.trace, R"({"traceEvents":)", "--trace");
+        require_own_output(options_.trace, kTraceStart, "--trace");
+        require_own_output(options_.profile, kTraceStart, "--profile");
       }
       log.emplace(is_first() ? options_.losses : "");
       if (is_first()) monitors.emplace(options_.config);
@@ -194,9 +198,11 @@ class Training {
     // Until the process ends, because a signal must not change the status of a complete run.
     static const Interrupt& interrupt = *new Interrupt;
     StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
+    StepProfile profile(options_, *runtime_, trace_, communicator_);
     const Counts first = counts();
     bool stopped = false;
     while (steps_taken() < options_.steps && !stopped) {
+      profile.begin_step();
       printer.begin();
       const StepStats stats = step(loss);
       double tokens_per_second = 1;
@@ -204,6 +210,7 @@ class Training {
         log->write(stats, tokens_per_second = printer.end(stats));
         monitors->write(stats, steps_taken() * engine_.batch().train);
       }
+      profile.end_step();
       report_breakdowns(stats, tokens_per_second);
       saves_.notice();
       stopped = interrupt.agreed(communicator_);
@@ -219,6 +226,7 @@ class Training {
     if (is_first()) print_skipped_steps(engine_);
     if (options_.report_memory) print_memory(engine_, communicator_);
     if (is_first() && model_->recompute()) print_recompute(model_->recompute()->stats());
+    profile.finish();
     write_trace();
     agree(communicator_, "writing the losses", [&] { log->require_written(); });
   }
@@ -286,33 +294,10 @@ class Training {
   /// Skipped steps count too, as DeepSpeed counts them: a run that skips all of them ends.
   std::int64_t steps_taken() const { return engine_.global_steps() + engine_.skipped_steps(); }
 
-  /// Makes times count from the first event of any rank.
-  static void begin_at_zero(Json& events) {
-    double first = std::numeric_limits<double>::max();
-    for (const Json& event : events) first = std::min(first, event["ts"].get<double>());
-    for (Json& event : events) event["ts"] = event["ts"].get<double>() - first;
-  }
-
-  /// One file with all ranks.
   void write_trace() {
     if (options_.trace.empty()) return;
     runtime_->complete_trace();
-    const auto traces = gather_text(communicator_, trace_.to_json(communicator_.rank()).dump());
-    agree(communicator_, "writing the trace", [&] {
-      if (!is_first()) return;
-      Json all = Json::parse(traces[0]);
-      for (std::size_t rank = 1; rank < traces.size(); ++rank) {
-        Json one = Json::parse(traces[rank]);
-        for (Json& event : one["traceEvents"]) all["traceEvents"].push_back(std::move(event));
-      }
-      begin_at_zero(all["traceEvents"]);
-      std::ofstream file(options_.trace, std::ios::trunc);
-      if (!(file << all.dump() << std::flush)) {
-        raise(ErrorCode::Io,
-              fmt::format("writing {}: {}", options_.trace, std::generic_category().message(errno)),
-              kHarmless);
-      }
-    });
+    write_trace_file(options_.trace, trace_.events(communicator_.rank()), communicator_, kHarmless);
   }
 
   EngineOptions engine_options(const RankEnvironment& environment) {

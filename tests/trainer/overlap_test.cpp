@@ -237,9 +237,11 @@ TEST(TraceFile, HasASpanForEachPieceOfWork) {
   Trace trace;
   const auto begin = Trace::Clock::now();
   trace.add("compute", "forward unit h.0", begin, begin + std::chrono::microseconds(5));
-  const Json json = trace.to_json(3);
-  ASSERT_EQ(json["traceEvents"].size(), 1u);
-  const Json& event = json["traceEvents"][0];
+  trace.add("compute", "forward unit h.1", begin, begin + std::chrono::microseconds(7));
+  const Json events = trace.events(3);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(trace.events(3, 1).size(), 1u);
+  const Json& event = events[0];
   EXPECT_EQ(event["name"], "forward unit h.0");
   EXPECT_EQ(event["pid"], 3);
   EXPECT_NEAR(event["dur"].get<double>(), 5, 1e-6);

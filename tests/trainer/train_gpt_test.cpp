@@ -114,6 +114,27 @@ TEST_F(TrainGpt, LossesFallAndAreTheSameForEveryWorldSizeAndStage) {
   EXPECT_EQ(identity_of("ca"), identity_of("cb"));
 }
 
+TEST_F(TrainGpt, ProfilesStepsWithoutAChangeOfBits) {
+  run_ranks(command({"--steps", "4", "--losses", path("plain")}), 2);
+  const auto out = run_ranks(command({"--steps", "4", "--losses", path("profiled"), "--profile",
+                                      path("profile"), "--profile-summary"}),
+                             2)[0]
+                       .out;
+  EXPECT_EQ(losses("plain"), losses("profiled"));
+  EXPECT_THAT(out, testing::HasSubstr("profile of 2 steps, from step 2 of this run, rank 0"));
+  EXPECT_THAT(out, testing::ContainsRegex("ms +[0-9.]+ x  aten::addmm"));
+  std::map<std::pair<int, std::string>, int> seen;  // by rank and name
+  const Json profile = read_json(path("profile"));
+  for (const Json& event : profile.at("traceEvents"))
+    ++seen[{event.at("pid").get<int>(), event.at("name").get<std::string>()}];
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ((seen[{rank, "update unit h.0"}]), 2) << "what the streams did in two steps";
+    EXPECT_EQ((seen[{rank, "aten::embedding"}]) % 2, 0);
+    EXPECT_GT((seen[{rank, "aten::embedding"}]), 0);
+    EXPECT_GT((seen[{rank, "AddmmBackward0"}]), 0) << "backward passes";
+  }
+}
+
 TEST_F(TrainGpt, RecomputesBlocksWithoutAChangeOfBitsAndTracesItsStreams) {
   run_ranks(command({"--steps", "3", "--stage", "3", "--losses", path("plain")}), 2);
   configure(R"(, "activation_checkpointing": {"profile": true})");
@@ -962,7 +983,7 @@ TEST_F(TrainGptFolder, LossesThatCannotBeWrittenAreAnErrorAtTheEnd) {
 
 TEST_F(TrainGptFolder, LossesAndTraceReplaceNothingElse) {
   const std::string before = read_file(path("text"));
-  for (const char* option : {"--losses", "--trace"}) {
+  for (const char* option : {"--losses", "--trace", "--profile"}) {
     const auto refused = Process(command({"--steps", "1", option, path("text")})).wait();
     EXPECT_EQ(refused.status, exit_status(ErrorCode::AlreadyExists));
     expect_in("the file is no earlier output of", refused.err);
@@ -980,6 +1001,30 @@ TEST_F(TrainGptFolder, ATraceThatCannotBeWrittenIsAnErrorAtTheEnd) {
   expect_in("error: writing /dev/full: No space left on device", result.err);
   expect_in("the training itself was completed, and its checkpoints were saved", result.err);
   expect_in("saved global_step2:", result.out);
+}
+
+TEST_F(TrainGptFolder, AProfileThatCannotBeWrittenIsAWarningAndAnErrorAtTheEnd) {
+  const auto result =
+      Process(command({"--steps", "4", "--save", path("c"), "--profile", "/dev/full"})).wait();
+  EXPECT_EQ(result.status, 3);
+  expect_in("warning: writing /dev/full: No space left on device; training goes on", result.err);
+  expect_in("error: writing /dev/full: No space left on device", result.err);
+  expect_in("saved global_step4:", result.out);
+}
+
+TEST_F(TrainGptFolder, StepsToProfileAreChecked) {
+  const auto status_of = [&](std::initializer_list<std::string> words) {
+    return Process(command(words)).wait().status;
+  };
+  for (const char* steps : {"0", "3-2", "2-", "-2", "two", "1-2-3", ""})
+    EXPECT_EQ(status_of({"--steps", "1", "--profile-summary", "--profile-steps", steps}), 2)
+        << steps;
+  EXPECT_EQ(status_of({"--steps", "1", "--profile-steps", "1"}), 2) << "of what?";
+  EXPECT_EQ(status_of({"--steps", "1", "--profile", ""}), 2);
+  EXPECT_EQ(status_of({"--steps", "1", "--profile", path("x"), "--trace", path("x")}), 2);
+  const auto result = Process(command({"--steps", "1", "--profile-summary"})).wait();
+  EXPECT_EQ(result.status, 0);
+  expect_in("nothing was profiled: this run had 1 steps", result.err);
 }
 
 TEST_F(TrainGptFolder, SighupSavesUnlessItIsIgnored) {

@@ -17,11 +17,18 @@ std::vector<Trace::Span> Trace::spans() const {
   return spans_;
 }
 
-Json Trace::to_json(std::uint32_t process) const {
+void Trace::clear() {
+  const std::lock_guard lock(mutex_);
+  spans_.clear();
+}
+
+Json Trace::events(std::uint32_t process, std::size_t first) const {
   const double start =
       std::chrono::duration<double, std::micro>(unix_start_.time_since_epoch()).count();
   Json events = Json::array();
-  for (const Span& span : spans()) {
+  const std::vector<Span> all = spans();
+  for (std::size_t i = first; i < all.size(); ++i) {
+    const Span& span = all[i];
     events.push_back({{"name", span.name},
                       {"cat", span.stream},
                       {"ph", "X"},
@@ -30,7 +37,7 @@ Json Trace::to_json(std::uint32_t process) const {
                       {"pid", process},
                       {"tid", span.stream}});
   }
-  return {{"traceEvents", events}, {"displayTimeUnit", "ms"}};
+  return events;
 }
 
 }  // namespace unishard::trainer

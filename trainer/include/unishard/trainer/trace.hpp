@@ -28,10 +28,12 @@ class Trace {
            Clock::time_point end);
   /// Returns the spans so far, in the order of add().
   std::vector<Span> spans() const;
-  /// Returns the trace as Chrome's "traceEvents"; `process` numbers the rank. Times are
-  /// microseconds of Unix time, which all ranks have in common as far as their machines' clocks
-  /// agree. Source: "Trace Event Format", complete events ("ph": "X").
-  Json to_json(std::uint32_t process) const;
+  /// Forgets the spans so far.
+  void clear();
+  /// Returns the spans from number `first` on as Chrome's "traceEvents"; `process` numbers the
+  /// rank. Times are microseconds of Unix time, which all ranks have in common as far as their
+  /// machines' clocks agree. Source: "Trace Event Format", complete events ("ph": "X").
+  Json events(std::uint32_t process, std::size_t first = 0) const;
 
  private:
   const Clock::time_point start_ = Clock::now();
