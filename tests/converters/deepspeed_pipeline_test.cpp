@@ -235,6 +235,66 @@ TEST(DeepSpeedPipeline, StagesOfTwoSavesAreRefused) {
               Fails(ErrorCode::Corrupt, {"stage 0", "stage 1", "not of one save"}));
 }
 
+/// Saves into the folder of an earlier one leave the files of the layers that only the earlier has.
+void save_over(const CopiedRun& older, const std::string& newer) {
+  fs::copy(parallel_case(newer) / "checkpoint", older.path(),
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+}
+
+TEST(DeepSpeedPipeline, ALayerWithABufferThatNoStageNamesIsOfAnotherSave) {
+  SKIP_WITHOUT_FIXTURES();
+  struct Case {
+    std::string older, newer;
+  };
+  const std::vector<Case> cases = {{"pp2_stage1_bf16_tied", "pp2_stage0_bf16"},
+                                   {"pp2_stage1_bf16_tied", "pp2_stage0_fp32"},
+                                   {"pp2dp2_stage1_bf16", "pp2dp2_stage0_fp32_tied"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.newer + " over " + c.older);
+    const CopiedRun copy(c.newer);
+    fs::copy_file(parallel_case(c.older) / "checkpoint/global_step3/layer_01-model_states.pt",
+                  copy.file("layer_01-model_states.pt"));
+    EXPECT_THAT(error_of([&] { copy.open(); }),
+                Fails(ErrorCode::Corrupt, {"layer_01-model_states.pt", "left from another save",
+                                           "attn.mask", "1.attn.mask"}));
+  }
+}
+
+/// No buffer tells: a frozen layer looks the same.
+TEST(DeepSpeedPipeline, LayersThatNoStageNamesAreNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage0_bf16");
+  save_over(copy, "pp2_stage1_bf16_tied");
+  const auto notes = copy.open()->notes();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_THAT(notes[0], testing::HasSubstr("layer_05-model_states.pt, layer_06-model_states.pt"));
+  EXPECT_THAT(notes[0], testing::HasSubstr("another save of this tag left them"));
+  const CopiedRun unnamed("pp2_stage0_fp32");
+  fs::copy_file(unnamed.file("layer_06-model_states.pt"), unnamed.file("layer_07-model_states.pt"));
+  unnamed.rename_archive("layer_07-model_states.pt", "layer_06-model_states.pt");
+  const auto counted = unnamed.open()->notes();
+  ASSERT_EQ(counted.size(), 1u);
+  EXPECT_THAT(counted[0],
+              testing::HasSubstr("have 38 parameters, and the optimizer has states of 36"));
+}
+
+/// A stage of ZeRO writes no optimizer into the model file. BF16_Optimizer at stage 0 writes both.
+TEST(DeepSpeedPipeline, PartitionsOfAnotherSaveAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage1_fp32");
+  save_over(copy, "pp2_stage0_fp32");
+  EXPECT_THAT(
+      error_of([&] { copy.open(); }),
+      Fails(ErrorCode::Unsupported, {"two saves have one tag", "mp_rank_00", "zero_pp_rank_0"}));
+  const CopiedRun other("pp2_stage0_bf16");
+  const std::string file = "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt";
+  fs::copy_file(parallel_case("pp2_stage1_bf16_tied") / "checkpoint/global_step3" / file,
+                other.file(file), fs::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of([&] { other.open(); }), testing::Truly([](const Error& error) {
+                return std::string(error.what()).find("mp_rank_01") != std::string::npos;
+              }));
+}
+
 // ---- Small runs of two stages without optimizer, written here.
 
 /// Layers 0 and 1, one for each stage.
@@ -246,7 +306,7 @@ struct TwoStages {
     for (int stage = 0; stage < 2; ++stage) {
       const Json model = {{"module", nullptr},
                           {"optimizer", nullptr},
-                          {"buffer_names", stage == 0 ? Json::array() : buffers},
+                          {"buffer_names", stage == 0 ? Json::array({"0.mask"}) : buffers},
                           {"global_steps", 1},
                           {"skipped_steps", 0},
                           {"dp_world_size", 1},
@@ -267,7 +327,7 @@ TEST(DeepSpeedPipeline, ARunWithoutOptimizerIsItsLayers) {
   const auto source = TwoStages().open();
   std::vector<std::string> labels;
   for (const TensorInfo& info : source->catalog().tensors) labels.push_back(info.label());
-  EXPECT_EQ(labels, (std::vector<std::string>{"0.w [weights]", "0.mask [weights]", "1.w [weights]",
+  EXPECT_EQ(labels, (std::vector<std::string>{"0.w [weights]", "0.mask [buffer]", "1.w [weights]",
                                               "1.mask [buffer]"}));
   EXPECT_TRUE(source->losses().empty());
 }

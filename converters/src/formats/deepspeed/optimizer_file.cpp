@@ -217,8 +217,8 @@ OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes) {
                       "optimizer file of a ZeRO stage that is read",
                       file.name()));
   }
-  // BF16_Optimizer writes no zero_stage; it partitions as stage 1 does.
   const auto stage = present(inner, "zero_stage");
+  out.tells_stage = stage.has_value();
   out.stage = stage ? zero_stage(*stage) : full ? 3 : 1;
   if ((out.stage == 3) != full.has_value() || out.stage == 0) {
     raise(ErrorCode::Corrupt, fmt::format("{}: its zero_stage is {}, but its partitions are those "

@@ -34,6 +34,7 @@ struct OptimizerFile {
   std::string name;
   bool tells_its_name = false;  ///< the archive in it does; see module_files.hpp
   std::uint32_t stage = 0;
+  bool tells_stage = false;  ///< BF16_Optimizer, which partitions as stage 1 does, writes none
   std::vector<FlatGroup> groups;
   std::vector<std::uint64_t> partition_counts;  ///< one, or one per group
   /// Unused elements after each parameter of each group; may be empty.

@@ -71,9 +71,10 @@ class LayerAssignment {
   void check() {
     for (std::size_t stage = 0; stage < stages_.size(); ++stage) collect(stage);
     check_order();
+    if (std::ranges::all_of(stages_, &StageFacts::tells_buffers)) refuse_unnamed_buffers();
   }
 
-  std::vector<std::vector<ModuleFile>> assign() {
+  std::vector<std::vector<ModuleFile>> assign(Notes& notes) {
     check();
     std::vector<std::vector<ModuleFile>> out(stages_.size());
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -83,9 +84,16 @@ class LayerAssignment {
         if (!is_new && same_values(tied->second, layers_[i])) continue;  // the same module
         if (!is_new) prefix.clear();  // a frozen layer of the same shapes
       }
+      if (prefix.empty() && !own_[i]) unnamed_.push_back(file_name(layers_[i]));
       if (prefix.empty()) prefix = fmt::format("{}.", layers_[i].numbers.layer);
       for (NamedView& entry : layers_[i].entries) entry.name = prefix + entry.name;
       out[stage].push_back(std::move(layers_[i]));
+    }
+    if (!unnamed_.empty() && has_groups()) {
+      notes.add(
+          fmt::format("{}: no stage names a parameter or a buffer of these files: the layers "
+                      "are frozen, or another save of this tag left them",
+                      fmt::join(unnamed_, ", ")));
     }
     return out;
   }
@@ -159,6 +167,52 @@ class LayerAssignment {
     }
   }
 
+  /// A save of another model leaves the files of the layers that only that model has. A frozen
+  /// layer looks the same, except where it has a buffer, which its stage names.
+  void refuse_unnamed_buffers() const {
+    const auto buffers = named_buffers();
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      if (own_[i]) continue;
+      for (const NamedView& entry : layers_[i].entries) {
+        const auto like = buffers.find(entry.name);
+        if (like == buffers.end() || like->second == nullptr) continue;
+        if (like->second->dtype == entry.view.dtype && like->second->shape == entry.view.shape)
+          raise_left(layers_[i], entry.name);
+      }
+    }
+  }
+
+  /// Returns the buffers that the stages name, by local name. Those of tied modules are named
+  /// without a layer, which makes nullptr: any layer may have them.
+  std::unordered_map<std::string_view, const TensorView*> named_buffers() const {
+    std::unordered_map<std::string_view, const TensorView*> found;
+    for (const StageFacts& stage : stages_) {
+      for (const std::string_view name : stage.buffers) {
+        if (const auto prefix = tied_prefix(name); !prefix.empty()) {
+          found[name.substr(prefix.size())] = nullptr;
+        } else if (const auto split = split_layer(name)) {
+          const NamedView* entry = find_entry(layers_[by_number_.at(split->first)], split->second);
+          if (entry != nullptr) found.emplace(split->second, &entry->view);
+        }
+      }
+    }
+    return found;
+  }
+
+  [[noreturn]] void raise_left(const ModuleFile& layer, const std::string& buffer) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} is left from another save: it has the buffer {}, and no model file "
+                      "names it as {}, although all name their buffers",
+                      where_, unishard::quote(file_name(layer)), unishard::quote(buffer),
+                      unishard::quote(fmt::format("{}.{}", layer.numbers.layer, buffer))),
+          "move the files of the save that is not meant into another folder");
+  }
+
+  bool has_groups() const {
+    return std::ranges::any_of(
+        stages_, [](const StageFacts& stage) { return stage.groups && !stage.groups->empty(); });
+  }
+
   /// Returns the stage of a layer and, of a tied module, the prefix of its names.
   std::pair<std::size_t, std::string> place_of(std::size_t i) const {
     if (own_[i]) return {*own_[i], {}};
@@ -206,6 +260,7 @@ class LayerAssignment {
   const std::string& where_;
   std::map<std::uint32_t, std::size_t> by_number_;
   std::vector<std::optional<std::size_t>> own_;  ///< stage of each layer, where names tell it
+  std::vector<std::string> unnamed_;             ///< files that no name tells
   /// For each stage, the trained parameters of its tied modules by "tied_modules.<key>.".
   std::vector<std::map<std::string, std::vector<const ToldParameter*>>> tied_;
   std::map<std::pair<std::size_t, std::string>, ModuleFile> tied_layers_;  ///< with local names
@@ -329,8 +384,8 @@ class CountingOff {
 
 std::vector<std::vector<ModuleFile>> assign_layers(std::vector<ModuleFile> layers,
                                                    const std::vector<StageFacts>& stages,
-                                                   const std::string& where) {
-  return LayerAssignment(std::move(layers), stages, where).assign();
+                                                   const std::string& where, Notes& notes) {
+  return LayerAssignment(std::move(layers), stages, where).assign(notes);
 }
 
 void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<StageFacts>& stages,

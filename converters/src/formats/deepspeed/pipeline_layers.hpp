@@ -24,6 +24,7 @@ struct ToldParameter {
 struct StageFacts {
   std::string file;  ///< its model file
   std::vector<std::string> buffers;
+  bool tells_buffers = false;  ///< `buffers` are all of the stage
   /// By parameter group; nullopt when the optimizer's states have numbers instead of names.
   std::optional<std::vector<std::vector<ToldParameter>>> groups;
   bool has_shapes = false;  ///< every parameter has its shape
@@ -32,8 +33,9 @@ struct StageFacts {
   std::vector<UnnamedState> states;
 };
 
-/// Checks that there are layers for the buffers and parameters that the stages name.
-/// Throws: Corrupt, naming what is lost.
+/// Checks that there are layers for the buffers and parameters that the stages name, and that no
+/// layer has a buffer that its stage would name.
+/// Throws: Corrupt, naming what is lost, or the layer that another save left.
 void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<StageFacts>& stages,
                        const std::string& where);
 /// Returns the shapes of each layer's parameters.
@@ -42,11 +44,12 @@ std::vector<std::vector<Shape>> parameter_shapes(const std::vector<ModuleFile>& 
 
 /// Returns the layers by stage, with whole names. `layers` have local names and ascending numbers.
 /// A tied module is in the first layer of each stage that has its tensors.
-/// Throws: Corrupt when a layer is missing, in two stages or not the one that the files tell;
-/// Unsupported when nothing tells which tied module a layer is.
+/// A note names the layers that no stage names: they are frozen, or left from another save.
+/// Throws: Corrupt when a layer is missing, in two stages, left from another save or not the one
+/// that the files tell; Unsupported when nothing tells which tied module a layer is.
 std::vector<std::vector<ModuleFile>> assign_layers(std::vector<ModuleFile> layers,
                                                    const std::vector<StageFacts>& stages,
-                                                   const std::string& where);
+                                                   const std::string& where, Notes& notes);
 
 /// Returns the stage of each layer when the stages' optimizers have numbers instead of names: each
 /// takes as many parameters as it has states. nullopt when that leaves a choice, as tied modules

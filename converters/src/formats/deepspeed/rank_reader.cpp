@@ -106,7 +106,7 @@ class RankReader {
                         first.name),
             kGatherExperts);
     }
-    read_models(is_sliced);
+    read_models(first);
     check_world_size(first);
     const ShapeGroups shapes = shapes_of(first);
     if (in_.experts != nullptr) {
@@ -179,9 +179,10 @@ class RankReader {
   }
 
   /// A save at stage 0 leaves the partitions of an earlier save of its tag where they are; nothing
-  /// tells which of the two is newer. Pipelines of stage 0 in bf16 write both.
-  void refuse_two_saves(const TorchFile& model) const {
-    if (!in_.module.empty() || !present(model.root(), "optimizer")) return;
+  /// tells which of the two is newer. Pipelines of stage 0 in bf16 write both, with equal content.
+  void refuse_two_saves(const TorchFile& model, const OptimizerFile& first) const {
+    const auto optimizer = present(model.root(), "optimizer");
+    if (!optimizer || is_copy(model, *optimizer, first)) return;
     raise(
         ErrorCode::Unsupported,
         fmt::format("{}: two saves have one tag: {} holds the model and the optimizer of stage 0, "
@@ -191,16 +192,35 @@ class RankReader {
         "move the files of the save that is not meant into another folder");
   }
 
+  /// Returns whether a stage's `optimizer` has the masters of `file`, which tells no stage.
+  bool is_copy(const TorchFile& model, Value optimizer, const OptimizerFile& file) const {
+    constexpr std::uint64_t kComparedStart = 4096;
+    const auto masters = present(optimizer, "single_partition_of_fp32_groups");
+    if (in_.module.empty() || file.tells_stage || !masters) return false;
+    if (masters->size() != file.groups.size()) return false;
+    for (std::size_t g = 0; g < file.groups.size(); ++g) {
+      const TensorView own = tensor_of(model, (*masters)[g], "single_partition_of_fp32_groups");
+      const TensorView& other = file.groups[g].master.view;
+      const std::uint64_t compared = std::min(kComparedStart, own.elements());
+      if (own.dtype != other.dtype || own.shape != other.shape) return false;
+      if (own.storage && other.storage &&
+          sampled_bytes(own, 0, compared) != sampled_bytes(other, 0, compared)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   /// The model files; stage 3 has one per rank, with each frozen parameter's part in it.
-  void read_models(bool is_sliced) {
-    if (!is_sliced) {
+  void read_models(const OptimizerFile& first) {
+    if (first.stage != 3) {
       if (!files_.model) {
         raise(ErrorCode::Corrupt,
               fmt::format("{}: {}_model_states.pt is missing", in_.folder.string(), in_.name()),
               "copy it from the node that wrote it, or use another checkpoint");
       }
       const TorchFile file = open(*files_.model);
-      refuse_two_saves(file);
+      refuse_two_saves(file, first);
       model_ = read_model_file(file, false, notes_);
       add_module_files();
       take_aliases();
@@ -214,7 +234,7 @@ class RankReader {
     if (files_.rank_models.empty())
       check_complete(in_.folder, {}, files_.optimizers.size(), files_of("model"), "the optimizer");
     if (files_.model) {
-      refuse_two_saves(open(*files_.model));
+      refuse_two_saves(open(*files_.model), first);
       notes_.lose({Role::StaleFile, fmt::format("{}_model_states.pt", in_.name())});
     }
     model_ = read_model_file(open(files_.rank_models.front().second), true, notes_);

@@ -160,9 +160,11 @@ class PipelineReader {
     check_facts(facts);
     std::vector<ModuleFile> layers = read_layers(tensor_rank);
     if (facts.front().groups)
-      return read_stages(tensor_rank, facts, assign_layers(std::move(layers), facts, where_), {});
+      return read_stages(tensor_rank, facts,
+                         assign_layers(std::move(layers), facts, where_, notes_), {});
     check_told_layers(layers, facts, where_);
     lose_absent_weights(layers, facts);
+    doubt_further_layers(layers, facts);
     const auto stage_of = count_off_layers(layers, facts);
     const auto stages = stage_of ? *stage_of : stages_by_buffers(layers, facts);
     const auto placed = place_layers(std::move(layers), stages, stages_);
@@ -195,6 +197,26 @@ class PipelineReader {
                  "or all layers of a tied module have a forward_fn"});
   }
 
+  /// Notes parameters of layers that no optimizer has states of. The states tell no names.
+  void doubt_further_layers(const std::vector<ModuleFile>& layers,
+                            const std::vector<StageFacts>& facts) {
+    std::uint64_t held = 0, held_elements = 0, trained = 0, trained_elements = 0;
+    for (const auto& layer : parameter_shapes(layers, facts)) {
+      held += layer.size();
+      for (const Shape& shape : layer) held_elements += element_count(shape);
+    }
+    for (const StageFacts& stage : facts) {
+      trained += stage.parameters;
+      trained_elements += stage.elements;
+    }
+    const bool has_more = trained_elements > 0 ? held_elements > trained_elements : held > trained;
+    if (trained == 0 || !has_more) return;
+    notes_.add(
+        fmt::format("the layers have {} parameters, and the optimizer has states of {}: the "
+                    "others are frozen, or another save of this tag left their files",
+                    held, trained));
+  }
+
   std::uint32_t model_rank(std::uint64_t stage, std::uint32_t tensor_rank) const {
     return static_cast<std::uint32_t>(stage * tensors_ + tensor_rank);
   }
@@ -215,6 +237,7 @@ class PipelineReader {
     StageFacts facts;
     facts.file = model.name;
     facts.buffers = model.buffer_names.value_or(std::vector<std::string>());
+    facts.tells_buffers = model.buffer_names.has_value();
     if (model.param_shapes) {
       facts.groups = told_by_shapes(*model.param_shapes);
       facts.has_shapes = true;
