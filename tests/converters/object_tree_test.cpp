@@ -41,6 +41,18 @@ std::string dict(const std::map<std::string, std::string>& members) {
   return out + "u";
 }
 
+/// Python reads the last of two values, and writes one.
+TEST(Pickle, WithAKeyTwiceInADictIsRefused) {
+  const std::string one = text("w") + "K\1", two = text("w") + "K\2", number = "K\7K\1";
+  EXPECT_THAT(error_of([&] { parse("}(" + one + text("v") + "K\3" + two + "u"); }),
+              Fails(ErrorCode::Corrupt, {"x: a dict has the key \"w\" twice"}));
+  EXPECT_THAT(error_of([&] { parse("}(" + one + "u" + two + "s"); }),
+              Fails(ErrorCode::Corrupt, {"\"w\" twice"}));
+  EXPECT_THAT(error_of([&] { parse("}(" + number + number + "u"); }),
+              Fails(ErrorCode::Corrupt, {"the key 7 twice"}));
+  EXPECT_EQ(parse("}(" + one + number + text("v") + "}(" + one + "uu")->root().pair_count(), 3u);
+}
+
 TEST(ObjectTree, LeavesOutAMemberThatCannotBeWrittenOut) {
   for (const auto& [name, value] : endless()) {
     const auto pickle =

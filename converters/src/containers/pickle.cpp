@@ -588,6 +588,7 @@ std::unique_ptr<Pickle> Pickle::parse(std::string bytes, std::string_view what,
   pickle->bytes_ = std::move(bytes);
   pickle->what_ = what;
   PickleMachine(*pickle, limits).run();
+  pickle->require_single_keys();
   return pickle;
 }
 

@@ -72,11 +72,11 @@ class Value {
   std::span<const NodeId> items() const;
   Value operator[](std::size_t index) const;
 
-  /// Return the pairs of a dict in order. A key that was set twice occurs twice.
+  /// Return the pairs of a dict in order.
   std::size_t pair_count() const;
   Value key(std::size_t index) const;
   Value value(std::size_t index) const;
-  /// Returns the value of a string key of a dict; the last one if there are several.
+  /// Returns the value of a string key of a dict.
   /// Complexity: linear.
   std::optional<Value> find(std::string_view key) const;
   /// Returns find(key).
@@ -109,7 +109,8 @@ std::string_view to_string(NodeKind kind);
 class Pickle {
  public:
   /// Parses the pickle at the start of `bytes`. `what` is the file that messages name.
-  /// Throws: Corrupt, naming the byte, for an invalid pickle or one above limits.bytes; Unsupported
+  /// Throws: Corrupt, naming the byte, for an invalid pickle or one above limits.bytes, and for a
+  /// dict with a key twice; Unsupported
   /// for extension codes and out-of-band buffers; MemoryLimit above limits.memory_bytes.
   static std::unique_ptr<Pickle> parse(std::string bytes, std::string_view what,
                                        const PickleLimits& limits = {});
@@ -141,6 +142,9 @@ class Pickle {
   Pickle() = default;
   std::string_view text_of(const Node& node) const;
   const Box& box_of(const Node& node) const;
+  /// Checks that no dict has a key twice. Python writes each once, and reads the last of two.
+  /// Throws: Corrupt, naming the key.
+  void require_single_keys() const;
 
   std::string bytes_, what_;
   std::string decoded_;  // texts that bytes_ holds encoded; offsets continue from bytes_.size()

@@ -202,4 +202,28 @@ std::optional<Value> Value::field(std::string_view name) const {
   return std::nullopt;
 }
 
+void Pickle::require_single_keys() const {
+  std::vector<std::string_view> texts;
+  std::vector<std::uint64_t> numbers;
+  for (const Box& box : boxes_) {
+    texts.clear();
+    numbers.clear();
+    for (std::size_t i = 0; i < box.pairs.size(); i += 2) {
+      const Node& key = nodes_[box.pairs[i]];
+      if (key.kind == NodeKind::Str) texts.push_back(text_of(key));
+      if (key.kind == NodeKind::Int) numbers.push_back(key.bits);
+    }
+    std::ranges::sort(texts);
+    std::ranges::sort(numbers);
+    const auto text = std::ranges::adjacent_find(texts);
+    const auto number = std::ranges::adjacent_find(numbers);
+    if (text == texts.end() && number == numbers.end()) continue;
+    raise(
+        ErrorCode::Corrupt,
+        fmt::format("{}: a dict has the key {} twice, of which Python keeps the last value only",
+                    what_, text != texts.end() ? unishard::quote(*text) : std::to_string(*number)),
+        "the file is damaged: use a copy or another checkpoint");
+  }
+}
+
 }  // namespace unishard::converters::torch
