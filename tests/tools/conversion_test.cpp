@@ -146,6 +146,13 @@ TEST_F(Conversion, TwoTensorsOfOneNameAreRefused) {
   EXPECT_THAT(test::error_of([&] { plan_consolidate(*example, {.renames = renames}); }), fails);
 }
 
+TEST_F(Conversion, ARuleThatMakesAnEmptyNameIsRefused) {
+  const auto fails = test::Fails(ErrorCode::InvalidArgument, {"--rename", "an empty name"});
+  const auto renames = parse_renames({".+="});
+  EXPECT_THAT(test::error_of([&] { plan_convert(*example, {.renames = renames}); }), fails);
+  EXPECT_THAT(test::error_of([&] { plan_consolidate(*example, {.renames = renames}); }), fails);
+}
+
 TEST_F(Conversion, ARuleThatChangesNoNameIsSaid) {
   const auto renames = parse_renames({"^=model.", "nobody=x", "model=m"});
   const auto said = testing::ElementsAre(testing::HasSubstr("--rename nobody=x: no name"));

@@ -129,6 +129,11 @@ Renamer::Renamer(const std::vector<RenameRule>& rules)
 std::string Renamer::operator()(std::string fqn) {
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     std::string renamed = replace_all(fqn, expressions_[i], rules_[i]);
+    if (renamed.empty()) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("--rename: {} makes an empty name from {}", unishard::quote(rules_[i].from),
+                        unishard::quote(fqn)));
+    }
     if (renamed.size() > limits::kNameBytes && renamed.size() > fqn.size()) {
       raise(ErrorCode::InvalidArgument,
             fmt::format("--rename: {} makes a name of {} bytes from {}; {} are possible",
