@@ -276,6 +276,14 @@ std::vector<Damage> damages() {
        },
        corrupt,
        {"rank01/0_4.tensor.swp", "100 bytes"}},
+      {"swap file of odd size",
+       "stage3_nvme_swapped",
+       [](const Copy& c) {
+         const Path file = c.tag() / "offloaded_tensors/rank01/0_4.tensor.swp";
+         fs::resize_file(file, fs::file_size(file) + 3);
+       },
+       corrupt,
+       {"rank01/0_4.tensor.swp", "bytes, but its sub-group has"}},
       {"latest names a missing tag",
        "stage2_w2",
        [](const Copy& c) { write_file(c.path() / "latest", "global_step9"); },

@@ -29,6 +29,20 @@ void check_group_count(const OptimizerFile& file, std::size_t expected) {
                     file.groups.size(), expected));
 }
 
+/// DeepSpeed writes a state in blocks of 1024 bytes for each of its threads, of which there are
+/// few.
+void check_swap_size(const torch::Window& window, std::uint64_t bytes) {
+  constexpr std::uint64_t kBlock = 1024, kMostPadding = 64 * kBlock;
+  const bool is_padded = window.size % kBlock == 0 && window.size - bytes < kMostPadding;
+  if (window.size < bytes || window.size == bytes || is_padded)
+    return;  // short: raw_view() says it
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: {} bytes, but its sub-group has {}, and DeepSpeed pads it to whole "
+                    "blocks of 1024",
+                    window.name(), window.size, bytes),
+        "copy the folder offloaded_tensors of the node that wrote it");
+}
+
 }  // namespace
 
 ConcatenatedGroups::ConcatenatedGroups(const ShapeGroups& shapes,
@@ -172,7 +186,9 @@ TensorView SlicedGroups::swapped(const FlatState& state, std::string id, std::ui
                       folder_.string(), state.name, rank, file.string()),
           "copy the folder offloaded_tensors of the node that wrote it");
   }
-  return raw_view(open_window(pool_, file), state.view.dtype, elements);
+  const torch::Window window = open_window(pool_, file);
+  check_swap_size(window, size_of(state.view.dtype) * elements);
+  return raw_view(window, state.view.dtype, elements);
 }
 
 void SlicedGroups::add_state(std::size_t group, const std::string& state, const TensorView& view,
