@@ -1,5 +1,6 @@
 // Regular checkpoints of pipelines, read whole and compared bit by bit with what the ranks had in
 // memory; what is refused of them.
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
@@ -65,7 +66,9 @@ TEST(DeepSpeedPipeline, EveryFixtureGivesTheBitsOfTheWholeModel) {
     expect_counts(catalog, about);
     EXPECT_EQ(SortedJson::parse(catalog.groups.dump()), groups_of(about));
     EXPECT_TRUE(catalog.aliases.empty());
-    EXPECT_TRUE(catalog.client_state.is_null()) << catalog.client_state;
+    Json client = catalog.client_state;
+    erase_cut_patterns(client);
+    EXPECT_TRUE(client.is_null()) << client;
     EXPECT_TRUE(source->notes().empty()) << source->notes().front();
     EXPECT_TRUE(source->losses().empty()) << text_of(source->losses().front());
   }

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "expect.hpp"
+#include "fixtures.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 #include "workflows/catalog_digests.hpp"
@@ -161,6 +162,16 @@ TEST_F(Conversion, ARuleThatChangesNoNameIsSaid) {
 }
 
 // Each of these takes a backtracking matcher longer than the universe is old.
+TEST(ConversionPlan, PatternsOfOldNamesAreLeftOutWithANote) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto source = converters::open_source(
+      posix_storage(), test::fixtures() / "parallel/mg_tp2_stage1_fp32/checkpoint");
+  EXPECT_TRUE(plan_convert(*source, {}).target.client_state.contains("universal_checkpoint_info"));
+  const auto plan = plan_convert(*source, {.renames = parse_renames({"^=model."})});
+  EXPECT_TRUE(plan.target.client_state.is_null());
+  EXPECT_THAT(plan.notes, testing::Contains(testing::HasSubstr("universal_checkpoint_info")));
+}
+
 TEST(ParseRenames, RulesThatBacktrackForEverAreRefused) {
   const std::string name = std::string(60, 'a') + ".weight";
   for (const char* from : {"(a+)+$", "(a|a)*$", "(a*)*b", "^(\\w|a)+b", "(a|aa)+#"}) {

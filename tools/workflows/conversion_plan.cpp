@@ -1,5 +1,6 @@
 #include "workflows/conversion_plan.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
@@ -214,6 +215,13 @@ void note_unused(const Renamer& rename, const std::vector<RenameRule>& given,
         fmt::format("--rename {}={}: no name is changed by this rule", rule.from, rule.to));
 }
 
+bool changes_names(const ConversionPlan& plan, const Catalog& from) {
+  for (std::size_t i = 0; i < plan.tensor_map.size(); ++i) {
+    if (plan.target.tensors[i].fqn != from.tensors[plan.tensor_map[i]].fqn) return true;
+  }
+  return false;
+}
+
 TensorInfo target_tensor(TensorInfo tensor, Renamer& rename, const ConvertOptions& options) {
   tensor.fqn = rename(tensor.fqn);
   if (options.weights_only) {
@@ -284,6 +292,11 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
           "pass --weights-only for a model without masters and optimizer states");
   take_surroundings(from, rename, options, plan);
   note_unused(rename, options.renames, plan);
+  if (changes_names(plan, from) && converters::erase_cut_patterns(plan.target.client_state)) {
+    plan.notes.emplace_back(
+        "client_state.universal_checkpoint_info is left out: it tells tensor-parallel ranks how to "
+        "cut parameters by their old names");
+  }
   validate(plan.target, "the result");
   return plan;
 }

@@ -36,8 +36,8 @@ if [ "${1:-}" = --setup ]; then
   exit 0
 fi
 
-sizes="2 5" rows="--few --tools"
-if [ "${1:-}" = --all ]; then sizes="1 2 3 4 5" rows="--all --tools"; shift; fi
+sizes="2 5" rows="--few --tools" few=--few
+if [ "${1:-}" = --all ]; then sizes="1 2 3 4 5" rows="--all --tools" few=; shift; fi
 build=${1:?tests/interop/peers/run.sh [--all] BUILD}
 export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 TRANSFORMERS_VERBOSITY=error HF_HUB_OFFLINE=1
 program="$(realpath "$build")/bin"
@@ -82,6 +82,8 @@ ask_script "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_j
 ask_script "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
 # shellcheck disable=SC2086
 ask_script "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
+# shellcheck disable=SC2086
+ask_script "DeepSpeed goes on with parallel runs at other sizes" parallel_resumes.py $few
 if [ "$sizes" = "1 2 3 4 5" ]; then  # 10 minutes
   ask_script "Trainer, accelerate and Lightning save and load with unishard.integrations" trainer_jobs.py
   ask_script "The Trainer, accelerate and PEFT go on from converted folders" trainer_resumes.py

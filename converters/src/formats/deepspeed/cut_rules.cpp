@@ -71,8 +71,8 @@ Widths even_widths(const std::vector<std::uint64_t>& sizes, const CutContext& co
 
 }  // namespace
 
-CutRules::CutRules(std::optional<Value> info, const std::string& file, bool are_users)
-    : file_(file), are_users_(are_users), memory_(file + ": universal_checkpoint_info") {
+CutRules::CutRules(std::optional<Value> info, const std::string& file, Json users)
+    : file_(file), users_(std::move(users)), memory_(file + ": universal_checkpoint_info") {
   try {
     if (info && info->is_dict()) {
       if (const auto map = present(*info, "affine_map")) affine_map_.emplace(*map);
@@ -209,7 +209,7 @@ std::optional<TensorCut> CutRules::described_cut_of(const std::string& fqn,
   if (!matches(Rule::Vocabulary, fqn, what)) return cut;
   if (!cut) cut = concatenated_cut(context, 0, {sizes_along(0, context)});
   if (!vocabulary_) raise_info(what, "original_vocab_size is missing");
-  if (are_users_) require_rows_of_every_rank(shards, what);
+  if (are_users()) require_rows_of_every_rank(shards, what);
   keep_rows(*cut, *vocabulary_);
   return cut;
 }

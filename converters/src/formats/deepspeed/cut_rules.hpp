@@ -1,6 +1,8 @@
 #pragma once
 // How tensor parallelism cut the parameters of a run, as `universal_checkpoint_info` tells: by
 // AutoTP's affine_map, else by lists of patterns (AutoTP before 0.19.8, Megatron).
+#include "unishard/format/json.hpp"
+
 #include "formats/deepspeed/affine_map.hpp"
 
 #include <array>
@@ -14,12 +16,14 @@ namespace unishard::converters::deepspeed {
 /// Not thread-safe.
 class CutRules {
  public:
-  /// `info` is universal_checkpoint_info of the model file `file`, or what the user gives for it.
+  /// `info` is universal_checkpoint_info of the model file `file`, or what the user gives for it,
+  /// which `users` is then (null: it is the file's).
   /// Lifetime: the pickle of `info` must outlive this object.
   /// Throws: Unsupported when `info` has no rules or such that are not understood; Corrupt.
-  CutRules(std::optional<Value> info, const std::string& file, bool are_users = false);
+  CutRules(std::optional<Value> info, const std::string& file, Json users = nullptr);
   /// Returns whether the user gave the rules, who may have forgotten a parameter.
-  bool are_users() const { return are_users_; }
+  bool are_users() const { return !users_.is_null(); }
+  const Json& users() const { return users_; }
 
   /// Returns the cut of parameter `fqn`, whose tensors on the ranks have the shapes `shards`.
   /// Throws: Corrupt or Unsupported, naming the parameter.
@@ -50,7 +54,7 @@ class CutRules {
   void refuse_unsupported(const std::string& fqn, const std::string& what) const;
 
   std::string file_;
-  bool are_users_ = false;
+  Json users_;
   double version_ = 0;
   std::optional<AffineMap> affine_map_;
   std::array<NamePatterns, 6> patterns_;  ///< by Rule; their numbers are positions in the lists

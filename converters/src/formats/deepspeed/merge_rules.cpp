@@ -56,7 +56,7 @@ void require_keys(const Json& rules) {
 
 }  // namespace
 
-MergeRules::MergeRules(const Json& rules) {
+MergeRules::MergeRules(const Json& rules) : rules_(rules) {
   if (rules.is_null()) return;
   require_keys(rules);
   read_patterns(rules);
@@ -88,7 +88,7 @@ void MergeRules::read_patterns(const Json& rules) {
 
 CutRules MergeRules::cut_rules() {
   are_used_ = true;
-  return {pickle_->root(), std::string(kOption), true};
+  return {pickle_->root(), std::string(kOption), rules_};
 }
 
 CutRules MergeRules::cut_rules(const TorchFile& file, Notes& notes) {

@@ -45,6 +45,7 @@ class MergeRules {
   void read_patterns(const Json& rules);
   void check_patterns(const Catalog& catalog) const;
 
+  Json rules_;
   std::unique_ptr<torch::Pickle> pickle_;  ///< null: the user gives no rules
   bool are_used_ = false;
   std::vector<Listed> patterns_;

@@ -1,5 +1,6 @@
 #include "formats/deepspeed/parameter_table.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
 #include "core/file_records.hpp"
@@ -283,10 +284,14 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 
-void remove_cut_rules(Catalog& catalog) {
-  if (!catalog.client_state.is_object()) return;
-  const bool is_removed = catalog.client_state.erase(kCutRules) > 0;
-  if (is_removed && catalog.client_state.empty()) catalog.client_state = nullptr;
+void keep_cut_patterns(Catalog& catalog, const Json& users) {
+  Json& client = catalog.client_state;
+  if (!users.is_null()) client[kCutRules] = users;
+  if (!client.is_object() || !client.contains(kCutRules)) return;
+  const Json& info = client[kCutRules];
+  const bool has_patterns = std::ranges::any_of(
+      info, [](const Json& value) { return value.is_array() && !value.empty(); });
+  if (!has_patterns || info.contains("affine_map")) erase_cut_patterns(client);
 }
 
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,

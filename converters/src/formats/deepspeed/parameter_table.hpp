@@ -76,9 +76,10 @@ Json describe_groups(const Json& settings, const ParameterTable& parameters);
 /// from the model file into the catalog, which has the groups.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
 
-/// Removes from the client state how the ranks of a tensor-parallel run cut its tensors: they are
-/// whole in the catalog.
-void remove_cut_rules(Catalog& catalog);
+/// Keeps in the client state the patterns that tell how tensor parallelism cuts parameters, those
+/// of the user's before others (null: none). AutoTP's map is removed: it tells of the ranks of one
+/// run, and its modules tell it anew.
+void keep_cut_patterns(Catalog& catalog, const Json& users);
 
 /// Returns the catalog's step, chosen from those in the files. Adds a note when they contradict
 /// each other.

@@ -187,7 +187,7 @@ class PartsJoin {
   void finish_catalog() {
     Catalog& catalog = out_.catalog;
     catalog.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(world_size_, ~0u));
-    remove_cut_rules(catalog);
+    keep_cut_patterns(catalog, has_states_ ? rules_.users() : Json());
     if (!has_states_) catalog.groups = nullptr;
     out_.notes = notes_.lines();
     out_.losses = notes_.losses();

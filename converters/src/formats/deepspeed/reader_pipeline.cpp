@@ -147,7 +147,7 @@ class PipelineReader {
 
   std::unique_ptr<Source> make_whole(RankContent content) {
     PiecedCatalog& parts = content.parts;
-    remove_cut_rules(parts.catalog);
+    keep_cut_patterns(parts.catalog, nullptr);
     parts.notes = notes_.lines();
     parts.losses = notes_.losses();
     return make_pieced_source(std::move(parts), where_);

@@ -82,7 +82,7 @@ class UniversalReader {
     catalog.groups = describe_groups(settings_, parameters_);
     catalog.loss_scaler = loss_scaler_;
     take_run_facts(model_, catalog);
-    if (is_parallel_) remove_cut_rules(catalog);
+    if (is_parallel_) keep_cut_patterns(catalog, nullptr);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
     parts_.format = "deepspeed-universal";
     parts_.notes = notes_.lines();

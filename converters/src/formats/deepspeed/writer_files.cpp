@@ -6,6 +6,7 @@
 #include "unishard/format/manifest.hpp"
 
 #include "core/partial_output.hpp"
+#include "formats/deepspeed/expert_files.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
 #include <fmt/format.h>
@@ -277,9 +278,15 @@ void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
     if (!placed[i] && !tensor.derived && needs_bytes) draft.plan.left_out.push_back(i);
   }
   std::vector<std::string>& notes = draft.plan.notes;
-  notes = run.notes;
+  std::ranges::copy(run.notes, std::back_inserter(notes));
   std::ranges::move(note_left_out(run.catalog, draft.plan.left_out), std::back_inserter(notes));
   if (fills) std::ranges::move(note_filled_states(run), std::back_inserter(notes));
+}
+
+bool has_experts(const SavedRun& run) {
+  return std::ranges::any_of(run.model.parameters, [](const SinkParameter& parameter) {
+    return deepspeed::split_expert(parameter.fqn).has_value();
+  });
 }
 
 /// `latest` of a UniShard run is what that run resumes from.

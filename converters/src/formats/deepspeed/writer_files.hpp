@@ -73,6 +73,8 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
 /// group lack (with `fills`, these are written as zeros), and its list of omitted tensors.
 /// Pre: everything is placed.
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills);
+/// Returns whether parameters have the names that DeepSpeed's MoE layers give to experts.
+bool has_experts(const SavedRun& run);
 
 /// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then
 /// `latest_file`, which names the tag. `side_files` are written into `folder` unless it has files

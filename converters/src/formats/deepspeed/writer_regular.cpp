@@ -242,6 +242,11 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::st
   deepspeed_sink::OutputDraft draft = deepspeed_sink::RegularDraft(run).make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
   deepspeed_sink::add_notes(run, draft, is_flat);
+  if (deepspeed_sink::has_experts(run)) {
+    draft.plan.notes.emplace_back(
+        "experts in files of their own, without which DeepSpeed's MoE layers do not load: convert "
+        "--to deepspeed-universal, and resume with ep_size 1");
+  }
   std::optional<std::string> latest;
   if (moves_latest) latest = "latest";
   return deepspeed_sink::make_folder_sink(storage, folder, tag, std::move(latest),

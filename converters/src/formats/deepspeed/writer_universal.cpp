@@ -4,6 +4,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/universal_cut.hpp"
 #include "formats/deepspeed/writer_files.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +19,13 @@ constexpr std::size_t kLongestName = 255;  // bytes of a file's name
 
 class UniversalDraft {
  public:
-  explicit UniversalDraft(const SavedRun& run) : run_(run) {}
+  explicit UniversalDraft(const SavedRun& run) : run_(run) {
+    try {
+      cuts_ = deepspeed::UniversalCuts(run.catalog.client_state);
+    } catch (const Error& error) {
+      note_cut(error);
+    }
+  }
 
   OutputDraft make() {
     check();
@@ -119,16 +126,35 @@ class UniversalDraft {
     draft_.archives.push_back(file.finish("zero/optimizer_state.pt"));
   }
 
+  void note_cut(const Error& error) {
+    draft_.plan.notes.push_back(
+        fmt::format("how tensor-parallel ranks cut the tensors, so that DeepSpeed loads them with "
+                    "one such rank "
+                    "only: {}",
+                    error.what()));
+  }
+
+  deepspeed::UniversalCut cut_of(const SinkParameter& parameter) {
+    try {
+      return cuts_.cut_of(parameter.fqn);
+    } catch (const Error& error) {
+      note_cut(error);
+      return {};
+    }
+  }
+
   void parameter_folder(const SinkGroup& group, const SinkParameter& parameter) {
-    payload(parameter, std::string(state::kFp32), parameter.master);
-    for (const std::string& name : group.states) payload(parameter, name, parameter.state(name));
+    const deepspeed::UniversalCut cut = cut_of(parameter);
+    payload(parameter, std::string(state::kFp32), parameter.master, cut);
+    for (const std::string& name : group.states)
+      payload(parameter, name, parameter.state(name), cut);
     ArchiveDraft file = draft_.next(run_.catalog);
     step(file, group);
     draft_.archives.push_back(file.finish(fmt::format("zero/{}/step.pt", parameter.fqn)));
   }
 
   void payload(const SinkParameter& parameter, const std::string& name,
-               std::optional<TensorIndex> tensor) {
+               std::optional<TensorIndex> tensor, const deepspeed::UniversalCut& cut) {
     ArchiveDraft file = draft_.next(run_.catalog);
     file.pickle.begin_dict();
     file.pickle.str("param");
@@ -138,13 +164,13 @@ class UniversalDraft {
       check_shape(run_.catalog, parameter, *tensor);
       file.tensor(*tensor, flat_dtype(run_.catalog, {*tensor}));
     }
-    file.pickle.str("cat_dim");
-    file.pickle.integer(0);
+    deepspeed::write_cut(file.pickle, cut);
     file.pickle.end_dict();
     draft_.archives.push_back(file.finish(fmt::format("zero/{}/{}.pt", parameter.fqn, name)));
   }
 
   const SavedRun& run_;
+  deepspeed::UniversalCuts cuts_{Json()};
   OutputDraft draft_;
 };
 
@@ -160,6 +186,11 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
                       what, entry.fqn));
       break;
     }
+  }
+  if (has_experts(run)) {
+    notes.emplace_back(
+        "experts for DeepSpeed's ep_size above 1, where its universal loader takes each rank's "
+        "experts by numbers that count from 0 on every rank: resume with ep_size 1");
   }
   if (run.model.groups.size() > 1) {
     notes.emplace_back(

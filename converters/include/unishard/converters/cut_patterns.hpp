@@ -1,0 +1,18 @@
+#pragma once
+// How tensor parallelism cuts the parameters of a model, as lists of patterns of names. A catalog
+// holds them in its client state as DeepSpeed does, whose universal loader cuts whole tensors.
+#include "unishard/format/json.hpp"
+
+#include <string_view>
+
+namespace unishard::converters {
+
+/// Key in the client state. Source: DeepSpeed's universal_checkpoint_info, whose lists hold regular
+/// expressions of Python's re.match().
+inline constexpr std::string_view kCutPatterns = "universal_checkpoint_info";
+
+/// Removes the patterns, which tell parameters by their names, and returns whether there were any.
+/// A client state without anything else becomes null.
+bool erase_cut_patterns(Json& client_state);
+
+}  // namespace unishard::converters

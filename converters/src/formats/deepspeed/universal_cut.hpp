@@ -1,0 +1,46 @@
+#pragma once
+// What a universal checkpoint says of a whole tensor, so that DeepSpeed's loader cuts it for any
+// number of tensor-parallel ranks.
+#include "unishard/converters/cut_patterns.hpp"
+
+#include "containers/pickle_writer.hpp"
+#include "formats/deepspeed/name_pattern.hpp"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace unishard::converters::deepspeed {
+
+/// Source: load_hp_checkpoint_state() of deepspeed/checkpoint/universal_checkpoint.py.
+struct UniversalCut {
+  std::uint32_t dimension = 0;       ///< along which the ranks' parts lie
+  std::uint64_t sub_parameters = 1;  ///< equally large, one behind the other, each cut by itself
+  bool is_vocabulary = false;        ///< gets rows of padding
+};
+
+/// Not thread-safe.
+class UniversalCuts {
+ public:
+  /// Reads the patterns in a client state; without any, all tensors are cut along dimension 0.
+  /// Throws: Unsupported for patterns that are not understood; Corrupt.
+  explicit UniversalCuts(const Json& client_state);
+
+  /// Throws: Unsupported when the parameter consists of unequal parts, which the files cannot tell.
+  UniversalCut cut_of(const std::string& fqn) const;
+
+ private:
+  enum List : std::uint8_t { Halves, Rows, Vocabulary };
+  void read_list(const Json& info, const char* key, List list);
+  void read_sub_parameters(const Json& info);
+
+  std::array<NamePatterns, 3> patterns_;      ///< by List
+  NamePatterns sub_parameter_patterns_;       ///< their numbers are positions in the cuts
+  std::vector<UniversalCut> sub_parameters_;  ///< `sub_parameters` is 0 for unequal ones
+};
+
+/// Appends the keys to an open dict.
+void write_cut(torch::PickleWriter& pickle, const UniversalCut& cut);
+
+}  // namespace unishard::converters::deepspeed

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Real DeepSpeed resumes parallel runs at other sizes from what UniShard writes, bit for bit.
+
+  parallel_resumes.py BUILD [--only CASE] [--few]
+
+Each row takes a run that real DeepSpeed saved with pipeline, tensor or expert parallelism (UNISHARD_FIXTURES/parallel). A universal
+folder of it is loaded at another number of pipeline stages, tensor-parallel and data-parallel ranks; a plain ZeRO folder of it, at any
+world size and stage, by the same model without parallelism. Masters and both moments must be those that the run had in memory, rows of
+padding of the vocabulary must be 0, and the next losses must be those of the run that went on, where the ranks' sums allow.
+The models are those of UNISHARD_PEERS/pp_make.py. Exit status: 0 all equal, 1 something differs, 77 something is not installed.
+"""
+import argparse
+import copy
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+SHARED = HERE.parents[2].parent / "shared"
+FIXTURES = pathlib.Path(os.environ.get("UNISHARD_FIXTURES", SHARED / "fixtures")) / "parallel"
+PEERS = pathlib.Path(os.environ.get("UNISHARD_PEERS", SHARED / "peers"))
+
+# case; stages, tensor-parallel and data-parallel ranks
+UNIVERSAL = [
+    ("pp2_stage1_fp32", (1, 1, 1)), ("pp2_stage1_fp32", (3, 1, 1)), ("pp2_stage1_fp32", (2, 1, 2)),
+    ("pp2_stage1_bf16_tied", (2, 1, 1)), ("pp2_stage1_bf16_tied", (1, 1, 2)), ("pp2dp2_stage1_bf16", (4, 1, 1)),
+    ("pp2dp2_stage1_bf16", (1, 1, 1)),
+    ("mg_tp2_stage1_fp32", (1, 1, 1)), ("mg_tp2_stage1_fp32", (1, 2, 2)), ("mg_tp2_stage1_fp32", (1, 4, 1)),
+    ("mg_tp2dp2_stage2_bf16_tied", (1, 4, 1)), ("mg_tp2dp2_stage2_bf16_tied", (1, 1, 2)),
+    ("mg_pp2tp2_stage1_bf16_tied", (1, 1, 1)), ("mg_pp2tp2_stage1_bf16_tied", (2, 1, 1)), ("mg_pp2tp2_stage1_bf16_tied", (1, 4, 1)),
+    ("mg_pp2tp2_stage1_bf16_tied", (2, 2, 1)),
+    ("autotp2_stage1_bf16", (1, 1, 2)), ("autotp2_stage1_fp32_phi3", (1, 1, 1)), ("autotp2_stage1_fp32_uneven_bias", (1, 2, 1)),
+    ("moe_ep2_stage2_fp32_two_layers", (1, 1, 1)), ("moe_ep2_stage2_fp32_two_layers", (1, 1, 2)), ("moe_ep2dp4_stage2_bf16", (1, 1, 2)),
+]
+# case; world size and stage of a run without parallelism
+PLAIN = [
+    ("pp2_stage1_fp32", (1, 0)), ("pp2_stage1_fp32", (2, 3)), ("pp2_stage1_bf16_tied", (2, 2)), ("pp2_stage0_fp32", (1, 1)),
+    ("pp2dp2_stage1_bf16", (4, 1)), ("autotp2_stage1_bf16", (2, 3)), ("autotp2dp2_stage3_fp32", (1, 2)),
+]
+FEW = (UNIVERSAL[1], UNIVERSAL[9]), (PLAIN[1],)
+
+
+def peers_module():
+    sys.path.insert(0, str(PEERS))
+    import pp_make
+    pp_make.__file__ = __file__  # its launch() starts this program, for worker() below
+    return pp_make
+
+
+def worker(job_file):
+    """One rank; a case of the kind "whole" is a pipeline's layers in one module."""
+    pp_make = peers_module()
+    if json.loads(pathlib.Path(job_file).read_text())["case"]["kind"] == "whole":
+        pp_make.hf_model = pp_make.WholePipe
+    return pp_make.worker(job_file)
+
+
+def load_case(name):
+    return json.loads((FIXTURES / name / "case.json").read_text())
+
+
+def universal_job(name, size, folder, unishard):
+    run(unishard, "convert", "-q", "--to", "deepspeed-universal", FIXTURES / name / "checkpoint", folder)
+    case = load_case(name)
+    pp, tp, dp = size
+    case.update(pp=pp, tp=tp, dp=dp, world_size=pp * tp * dp)
+    if case["kind"] == "autotp":
+        case["config"]["tensor_parallel"]["autotp_size"] = tp
+        if tp == 1:
+            del case["config"]["tensor_parallel"]
+    for layer in case["model"].get("moe", []):
+        layer["ep"] = 1
+    return case
+
+
+def plain_job(name, size, folder, unishard):
+    world_size, stage = size
+    run(unishard, "convert", "-q", "--to", "deepspeed", "--world-size", world_size, "--stage", stage, FIXTURES / name / "checkpoint", folder)
+    case = load_case(name)
+    case.update(pp=1, tp=1, dp=world_size, world_size=world_size, stage=stage)
+    case["config"]["zero_optimization"] = {"stage": stage}
+    case["config"].pop("tensor_parallel", None)
+    if case["kind"] == "pipe":
+        case["kind"] = "whole"
+    return case
+
+
+def run(*command):
+    import truth
+    truth.run(*command)
+
+
+def without_padding(states, wanted):
+    """Cuts rows behind those of the truth off, which must be 0; returns the names of those that are not."""
+    wrong = []
+    for name, by_state in states.items():
+        for key, tensor in by_state.items():
+            rows = wanted.get(name, {}).get(key, tensor).shape
+            if rows and tensor.shape[0] > rows[0]:
+                if tensor[rows[0]:].any():
+                    wrong.append(f"{name} [{key}] has padding that is not 0")
+                by_state[key] = tensor[:rows[0]]
+    return wrong
+
+
+def wanted_losses(name):
+    """The run's own next losses; of one whose ranks had different copies, those after DeepSpeed's own conversion, if known."""
+    twin = FIXTURES / f"universal_{name}" / "case.json"
+    if twin.exists():
+        return [float.fromhex(text) for text in json.loads(twin.read_text())["checks"]["resume_losses"]]
+    if name.startswith("mg_"):
+        return None
+    return [step["loss"] for step in load_case(name)["losses_after"]]
+
+
+def differences(pp_make, name, case, ranks):
+    source = load_case(name)
+    truth, _ = pp_make.expected_of(FIXTURES / name)
+    whole = pp_make.whole_shapes(source)
+
+    def joined(key):
+        return pp_make.assemble(dict(case, kind=source["kind"]), ranks, whole, lambda rank: {n: s[key] for n, s in rank["state"].items() if key in s})
+
+    by_state = {key: joined(key) for key in pp_make.STATES}
+    states = {n: {key: by_state[key][n] for key in pp_make.STATES if n in by_state[key]} for n in by_state["fp32"]}
+    wrong = without_padding(states, truth)
+    found = pp_make.compare(truth, states)
+    if found != "equal":
+        wrong.append(f"states: {found}")
+    losses, wanted = [step["loss"] for step in ranks[0]["after"]], wanted_losses(name)
+    near = 2e-3 if case["config"].get("bf16", {}).get("enabled") else 2e-4  # ranks add in another order
+    if wanted and name.startswith("mg_") and case["tp"] != source["tp"]:
+        wanted = wanted[:1]  # its update depends on the number of ranks, which sum a gain's gradients for themselves
+    if wanted and any(abs(a - b) > near * abs(b) for a, b in zip(losses, wanted)):
+        wrong.append(f"losses {losses}, not {wanted}")
+    return wrong
+
+
+def check(pp_make, unishard, kind, name, size):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch) / "written"
+        make = universal_job if kind == "universal" else plain_job
+        case = make(name, size, folder, unishard)
+        job = {"do": "load", "case": copy.deepcopy(case), "checkpoint": str(folder), "universal": kind == "universal"}
+        ranks, log = pp_make.launch(job, case["world_size"], os.path.join(scratch, "ranks"))
+        if ranks is None:
+            return [f"not loaded: {pp_make.base.last_error(log)[-600:]}"]
+        return differences(pp_make, name, case, ranks)
+
+
+def main():
+    if sys.argv[1:2] == ["worker"]:
+        return worker(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--only", metavar="CASE")
+    parser.add_argument("--few", action="store_true")
+    options = parser.parse_args()
+    import truth
+    truth.require("torch", "deepspeed", "transformers")
+    if not FIXTURES.is_dir() or not (PEERS / "pp_make.py").exists():
+        print(f"skipped: no {FIXTURES} or no {PEERS}/pp_make.py (UNISHARD_FIXTURES, UNISHARD_PEERS)")
+        return 77
+    pp_make, failed = peers_module(), 0
+    universal, plain = FEW if options.few else (UNIVERSAL, PLAIN)
+    for kind, rows in (("universal", universal), ("plain", plain)):
+        for name, size in rows:
+            if options.only and options.only != name:
+                continue
+            wrong = check(pp_make, options.build.resolve() / "bin/unishard", kind, name, size)
+            failed += bool(wrong)
+            sizes = "pp {} tp {} dp {}".format(*size) if kind == "universal" else "world size {} stage {}".format(*size)
+            print(f"{name:36} {kind:9} {sizes:20} {'equal' if not wrong else 'DIFFERS: ' + '; '.join(wrong)}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
