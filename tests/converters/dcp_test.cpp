@@ -199,6 +199,7 @@ TEST(Dcp, EveryFixtureGivesTheTensorsOfTheLiveModel) {
                 << ", world " << source->catalog().world_size << ", step " << source->catalog().step
                 << ", aliases " << source->catalog().aliases.size() << "\n";
       for (const std::string& note : notes_of(*source)) std::cout << "    " << note << "\n";
+      EXPECT_THAT(source->notes(), Not(testing::Contains(HasSubstr("gives no name"))));
     }
   }
   EXPECT_GE(folders, 50);
@@ -715,6 +716,82 @@ TEST(Dcp, AKeyThatThePlannerNotedAndNothingIsStoredOfIsLost) {
   ASSERT_EQ(builder.out.lost_keys.size(), 1u);
   EXPECT_EQ(builder.out.lost_keys.front().key, gone);
   EXPECT_THAT(builder.out.lost_keys.front().why, HasSubstr("no file holds it"));
+}
+
+/// Reads a folder by a table that a test has changed.
+dcp::StateDictBuilder read_by(const Path& folder, const dcp::Metadata& metadata) {
+  dcp::StateDictBuilder builder(posix_storage());
+  builder.add_folder(folder, metadata, 0);
+  return builder;
+}
+
+TEST(Dcp, TwoNamesAtOnePlaceAreRefusedWhereBytesHaveNone) {
+  const Path folder = Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp";
+  dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  EXPECT_THAT(read_by(folder, metadata).out.notes, testing::IsEmpty());
+  const auto has_one = [](const dcp::StoredTensor& tensor) { return tensor.chunks.size() == 1; };
+  const auto first = std::ranges::find_if(metadata.tensors, has_one);
+  const auto second = std::find_if(first + 1, metadata.tensors.end(), [&](const auto& tensor) {
+    return has_one(tensor) && tensor.chunks[0].item.file == first->chunks[0].item.file;
+  });
+  ASSERT_NE(second, metadata.tensors.end());
+  second->chunks[0].item = first->chunks[0].item;
+  EXPECT_THAT(error_of([&] { read_by(folder, metadata); }),
+              Fails(ErrorCode::Corrupt, {first->key, second->key, "at one place", "is lost"}));
+}
+
+TEST(Dcp, BytesWithoutANameAreNoted) {
+  const Path folder = Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp";
+  dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  metadata.order.erase(metadata.tensors.front().key);
+  metadata.tensors.erase(metadata.tensors.begin());
+  EXPECT_THAT(read_by(folder, metadata).out.notes,
+              testing::Contains(HasSubstr("bytes that the metadata gives no name")));
+}
+
+TEST(Dcp, AFieldThatIsMissingIsNamedWithItsFile) {
+  const test::TempDir work;
+  const Path folder = work.path() / "golden", file = folder / ".metadata";
+  test::copy_folder(Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp", folder);
+  std::string bytes = read_file(file);
+  const std::size_t at = bytes.find(
+      "\x8c\3"
+      "fqn");  // the one text to which all others refer
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + 2] = 'g';
+  write_file(file, bytes);
+  EXPECT_THAT(refusal(folder), Fails(ErrorCode::Corrupt, {".metadata", "has no field fqn"}));
+}
+
+TEST(Dcp, ADamagedFolderOfRanksIsNotPassedOver) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "dcp_hf_consolidated_w2");
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "sharded")) {
+    const std::string whole = read_file(entry.path());
+    std::filesystem::resize_file(entry.path(), 5);
+    const std::string name = entry.path().filename().string();
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }).what(), HasSubstr(name));
+    write_file(entry.path(), whole);
+  }
+  std::filesystem::remove_all(folder / "sharded");
+  std::filesystem::create_directory(folder / "sharded");
+  EXPECT_THAT(open_source(posix_storage(), folder)->losses(),
+              testing::Contains(testing::Field(&Loss::name, "sharded")));
+}
+
+TEST(Dcp, AFileOfAnotherKindInTheOptimizersPlaceIsLost) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "accelerate_fsdp1_full_w2");
+  std::filesystem::copy_file(folder / "scheduler.bin", folder / "optimizer.bin",
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto source = open_source(posix_storage(), folder);
+  const Losses losses = source->losses();
+  const auto found = std::ranges::find(losses, "optimizer.bin", &Loss::name);
+  ASSERT_NE(found, losses.end());
+  EXPECT_TRUE(found->role == Role::Optimizer && found->is_broken);
+  EXPECT_FALSE(source->catalog().tensors.empty());
 }
 
 /// accelerate stores model and optimizer in a folder each, one after the other.

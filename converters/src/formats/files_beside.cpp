@@ -54,6 +54,11 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
+  constexpr const char* kSharded = "sharded";  // of torch's HuggingFaceStorageWriter
+  if (format != "dcp" && storage.kind(folder / kSharded) == EntryKind::Directory)
+    losses.push_back({Role::OtherModel, kSharded,
+                      "the folder holds no file of a rank that could be read: the files beside it "
+                      "are read"});
   return losses;
 }
 

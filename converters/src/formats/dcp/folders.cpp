@@ -49,16 +49,16 @@ std::vector<Path> files_ending(Storage& storage, const Path& folder, std::string
 }
 
 /// Returns true when the first safetensors file of the folder records which part of a tensor it
-/// holds.
+/// holds, or cannot be read and has the name of such a file.
 bool has_sharded_safetensors(Storage& storage, const Path& folder) {
   const std::vector<Path> files = files_ending(storage, folder, ".safetensors");
   if (files.empty() || !files[0].filename().string().starts_with("shard-")) return false;
   try {
     const std::shared_ptr<const File> file = storage.open(files[0]);
-    return looks_like_safetensors(*file) && read_pieces(file).says_where;
-  } catch (const Error&) {
-    return false;  // another reader reports the failure
+    if (looks_like_safetensors(*file)) return read_pieces(file).says_where;
+  } catch (const Error&) {  // the reader reports the failure
   }
+  return parse_shard_name(files[0].filename().native()).has_value();
 }
 
 /// Returns the first folder of the model or optimizer that accelerate numbered, finished or not.
@@ -204,7 +204,15 @@ std::optional<Path> whole_model_file(Storage& storage, const Path& path) {
 void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
   const auto add = [&](const std::string& key, const Path& at) {
     const std::shared_ptr<const File> file = builder.open(at);
-    builder.add_object(key, {{key, false}}, torch::TorchFile({file, 0, file->size()}));
+    const torch::TorchFile object({file, 0, file->size()});
+    const torch::Value root = object.root();
+    if (key == "model" || (root.is_dict() && root.find("param_groups")))
+      return builder.add_object(key, {{key, false}}, object);
+    builder.out.losses.push_back(
+        {.role = Role::Optimizer,
+         .name = at.filename().string(),
+         .why = "an object without param_groups, which the state of an optimizer has",
+         .is_broken = true});
   };
   const Path model = whole_model_file(storage, path).value_or(path),
              optimizer = path / "optimizer.bin";

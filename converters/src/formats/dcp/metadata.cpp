@@ -104,9 +104,13 @@ class Decoder {
     if (const auto version = root_.field("version"); version && version->is(NodeKind::Str))
       out_.version = version->text();
     for (const auto& [name, item] : items_) {
-      if (!item.is_used && !empty_.contains(name))
-        contradict(name.substr(0, name.rfind('\n')),
-                   "storage_data has an item of it, and the list of tensors lacks it");
+      if (item.is_used) continue;
+      if (empty_.contains(name)) {
+        out_.empty.push_back(item.item);
+        continue;
+      }
+      contradict(name.substr(0, name.rfind('\n')),
+                 "storage_data has an item of it, and the list of tensors lacks it");
     }
     std::ranges::sort(out_.notes);
     return std::move(out_);
@@ -136,8 +140,14 @@ class Decoder {
     }
   }
 
+  /// Returns one of the parts of the whole.
+  Value section(std::string_view name) {
+    if (const auto found = root_.field(name)) return *found;
+    raise(ErrorCode::Corrupt, fmt::format("{}: Metadata has no field {}", where_, name));
+  }
+
   void read_storage() {
-    const Value storage = field(root_, "storage_data");
+    const Value storage = section("storage_data");
     if (!storage.is_dict())
       raise(ErrorCode::Corrupt,
             fmt::format("{}: storage_data is {}", where_, describe_value(storage)));
@@ -148,7 +158,8 @@ class Decoder {
         raise(ErrorCode::Corrupt,
               fmt::format("{}: storage_data has a key that is no MetadataIndex but {}", where_,
                           describe_value(index)));
-      const std::string key(field(index, "fqn").string());
+      std::string key;
+      about("item number", std::to_string(i), [&] { key = field(index, "fqn").string(); });
       about("item", key, [&] {
         // Objects that are no tensors have no offset: None, or no such field.
         const auto offset = index.field("offset");
@@ -206,13 +217,14 @@ class Decoder {
   }
 
   void read_entries() {
-    const Value entries = field(root_, "state_dict_metadata");
+    const Value entries = section("state_dict_metadata");
     if (!entries.is_dict())
       raise(ErrorCode::Corrupt,
             fmt::format("{}: state_dict_metadata is {}", where_, describe_value(entries)));
     std::unordered_map<std::string_view, int> seen;
     for (std::size_t i = 0; i < entries.pair_count(); ++i) {
-      const std::string_view key = entries.key(i).string();
+      std::string_view key;
+      about("entry number", std::to_string(i), [&] { key = entries.key(i).string(); });
       if (++seen[key] > 1)
         raise(ErrorCode::Corrupt,
               fmt::format("{}: {} is listed twice", where_, unishard::quote(key)));
@@ -277,7 +289,7 @@ class Decoder {
   }
 
   void read_paths() {
-    const Value planner = field(root_, "planner_data");  // None where the planner noted nothing
+    const Value planner = section("planner_data");  // None where the planner noted nothing
     if (!planner.is_dict()) return;
     for (std::size_t i = 0; i < planner.pair_count(); ++i) {
       if (!planner.key(i).is(NodeKind::Str) || !planner.value(i).is_sequence()) continue;

@@ -50,6 +50,7 @@ using KeyPath = std::vector<PathPart>;
 struct Metadata {
   std::vector<StoredTensor> tensors;
   std::vector<StoredObject> objects;
+  std::vector<StoredItem> empty;   ///< of chunks without elements, which are not read
   std::vector<std::string> files;  ///< relative paths, checked to stay inside the folder
   std::unordered_map<std::string, KeyPath> paths;      ///< planner_data
   std::unordered_map<std::string, std::size_t> order;  ///< position of a key in planner_data

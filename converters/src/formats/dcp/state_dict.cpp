@@ -6,6 +6,7 @@
 
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/flat_parameters.hpp"
+#include "formats/dcp/folder_files.hpp"
 #include "formats/dcp/rank_copies.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 
@@ -24,93 +25,6 @@ namespace {
 
 /// Upper bound on a bytes item that is no torch.save archive and is kept as bytes.
 constexpr std::uint64_t kRawBytes = 64 << 10;
-
-/// The data files that one `.metadata` names.
-class FolderFiles {
- public:
-  FolderFiles(Storage& storage, const std::shared_ptr<FilePool>& pool, const Path& folder,
-              const std::vector<std::string>& names) {
-    for (const std::string& name : names) {
-      files_.push_back(torch::open_window(pool, checked_path(storage, folder, name)));
-      if (!looks_like_safetensors(*files_.back().file)) continue;
-      // The offsets in the metadata have no meaning for such a file, because it has a table of its
-      // own.
-      for (SafetensorsPiece& piece : read_pieces(files_.back().file).pieces) {
-        pieces_[static_cast<std::uint32_t>(files_.size() - 1)].emplace(piece.key, std::move(piece));
-      }
-    }
-  }
-
-  std::uint32_t add_item(const StoredItem& item, Items& items) {
-    const auto& [file, begin, size] = files_[item.file];
-    if (item.offset > size || item.length > size - item.offset) {
-      raise(ErrorCode::Corrupt,
-            fmt::format(
-                "its item is {} bytes at byte {} of {}, which has {} (was the file cut short?)",
-                item.length, item.offset, file->path().string(), size));
-    }
-    claim(item);
-    return items.add(torch::Window{file, item.offset, item.length}, item.packing);
-  }
-
-  std::uint32_t add_chunk(const StoredTensor& tensor, const StoredChunk& chunk, Items& items) {
-    const auto table = pieces_.find(chunk.item.file);
-    if (table == pieces_.end()) return add_item(chunk.item, items);
-    const auto piece = table->second.find(tensor.key);
-    if (piece == table->second.end() || !(piece->second.box == chunk.box)) {
-      raise(ErrorCode::Corrupt,
-            fmt::format("{} does not hold its chunk at ({})", files_[chunk.item.file].name(),
-                        fmt::join(chunk.box.offsets, ", ")));
-    }
-    return items.add(piece->second.view);
-  }
-
- private:
-  /// A link could lead out of the folder, so links are not followed.
-  Path checked_path(Storage& storage, const Path& folder, const std::string& relative) {
-    Path at = folder;
-    for (const Path& part : Path(relative)) {
-      auto [listing, is_new] = listings_.try_emplace(at.string());
-      if (is_new) {
-        for (const Entry& entry : storage.list(at)) listing->second.emplace(entry.name, entry.kind);
-      }
-      at /= part;
-      const auto found = listing->second.find(part.string());
-      if (found == listing->second.end()) {
-        raise(ErrorCode::NotFound, fmt::format("{} is missing; the metadata names it", at.string()),
-              "copy the folder again, with all of its files");
-      }
-      if (found->second == EntryKind::Other) {
-        raise(ErrorCode::Corrupt,
-              fmt::format("{} is a link or no regular file: not followed", at.string()),
-              "put the file itself there");
-      }
-    }
-    return at;
-  }
-
-  /// Writers put items one behind the other. Two names may share one, but no part of one.
-  void claim(const StoredItem& item) {
-    if (item.length == 0) return;
-    auto& taken = taken_[item.file];
-    const std::uint64_t end = item.offset + item.length;
-    const auto next = taken.lower_bound(item.offset);
-    if (next != taken.end() && next->first == item.offset && next->second == end) return;
-    if ((next != taken.end() && next->first < end) ||
-        (next != taken.begin() && std::prev(next)->second > item.offset)) {
-      raise(ErrorCode::Corrupt,
-            fmt::format("its item, {} bytes at byte {} of {}, overlaps another one", item.length,
-                        item.offset, files_[item.file].name()),
-            "the metadata is damaged: use a copy or another checkpoint");
-    }
-    taken.emplace_hint(next, item.offset, end);
-  }
-
-  std::vector<torch::Window> files_;
-  std::map<std::uint32_t, std::map<std::uint64_t, std::uint64_t>> taken_;  // begin and end of items
-  std::map<std::uint32_t, std::map<std::string, SafetensorsPiece>> pieces_;
-  std::map<std::string, std::map<std::string, EntryKind>> listings_;
-};
 
 /// Return the first element of a box in the tensor, and the one after its last.
 ElementRange span_of(const Shape& shape, const Box& box) {
@@ -399,12 +313,13 @@ void StateDictBuilder::add_folder(const Path& folder, const Metadata& metadata,
   for (const StoredObject& object : metadata.objects) {
     try {
       add_stored_object(object.key, path_of(metadata, object.key),
-                        files.add_item(object.item, *out.items));
+                        files.add_item(object.item, object.key, *out.items));
     } catch (const Error& error) {
       throw error.with_context(
           fmt::format("{}: object {}: ", folder.string(), unishard::quote(object.key)));
     }
   }
+  files.check_places(folder, metadata, out.lost_keys.empty(), out.notes);
 }
 
 void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, std::uint32_t item) {
