@@ -149,7 +149,7 @@ TEST_P(Shards, WithoutAnIndexAreJoinedByTheirNames) {
   EXPECT_THAT(floats_of(*source, "b"), ElementsAre(3));
   EXPECT_EQ(source->catalog().tensors.size(), 2u);
   EXPECT_FALSE(source->part_of());
-  EXPECT_THAT(source->remarks().front(), HasSubstr("all 2 files"));
+  EXPECT_THAT(source->notes(), ElementsAre(HasSubstr("there is no index: all 2 files")));
 }
 
 TEST_P(Shards, OfWhichOneIsMissingAreRefused) {
@@ -228,6 +228,36 @@ INSTANTIATE_TEST_SUITE_P(Formats, Shards,
                          testing::Values(ShardFormat{".safetensors", save_vectors},
                                          ShardFormat{".bin", save_torch_vectors},
                                          ShardFormat{".pth", save_torch_vectors}));
+
+/// The name says of which number the file is, and not how many there are.
+TEST(Completeness, ALoneFileOfANumberIsAPartOrDoubted) {
+  for (const char* name : {"shard_1.pt", "hf_model_0002_0.pt", "model.rank1.bin"}) {
+    const TempDir temp;
+    save_torch_vectors(temp.path() / name, {{"a", {1}}});
+    EXPECT_THAT(open(temp.path() / name)->part_of(), Optional(HasSubstr("number"))) << name;
+  }
+  for (const auto& [name, set] : {std::pair{"shard_0.pt", "shard_*.pt"},
+                                  {"hf_model_0001_0.pt", "hf_model_*_0.pt"},
+                                  {"model.rank0.bin", "model.rank*.bin"}}) {
+    const TempDir temp;
+    save_torch_vectors(temp.path() / name, {{"a", {1}}});
+    const auto source = open(temp.path() / name);
+    EXPECT_FALSE(source->part_of()) << name;
+    ASSERT_EQ(source->losses().size(), 1u) << name;
+    EXPECT_EQ(source->losses()[0].name, set);
+    EXPECT_EQ(source->losses()[0].role, Role::OtherModel);
+    EXPECT_THAT(open(temp.path())->notes(), ElementsAre(HasSubstr(name))) << "its folder";
+  }
+}
+
+TEST(Completeness, AnOptimizersFileBesideShardsIsNamed) {
+  const TempDir temp;
+  save_torch_vectors(temp.path() / "shard_0.pt", {{"a", {1}}});
+  save_torch_vectors(temp.path() / "shard_1.pt", {{"b", {1}}});
+  save_torch_vectors(temp.path() / "optim_shard_0.pt", {{"m", {1}}});
+  EXPECT_EQ(unread_in(temp.path()),
+            (std::map<std::string, Role>{{"optim_shard_0.pt", Role::SideFile}}));
+}
 
 TEST(Completeness, ShardsOfTorchtuneAreJoined) {
   const TempDir temp;

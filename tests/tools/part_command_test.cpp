@@ -93,5 +93,17 @@ TEST_F(PartCommand, RulesOfTheUserPutTensorParallelPartsTogether) {
       unishard({"diff", path("convert.safetensors"), path("zero_to_fp32.safetensors")}).status, 0);
 }
 
+TEST_F(PartCommand, ZeroToFp32SaysThatThereIsNoIndex) {
+  fs::create_directory(path("two"));
+  fs::copy_file(path("whole.safetensors"), path("two/model-00001-of-00002.safetensors"));
+  ASSERT_EQ(unishard({"zero_to_fp32", path("run"), path("two/model-00002-of-00002.safetensors"),
+                      "--rename", "^=second."})
+                .status,
+            0);
+  const ProcessResult taken = unishard({"zero_to_fp32", path("two"), path("out.safetensors")});
+  EXPECT_EQ(taken.status, 0) << taken.err;
+  EXPECT_THAT(taken.err, HasSubstr("there is no index: all 2 files"));
+}
+
 }  // namespace
 }  // namespace unishard::test

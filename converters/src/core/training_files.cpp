@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace unishard::converters {
 namespace {
@@ -12,9 +14,13 @@ constexpr std::string_view kSchedule = "the learning rate schedule";
 
 /// Returns what a file of this name holds; empty when it is no state of a training run.
 std::string_view content_of(std::string_view name) {
-  if (name == "optimizer.pt" || name == "optimizer.bin" || name.starts_with("optimizer_"))
-    return kOptimizer;
-  if (name == "scheduler.pt" || name == "scheduler.bin") return kSchedule;
+  constexpr std::array<std::string_view, 5> kSuffixes = {".pt", ".bin", ".pth", ".ckpt",
+                                                         ".safetensors"};
+  const bool is_file_of_tensors = std::ranges::any_of(
+      kSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
+  const bool is_optimizer = name.starts_with("optim") || name.starts_with("pytorch_optim");
+  if (name.starts_with("optimizer_") || (is_optimizer && is_file_of_tensors)) return kOptimizer;
+  if (name.starts_with("scheduler") && is_file_of_tensors) return kSchedule;
   if (name == "scaler.pt") return "the loss scaler";
   if (name == "trainer_state.json") return "the Trainer's step and log";
   const bool is_random = (name.starts_with("rng_state") && name.ends_with(".pth")) ||
@@ -34,9 +40,19 @@ Losses unread_training_files(Storage& storage, const Path& folder) {
   const auto is_found = [&](std::string_view content) {
     return std::ranges::any_of(losses, [&](const Loss& loss) { return loss.why == content; });
   };
+  const auto is_missing = [&](std::string_view name) {
+    return std::ranges::find(losses, name, &Loss::name) == losses.end();
+  };
   if (is_found(kSchedule) && !is_found(kOptimizer))
     losses.push_back(
         {Role::SideFile, std::string(kOptimizer), "no file of it is beside the schedule's"});
+  const auto further = std::ranges::find_if(losses, [](const Loss& loss) {
+    return loss.name.starts_with("optimizer_") && loss.name.ends_with(".bin");
+  });
+  const bool is_first_missing = further != losses.end() && is_missing("optimizer.bin");
+  if (is_first_missing)
+    losses.push_back({Role::SideFile, "optimizer.bin",
+                      fmt::format("it is missing, and {} is there", further->name)});
   return losses;
 }
 

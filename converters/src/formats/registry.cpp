@@ -476,7 +476,11 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (storage.kind(path) == EntryKind::Directory)
     source->add_losses(files_beside(storage, path, row.entry.name));
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
-    if (auto part = describe_part(storage, path)) source->set_part_of(std::move(*part));
+    if (auto part = describe_part(storage, path)) {
+      source->set_part_of(std::move(*part));
+    } else if (auto others = doubt_about_lone(path)) {
+      source->add_losses({std::move(*others)});
+    }
   }
   return source;
 }

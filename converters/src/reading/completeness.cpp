@@ -98,6 +98,15 @@ std::string FileSet::problem() const {
                      wanted - files.size() > kNamed ? ", ..." : "");
 }
 
+std::string FileSet::doubt() const {
+  if (files.size() > 1)
+    return fmt::format("there is no index: all {} files named like {} were read", files.size(),
+                       name);
+  if (count) return {};
+  return fmt::format("there is no index: {} was read, and no other file is named like {}",
+                     files.begin()->second, name);
+}
+
 std::vector<FileSet> find_sets(const std::vector<std::string>& names) {
   std::map<std::string, FileSet> sets;
   for (const std::string& name : names) {
@@ -191,6 +200,15 @@ std::string words_about(const PartName& part, std::uint64_t files) {
 
 namespace {
 
+/// Ranks are numbered from 0, and shards from 0 or, by the programs that are known, from 1: a
+/// higher number is one of several, wherever they are.
+bool is_further(const PartName& part) {
+  const bool is_from_one =
+      part.kind == PartKind::Shards && part.writer.find("several") == std::string_view::npos;
+  const std::uint64_t first = is_from_one ? 1 : 0;
+  return std::ranges::any_of(part.numbers, [&](auto number) { return number > first; });
+}
+
 /// What the name of a file or folder says, and the names beside it.
 std::optional<std::string> describe_name(Storage& storage, const Path& file) {
   const auto part = parse_part_name(file.filename().string());
@@ -206,11 +224,7 @@ std::optional<std::string> describe_name(Storage& storage, const Path& file) {
   for (const FileSet& set : find_sets(names)) {
     if (set.name == part->set && set.files.size() > 1) return words_about(*part, set.expected());
   }
-  // The ranks of a job are numbered from 0: a higher number is one of several, wherever they are.
-  const bool is_further =
-      part->kind == PartKind::Cuts &&
-      std::ranges::any_of(part->numbers, [](auto number) { return number > 0; });
-  if (is_further)
+  if (is_further(*part))
     return fmt::format("part of a model: number {} of the files named like {}",
                        fmt::join(part->numbers, ", "), part->set);
   return std::nullopt;
@@ -231,6 +245,15 @@ void require_written_name(const Path& file, const std::string& archive_name) {
   const auto told = parse_part_name(written), own = parse_part_name(file.filename().string());
   if (told && own && told->set == own->set && told->numbers != own->numbers)
     raise_written_as(file, written);
+}
+
+std::optional<Loss> doubt_about_lone(const Path& file) {
+  const auto part = parse_part_name(file.filename().string());
+  if (!part || part->count || part->writer == "DeepSpeed" || is_further(*part)) return std::nullopt;
+  return Loss{Role::OtherModel, part->set,
+              fmt::format("by its name {} is the first of several, and no other is here: it is the "
+                          "whole model only where it was saved alone",
+                          file.filename().string())};
 }
 
 std::optional<std::string> describe_part(Storage& storage, const Path& file) {

@@ -49,6 +49,9 @@ struct FileSet {
   std::uint64_t expected() const;
   /// Returns a sentence that says what is missing or doubled; empty when the set is whole.
   std::string problem() const;
+  /// Returns a sentence about a set whose names alone say that its files belong together; empty
+  /// where the only file counts itself alone.
+  std::string doubt() const;
 };
 
 /// Returns the sets among the names, by PartName::set. Names that say nothing are in none.
@@ -90,5 +93,8 @@ void require_written_name(const Path& file, const std::string& archive_name);
 /// Returns what one file is a part of, as its name and the names beside it say: "file 2 of the 3
 /// named like model-*-of-00003.safetensors". Returns nullopt when nothing says so.
 std::optional<std::string> describe_part(Storage& storage, const Path& file);
+/// Returns the files that may be missing beside one that has the name of the first of several and
+/// is alone: `model.rank0.bin`. nullopt for other names.
+std::optional<Loss> doubt_about_lone(const Path& file);
 
 }  // namespace unishard::converters

@@ -99,6 +99,11 @@ bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_
 void read_group(const RankFileGroup& group, const std::string& key, StateDictBuilder& builder) {
   builder.out.world_size =
       std::max(builder.out.world_size, static_cast<std::uint32_t>(group.files.size()));
+  if (group.world_size == 0 && group.files.size() == 1)
+    builder.out.notes.push_back(
+        fmt::format("{} is the only file of a rank, and its name does not say how many ranks there "
+                    "were: others may be missing",
+                    group.files.begin()->second.filename().string()));
   builder.finds_second_keys = true;
   for (const auto& [rank, path] : group.files) {
     const std::shared_ptr<const File> file = builder.open(path);

@@ -98,9 +98,7 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
 ModelFolder join(const FileSet& shards) {
   ModelFolder model;
   for (const auto& [numbers, name] : shards.files) model.files.push_back(name);
-  if (model.files.size() > 1)
-    model.remarks.push_back(fmt::format("there is no index: all {} files named like {} were read",
-                                        model.files.size(), shards.name));
+  if (std::string doubt = shards.doubt(); !doubt.empty()) model.notes.push_back(std::move(doubt));
   return model;
 }
 

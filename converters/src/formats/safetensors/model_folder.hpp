@@ -15,7 +15,7 @@ struct ModelFolder {
   std::vector<std::string> files;                 ///< bare names, sorted
   std::optional<std::string> index;               ///< name of the index that lists them
   std::map<std::string, std::string> weight_map;  ///< tensor name -> file, when there is an index
-  std::vector<std::string> remarks;
+  std::vector<std::string> notes;
 
   /// The names alone say that the files belong together: no index lists their tensors.
   bool is_joined_by_names() const { return !index && files.size() > 1; }

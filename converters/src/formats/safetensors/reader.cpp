@@ -30,7 +30,7 @@ class SafetensorsSource final : public Source {
     if (storage.kind(path) == EntryKind::Directory) {
       const ModelFolder model = safetensors::read_model_folder(storage, path);
       may_repeat_ = model.is_joined_by_names();
-      remarks_ = model.remarks;
+      notes_ = model.notes;
       for (const std::string& name : model.files) add_file(storage, path / name, notes);
       if (model.index) check_index(storage, path, model);
       losses_ = unread_training_files(storage, path);
@@ -64,6 +64,7 @@ class SafetensorsSource final : public Source {
     counts_.add(false, out.size());
   }
   Losses own_losses() const override { return losses_; }
+  std::vector<std::string> notes() const override { return notes_; }
   std::vector<std::string> remarks() const override { return remarks_; }
   InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
@@ -178,7 +179,7 @@ class SafetensorsSource final : public Source {
   }
 
   Losses losses_;
-  std::vector<std::string> remarks_;
+  std::vector<std::string> notes_, remarks_;
   bool may_repeat_ = false;  ///< a tensor may be in several files, if it is the same in all
   Catalog catalog_;
   mutable ReadCounts counts_;

@@ -274,9 +274,8 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
       collector.add_file(storage, path / file, &names);
   } else if (const auto shards = torch::find_shards(storage, path)) {
     for (const auto& [number, name] : shards->files) collector.add_shard(storage, path / name);
-    collector.parts.remarks.push_back(
-        fmt::format("there is no index: all {} files named like {} were read", shards->files.size(),
-                    shards->name));
+    if (std::string doubt = shards->doubt(); !doubt.empty())
+      collector.parts.notes.push_back(std::move(doubt));
   }
   if (storage.kind(path) == EntryKind::Directory) {
     for (Loss& loss : unread_training_files(storage, path))

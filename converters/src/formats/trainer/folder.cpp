@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace unishard::converters::trainer {
 namespace {
@@ -20,7 +21,8 @@ FileNames file_names(Program program) {
   return {"accelerate", "accelerate", "optimizer.bin", "scheduler.bin"};
 }
 
-std::vector<std::string> torch_model_files(Storage& storage, const Path& folder) {
+std::vector<std::string> torch_model_files(Storage& storage, const Path& folder,
+                                           std::vector<std::string>& notes) {
   if (const Path index = folder / kTorchIndex;
       storage.kind(folder / kTorchModels[0]) == EntryKind::Missing &&
       storage.kind(index) == EntryKind::File) {
@@ -35,6 +37,7 @@ std::vector<std::string> torch_model_files(Storage& storage, const Path& folder)
   std::vector<std::string> files;
   if (const auto shards = torch::find_shards(storage, folder)) {
     for (const auto& [number, name] : shards->files) files.push_back(name);
+    if (std::string doubt = shards->doubt(); !doubt.empty()) notes.push_back(std::move(doubt));
   }
   return files;
 }

@@ -29,9 +29,10 @@ inline constexpr std::string_view kTrainerState = "trainer_state.json";
 std::optional<Program> find_program(Storage& storage, const Path& folder);
 
 /// Returns the files that torch.save wrote of the model: pytorch_model.bin, whole or sharded, or
-/// adapter_model.bin; empty without any.
+/// adapter_model.bin; empty without any. `notes` receives a line when names alone join them.
 /// Throws: Corrupt, naming an index that cannot be read.
-std::vector<std::string> torch_model_files(Storage& storage, const Path& folder);
+std::vector<std::string> torch_model_files(Storage& storage, const Path& folder,
+                                           std::vector<std::string>& notes);
 /// Returns whether there are any, without reading an index.
 bool has_torch_model(Storage& storage, const Path& folder);
 

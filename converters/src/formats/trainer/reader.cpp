@@ -79,6 +79,7 @@ std::string fqn_of(const ReadModel& model, const std::string& key) {
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   ReadModel read{model.files};
+  builder.out.notes.insert(builder.out.notes.end(), model.notes.begin(), model.notes.end());
   std::map<std::string, torch::TensorView> found;
   for (const std::string& name : model.files) {
     std::vector<dcp::SafetensorsPiece> pieces =
@@ -136,7 +137,7 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
 
 ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   ReadModel read;
-  for (const std::string& name : torch_model_files(storage, folder)) {
+  for (const std::string& name : torch_model_files(storage, folder, builder.out.notes)) {
     const std::shared_ptr<const File> opened = builder.open(folder / name);
     const TorchFile file({opened, 0, opened->size()});
     read.files.push_back(name);
