@@ -405,6 +405,78 @@ TEST_F(TrainerFolder, WithoutItsFirstModelIsDamaged) {
               test::Fails(ErrorCode::Corrupt, {"model_1.safetensors", "the first"}));
 }
 
+/// The state of torch's LambdaLR.
+const Json kSchedule = {{"base_lrs", Json::array({0.1})}, {"last_epoch", 3}};
+
+TEST_F(TwoModels, OfWhichFilesAreSwappedLoseTheirStates) {
+  const auto broken = [&] {
+    std::map<std::string, Role> found;
+    const auto source = open_source(posix_storage(), folder_);
+    EXPECT_TRUE(source->catalog().find("a", state::kWeights) ||
+                source->catalog().find("a", state::kFp32));
+    for (const Loss& loss : source->losses()) {
+      if (loss.is_broken) found.emplace(loss.name + " is " + loss.why, loss.role);
+    }
+    return found;
+  };
+  using Broken = std::map<std::string, Role>;
+  for (const std::string name : {"optimizer.bin", "optimizer_1.bin"}) {
+    fs::rename(folder_ / name, folder_ / "kept");
+    save_torch(folder_ / name, kSchedule, {});
+    EXPECT_EQ(broken(), (Broken{{name + " is the state of a schedule", Role::Optimizer}}));
+    fs::remove(folder_ / name);
+    fs::rename(folder_ / "kept", folder_ / name);
+  }
+  fs::copy_file(folder_ / "optimizer.bin", folder_ / "scheduler.bin");
+  EXPECT_EQ(broken(), (Broken{{"scheduler.bin is the state of an optimizer", Role::Setting}}));
+  fs::remove(folder_ / "scheduler.bin");
+  // As torch.save writes it: the folder in the archive has the name of the file.
+  std::string bytes = test::read_file(folder_ / "optimizer.bin");
+  const std::string root = "archive/", other = "optim_7/";
+  for (std::size_t at = 0; (at = bytes.find(root, at)) != std::string::npos;)
+    bytes.replace(at, root.size(), other);
+  test::write_file(folder_ / "optimizer.bin", bytes);
+  EXPECT_EQ(broken(), Broken());
+  test::write_file(folder_ / "optim_7.bin", "");
+  EXPECT_EQ(
+      broken(),
+      (Broken{{"optimizer.bin is the file that was written as optim_7.bin", Role::Optimizer}}));
+}
+
+TEST_F(TwoModels, OfWhichTheModelIsAnOptimizerAreRefused) {
+  fs::copy_file(folder_ / "optimizer.bin", folder_ / "pytorch_model.bin",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+              test::Fails(ErrorCode::Corrupt, {"pytorch_model.bin", "an optimizer"}));
+}
+
+TEST_F(TwoModels, OfWhichFilesAreMissingSayWhich) {
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const Loss& loss : open_source(posix_storage(), folder_)->losses())
+      found.push_back(loss.name);
+    return found;
+  };
+  save_torch(folder_ / "scheduler_1.bin", kSchedule, {});
+  EXPECT_THAT(names(), testing::IsEmpty());
+  fs::rename(folder_ / "optimizer_1.bin", folder_ / "optimizer_2.bin");
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("optimizer_1.bin", "optimizer_1.bin"));
+  fs::remove(folder_ / "optimizer_2.bin");
+  EXPECT_THAT(names(), ElementsAre("optimizer_1.bin")) << "the schedule tells";
+  fs::rename(folder_ / "optimizer.bin", folder_ / "optimizer_1.bin");
+  EXPECT_THAT(names(), testing::Contains("optimizer.bin"));
+}
+
+TEST_F(TrainerFolder, WhoseOptimizerHasNoGroupsLosesIt) {
+  const Path folder = copied("llama");
+  fs::remove(folder / "optimizer.pt");
+  save_torch(folder / "optimizer.pt", {{"x", 1}}, {});
+  const Losses losses = open_source(posix_storage(), folder)->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Optimizer);
+  EXPECT_THAT(losses[0].why, HasSubstr("param_groups"));
+}
+
 TEST_F(TwoModels, ComeBackThroughOtherFormats) {
   const auto source = open_source(posix_storage(), folder_);
   const auto again = copy_of(*source, temp_.path() / "again", source->layout());

@@ -32,7 +32,7 @@ struct Loss {
   std::optional<Shape> shape = {};  ///< of a tensor, where it is known
   bool is_frozen = false;           ///< of a parameter that was not trained
   bool is_kept = false;             ///< the catalog has it as a value of its client state
-  bool is_broken = false;           ///< its name is there, and leads to no file
+  bool is_broken = false;           ///< its name is there, and what belongs there is not
   std::uint64_t bytes = 0;          ///< in the files; 0 where that is not known
 };
 using Losses = std::vector<Loss>;

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace unishard::converters::trainer {
@@ -68,6 +71,37 @@ std::map<std::string, std::string> find_further_files(Storage& storage, const Pa
     }
   }
   return files;
+}
+
+Losses missing_further_files(Storage& storage, const Path& folder) {
+  std::array<std::set<std::uint64_t>, 2> found;  // numbers of models and optimizers
+  for (const auto& [key, name] : find_further_files(storage, folder)) {
+    const bool is_model = is_further_model(key);
+    found[is_model ? 0 : 1].insert(
+        std::stoull(key.substr((is_model ? kModelKey : kOptimizerKey).size())));
+  }
+  Losses losses;
+  const auto lose_gap = [&](const std::set<std::uint64_t>& numbers, Role role,
+                            std::string_view start, std::string_view end) {
+    std::uint64_t next = 1;
+    for (const std::uint64_t number : numbers) {
+      if (number > next) {
+        losses.push_back({role, fmt::format("{}{}{}", start, next, end),
+                          fmt::format("it is missing, and {}{} is there", start, number)});
+        return;
+      }
+      next = number + 1;
+    }
+  };
+  lose_gap(found[0], Role::OtherModel, kModelKey, ".safetensors");
+  lose_gap(found[1], Role::Optimizer, kOptimizerKey, ".bin");
+  for (const Entry& entry : storage.list(folder)) {
+    const auto number = further_key({"scheduler_", ".bin", ""}, entry.name);
+    if (number && std::stoull(*number) > 0 && !found[1].contains(std::stoull(*number)))
+      losses.push_back({Role::SideFile, fmt::format("{}{}.bin", kOptimizerKey, *number),
+                        fmt::format("no such file is beside {}", entry.name)});
+  }
+  return losses;
 }
 
 std::vector<FurtherPart> further_parts(const Catalog& catalog, std::vector<std::string>& notes) {

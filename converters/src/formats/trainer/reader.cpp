@@ -135,11 +135,35 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
   return *read.adapter_naming;
 }
 
+bool is_optimizer(torch::Value root) {
+  return root.is_dict() && root.find("state") && root.find("param_groups");
+}
+bool is_schedule(torch::Value root) {
+  return root.is_dict() && !root.find("param_groups") && root.find("last_epoch");
+}
+
+/// Returns the name under which a file was written, where a file of that name is here too: the two
+/// were swapped, or one is a copy. torch names the folder in an archive after the file. Empty where
+/// all is well.
+std::string other_name(Storage& storage, const Path& path, const TorchFile& file) {
+  const std::string written = file.archive_name() + path.extension().string();
+  const bool is_other = !file.archive_name().empty() && written != path.filename().string() &&
+                        storage.kind(path.parent_path() / written) == EntryKind::File;
+  return is_other ? written : std::string();
+}
+
 ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   ReadModel read;
   for (const std::string& name : torch_model_files(storage, folder, builder.out.notes)) {
     const std::shared_ptr<const File> opened = builder.open(folder / name);
     const TorchFile file({opened, 0, opened->size()});
+    if (const std::string other = other_name(storage, folder / name, file); !other.empty())
+      raise_written_as(folder / name, other);
+    if (is_optimizer(file.root()))
+      raise(
+          ErrorCode::Corrupt,
+          fmt::format("{} holds the state of an optimizer, and no model", (folder / name).string()),
+          "give each file the name that it was written with");
     read.files.push_back(name);
     builder.finds_second_keys = true;
     if (is_adapter_file(name)) {
@@ -331,6 +355,7 @@ class Reader {
     const std::shared_ptr<const File> opened = builder_.open(folder_ / names_.optimizer);
     read_.emplace_back(names_.optimizer);
     const TorchFile file({opened, 0, opened->size()});
+    if (!is_in_place(folder_ / names_.optimizer, file, Role::Optimizer)) return;
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
     auto object = std::make_shared<Json>();
@@ -358,9 +383,32 @@ class Reader {
       if (name.ends_with(".safetensors")) {
         add_tensors(builder_, key, dcp::read_pieces(file).pieces, std::identity());
       } else {
-        builder_.add_object(key, {{key, false}}, TorchFile({file, 0, file->size()}));
+        const TorchFile object({file, 0, file->size()});
+        const Role role = is_further_optimizer(key) ? Role::Optimizer : Role::OtherModel;
+        if (is_in_place(folder_ / name, object, role))
+          builder_.add_object(key, {{key, false}}, object);
       }
     }
+    for (Loss& loss : missing_further_files(storage_, folder_))
+      builder_.out.losses.push_back(std::move(loss));
+  }
+
+  /// Returns whether a file holds what its name says; else it is lost. A model needs none of these.
+  bool is_in_place(const Path& path, const TorchFile& file, Role role) {
+    const bool is_of_optimizer = role == Role::Optimizer;
+    std::string why;
+    if (const std::string other = other_name(storage_, path, file); !other.empty()) {
+      why = fmt::format("the file that was written as {}", other);
+    } else if (is_of_optimizer ? is_schedule(file.root()) : is_optimizer(file.root())) {
+      why = fmt::format("the state of {}", is_of_optimizer ? "a schedule" : "an optimizer");
+    } else if (is_of_optimizer && !(file.root().is_dict() && file.root().find("param_groups"))) {
+      why = "an object without param_groups, which the state of an optimizer has";
+    } else {
+      return true;
+    }
+    builder_.out.losses.push_back(
+        {.role = role, .name = path.filename().string(), .why = std::move(why), .is_broken = true});
+    return false;
   }
 
   [[noreturn]] void raise_no_first_model(const std::string& name) const {
@@ -384,6 +432,7 @@ class Reader {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return;
     const TorchFile file(torch::whole_file(storage_, path));
+    if (!is_in_place(path, file, Role::Setting)) return;
     builder_.out.scheduler =
         torch::with_inline_tensors(file, std::string(names_.scheduler), builder_.out.losses);
   }
