@@ -93,6 +93,27 @@ TEST_F(PartCommand, RulesOfTheUserPutTensorParallelPartsTogether) {
       unishard({"diff", path("convert.safetensors"), path("zero_to_fp32.safetensors")}).status, 0);
 }
 
+/// verl saves each model of a step into a folder of its own.
+TEST_F(PartCommand, ModelsOfTheStepsOfVerlAreListed) {
+  for (const char* model :
+       {"global_step_9/actor", "global_step_10/actor", "global_step_10/critic"}) {
+    fs::create_directories(path("verl/") + model);
+    const std::string file = path("verl/") + model + "/model_world_size_1_rank_0.pt";
+    ASSERT_EQ(unishard({"zero_to_fp32", path("run"), file}).status, 0);
+  }
+  write_file(path("verl/latest_checkpointed_iteration.txt"), "10");
+  std::vector<std::string> tags;
+  const Json listed = report_of({"inspect", path("verl"), "--tags"});
+  for (const Json& tag : listed.at("tags")) tags.push_back(tag.at("tag"));
+  EXPECT_EQ(tags, (std::vector<std::string>{"global_step_9/actor", "global_step_10/actor",
+                                            "global_step_10/critic"}));
+  EXPECT_EQ(listed.at("tags")[1].at("step"), 10);
+  const ProcessResult refused = unishard({"diff", path("verl"), path("verl/global_step_9")});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("2 models"), HasSubstr("global_step_10/actor"),
+                                 HasSubstr("global_step_10/critic")));
+}
+
 TEST_F(PartCommand, ZeroToFp32SaysThatThereIsNoIndex) {
   fs::create_directory(path("two"));
   fs::copy_file(path("whole.safetensors"), path("two/model-00001-of-00002.safetensors"));

@@ -128,12 +128,20 @@ Description describe_tags(Storage& storage, const Path& path) {
   }
   Description out;
   read_tags(storage, folder, out);
-  for (const auto& [tag, format, step] : converters::list_sub_folders(storage, folder)) {
-    if (format.empty() || format == "native") continue;
+  const auto add = [&](const std::string& tag, const std::string& format, std::int64_t step) {
     Description::Tag& entry = out.tags.emplace_back();
     entry.tag = tag;
     entry.format = format;
-    entry.step = step.value_or(-1);
+    entry.step = step;
+  };
+  for (const auto& [tag, format, step] : converters::list_sub_folders(storage, folder)) {
+    if (!format.empty()) {
+      if (format != "native") add(tag, format, step.value_or(-1));
+    } else if (step) {  // verl: global_step_10/actor
+      for (const auto& model : converters::list_sub_folders(storage, folder / tag)) {
+        if (!model.format.empty()) add(fmt::format("{}/{}", tag, model.tag), model.format, *step);
+      }
+    }
   }
   if (out.latest &&
       std::ranges::find(out.tags, *out.latest, &Description::Tag::tag) == out.tags.end()) {

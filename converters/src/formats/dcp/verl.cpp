@@ -111,9 +111,11 @@ std::optional<Path> find_verl(Storage& storage, const Path& path,
   const std::vector<Path> models = models_in(storage, *step);
   if (models.empty()) return std::nullopt;
   if (models.size() == 1) return models.front();
+  std::vector<std::string> names;
+  for (const Path& model : models) names.push_back(model.string());
   raise(ErrorCode::InvalidArgument,
         fmt::format("{} holds the checkpoints of {} models", step->string(), models.size()),
-        fmt::format("name one of them, such as {}", models.front().string()));
+        fmt::format("name one of them: {}", fmt::join(names, ", ")));
 }
 
 void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder) {
