@@ -450,6 +450,15 @@ TEST_F(TwoModels, OfWhichTheModelIsAnOptimizerAreRefused) {
               test::Fails(ErrorCode::Corrupt, {"pytorch_model.bin", "an optimizer"}));
 }
 
+TEST_F(TwoModels, OfWhichTheModelsAreSwappedAreDoubted) {
+  EXPECT_THAT(open_source(posix_storage(), folder_)->notes(), testing::IsEmpty());
+  save_torch(folder_ / "other.bin", {{"a", tensor("a")}},
+             {{"a", {DType::Float32, {3}, {1, 2, 3}}}});
+  fs::rename(folder_ / "other.bin", folder_ / "pytorch_model.bin");
+  EXPECT_THAT(open_source(posix_storage(), folder_)->notes(),
+              ElementsAre(HasSubstr("state.0 [momentum_buffer] of size (2), have the size of no")));
+}
+
 TEST_F(TwoModels, OfWhichFilesAreMissingSayWhich) {
   const auto names = [&] {
     std::vector<std::string> found;

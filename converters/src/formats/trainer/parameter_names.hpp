@@ -3,6 +3,9 @@
 // parameters in the order of the model, and a Trainer puts those with and without weight decay into
 // two groups.
 // Thread safety: pure functions.
+#include "unishard/converters/loss.hpp"
+#include "unishard/format/catalog.hpp"
+
 #include "formats/dcp/raw_names.hpp"
 
 #include <optional>
@@ -31,5 +34,10 @@ bool is_known_class(std::string_view model_type, std::string_view class_name);
 std::optional<std::vector<std::string>> name_parameters(const OrderSource& source,
                                                         const dcp::NumberedParameters& parameters,
                                                         const std::vector<dcp::NamedShape>& model);
+
+/// Returns a sentence about states with numbers that have the size of a parameter in their
+/// optimizer, and of none in the model: one of the two files may be another's. nullopt where there
+/// are no such states, and where the optimizer has objects among its states. `losses` are its.
+std::optional<std::string> doubt_about_states(const Catalog& catalog, const Losses& losses);
 
 }  // namespace unishard::converters::trainer

@@ -332,6 +332,8 @@ class Reader {
       if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
       record_compiled(state, library, arranged);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+      if (auto doubt = doubt_about_states(arranged.catalog, arranged.losses))
+        arranged.notes.push_back(std::move(*doubt));
       if (!state.values.empty())
         arranged.remarks.push_back(
             fmt::format("{}: kept as values, which only accelerate gets back as files: the "
