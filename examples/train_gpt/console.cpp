@@ -130,12 +130,16 @@ double StepPrinter::end(const unishard::trainer::StepStats& stats) {
 void print_save(const unishard::trainer::SaveReport& report) {
   const auto bytes = static_cast<double>(report.bytes);
   const auto written = static_cast<double>(report.written_bytes);
+  const std::string before =
+      report.wait_seconds < 0.005
+          ? ""
+          : fmt::format(" ({:.2f} s for the save before)", report.wait_seconds);
   std::string text = fmt::format(
-      "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), {}training waited {:.2f} s, identity {}\n",
+      "saved {}: {:.1f} MB in {:.2f} s ({:.0f} MB/s), {}training waited {:.2f} s{}, identity {}\n",
       unishard::printable(report.tag), megabytes(bytes), report.seconds,
       megabytes(bytes) / report.seconds,
       written < bytes ? fmt::format("{:.1f} MB written, ", megabytes(written)) : "",
-      report.stall_seconds, report.identity);
+      report.stall_seconds, before, report.identity);
   for (const std::string& warning : report.warnings)
     text += fmt::format("  warning: {}\n", unishard::printable(warning));
   say(text);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -84,8 +85,22 @@ void Saves::prepare() {
   if (asynchronous_) engine_.prepare_asynchronous_saves();
 }
 
+void Saves::note_short_interval(double save_seconds, double step_seconds) {
+  if (has_noted_interval_ || communicator_.rank() != 0) return;
+  has_noted_interval_ = true;
+  say(
+      fmt::format("  note: the save before took {:.2f} s, longer than the steps after it: with "
+                  "--save-interval {} or more, training would not wait for it\n",
+                  save_seconds, static_cast<std::int64_t>(std::ceil(save_seconds / step_seconds))));
+}
+
 void Saves::start() {
   if (options_.save_folder.empty() || started_step_ == engine_.global_steps()) return;
+  const std::chrono::duration<double> passed = Clock::now() - goes_on_;
+  const bool is_by_interval = options_.save_interval > 0 &&
+                              engine_.global_steps() == started_step_ + options_.save_interval;
+  const bool waits = asynchronous_ && is_by_interval && last_.has_value();
+  const auto steps = static_cast<double>(engine_.global_steps() - goes_on_step_);
   started_step_ = engine_.global_steps();
   const SaveHandle next =
       engine_.save_checkpoint({.folder = options_.save_folder,
@@ -96,8 +111,11 @@ void Saves::start() {
                                .asynchronous = asynchronous_,
                                .compression = options_.compression,
                                .incremental = options_.incremental_save});
+  if (waits) note_short_interval(last_->wait().seconds, passed.count() / steps);
   finish();  // the one before; it is durable
   last_ = next;
+  goes_on_ = Clock::now();
+  goes_on_step_ = started_step_;
   if (!asynchronous_) finish();
 }
 

@@ -6,6 +6,8 @@
 
 #include "options.hpp"
 
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -39,6 +41,12 @@ class Saves {
   void finish();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Says once which --save-interval would be long enough, when the save before, which took
+  /// `save_seconds`, was not done after steps of `step_seconds` each.
+  void note_short_interval(double save_seconds, double step_seconds);
+
   const Options& options_;
   unishard::trainer::Engine& engine_;
   unishard::trainer::Communicator& communicator_;
@@ -47,6 +55,9 @@ class Saves {
   std::int64_t started_step_ = -1;  ///< of the last save; a skipped step does not save it again
   unishard::converters::ResumeDecision start_;
   std::optional<unishard::trainer::SaveHandle> last_;
+  Clock::time_point goes_on_ = Clock::now();  ///< when training went on after the last save
+  std::int64_t goes_on_step_ = 0;             ///< the steps that were done then
+  bool has_noted_interval_ = false;
 };
 
 }  // namespace train_gpt

@@ -16,8 +16,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
+#include <thread>
 
 namespace unishard::test {
 namespace {
@@ -102,6 +105,35 @@ TEST_P(WhileTrainingGoesOn, TheSameStateIsSavedAndTheSameStepsAreTrained) {
               identity_of(folder.path() / "sync" / tag));
   EXPECT_NE(identity_of(folder.path() / "async/global_step2"),
             identity_of(folder.path() / "async/global_step4"));
+}
+
+/// The first save is done 0.2 s after the call of the second one at the earliest.
+TEST(AsyncSave, TheWaitForTheSaveBeforeIsToldApart) {
+  const TempDir folder;
+  const Config config = small_config(0, DType::Float32);
+  run_threads(1, [&](Communicator& communicator) {
+    std::promise<void> may_write;
+    int writes = 0;
+    EngineOptions options;
+    options.on_save_step = [&](CommitStep reached) {
+      if (reached == CommitStep::WriteShard && ++writes == 1) may_write.get_future().wait();
+    };
+    SmallModel model = build(placement_for(config, communicator));
+    Engine engine(model.ptr(), communicator, config, options);
+    step(engine, model);
+    const SaveHandle first =
+        engine.save_checkpoint({.folder = folder.path(), .asynchronous = true});
+    step(engine, model);
+    std::jthread late([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      may_write.set_value();
+    });
+    const SaveReport second =
+        engine.save_checkpoint({.folder = folder.path(), .asynchronous = true}).wait();
+    EXPECT_LT(first.wait().wait_seconds, second.wait_seconds);
+    EXPECT_GE(second.wait_seconds, 0.15);
+    EXPECT_LE(second.wait_seconds, second.stall_seconds);
+  });
 }
 
 std::vector<Run> runs() {

@@ -981,6 +981,18 @@ TEST_F(TrainGptFolder, LossesThatCannotBeWrittenAreAnErrorAtTheEnd) {
   expect_in("saved global_step3:", results[0].out);
 }
 
+/// A save, which waits for the disk, takes longer than a step of this model.
+TEST_F(TrainGptFolder, AnIntervalShorterThanASaveIsSaidOnce) {
+  const auto result = Process(command({"--steps", "12", "--save", path("c"), "--save-interval", "1",
+                                       "--async-save"}))
+                          .wait();
+  EXPECT_EQ(result.status, 0) << result.err;
+  const std::string note = "or more, training would not wait for it";
+  const std::size_t first = result.out.find(note);
+  ASSERT_NE(first, std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find(note, first + 1), std::string::npos) << result.out;
+}
+
 TEST_F(TrainGptFolder, LossesAndTraceReplaceNothingElse) {
   const std::string before = read_file(path("text"));
   for (const char* option : {"--losses", "--trace", "--profile"}) {

@@ -39,8 +39,9 @@ void Saver::claim(const Path& folder) {
 }
 
 SaveHandle Saver::save(const SaveRequest& request) {
-  const auto started = Clock::now();
+  Call call{Clock::now()};
   settle();
+  call.waited = seconds_since(call.started);
   claim(request.folder);
   LocalState local(state_);
   const std::vector<std::string> different = local.take_buffers_of_rank0(communicator_);
@@ -51,21 +52,21 @@ SaveHandle Saver::save(const SaveRequest& request) {
                            fmt::join(different, ", ")));
   save->begin(communicator_);
   if (request.asynchronous) {
-    save_behind(std::move(save), local, started);
+    save_behind(std::move(save), local, call);
     return SaveHandle(last_);
   }
   PinnedBuffers buffers(device_, kWriters);
   SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
     give_local(writer, index, locate(local, save->catalog(), save->fragments()[index]), buffers);
   });
-  report.seconds = report.stall_seconds = seconds_since(started);
+  report.seconds = report.stall_seconds = seconds_since(call.started);
+  report.wait_seconds = call.waited;
   const auto outcome = std::make_shared<SaveOutcome>();
   outcome->succeed(std::move(report));
   return SaveHandle(outcome);
 }
 
-void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
-                        Clock::time_point started) {
+void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local, const Call& call) {
   try {
     make_group();
     agree(communicator_, "copying the state",
@@ -76,15 +77,16 @@ void Saver::save_behind(std::unique_ptr<Save> save, const LocalState& local,
   }
   const auto outcome = std::make_shared<SaveOutcome>();
   std::promise<bool> go;  // a thread begins when every rank has started one
-  const auto work = [this, outcome, started, stall = seconds_since(started)](
+  const auto work = [this, outcome, call, stall = seconds_since(call.started)](
                         Save& one, std::future<bool>& may_go) {
     if (!may_go.get()) return;
     try {
       SaveReport report = one.finish(
           *group_, [&](ShardWriter& writer, std::size_t index) { staging_.give(writer, index); });
       staging_.release();
-      report.seconds = seconds_since(started);
+      report.seconds = seconds_since(call.started);
       report.stall_seconds = stall;
+      report.wait_seconds = call.waited;
       outcome->succeed(std::move(report));
     } catch (...) {
       outcome->fail(std::current_exception());

@@ -58,7 +58,12 @@ class Saver {
 
   void settle();
   void make_group();
-  void save_behind(std::unique_ptr<Save> save, const LocalState& local, Clock::time_point started);
+  /// When a call of save() began, and how long it waited for the save before.
+  struct Call {
+    Clock::time_point started;
+    double waited = 0;
+  };
+  void save_behind(std::unique_ptr<Save> save, const LocalState& local, const Call& call);
 
   const TrainingState& state_;
   Communicator& communicator_;

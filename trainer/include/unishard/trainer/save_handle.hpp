@@ -22,7 +22,8 @@ struct SaveReport {
   /// Bytes written to files by all ranks; fewer than `bytes` if compressed or shared.
   std::uint64_t written_bytes = 0;
   double seconds = 0;        ///< time until durable
-  double stall_seconds = 0;  ///< time in save_checkpoint(), including the wait for an earlier save
+  double stall_seconds = 0;  ///< time in save_checkpoint()
+  double wait_seconds = 0;   ///< part of it: until an earlier save was done
   /// One sentence for each failure after the checkpoint was durable, such as an older checkpoint
   /// that could not be removed, and one about buffers that differ between the ranks. Known on rank
   /// 0 only.
