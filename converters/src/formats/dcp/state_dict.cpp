@@ -75,14 +75,14 @@ bool holds_only_tensors(const Json& content) {
 
 /// The path of a tensor inside an object: the number of a parameter group is a position.
 KeyPath path_inside(KeyPath path, const std::string& name) {
-  constexpr std::string_view kGroups = "param_groups.";
-  const std::size_t dot = name.starts_with(kGroups) ? name.find('.', kGroups.size()) : name.npos;
+  constexpr std::string_view kStart = "param_groups.";
+  const std::size_t dot = name.starts_with(kStart) ? name.find('.', kStart.size()) : name.npos;
   if (dot == name.npos) {
     path.push_back({name, false});
     return path;
   }
   path.push_back({"param_groups", false});
-  path.push_back({name.substr(kGroups.size(), dot - kGroups.size()), true});
+  path.push_back({name.substr(kStart.size(), dot - kStart.size()), true});
   path.push_back({name.substr(dot + 1), false});
   return path;
 }

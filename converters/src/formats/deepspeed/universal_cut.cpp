@@ -18,7 +18,7 @@ bool erase_cut_patterns(Json& client_state) {
 namespace deepspeed {
 namespace {
 
-[[noreturn]] void refuse(std::string_view what) {
+[[noreturn]] void refuse_entry(std::string_view what) {
   raise(ErrorCode::Unsupported, fmt::format("client_state.{}: {}", kCutPatterns, what));
 }
 
@@ -28,7 +28,7 @@ bool is_count(const Json& value) { return value.is_number_integer() && value >= 
 /// sizes; 0 when the sizes differ.
 std::uint64_t equal_parts(const Json& size) {
   if (is_count(size)) return size.get<std::uint64_t>();
-  if (!size.is_array() || size.empty()) refuse("a sub-parameter has no size");
+  if (!size.is_array() || size.empty()) refuse_entry("a sub-parameter has no size");
   const bool are_equal =
       std::ranges::all_of(size, [&](const Json& each) { return each == size[0]; });
   return are_equal ? size.size() : 0;
@@ -49,9 +49,9 @@ UniversalCuts::UniversalCuts(const Json& client_state) {
 void UniversalCuts::read_list(const Json& info, const char* key, List list) {
   const auto patterns = info.find(key);
   if (patterns == info.end()) return;
-  if (!patterns->is_array()) refuse(fmt::format("{} is no list", key));
+  if (!patterns->is_array()) refuse_entry(fmt::format("{} is no list", key));
   for (const Json& pattern : *patterns) {
-    if (!pattern.is_string()) refuse(fmt::format("{} holds what is no text", key));
+    if (!pattern.is_string()) refuse_entry(fmt::format("{} holds what is no text", key));
     patterns_[list].add(pattern.get<std::string>(), 0);
   }
 }
@@ -59,16 +59,16 @@ void UniversalCuts::read_list(const Json& info, const char* key, List list) {
 void UniversalCuts::read_sub_parameters(const Json& info) {
   const auto entries = info.find("parameter_with_sub_params");
   if (entries == info.end()) return;
-  if (!entries->is_array()) refuse("parameter_with_sub_params is no list");
+  if (!entries->is_array()) refuse_entry("parameter_with_sub_params is no list");
   for (const Json& entry : *entries) {
     const bool is_entry = entry.is_object() && entry.value("patterns", Json()).is_array() &&
                           entry.value("shape", Json()).is_array() &&
                           is_count(entry.value("partition_dim", Json()));
-    if (!is_entry) refuse("parameter_with_sub_params holds what is no sub-parameter");
+    if (!is_entry) refuse_entry("parameter_with_sub_params holds what is no sub-parameter");
     const auto dimension = entry["partition_dim"].get<std::uint64_t>();
-    if (dimension >= entry["shape"].size()) refuse("a sub-parameter has no size");
+    if (dimension >= entry["shape"].size()) refuse_entry("a sub-parameter has no size");
     for (const Json& pattern : entry["patterns"]) {
-      if (!pattern.is_string()) refuse("parameter_with_sub_params holds what is no text");
+      if (!pattern.is_string()) refuse_entry("parameter_with_sub_params holds what is no text");
       sub_parameter_patterns_.add(pattern.get<std::string>(), sub_parameters_.size());
       sub_parameters_.push_back({.dimension = static_cast<std::uint32_t>(dimension),
                                  .sub_parameters = equal_parts(entry["shape"][dimension])});
