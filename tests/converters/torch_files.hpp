@@ -21,9 +21,10 @@ struct Made {
   std::vector<float> values;  ///< of Float32; other types are all zero
 };
 
-/// torch.save of `object`, whose {"$tensor": name} are `tensors`.
+/// torch.save of `object`, whose {"$tensor": name} are `tensors`, into an archive of that name.
 inline void save_torch(const Path& file, const Json& object,
-                       const std::map<std::string, Made>& tensors) {
+                       const std::map<std::string, Made>& tensors,
+                       const std::string& archive_name = "archive") {
   torch::PickleWriter pickle;
   std::vector<std::string> order;
   torch::write_json(pickle, object, [&](torch::PickleWriter& writer, const std::string& name) {
@@ -33,7 +34,7 @@ inline void save_torch(const Path& file, const Json& object,
     const Made& made = tensors.at(name);
     writer.tensor(made.dtype, made.shape, std::to_string(key), element_count(made.shape));
   });
-  torch::ArchivePlan plan{file.filename(), "archive", pickle.finish(), {}};
+  torch::ArchivePlan plan{file.filename(), archive_name, pickle.finish(), {}};
   std::vector<std::vector<std::byte>> bytes;
   for (const std::string& name : order) {
     const Made& made = tensors.at(name);

@@ -430,17 +430,30 @@ TEST_F(TwoModels, OfWhichFilesAreSwappedLoseTheirStates) {
   fs::copy_file(folder_ / "optimizer.bin", folder_ / "scheduler.bin");
   EXPECT_EQ(broken(), (Broken{{"scheduler.bin is the state of an optimizer", Role::Setting}}));
   fs::remove(folder_ / "scheduler.bin");
-  // As torch.save writes it: the folder in the archive has the name of the file.
-  std::string bytes = test::read_file(folder_ / "optimizer.bin");
-  const std::string root = "archive/", other = "optim_7/";
-  for (std::size_t at = 0; (at = bytes.find(root, at)) != std::string::npos;)
-    bytes.replace(at, root.size(), other);
-  test::write_file(folder_ / "optimizer.bin", bytes);
-  EXPECT_EQ(broken(), Broken());
-  test::write_file(folder_ / "optim_7.bin", "");
-  EXPECT_EQ(
-      broken(),
-      (Broken{{"optimizer.bin is the file that was written as optim_7.bin", Role::Optimizer}}));
+}
+
+/// torch.save names the folder in an archive after the file.
+TEST_F(TwoModels, OfWhichAFileWasWrittenAsAnotherLoseIt) {
+  fs::remove(folder_ / "optimizer.bin");
+  save_torch(folder_ / "optimizer.bin",
+             {{"state", Json::object()}, {"param_groups", Json::array()}}, {}, "optimizer_1");
+  const Losses losses = open_source(posix_storage(), folder_)->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].name, "optimizer.bin");
+  EXPECT_EQ(losses[0].why, "the file that was written as optimizer_1.bin");
+  EXPECT_TRUE(losses[0].is_broken);
+  fs::remove(folder_ / "optimizer_1.bin");
+  EXPECT_THAT(open_source(posix_storage(), folder_)->losses(), testing::IsEmpty()) << "renamed";
+}
+
+/// A copy of a file of the user's is the model that the user means.
+TEST_F(TwoModels, MayHaveACopyOfAnotherFileAsTheirModel) {
+  for (const char* name : {"final.bin", "pytorch_model.bin"}) {
+    fs::remove(folder_ / name);
+    save_torch(folder_ / name, {{"a", tensor("a")}}, {{"a", {DType::Float32, {2}, {1, 5}}}},
+               "final");
+  }
+  EXPECT_TRUE(open_source(posix_storage(), folder_)->catalog().find("a", state::kFp32));
 }
 
 TEST_F(TwoModels, OfWhichTheModelIsAnOptimizerAreRefused) {

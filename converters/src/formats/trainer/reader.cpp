@@ -142,12 +142,14 @@ bool is_schedule(torch::Value root) {
   return root.is_dict() && !root.find("param_groups") && root.find("last_epoch");
 }
 
-/// Returns the name under which a file was written, where a file of that name is here too: the two
-/// were swapped, or one is a copy. torch names the folder in an archive after the file. Empty where
-/// all is well.
+/// Returns the name under which a file was written, where that is the place of another state and a
+/// file is there too: the two were swapped, or one is a copy. torch names the folder in an archive
+/// after the file. Empty where all is well.
 std::string other_name(Storage& storage, const Path& path, const TorchFile& file) {
   const std::string written = file.archive_name() + path.extension().string();
-  const bool is_other = !file.archive_name().empty() && written != path.filename().string() &&
+  const bool is_state = written.starts_with("optimizer") || written.starts_with("scheduler") ||
+                        written.starts_with("pytorch_model");
+  const bool is_other = is_state && written != path.filename().string() &&
                         storage.kind(path.parent_path() / written) == EntryKind::File;
   return is_other ? written : std::string();
 }
