@@ -1,5 +1,6 @@
 // Checkpoints of Hugging Face's Trainer (transformers 5.23): a Llama, and an adapter of PEFT.
 #include "unishard/converters/adapter_names.hpp"
+#include "unishard/converters/hub_names.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
@@ -10,6 +11,8 @@
 #include "formats/trainer/known_models.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "read_source.hpp"
+#include "reading/fused_parameters.hpp"
+#include "reading/model_type.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
@@ -99,6 +102,139 @@ TEST_F(TrainerFolder, IsOneTrainingState) {
   EXPECT_THAT(notes_of(*source), testing::IsEmpty());
 }
 
+std::string text_of(const Path& file) { return read_text(posix_storage(), file, 1 << 20); }
+
+/// transformers 5 stacks the experts of a layer in memory, and the files have one tensor for each.
+TEST_F(TrainerFolder, OfExpertsHasTheParametersOfTheModule) {
+  const Json qwen = {"model.embed_tokens.weight",
+                     kLayer + "self_attn.q_proj.weight",
+                     kLayer + "self_attn.k_proj.weight",
+                     kLayer + "self_attn.v_proj.weight",
+                     kLayer + "self_attn.o_proj.weight",
+                     kLayer + "mlp.experts.gate_up_proj",
+                     kLayer + "mlp.experts.down_proj",
+                     kLayer + "mlp.gate.weight",
+                     "lm_head.weight"};
+  Json mixtral = qwen;
+  std::rotate(mixtral.begin() + 5, mixtral.begin() + 7, mixtral.begin() + 8);
+  for (const auto& [name, decaying] : {std::pair{"qwen3_moe", qwen}, {"mixtral", mixtral}}) {
+    const auto source = open_source(posix_storage(), kFolders / name);
+    EXPECT_EQ(source->catalog().groups[0]["params"], decaying) << name;
+    EXPECT_THAT(notes_of(*source), testing::IsEmpty());
+    const auto labels = tensor_labels(source->catalog());
+    for (const char* state : {"fp32", "exp_avg", "exp_avg_sq"}) {
+      const auto at =
+          std::ranges::find(labels, fmt::format("{}mlp.experts.gate_up_proj [{}]", kLayer, state));
+      ASSERT_NE(at, labels.end()) << state;
+      const auto number = static_cast<std::size_t>(at - labels.begin());
+      EXPECT_EQ(source->catalog().tensors[number].shape, (Shape{2, 8, 4}));
+    }
+  }
+}
+
+TEST_F(TrainerFolder, OfExpertsIsOnTheHubWhatItsModelFileIs) {
+  for (const char* name : {"qwen3_moe", "mixtral"}) {
+    const std::string config = text_of(kFolders / name / "config.json");
+    const auto [hub, experts, remark] =
+        hub_named(open_source(posix_storage(), kFolders / name), config);
+    EXPECT_EQ(experts, 2u);
+    EXPECT_THAT(remark, HasSubstr("become 6 tensors"));
+    const auto file = open_source(posix_storage(), kFolders / name / "model.safetensors");
+    const std::vector<TensorInfo>& tensors = hub->catalog().tensors;
+    std::size_t equal = 0;
+    for (std::size_t i = 0; i < file->catalog().tensors.size(); ++i) {
+      const TensorInfo& wanted = file->catalog().tensors[i];
+      const auto at = std::ranges::find_if(tensors, [&](const TensorInfo& tensor) {
+        return tensor.fqn == wanted.fqn && tensor.state == state::kFp32;
+      });
+      ASSERT_NE(at, tensors.end()) << wanted.fqn;
+      EXPECT_EQ(at->shape, wanted.shape) << wanted.fqn;
+      EXPECT_EQ(read_all(*hub, static_cast<std::size_t>(at - tensors.begin())), read_all(*file, i));
+      ++equal;
+    }
+    EXPECT_EQ(equal * 3, tensors.size());  // the moments are cut as the weights are
+  }
+}
+
+/// The Trainer of transformers 5.23 passes the tensors of model.safetensors to load_state_dict(),
+/// which takes the names of the module only.
+TEST_F(TrainerFolder, OfExpertsIsWrittenWithTheNamesOfTheModule) {
+  for (const char* name : {"qwen3_moe", "mixtral"}) {
+    const Path work = temp_.path() / name;
+    const auto source = open_source(posix_storage(), kFolders / name);
+    Output native, back;
+    native.format = "native";
+    native.tag = "t";
+    back.format = "trainer";
+    back.side_files = {{"config.json", text_of(kFolders / name / "config.json")}};
+    const auto stored = copy_of(*source, work / "native", {}, native);
+    for (const auto& [layout, folder] :
+         {std::pair{Json(), work / "back"}, {source->layout(), work / "itself"}}) {
+      const auto again = copy_of(layout.is_null() ? *stored : *source, folder, layout, back);
+      EXPECT_EQ(again->catalog().groups, source->catalog().groups);
+      expect_same_tensors(*source, *again);
+      const auto file = open_source(posix_storage(), folder / "model.safetensors");
+      EXPECT_THAT(tensor_labels(file->catalog()),
+                  testing::Contains(kLayer + "mlp.experts.gate_up_proj [weights]"));
+    }
+  }
+}
+
+TEST_F(TrainerFolder, WithoutOneExpertHasTheTensorsOfItsFile) {
+  const auto whole = open_source(posix_storage(), kFolders / "qwen3_moe/model.safetensors");
+  const Path folder = copied("qwen3_moe");
+  fs::remove(folder / "model.safetensors");
+  Catalog catalog = whole->catalog();
+  CopyPlan plan{.source = whole.get(), .target = &catalog, .tensor_map = {}};
+  std::erase_if(catalog.tensors, [](const TensorInfo& tensor) {
+    return tensor.fqn.find("experts.1.up_proj") != std::string::npos;
+  });
+  for (std::size_t i = 0; i < whole->catalog().tensors.size(); ++i) {
+    if (whole->catalog().tensors[i].fqn.find("experts.1.up_proj") == std::string::npos)
+      plan.tensor_map.push_back(i);
+  }
+  Output output;
+  output.format = "safetensors";
+  output.path = folder / "model.safetensors";
+  const auto sink = make_sink(posix_storage(), output, catalog);
+  copy(plan, *sink, {});
+  sink->commit();
+  const auto source = open_source(posix_storage(), folder);
+  EXPECT_EQ(source->catalog().groups[0]["params"][0], "state.0");
+  EXPECT_THAT(tensor_labels(source->catalog()),
+              testing::Contains(HasSubstr("mlp.experts.1.gate_proj.weight")));
+}
+
+TEST(FusedParameters, AreTakenApartAndJoinedByTheSameRule) {
+  const auto fused = FusedParameters::of("mixtral");
+  ASSERT_TRUE(fused);
+  const auto parts = fused->parts("model.layers.3.mlp.experts.gate_up_proj", {2, 6, 5});
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[1].name, "model.layers.3.block_sparse_moe.experts.0.w3.weight");
+  EXPECT_EQ(parts[1].shape, (Shape{3, 5}));
+  EXPECT_EQ(parts[1].range, (ElementRange{15, 30}));
+  std::vector<ShapedName> files;
+  for (const FilePart& part : parts) files.push_back({part.name, part.shape});
+  const auto places = fused->places(files);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ASSERT_TRUE(places[i]);
+    EXPECT_EQ(places[i]->parameter, "model.layers.3.mlp.experts.gate_up_proj");
+    EXPECT_EQ(places[i]->shape, (Shape{2, 6, 5}));
+    EXPECT_EQ(places[i]->box.offsets, (Shape{i / 2, i % 2 * 3, 0}));
+  }
+  // Not whole parts of a name, an odd half, experts of another number, or of another shape.
+  EXPECT_TRUE(fused->parts("model.my_mlp.experts.gate_up_proj", {2, 6, 5}).empty());
+  EXPECT_TRUE(fused->parts("mlp.experts.gate_up_proj", {2, 5, 5}).empty());
+  EXPECT_TRUE(fused->parts("mlp.experts.gate_up_proj", {std::uint64_t{1} << 40, 2, 1}).empty());
+  files[3].name = "model.layers.3.block_sparse_moe.experts.01.w3.weight";
+  EXPECT_FALSE(fused->places(files)[0]);
+  files[3] = {parts[3].name, {5, 3}};
+  EXPECT_FALSE(fused->places(files)[0]);
+  EXPECT_FALSE(FusedParameters::of("llama"));
+  EXPECT_FALSE(FusedParameters::of("qwen3"));
+  EXPECT_FALSE(FusedParameters::of(""));
+}
+
 TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   const Path folder = copied("llama");
   test::write_file(folder / "config.json", R"({"model_type": "mine"})");
@@ -127,9 +263,9 @@ TEST_F(TrainerFolder, OfAClassOfItsOwnKeepsTheNumbersOfItsStates) {
                                    {"xlm-roberta", "XLMRobertaModel"},
                                    {"gemma3_text", "Gemma3ForCausalLM"},
                                    {"gpt2", "GPT2LMHeadModel"}})
-    EXPECT_TRUE(trainer::is_known_class(type, name)) << name;
-  EXPECT_FALSE(trainer::is_known_class("llama", "LlamaForCausalLMWithMore"));
-  EXPECT_FALSE(trainer::is_known_class("llama", "Llam"));
+    EXPECT_TRUE(is_known_class(type, name)) << name;
+  EXPECT_FALSE(is_known_class("llama", "LlamaForCausalLMWithMore"));
+  EXPECT_FALSE(is_known_class("llama", "Llam"));
 }
 
 TEST(TrainerOrder, OfAScriptsOwnGroupsIsNotAssumed) {

@@ -6,6 +6,7 @@
 
 #include "containers/sub_byte_types.hpp"
 #include "core/file_records.hpp"
+#include "core/forwarding_source.hpp"
 #include "reading/quantizers.hpp"
 
 #include <fmt/format.h>
@@ -30,64 +31,47 @@ struct Contents {
   std::string remark;
 };
 
-class DequantizedSource final : public Source {
+class DequantizedSource final : public ForwardingSource {
  public:
   DequantizedSource(std::unique_ptr<Source> source, Contents contents)
-      : source_(std::move(source)), contents_(std::move(contents)) {
-    set_path(source_->path());
-  }
+      : ForwardingSource(std::move(source)), contents_(std::move(contents)) {}
 
-  std::string format() const override { return source_->format(); }
   const Catalog& catalog() const override { return contents_.catalog; }
   std::uint64_t read_boundary(std::size_t tensor, std::uint64_t element) const override {
     const Given& given = contents_.tensors[tensor];
-    return given.values ? given.values->read_boundary(*source_, element)
-                        : source_->read_boundary(given.tensor, element);
-  }
-  InputCheck compare_checksums(const TransferOptions& options,
-                               const ReadPeers& peers) const override {
-    return source_->verify_reads(options, peers);
-  }
-  std::string read_parts() const override { return source_->read_parts(); }
-  bool ignore_checksums() override { return source_->ignore_checksums(); }
-  std::uint64_t check(const TransferOptions& options) const override {
-    return source_->check(options);
+    return given.values ? given.values->read_boundary(source(), element)
+                        : source().read_boundary(given.tensor, element);
   }
   bool is_in_order(std::size_t tensor) const override {
-    return source_->is_in_order(contents_.tensors[tensor].tensor);
+    return source().is_in_order(contents_.tensors[tensor].tensor);
   }
-  Losses own_losses() const override { return source_->losses(); }
-  std::vector<std::string> notes() const override { return source_->notes(); }
   std::vector<std::string> remarks() const override {
-    std::vector<std::string> lines = source_->remarks();
+    std::vector<std::string> lines = source().remarks();
     lines.push_back(contents_.remark);
     return lines;
   }
   /// What the elements of packed numbers are ranks' parts of, are not the weight's elements.
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const Given& given = contents_.tensors[tensor];
-    return given.values ? std::vector<StoredRange>() : source_->stored_ranges(given.tensor);
+    return given.values ? std::vector<StoredRange>() : source().stored_ranges(given.tensor);
   }
-  /// The arrangement of the files is one of packed numbers and their scales.
-  Json layout() const override { return {}; }
 
  private:
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const Given& given = contents_.tensors[tensor];
-    if (!given.values) return source_->read(given.tensor, range, out);
+    if (!given.values) return source().read(given.tensor, range, out);
     const DType dtype = contents_.catalog.tensors[tensor].dtype;
     std::vector<float> values(std::min(range.size(), kStepElements));
     for (std::uint64_t at = range.begin; at < range.end;) {
       const std::uint64_t count = std::min(range.end - at, kStepElements);
       const std::span<float> step(values.data(), count);
-      given.values->read(*source_, {at, at + count}, step);
+      given.values->read(source(), {at, at + count}, step);
       convert_elements(DType::Float32, std::as_bytes(step), dtype,
                        out.subspan((at - range.begin) * size_of(dtype), count * size_of(dtype)));
       at += count;
     }
   }
 
-  const std::unique_ptr<Source> source_;
   const Contents contents_;
 };
 

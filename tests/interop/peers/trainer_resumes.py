@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Folders of the real Trainer, accelerate and PEFT go through UniShard, and their programs go on from the results.
 
-  trainer_resumes.py BUILD [PART...]    parts: orders trainer deepspeed accelerate adapters kinds dtypes objects (default: all)
+  trainer_resumes.py BUILD [PART...]    parts: orders trainer deepspeed experts accelerate adapters kinds dtypes objects (default: all)
 
   orders      the optimizer of every model that UniShard knows gets the names of named_parameters()
   trainer     a plain Trainer resumes from its checkpoint after each conversion with the bits of the undisturbed run
   deepspeed   so does a Trainer with DeepSpeed, also on another number of ranks
+  experts     mixtures of experts, which transformers stacks in memory and not in files: the Trainer resumes (from its own folders it does not, 5.23),
+              and zero_to_fp32 writes the files' names
   accelerate  Accelerator.load_state
   adapters    PEFT loads the adapter of a run under the Trainer, DeepSpeed or DCP with equal values
   kinds       so it does with adapters of every kind that it has
@@ -29,7 +31,7 @@ import truth
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 warnings.filterwarnings("ignore")
-PARTS = ("orders", "trainer", "deepspeed", "accelerate", "adapters", "kinds", "dtypes", "objects")
+PARTS = ("orders", "trainer", "deepspeed", "experts", "accelerate", "adapters", "kinds", "dtypes", "objects")
 STEPS, SAVED = 6, 3
 TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
         "max_position_embeddings": 32, "head_dim": 8, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "d_model": 16, "d_kv": 8, "d_ff": 24,
@@ -38,7 +40,11 @@ TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attent
         "n_layers": 2, "n_inner": 24, "rotary_dim": 4, "embedding_size": 16, "image_size": 8, "patch_size": 4, "state_size": 4, "time_step_rank": 2,
         "max_source_positions": 16, "max_target_positions": 16, "num_mel_bins": 4, "attention_types": [[["global", "local"], 1]], "expansion_ratio": 2,
         "max_seq_len": 32, "partial_rotary_factor": 0.5, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
-        "num_hidden_groups": 1, "global_attn_every_n_layers": 2}
+        "num_hidden_groups": 1, "global_attn_every_n_layers": 2,
+        "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
+        "moe_num_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 4,
+        "kv_lora_rank": 4, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4, "n_shared_experts": 1, "linear_key_head_dim": 4,
+        "linear_value_head_dim": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 2}
 
 
 # ---- one job of a Trainer ------------------------------------------------------------------------------------------
@@ -190,7 +196,8 @@ def orders(unishard, scratch, table):
     transformers.logging.set_verbosity_error()
     for kind in known_models():
         folder = scratch / kind
-        config = AutoConfig.for_model(kind, **{k: v for k, v in TINY.items() if k != "head_dim" or kind not in ("gptj", "codegen", "falcon")})
+        tiny = {k: v for k, v in TINY.items() if k != "head_dim" or kind not in ("gptj", "codegen", "falcon", "mamba2")}
+        config = AutoConfig.for_model(kind, **tiny, **({"head_dim": 16} if kind == "mamba2" else {}))
         torch.manual_seed(0)
         model = model_class(kind)(config)
         trainer = Trainer(model=model, args=TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[], weight_decay=0.1))
@@ -201,12 +208,18 @@ def orders(unishard, scratch, table):
                 parameter.grad = torch.ones_like(parameter)
         model.save_pretrained(folder)  # some modules have other names in files
         names = {float(tensor.flatten()[0]): name for name, tensor in model_of(folder).items()}
+        if "experts" in str(model):  # the files have others
+            names = {float(i): name for i, (name, _) in enumerate(model.named_parameters())}
         expected = [[names[float(p.flatten()[0])] for p in group["params"]] for group in optimizer.param_groups]
         optimizer.step()
         torch.save(optimizer.state_dict(), folder / "optimizer.pt")
         found = json.loads(truth.run(unishard, "inspect", folder, "--json"))
         table.row(f"orders {kind}", [] if [group["params"] for group in found["groups"]] == expected else ["other names for its numbers"])
+        hub = scratch / f"{kind}-hub"
+        truth.run(unishard, "zero_to_fp32", folder, hub)
+        table.row(f"orders {kind}: zero_to_fp32", differing_tensors(model_of(folder), model_of(hub)))
         shutil.rmtree(folder)
+        shutil.rmtree(hub)
 
 
 def trainer(unishard, scratch, table):
@@ -259,6 +272,35 @@ def deepspeed(unishard, scratch, table):
             if ranks == 2:
                 found += compare_runs(expected, losses, run, reference, unishard)
             table.row(f"deepspeed {name}, 2 ranks to {ranks}", found)
+
+
+def experts(unishard, scratch, table):
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+    logging.disable_progress_bar()
+    for kind in ("qwen3_moe", "mixtral"):
+        job = {"do": "trainer", "kind": kind}
+        reference = scratch / kind
+        expected = launch({**job, "out": str(reference)})
+        saved = reference / f"checkpoint-{SAVED}"
+        for name, through in {"itself": [], "native": ["native"], "dcp": ["dcp"], "deepspeed native": ["deepspeed", "native"]}.items():
+            folder = scratch / f"{kind}-{name.replace(' ', '-')}"
+            steps = [(saved, None)] + [(folder / str(i), form) for i, form in enumerate(through)]
+            resumed = convert(unishard, *steps, (folder / "run" / f"checkpoint-{SAVED}", "trainer"))
+            losses = launch({**job, "out": str(folder / "run"), "resume": str(resumed)})
+            states = [AutoModelForCausalLM.from_pretrained(place).state_dict() for place in (saved, resumed)]
+            table.row(f"experts {kind} through {name}",
+                      differing_tensors(*states) + compare_runs(expected, losses, folder / "run", reference))
+        trained = scratch / f"{kind}-deepspeed"
+        launch({**job, "out": str(trained), "stage": 2}, 2)
+        saved, model = trained / f"checkpoint-{SAVED}", scratch / f"{kind}-model"
+        truth.run(unishard, "zero_to_fp32", saved, model)
+        table.row(f"experts {kind} under DeepSpeed: zero_to_fp32", differing_tensors(model_of(saved), model_of(model)))
+        states = [AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in (saved, model)]
+        truth.run(unishard, "zero_to_fp32", saved, model / "module.safetensors", "--module-names")
+        table.row(f"experts {kind} under DeepSpeed: from_pretrained", differing_tensors(*states))
+        table.row(f"experts {kind} under DeepSpeed: --module-names", differing_tensors(states[0], load_file(model / "module.safetensors")))
 
 
 def accelerate(unishard, scratch, table):

@@ -309,7 +309,8 @@ std::string plain_name(std::string name) { return name.empty() ? "tensor" : std:
 
 bool is_statistic(std::string_view fqn) {
   const std::string_view last = fqn.substr(fqn.rfind('.') + 1);
-  return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
+  return last == "running_mean" || last == "running_var" || last == "num_batches_tracked" ||
+         last == "e_score_correction_bias";  // of a router
 }
 
 bool is_buffer(const StateDict& state, const TensorEntry& tensor, std::string_view fqn) {

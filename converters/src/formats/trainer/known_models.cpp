@@ -14,10 +14,25 @@ struct KnownModel {
 
 // clang-format off
 // tests/interop/peers/trainer_resumes.py compares each row with transformers.
-constexpr std::array<KnownModel, 26> kModels = {{
+constexpr std::array<KnownModel, 31> kModels = {{
     {"llama mistral qwen2 qwen3 gemma gemma2 gemma3_text stablelm olmo olmo2 cohere granite smollm3 exaone4 starcoder2",
      "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj q_norm k_norm) mlp(gate_proj up_proj down_proj c_fc c_proj) "
      "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm) norm) lm_head score classifier qa_outputs"},
+    {"mixtral qwen2_moe olmoe minimax_m2 gpt_oss phimoe",
+     "model(embed_tokens layers*(self_attn(sinks q_proj k_proj v_proj o_proj q_norm k_norm) mlp(gate_proj up_proj down_proj gate router "
+     "experts(gate_up_proj gate_up_proj_bias down_proj down_proj_bias) shared_expert(gate_proj up_proj down_proj) shared_expert_gate) input_layernorm post_attention_layernorm) norm) "
+     "lm_head score qa_outputs"},
+    {"flex_olmo",
+     "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj q_norm k_norm) mlp(gate experts(gate_up_proj down_proj)) "
+     "post_attention_layernorm post_feedforward_layernorm) norm) lm_head"},
+    {"qwen3_moe glm4_moe glm4_moe_lite deepseek_v2 deepseek_v3 solar_open",
+     "model(embed_tokens layers*(self_attn(q_proj q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa kv_a_layernorm kv_b_proj k_proj v_proj o_proj "
+     "q_norm k_norm) mlp(gate_proj up_proj down_proj experts(gate_up_proj down_proj) gate shared_experts(gate_proj up_proj down_proj)) "
+     "input_layernorm post_attention_layernorm) norm) lm_head score qa_outputs"},
+    {"qwen3_next",
+     "model(embed_tokens layers*(linear_attn(dt_bias A_log conv1d in_proj_qkvz in_proj_ba norm out_proj) self_attn(q_proj k_proj v_proj o_proj q_norm "
+     "k_norm) mlp(gate_proj up_proj down_proj gate experts(gate_up_proj down_proj) shared_expert(gate_proj up_proj down_proj) shared_expert_gate) "
+     "input_layernorm post_attention_layernorm) norm) lm_head score qa_outputs"},
     {"phi3 glm4",
      "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj qkv_proj) mlp(gate_up_proj down_proj) input_layernorm "
      "post_attention_layernorm post_self_attn_layernorm post_mlp_layernorm) norm) lm_head score"},
@@ -40,6 +55,7 @@ constexpr std::array<KnownModel, 26> kModels = {{
      "lm_head score classifier qa_outputs"},
     {"mpt", "transformer(wte blocks*(norm_1 attn(Wqkv out_proj) norm_2 ffn(up_proj down_proj)) norm_f) lm_head score classifier qa_outputs"},
     {"mamba", "backbone(embeddings layers*(norm mixer(A_log D conv1d in_proj x_proj dt_proj out_proj)) norm_f) lm_head"},
+    {"mamba2", "backbone(embeddings layers*(norm mixer(dt_bias A_log D conv1d in_proj norm out_proj)) norm_f) lm_head"},
     {"opt",
      "model(decoder(embed_tokens embed_positions final_layer_norm layers*(self_attn(k_proj v_proj q_proj out_proj) self_attn_layer_norm "
      "fc1 fc2 final_layer_norm))) lm_head score qa_outputs"},

@@ -127,35 +127,6 @@ std::optional<std::string> doubt_about_states(const Catalog& catalog, const Loss
       foreign.size(), foreign.front()->label(), fmt::join(foreign.front()->shape, ", "));
 }
 
-bool is_known_class(std::string_view model_type, std::string_view class_name) {
-  constexpr std::array<std::string_view, 16> kHeads = {"Model",
-                                                       "LMHeadModel",
-                                                       "DoubleHeadsModel",
-                                                       "MTModel",
-                                                       "EncoderModel",
-                                                       "ForCausalLM",
-                                                       "ForMaskedLM",
-                                                       "ForPreTraining",
-                                                       "ForSequenceClassification",
-                                                       "ForTokenClassification",
-                                                       "ForQuestionAnswering",
-                                                       "ForMultipleChoice",
-                                                       "ForNextSentencePrediction",
-                                                       "ForConditionalGeneration",
-                                                       "ForAudioClassification",
-                                                       "WithLMHeadModel"};
-  constexpr std::string_view kText = "_text";  // of the text model in one with images
-  if (model_type.ends_with(kText)) model_type.remove_suffix(kText.size());
-  std::size_t at = 0;  // "gpt_neox" is called GPTNeoX
-  for (const char c : model_type) {
-    if (c == '_' || c == '-') continue;
-    if (at == class_name.size() || std::tolower(static_cast<unsigned char>(class_name[at])) != c)
-      return false;
-    ++at;
-  }
-  return std::ranges::count(kHeads, class_name.substr(at)) > 0;
-}
-
 Names name_parameters(const OrderSource& source, const NumberedParameters& parameters,
                       const std::vector<NamedShape>& model) {
   if (parameters.groups.size() != 2 && !source.is_assumed)

@@ -23,10 +23,6 @@ struct OrderSource {
   bool is_assumed = false;
 };
 
-/// Returns whether `class_name` is that of a model of transformers with this `model_type`, and not
-/// of another program's, which may register its parameters in another order.
-bool is_known_class(std::string_view model_type, std::string_view class_name);
-
 /// Returns the names of `parameters` if the order of the model is known and only one choice fits;
 /// nullopt otherwise. An optimizer without the Trainer's two groups is a script's, whose order is
 /// not known. Without a model type every known model that has all parameters counts, and

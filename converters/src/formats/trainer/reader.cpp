@@ -17,14 +17,16 @@
 #include "formats/torch/weight_index.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
+#include "formats/trainer/module_shapes.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
 #include "reading/completeness.hpp"
+#include "reading/model_type.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -47,17 +49,18 @@ std::optional<Program> program_of(Storage& storage, const Path& path) {
   }
 }
 
-/// Adds the tensors of a safetensors file below `key`, under the names that `name_of` returns.
-/// The file sorts its tensors, so nothing depends on their order.
-template <class NameOf>
-void add_tensors(StateDictBuilder& builder, const std::string& key,
-                 std::vector<dcp::SafetensorsPiece> pieces, const NameOf& name_of) {
-  for (dcp::SafetensorsPiece& piece : pieces) {
-    const Shape shape = piece.box.sizes;
-    const std::string fqn = name_of(piece.key);
-    builder.add_piece(fmt::format("{}.{}", key, fqn), {{key, false}, {fqn, false}}, shape,
-                      std::move(piece.box), std::move(piece.view));
-  }
+using Pieces = std::vector<dcp::SafetensorsPiece>;
+
+constexpr std::string_view kSplitExperts =
+    "the model's file has the experts one by one, and the optimizer has them stacked: the "
+    "Trainer of transformers 5.23 does not load them when it resumes from this folder, and "
+    "reports no error. It does load them from one that `unishard convert --to trainer` writes";
+
+/// Adds a piece of the tensor `name` below `key`.
+void add_piece(StateDictBuilder& builder, const std::string& key, const std::string& name,
+               const Shape& shape, dcp::SafetensorsPiece piece) {
+  builder.add_piece(fmt::format("{}.{}", key, name), {{key, false}, {name, false}}, shape,
+                    std::move(piece.box), std::move(piece.view));
 }
 
 /// What was read of a model.
@@ -65,6 +68,7 @@ struct ReadModel {
   std::vector<std::string> files;                    ///< their names
   std::optional<AdapterNaming> adapter_naming = {};  ///< of an adapter's file
   AdapterFileNames adapter_names = {};
+  bool splits_experts = false;  ///< which the module has stacked
 };
 
 bool is_adapter_file(std::string_view name) { return name.starts_with(kAdapterStem); }
@@ -76,14 +80,41 @@ std::string fqn_of(const ReadModel& model, const std::string& key) {
              : key;
 }
 
-ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+/// Makes a tensor of the files the piece of a parameter that `place` says: one of a stack.
+void put_in_place(const ModulePlace& place, dcp::SafetensorsPiece& piece) {
+  if (piece.view.shape.size() < place.box.sizes.size())
+    piece.view.strides.insert(piece.view.strides.begin(), piece.view.elements());
+  piece.view.shape = place.box.sizes;
+  piece.box = place.box;
+}
+
+/// Adds the tensors of the model's files. They are sorted there, so nothing depends on their order.
+void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& module,
+               ReadModel& read) {
+  const std::vector<std::optional<ModulePlace>> places = module.places(pieces);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    dcp::SafetensorsPiece& piece = pieces[i];
+    if (places[i]) {
+      read.splits_experts = true;
+      put_in_place(*places[i], piece);
+      add_piece(builder, kModel, places[i]->parameter, places[i]->shape, std::move(piece));
+    } else {
+      const Shape shape = piece.box.sizes;
+      const std::string fqn = fqn_of(read, piece.key);
+      add_piece(builder, kModel, fqn, shape, std::move(piece));
+    }
+  }
+}
+
+ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
+                           const ModuleShapes& module) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   ReadModel read{model.files};
   builder.out.notes.insert(builder.out.notes.end(), model.notes.begin(), model.notes.end());
   std::map<std::string, torch::TensorView> found;
+  Pieces all;
   for (const std::string& name : model.files) {
-    std::vector<dcp::SafetensorsPiece> pieces =
-        dcp::read_pieces(builder.open(folder / name)).pieces;
+    Pieces pieces = dcp::read_pieces(builder.open(folder / name)).pieces;
     std::erase_if(pieces, [&](const dcp::SafetensorsPiece& piece) {
       const auto [earlier, is_new] = found.emplace(piece.key, piece.view);
       if (is_new) return false;
@@ -95,14 +126,14 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
       for (const dcp::SafetensorsPiece& piece : pieces) read.adapter_names.insert(piece.key);
       read.adapter_naming = adapter_naming(read.adapter_names);
     }
-    add_tensors(builder, kModel, std::move(pieces),
-                [&](const std::string& key) { return fqn_of(read, key); });
+    std::ranges::move(pieces, std::back_inserter(all));
   }
   for (const auto& [tensor, file] : model.weight_map) {
     if (!found.contains(tensor))
       raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
                                             (folder / *model.index).string(), quote(tensor), file));
   }
+  add_model(builder, std::move(all), module, read);
   return read;
 }
 
@@ -186,31 +217,16 @@ bool may_hold_states(const Entry& entry) {
          (name.ends_with(".bin") && name.starts_with("optim"));
 }
 
-/// Whether the classes that config.json names are not those of transformers.
-bool has_own_class(const SortedJson& config, const std::string& model_type) {
-  const auto classes = config.find("architectures");
-  if (config.contains("auto_map")) return true;
-  return classes != config.end() && classes->is_array() &&
-         std::ranges::any_of(*classes, [&](const SortedJson& name) {
-           return name.is_string() &&
-                  !is_known_class(model_type, name.get_ref<const std::string&>());
-         });
-}
-
 /// Returns `model_type` of config.json; an empty text for a model that is not known.
 std::optional<std::string> model_type(Storage& storage, const Path& folder) {
   constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
   const Path path = folder / "config.json";
   if (storage.kind(path) != EntryKind::File) return std::nullopt;
   try {
-    const SortedJson config = parse_sorted_json(read_text(storage, path, kConfigBytes), "config");
-    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string()) {
-      std::string type = config["model_type"].get<std::string>();
-      return has_own_class(config, type) ? std::string() : type;
-    }
+    return model_type_of(read_text(storage, path, kConfigBytes));
   } catch (const Error&) {
+    return std::string();  // there is a configuration, and its model is not known
   }
-  return std::string();  // there is a configuration, and its model is not known
 }
 
 /// The embedded catalog that UniShard's sink adds to the optimizer's file.
@@ -296,18 +312,21 @@ class Reader {
   std::unique_ptr<Source> open() {
     const bool is_torch =
         has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
-    const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
-                                    : read_safetensors(storage_, folder_, builder_);
+    const std::optional<std::string> type = model_type(storage_, folder_);
+    const std::shared_ptr<const File> optimizer = builder_.open(folder_ / names_.optimizer);
+    const TorchFile states({optimizer, 0, optimizer->size()});
+    const ReadModel read =
+        is_torch ? read_torch_model(storage_, folder_, builder_)
+                 : read_safetensors(storage_, folder_, builder_, {type.value_or(""), states});
     read_ = read.files;
-    read_optimizer(is_torch);
+    read_optimizer(states, is_torch);
     read_schedule();
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
     const auto progress = read_progress(storage_, folder_, builder_.out.losses);
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
-    const OrderSource order{is_torch, model_type(storage_, folder_),
-                            builder_.out.assumes_model_order};
+    const OrderSource order{is_torch, type, builder_.out.assumes_model_order};
     // UniShard's own sink lists the names that it knows.
     const bool is_ours = !text_.empty();
     builder_.out.number_names = {
@@ -328,11 +347,12 @@ class Reader {
                 : "if the optimizer was given the parameters in the model's order, "
                   "--assume-model-order names them"};
     builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
-                             library = names_.library](const dcp::StateDict& state,
-                                                       dcp::Arrangement& arranged) {
+                             splits_experts = read.splits_experts, library = names_.library](
+                                const dcp::StateDict& state, dcp::Arrangement& arranged) {
       const bool has_own_names = !text.empty() && restore(text, state, arranged);
       if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
       record_compiled(state, library, arranged);
+      if (splits_experts) arranged.remarks.emplace_back(kSplitExperts);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (auto doubt = doubt_about_states(arranged.catalog, arranged.losses))
         arranged.notes.push_back(std::move(*doubt));
@@ -355,10 +375,8 @@ class Reader {
 
   /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
   /// file of a copy does not keep it, so the copy's optimizer lists the names.
-  void read_optimizer(bool is_ordered) {
-    const std::shared_ptr<const File> opened = builder_.open(folder_ / names_.optimizer);
+  void read_optimizer(const TorchFile& file, bool is_ordered) {
     read_.emplace_back(names_.optimizer);
-    const TorchFile file({opened, 0, opened->size()});
     if (!is_in_place(folder_ / names_.optimizer, file, Role::Optimizer)) return;
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
@@ -385,7 +403,11 @@ class Reader {
       read_.push_back(name);
       const std::shared_ptr<const File> file = builder_.open(folder_ / name);
       if (name.ends_with(".safetensors")) {
-        add_tensors(builder_, key, dcp::read_pieces(file).pieces, std::identity());
+        for (dcp::SafetensorsPiece& piece : dcp::read_pieces(file).pieces) {
+          const std::string tensor = piece.key;
+          const Shape shape = piece.box.sizes;
+          add_piece(builder_, key, tensor, shape, std::move(piece));
+        }
       } else {
         const TorchFile object({file, 0, file->size()});
         const Role role = is_further_optimizer(key) ? Role::Optimizer : Role::OtherModel;
