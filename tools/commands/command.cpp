@@ -206,6 +206,9 @@ void NameOptions::add_to(CLI::App& command) {
                      "one rule a line");
   command.add_option("--save-rules,--save_rules", saved_rules,
                      "New file for the rules of --layout and --rename, for --rename @FILE");
+  command.add_flag("--module-names,--module_names", keeps_module_names,
+                   "Keep stacked experts as transformers 5 has them in memory, also in a model "
+                   "whose config.json says that the hub's files have one tensor for each");
 }
 
 void NameOptions::save(const std::vector<tools::RenameRule>& rules) const {

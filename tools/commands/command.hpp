@@ -123,8 +123,10 @@ struct NameOptions {
   std::string layout;
   std::vector<std::string> renames;
   std::string saved_rules;  ///< the file that gets the rules; empty: none
+  /// A model keeps the names of the modules where the hub's files have others.
+  bool keeps_module_names = false;
 
-  /// Adds --layout, --rename and --save-rules.
+  /// Adds --layout, --rename, --save-rules and --module-names.
   /// Lifetime: this object must outlive `command`.
   void add_to(CLI::App& command);
   /// Writes the rules by which a result was named, where that was asked for.

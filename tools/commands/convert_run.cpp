@@ -7,9 +7,12 @@
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
 #include "workflows/dequantized_input.hpp"
+#include "workflows/hub_named_input.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
+
+#include <utility>
 
 namespace unishard::cli {
 namespace {
@@ -107,7 +110,11 @@ int ConvertRun::run(tools::Team& team) const {
   if (convert.dtype)
     numbers =
         tools::dequantized_input(std::move(numbers.source), input, {.check_input = check_input});
-  const auto& source = numbers.source;
+  // A training goes on with the names of the modules.
+  const auto [source, experts, remark] =
+      convert.weights_only && !names.keeps_module_names
+          ? tools::hub_named_input(std::move(numbers.source), input)
+          : converters::HubNamed{.source = std::move(numbers.source)};
   const std::string input_tag = team.gather(own_tag).front();
   const TransferOptions transfer =
       resources.transfer(observer, source->catalog().tensors.size(), output.compression);
@@ -117,8 +124,10 @@ int ConvertRun::run(tools::Team& team) const {
       .allows_missing = allows_missing};
   tools::losses_to_name(source->losses(), rules, input);  // before an empty plan
   catch_interrupts();                                     // before anything is created
+  tools::ConversionPlan plan = tools::plan_convert(*source, convert);
+  if (experts > 0) plan.remarks.push_back(remark);
   tools::Conversion conversion(
-      team, *source, tools::plan_convert(*source, convert),
+      team, *source, std::move(plan),
       {.verb = "convert",
        .input = input,
        .output = decide_output(*this, *source, input_tag),

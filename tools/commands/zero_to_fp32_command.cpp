@@ -4,6 +4,7 @@
 #include "views/conversion_view.hpp"
 #include "views/terminal.hpp"
 #include "workflows/dequantized_input.hpp"
+#include "workflows/hub_named_input.hpp"
 
 namespace unishard::cli {
 namespace {
@@ -38,10 +39,14 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                          .from_rank = options.part.from_rank,
                                          .merge_rules = read_merge_rules(options.merge_rules)});
   options.part.check(*opened);
-  const auto [source, dequantized, kept] =
+  auto [numbers, dequantized, kept] =
       tools::dequantized_input(std::move(opened), options.checkpoint,
                                {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
                                 .check_input = options.check_input});
+  const auto [source, experts, remark] =
+      options.names.keeps_module_names
+          ? converters::HubNamed{.source = std::move(numbers)}
+          : tools::hub_named_input(std::move(numbers), options.checkpoint);
   const TransferOptions transfer =
       options.resources.transfer(observer, source->catalog().tensors.size());
   const tools::LossRules rules{.wanted = tools::Wanted::Model,
@@ -53,6 +58,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                         .exclude_frozen = options.exclude_frozen,
                                         .layout = options.names.layout,
                                         .renames = tools::parse_renames(options.names.renames)});
+  if (experts > 0) plan.remarks.push_back(remark);
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
   if (options.debug && speaks) say_tensors(plan, source->catalog());
@@ -120,6 +126,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
   options->processes.add_to(*command);
   options->resources.add_to(*command);
   command->footer(
+      "Where config.json says so, experts get the names of the hub's files, one tensor for each.\n"
       "A folder gets the config.json that lies beside the checkpoint, else the one that it holds.\n"
       "Quantized weights are dequantized; frozen ones of a training run only with --dtype.\n"
       "Examples:\n"

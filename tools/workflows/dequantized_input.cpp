@@ -1,9 +1,6 @@
 #include "workflows/dequantized_input.hpp"
 
-#include "unishard/format/storage.hpp"
-
 #include "workflows/model_config.hpp"
-#include "workflows/native_folder.hpp"
 #include "workflows/run_files.hpp"
 #include "workflows/side_files.hpp"
 
@@ -56,13 +53,6 @@ bool erase_quantization(Json& config) {
 Json read_json(const Path& folder, const char* name) {
   const std::optional<std::string> text = read_side_file(folder, name);
   return text ? parse_json(*text, name) : Json();
-}
-
-/// The folder of one model file has its configuration, too.
-Path config_folder(const converters::Source& source, const Path& input) {
-  const Path folder = model_folder(source, input);
-  const bool is_file = posix_storage().kind(folder) == EntryKind::File;
-  return is_file ? absolute_folder(folder).parent_path() : folder;
 }
 
 Json quantization_of(const converters::Source& source, const Path& input) {

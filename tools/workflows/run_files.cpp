@@ -356,6 +356,12 @@ void name_adapter_file(const converters::AdapterFile& adapter, ConversionPlan& p
 
 }  // namespace
 
+Path config_folder(const converters::Source& source, const Path& input) {
+  const Path folder = model_folder(source, input);
+  const bool is_file = posix_storage().kind(folder) == EntryKind::File;
+  return is_file ? absolute_folder(folder).parent_path() : folder;
+}
+
 Path model_folder(const converters::Source& source, const Path& input) {
   return model_folder_beside(source, folder_beside(source, input), input);
 }

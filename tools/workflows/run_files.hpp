@@ -14,6 +14,10 @@ namespace unishard::tools {
 /// Pre: `input` is what the user named; source.path() is where the checkpoint was found.
 Path model_folder(const converters::Source& source, const Path& input);
 
+/// Returns the folder in which the configuration of the model lies: model_folder(), or the folder
+/// of the one file that it names.
+Path config_folder(const converters::Source& source, const Path& input);
+
 /// Sets output.side_files and output.stem. Model folders get the small files of a model; folders
 /// from which a training goes on get those of a Trainer or of accelerate too. A model folder made
 /// of an adapter's run gets the adapter alone: `plan` loses the base model and takes PEFT's names.
