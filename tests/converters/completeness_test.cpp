@@ -353,7 +353,6 @@ TEST(Completeness, PartsOfParallelModelsAreRefusedInWords) {
   const std::string megatron = "iter_0000010/mp_rank_0", file = "/model_optim_rng.pt";
   const std::vector<Case> cases = {
       {{megatron + "0" + file, megatron + "1" + file}, "", {"Megatron-LM", "2 parts", "parallel"}},
-      {{megatron + "0" + file, megatron + "1" + file}, "iter_0000010", {"Megatron-LM", "2 parts"}},
       {{megatron + "0" + file, megatron + "1" + file},
        "iter_0000010/mp_rank_01",
        {"one rank's folder", "2 parts"}},
@@ -362,7 +361,7 @@ TEST(Completeness, PartsOfParallelModelsAreRefusedInWords) {
        {"Megatron-LM", "3 parts"}},
       {{megatron + "0" + file}, "", {"one part", "name its file"}},
       {{"mp_rank_00/model_weights.ckpt", "mp_rank_01/model_weights.ckpt"}, "", {"2 parts"}},
-      {{"consolidated.00.pth", "consolidated.01.pth", "params.json"}, "", {"Meta", "2 parts"}},
+      {{"consolidated.00.pth", "consolidated.01.pth"}, "", {"Meta", "2 parts", "params.json"}},
       {{"a/consolidated.00.pth", "a/consolidated.01.pth"}, "", {"Meta", "2 parts"}},
       {{"checkpoint_metadata.json",
         "model/model/decoder/0/w_pp-rank-0-of-1_tp-rank-0-of-2.safetensors"},

@@ -228,12 +228,12 @@ class JoinedSource final : public Source {
 
   [[noreturn]] void raise_drift(const TensorInfo& info, const SharedBox& box,
                                 std::size_t copy) const {
-    raise(ErrorCode::Corrupt,
-          fmt::format("{}: {}: tensor-parallel ranks {} and {} have the same part of it with "
-                      "different values",
-                      where_, info.label(), box.copies[0].shard, box.copies[copy].shard),
-          "the ranks of the run drifted apart, or their files are of two saves; --no-check-input "
-          "takes the values of the first");
+    raise(
+        ErrorCode::Corrupt,
+        fmt::format("{}: {}: {} {} and {} have the same part of it with different values", where_,
+                    info.label(), joined_.shards_are, box.copies[0].shard, box.copies[copy].shard),
+        "the ranks of the run drifted apart, or their files are of two saves; --no-check-input "
+        "takes the values of the first");
   }
 
   /// Returns elements `part` (numbered within the box) of one copy of the box in `values`.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters {
@@ -36,6 +37,7 @@ struct JoinedCatalog {
   std::vector<JoinedTensor> tensors;  ///< for each tensor of the catalog
   Losses losses;
   std::vector<std::string> notes, remarks;
+  std::string_view shards_are = "tensor-parallel ranks";  ///< what messages call the shards
   /// Number of the rank `rank` of shard `shard` among the ranks of all shards.
   std::uint32_t (*rank_of)(std::uint32_t shard, std::uint32_t rank, std::size_t shards) = nullptr;
 };

@@ -3,39 +3,37 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/manifest.hpp"
 
+#include "formats/cut_files.hpp"
 #include "formats/dcp/megatron.hpp"
 #include "formats/deepspeed/merge_rules.hpp"
 #include "formats/deepspeed/rank_join.hpp"
-#include "formats/torch/reader.hpp"
+#include "formats/megatron_parts.hpp"
+#include "formats/meta_parts.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
-#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace unishard::converters {
 namespace {
 
-/// Files of a rank in a folder `mp_rank_00`.
-constexpr std::array<std::string_view, 2> kRankFiles = {"model_optim_rng.pt", "model_rng.pt"};
-constexpr std::string_view kRankFolder = "mp_rank_";
-
 bool is_torch_name(std::string_view name) {
   return name.ends_with(".pth") || name.ends_with(".pt") || name.ends_with(".bin");
 }
 
-/// Returns the only set of several cut files or folders among the names; nullopt when there is
-/// none.
-std::optional<FileSet> set_of_cuts(const Path& folder, const std::vector<std::string>& names) {
+/// Returns the only set of cut files or folders among the names, which has `least` members or more;
+/// nullopt when there is none.
+std::optional<FileSet> set_of_cuts(const Path& folder, const std::vector<std::string>& names,
+                                   std::size_t least) {
   std::optional<FileSet> found;
   for (FileSet& set : find_sets(names)) {
-    if (set.kind != PartKind::Cuts || set.files.size() < 2) continue;
+    if (set.kind != PartKind::Cuts || set.files.size() < least) continue;
     if (found) {
       raise(ErrorCode::Unsupported,
             fmt::format("{} holds two sets of parts, {} and {}", folder.string(), found->name,
@@ -57,64 +55,85 @@ std::optional<FileSet> set_of_cuts(const Path& folder, const std::vector<std::st
 }
 
 Path rank_file(Storage& storage, const Path& rank_folder) {
-  for (const std::string_view name : kRankFiles) {
-    if (storage.kind(rank_folder / name) == EntryKind::File) return rank_folder / name;
-  }
-  raise(ErrorCode::Corrupt,
-        fmt::format("{}: {} is missing", rank_folder.string(), kRankFiles.front()));
+  if (auto file = find_rank_file(storage, rank_folder)) return *std::move(file);
+  raise(ErrorCode::Corrupt, fmt::format("{}: it holds no file of a rank", rank_folder.string()));
 }
 
-std::vector<Path> find_parts(Storage& storage, const Path& folder) {
+bool is_meta_name(std::string_view name) {
+  const auto part = parse_part_name(name);
+  return part && part->writer == "Meta's Llama";
+}
+
+std::vector<Path> find_parts(Storage& storage, const Path& folder, std::size_t least) {
   std::vector<std::string> files, folders;
   for (const Entry& entry : storage.list(folder)) {
-    const bool is_rank = entry.name.starts_with(kRankFolder);
+    const bool is_rank = entry.name.starts_with(kRankFolderName);
     if (entry.kind == EntryKind::File && is_torch_name(entry.name)) files.push_back(entry.name);
     if (entry.kind == EntryKind::Directory && is_rank) folders.push_back(entry.name);
   }
   std::vector<Path> parts;
-  if (const auto set = set_of_cuts(folder, folders)) {
+  if (const auto set = set_of_cuts(folder, folders, least)) {
     for (const auto& [number, name] : set->files)
       parts.push_back(rank_file(storage, folder / name));
-  } else if (const auto cut = set_of_cuts(folder, files)) {
+  } else if (const auto cut = set_of_cuts(folder, files, least)) {
     for (const auto& [number, name] : cut->files) parts.push_back(folder / name);
   }
   return parts;
-}
-
-/// The optimizer numbers its states, and those of parts have other shapes than the parameters.
-void lose_states(const Source& part, deepspeed::Notes& notes) {
-  const auto states = std::ranges::count_if(part.catalog().tensors, [](const TensorInfo& tensor) {
-    return !deepspeed::is_of_model(tensor);
-  });
-  if (states > 0)
-    notes.lose(
-        {Role::Optimizer, "optimizer",
-         fmt::format("{} tensors beside the model in each part are not put together", states)});
 }
 
 std::unique_ptr<Source> join(Storage& storage, const Path& folder, const std::vector<Path>& files,
                              const Json& merge_rules) {
   deepspeed::MergeRules rules(merge_rules);
   deepspeed::Notes notes;
-  std::set<std::pair<Role, std::string>> told;  // all parts may lose the same
-  deepspeed::CutParts parts{.format = "torch", .world_size = files.size(), .has_states = false};
-  for (const Path& file : files) {
-    const torch::TorchFile archive(torch::whole_file(storage, file));
-    require_written_name(file, archive.archive_name());
-    parts.names.push_back(file.string());
-    parts.sources.push_back(open_torch(storage, file, {}));
-    if (parts.sources.size() == 1) lose_states(*parts.sources.front(), notes);
-    for (const Loss& loss : parts.sources.back()->losses()) {
-      if (told.emplace(loss.role, loss.name).second) notes.lose(loss);
-    }
-  }
+  deepspeed::CutParts parts = open_cut_files(storage, files, notes);
   deepspeed::CutRules cuts = rules.cut_rules();
   auto source = deepspeed::join_parts(std::move(parts), cuts, folder.string(), notes);
   rules.check(source->catalog(), folder.string());
   return source;
 }
 
+/// What Meta's and Mistral's programs write beside the files.
+constexpr const char* kParams = "params.json";
+
+Json read_params(Storage& storage, const Path& folder) {
+  constexpr std::uint64_t kParamsBytes = 1 << 20;
+  const Path path = folder / kParams;
+  return parse_json(read_text(storage, path, kParamsBytes), path.string());
+}
+
+/// Returns none where params.json is not beside them.
+std::vector<Path> find_meta_parts(Storage& storage, const Path& folder) {
+  if (storage.kind(folder / kParams) != EntryKind::File) return {};
+  std::vector<Path> files = find_parts(storage, folder, 1);
+  if (files.empty() || !is_meta_name(files.front().filename().string())) return {};
+  return files;
+}
+
+std::unique_ptr<Source> open_meta_parts(Storage& storage, const Path& folder) {
+  const std::vector<Path> files = find_meta_parts(storage, folder);
+  if (files.empty()) return nullptr;
+  const Json params = read_params(storage, folder);
+  deepspeed::Notes notes;
+  deepspeed::CutParts parts = open_cut_files(storage, files, notes);
+  const Json rules =
+      meta_rules(parts.sources.front()->catalog(), params, files.size(), folder.string());
+  return join_by_names(std::move(parts), rules, folder.string(), notes);
+}
+
 }  // namespace
+
+bool has_named_parts(Storage& storage, const Path& folder) {
+  if (storage.kind(folder) != EntryKind::Directory) return false;
+  try {
+    const auto newest = dcp::latest_iteration(storage, folder);
+    const Path place = newest ? *newest : folder;
+    if (storage.kind(place) != EntryKind::Directory) return false;
+    if (has_megatron_parts(storage, place)) return true;
+    return !find_meta_parts(storage, place).empty() && read_params(storage, place).is_object();
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
                                        const OpenOptions& options) {
@@ -127,7 +146,11 @@ std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
     place = *newest;
   }
   if (storage.kind(place) != EntryKind::Directory) return nullptr;
-  const std::vector<Path> files = find_parts(storage, place);
+  if (options.merge_rules.is_null()) {
+    auto source = open_megatron_parts(storage, place);
+    return source ? std::move(source) : open_meta_parts(storage, place);
+  }
+  const std::vector<Path> files = find_parts(storage, place, 2);
   if (files.empty()) return nullptr;
   return join(storage, place, files, options.merge_rules);
 }

@@ -1,19 +1,23 @@
 #pragma once
-// Models that tensor parallelism cut into one torch.save file for each rank: Meta's
-// `consolidated.00.pth`, Megatron-LM's `mp_rank_00/model_optim_rng.pt`. Nothing in the files says
-// how they make whole tensors; the rules of the user's do.
+// Models that tensor parallelism cut into one torch.save file for each rank. Of Meta's
+// `consolidated.00.pth` and Megatron-LM's `mp_rank_00/model_optim_rng.pt`, names of tensors and
+// what the programs write beside them tell how they make whole ones; of others, the user's rules
+// do.
 #include "unishard/converters/source.hpp"
 
 #include <memory>
 
 namespace unishard::converters {
 
+/// Returns whether open_cut_parts() opens `folder` without rules, or says what is wrong with it.
+bool has_named_parts(Storage& storage, const Path& folder);
+
 /// Opens the parts in `folder`, or in the iteration that latest_checkpointed_iteration.txt in it or
-/// `options.tag` names. Returns null where there are no such parts. Reads the model; the states of
-/// the optimizer are a loss.
-/// Pre: options.merge_rules are given.
+/// `options.tag` names. Returns null where there are no such parts, or where nothing tells how they
+/// make whole tensors. Rules in `options` count before what the names tell. Reads the model; the
+/// states of the optimizer are a loss.
 /// Throws: Corrupt when a part is missing or the parts contradict each other; InvalidArgument when
-/// the rules do not fit; Unsupported for parts of pipeline stages.
+/// the rules do not fit; Unsupported for what is not put together.
 std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
                                        const OpenOptions& options);
 

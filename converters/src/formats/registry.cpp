@@ -382,6 +382,7 @@ Probe probe(Storage& storage, const Path& path) {
   if (!problem.empty()) return {{}, std::move(problem), true};
   if (row != nullptr) return {std::string(row->entry.name), {}};
   if (auto broken = problem_of_model(storage, path, row)) return {{}, std::move(*broken)};
+  if (has_named_parts(storage, path)) return {"torch", {}};
   std::vector<std::string> checkpoints;
   for (const TagFolder& folder : list_tag_folders(storage, path)) {
     if (!folder.format.empty()) checkpoints.push_back(folder.tag);
@@ -489,7 +490,7 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
 
 namespace {
 
-/// Opens the parts of a model that the rules of the user's put together; null where there are none.
+/// Opens the parts of a model that tensor parallelism cut; null where there are none.
 std::unique_ptr<Source> open_parts(Storage& storage, const Path& path, const OpenOptions& options) {
   const auto watched = std::make_shared<WatchedStorage>(storage);
   auto source = open_cut_parts(*watched, path, options);
@@ -520,9 +521,7 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
     raise(ErrorCode::Corrupt, *broken, "bring the file back, or name another file itself");
   if (row != nullptr) return open_as(storage, path, *row, options);
   if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
-  if (!options.merge_rules.is_null()) {
-    if (auto joined = open_parts(storage, path, options)) return joined;
-  }
+  if (auto joined = open_parts(storage, path, options)) return joined;
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
 }

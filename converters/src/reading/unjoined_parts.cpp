@@ -29,7 +29,8 @@ constexpr std::array<Advice, 4> kAdvice = {{
      "convert it with Megatron-LM's tools/checkpoint/convert.py, or save it with --ckpt-format "
      "torch_dist"},
     {"Meta's Llama", "a tensor-parallel model of Meta",
-     "convert it with transformers' convert_llama_weights_to_hf.py"},
+     "put its params.json beside them, or convert it with transformers' "
+     "convert_llama_weights_to_hf.py"},
     {"nanotron", "a tensor- or pipeline-parallel checkpoint of nanotron",
      "convert it with nanotron's convert_nanotron_to_hf.py"},
     {"fairseq", "a model of fairseq that is cut into parts",

@@ -35,6 +35,7 @@ class PartsJoin {
         notes_(notes),
         world_size_(parts.world_size),
         has_states_(parts.has_states),
+        left_out_(parts.left_out),
         names_(std::move(parts.names)),
         shards_(std::move(parts.sources)) {
     out_.format = std::move(parts.format);
@@ -53,7 +54,10 @@ class PartsJoin {
   }
 
  private:
-  bool is_taken(const TensorInfo& tensor) const { return has_states_ || is_of_model(tensor); }
+  bool is_taken(const TensorInfo& tensor) const {
+    if (!left_out_.empty() && tensor.fqn.ends_with(left_out_)) return false;
+    return has_states_ || is_of_model(tensor);
+  }
 
   /// Returns the numbers of a tensor in the ranks' catalogs.
   std::vector<std::size_t> find(const TensorInfo& tensor) const {
@@ -198,6 +202,7 @@ class PartsJoin {
   Notes& notes_;
   std::uint64_t world_size_;
   bool has_states_;
+  std::string_view left_out_;
   std::vector<std::string> names_;  ///< files of the ranks
   std::vector<std::unique_ptr<Source>> shards_;
   std::map<std::string, Cut> cuts_;  ///< by fqn

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::deepspeed {
@@ -17,7 +18,8 @@ struct CutParts {
   std::vector<std::string> names = {};  ///< their files, for messages
   std::string format = {};              ///< of the result
   std::uint64_t world_size = 1;
-  bool has_states = true;  ///< false: weights and buffers only, without groups
+  bool has_states = true;          ///< false: weights and buffers only, without groups
+  std::string_view left_out = {};  ///< the end of names of tensors that are not put together
 };
 
 /// Returns whether the tensor is weights or a buffer, and no state of an optimizer.

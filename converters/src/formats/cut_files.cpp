@@ -1,0 +1,70 @@
+#include "formats/cut_files.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "containers/torch_file.hpp"
+#include "formats/torch/reader.hpp"
+#include "reading/completeness.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace unishard::converters {
+namespace {
+
+/// Files of a rank in a folder `mp_rank_00`.
+constexpr std::array<std::string_view, 2> kRankFiles = {"model_optim_rng.pt", "model_rng.pt"};
+
+void lose_states(const Source& part, deepspeed::Notes& notes) {
+  const auto states = std::ranges::count_if(part.catalog().tensors, [](const TensorInfo& tensor) {
+    return !deepspeed::is_of_model(tensor);
+  });
+  if (states > 0)
+    notes.lose(
+        {Role::Optimizer, "optimizer",
+         fmt::format("{} tensors beside the model in each part are not put together", states)});
+}
+
+}  // namespace
+
+std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder) {
+  for (const std::string_view name : kRankFiles) {
+    if (storage.kind(rank_folder / name) == EntryKind::File) return rank_folder / name;
+  }
+  return std::nullopt;
+}
+
+deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& files,
+                                   deepspeed::Notes& notes) {
+  std::set<std::pair<Role, std::string>> told;  // all parts may lose the same
+  deepspeed::CutParts parts{.format = "torch", .world_size = files.size(), .has_states = false};
+  for (const Path& file : files) {
+    const torch::TorchFile archive(torch::whole_file(storage, file));
+    require_written_name(file, archive.archive_name());
+    parts.names.push_back(file.string());
+    parts.sources.push_back(open_torch(storage, file, {}));
+    if (parts.sources.size() == 1) lose_states(*parts.sources.front(), notes);
+    for (const Loss& loss : parts.sources.back()->losses()) {
+      if (told.emplace(loss.role, loss.name).second) notes.lose(loss);
+    }
+  }
+  return parts;
+}
+
+std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rules,
+                                      const std::string& where, deepspeed::Notes& notes) {
+  if (parts.sources.size() == 1) return std::move(parts.sources.front());
+  torch::PickleWriter writer;
+  torch::write_json(writer, rules, torch::refuse_tensor);
+  const auto pickle = torch::Pickle::parse(writer.finish(), where);
+  deepspeed::CutRules cuts(pickle->root(), where);
+  return deepspeed::join_parts(std::move(parts), cuts, where, notes);
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,364 @@
+#include "formats/megatron_parts.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/joined_source.hpp"
+#include "containers/torch_file.hpp"
+#include "formats/cut_files.hpp"
+#include "formats/named_cuts.hpp"
+#include "reading/completeness.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace unishard::converters {
+namespace {
+
+/// What Transformer Engine keeps of a module beside its weights: scales of 8-bit products.
+constexpr std::string_view kModuleState = "._extra_state";
+
+/// What the arguments of the run say.
+struct MegatronRun {
+  std::uint64_t tensor_ranks = 1, stages = 1, layers = 0, heads_of_keys = 0;
+  bool is_gated = false;  ///< swiglu: a rank has its half of the gate, then its half of the rest
+  bool is_tied = false;   ///< the last stage has a copy of the embedding
+  std::optional<std::uint64_t> vocabulary = {};  ///< without padding, where it was given
+};
+
+struct MegatronTensor {
+  std::string_view name;  ///< in a layer, or the whole name
+  NamedCut cut = NamedCut::Whole;
+};
+/// Each is a beginning: `.weight` and `.bias` follow it. The bias of a layer that is cut in columns
+/// is whole.
+constexpr std::array<MegatronTensor, 16> kMegatronLayers = {{
+    {"input_layernorm.", NamedCut::Whole},
+    {"pre_mlp_layernorm.", NamedCut::Whole},
+    {"self_attention.linear_qkv.layer_norm_", NamedCut::Whole},
+    {"self_attention.linear_qkv.", NamedCut::Rows},
+    {"self_attention.q_layernorm.", NamedCut::Whole},
+    {"self_attention.k_layernorm.", NamedCut::Whole},
+    {"self_attention.linear_proj.", NamedCut::Columns},
+    {"mlp.linear_fc1.layer_norm_", NamedCut::Whole},
+    {"mlp.linear_fc1.", NamedCut::TwoHalves},
+    {"mlp.linear_fc2.", NamedCut::Columns},
+    // Before Megatron-Core.
+    {"post_attention_layernorm.", NamedCut::Whole},
+    {"self_attention.query_key_value.", NamedCut::Rows},
+    {"self_attention.dense.", NamedCut::Columns},
+    {"mlp.dense_h_to_4h.", NamedCut::TwoHalves},
+    {"mlp.dense_4h_to_h.", NamedCut::Columns},
+    {"post_attention_norm.", NamedCut::Whole},
+}};
+constexpr std::array<std::string_view, 3> kLayersOf = {
+    "decoder.layers.", "language_model.encoder.layers.", "language_model.transformer.layers."};
+constexpr std::array<MegatronTensor, 10> kMegatronOutside = {{
+    {"embedding.word_embeddings.", NamedCut::Vocabulary},
+    {"embedding.position_embeddings.", NamedCut::Whole},
+    {"decoder.final_layernorm.", NamedCut::Whole},
+    {"output_layer.", NamedCut::Vocabulary},
+    {"language_model.embedding.word_embeddings.", NamedCut::Vocabulary},
+    {"language_model.embedding.position_embeddings.", NamedCut::Whole},
+    {"language_model.encoder.final_layernorm.", NamedCut::Whole},
+    {"language_model.transformer.final_layernorm.", NamedCut::Whole},
+    {"language_model.output_layer.", NamedCut::Vocabulary},
+    {"word_embeddings_for_head.", NamedCut::Vocabulary},
+}};
+/// Copies of the embedding on the last stage, and what they are copies of.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kTied = {
+    {{"output_layer.weight", "embedding.word_embeddings.weight"},
+     {"word_embeddings_for_head.weight", "language_model.embedding.word_embeddings.weight"}}};
+
+std::optional<NamedCut> find_cut(std::span<const MegatronTensor> table, std::string_view name) {
+  const auto known = std::ranges::find_if(
+      table, [&](const MegatronTensor& tensor) { return name.starts_with(tensor.name); });
+  if (known == table.end()) return std::nullopt;
+  const std::string_view end = name.substr(known->name.size());
+  if (end != "weight" && end != "bias") return std::nullopt;
+  const bool is_whole = end == "bias" && known->cut == NamedCut::Columns;
+  return is_whole ? NamedCut::Whole : known->cut;
+}
+
+class MegatronParts {
+ public:
+  MegatronParts(Storage& storage, const Path& folder) : storage_(storage), folder_(folder) {}
+
+  /// Returns false where there are no ranks' files, or where they say nothing of the run.
+  bool find() {
+    if (!find_ranks()) return false;
+    const auto run = read_run();
+    if (run) run_ = *run;
+    return run.has_value();
+  }
+
+  std::unique_ptr<Source> open() {
+    if (!find()) return nullptr;
+    require_grid();
+    std::vector<std::unique_ptr<Source>> stages;
+    for (std::uint64_t stage = 0; stage < run_.stages; ++stage) stages.push_back(open_stage(stage));
+    return join(std::move(stages));
+  }
+
+ private:
+  using Rank = std::pair<std::uint64_t, std::uint64_t>;  // stage, tensor-parallel rank
+
+  bool find_ranks() {
+    std::vector<std::string> names;
+    for (const Entry& entry : storage_.list(folder_)) {
+      if (entry.kind == EntryKind::Directory && entry.name.starts_with(kRankFolderName))
+        names.push_back(entry.name);
+    }
+    for (const std::string& name : names) {
+      const auto part = parse_part_name(name);
+      if (!part) continue;
+      if (part->numbers.size() > 2) {
+        raise(ErrorCode::Unsupported,
+              fmt::format("{}: {} is of experts as well, which are not put together",
+                          folder_.string(), quote(name)),
+              "save it with --ckpt-format torch_dist");
+      }
+      const std::uint64_t stage = part->numbers.size() == 2 ? part->numbers[1] : 0;
+      const auto file = find_rank_file(storage_, folder_ / name);
+      if (!file) continue;
+      if (!files_.emplace(Rank{stage, part->numbers[0]}, *file).second)
+        refuse(fmt::format("{} is the second folder of one rank", quote(name)));
+    }
+    return !files_.empty();
+  }
+
+  /// Returns nullopt for files without arguments.
+  std::optional<MegatronRun> read_run() const {
+    const Path& path = files_.begin()->second;
+    const torch::TorchFile file(torch::whole_file(storage_, path));
+    const auto args = file.root().is_dict() ? file.root().find("args") : std::nullopt;
+    if (!args || (!args->is(torch::NodeKind::Object) && !args->is_dict())) return std::nullopt;
+    const auto number = [&](std::string_view name) -> std::optional<std::uint64_t> {
+      const auto value = args->is_dict() ? args->find(name) : args->field(name);
+      if (!value || value->is_none()) return std::nullopt;
+      return value->unsigned_int();
+    };
+    const auto is_set = [&](std::string_view name) { return number(name).value_or(0) != 0; };
+    MegatronRun run;
+    run.tensor_ranks = number("tensor_model_parallel_size").value_or(1);
+    run.stages = number("pipeline_model_parallel_size").value_or(1);
+    run.layers = number("num_layers").value_or(0);
+    const auto groups = is_set("group_query_attention") ? number("num_query_groups") : std::nullopt;
+    run.heads_of_keys = groups ? *groups : number("num_attention_heads").value_or(0);
+    run.is_gated = is_set("swiglu");
+    run.is_tied = !is_set("untie_embeddings_and_output_weights");
+    run.vocabulary = number("vocab_size");
+    require_readable(run, file.root(), number);
+    return run;
+  }
+
+  template <class Number>
+  void require_readable(const MegatronRun& run, torch::Value root, const Number& number) const {
+    const auto version = root.find("checkpoint_version");
+    if (!version || version->real() != 3.0)
+      unsupported(
+          "its checkpoint_version is not 3, and other ones order the rows of attention in "
+          "another way");
+    if (number("virtual_pipeline_model_parallel_size").value_or(1) > 1)
+      unsupported("it has virtual stages (virtual_pipeline_model_parallel_size)");
+    if (number("expert_model_parallel_size").value_or(1) > 1 ||
+        number("num_experts").value_or(0) > 1)
+      unsupported("it has experts (num_experts)");
+    if (run.tensor_ranks == 0 || run.stages == 0 || run.layers == 0)
+      refuse("its arguments lack num_layers, or have no ranks");
+    if (run.heads_of_keys % run.tensor_ranks != 0)
+      unsupported("several tensor-parallel ranks have the same heads of keys (num_query_groups)");
+  }
+
+  void require_grid() const {
+    for (std::uint64_t stage = 0; stage < run_.stages; ++stage) {
+      for (std::uint64_t rank = 0; rank < run_.tensor_ranks; ++rank) {
+        if (files_.contains({stage, rank})) continue;
+        refuse(fmt::format(
+            "the file of tensor-parallel rank {} of stage {} is missing ({}{:02}_{:03}), "
+            "and with it its part of the layers",
+            rank, stage, kRankFolderName, rank, stage));
+      }
+    }
+    if (files_.size() > run_.stages * run_.tensor_ranks)
+      refuse(
+          fmt::format("there are files of {} ranks, and the run had {} tensor-parallel ranks and "
+                      "{} stages: some are left from another save",
+                      files_.size(), run_.tensor_ranks, run_.stages));
+  }
+
+  std::unique_ptr<Source> open_stage(std::uint64_t stage) {
+    std::vector<Path> paths;
+    for (std::uint64_t rank = 0; rank < run_.tensor_ranks; ++rank)
+      paths.push_back(files_.at({stage, rank}));
+    deepspeed::Notes notes;
+    deepspeed::CutParts parts = open_cut_files(storage_, paths, notes);
+    for (std::size_t rank = 0; rank < paths.size(); ++rank)
+      require_one_save(parts.sources[rank]->catalog(), paths[rank]);
+    parts.left_out = kModuleState;
+    std::map<std::string, NamedCut> cuts;
+    for (const TensorInfo& tensor : parts.sources.front()->catalog().tensors) {
+      if (deepspeed::is_of_model(tensor)) cuts.emplace(tensor.fqn, cut_of(tensor.fqn));
+    }
+    return join_by_names(std::move(parts), cut_patterns(cuts, run_.vocabulary), folder_.string(),
+                         notes);
+  }
+
+  void require_one_save(const Catalog& catalog, const Path& file) {
+    constexpr const char* kIteration = "iteration";
+    const Json& client = catalog.client_state;
+    const Json saved = client.is_object() ? client.value(kIteration, Json()) : Json();
+    if (!iteration_) iteration_ = saved;
+    if (*iteration_ == saved) return;
+    refuse(fmt::format("{} is of iteration {}, and {} of {}: they are of two saves", file.string(),
+                       saved.dump(), files_.begin()->second.string(), iteration_->dump()));
+  }
+
+  NamedCut cut_of(const std::string& name) const {
+    if (name.ends_with(kModuleState)) return NamedCut::Whole;
+    const auto layer = parse_layer_name(name);
+    const bool is_in_layer = layer && std::ranges::count(kLayersOf, layer->before) > 0;
+    const auto cut =
+        is_in_layer ? find_cut(kMegatronLayers, layer->local) : find_cut(kMegatronOutside, name);
+    if (!cut)
+      unsupported(
+          fmt::format("{} is no tensor of a GPT, whose names tell how they are cut", quote(name)));
+    if (*cut == NamedCut::TwoHalves && !run_.is_gated) return NamedCut::Rows;
+    if (*cut == NamedCut::Vocabulary && !run_.vocabulary) return NamedCut::Rows;
+    return *cut;
+  }
+
+  /// Puts the stages one behind the other. A tied embedding is a tensor with two copies, which
+  /// every read compares.
+  std::unique_ptr<Source> join(std::vector<std::unique_ptr<Source>> stages) {
+    JoinedCatalog out;
+    out.format = "torch";
+    out.catalog = stages.front()->catalog();
+    begin(out.catalog);
+    out.shards_are = "stages";
+    std::uint64_t layers = 0;
+    for (std::uint32_t s = 0; s < stages.size(); ++s) {
+      layers += add_stage(stages[s]->catalog(), s, layers, out);
+      for (const Loss& loss : stages[s]->losses()) {
+        if (told_.emplace(loss.role, loss.name).second) out.losses.push_back(loss);
+      }
+      for (const std::string& remark : stages[s]->remarks()) out.remarks.push_back(remark);
+    }
+    if (layers != run_.layers)
+      refuse(fmt::format("the stages have {} layers together, and num_layers is {}", layers,
+                         run_.layers));
+    for (std::vector<SharedBox>& boxes : boxes_) {
+      JoinedTensor tensor{std::vector<std::size_t>(stages.size(), 0), nullptr};
+      for (const SharedBox::Copy& copy : boxes.front().copies)
+        tensor.tensors[copy.shard] = numbers_.at({out.tensors.size(), copy.shard});
+      if (boxes.front().whole.elements() == 0) boxes.clear();
+      tensor.boxes = std::make_shared<const std::vector<SharedBox>>(std::move(boxes));
+      out.tensors.push_back(std::move(tensor));
+    }
+    return make_joined_source(std::move(out), std::move(stages), folder_.string());
+  }
+
+  void begin(Catalog& catalog) const {
+    catalog.tensors.clear();
+    catalog.aliases.clear();
+    catalog.units.clear();
+    catalog.groups = nullptr;
+    catalog.world_size = static_cast<std::uint32_t>(run_.stages * run_.tensor_ranks);
+    if (catalog.producer.is_object()) catalog.producer.erase("torch_arrangement");  // of one file
+  }
+
+  /// Returns the number of layers in the stage, of which `before` precede it.
+  std::uint64_t add_stage(const Catalog& stage, std::uint32_t number, std::uint64_t before,
+                          JoinedCatalog& out) {
+    std::set<std::uint64_t> layers;
+    for (std::size_t i = 0; i < stage.tensors.size(); ++i) {
+      const TensorInfo& tensor = stage.tensors[i];
+      if (!deepspeed::is_of_model(tensor) || tensor.fqn.ends_with(kModuleState)) continue;
+      const auto layer = parse_layer_name(tensor.fqn);
+      if (layer) layers.insert(layer->layer);
+      TensorInfo whole = tensor;
+      if (layer)
+        whole.fqn = fmt::format("{}{}.{}", layer->before, before + layer->layer, layer->local);
+      whole.group = -1;
+      add(std::move(whole), number, i, out);
+    }
+    if (!layers.empty() && *layers.rbegin() + 1 != layers.size())
+      refuse(fmt::format("stage {} lacks one of its layers below {}", number, *layers.rbegin()));
+    return layers.size();
+  }
+
+  void add(TensorInfo tensor, std::uint32_t stage, std::size_t number, JoinedCatalog& out) {
+    const Shape origin(tensor.shape.size(), 0);
+    if (const auto first = find_tied(tensor, out.catalog)) {
+      boxes_[*first].front().copies.push_back({stage, origin});
+      numbers_[{*first, stage}] = number;
+      out.catalog.aliases.push_back({tensor.fqn, out.catalog.tensors[*first].fqn});
+      return;
+    }
+    if (!names_.emplace(tensor.fqn, boxes_.size()).second)
+      refuse(fmt::format("two stages hold {}", quote(tensor.fqn)));
+    numbers_[{boxes_.size(), stage}] = number;
+    boxes_.push_back({SharedBox{{origin, tensor.shape}, {{stage, origin}}}});
+    out.catalog.tensors.push_back(std::move(tensor));
+  }
+
+  /// Returns the number of the embedding of which the tensor is a copy.
+  std::optional<std::size_t> find_tied(const TensorInfo& tensor, const Catalog& catalog) const {
+    const auto* const tied =
+        std::ranges::find(kTied, tensor.fqn, [](const auto& pair) { return pair.first; });
+    if (!run_.is_tied || tied == kTied.end()) return std::nullopt;
+    const auto first = names_.find(std::string(tied->second));
+    if (first == names_.end()) return std::nullopt;
+    const TensorInfo& embedding = catalog.tensors[first->second];
+    if (embedding.shape != tensor.shape || embedding.dtype != tensor.dtype)
+      refuse(fmt::format("{} is no copy of {}, of which it has neither shape nor type",
+                         quote(tensor.fqn), quote(embedding.fqn)));
+    return first->second;
+  }
+
+  [[noreturn]] void unsupported(const std::string& why) const {
+    raise(
+        ErrorCode::Unsupported,
+        fmt::format("{}: a checkpoint of Megatron-LM that is not put together: {}",
+                    folder_.string(), why),
+        "convert it with Megatron-LM's tools/checkpoint/convert.py, or save it with --ckpt-format "
+        "torch_dist");
+  }
+  [[noreturn]] void refuse(const std::string& why) const {
+    raise(ErrorCode::Corrupt, fmt::format("{}: {}", folder_.string(), why));
+  }
+
+  Storage& storage_;
+  const Path& folder_;
+  std::map<Rank, Path> files_;
+  MegatronRun run_;
+  std::optional<Json> iteration_;                // that the first file has
+  std::set<std::pair<Role, std::string>> told_;  // losses
+  std::map<std::string, std::size_t> names_;     // numbers of the whole tensors
+  std::vector<std::vector<SharedBox>> boxes_;    // of each whole tensor
+  std::map<std::pair<std::size_t, std::uint32_t>, std::size_t> numbers_;  // in a stage's catalog
+};
+
+}  // namespace
+
+bool has_megatron_parts(Storage& storage, const Path& folder) {
+  try {
+    return MegatronParts(storage, folder).find();
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::Unsupported;
+  }
+}
+
+std::unique_ptr<Source> open_megatron_parts(Storage& storage, const Path& folder) {
+  return MegatronParts(storage, folder).open();
+}
+
+}  // namespace unishard::converters

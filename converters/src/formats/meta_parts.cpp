@@ -1,0 +1,130 @@
+#include "formats/meta_parts.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "formats/named_cuts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string_view>
+
+namespace unishard::converters {
+namespace {
+
+struct MetaTensor {
+  std::string_view name;  ///< below `layers.<n>.`, or the whole name
+  NamedCut cut = NamedCut::Whole;
+};
+// The facts are those of llama/model.py (a layer that is parallel in its columns has the rows of
+// its weights cut) and of transformers' convert_llama_weights_to_hf.py.
+constexpr std::array<MetaTensor, 9> kMetaLayers = {{
+    {"attention.wq.weight", NamedCut::Rows},
+    {"attention.wk.weight", NamedCut::Rows},
+    {"attention.wv.weight", NamedCut::Rows},
+    {"attention.wo.weight", NamedCut::Columns},
+    {"feed_forward.w1.weight", NamedCut::Rows},
+    {"feed_forward.w2.weight", NamedCut::Columns},
+    {"feed_forward.w3.weight", NamedCut::Rows},
+    {"attention_norm.weight", NamedCut::Whole},
+    {"ffn_norm.weight", NamedCut::Whole},
+}};
+constexpr std::array<MetaTensor, 3> kMetaOutside = {{
+    {"norm.weight", NamedCut::Whole},
+    {"output.weight", NamedCut::Rows},
+    {"rope.freqs", NamedCut::Whole},
+}};
+constexpr std::string_view kEmbedding = "tok_embeddings.weight";
+
+class MetaRules {
+ public:
+  MetaRules(const Json& params, std::size_t parts, const std::string& where)
+      : params_(params), parts_(parts), where_(where) {}
+
+  NamedCut cut_of(const TensorInfo& tensor) const {
+    const auto layer = parse_layer_name(tensor.fqn);
+    const bool is_in_layer = layer && layer->before == "layers.";
+    const auto find = [](const auto& table, std::string_view name) -> std::optional<NamedCut> {
+      const auto found = std::ranges::find(table, name, &MetaTensor::name);
+      return found == table.end() ? std::nullopt : std::optional(found->cut);
+    };
+    if (is_in_layer) require_own_heads(tensor, layer->local);
+    const auto known =
+        is_in_layer ? find(kMetaLayers, layer->local) : find(kMetaOutside, tensor.fqn);
+    if (known) return *known;
+    if (tensor.fqn == kEmbedding && tensor.shape.size() == 2) return cut_of_embedding(tensor);
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} is no tensor of Llama's, whose names tell how they are cut", where_,
+                      quote(tensor.fqn)),
+          "say it with --merge-rules");
+  }
+
+ private:
+  /// Llama 3 cuts the vocabulary, the others cut what each token has.
+  NamedCut cut_of_embedding(const TensorInfo& tensor) const {
+    const std::uint64_t dim = number("dim");
+    if (tensor.shape[1] == dim) return NamedCut::Rows;
+    if (tensor.shape[1] <= dim && tensor.shape[1] * parts_ == dim) return NamedCut::Columns;
+    refuse(fmt::format("dim is {}, and {} has {} columns in each of {} files", dim, kEmbedding,
+                       tensor.shape[1], parts_));
+  }
+
+  /// Where there are more files than heads of keys, several have the same heads.
+  void require_own_heads(const TensorInfo& tensor, std::string_view local) const {
+    const bool is_key = local == "attention.wk.weight" || local == "attention.wv.weight";
+    if (!is_key && local != "attention.wq.weight") return;
+    const std::uint64_t heads = number("n_heads"),
+                        rows = tensor.shape.empty() ? 0 : tensor.shape[0];
+    const std::uint64_t size = find_number("head_dim").value_or(number("dim") / heads);
+    const std::uint64_t wanted =
+        size * (is_key ? find_number("n_kv_heads").value_or(heads) : heads);
+    if (rows <= wanted && rows * parts_ == wanted) return;
+    if (is_key && rows <= wanted && rows * parts_ > wanted) {
+      raise(
+          ErrorCode::Unsupported,
+          fmt::format("{}: {} has {} rows in each of {} files, and {} in the model: several files "
+                      "have the same heads, which are not put together",
+                      where_, tensor.fqn, rows, parts_, wanted),
+          "convert it with transformers' convert_llama_weights_to_hf.py");
+    }
+    refuse(fmt::format("{} has {} rows in each of {} files, and not {} together", tensor.fqn, rows,
+                       parts_, wanted));
+  }
+
+  std::uint64_t number(std::string_view key) const {
+    if (const auto found = find_number(key)) return *found;
+    refuse(fmt::format("it has no {}", key));
+  }
+  std::optional<std::uint64_t> find_number(std::string_view key) const {
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 28;
+    if (!params_.is_object()) refuse("it is no object");
+    const auto found = params_.find(std::string(key));
+    if (found == params_.end() || found->is_null()) return std::nullopt;
+    if (!found->is_number_unsigned() || *found == 0 || *found > kMost)
+      refuse(fmt::format("{} is no size of a model", key));
+    return found->get<std::uint64_t>();
+  }
+  [[noreturn]] void refuse(const std::string& why) const {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: params.json does not describe these files: {}", where_, why));
+  }
+
+  const Json& params_;
+  const std::size_t parts_;
+  const std::string& where_;
+};
+
+}  // namespace
+
+Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
+                const std::string& where) {
+  const MetaRules rules(params, parts, where);
+  std::map<std::string, NamedCut> cuts;
+  for (const TensorInfo& tensor : first.tensors) cuts.emplace(tensor.fqn, rules.cut_of(tensor));
+  return cut_patterns(cuts);
+}
+
+}  // namespace unishard::converters

@@ -1,0 +1,20 @@
+#pragma once
+// How Meta's programs, and Mistral's, cut the tensors of a model among `consolidated.00.pth`,
+// `consolidated.01.pth`, ...: their names tell it, and params.json beside them.
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/json.hpp"
+
+#include <cstddef>
+#include <string>
+
+namespace unishard::converters {
+
+/// Returns the rules by which `parts` files make whole tensors, with the keys of
+/// universal_checkpoint_info. `first` describes the first file, `params` is what params.json holds,
+/// `where` the folder that messages name.
+/// Throws: Unsupported, naming the tensor, for one that is none of Llama's, and where several files
+/// have the same heads of keys; Corrupt where params.json does not fit the tensors.
+Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
+                const std::string& where);
+
+}  // namespace unishard::converters

@@ -1,0 +1,184 @@
+// Models that tensor parallelism and pipelines cut, put together by the names of their tensors:
+// Meta's Llama, Mistral (transformers' own script made what is expected), and a GPT and a Llama of
+// Megatron-LM (megatron-core 0.16.1, whose sharded_state_dict() tells what is expected).
+#include "formats/named_cuts.hpp"
+
+#include "unishard/converters/llama_names.hpp"
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+
+#include "expect.hpp"
+#include "read_source.hpp"
+#include "source_notes.hpp"
+#include "temp_dir.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+namespace unishard::converters {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::Fails;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const Path kMeta = Path(UNISHARD_TEST_DATA) / "golden/meta";
+const Path kMegatron = Path(UNISHARD_TEST_DATA) / "golden/megatron";
+
+std::unique_ptr<Source> open(const Path& path) { return open_source(posix_storage(), path); }
+
+/// Compares all tensors of a file of safetensors with those of the same names.
+void expect_tensors(const Source& source, const Path& file) {
+  const auto expected = open(file);
+  EXPECT_EQ(source.catalog().tensors.size(), expected->catalog().tensors.size());
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    const TensorInfo& wanted = expected->catalog().tensors[i];
+    const auto found = source.catalog().find(wanted.fqn, state::kWeights);
+    ASSERT_TRUE(found) << wanted.fqn;
+    EXPECT_EQ(source.catalog().tensors[*found].shape, wanted.shape) << wanted.fqn;
+    EXPECT_EQ(read_all(source, *found), read_all(*expected, i)) << wanted.fqn;
+  }
+}
+
+class CutByNames : public testing::Test {
+ protected:
+  Path copied(const Path& folder) const {
+    const Path copy = temp_.path() / folder.filename();
+    fs::copy(folder, copy, fs::copy_options::recursive);
+    return copy;
+  }
+  const test::TempDir temp_;
+};
+
+TEST_F(CutByNames, FilesOfMetaAreOneModel) {
+  for (const char* name : {"llama2", "llama3", "mistral"}) {
+    const auto source = open(kMeta / name);
+    const auto embedding = source->catalog().find("tok_embeddings.weight", state::kWeights);
+    ASSERT_TRUE(embedding) << name;
+    EXPECT_EQ(source->catalog().tensors[*embedding].shape, (Shape{6, 16})) << name;
+    const auto output = source->catalog().find("layers.1.feed_forward.w2.weight", state::kWeights);
+    ASSERT_TRUE(output) << name;
+    EXPECT_EQ(source->catalog().tensors[*output].shape, (Shape{16, 24})) << name;
+    EXPECT_FALSE(source->part_of());
+    EXPECT_THAT(notes_of(*source), IsEmpty());
+  }
+}
+
+TEST_F(CutByNames, RowsOfHeadsAreThoseOfTransformers) {
+  const auto expected = open(kMeta / "llama2.safetensors");
+  const auto source = in_order_of_transformers(open(kMeta / "llama2"), {.queries = 4, .keys = 2});
+  EXPECT_FALSE(source->catalog().find("rope.freqs", state::kWeights));
+  for (const auto& [meta, theirs] :
+       {std::pair{"layers.1.attention.wq.weight", "model.layers.1.self_attn.q_proj.weight"},
+        {"layers.1.attention.wk.weight", "model.layers.1.self_attn.k_proj.weight"},
+        {"layers.0.attention.wv.weight", "model.layers.0.self_attn.v_proj.weight"}}) {
+    const auto found = source->catalog().find(meta, state::kWeights);
+    const auto wanted = expected->catalog().find(theirs, state::kWeights);
+    ASSERT_TRUE(found && wanted);
+    const auto all = read_all(*expected, *wanted);
+    EXPECT_EQ(read_all(*source, *found), all) << meta;
+    // Elements 5 to 40 begin and end within rows.
+    std::vector<std::byte> some(35 * size_of(DType::BFloat16));
+    source->read(*found, {5, 40}, some);
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + 5 * 2)) << meta;
+  }
+  EXPECT_THAT(error_of([] { in_order_of_transformers(open(kMeta / "llama2"), {.queries = 3}); }),
+              Fails(ErrorCode::Mismatch, {"attention.w", "heads"}));
+  for (const char* params :
+       {"{}", R"({"n_heads": 0})", R"({"n_heads": "4"})", R"({"n_heads": -1})"})
+    EXPECT_THAT(error_of([&] { parse_attention_heads(params, "params.json"); }),
+                Fails(ErrorCode::Corrupt, {"params.json"}))
+        << params;
+}
+
+TEST_F(CutByNames, FilesOfMetaThatDoNotFitAreRefused) {
+  struct Case {
+    std::string params;
+    ErrorCode code;
+    std::string words;
+  };
+  const Case cases[] = {
+      {R"({"dim": 32, "n_heads": 8, "n_kv_heads": 4})", ErrorCode::Corrupt, "tok_embeddings"},
+      {R"({"dim": 16, "n_heads": 4, "n_kv_heads": 1})", ErrorCode::Unsupported, "same heads"},
+      {R"({"dim": 16, "n_heads": 8, "head_dim": 4})", ErrorCode::Corrupt, "wq.weight"},
+      {R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4})", ErrorCode::Corrupt, "no dim"},
+      {R"([1])", ErrorCode::Corrupt, "no object"}};
+  const Path folder = copied(kMeta / "llama2");
+  for (const Case& c : cases) {
+    test::write_file(folder / "params.json", c.params);
+    EXPECT_THAT(error_of([&] { open(folder); }), Fails(c.code, {c.words})) << c.params;
+  }
+  fs::remove(folder / "params.json");
+  EXPECT_THAT(error_of([&] { open(folder); }), Fails(ErrorCode::Unsupported, {"--merge-rules"}));
+  const Path gap = copied(kMeta / "llama3");
+  fs::rename(gap / "consolidated.01.pth", gap / "consolidated.02.pth");
+  EXPECT_THAT(error_of([&] { open(gap); }), Fails(ErrorCode::Corrupt, {"number 1"}));
+}
+
+TEST_F(CutByNames, StagesOfMegatronAreOneModel) {
+  for (const char* name : {"gpt", "llama"}) {
+    const auto source = open(kMegatron / name);
+    expect_tensors(*source, kMegatron / fmt::format("{}.safetensors", name));
+    EXPECT_EQ(source->catalog().world_size, 4u);
+    EXPECT_EQ(source->catalog().client_state["iteration"], 3);  // by which saves are told apart
+    EXPECT_FALSE(source->part_of());
+    EXPECT_THAT(notes_of(*source), IsEmpty()) << name;
+  }
+  const auto tied = open(kMegatron / "gpt");
+  ASSERT_EQ(tied->catalog().aliases.size(), 1u);
+  EXPECT_EQ(tied->catalog().aliases[0].fqn, "output_layer.weight");
+  EXPECT_EQ(tied->catalog().aliases[0].target, "embedding.word_embeddings.weight");
+  EXPECT_THAT(open(kMegatron / "llama")->remarks(), testing::Contains(HasSubstr("padding")));
+}
+
+TEST_F(CutByNames, AMissingOrForeignStageOfMegatronIsNamed) {
+  const Path run = copied(kMegatron / "gpt"), step = run / "iter_0000003";
+  fs::rename(step / "mp_rank_01_001", temp_.path() / "gone");
+  EXPECT_THAT(error_of([&] { open(run); }),
+              Fails(ErrorCode::Corrupt, {"rank 1 of stage 1 is missing", "mp_rank_01_001"}));
+  fs::rename(temp_.path() / "gone", step / "mp_rank_01_001");
+  fs::copy(step / "mp_rank_01_001", step / "mp_rank_01_002");
+  EXPECT_THAT(error_of([&] { open(run); }), Fails(ErrorCode::Corrupt, {"another save"}));
+  fs::remove_all(step / "mp_rank_01_002");
+  // The embedding of the last stage is another run's.
+  const auto source = open(run);
+  for (const char* rank : {"mp_rank_00_001", "mp_rank_01_001"}) {
+    fs::remove(step / rank / "model_optim_rng.pt");
+    fs::copy(kMegatron / "llama/iter_0000003" / rank / "model_optim_rng.pt",
+             step / rank / "model_optim_rng.pt");
+  }
+  EXPECT_EQ(error_of([&] {
+              const auto mixed = open(run);
+              for (std::size_t i = 0; i < mixed->catalog().tensors.size(); ++i) read_all(*mixed, i);
+            }).code(),
+            ErrorCode::Corrupt);
+}
+
+TEST_F(CutByNames, ADamagedFileOfARankIsNamed) {
+  const Path run = copied(kMegatron / "gpt"), model = copied(kMeta / "llama2");
+  test::write_file(run / "iter_0000003/mp_rank_00_000/model_optim_rng.pt", "x");
+  EXPECT_THAT(error_of([&] { open(run); }), Fails(ErrorCode::Corrupt, {"mp_rank_00_000"}));
+  test::write_file(model / "params.json", "x");
+  EXPECT_THAT(error_of([&] { open(model); }), Fails(ErrorCode::Corrupt, {"params.json"}));
+}
+
+TEST(NamedCuts, FindTheNumberOfALayer) {
+  const auto found = parse_layer_name("decoder.layers.12.mlp.linear_fc1.weight");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->before, "decoder.layers.");
+  EXPECT_EQ(found->layer, 12u);
+  EXPECT_EQ(found->local, "mlp.linear_fc1.weight");
+  for (const char* name : {"layers.x.w", "layers.1", "my_layers.1.w", "layers.01.w", "norm.weight",
+                           "layers.99999999999.w", "layers.18446744073709551616.w"})
+    EXPECT_FALSE(parse_layer_name(name)) << name;
+}
+
+}  // namespace
+}  // namespace unishard::converters
