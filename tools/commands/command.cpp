@@ -198,8 +198,8 @@ Json read_merge_rules(const std::string& file) {
 void NameOptions::add_to(CLI::App& command) {
   command
       .add_option("--layout", layout,
-                  "Names of the Hugging Face model for the layers of a pipeline: neox, bloom or "
-                  "llama-pipe")
+                  "Names of the Hugging Face model for the layers of a pipeline (neox, bloom, "
+                  "llama-pipe) or for Meta's files (llama)")
       ->check(CLI::IsMember(tools::name_layouts()));
   command.add_option("--rename", renames,
                      "FROM=TO: a regular expression and what its matches in names become; @FILE: "

@@ -8,6 +8,7 @@
 #include "views/terminal.hpp"
 #include "workflows/dequantized_input.hpp"
 #include "workflows/hub_named_input.hpp"
+#include "workflows/llama_input.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
@@ -110,6 +111,7 @@ int ConvertRun::run(tools::Team& team) const {
   if (convert.dtype)
     numbers =
         tools::dequantized_input(std::move(numbers.source), input, {.check_input = check_input});
+  numbers.source = tools::llama_input(std::move(numbers.source), input, convert.layout);
   // A training goes on with the names of the modules.
   const auto [source, experts, remark] =
       convert.weights_only && !names.keeps_module_names

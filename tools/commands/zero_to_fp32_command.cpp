@@ -5,6 +5,7 @@
 #include "views/terminal.hpp"
 #include "workflows/dequantized_input.hpp"
 #include "workflows/hub_named_input.hpp"
+#include "workflows/llama_input.hpp"
 
 namespace unishard::cli {
 namespace {
@@ -43,6 +44,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
       tools::dequantized_input(std::move(opened), options.checkpoint,
                                {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
                                 .check_input = options.check_input});
+  numbers = tools::llama_input(std::move(numbers), options.checkpoint, options.names.layout);
   const auto [source, experts, remark] =
       options.names.keeps_module_names
           ? converters::HubNamed{.source = std::move(numbers)}
@@ -134,7 +136,8 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
       "  unishard zero_to_fp32 . pytorch_model.bin        (inside a DeepSpeed folder)\n"
       "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n"
       "  unishard zero_to_fp32 runs/gpt model/ --procs 4\n"
-      "  unishard zero_to_fp32 neox_run model/ --layout neox\n");
+      "  unishard zero_to_fp32 neox_run model/ --layout neox\n"
+      "  unishard zero_to_fp32 Llama-2-13b model/ --layout llama     (consolidated.00.pth, ...)\n");
 }
 
 }  // namespace unishard::cli

@@ -6,10 +6,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 namespace unishard::tools {
 namespace {
@@ -208,15 +210,54 @@ class LayoutRules {
   std::map<std::uint64_t, std::set<std::string>> blocks_;  ///< layer, its local names
 };
 
+/// Meta's names and those of LlamaForCausalLM, as transformers' convert_llama_weights_to_hf.py has
+/// them. Each is a whole part of a name, or several.
+constexpr std::string_view kLlama = "llama";
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLlamaNames = {{
+    {"tok_embeddings", "model.embed_tokens"},
+    {"norm", "model.norm"},
+    {"output", "lm_head"},
+    {"layers.*.attention.wq", "model.layers.*.self_attn.q_proj"},
+    {"layers.*.attention.wk", "model.layers.*.self_attn.k_proj"},
+    {"layers.*.attention.wv", "model.layers.*.self_attn.v_proj"},
+    {"layers.*.attention.wo", "model.layers.*.self_attn.o_proj"},
+    {"layers.*.feed_forward.w1", "model.layers.*.mlp.gate_proj"},
+    {"layers.*.feed_forward.w2", "model.layers.*.mlp.down_proj"},
+    {"layers.*.feed_forward.w3", "model.layers.*.mlp.up_proj"},
+    {"layers.*.attention_norm", "model.layers.*.input_layernorm"},
+    {"layers.*.ffn_norm", "model.layers.*.post_attention_layernorm"},
+}};
+
+/// Returns the rules, of which each name must match one.
+std::vector<RenameRule> llama_rules(const Catalog& catalog) {
+  std::vector<RenameRule> rules;
+  for (const auto& [meta, transformers] : kLlamaNames) {
+    std::string from = "^", to;
+    for (const char c : meta) from += c == '*' ? "(\\d+)" : c == '.' ? "\\." : std::string(1, c);
+    for (const char c : transformers) to += c == '*' ? "$1" : std::string(1, c);
+    rules.push_back({from + "\\.weight$", to + ".weight"});
+  }
+  Renamer rename(rules);
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (rename(tensor.fqn) != tensor.fqn) continue;
+    raise(ErrorCode::Mismatch,
+          fmt::format("--layout {}: Meta's Llama has no parameter {}", kLlama, quote(tensor.fqn)),
+          "see `unishard inspect` for the names; --rename FROM=TO gives others");
+  }
+  return rules;
+}
+
 }  // namespace
 
 std::vector<std::string> name_layouts() {
   std::vector<std::string> names;
   for (const NameLayout& layout : layouts()) names.emplace_back(layout.name);
+  names.emplace_back(kLlama);
   return names;
 }
 
 std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& catalog) {
+  if (layout == kLlama) return llama_rules(catalog);
   return LayoutRules(find_layout(layout), catalog).rules_of(catalog);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Names of Hugging Face models for the layers of a DeepSpeed pipeline, which have numbers and no
-// names: `--layout`.
+// names, and for the parameters of Meta's Llama: `--layout`.
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/storage.hpp"
 
@@ -16,7 +16,7 @@ namespace unishard::tools {
 std::vector<std::string> name_layouts();
 
 /// Returns rules that give the catalog's parameters, "<layer>.<local>" and
-/// "tied_modules.<key>.<local>", the names of the Hugging Face model of the layout.
+/// "tied_modules.<key>.<local>", or Meta's, the names of the Hugging Face model of the layout.
 /// Throws: InvalidArgument when there is no such layout; Mismatch, naming the parameter or layer,
 /// when the layout has no place for it, or a block is missing, whose place another would take.
 std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& catalog);
