@@ -8,6 +8,7 @@
 #include "unishard/format/error.hpp"
 
 #include "expect.hpp"
+#include "fixtures.hpp"
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
@@ -108,7 +109,8 @@ TEST_F(CutByNames, FilesOfMetaThatDoNotFitAreRefused) {
       {R"({"dim": 32, "n_heads": 8, "n_kv_heads": 4})", ErrorCode::Corrupt, "tok_embeddings"},
       {R"({"dim": 16, "n_heads": 4, "n_kv_heads": 1})", ErrorCode::Unsupported, "same heads"},
       {R"({"dim": 16, "n_heads": 8, "head_dim": 4})", ErrorCode::Corrupt, "wq.weight"},
-      {R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4})", ErrorCode::Corrupt, "no dim"},
+      {R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4})", ErrorCode::Unsupported, "no dim"},
+      {R"({"dim": 16, "n_layers": 2})", ErrorCode::Unsupported, "no n_heads"},
       {R"([1])", ErrorCode::Corrupt, "no object"}};
   const Path folder = copied(kMeta / "llama2");
   for (const Case& c : cases) {
@@ -159,6 +161,15 @@ TEST_F(CutByNames, AMissingOrForeignStageOfMegatronIsNamed) {
               for (std::size_t i = 0; i < mixed->catalog().tensors.size(); ++i) read_all(*mixed, i);
             }).code(),
             ErrorCode::Corrupt);
+}
+
+TEST_F(CutByNames, PartsThatDoNotTellEnoughAreRefusedInWords) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path parts = test::fixtures() / "public/tensor_parallel_parts/input";
+  EXPECT_THAT(error_of([&] { open(parts / "megatron"); }),
+              Fails(ErrorCode::Unsupported, {"parallel", "2 parts", "num_layers"}));
+  EXPECT_THAT(error_of([&] { open(parts / "meta"); }),
+              Fails(ErrorCode::Unsupported, {"parallel", "2 parts", "n_heads"}));
 }
 
 TEST_F(CutByNames, ADamagedFileOfARankIsNamed) {

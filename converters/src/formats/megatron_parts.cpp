@@ -165,15 +165,15 @@ class MegatronParts {
     const auto version = root.find("checkpoint_version");
     if (!version || version->real() != 3.0)
       unsupported(
-          "its checkpoint_version is not 3, and other ones order the rows of attention in "
+          "their checkpoint_version is not 3, and other ones order the rows of attention in "
           "another way");
     if (number("virtual_pipeline_model_parallel_size").value_or(1) > 1)
-      unsupported("it has virtual stages (virtual_pipeline_model_parallel_size)");
+      unsupported("they have virtual stages (virtual_pipeline_model_parallel_size)");
     if (number("expert_model_parallel_size").value_or(1) > 1 ||
         number("num_experts").value_or(0) > 1)
-      unsupported("it has experts (num_experts)");
+      unsupported("they have experts (num_experts)");
     if (run.tensor_ranks == 0 || run.stages == 0 || run.layers == 0)
-      refuse("its arguments lack num_layers, or have no ranks");
+      unsupported("their arguments lack num_layers, or have no ranks");
     if (run.heads_of_keys % run.tensor_ranks != 0)
       unsupported("several tensor-parallel ranks have the same heads of keys (num_query_groups)");
   }
@@ -325,12 +325,12 @@ class MegatronParts {
   }
 
   [[noreturn]] void unsupported(const std::string& why) const {
-    raise(
-        ErrorCode::Unsupported,
-        fmt::format("{}: a checkpoint of Megatron-LM that is not put together: {}",
-                    folder_.string(), why),
-        "convert it with Megatron-LM's tools/checkpoint/convert.py, or save it with --ckpt-format "
-        "torch_dist");
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: a tensor- or pipeline-parallel checkpoint of Megatron-LM in {} parts, "
+                      "which are not put together: {}",
+                      folder_.string(), files_.size(), why),
+          "convert it with Megatron-LM's tools/checkpoint/convert.py, or save it with "
+          "--ckpt-format torch_dist");
   }
   [[noreturn]] void refuse(const std::string& why) const {
     raise(ErrorCode::Corrupt, fmt::format("{}: {}", folder_.string(), why));

@@ -96,7 +96,11 @@ class MetaRules {
 
   std::uint64_t number(std::string_view key) const {
     if (const auto found = find_number(key)) return *found;
-    refuse(fmt::format("it has no {}", key));
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: a tensor-parallel model of Meta in {} parts, and params.json has no {}, "
+                      "which tells how they make whole tensors",
+                      where_, parts_, key),
+          "bring Meta's own params.json back, or say it with --merge-rules");
   }
   std::optional<std::uint64_t> find_number(std::string_view key) const {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 28;

@@ -13,7 +13,8 @@ namespace unishard::converters {
 /// universal_checkpoint_info. `first` describes the first file, `params` is what params.json holds,
 /// `where` the folder that messages name.
 /// Throws: Unsupported, naming the tensor, for one that is none of Llama's, and where several files
-/// have the same heads of keys; Corrupt where params.json does not fit the tensors.
+/// have the same heads of keys, or where params.json lacks a size; Corrupt where it does not fit
+/// the tensors.
 Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
                 const std::string& where);
 
