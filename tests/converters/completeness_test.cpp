@@ -231,7 +231,9 @@ INSTANTIATE_TEST_SUITE_P(Formats, Shards,
 
 /// The name says of which number the file is, and not how many there are.
 TEST(Completeness, ALoneFileOfANumberIsAPartOrDoubted) {
-  for (const char* name : {"shard_1.pt", "hf_model_0002_0.pt", "model.rank1.bin"}) {
+  for (const char* name :
+       {"shard_1.pt", "hf_model_0002_0.pt", "model.rank1.bin", "layer_03-model_states.pt",
+        "layer_1_expert_2_mp_rank_00_model_states.pt"}) {
     const TempDir temp;
     save_torch_vectors(temp.path() / name, {{"a", {1}}});
     EXPECT_THAT(open(temp.path() / name)->part_of(), Optional(HasSubstr("number"))) << name;

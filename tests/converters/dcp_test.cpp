@@ -763,6 +763,28 @@ TEST(Dcp, AFieldThatIsMissingIsNamedWithItsFile) {
   EXPECT_THAT(refusal(folder), Fails(ErrorCode::Corrupt, {".metadata", "has no field fqn"}));
 }
 
+/// Removes the files of a copied fixture whose names begin so, and opens it.
+Error error_without(const std::string& name, const std::string& folder, const std::string& part) {
+  const test::TempDir dir;
+  test::copy_folder(test::fixtures() / "torch" / name / "checkpoint", dir.path() / "copy");
+  std::vector<Path> removed;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path() / "copy" / folder)) {
+    if (entry.path().filename().string().find(part) != std::string::npos)
+      removed.push_back(entry.path());
+  }
+  for (const Path& file : removed) std::filesystem::remove(file);
+  EXPECT_FALSE(removed.empty());
+  return error_of([&] { open_source(posix_storage(), dir.path() / "copy"); });
+}
+
+TEST(Dcp, FilesThatAllRanksLackAreMissed) {
+  SKIP_WITHOUT_FIXTURES();
+  EXPECT_THAT(error_without("dcp_hf_sharded_w3", "", "model-00002-of-00002"),
+              Fails(ErrorCode::Corrupt, {"no rank has a file", "model-00002-of-00002"}));
+  EXPECT_THAT(error_without("dcp_hf_consolidated_w2", "sharded", "shard-00002"),
+              Fails(ErrorCode::Corrupt, {"files of a rank are missing"}));
+}
+
 TEST(Dcp, ADamagedFolderOfRanksIsNotPassedOver) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

@@ -340,6 +340,34 @@ std::vector<float> values_of(const Source& source, const std::string& fqn,
   return values;
 }
 
+TEST(DeepSpeedTensorParallel, WhatIsNoListOfPatternsIsDamage) {
+  for (const char* key :
+       {"tp_replicated_parameter_patterns", "parameter_to_average_patterns",
+        "parameter_with_2_sub_params_cat_dim_0", "parameter_with_row_parallelism_patterns",
+        "vocabulary_parameter_patterns", "parameter_with_sub_params"}) {
+    for (const Json& value : {Json(), Json("text"), Json(1)}) {
+      TwoRanks run;
+      run.add("wo.weight", floats({1, 2}, {1, 2}), floats({1, 2}, {3, 4}));
+      const Json info = {{"autotp_unsupported_parameter_patterns", {"x"}}, {key, value}};
+      EXPECT_THAT(error_of([&] { run.open(info); }), Fails(ErrorCode::Corrupt, {key, "is no list"}))
+          << value;
+    }
+  }
+}
+
+/// DeepSpeed takes tuples for lists, and any kind of dict.
+TEST(DeepSpeedTensorParallel, PatternsAreReadFromAnyKindOfList) {
+  TwoRanks run;
+  run.add("wo.weight", floats({1, 2}, {1, 2}), floats({1, 2}, {3, 4}));
+  const char* const rows = "parameter_with_row_parallelism_patterns";
+  const Json patterns = {{"$type", "tuple"}, {"items", {"wo\\.weight"}}};
+  const auto source = run.open({{"$type", "collections.OrderedDict"},
+                                {"pairs", Json::array({Json::array({rows, patterns})})}});
+  EXPECT_EQ(source->catalog().client_state,
+            (Json{{"universal_checkpoint_info", {{rows, {"wo\\.weight"}}}}}));
+  EXPECT_EQ(values_of(*source, "wo.weight"), (std::vector<float>{1, 2, 3, 4}));
+}
+
 Json piece(const Shape& shape, const Shape& source_strides, std::uint64_t source,
            const Shape& dest_strides, std::uint64_t dest, const Shape& locations) {
   return {{"shape", shape},

@@ -118,6 +118,19 @@ TEST(UniversalCut, EqualSubParametersAreTold) {
               Fails(ErrorCode::Unsupported, {"a.gqa", "parts of different sizes"}));
 }
 
+TEST(UniversalCut, WhatEveryRankHasWholeIsNotCut) {
+  for (const char* first : {"tp_replicated_parameter_patterns", "parameter_to_average_patterns"}) {
+    const Json lists = {{first, {"a\\.bias"}},
+                        {"parameter_with_row_parallelism_patterns", {"a\\."}},
+                        {"parameter_with_2_sub_params_cat_dim_0", {"a\\.bias"}}};
+    const Json client = {{kCutPatterns, lists}};
+    const deepspeed::UniversalCuts cuts(client);
+    EXPECT_EQ(cuts.cut_of("a.weight").dimension, 1u);
+    EXPECT_EQ(cuts.cut_of("a.bias").dimension, 0u);
+    EXPECT_EQ(cuts.cut_of("a.bias").sub_parameters, 1u);
+  }
+}
+
 TEST(UniversalCut, WhatIsNoPatternIsRefused) {
   const auto refuses = [](const Json& client, const std::string& text) {
     EXPECT_THAT(error_of([&] { const deepspeed::UniversalCuts cuts(client); }),

@@ -20,7 +20,7 @@ constexpr std::string_view kMegatron = "Megatron-LM", kNanotron = "nanotron",
 // dinov2 fsdp/__init__ rankstr; composer utils/checkpoint ({rank}); verl and accelerate FSDP
 // (world_size_<N>_rank_<r>, fsdp_<i>_rank<r>); fairseq checkpoint_utils (-shard<n>, -model_part-);
 // torch.distributed.checkpoint hf_storage (shard-<rank>-); deepspeed runtime/engine.
-constexpr std::array<PartPattern, 27> kPatterns = {{
+constexpr std::array<PartPattern, 29> kPatterns = {{
     {"shard-<n>-*.safetensors", PartKind::Cuts, "torch.distributed.checkpoint"},
     {"*_pp-rank-<n>-of-<of>_tp-rank-<n>-of-<of>.*", PartKind::Cuts, kNanotron},
     {"*_world_size_<of>_rank_<n>.*", PartKind::Cuts, kRanks},
@@ -37,6 +37,8 @@ constexpr std::array<PartPattern, 27> kPatterns = {{
     {"fp16_zero_pp_rank_<n>_mp_rank_<n>_*", PartKind::Cuts, "DeepSpeed"},
     {"mp_rank_<n>_model_states.pt", PartKind::Cuts, "DeepSpeed"},
     {"layer_<n>-model_<n>-model_states.pt", PartKind::Cuts, "DeepSpeed"},
+    {"layer_<n>-model_states.pt", PartKind::Cuts, "DeepSpeed"},
+    {"layer_<n>_expert_<n>_mp_rank_<n>_model_states.pt", PartKind::Cuts, "DeepSpeed"},
     {"*-model_part-<n>-shard<n>.pt", PartKind::Cuts, "fairseq"},
     {"*-model_part-<n>.pt", PartKind::Cuts, "fairseq"},
     {"*-shard<n>.pt", PartKind::Cuts, "fairseq"},

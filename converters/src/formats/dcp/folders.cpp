@@ -15,6 +15,7 @@
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -222,6 +223,27 @@ void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& buil
   read_beside(storage, path, {model, optimizer}, builder);
 }
 
+/// The files beside sharded/ hold the whole tensors that were put together from it.
+/// Throws: Corrupt when the parts make less than one of them.
+void require_whole_tensors(Storage& storage, const Path& path, const Path& folder,
+                           const std::map<std::string, Shape>& shapes) {
+  for (const Path& file : files_ending(storage, path, ".safetensors")) {
+    const std::shared_ptr<const File> opened = storage.open(file);
+    if (!looks_like_safetensors(*opened)) continue;
+    for (const SafetensorsPiece& whole : read_pieces(opened).pieces) {
+      const auto found = shapes.find(whole.key);
+      if (found != shapes.end() && found->second == whole.box.sizes) continue;
+      raise(ErrorCode::Corrupt,
+            fmt::format(
+                "{}: the parts of {} make ({}), and {} has ({}): files of a rank are missing",
+                folder.string(), unishard::quote(whole.key),
+                found == shapes.end() ? "" : fmt::format("{}", fmt::join(found->second, ", ")),
+                file.filename().string(), fmt::join(whole.box.sizes, ", ")),
+            "bring the files back, or move the folder sharded away: the files beside it are whole");
+    }
+  }
+}
+
 void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuilder& builder) {
   const Path folder = has_sharded_safetensors(storage, path) ? path : path / "sharded";
   std::map<std::string, std::vector<SafetensorsPiece>> tensors;
@@ -240,6 +262,7 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
   for (std::string& note : ranks.require_whole(folder))
     builder.out.notes.push_back(std::move(note));
   builder.ranks_repeat = true;
+  std::map<std::string, Shape> shapes;
   for (const std::string& key : order) {
     std::vector<SafetensorsPiece>& pieces = tensors[key];
     Shape shape(pieces[0].box.sizes.size(), 0);  // the files do not record the size of the whole
@@ -250,7 +273,9 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
     }
     for (SafetensorsPiece& piece : pieces)
       builder.add_piece(key, {{key, false}}, shape, std::move(piece.box), std::move(piece.view));
+    shapes.emplace(key, std::move(shape));
   }
+  if (folder != path) require_whole_tensors(storage, path, folder, shapes);
   if (folder != path)
     builder.out.notes.push_back(
         "read from sharded/; the files beside it were put together from it");

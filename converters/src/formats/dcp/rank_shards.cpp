@@ -3,12 +3,22 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "reading/completeness.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 
 namespace unishard::converters::dcp {
+
+namespace {
+
+/// More files of one model are no model's.
+constexpr std::uint64_t kMostNumbers = 1 << 16;
+
+}  // namespace
 
 std::optional<ShardName> parse_shard_name(std::string_view name) {
   constexpr std::string_view kStart = "shard-", kEnd = ".safetensors";
@@ -31,7 +41,24 @@ void RankShards::add(const ShardName& name, const std::vector<std::string>& keys
   for (const std::string& key : keys) ++number.parts[key];
 }
 
+void RankShards::require_numbers(const Path& folder) const {
+  for (const auto& [rest, ignored] : numbers_) {
+    const auto part = parse_part_name(rest);
+    if (!part || !part->count || part->numbers.empty()) continue;
+    for (std::uint64_t number = 1; number <= std::min(*part->count, kMostNumbers); ++number) {
+      const std::string wanted =
+          fmt::format("model-{:05}-of-{:05}.safetensors", number, *part->count);
+      if (!rest.starts_with("model-") || numbers_.contains(wanted)) continue;
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: no rank has a file {}, and there is {}", folder.string(),
+                        unishard::quote("shard-*-" + wanted), unishard::quote(rest)),
+            "bring the files back, or use another checkpoint");
+    }
+  }
+}
+
 std::vector<std::string> RankShards::require_whole(const Path& folder) const {
+  require_numbers(folder);
   std::vector<std::string> notes;
   for (const auto& [rest, number] : numbers_) {
     if (number.ranks.size() == ranks_) continue;

@@ -34,6 +34,9 @@ class RankShards {
   std::vector<std::string> require_whole(const Path& folder) const;
 
  private:
+  /// Throws: Corrupt when no rank has a file of a number that the names count.
+  void require_numbers(const Path& folder) const;
+
   struct Number {
     std::set<std::uint32_t> ranks;
     std::map<std::string, std::size_t> parts;  ///< of each tensor

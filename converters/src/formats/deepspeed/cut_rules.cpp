@@ -104,8 +104,11 @@ CutRules::CutRules(std::optional<Value> info, const std::string& file, Json user
 }
 
 void CutRules::read_list(Value info, std::string_view key, Rule rule) {
-  const auto list = present(info, key);
+  const auto list = info.find(key);
   if (!list) return;
+  const bool may_be_dict = rule == Rule::Unsupported;
+  if (!list->is_sequence() && !(may_be_dict && list->is_dict()))
+    raise(ErrorCode::Corrupt, fmt::format("{} of universal_checkpoint_info is no list", key));
   NamePatterns& patterns = patterns_[index_of(rule)];
   if (list->is_dict()) {  // of patterns and reasons
     for (std::size_t i = 0; i < list->pair_count(); ++i) {
@@ -118,8 +121,11 @@ void CutRules::read_list(Value info, std::string_view key, Rule rule) {
 }
 
 void CutRules::read_sub_parameters(Value info) {
-  const auto list = present(info, "parameter_with_sub_params");
+  const auto list = info.find("parameter_with_sub_params");
   const auto widths = present(info, "sub_param_shard_widths");
+  if (list && !list->is_sequence()) {
+    raise(ErrorCode::Corrupt, "parameter_with_sub_params of universal_checkpoint_info is no list");
+  }
   for (std::size_t i = 0; list && i < list->size(); ++i) {
     const Value entry = (*list)[i];
     const Value shape = entry.at("shape");

@@ -128,7 +128,8 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
     if (is_deepspeed_key(key) || key == kOwnSection) continue;
     const std::string path = fmt::format("client_state.{}", key);
     try {
-      client[key] = user_value(file, root.value(i), path, notes);
+      client[key] = key == kCutRules ? plain_json(file, root.value(i), path, notes)
+                                     : user_value(file, root.value(i), path, notes);
     } catch (const torch::EndlessObject& error) {
       client.erase(key);
       notes.lose({Role::ClientValue, path, error.what()});

@@ -291,7 +291,9 @@ void keep_cut_patterns(Catalog& catalog, const Json& users) {
   const Json& info = client[kCutRules];
   const bool has_patterns = std::ranges::any_of(
       info, [](const Json& value) { return value.is_array() && !value.empty(); });
-  if (!has_patterns || info.contains("affine_map")) erase_cut_patterns(client);
+  const Json map = info.is_object() ? info.value("affine_map", Json()) : Json();
+  const bool has_map = map.is_object() && !map.value("params", Json()).empty();
+  if (!has_patterns || has_map) erase_cut_patterns(client);
 }
 
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,

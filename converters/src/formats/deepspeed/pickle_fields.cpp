@@ -54,6 +54,18 @@ double rounded(double value, DType dtype) {
   return value;
 }
 
+/// Makes a dict of pairs an object where all keys are texts.
+void simplify_dict(Json& value) {
+  const auto pairs = value.find("pairs");
+  if (pairs == value.end() || !pairs->is_array()) return;
+  Json object = Json::object();
+  for (const Json& pair : *pairs) {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string()) return;
+    object[pair[0].get<std::string>()] = pair[1];
+  }
+  if (object.size() == pairs->size()) value = std::move(object);
+}
+
 /// Tuples become arrays, dtypes texts: in settings the difference means nothing.
 void simplify(Json& value) {
   if (value.is_object() && value.contains("$type")) {
@@ -64,6 +76,8 @@ void simplify(Json& value) {
     } else if (type == "torch.dtype") {
       Json text = std::move(value["value"]);
       value = std::move(text);
+    } else if (type == "collections.OrderedDict" || type == "builtins.dict") {
+      simplify_dict(value);
     }
   }
   if (value.is_structured()) {

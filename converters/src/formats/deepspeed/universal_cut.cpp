@@ -40,6 +40,8 @@ UniversalCuts::UniversalCuts(const Json& client_state) {
   if (!client_state.is_object()) return;
   const auto info = client_state.find(kCutPatterns);
   if (info == client_state.end() || !info->is_object()) return;
+  read_list(*info, "tp_replicated_parameter_patterns", Replicated);
+  read_list(*info, "parameter_to_average_patterns", Mean);
   read_list(*info, "parameter_with_2_sub_params_cat_dim_0", Halves);
   read_list(*info, "parameter_with_row_parallelism_patterns", Rows);
   read_list(*info, "vocabulary_parameter_patterns", Vocabulary);
@@ -78,15 +80,17 @@ void UniversalCuts::read_sub_parameters(const Json& info) {
 
 UniversalCut UniversalCuts::cut_of(const std::string& fqn) const {
   const auto matches = [&](List list) { return !patterns_[list].find(fqn).empty(); };
+  // In the order of DeepSpeed's converter; the ranks have the first two kinds whole.
   UniversalCut cut;
-  if (const auto found = sub_parameter_patterns_.find(fqn); !found.empty()) {
+  if (matches(Replicated) || matches(Mean)) return {.is_vocabulary = matches(Vocabulary)};
+  if (matches(Halves)) {
+    cut.sub_parameters = 2;
+  } else if (const auto found = sub_parameter_patterns_.find(fqn); !found.empty()) {
     cut = sub_parameters_[found.front()];
     if (cut.sub_parameters == 0) {
       raise(ErrorCode::Unsupported,
             fmt::format("{} consists of parts of different sizes", unishard::quote(fqn)));
     }
-  } else if (matches(Halves)) {
-    cut.sub_parameters = 2;
   } else if (matches(Rows)) {
     cut.dimension = 1;
   }

@@ -31,11 +31,11 @@ class UniversalCuts {
   UniversalCut cut_of(const std::string& fqn) const;
 
  private:
-  enum List : std::uint8_t { Halves, Rows, Vocabulary };
+  enum List : std::uint8_t { Replicated, Mean, Halves, Rows, Vocabulary };
   void read_list(const Json& info, const char* key, List list);
   void read_sub_parameters(const Json& info);
 
-  std::array<NamePatterns, 3> patterns_;      ///< by List
+  std::array<NamePatterns, 5> patterns_;      ///< by List
   NamePatterns sub_parameter_patterns_;       ///< their numbers are positions in the cuts
   std::vector<UniversalCut> sub_parameters_;  ///< `sub_parameters` is 0 for unequal ones
 };
