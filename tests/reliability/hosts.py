@@ -9,6 +9,7 @@ missing. Status 1: a check failed.
 """
 import argparse
 import contextlib
+import fcntl
 import getpass
 import json
 import os
@@ -198,6 +199,20 @@ class Cluster:
     def check_gone(self, pids, why, seconds=20):
         check(eventually(lambda: not any(alive(pid) for pid in pids.values()), seconds),
               f"{why}: ranks are left behind: {[rank for rank, pid in pids.items() if alive(pid)]}")
+
+
+def a_folder_in_use_stays(cluster):
+    folder = cluster.root / "of servers"
+    holds = "import sys, pathlib, hosts\nwith hosts.server_folder(pathlib.Path(sys.argv[1])):\n    print(flush=True)\n    input()"
+    first = subprocess.Popen([sys.executable, "-c", holds, folder], cwd=Path(__file__).parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first.stdout.readline()
+    with server_folder(folder):
+        first.communicate("\n")
+        check(first.returncode == 0 and folder.exists(), "the test that made the folder of sshd took it from another")
+    folder.rmdir()
+    with server_folder(folder):
+        pass
+    check(not folder.exists(), "the folder of sshd is left behind")
 
 
 def variables_and_words(cluster):
@@ -411,7 +426,7 @@ def training(cluster):
     print(f"training: host lost after step {at}, the losses of {steps} steps are equal")
 
 
-CHECKS = [variables_and_words, filters, failures, signals, dead_launcher, dead_connection, dead_agent, cut_cable,
+CHECKS = [a_folder_in_use_stays, variables_and_words, filters, failures, signals, dead_launcher, dead_connection, dead_agent, cut_cable,
           unreachable_host, restarts, blocked_output, without_ssh, training]
 
 
@@ -429,17 +444,24 @@ def missing():
 
 
 @contextlib.contextmanager
-def server_folder():
-    """The folder that sshd insists on."""
-    folder = Path("/run/sshd")
-    is_new = not folder.exists()
-    folder.mkdir(mode=0o755, exist_ok=True)
+def server_folder(folder=Path("/run/sshd")):
+    """The folder that sshd insists on, also after its start. Other tests may need it longer than the one that made it."""
+    while True:
+        is_new = not folder.exists()
+        folder.mkdir(mode=0o755, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # the test that made it has just removed it
+            held = os.open(folder, os.O_RDONLY)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(held), folder.stat()):
+                break
     try:
         yield
     finally:
         if is_new:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # in use
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 folder.rmdir()
+        os.close(held)
 
 
 def run_checks(options, root):
