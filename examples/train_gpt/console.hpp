@@ -20,6 +20,10 @@ void say(const std::string& text);
 void say_error(std::uint32_t rank, std::string_view kind, std::string_view message,
                std::string_view hint = {});
 
+/// The hint of an error after the last step.
+inline constexpr const char* kHarmless =
+    "the training itself was completed, and its checkpoints were saved";
+
 void print_header(const Options& options, const unishard::trainer::Engine& engine,
                   const unishard::trainer::RankEnvironment& environment, at::Device device);
 /// Returns whether a step gets a permanent line: every `interval`-th (0: none) and each that was

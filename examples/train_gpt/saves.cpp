@@ -100,7 +100,6 @@ void Saves::start() {
   const bool is_by_interval = options_.save_interval > 0 &&
                               engine_.global_steps() == started_step_ + options_.save_interval;
   const bool waits = asynchronous_ && is_by_interval && last_.has_value();
-  const auto steps = static_cast<double>(engine_.global_steps() - goes_on_step_);
   started_step_ = engine_.global_steps();
   const SaveHandle next =
       engine_.save_checkpoint({.folder = options_.save_folder,
@@ -111,11 +110,12 @@ void Saves::start() {
                                .asynchronous = asynchronous_,
                                .compression = options_.compression,
                                .incremental = options_.incremental_save});
-  if (waits) note_short_interval(last_->wait().seconds, passed.count() / steps);
+  if (waits)
+    note_short_interval(last_->wait().seconds,
+                        passed.count() / static_cast<double>(options_.save_interval));
   finish();  // the one before; it is durable
   last_ = next;
   goes_on_ = Clock::now();
-  goes_on_step_ = started_step_;
   if (!asynchronous_) finish();
 }
 

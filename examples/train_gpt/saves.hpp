@@ -56,7 +56,6 @@ class Saves {
   unishard::converters::ResumeDecision start_;
   std::optional<unishard::trainer::SaveHandle> last_;
   Clock::time_point goes_on_ = Clock::now();  ///< when training went on after the last save
-  std::int64_t goes_on_step_ = 0;             ///< the steps that were done then
   bool has_noted_interval_ = false;
 };
 

@@ -46,10 +46,6 @@ namespace {
 using namespace unishard;
 using namespace unishard::trainer;
 
-/// The hint of an error after the last step.
-constexpr const char* kHarmless =
-    "the training itself was completed, and its checkpoints were saved";
-
 /// Throws: AlreadyExists when the regular file `path` begins with other text than `start`, because
 /// it is then no earlier output of this option.
 void require_own_output(const std::string& path, std::string_view start, const char* option) {

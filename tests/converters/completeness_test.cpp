@@ -571,16 +571,7 @@ void save_fsdp1(const Path& folder, const std::vector<Moments>& moments) {
         file.pickle.end_dict();
       }
       file.pickle.end_dict();
-      file.pickle.str("param_groups");
-      file.pickle.begin_list();
-      file.pickle.begin_dict();
-      file.pickle.str("params");
-      file.pickle.begin_list();
-      for (std::size_t i = 0; i < moments[rank].size(); ++i)
-        file.pickle.integer(static_cast<std::int64_t>(i));
-      file.pickle.end_list();
-      file.pickle.end_dict();
-      file.pickle.end_list();
+      file.one_group(moments[rank].size());
     });
   }
 }

@@ -11,6 +11,7 @@
 #include "fixtures.hpp"
 #include "formats/deepspeed/writer_layout.hpp"
 #include "temp_dir.hpp"
+#include "whole_copy.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +19,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 namespace unishard::converters {
 namespace {
@@ -96,10 +96,7 @@ std::unique_ptr<Sink> make(const Path& folder, const Catalog& catalog, bool univ
 std::vector<std::string> write(const Path& folder, const Source& source, const Catalog& catalog,
                                bool universal = false) {
   auto sink = make(folder, catalog, universal);
-  CopyPlan plan{&source, &catalog, {}};
-  plan.tensor_map.resize(catalog.tensors.size());
-  std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
-  copy(plan, *sink, {.threads = 2, .buffer_bytes = 256});
+  copy(whole_copy(source, catalog), *sink, {.threads = 2, .buffer_bytes = 256});
   auto notes = sink->notes();
   sink->commit();
   return notes;
@@ -525,9 +522,7 @@ TEST(PickleJson, ComesBackAsItWas) {
     "ordered": {"$type": "collections.OrderedDict", "pairs": [["w", 1]],
                 "_metadata": {"version": 2}}})",
                                 "test");
-  torch::PickleWriter writer;
-  torch::write_json(writer, value, torch::refuse_tensor);
-  const auto pickle = torch::Pickle::parse(writer.finish(), "test");
+  const auto pickle = torch::pickle_of(value, "test");
   Json expected = value;
   expected["big"] = {{"$type", "int"}, {"dec", "18446744073709551615"}};
   EXPECT_EQ(torch::to_json(pickle->root()).dump(1), expected.dump(1));

@@ -5,10 +5,9 @@
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
+#include "whole_copy.hpp"
 
 #include <gtest/gtest.h>
-
-#include <numeric>
 
 namespace unishard::converters {
 namespace {
@@ -19,20 +18,13 @@ using test::write_example;
 
 constexpr TransferOptions kSmall = {.threads = 2, .buffer_bytes = 4096};
 
-CopyPlan everything(const Source& source, const Catalog& target) {
-  CopyPlan plan{.source = &source, .target = &target, .tensor_map = {}};
-  plan.tensor_map.resize(target.tensors.size());
-  std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
-  return plan;
-}
-
 void reshard(const Path& from, const Path& to, std::uint32_t world_size, std::uint32_t stage) {
   const auto source = open_source(posix_storage(), from);
   Catalog target = source->catalog();
   target.world_size = world_size;
   target.stage = stage;
   const auto sink = make_native_sink(posix_storage(), to, "t", target);
-  copy(everything(*source, target), *sink, kSmall);
+  copy(whole_copy(*source, target), *sink, kSmall);
   sink->commit();
 }
 
@@ -118,7 +110,7 @@ TEST(NativeSink, PublishesNothingWhenTheDigestsDiffer) {
   const LyingSource source(honest->catalog());
   const Catalog target = honest->catalog();
   auto sink = make_native_sink(posix_storage(), temp.path() / "out", "t", target);
-  copy(everything(source, target), *sink, kSmall);
+  copy(whole_copy(source, target), *sink, kSmall);
   EXPECT_THAT(test::error_of([&] { sink->commit(); }), test::Fails(ErrorCode::Corrupt));
   sink.reset();
   EXPECT_FALSE(std::filesystem::exists(temp.path() / "out"));
@@ -165,7 +157,7 @@ TEST(Copy, RefusesImpossibleConversionsBeforeWriting) {
   target.tensors[0].dtype = DType::Int32;
   for (TensorInfo& tensor : target.tensors) tensor.crc64.reset();
   const auto sink = make_native_sink(posix_storage(), temp.path() / "out", "t", target);
-  EXPECT_THROW(copy(everything(*source, target), *sink, kSmall), Error);
+  EXPECT_THROW(copy(whole_copy(*source, target), *sink, kSmall), Error);
 }
 
 }  // namespace

@@ -50,6 +50,19 @@ class RankFileWriter {
     pickle.reduce();
   }
 
+  /// Appends the key "param_groups" with one group, of parameters 0, 1, ...
+  void one_group(std::size_t parameters) {
+    pickle.str("param_groups");
+    pickle.begin_list();
+    pickle.begin_dict();
+    pickle.str("params");
+    pickle.begin_list();
+    for (std::size_t i = 0; i < parameters; ++i) pickle.integer(static_cast<std::int64_t>(i));
+    pickle.end_list();
+    pickle.end_dict();
+    pickle.end_list();
+  }
+
   void write(const Path& file) {
     torch::ArchivePlan plan{file.filename(), "archive", pickle.finish(), {}};
     for (const auto& values : storages_)

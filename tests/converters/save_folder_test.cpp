@@ -11,10 +11,9 @@
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
+#include "whole_copy.hpp"
 
 #include <gtest/gtest.h>
-
-#include <numeric>
 
 namespace unishard::converters {
 namespace {
@@ -37,10 +36,7 @@ class SaveFolder : public testing::Test {
     const auto sink =
         make_sink(posix_storage(), {.format = "deepspeed", .path = to, .tag = "global_step4"},
                   source->catalog());
-    CopyPlan plan{.source = source.get(), .target = &source->catalog(), .tensor_map = {}};
-    plan.tensor_map.resize(source->catalog().tensors.size());
-    std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
-    copy(plan, *sink, {});
+    copy(whole_copy(*source, source->catalog()), *sink, {});
     sink->commit();
   }
   ResumeDecision decide(bool fresh = false) const {

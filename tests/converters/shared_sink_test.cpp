@@ -7,11 +7,11 @@
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
+#include "whole_copy.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
-#include <numeric>
 
 namespace unishard::converters {
 namespace {
@@ -28,9 +28,7 @@ class SharedSinks : public testing::TestWithParam<std::string> {
     target_ = source_->catalog();
     target_.world_size = 4;
     target_.stage = 2;
-    plan_ = {.source = source_.get(), .target = &target_, .tensor_map = {}};
-    plan_.tensor_map.resize(target_.tensors.size());
-    std::iota(plan_.tensor_map.begin(), plan_.tensor_map.end(), std::size_t{0});
+    plan_ = whole_copy(*source_, target_);
   }
 
   static std::string name() {
@@ -123,9 +121,7 @@ TEST(SharedSink, AMissingPartIsNotPublished) {
   const TempDir temp;
   test::write_example(temp.path() / "in");
   const auto source = open_source(posix_storage(), temp.path() / "in");
-  CopyPlan plan{.source = source.get(), .target = &source->catalog(), .tensor_map = {}};
-  plan.tensor_map.resize(source->catalog().tensors.size());
-  std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
+  const CopyPlan plan = whole_copy(*source, source->catalog());
   const std::string id = new_save_id();
   const auto first = make_native_sink(posix_storage(), temp.path() / "out", "tag",
                                       source->catalog(), {}, {.rank = 0, .size = 2, .id = id});

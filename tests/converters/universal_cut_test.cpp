@@ -14,11 +14,11 @@
 #include "expect.hpp"
 #include "fixtures.hpp"
 #include "temp_dir.hpp"
+#include "whole_copy.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -33,10 +33,7 @@ namespace fs = std::filesystem;
 std::vector<std::string> write_universal(const Source& source, const Path& folder) {
   const Catalog& catalog = source.catalog();
   auto sink = make_deepspeed_universal_sink(posix_storage(), folder, "global_step3", catalog);
-  CopyPlan plan{&source, &catalog, {}};
-  plan.tensor_map.resize(catalog.tensors.size());
-  std::iota(plan.tensor_map.begin(), plan.tensor_map.end(), std::size_t{0});
-  copy(plan, *sink, {.threads = 1, .buffer_bytes = 4096});
+  copy(whole_copy(source, catalog), *sink, {.threads = 1, .buffer_bytes = 4096});
   auto notes = sink->notes();
   sink->commit();
   return notes;
@@ -78,7 +75,7 @@ TEST(UniversalCut, PatternsStayInTheClientStateUntilNamesChange) {
   const TempDir dir;
   const auto source = open_case("mg_tp2_stage1_fp32");
   const Json& client = source->catalog().client_state;
-  EXPECT_EQ(client[std::string(kCutPatterns)]["original_vocab_size"], 29);
+  EXPECT_EQ(client[kCutPatterns]["original_vocab_size"], 29);
   write_universal(*source, dir.path());
   EXPECT_EQ(open_source(posix_storage(), dir.path())->catalog().client_state, client);
   Json changed = client;
@@ -90,7 +87,7 @@ TEST(UniversalCut, PatternsStayInTheClientStateUntilNamesChange) {
 TEST(UniversalCut, RulesOfTheUsersAreKept) {
   SKIP_WITHOUT_FIXTURES();
   const auto known = open_case("mg_tp2_stage1_fp32");
-  const Json rules = known->catalog().client_state[std::string(kCutPatterns)];
+  const Json rules = known->catalog().client_state[kCutPatterns];
   const TempDir dir;
   write_universal(
       *open_source(posix_storage(), parallel_case("mg_tp2_stage1_fp32_no_info") / "checkpoint",

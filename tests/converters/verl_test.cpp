@@ -79,15 +79,7 @@ class VerlRun : public testing::Test {
       file.pickle.end_dict();
     }
     file.pickle.end_dict();
-    file.pickle.str("param_groups");
-    file.pickle.begin_list();
-    file.pickle.begin_dict();
-    file.pickle.str("params");
-    file.pickle.begin_list();
-    for (const int number : {0, 1}) file.pickle.integer(number);
-    file.pickle.end_list();
-    file.pickle.end_dict();
-    file.pickle.end_list();
+    file.one_group(2);
     file.pickle.end_dict();
     file.write(path);
   }

@@ -342,6 +342,12 @@ void refuse_tensor(PickleWriter&, const std::string& name) {
         fmt::format("{} is a tensor, and only plain values can be written there", quote(name)));
 }
 
+std::unique_ptr<Pickle> pickle_of(const Json& value, std::string_view what) {
+  PickleWriter writer;
+  write_json(writer, value, refuse_tensor);
+  return Pickle::parse(writer.finish(), what);
+}
+
 void write_none(PickleWriter& pickle, const std::string&) { pickle.none(); }
 
 namespace {

@@ -3,9 +3,11 @@
 #include "unishard/converters/loss.hpp"
 #include "unishard/format/json.hpp"
 
+#include "containers/pickle.hpp"
 #include "containers/pickle_writer.hpp"
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +29,10 @@ void write_json(PickleWriter& pickle, const Json& value, const WriteTensor& tens
 /// A WriteTensor for places that cannot hold tensors.
 /// Throws: Unsupported, naming the tensor.
 void refuse_tensor(PickleWriter& pickle, const std::string& name);
+
+/// Returns a pickle of `value`, which messages call `what`.
+/// Throws: what write_json() and refuse_tensor() throw.
+std::unique_ptr<Pickle> pickle_of(const Json& value, std::string_view what);
 
 /// A WriteTensor for places in which tensors do not matter: writes None.
 void write_none(PickleWriter& pickle, const std::string& name);

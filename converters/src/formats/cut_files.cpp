@@ -60,9 +60,7 @@ deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& fi
 std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rules,
                                       const std::string& where, deepspeed::Notes& notes) {
   if (parts.sources.size() == 1) return std::move(parts.sources.front());
-  torch::PickleWriter writer;
-  torch::write_json(writer, rules, torch::refuse_tensor);
-  const auto pickle = torch::Pickle::parse(writer.finish(), where);
+  const auto pickle = torch::pickle_of(rules, where);
   deepspeed::CutRules cuts(pickle->root(), where);
   return deepspeed::join_parts(std::move(parts), cuts, where, notes);
 }

@@ -3,13 +3,12 @@
 // holds them in its client state as DeepSpeed does, whose universal loader cuts whole tensors.
 #include "unishard/format/json.hpp"
 
-#include <string_view>
-
 namespace unishard::converters {
 
 /// Key in the client state. Source: DeepSpeed's universal_checkpoint_info, whose lists hold regular
-/// expressions of Python's re.match().
-inline constexpr std::string_view kCutPatterns = "universal_checkpoint_info";
+/// expressions of Python's re.match(). ds_to_universal looks for it in every model file; an empty
+/// value is that of a run without tensor parallelism.
+inline constexpr const char* kCutPatterns = "universal_checkpoint_info";
 
 /// Removes the patterns, which tell parameters by their names, and returns whether there were any.
 /// A client state without anything else becomes null.

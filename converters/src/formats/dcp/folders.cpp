@@ -275,10 +275,11 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
       builder.add_piece(key, {{key, false}}, shape, std::move(piece.box), std::move(piece.view));
     shapes.emplace(key, std::move(shape));
   }
-  if (folder != path) require_whole_tensors(storage, path, folder, shapes);
-  if (folder != path)
+  if (folder != path) {
+    require_whole_tensors(storage, path, folder, shapes);
     builder.out.notes.push_back(
         "read from sharded/; the files beside it were put together from it");
+  }
   builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
 }
 

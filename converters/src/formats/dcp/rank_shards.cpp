@@ -42,13 +42,15 @@ void RankShards::add(const ShardName& name, const std::vector<std::string>& keys
 }
 
 void RankShards::require_numbers(const Path& folder) const {
+  std::map<std::uint64_t, std::string_view> counts;  // and the name of a file that tells it
   for (const auto& [rest, ignored] : numbers_) {
-    const auto part = parse_part_name(rest);
-    if (!part || !part->count || part->numbers.empty()) continue;
-    for (std::uint64_t number = 1; number <= std::min(*part->count, kMostNumbers); ++number) {
-      const std::string wanted =
-          fmt::format("model-{:05}-of-{:05}.safetensors", number, *part->count);
-      if (!rest.starts_with("model-") || numbers_.contains(wanted)) continue;
+    const auto part = rest.starts_with("model-") ? parse_part_name(rest) : std::nullopt;
+    if (part && part->count) counts.try_emplace(*part->count, rest);
+  }
+  for (const auto& [count, rest] : counts) {
+    for (std::uint64_t number = 1; number <= std::min(count, kMostNumbers); ++number) {
+      const std::string wanted = fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
+      if (numbers_.contains(wanted)) continue;
       raise(ErrorCode::Corrupt,
             fmt::format("{}: no rank has a file {}, and there is {}", folder.string(),
                         unishard::quote("shard-*-" + wanted), unishard::quote(rest)),

@@ -1,9 +1,9 @@
 #include "formats/deepspeed/merge_rules.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
-#include "formats/deepspeed/model_keys.hpp"
 #include "formats/deepspeed/name_pattern.hpp"
 
 #include <fmt/format.h>
@@ -61,9 +61,7 @@ MergeRules::MergeRules(const Json& rules) : rules_(rules) {
   require_keys(rules);
   read_patterns(rules);
   if (patterns_.empty()) refuse("there is no pattern");
-  torch::PickleWriter writer;
-  torch::write_json(writer, rules, torch::refuse_tensor);
-  pickle_ = torch::Pickle::parse(writer.finish(), kOption);
+  pickle_ = torch::pickle_of(rules, kOption);
 }
 
 void MergeRules::read_patterns(const Json& rules) {
@@ -92,11 +90,11 @@ CutRules MergeRules::cut_rules() {
 }
 
 CutRules MergeRules::cut_rules(const TorchFile& file, Notes& notes) {
-  const auto own = present(file.root(), kCutRules);
+  const auto own = present(file.root(), kCutPatterns);
   if (!pickle_) return {own, file.name()};
   if (own)
     notes.add(fmt::format("{}: its {} is not used, because --merge-rules is given", file.name(),
-                          kCutRules));
+                          kCutPatterns));
   return cut_rules();
 }
 

@@ -1,5 +1,6 @@
 #include "formats/deepspeed/model_file.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/inline_tensors.hpp"
@@ -128,14 +129,14 @@ Json read_client_state(const TorchFile& file, Value root, Notes& notes) {
     if (is_deepspeed_key(key) || key == kOwnSection) continue;
     const std::string path = fmt::format("client_state.{}", key);
     try {
-      client[key] = key == kCutRules ? plain_json(file, root.value(i), path, notes)
-                                     : user_value(file, root.value(i), path, notes);
+      client[key] = key == kCutPatterns ? plain_json(file, root.value(i), path, notes)
+                                        : user_value(file, root.value(i), path, notes);
     } catch (const torch::EndlessObject& error) {
       client.erase(key);
       notes.lose({Role::ClientValue, path, error.what()});
     }
   }
-  if (client.contains(kCutRules) && client[kCutRules].empty()) client.erase(kCutRules);
+  if (client.contains(kCutPatterns) && client[kCutPatterns].empty()) client.erase(kCutPatterns);
   return client.empty() ? Json() : client;
 }
 

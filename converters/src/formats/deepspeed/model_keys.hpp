@@ -32,10 +32,6 @@ inline constexpr std::array<std::string_view, 23> kDeepSpeedKeys = {
     "folding",
 };
 
-/// Key of the user's client state that ds_to_universal looks for in every model file. An empty
-/// value is that of a run without tensor parallelism.
-inline constexpr const char* kCutRules = "universal_checkpoint_info";
-
 /// Key in Catalog::producer and in UniShard's section of a model file: true when the checksums of
 /// the input were not compared.
 inline constexpr const char* kUncheckedInput = "unchecked_input";

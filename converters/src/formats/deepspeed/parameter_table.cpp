@@ -286,9 +286,9 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
 
 void keep_cut_patterns(Catalog& catalog, const Json& users) {
   Json& client = catalog.client_state;
-  if (!users.is_null()) client[kCutRules] = users;
-  if (!client.is_object() || !client.contains(kCutRules)) return;
-  const Json& info = client[kCutRules];
+  if (!users.is_null()) client[kCutPatterns] = users;
+  if (!client.is_object() || !client.contains(kCutPatterns)) return;
+  const Json& info = client[kCutPatterns];
   const bool has_patterns = std::ranges::any_of(
       info, [](const Json& value) { return value.is_array() && !value.empty(); });
   const Json map = info.is_object() ? info.value("affine_map", Json()) : Json();

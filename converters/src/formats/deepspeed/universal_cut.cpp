@@ -10,7 +10,7 @@
 namespace unishard::converters {
 
 bool erase_cut_patterns(Json& client_state) {
-  if (!client_state.is_object() || client_state.erase(std::string(kCutPatterns)) == 0) return false;
+  if (!client_state.is_object() || client_state.erase(kCutPatterns) == 0) return false;
   if (client_state.empty()) client_state = nullptr;
   return true;
 }

@@ -1,5 +1,6 @@
 #include "formats/deepspeed/writer_files.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
@@ -231,8 +232,9 @@ void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& 
   write_world(pickle, run);
   write_origin(pickle, run.facts);
   const Json& client = run.facts.client_state;
-  if (what.has_shapes && !what.partitioned && !(client.is_object() && client.contains(kCutRules))) {
-    pickle.str(kCutRules);  // ds_to_universal asks for it, empty is enough
+  if (what.has_shapes && !what.partitioned &&
+      !(client.is_object() && client.contains(kCutPatterns))) {
+    pickle.str(kCutPatterns);  // ds_to_universal asks for it, empty is enough
     write_plain(pickle, Json::object());
   }
   write_client_state(file, run.facts);
