@@ -3,10 +3,10 @@
 #include "views/terminal.hpp"
 #include "workflows/diff.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdlib>
-
-#include <fmt/format.h>
 
 namespace unishard::cli {
 namespace {
