@@ -163,6 +163,17 @@ class Transformers(unittest.TestCase):
             with self.assertRaisesRegex(unishard.Error, "is of step 16, and the UniShard checkpoint global_step20 of step 20"):
                 _require_one_save(folder)
 
+    def test_what_a_killed_save_left_is_no_checkpoint(self):
+        import torch
+        import unishard.torch
+        from unishard.integrations.transformers import _has_unishard
+        with tempfile.TemporaryDirectory() as folder:
+            unishard.torch.save(folder, torch.nn.Linear(2, 1), step=20)
+            self.assertTrue(_has_unishard(folder))
+            Path(folder, "latest").unlink()
+            Path(folder, "global_step20").rename(Path(folder, "global_step20.partial-1a2b"))
+            self.assertFalse(_has_unishard(folder))
+
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--job"]:

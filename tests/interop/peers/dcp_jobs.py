@@ -19,7 +19,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from torch_jobs import LAUNCHES, SAVED, Judge, finish, judge_kills, launch, make_model, run, start_rank, train
+from torch_jobs import LAUNCHES, SAVED, Judge, finish, has_checkpoint, judge_kills, launch, make_model, run, start_rank, train
 
 # Layouts that name no optimizer state, and one that is saved in another thread, and one in another process.
 LAYOUTS = ("names", "app", "titan", "raw", "model", "free", "whole")
@@ -165,7 +165,7 @@ def rank_until_killed(folder, steps):
     group = torch.distributed.new_group()  # training goes on meanwhile in the other one
     model, optimizer = make_model("fsdp")
     run, first = folder / "run", 0
-    if any(run.glob("*/manifest.json")):
+    if has_checkpoint(run):
         train(model, optimizer, 0, 1)  # makes the states that are loaded
         progress = {"app": app_of(model, optimizer), "next": 0}
         dcp.load(progress, storage_reader=Reader(run))

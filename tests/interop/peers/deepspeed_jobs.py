@@ -156,7 +156,7 @@ def rank_until_killed(folder, steps):
     import unishard.deepspeed
     rank, run = start_rank(), folder / "run"
     engine = make_engine("stage3-bf16")
-    if any(run.glob("*/manifest.json")):
+    if torch_jobs.has_checkpoint(run):
         unishard.deepspeed.load(engine, run)
     while engine.global_steps < steps:
         step = engine.global_steps

@@ -123,13 +123,18 @@ def rank_of_kinds(folder):
             torch.distributed.barrier()
 
 
+def has_checkpoint(run):
+    """Returns whether a save was completed. A kill can leave a whole staging folder, `<tag>.partial-<id>`, which is no checkpoint."""
+    return any(".partial-" not in path.parent.name for path in run.glob("*/manifest.json"))
+
+
 def rank_until_killed(folder, steps):
     """Saves at every step and goes on from the newest checkpoint."""
     import unishard.torch
     rank, _ = start_rank()
     model, optimizer = make_model("fsdp")
     run, first = folder / "run", 0
-    if any(run.glob("*/manifest.json")):
+    if has_checkpoint(run):
         first = unishard.torch.load(run, model, optimizer).step
     for step in range(first, int(steps)):
         losses = train(model, optimizer, step, step + 1)

@@ -72,7 +72,8 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _has_unishard(folder: Union[str, os.PathLike[str]]) -> bool:
-    return any(Path(folder).glob("*/manifest.json"))
+    # A save that was killed leaves `<tag>.partial-<id>`, which is no checkpoint.
+    return any(".partial-" not in path.parent.name for path in Path(folder).glob("*/manifest.json"))
 
 
 def _require_one_state(folder: Union[str, os.PathLike[str]]) -> None:
