@@ -1,4 +1,6 @@
 // What zero_to_fp32 and convert make of models that Meta's programs and Megatron-LM cut.
+#include "unishard/format/storage.hpp"
+
 #include "expect.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"

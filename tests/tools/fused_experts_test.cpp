@@ -1,5 +1,6 @@
 // What zero_to_fp32 and convert call the experts of a model that transformers 5 stacks in memory.
 #include "unishard/format/json.hpp"
+#include "unishard/format/storage.hpp"
 
 #include "expect.hpp"
 #include "program.hpp"
