@@ -672,5 +672,24 @@ TEST(DeepSpeedTensorParallel, ABufferThatDiffersIsLeftOut) {
                 "left out: buffer \"other\": it differs between the tensor-parallel ranks"}));
 }
 
+TEST(DeepSpeedTensorParallel, AFileSavedAgainUnderAnotherRanksNameIsSaid) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::map<std::string, std::string> files = {
+      {"mg_tp2dp2_stage3_bf16", "bf16_zero_pp_rank_1_mp_rank_0{}_optim_states.pt"},
+      {"autotp2_stage0_fp32", "mp_rank_0{}_model_states.pt"}};
+  for (const auto& [name, pattern] : files) {
+    SCOPED_TRACE(name);
+    const CopiedRun run(name);
+    const std::string file = fmt::format(fmt::runtime(pattern), 0);
+    const std::string other = fmt::format(fmt::runtime(pattern), 1);
+    fs::copy_file(run.file(file), run.file(other), fs::copy_options::overwrite_existing);
+    run.rename_archive(other, file);
+    EXPECT_THAT(notes_of(*run.open()),
+                testing::Contains(testing::AllOf(
+                    testing::HasSubstr("on ranks 0 and 1, have the same values in different parts"),
+                    testing::HasSubstr("may be another's under a wrong name"))));
+  }
+}
+
 }  // namespace
 }  // namespace unishard::converters

@@ -278,7 +278,29 @@ TEST(DeepSpeedPipeline, LayersThatNoStageNamesAreNoted) {
   const auto counted = unnamed.open()->notes();
   ASSERT_EQ(counted.size(), 1u);
   EXPECT_THAT(counted[0],
-              testing::HasSubstr("have 38 parameters, and the optimizer has states of 36"));
+              testing::HasSubstr("2 parameters of the layers have no states in the optimizer"));
+}
+
+/// A tied module has states on two stages, so that the counts of parameters agree here.
+TEST(DeepSpeedPipeline, ALayerBesideATiedModuleIsNotedByItsShapes) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage0_fp32");
+  save_over(copy, "pp2dp2_stage0_fp32_tied");
+  EXPECT_THAT(copy.open()->notes(),
+              testing::Contains(testing::HasSubstr("have no states in the optimizer: they are "
+                                                   "frozen, or another save of this tag")));
+}
+
+TEST(DeepSpeedPipeline, ALayerOfAnotherTypeIsNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun copy("pp2_stage0_fp32");
+  const std::string file = "layer_03-model_states.pt";
+  fs::copy_file(parallel_case("pp2_stage0_bf16") / "checkpoint/global_step3" / file,
+                copy.file(file), fs::copy_options::overwrite_existing);
+  EXPECT_THAT(copy.open()->notes(),
+              testing::Contains(testing::AllOf(
+                  testing::HasSubstr("float32 in layer_02-model_states.pt and bfloat16 in " + file),
+                  testing::HasSubstr("another save of this tag"))));
 }
 
 /// A stage of ZeRO writes no optimizer into the model file. BF16_Optimizer at stage 0 writes both.

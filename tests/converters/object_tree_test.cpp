@@ -50,6 +50,9 @@ TEST(Pickle, WithAKeyTwiceInADictIsRefused) {
               Fails(ErrorCode::Corrupt, {"\"w\" twice"}));
   EXPECT_THAT(error_of([&] { parse("}(" + number + number + "u"); }),
               Fails(ErrorCode::Corrupt, {"the key 7 twice"}));
+  EXPECT_THAT(error_of([&] { parse("}(K\1K\1\x88K\2u"); }),
+              Fails(ErrorCode::Corrupt, {"the key 1 twice"}))
+      << "True is 1 in Python";
   EXPECT_EQ(parse("}(" + one + number + text("v") + "}(" + one + "uu")->root().pair_count(), 3u);
 }
 

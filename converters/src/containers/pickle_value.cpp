@@ -211,7 +211,8 @@ void Pickle::require_single_keys() const {
     for (std::size_t i = 0; i < box.pairs.size(); i += 2) {
       const Node& key = nodes_[box.pairs[i]];
       if (key.kind == NodeKind::Str) texts.push_back(text_of(key));
-      if (key.kind == NodeKind::Int) numbers.push_back(key.bits);
+      // True is the key 1 in Python.
+      if (key.kind == NodeKind::Int || key.kind == NodeKind::Bool) numbers.push_back(key.bits);
     }
     std::ranges::sort(texts);
     std::ranges::sort(numbers);

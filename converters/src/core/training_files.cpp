@@ -51,7 +51,7 @@ Losses unread_training_files(Storage& storage, const Path& folder) {
   });
   const bool is_first_missing = further != losses.end() && is_missing("optimizer.bin");
   if (is_first_missing)
-    losses.push_back({Role::SideFile, "optimizer.bin",
+    losses.push_back({Role::Optimizer, "optimizer.bin",
                       fmt::format("it is missing, and {} is there", further->name)});
   return losses;
 }

@@ -49,6 +49,7 @@ class PartsJoin {
       if (is_taken(tensor)) add(tensor);
     }
     check_surplus();
+    note_equal_parts();
     finish_catalog();
     return make_joined_source(std::move(out_), std::move(shards_), where_);
   }
@@ -135,7 +136,7 @@ class PartsJoin {
   std::optional<TensorCut> cut_of_buffer(const TensorInfo& tensor, const std::vector<Shape>& shards,
                                          const std::vector<std::size_t>& numbers) {
     if (auto cut = rules_.described_cut_of(tensor.fqn, shards)) return cut;
-    if (!is_same(tensor, shards, numbers)) return std::nullopt;
+    if (!is_same(shards, numbers)) return std::nullopt;
     return rules_.replicated(tensor.fqn, shards);
   }
 
@@ -144,7 +145,8 @@ class PartsJoin {
   void require_rule(const TensorInfo& tensor, const std::vector<Shape>& shards,
                     const std::vector<std::size_t>& numbers) {
     if (tensor.elements() < 2 || rules_.described_cut_of(tensor.fqn, shards)) return;
-    if (!is_same(tensor, shards, numbers) || has_one_value(tensor, numbers.front())) return;
+    if (!is_same(shards, numbers) || is_one_value(beginning(0, numbers.front()), tensor.dtype))
+      return;
     raise(
         ErrorCode::InvalidArgument,
         fmt::format("--merge-rules: no pattern matches {}, and all ranks have the same values: it "
@@ -153,27 +155,78 @@ class PartsJoin {
         "add it to tp_replicated_parameter_patterns");
   }
 
-  bool has_one_value(const TensorInfo& tensor, std::size_t number) const {
-    const ElementRange range{0, std::min(kCompared, tensor.elements())};
-    const std::size_t width = size_of(tensor.dtype);
-    std::vector<std::byte> bytes(range.size() * width);
-    shards_[0]->read(number, range, bytes);
-    return std::equal(bytes.begin() + static_cast<std::ptrdiff_t>(width), bytes.end(),
-                      bytes.begin());
+  static bool is_one_value(const std::vector<std::byte>& bytes, DType dtype) {
+    const auto width = static_cast<std::ptrdiff_t>(size_of(dtype));
+    return std::equal(bytes.begin() + width, bytes.end(), bytes.begin());
   }
 
   /// Compares the beginnings; the rest is compared when it is read.
-  bool is_same(const TensorInfo& tensor, const std::vector<Shape>& shards,
-               const std::vector<std::size_t>& numbers) const {
-    const ElementRange range{0, std::min(kCompared, tensor.elements())};
-    std::vector<std::byte> first(range.size() * size_of(tensor.dtype)), other(first.size());
-    shards_[0]->read(numbers[0], range, first);
+  bool is_same(const std::vector<Shape>& shards, const std::vector<std::size_t>& numbers) const {
+    const std::vector<std::byte> first = beginning(0, numbers[0]);
     for (std::size_t r = 1; r < shards_.size(); ++r) {
-      if (shards[r] != shards[0]) return false;
-      shards_[r]->read(numbers[r], range, other);
-      if (other != first) return false;
+      if (shards[r] != shards[0] || beginning(r, numbers[r]) != first) return false;
     }
     return true;
+  }
+
+  std::vector<std::byte> beginning(std::size_t rank, std::size_t number) const {
+    const std::uint64_t elements = shards_[rank]->catalog().tensors[number].elements();
+    return elements_of(rank, number, {0, std::min(kCompared, elements)});
+  }
+
+  std::vector<std::byte> elements_of(std::size_t rank, std::size_t number,
+                                     ElementRange range) const {
+    const DType dtype = shards_[rank]->catalog().tensors[number].dtype;
+    std::vector<std::byte> bytes(range.size() * size_of(dtype));
+    shards_[rank]->read(number, range, bytes);
+    return bytes;
+  }
+
+  /// Notes parameters whose different parts have the same values on two ranks. Nothing else shows
+  /// that a rank's file was saved again under the name of another rank's.
+  void note_equal_parts() {
+    std::size_t count = 0, parameters = 0;
+    std::string first;
+    for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
+      const TensorInfo& tensor = out_.catalog.tensors[i];
+      const bool is_master = tensor.state == state::kFp32;
+      if (!is_master && (tensor.state != state::kWeights || has_master(tensor))) continue;
+      const auto ranks = ranks_with_equal_parts(out_.tensors[i], parameters++);
+      if (ranks && count++ == 0) {
+        first = fmt::format("{} on ranks {} and {}", unishard::quote(tensor.fqn), ranks->first,
+                            ranks->second);
+      }
+    }
+    if (count == 0) return;
+    notes_.add(fmt::format(
+        "{} parameters, first {}, have the same values in different parts of the whole tensor: a "
+        "rank's file may be another's under a wrong name (files: {})",
+        count, first, fmt::join(names_, ", ")));
+  }
+
+  /// Returns the first two tensor-parallel ranks whose parts of a tensor have the same values,
+  /// which are not one value many times; nullopt where parts overlap as well. At stage 3 the file
+  /// of each data-parallel rank has a piece of every parameter: of parameter number n, the piece of
+  /// rank n is compared, counted round.
+  std::optional<std::pair<std::size_t, std::size_t>> ranks_with_equal_parts(
+      const JoinedTensor& joined, std::size_t parameter) const {
+    const auto is_shared = [](const SharedBox& box) { return box.copies.size() > 1; };
+    if (!joined.boxes || std::ranges::any_of(*joined.boxes, is_shared)) return std::nullopt;
+    const std::uint64_t pieces = std::max<std::uint64_t>(1, world_size_ / shards_.size());
+    std::map<std::vector<std::byte>, std::size_t> seen;
+    for (std::size_t r = 0; r < shards_.size(); ++r) {
+      const TensorInfo& part = shards_[r]->catalog().tensors[joined.tensors[r]];
+      if (part.elements() < 2) continue;
+      const std::uint64_t size = (part.elements() - 1) / pieces + 1;
+      const std::uint64_t begin = std::min(part.elements(), parameter % pieces * size);
+      const std::uint64_t compared = std::min({size, kCompared, part.elements() - begin});
+      if (compared < 2) continue;
+      std::vector<std::byte> bytes = elements_of(r, joined.tensors[r], {begin, begin + compared});
+      if (is_one_value(bytes, part.dtype)) continue;
+      const auto [place, is_new] = seen.emplace(std::move(bytes), r);
+      if (!is_new) return std::pair(place->second, r);
+    }
+    return std::nullopt;
   }
 
   const Cut& keep(const TensorInfo& tensor, std::vector<Shape> shards, TensorCut cut) {

@@ -163,8 +163,7 @@ class PipelineReader {
       return read_stages(tensor_rank, facts,
                          assign_layers(std::move(layers), facts, where_, notes_), {});
     check_told_layers(layers, facts, where_);
-    lose_absent_weights(layers, facts);
-    doubt_further_layers(layers, facts);
+    compare_with_states(layers, facts);
     const auto stage_of = count_off_layers(layers, facts);
     const auto stages = stage_of ? *stage_of : stages_by_buffers(layers, facts);
     const auto placed = place_layers(std::move(layers), stages, stages_);
@@ -174,47 +173,52 @@ class PipelineReader {
     return read_stages(tensor_rank, facts, placed, kUnnamed);
   }
 
-  /// States that no layer has the weights of: a file is missing, or no layer has one of a tied
-  /// module.
-  void lose_absent_weights(const std::vector<ModuleFile>& layers,
+  /// Compares the parameters of the layers with those that the optimizer has states of, which
+  /// tell no names.
+  void compare_with_states(const std::vector<ModuleFile>& layers,
                            const std::vector<StageFacts>& facts) {
     const std::vector<std::vector<Shape>> shapes = parameter_shapes(layers, facts);
     std::vector<std::vector<UnnamedState>> states;
-    std::uint64_t flat = 0, held = 0;  // elements; each has bytes in a file
+    std::uint64_t held = 0, trained = 0, with_states = 0;
+    std::uint64_t held_elements = 0, flat_elements = 0;  // each has bytes in a file
     for (const StageFacts& stage : facts) {
       states.push_back(stage.states);
-      flat += stage.elements;
+      with_states += stage.states.size();
+      trained += stage.parameters;
+      flat_elements += stage.elements;
     }
     for (const auto& layer : shapes) {
-      for (const Shape& shape : layer) held += element_count(shape);
+      held += layer.size();
+      for (const Shape& shape : layer) held_elements += element_count(shape);
     }
-    const std::size_t absent = count_absent_weights(states, shapes);
-    if (absent == 0 && flat <= held) return;
-    notes_.lose({Role::Weight,
-                 absent > 0 ? fmt::format("{} trained parameters", absent)
-                            : fmt::format("{} trained elements", flat - held),
+    const StateBalance balance = balance_states(states, shapes);
+    if (balance.absent > 0) {
+      lose_absent_weights(fmt::format("{} trained parameters", balance.absent));
+    } else if (flat_elements > held_elements) {
+      lose_absent_weights(fmt::format("{} trained elements", flat_elements - held_elements));
+    }
+    if (flat_elements > 0) {
+      if (held_elements > flat_elements)
+        doubt_further_layers(held_elements - flat_elements, "elements");
+    } else if (trained > 0) {
+      const std::uint64_t further = with_states == trained ? balance.further : 0;
+      doubt_further_layers(std::max(further, held > trained ? held - trained : 0), "parameters");
+    }
+  }
+
+  /// A file is missing, or no layer has one of a tied module.
+  void lose_absent_weights(std::string what) {
+    notes_.lose({Role::Weight, std::move(what),
                  "the optimizer has their states, and no layer's file has them: a file is missing, "
                  "or all layers of a tied module have a forward_fn"});
   }
 
-  /// Notes parameters of layers that no optimizer has states of. The states tell no names.
-  void doubt_further_layers(const std::vector<ModuleFile>& layers,
-                            const std::vector<StageFacts>& facts) {
-    std::uint64_t held = 0, held_elements = 0, trained = 0, trained_elements = 0;
-    for (const auto& layer : parameter_shapes(layers, facts)) {
-      held += layer.size();
-      for (const Shape& shape : layer) held_elements += element_count(shape);
-    }
-    for (const StageFacts& stage : facts) {
-      trained += stage.parameters;
-      trained_elements += stage.elements;
-    }
-    const bool has_more = trained_elements > 0 ? held_elements > trained_elements : held > trained;
-    if (trained == 0 || !has_more) return;
+  void doubt_further_layers(std::uint64_t count, std::string_view of) {
+    if (count == 0) return;
     notes_.add(
-        fmt::format("the layers have {} parameters, and the optimizer has states of {}: the "
-                    "others are frozen, or another save of this tag left their files",
-                    held, trained));
+        fmt::format("{} {} of the layers have no states in the optimizer: they are frozen, or "
+                    "another save of this tag left their files",
+                    count, of));
   }
 
   std::uint32_t model_rank(std::uint64_t stage, std::uint32_t tensor_rank) const {
@@ -227,7 +231,32 @@ class PipelineReader {
       if (file.name.model_rank == tensor_rank)
         layers.push_back(read_module_file(pool_, file, notes_));
     }
+    doubt_other_types(layers);
     return layers;
+  }
+
+  /// Notes a layer whose tensor has another floating-point type than the tensor of that name in
+  /// another layer: a run has one type.
+  void doubt_other_types(const std::vector<ModuleFile>& layers) {
+    std::map<std::string_view, std::pair<DType, const ModuleFile*>> first;  // by local name
+    for (const ModuleFile& layer : layers) {
+      for (const NamedView& entry : layer.entries) {
+        const DType dtype = entry.view.dtype;
+        if (info(dtype).kind != unishard::Kind::Float) continue;
+        const auto [place, is_new] = first.try_emplace(entry.name, dtype, &layer);
+        const auto& [known, other] = place->second;
+        if (is_new || known == dtype) continue;
+        notes_.add(fmt::format(
+            "{} is {} in {} and {} in {}: another save of this tag may have left one of them",
+            unishard::quote(entry.name), name_of(known), file_of(*other), name_of(dtype),
+            file_of(layer)));
+        return;
+      }
+    }
+  }
+
+  static std::string file_of(const ModuleFile& layer) {
+    return Path(layer.name).filename().string();
   }
 
   StageFacts read_facts(std::uint32_t rank) {

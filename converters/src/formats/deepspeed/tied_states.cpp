@@ -1,6 +1,7 @@
 #include "formats/deepspeed/tied_states.hpp"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
 namespace unishard::converters::deepspeed {
@@ -51,16 +52,30 @@ std::size_t count_tied(States stage, const std::vector<std::vector<UnnamedState>
 
 }  // namespace
 
-std::size_t count_absent_weights(const std::vector<std::vector<UnnamedState>>& stages,
-                                 const std::vector<std::vector<Shape>>& layers) {
+StateBalance balance_states(const std::vector<std::vector<UnnamedState>>& stages,
+                            const std::vector<std::vector<Shape>>& layers) {
   std::size_t states = 0, parameters = 0;
+  std::map<Shape, std::size_t> left;  // states that no parameter has taken
   std::vector<std::vector<UnnamedState>> earlier;
   for (const std::vector<UnnamedState>& stage : stages) {
-    states += stage.size() - count_tied(stage, earlier, layers);
+    const std::size_t tied = count_tied(stage, earlier, layers);
+    states += stage.size() - tied;
+    for (const UnnamedState& state : States(stage).subspan(tied)) ++left[state.shape];
     earlier.push_back(stage);
   }
-  for (const std::vector<Shape>& layer : layers) parameters += layer.size();
-  return states > parameters ? states - parameters : 0;
+  StateBalance balance;
+  for (const std::vector<Shape>& layer : layers) {
+    parameters += layer.size();
+    for (const Shape& shape : layer) {
+      std::size_t& count = left[shape];
+      if (count == 0)
+        ++balance.further;
+      else
+        --count;
+    }
+  }
+  balance.absent = states > parameters ? states - parameters : 0;
+  return balance;
 }
 
 }  // namespace unishard::converters::deepspeed

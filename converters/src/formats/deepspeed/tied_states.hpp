@@ -1,6 +1,6 @@
 #pragma once
 // Stage 0 of a pipeline: whether the layers have the weights of all optimizer states, which have no
-// names there.
+// names there, and no others.
 #include "unishard/format/tensor_info.hpp"
 
 #include "formats/deepspeed/module_files.hpp"
@@ -16,9 +16,14 @@ struct UnnamedState {
   std::vector<std::byte> first;  ///< bytes of its first elements
 };
 
-/// Returns how many parameters with states no layer has. A tied module has states on each of its
-/// stages, in front of those of the layers, and one of them has the same values there.
-std::size_t count_absent_weights(const std::vector<std::vector<UnnamedState>>& stages,
-                                 const std::vector<std::vector<Shape>>& layers);
+struct StateBalance {
+  std::size_t absent = 0;   ///< parameters with states that no layer has
+  std::size_t further = 0;  ///< parameters of layers that no state has the shape of
+};
+
+/// Compares the states with the parameters' shapes. A tied module has states on each of its stages,
+/// in front of those of the layers, and one of them has the same values there: it counts once.
+StateBalance balance_states(const std::vector<std::vector<UnnamedState>>& stages,
+                            const std::vector<std::vector<Shape>>& layers);
 
 }  // namespace unishard::converters::deepspeed

@@ -169,6 +169,10 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
 bool is_optimizer(torch::Value root) {
   return root.is_dict() && root.find("state") && root.find("param_groups");
 }
+bool has_groups(torch::Value root) {
+  const auto groups = root.is_dict() ? root.find("param_groups") : std::nullopt;
+  return groups && groups->is_sequence() && groups->size() > 0;
+}
 bool is_schedule(torch::Value root) {
   return root.is_dict() && !root.find("param_groups") && root.find("last_epoch");
 }
@@ -427,8 +431,8 @@ class Reader {
       why = fmt::format("the file that was written as {}", other);
     } else if (is_of_optimizer ? is_schedule(file.root()) : is_optimizer(file.root())) {
       why = fmt::format("the state of {}", is_of_optimizer ? "a schedule" : "an optimizer");
-    } else if (is_of_optimizer && !(file.root().is_dict() && file.root().find("param_groups"))) {
-      why = "an object without param_groups, which the state of an optimizer has";
+    } else if (is_of_optimizer && !has_groups(file.root())) {
+      why = "an object without param_groups, of which every optimizer has one or more";
     } else {
       return true;
     }
