@@ -137,6 +137,22 @@ TEST_F(ConfigFiles, LambHasTheSameBitsForEveryWorldSizeAndStage) {
   EXPECT_EQ(first, losses("c", "3", 3));
 }
 
+TEST_F(ConfigFiles, MuonHasTheSameBitsForEveryWorldSizeAndStage) {
+  const std::string config = R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 1,
+      "canonical_order": true, "bf16": {"enabled": true}, "optimizer": {"type": "Muon", "params": {
+      "muon_lr": 0.02, "adam_lr": 0.003, "momentum": 0.9, "weight_decay": 0.01}}})";
+  const auto losses = [&](const std::string& name, const char* stage, int world_size) {
+    run_ranks(command(config, {"--steps", "5", "--stage", stage, "--losses", path(name)}),
+              world_size);
+    return losses_in(path(name));
+  };
+  const auto first = losses("a", "0", 1);
+  EXPECT_EQ(first.size(), 5u);
+  EXPECT_NE(first.front(), first.back());
+  EXPECT_EQ(first, losses("b", "1", 2));
+  EXPECT_EQ(first, losses("c", "3", 3));
+}
+
 TEST_F(ConfigFiles, MonitorsWriteWhatDeepSpeedsMonitorsWrite) {
   const std::string config = fmt::format(
       R"({{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,

@@ -79,6 +79,29 @@ TEST(Config, EachOptimizerHasDeepSpeedsDefaults) {
   EXPECT_EQ(hyper("Lion"), Hyper{});
 }
 
+TEST(Config, MuonHasTwoRatesAndTheDefaultsOfDeepSpeed) {
+  const auto read = [](const std::string& params) {
+    return parse((R"({"optimizer": {"type": "Muon", "params": {)" + params + "}}}").c_str());
+  };
+  const Config plain = read("");
+  EXPECT_EQ(plain.hyper.lr, 0.02);
+  EXPECT_EQ(plain.hyper.momentum, 0.95);
+  EXPECT_EQ(plain.hyper.ns_method, NewtonSchulz::Gram);
+  EXPECT_EQ(plain.adam.lr, 3e-4);
+  EXPECT_EQ(plain.adam.beta2, 0.95);
+  EXPECT_EQ(plain.adam.eps, 1e-10);
+  EXPECT_TRUE(plain.adam.decoupled_decay);
+  const Config shared = read(R"("lr": 0.5, "ns_method": "standard", "weight_decay": 0.1)");
+  EXPECT_EQ(shared.hyper.lr, 0.5);
+  EXPECT_EQ(shared.adam.lr, 0.5);
+  EXPECT_EQ(shared.adam.weight_decay, 0.1);
+  EXPECT_EQ(shared.hyper.ns_method, NewtonSchulz::Standard);
+  const Config own = read(R"("lr": 0.5, "muon_lr": 0.25, "adam_lr": 0.125)");
+  EXPECT_EQ(own.hyper.lr, 0.25);
+  EXPECT_EQ(own.adam.lr, 0.125);
+  EXPECT_THAT(own.notes, testing::IsEmpty());
+}
+
 TEST(Config, ReadsTheProfiler) {
   const Config config = parse(R"({"flops_profiler": {"enabled": true, "profile_step": 5,
       "recompute_fwd_factor": 1, "detailed": false, "output_file": "x", "module_depth": 2,
@@ -381,6 +404,10 @@ INSTANTIATE_TEST_SUITE_P(
             "unknown key train_batchsize; amp is not supported: DeepSpeed 0.19 has removed it, and "
             "it is not supported here; elasticity is not supported"},
         Refused{R"({"optimizer": {"type": "Adafactor"}})", "Adafactor"},
+        Refused{R"({"optimizer": {"type": "Muon", "params": {"per_head_muon": true}}})",
+                "per_head_muon is not supported"},
+        Refused{R"({"optimizer": {"type": "Muon", "params": {"ns_method": "quick"}}})",
+                "ns_method is \"quick\", not \"gram\" or \"standard\""},
         Refused{R"({"optimizer": {"params": {"betas": [0.9]}}})",
                 "optimizer.params.betas is [0.9], not a pair"},
         Refused{R"({"optimizer": {"params": {"betas": [0.9, 1.0]}}})", "optimizer.params.betas"},

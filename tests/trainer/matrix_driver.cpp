@@ -123,7 +123,9 @@ Config config_for(const Recipe& recipe, std::uint32_t stage, const std::string& 
   config.batch = {.train = 6, .micro = 1, .accumulation = {}};
   config.optimizer = recipe.optimizer;
   config.hyper = {.lr = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
+  config.adam = config.hyper;  // of Muon
   if (recipe.optimizer == "SGD") config.hyper.momentum = 0.9;
+  if (recipe.optimizer == "Muon") config.hyper.momentum = 0.95;
   config.schedule = schedule_named(recipe.schedule);
   config.stage = stage;
   config.compute = dtype_from_name(dtype).value();

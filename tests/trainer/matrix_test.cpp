@@ -35,6 +35,12 @@ TEST(Matrix, ASubsetInBf16) { run_matrix("gpt", "bfloat16", "0123", "124"); }
 
 TEST(Matrix, ASubsetInFp16) { run_matrix("gpt", "float16", "0123", "13"); }
 
+TEST(Matrix, MuonWhoseMatricesAreCutAnywhere) {
+  run_matrix("gpt:Muon:WarmupLR", "float32", "0123", "123");
+  run_matrix("llama:Muon:WarmupLR", "bfloat16", "0123", "14");
+  run_matrix("gpt:Muon:WarmupLR", "float16", "0123", "13");
+}
+
 TEST(Matrix, AdaptersOnAFrozenBase) {
   run_matrix("adapted", "float32", "0123", "123");
   run_matrix("adapted", "bfloat16", "0123", "14");
@@ -51,7 +57,7 @@ TEST_P(MatrixRecipes, ResumesBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     EveryOptimizerAndSchedule, MatrixRecipes,
-    testing::Combine(testing::Values("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "SGD"),
+    testing::Combine(testing::Values("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon", "SGD"),
                      testing::Values("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
                                      "LRRangeTest")));
 
@@ -59,6 +65,7 @@ TEST(Matrix, ASubsetOnADeviceThatFindsRaces) {
   run_matrix("gpt", "float32", "0123", "12", "guarded");
   run_matrix("adapted", "bfloat16", "0123", "12", "guarded");
   run_matrix("llama", "bfloat16", "03", "13", "guarded");
+  run_matrix("llama:Muon:WarmupLR", "bfloat16", "03", "13", "guarded");
 }
 
 }  // namespace

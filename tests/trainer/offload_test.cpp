@@ -122,6 +122,18 @@ TEST_P(Offload, HasTheBitsOfLambInMemory) {
       expected);
 }
 
+/// Its matrices are whole only after their gradients, which are in files too, were gathered.
+TEST_P(Offload, HasTheBitsOfMuonInMemory) {
+  config_.optimizer = "Muon";
+  config_.adam = config_.hyper;
+  config_.hyper.momentum = 0.95;
+  const auto expected = train(GetParam().world, config_, saves_.path() / "memory", false);
+  Config config = in_files(config_, files_.path());
+  EXPECT_EQ(train(GetParam().world, config, saves_.path() / "files", false), expected);
+  config.offload_optimizer.residence = Residence::Host;
+  EXPECT_EQ(train(GetParam().world, config, saves_.path() / "host", true), expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(Jobs, Offload,
                          testing::Values(Job{1, 3, DType::BFloat16}, Job{2, 1, DType::Float32},
                                          Job{3, 2, DType::BFloat16}, Job{2, 3, DType::Float32},

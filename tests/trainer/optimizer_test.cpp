@@ -123,6 +123,21 @@ TEST(Optimizer, LambUpdatesItsMomentsThenTheWeights) {
   EXPECT_NEAR(weight[0], 4 - 0.1 * update, 1e-6);
 }
 
+TEST(Optimizer, MuonUpdatesItsMomentumThenTheWeights) {
+  const Hyper hyper{.lr = 0.1, .weight_decay = 0.5, .momentum = 0.75};
+  std::vector<float> weight{4}, gradient{2}, momentum{8};
+  const std::array<std::span<float>, 1> states{momentum};
+  const auto muon = make_optimizer("muon", hyper);
+  EXPECT_EQ(muon->state_names(), (std::vector<std::string>{"momentum_buffer"}));
+  std::vector<float> blend{0};
+  muon->update(hyper, 1, 0.5F, blend, gradient, states);
+  EXPECT_EQ(momentum[0], 8 * 0.75F + 1 * 0.25F);
+  EXPECT_EQ(blend[0], 1 * 0.25F + momentum[0] * 0.75F);
+  muon_step().update(hyper, 1, 0.5F, weight, gradient, states);
+  EXPECT_FLOAT_EQ(weight[0], 4 * (1 - 0.1F * 0.5F) - 0.1F * 1);
+  EXPECT_EQ(momentum[0], 6.25F);
+}
+
 TEST(Optimizer, LambsRatioIsBounded) {
   const Hyper hyper{.max_coeff = 0.3, .min_coeff = 0.01};
   EXPECT_EQ(lamb_ratio(hyper, 5, 1), 0.3);

@@ -118,6 +118,31 @@ inline void reference_lamb_step(const Hyper& hyper, std::int64_t step, std::span
   }
 }
 
+inline float reference_lerp(float from, float to, float weight) {
+  return weight < 0.5F ? from + weight * (to - from) : to - (to - from) * (1 - weight);
+}
+
+inline void reference_muon_momentum(const Hyper& hyper, float gradient_scale,
+                                    std::span<float> weights, std::span<const float> gradients,
+                                    States states) {
+  const auto beta = static_cast<float>(hyper.momentum);
+  const auto fresh = static_cast<float>(1 - hyper.momentum);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const float gradient = gradients[i] * gradient_scale;
+    float& momentum = states[0][i];
+    momentum = reference_lerp(momentum, gradient, fresh);
+    weights[i] = reference_lerp(gradient, momentum, beta);
+  }
+}
+
+inline void reference_muon_step(const Hyper& hyper, float gradient_scale, std::span<float> weights,
+                                std::span<const float> gradients) {
+  const auto keep = static_cast<float>(1 - hyper.lr * hyper.weight_decay);
+  const auto lr = static_cast<float>(hyper.lr);
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    weights[i] = weights[i] * keep - lr * (gradients[i] * gradient_scale);
+}
+
 inline void reference_update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
                              float gradient_scale, std::span<float> weights,
                              std::span<const float> gradients, States states) {
@@ -134,6 +159,10 @@ inline void reference_update(const Optimizer& optimizer, const Hyper& hyper, std
       return reference_lamb_moments(hyper, gradient_scale, gradients, states);
     case OptimizerKind::LambStep:
       return reference_lamb_step(hyper, step, weights, states);
+    case OptimizerKind::Muon:
+      return reference_muon_momentum(hyper, gradient_scale, weights, gradients, states);
+    case OptimizerKind::MuonStep:
+      return reference_muon_step(hyper, gradient_scale, weights, gradients);
   }
 }
 

@@ -40,6 +40,8 @@ inline std::vector<UpdateCase> update_cases() {
       {"Lion", "Lion", plain},
       {"AdamWithoutCorrection", "Adam", with([](Hyper& h) { h.bias_correction = false; })},
       {"Lamb", "Lamb", plain},
+      {"Muon", "Muon", with([](Hyper& h) { h.momentum = 0.95; })},
+      {"MuonOfLittleMomentum", "Muon", with([](Hyper& h) { h.momentum = 0.3; })},
       {"Adagrad", "Adagrad", with([](Hyper& h) { h.lr_decay = 0.2; })},
   };
 }

@@ -20,7 +20,7 @@ Json describe_groups(const TrainingState& state) {
   for (const ParameterGroup& group : state.groups) {
     const Hyper& hyper = group.hyper;
     groups.push_back({{"name", group.name},
-                      {"optimizer", state.optimizer->name()},
+                      {"optimizer", state.optimizer_of(group).name()},
                       {"lr", learning_rate(state.config.schedule, state.last_iteration, hyper.lr)},
                       {"initial_lr", hyper.lr},
                       {"betas", {hyper.beta1, hyper.beta2}},
@@ -33,6 +33,10 @@ Json describe_groups(const TrainingState& state) {
     }
     if (state.optimizer->kind() == OptimizerKind::Adagrad)
       groups.back()["lr_decay"] = hyper.lr_decay;
+    if (state.optimizer->kind() == OptimizerKind::Muon) {
+      groups.back()["use_muon"] = hyper.use_muon;
+      if (hyper.use_muon) groups.back()["ns_method"] = name_of(hyper.ns_method);
+    }
   }
   return groups;
 }

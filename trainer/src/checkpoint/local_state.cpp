@@ -80,7 +80,7 @@ LocalState::LocalState(const TrainingState& state) : state_(state) {
       continue;
     }
     add(parameter, state::kFp32, DType::Float32, {Kind::Master, p, 0});
-    const auto& names = state.optimizer->state_names();
+    const auto& names = state.optimizer_of(parameter).state_names();
     for (std::size_t s = 0; s < names.size(); ++s) {
       add(parameter, names[s], DType::Float32, {Kind::State, p, s});
     }

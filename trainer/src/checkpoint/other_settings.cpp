@@ -11,8 +11,8 @@
 namespace unishard::trainer::detail {
 namespace {
 
-constexpr std::array kNumbers{"initial_lr", "betas",     "eps",      "weight_decay",
-                              "momentum",   "dampening", "nesterov", "lr_decay"};
+constexpr std::array kNumbers{"initial_lr", "betas",    "eps",      "weight_decay", "momentum",
+                              "dampening",  "nesterov", "lr_decay", "ns_method"};
 
 /// Returns what the group of a parameter says under `key`; null when it says nothing.
 Json number_of(const Catalog& catalog, const TensorInfo& parameter, const char* key) {

@@ -74,7 +74,7 @@ class Flattening {
     const std::string reason = refused_optimizer(type->get<std::string>());
     if (reason.empty()) return false;
     problems_.add(fmt::format("optimizer.type is {}: {}", shown_value(*type), reason),
-                  "choose Adam, AdamW, Adagrad, Lamb, Lion or SGD");
+                  "choose Adam, AdamW, Adagrad, Lamb, Lion, Muon or SGD");
     return true;
   }
 

@@ -15,9 +15,13 @@ struct TypeDefault {
   std::string_view type, parameter, json;
 };
 
-constexpr TypeDefault kTypeDefaults[] = {{"adagrad", "lr", "0.01"}, {"adagrad", "eps", "1e-10"}};
+constexpr TypeDefault kTypeDefaults[] = {
+    {"adagrad", "lr", "0.01"}, {"adagrad", "eps", "1e-10"},  {"muon", "lr", "0.02"},
+    {"muon", "eps", "1e-10"},  {"muon", "momentum", "0.95"}, {"muon", "betas", "[0.9, 0.95]"}};
+constexpr double kAdamRateOfMuon = 3e-4;
 
-constexpr std::array<std::string_view, 6> kBuilt{"adam", "adamw", "sgd", "lion", "adagrad", "lamb"};
+constexpr std::array<std::string_view, 7> kBuilt{"adam",    "adamw", "sgd", "lion",
+                                                 "adagrad", "lamb",  "muon"};
 constexpr std::array<std::string_view, 4> kCompressed{"onebitadam", "onebitlamb", "zerooneadam",
                                                       "onebitadamw"};
 
@@ -27,6 +31,17 @@ Json parameter_of(const CheckedConfig& from, std::string_view type, std::string_
   if (const Json* given = from.find(path)) return *given;
   if (const auto own = default_of_type(type, name)) return *own;
   return Json::parse(find_config_key(path)->initial);
+}
+
+/// Gives each half of the parameters its rate. DeepSpeed lets "lr" stand for one that is not given.
+void split_for_muon(const CheckedConfig& from, Config& config) {
+  const bool is_standard = from.text("optimizer.params.ns_method") == "standard";
+  config.hyper.ns_method = is_standard ? NewtonSchulz::Standard : NewtonSchulz::Gram;
+  config.adam = config.hyper;
+  const auto shared = from.given_number("optimizer.params.lr");
+  config.adam.lr =
+      from.given_number("optimizer.params.adam_lr").value_or(shared.value_or(kAdamRateOfMuon));
+  config.hyper.lr = from.given_number("optimizer.params.muon_lr").value_or(config.hyper.lr);
 }
 
 }  // namespace
@@ -83,6 +98,7 @@ void read_optimizer(const CheckedConfig& from, Config& config) {
     hyper.decoupled_decay = true;
     config.notes.emplace_back("optimizer.params.adam_w_mode: has no effect on AdamW");
   }
+  if (type == "muon") split_for_muon(from, config);
   if (hyper.nesterov && hyper.momentum <= 0)
     from.refuse("optimizer.params.nesterov", "possible without momentum");
   note_unused(from, kOptimizerParams, type, "optimizer", config.notes);

@@ -38,7 +38,9 @@ constexpr ConfigKey kRunKeys[] = {
     {.name = "gradient_clipping",
      .type = Number,
      .initial = "1.0",
-     .text = "Largest norm of the gradient; 0 switches clipping off.",
+     .text = "Largest norm of the gradient; 0 switches clipping off. With Muon, the norm is that "
+             "of the "
+             "orthogonal updates and of the gradients that Adam takes, as in DeepSpeed's ZeRO.",
      .least = 0,
      .automatic = AutoRule::Value,
      .auto_value = "1.0",

@@ -8,6 +8,7 @@
 #include "engine/engine_impl.hpp"
 #include "engine/gradient_norm.hpp"
 #include "engine/lamb_update.hpp"
+#include "engine/muon_update.hpp"
 #include "engine/non_finite.hpp"
 #include "engine/prepare_state.hpp"
 #include "engine/rank_agreement.hpp"
@@ -67,7 +68,7 @@ detail::GatherLimits gather_limits(const Config& config) {
 detail::AttachmentOptions attachment_options(const detail::TrainingState& state) {
   return {.reduction = state.config.folds_every_micro_batch() ? detail::Reduction::FoldEach
                                                               : detail::Reduction::FoldOnce,
-          .states = state.optimizer->state_names().size(),
+          .states = state.states(),
           .persistent = state.config.zero.param_persistence_threshold};
 }
 
@@ -104,6 +105,7 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
 /// does not ask for it, it is left out if the disk has no room for two of the state.
 void Engine::Impl::speculate() {
   const OffloadOptimizer& offload = state.config.offload_optimizer;
+  if (state.optimizer->kind() == OptimizerKind::Muon) return;  // an update needs whole matrices
   if (offload.residence != Residence::File || !offload.super_offload.value_or(true)) return;
   try {
     speculation.emplace(state, runtime);
@@ -171,6 +173,8 @@ StepStats Engine::Impl::finish_step() {
     saver.before_change();
     if (state.optimizer->kind() == OptimizerKind::Lamb)
       detail::update_with_lamb(state, runtime, communicator, stats.gradient_norm);
+    else if (state.optimizer->kind() == OptimizerKind::Muon)
+      stats.gradient_norm = detail::update_with_muon(state, runtime, *collectives, communicator);
     else
       stats.units_ahead = detail::update_units(state, runtime, stats.gradient_norm,
                                                speculation ? &*speculation : nullptr);

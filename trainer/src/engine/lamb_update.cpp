@@ -132,7 +132,7 @@ void update_with_lamb(TrainingState& state, Runtime& runtime, Communicator& comm
   });
   const Optimizer step = lamb_step();
   update_tiles({.state = state,
-                .optimizer = step,
+                .optimizer = [&](const ParameterRecord&) -> const Optimizer& { return step; },
                 .runtime = runtime,
                 .on_host = update.on_host,
                 .scale = scale,

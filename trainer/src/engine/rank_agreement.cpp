@@ -88,8 +88,9 @@ std::vector<std::string> describe_run(const torch::nn::Module& model, const Conf
   lines.push_back("a device of the type " +
                   c10::DeviceTypeName(device.type(), /*lower_case=*/true));
   for (const ParameterGroup& group : options.groups)
-    lines.push_back(fmt::format("parameter group {}: learning rate {}, weight decay {}", group.name,
-                                group.hyper.lr, group.hyper.weight_decay));
+    lines.push_back(fmt::format("parameter group {}: learning rate {}, weight decay {}, Muon {}",
+                                group.name, group.hyper.lr, group.hyper.weight_decay,
+                                group.hyper.use_muon));
   const Digests sharded = sharded_digests(model);
   for (const auto& each : model.named_parameters())
     lines.push_back(describe_tensor("parameter", each.key(), each.value(), sharded));

@@ -13,6 +13,7 @@ Hyper hyper_of_step(const TrainingState& state, const ParameterRecord& parameter
   Hyper hyper = state.groups[parameter.group].hyper;
   const Schedule& schedule = state.config.schedule;
   hyper.lr = learning_rate(schedule, state.last_iteration, hyper.lr);
+  if (state.adam) return hyper;  // DeepSpeed's OneCycle leaves the momenta of Muon
   const auto betas = scheduled_betas(schedule, state.last_iteration, {hyper.beta1, hyper.beta2});
   hyper.beta1 = betas[0];
   hyper.beta2 = betas[1];

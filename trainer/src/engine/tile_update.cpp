@@ -25,14 +25,16 @@ at::Tensor part_of(const at::Tensor& tensor, const Tile& tile, ElementRange rang
 }
 
 TileUpdate update_of_step(const TrainingState& state, Runtime& runtime, float scale) {
-  return {.state = state,
-          .optimizer = *state.optimizer,
-          .runtime = runtime,
-          .on_host = update_in_parallel,
-          .scale = scale,
-          .hyper = [&state](const ParameterRecord& parameter) {
-            return hyper_of_step(state, parameter);
-          }};
+  return {
+      .state = state,
+      .optimizer = [&state](const ParameterRecord& parameter) -> const Optimizer& {
+        return state.optimizer_of(parameter);
+      },
+      .runtime = runtime,
+      .on_host = update_in_parallel,
+      .scale = scale,
+      .hyper =
+          [&state](const ParameterRecord& parameter) { return hyper_of_step(state, parameter); }};
 }
 
 void TileUpdate::update_parameter(const ParameterRecord& parameter, const Tile& tile,
@@ -45,9 +47,10 @@ void TileUpdate::update_parameter(const ParameterRecord& parameter, const Tile& 
   for (const at::Tensor& each : tile.states) tensors.states.push_back(part_of(each, tile, range));
   const Hyper own = hyper(parameter);
   if (tile.weights.is_cpu()) {
-    on_host(rule_for(optimizer, own, state.step + 1, scale), arrays_of(tensors, at::kCPU));
+    on_host(rule_for(optimizer(parameter), own, state.step + 1, scale),
+            arrays_of(tensors, at::kCPU));
   } else {
-    runtime.update(optimizer, own, state.step + 1, scale, tensors);
+    runtime.update(optimizer(parameter), own, state.step + 1, scale, tensors);
   }
 }
 

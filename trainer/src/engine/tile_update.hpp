@@ -13,7 +13,8 @@ namespace unishard::trainer::detail {
 /// The constants of the updates of one step. Lifetime: what it refers to outlives it.
 struct TileUpdate {
   const TrainingState& state;
-  const Optimizer& optimizer;
+  /// Returns the optimizer of a parameter.
+  std::function<const Optimizer&(const ParameterRecord&)> optimizer;
   Runtime& runtime;  ///< updates what is in a device's memory
   /// Updates what is in the host's memory.
   std::function<void(const Rule&, const UpdateArrays&)> on_host;
@@ -24,13 +25,13 @@ struct TileUpdate {
   /// Updates weights and states where the weights are, and what is rounded from them if that is in
   /// memory.
   void operator()(const Tile& tile) const;
-
- private:
+  /// Updates the weights and states of one parameter in `tile`, and nothing that is rounded from
+  /// them. `gradients` are the tile's, where its weights are.
   void update_parameter(const ParameterRecord& parameter, const Tile& tile,
                         const at::Tensor& gradients) const;
 };
 
-/// Returns the update of a step by the rule of the state's optimizer.
+/// Returns the update of a step by the rules of the state's optimizers.
 TileUpdate update_of_step(const TrainingState& state, Runtime& runtime, float scale);
 
 /// Returns the elements of a parameter that are in `tile`, as a range of the unit's arrays.

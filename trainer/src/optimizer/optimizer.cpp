@@ -11,8 +11,10 @@
 namespace unishard::trainer {
 namespace {
 
-constexpr std::array<std::string_view, 6> kNames{"Adam", "AdamW", "SGD", "Lion", "Adagrad", "Lamb"};
+constexpr std::array<std::string_view, 7> kNames{"Adam",    "AdamW", "SGD", "Lion",
+                                                 "Adagrad", "Lamb",  "Muon"};
 const std::vector<std::string> kLambStates{"exp_avg", "exp_avg_sq"};
+const std::vector<std::string> kMuonStates{"momentum_buffer"};
 
 bool same_name(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
@@ -20,6 +22,10 @@ bool same_name(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string_view name_of(NewtonSchulz method) {
+  return method == NewtonSchulz::Standard ? "standard" : "gram";
+}
 
 std::span<const std::string_view> optimizer_names() { return kNames; }
 
@@ -45,6 +51,7 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hy
   if (same_name(name, "Adagrad"))
     return std::make_unique<Optimizer>(Adagrad, "Adagrad", Names{"sum"});
   if (same_name(name, "Lamb")) return std::make_unique<Optimizer>(Lamb, "Lamb", kLambStates);
+  if (same_name(name, "Muon")) return std::make_unique<Optimizer>(Muon, "Muon", kMuonStates);
   std::string known;
   for (const std::string_view each : kNames)
     known += (known.empty() ? "" : ", ") + std::string(each);
@@ -53,6 +60,8 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hy
 }
 
 Optimizer lamb_step() { return {OptimizerKind::LambStep, "Lamb", kLambStates}; }
+
+Optimizer muon_step() { return {OptimizerKind::MuonStep, "Muon", kMuonStates}; }
 
 double lamb_ratio(const Hyper& hyper, double weight_norm, double update_norm) {
   if (weight_norm == 0 || update_norm == 0) return 1;

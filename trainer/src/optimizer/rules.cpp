@@ -63,6 +63,14 @@ LambStepRule::LambStepRule(const Hyper& hyper, std::int64_t step, float)
       step_size(narrow(hyper.lr * std::sqrt(warmth(hyper, hyper.beta2, step)) /
                        warmth(hyper, hyper.beta1, step))) {}
 
+MuonMomentumRule::MuonMomentumRule(const Hyper& hyper, std::int64_t, float scale)
+    : gradient_scale(scale), beta(narrow(hyper.momentum)), fresh(narrow(1 - hyper.momentum)) {}
+
+MuonStepRule::MuonStepRule(const Hyper& hyper, std::int64_t, float scale)
+    : gradient_scale(scale),
+      keep(narrow(1 - hyper.lr * hyper.weight_decay)),
+      lr(narrow(hyper.lr)) {}
+
 Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float scale) {
   switch (optimizer.kind()) {
     case OptimizerKind::Adam:
@@ -76,6 +84,10 @@ Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
       return LambMomentsRule(hyper, step, scale);
     case OptimizerKind::LambStep:
       return LambStepRule(hyper, step, scale);
+    case OptimizerKind::Muon:
+      return MuonMomentumRule(hyper, step, scale);
+    case OptimizerKind::MuonStep:
+      return MuonStepRule(hyper, step, scale);
     case OptimizerKind::Adagrad:
       break;
   }

@@ -125,8 +125,40 @@ struct LambStepRule {
   float eps, decay, step_size;
 };
 
+/// Returns the point between `from` and `to` at `weight`, as torch.lerp() rounds it.
+UNISHARD_HOST_DEVICE inline float interpolate(float from, float to, float weight) {
+  return weight < 0.5F ? from + weight * (to - from) : to - (to - from) * (1.0F - weight);
+}
+
+/// The momentum of Muon (Jordan et al. 2024) with Nesterov's step, as DeepSpeed has it. The new
+/// weight is the value that Newton-Schulz makes orthogonal.
+struct MuonMomentumRule {
+  static constexpr std::size_t kStates = 1;
+  MuonMomentumRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float, float raw, float& momentum) const {
+    const float gradient = raw * gradient_scale;
+    momentum = interpolate(momentum, gradient, fresh);
+    return interpolate(gradient, momentum, beta);
+  }
+
+  float gradient_scale, beta, fresh;
+};
+
+/// The step of Muon. The gradient is the orthogonal update.
+struct MuonStepRule {
+  static constexpr std::size_t kStates = 1;
+  MuonStepRule(const Hyper& hyper, std::int64_t step, float gradient_scale);
+
+  UNISHARD_HOST_DEVICE float operator()(float weight, float update, float&) const {
+    return weight * keep - lr * (update * gradient_scale);
+  }
+
+  float gradient_scale, keep, lr;
+};
+
 using Rule = std::variant<AdamRule, SgdRule, MomentumRule, LionRule, AdagradRule, LambMomentsRule,
-                          LambStepRule>;
+                          LambStepRule, MuonMomentumRule, MuonStepRule>;
 
 /// Returns the rule of `optimizer` for one step of one parameter group. `step` counts from 1.
 Rule rule_for(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,

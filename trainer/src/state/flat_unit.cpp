@@ -205,6 +205,20 @@ at::Tensor FlatUnit::gradient_squares() const {
   return reducer_ ? reducer_->squares() : no_gradients_.tensor().to(at::kDouble);
 }
 
+void FlatUnit::replace_gradients(const at::Tensor& sums) { reducer_->replace(sums); }
+
+at::Tensor FlatUnit::gather_values(const std::string& verb, const at::Tensor& mine) const {
+  const at::Tensor own = mine.to(placement().device);
+  if (placement().stage == 0) return own;
+  const at::Tensor all = at::empty({layout_.padded}, own.options());
+  link_->communicate(verb + " " + name_, [this, &verb, &all, &own] {
+    const OperationScope scope(verb, name_);
+    link_->collectives.all_gather(all, own);
+  });
+  link_->runtime.wait(Stream::Compute, link_->runtime.record(Stream::Communication));
+  return all;
+}
+
 std::int64_t FlatUnit::master_bytes() const {
   if (!store_) return 0;
   return (store_->master_is_parameters() ? 0 : master().bytes_in_memory()) +

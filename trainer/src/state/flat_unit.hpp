@@ -107,6 +107,11 @@ class FlatUnit {
   const StateArray& gradients() const { return reducer_ ? reducer_->gradients() : no_gradients_; }
   /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor gradient_squares() const;
+  /// Says that `sums`, which gradients().values() has returned, has been changed.
+  void replace_gradients(const at::Tensor& sums);
+  /// Returns the elements of all ranks, padding included, on the model's device, of which `mine`
+  /// are those that this rank holds. `verb` appears in traces and errors. Collective.
+  at::Tensor gather_values(const std::string& verb, const at::Tensor& mine) const;
   const StateArray& master() const { return store_->master(); }
   const std::vector<StateArray>& states() const { return store_->states(); }
   const ShardStore& store() const { return *store_; }

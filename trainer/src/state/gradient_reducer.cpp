@@ -147,6 +147,12 @@ const StateArray& GradientReducer::gradients() const {
   return layout_.placement.stage == 0 ? result_ : shard_;
 }
 
+void GradientReducer::replace(const at::Tensor& sums) {
+  if (!shard_.is_in_file()) return;  // values() is a view
+  shard_.write(0, sums);
+  squares_ = square_sums(link_.runtime, layout_, sums.to(layout_.placement.device));
+}
+
 at::Tensor GradientReducer::squares() const {
   return shard_.is_in_file() ? squares_ : square_sums(link_.runtime, layout_, gradients().tensor());
 }

@@ -59,6 +59,8 @@ class GradientReducer {
   /// Returns the sum of the gradients for the optimizer, float32: everything at stage 0, else the
   /// shard.
   const StateArray& gradients() const;
+  /// Says that `sums`, which gradients().values() has returned, has been changed.
+  void replace(const at::Tensor& sums);
   /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor squares() const;
   std::int64_t bytes() const;  ///< in memory

@@ -8,6 +8,7 @@
 #include "precision/loss_scaler.hpp"
 #include "state/model_state.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@ struct TrainingState {
   Nodes nodes{1};  ///< which ranks save to one folder
   ModelState model;
   std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<Optimizer> adam;  ///< Muon: of the groups that do not use it; else null
   std::vector<ParameterGroup> groups;
   std::optional<LossScaler> scaler;  ///< of fp16
   std::int64_t step = 0;             ///< optimizer steps done
@@ -30,6 +32,21 @@ struct TrainingState {
   std::uint64_t seed = 0;
   std::uint64_t shuffle_seed = 0;
   std::uint64_t samples_per_epoch = 0;
+
+  /// Returns true for a matrix of Muon.
+  bool uses_muon(const ParameterRecord& parameter) const {
+    return adam && groups[parameter.group].hyper.use_muon;
+  }
+  const Optimizer& optimizer_of(const ParameterGroup& group) const {
+    return adam && !group.hyper.use_muon ? *adam : *optimizer;
+  }
+  const Optimizer& optimizer_of(const ParameterRecord& parameter) const {
+    return optimizer_of(groups[parameter.group]);
+  }
+  /// Returns the number of states that each unit has: as many as the parameter with the most.
+  std::size_t states() const {
+    return std::max(optimizer->state_names().size(), adam ? adam->state_names().size() : 0);
+  }
 
   /// Returns the factor of the loss, and so of the gradients.
   double loss_scale() const { return scaler ? scaler->scale() : 1; }

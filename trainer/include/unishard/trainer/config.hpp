@@ -94,6 +94,7 @@ struct Config {
   BatchRequest batch;
   std::string optimizer = "AdamW";
   Hyper hyper;
+  Hyper adam;  ///< Muon: of the parameters that are not its matrices
   Schedule schedule;
   std::uint32_t stage = 0;
   DType compute = DType::Float32;     ///< BFloat16 and Float16 have fp32 master weights

@@ -13,6 +13,14 @@
 
 namespace unishard::trainer {
 
+/// How Muon makes a matrix orthogonal: DeepSpeed's "ns_method".
+enum class NewtonSchulz : std::uint8_t {
+  Gram,      ///< iterates on the smaller square matrix, in float32 or, on CUDA devices, in float16
+  Standard,  ///< iterates on the matrix, in bfloat16
+};
+
+std::string_view name_of(NewtonSchulz method);
+
 /// Hyperparameters of one parameter group. Each rule reads those that it uses.
 struct Hyper {
   double lr = 1e-3;
@@ -28,6 +36,8 @@ struct Hyper {
   bool bias_correction = true;  ///< Adam and Lamb
   double max_coeff = 10;        ///< Lamb: bounds of the ratio of the norms
   double min_coeff = 0.01;
+  bool use_muon = false;  ///< Muon: of matrices; Adam updates the parameters of other groups
+  NewtonSchulz ns_method = NewtonSchulz::Gram;
   bool operator==(const Hyper&) const = default;
 };
 
@@ -38,6 +48,8 @@ enum class OptimizerKind : std::uint8_t {
   Adagrad,
   Lamb,      ///< the moments only: the step needs the norms of whole parameters
   LambStep,  ///< the step of one parameter, by a rate times the ratio of its norms
+  Muon,      ///< the momentum only: the step needs whole matrices
+  MuonStep,  ///< the step of a matrix, whose update is in the place of its gradient
 };
 
 class Optimizer {
@@ -62,9 +74,12 @@ class Optimizer {
 };
 
 /// Returns the optimizer with this name in DeepSpeed's configuration, in any case: Adam, AdamW,
-/// SGD, Lion, Adagrad, Lamb. `hyper` decides which states exist (SGD without momentum has none).
+/// SGD, Lion, Adagrad, Lamb, Muon. `hyper` decides which states exist (SGD without momentum has
+/// none).
 /// Throws: InvalidArgument, listing the names.
-/// Lamb's update() changes its states and no weight: lamb_step() comes after it.
+/// Lamb's update() changes its states and no weight: lamb_step() comes after it. Muon's update()
+/// changes its state, and gives the weights the values that Newton-Schulz makes orthogonal:
+/// muon_step() comes after that.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hyper);
 
 /// Returns the second part of Lamb, whose update() changes weights and no state. It ignores the
@@ -72,6 +87,10 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Hyper& hy
 Optimizer lamb_step();
 /// Returns the factor of the rate, from the norms of a parameter and of its update.
 double lamb_ratio(const Hyper& hyper, double weight_norm, double update_norm);
+
+/// Returns the second part of Muon, whose update() changes weights and no state. Its gradients are
+/// the orthogonal updates.
+Optimizer muon_step();
 
 /// Returns the names that make_optimizer() accepts.
 std::span<const std::string_view> optimizer_names();
