@@ -400,6 +400,10 @@ class _Plan:
 
     def _find_states(self) -> None:
         live, checkpoint = self._live, self._checkpoint
+        has_muon = "muon" in type(live.inner).__name__.lower()
+        if has_muon and live.stage in (1, 2):
+            raise Error("unsupported", "at stages 1 and 2 DeepSpeed's Muon has the momenta of whole matrices on each rank, which are not the "
+                        "parts of its partition", "write a folder with `unishard reshard --to deepspeed`, and load it with engine.load_checkpoint()")
         require_order(checkpoint, live.groups)
         if self._strict:
             self._problems += unused_states(checkpoint, live.parameters)
@@ -413,7 +417,8 @@ class _Plan:
             present = _states(live, vector.master)
             wanted = {state for state, value in present.items() if value is not None and not _is_scalar(value)}
             if not present and "adam" in type(live.inner).__name__.lower():
-                wanted = {"exp_avg", "exp_avg_sq"}
+                is_matrix = has_muon and live.inner.param_groups[vector.group]["use_muon"]
+                wanted = {"momentum_buffer"} if is_matrix else {"exp_avg", "exp_avg_sq"}
             numbers = {state for state, value in present.items() if value is not None and _is_scalar(value)} - {"step", *self._scalars()}
             if states and numbers:
                 self._problems.append(f"{vector.names[0]} has no {', '.join(sorted(numbers))} in the checkpoint")
