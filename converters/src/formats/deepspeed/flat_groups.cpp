@@ -48,7 +48,7 @@ void check_swap_size(const torch::Window& window, std::uint64_t bytes) {
 ConcatenatedGroups::ConcatenatedGroups(const ShapeGroups& shapes,
                                        const std::vector<std::vector<std::uint64_t>>& gaps,
                                        ParameterTable& table)
-    : table_(table), filled_(shapes.size(), 0) {
+    : table_(table), filled_(shapes.size(), 0), whole_momenta_(shapes.size()) {
   for (std::size_t g = 0; g < shapes.size(); ++g) {
     FlatVector vector;
     for (std::size_t i = 0; i < shapes[g].size(); ++i) {
@@ -63,17 +63,63 @@ ConcatenatedGroups::ConcatenatedGroups(const ShapeGroups& shapes,
   }
 }
 
+std::pair<ConcatenatedGroups::Spans, ConcatenatedGroups::Spans> ConcatenatedGroups::spans_in(
+    std::size_t group, std::uint64_t visible) const {
+  const std::vector<FlatSpan>& spans = vectors_[group].spans;
+  const std::uint64_t begin = filled_[group];
+  auto first = std::ranges::lower_bound(spans, begin, {}, &FlatSpan::begin);
+  if (first != spans.begin()) --first;  // it may reach into them
+  return {first, std::ranges::upper_bound(spans, begin + visible, {}, &FlatSpan::begin)};
+}
+
+/// DeepSpeed's Muon keeps all of each matrix that reaches into a rank's partition, unless the
+/// optimizer is offloaded. The lengths tell: where a matrix is cut behind a partition, that rank
+/// has no padding, and holds more with whole matrices than without.
+bool ConcatenatedGroups::has_whole_parameters(std::size_t group, const FlatState& state,
+                                              std::uint64_t visible, const std::string& file) {
+  if (state.name != "momentum_buffer") return false;
+  const ElementRange here{filled_[group], filled_[group] + visible};
+  std::uint64_t whole = 0;
+  auto [span, end] = spans_in(group, visible);
+  for (; span != end; ++span) {
+    const std::uint64_t elements = table_.all()[span->parameter].elements;
+    if (!intersect(here, {span->begin, span->begin + elements}).empty()) whole += elements;
+  }
+  if (whole <= visible) return false;  // both are the same
+  std::optional<bool>& is_whole = whole_momenta_[group];
+  if (!is_whole) is_whole = state.view.elements() == whole;
+  if (*is_whole && state.view.elements() != whole) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} of group {} has {} elements; the matrices of the partition have {}",
+                      file, state.name, group, state.view.elements(), whole));
+  }
+  return *is_whole;
+}
+
+void ConcatenatedGroups::add_whole_parameters(std::size_t group, const FlatState& state,
+                                              std::uint64_t visible) {
+  const ElementRange here{filled_[group], filled_[group] + visible};
+  std::uint64_t at = 0;  // of the parameter in the state
+  auto [span, end] = spans_in(group, visible);
+  for (; span != end; ++span) {
+    const std::uint64_t elements = table_.all()[span->parameter].elements;
+    const ElementRange part = intersect(here, {span->begin, span->begin + elements});
+    if (part.empty()) continue;
+    const ElementRange range{part.begin - span->begin, part.end - span->begin};
+    table_.add_piece(span->parameter, state.name, {range, state.view, at + range.begin});
+    at += elements;
+  }
+}
+
 void ConcatenatedGroups::add_state(std::size_t group, const FlatState& state, std::uint64_t visible,
                                    const std::string& file) {
   if (state.view.elements() < visible) {
     raise(ErrorCode::Corrupt, fmt::format("{}: {} of group {} has {} elements, fp32 has {}", file,
                                           state.name, group, state.view.elements(), visible));
   }
-  const FlatVector& vector = vectors_[group];
   const ElementRange here{filled_[group], filled_[group] + visible};
-  auto span = std::ranges::lower_bound(vector.spans, here.begin, {}, &FlatSpan::begin);
-  if (span != vector.spans.begin()) --span;  // the previous span may reach into `here`
-  for (; span != vector.spans.end() && span->begin <= here.end; ++span) {
+  auto [span, end] = spans_in(group, visible);
+  for (; span != end; ++span) {
     const std::uint64_t elements = table_.all()[span->parameter].elements;
     const ElementRange part = intersect(here, {span->begin, span->begin + elements});
     if (!part.empty()) {
@@ -96,7 +142,13 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
     const std::uint64_t visible = group.master.view.elements();
     checked_add(filled_[g], visible, "elements of a group");
     add_state(g, group.master, visible, file.name);
-    for (const FlatState& state : group.states) add_state(g, state, visible, file.name);
+    for (const FlatState& state : group.states) {
+      if (has_whole_parameters(g, state, visible, file.name)) {
+        add_whole_parameters(g, state, visible);
+      } else {
+        add_state(g, state, visible, file.name);
+      }
+    }
     filled_[g] += visible;
   }
 }

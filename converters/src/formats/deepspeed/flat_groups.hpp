@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace unishard::converters::deepspeed {
@@ -35,12 +37,21 @@ class ConcatenatedGroups {
   void check_ends(std::uint64_t world_size, const std::string& where) const;
 
  private:
+  using Spans = std::vector<FlatSpan>::const_iterator;
+
+  /// Returns the spans that reach into the next `visible` elements of a group, or touch them.
+  std::pair<Spans, Spans> spans_in(std::size_t group, std::uint64_t visible) const;
   void add_state(std::size_t group, const FlatState& state, std::uint64_t visible,
                  const std::string& file);
+  bool has_whole_parameters(std::size_t group, const FlatState& state, std::uint64_t visible,
+                            const std::string& file);
+  void add_whole_parameters(std::size_t group, const FlatState& state, std::uint64_t visible);
 
   ParameterTable& table_;
   std::vector<FlatVector> vectors_;
   std::vector<std::uint64_t> filled_;  ///< elements of each group on the ranks added so far
+  /// True where the momenta of a group have whole parameters; unknown until a rank tells.
+  std::vector<std::optional<bool>> whole_momenta_;
 };
 
 /// The sub-groups of stage 3. Add ranks in any order.
