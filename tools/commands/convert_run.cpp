@@ -42,6 +42,7 @@ converters::Output decide_output(const ConvertRun& job, const converters::Source
   require_dcp(output);
   require_ranks(job.convert.world_size.has_value(), "--world-size", output.format);
   require_ranks(job.convert.stage.has_value(), "--stage", output.format);
+  job.require_expert_format(output.format);
   if (!output.tag.empty() && converters::format_entry(output.format).shape != OutputShape::Tags) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--out-tag is for formats with tags, and {} has none", output.format),
@@ -94,6 +95,13 @@ void ConvertRun::add_to(CLI::App& command) {
   add_no_check_input(command, check_input);
   command.add_flag("--json", json, "Report as JSON");
   resources.add_to(command);
+}
+
+void ConvertRun::require_expert_format(std::string_view format) const {
+  if (!convert.expert_ranks || format == "deepspeed") return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("--ep-size is for DeepSpeed's own folders, and the result is {}", format),
+        "add --to deepspeed, or leave --ep-size out; nothing was written");
 }
 
 int ConvertRun::run(tools::Team& team) const {

@@ -27,6 +27,8 @@ struct ConvertRun {
   /// Adds --dry-run, --strict, --allow-missing, --assume-model-order, --no-check, --no-check-input,
   /// --json and the resources.
   void add_to(CLI::App& command);
+  /// Throws: InvalidArgument for --ep-size with a format that has no expert ranks.
+  void require_expert_format(std::string_view format) const;
   /// Collective. Returns the exit status: 1 when what was read back differs.
   int run(tools::Team& team) const;
 };

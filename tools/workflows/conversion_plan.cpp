@@ -1,6 +1,7 @@
 #include "workflows/conversion_plan.hpp"
 
 #include "unishard/converters/cut_patterns.hpp"
+#include "unishard/converters/expert_ranks.hpp"
 #include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
@@ -291,6 +292,7 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
           "--dtype has nothing to change: no tensor has the state weights",
           "pass --weights-only for a model without masters and optimizer states");
   take_surroundings(from, rename, options, plan);
+  if (options.expert_ranks) converters::set_expert_ranks(plan.target, *options.expert_ranks);
   note_unused(rename, options.renames, plan);
   if (changes_names(plan, from) && converters::erase_cut_patterns(plan.target.client_state)) {
     plan.notes.emplace_back(

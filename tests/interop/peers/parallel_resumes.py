@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Real DeepSpeed resumes parallel runs at other sizes from what UniShard writes, bit for bit.
 
-  parallel_resumes.py BUILD [--only CASE] [--few]
+  parallel_resumes.py BUILD [--only CASE] [--kind universal|plain|experts] [--few]
 
 Each row takes a run that real DeepSpeed saved with pipeline, tensor or expert parallelism (UNISHARD_FIXTURES/parallel). A universal
 folder of it is loaded at another number of pipeline stages, tensor-parallel and data-parallel ranks; a plain ZeRO folder of it, at any
-world size and stage, by the same model without parallelism. Masters and both moments must be those that the run had in memory, rows of
+world size and stage, by the same model without parallelism; folders of mixtures of experts, at another ep_size. Masters and both moments must be those that the run had in memory, rows of
 padding of the vocabulary must be 0, and the next losses must be those of the run that went on, where the ranks' sums allow.
 The models are those of UNISHARD_PEERS/pp_make.py. Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
@@ -39,7 +39,13 @@ PLAIN = [
     ("pp2_stage1_fp32", (1, 0)), ("pp2_stage1_fp32", (2, 3)), ("pp2_stage1_bf16_tied", (2, 2)), ("pp2_stage0_fp32", (1, 1)),
     ("pp2dp2_stage1_bf16", (4, 1)), ("autotp2_stage1_bf16", (2, 3)), ("autotp2dp2_stage3_fp32", (1, 2)),
 ]
-FEW = (UNIVERSAL[1], UNIVERSAL[9]), (PLAIN[1],)
+# case; world size, stage and ep_size
+EXPERTS = [
+    ("moe_ep2_stage2_fp32_two_layers", (2, 2, 2)), ("moe_ep2_stage2_fp32_two_layers", (4, 1, 2)), ("moe_ep2_stage2_fp32_two_layers", (2, 0, 1)),
+    ("moe_ep2dp4_stage2_bf16", (4, 2, 4)), ("moe_ep2dp4_stage2_bf16", (2, 1, 2)), ("moe_ep2dp4_stage1_fp32_data_first", (4, 2, 2)),
+    ("moe_ep4_and_ep2_stage2_fp32_groups", (4, 2, 2)), ("moe_ep2_stage0_fp32", (2, 1, 2)), ("moe_ep2_stage0_fp32", (4, 0, 4)),
+]
+FEW = (UNIVERSAL[1], UNIVERSAL[9]), (PLAIN[1],), (EXPERTS[3],)
 
 
 def peers_module():
@@ -85,6 +91,21 @@ def plain_job(name, size, folder, unishard):
     if case["kind"] == "pipe":
         case["kind"] = "whole"
     return case
+
+
+def expert_job(name, size, folder, unishard):
+    world_size, stage, ep_size = size
+    run(unishard, "reshard", "-q", "-w", world_size, "-s", stage, "--ep-size", ep_size, FIXTURES / name / "checkpoint", folder)
+    case = load_case(name)
+    case.update(dp=world_size, world_size=world_size, stage=stage)
+    case["config"].setdefault("zero_optimization", {})["stage"] = stage
+    for layer in case["model"]["moe"]:
+        layer["ep"] = ep_size
+    return case
+
+
+JOBS = {"universal": universal_job, "plain": plain_job, "experts": expert_job}
+SIZES = {"universal": "pp {} tp {} dp {}", "plain": "world size {} stage {}", "experts": "world {} stage {} ep {}"}
 
 
 def run(*command):
@@ -141,8 +162,7 @@ def differences(pp_make, name, case, ranks):
 def check(pp_make, unishard, kind, name, size):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "written"
-        make = universal_job if kind == "universal" else plain_job
-        case = make(name, size, folder, unishard)
+        case = JOBS[kind](name, size, folder, unishard)
         job = {"do": "load", "case": copy.deepcopy(case), "checkpoint": str(folder), "universal": kind == "universal"}
         ranks, log = pp_make.launch(job, case["world_size"], os.path.join(scratch, "ranks"))
         if ranks is None:
@@ -156,6 +176,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--only", metavar="CASE")
+    parser.add_argument("--kind", choices=tuple(JOBS))
     parser.add_argument("--few", action="store_true")
     options = parser.parse_args()
     import truth
@@ -164,15 +185,13 @@ def main():
         print(f"skipped: no {FIXTURES} or no {PEERS}/pp_make.py (UNISHARD_FIXTURES, UNISHARD_PEERS)")
         return 77
     pp_make, failed = peers_module(), 0
-    universal, plain = FEW if options.few else (UNIVERSAL, PLAIN)
-    for kind, rows in (("universal", universal), ("plain", plain)):
+    for kind, rows in zip(JOBS, FEW if options.few else (UNIVERSAL, PLAIN, EXPERTS)):
         for name, size in rows:
-            if options.only and options.only != name:
+            if (options.only and options.only != name) or (options.kind and options.kind != kind):
                 continue
             wrong = check(pp_make, options.build.resolve() / "bin/unishard", kind, name, size)
             failed += bool(wrong)
-            sizes = "pp {} tp {} dp {}".format(*size) if kind == "universal" else "world size {} stage {}".format(*size)
-            print(f"{name:36} {kind:9} {sizes:20} {'equal' if not wrong else 'DIFFERS: ' + '; '.join(wrong)}", flush=True)
+            print(f"{name:36} {kind:9} {SIZES[kind].format(*size):20} {'equal' if not wrong else 'DIFFERS: ' + '; '.join(wrong)}", flush=True)
     return 1 if failed else 0
 
 

@@ -110,7 +110,7 @@ class Stage0Reader {
           std::string(kNoNames));
   }
 
-  /// The fqns of every group, when UniShard's sink wrote them.
+  /// The fqns of every group, when UniShard's sink wrote them; those of all expert ranks.
   void read_names(const Json& groups) {
     std::map<std::string, std::size_t> index;
     for (std::size_t c = 0; c < candidates_.size(); ++c) index.emplace(candidates_[c]->name, c);
@@ -119,7 +119,9 @@ class Stage0Reader {
       auto& names = named_->emplace_back();
       if (!group.is_array()) refuse("unishard.parameters is not a list of lists");
       for (const Json& name : group) {
-        const auto found = name.is_string() ? index.find(name.get<std::string>()) : index.end();
+        const std::string fqn = name.is_string() ? name.get<std::string>() : std::string();
+        const auto found = index.find(fqn);
+        if (found == index.end() && split_expert(fqn)) continue;  // of another expert rank
         if (found == index.end())
           refuse("unishard.parameters names a parameter that the module lacks");
         names.push_back(found->second);

@@ -27,16 +27,21 @@ void write_module_entry(ArchiveDraft& file, const ModuleEntry& entry, bool parti
   file.tensor(entry.tensor, entry.dtype);
 }
 
-void write_module(ArchiveDraft& file, const SavedRun& run, bool partitioned) {
+void write_module(ArchiveDraft& file, const SavedRun& run, const ModelFile& what) {
+  const auto is_elsewhere = [&](const std::string& fqn) {
+    return what.expert_layers != nullptr && deepspeed::split_expert(fqn).has_value();
+  };
   file.pickle.str("module");
   file.pickle.begin_ordered_dict();
   for (const ModuleEntry& entry : run.model.module) {
+    if (is_elsewhere(entry.fqn)) continue;
     file.pickle.str(entry.fqn);
-    write_module_entry(file, entry, partitioned);
+    write_module_entry(file, entry, what.partitioned);
   }
   for (const auto& [name, entry] : run.model.aliases) {
+    if (is_elsewhere(name)) continue;
     file.pickle.str(name);
-    write_module_entry(file, run.model.module[entry], partitioned);
+    write_module_entry(file, run.model.module[entry], what.partitioned);
   }
   file.pickle.end_dict();
 
@@ -118,6 +123,16 @@ void write_shapes(ArchiveDraft& file, const SavedRun& run, const ModelFile& what
   file.pickle.end_dict();
   write_frozen(file, run, "frozen_param_fragments",
                [&](const ModuleEntry& entry) { write_fragment(file, run, what, entry); });
+}
+
+void write_expert_counts(torch::PickleWriter& pickle,
+                         const std::vector<deepspeed::ExpertLayer>& layers) {
+  Json counts = Json::array();
+  for (const deepspeed::ExpertLayer& layer : layers) counts.push_back(layer.experts);
+  pickle.str("num_experts");
+  write_plain(pickle, counts);
+  pickle.str("ds_autoep_layers");
+  pickle.none();
 }
 
 /// Returns the tensor that holds a parameter's part of a state; nullopt when the part is zero.
@@ -220,7 +235,7 @@ void check_shape(const Catalog& catalog, const SinkParameter& parameter, TensorI
 void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& what) {
   torch::PickleWriter& pickle = file.pickle;
   pickle.begin_dict();
-  write_module(file, run, what.partitioned);
+  write_module(file, run, what);
   pickle.str("optimizer");
   if (what.optimizer) {
     what.optimizer(file);
@@ -231,8 +246,10 @@ void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& 
   write_progress(pickle, run.facts);
   write_world(pickle, run);
   write_origin(pickle, run.facts);
+  if (what.expert_layers != nullptr) write_expert_counts(pickle, *what.expert_layers);
   const Json& client = run.facts.client_state;
-  if (what.has_shapes && !what.partitioned &&
+  // With experts, DeepSpeed refuses to save a client state with this key.
+  if (what.has_shapes && !what.partitioned && what.expert_layers == nullptr &&
       !(client.is_object() && client.contains(kCutPatterns))) {
     pickle.str(kCutPatterns);  // ds_to_universal asks for it, empty is enough
     write_plain(pickle, Json::object());

@@ -4,6 +4,7 @@
 #include "unishard/converters/sink.hpp"
 
 #include "containers/archive_draft.hpp"
+#include "formats/deepspeed/expert_files.hpp"
 #include "formats/deepspeed/writer_layout.hpp"
 #include "formats/deepspeed/writer_model.hpp"
 #include "formats/deepspeed/writer_run.hpp"
@@ -52,6 +53,8 @@ struct ModelFile {
   /// Parameters of every flat vector, in order.
   std::vector<std::vector<std::size_t>> shapes;
   std::function<void(ArchiveDraft&)> optimizer;  ///< writes the optimizer; empty: None
+  /// The layers whose experts have files of their own; null: all weights are in this file.
+  const std::vector<deepspeed::ExpertLayer>* expert_layers = nullptr;
 };
 void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& what);
 

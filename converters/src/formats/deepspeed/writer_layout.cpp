@@ -52,10 +52,11 @@ std::uint64_t PartitionedGroup::padding(std::uint32_t rank) const {
   return end - std::clamp(used, begin, end);
 }
 
-PartitionedGroup partition(const SinkModel& model, std::size_t group, const PartitionRules& rules) {
+PartitionedGroup partition(const SinkModel& model, const std::vector<std::size_t>& parameters,
+                           const PartitionRules& rules) {
   const std::uint64_t align = rules.aligned ? kParameterAlignBytes / size_of(model.precision) : 1;
   PartitionedGroup out;
-  out.order = model.groups[group].parameters;
+  out.order = parameters;
   if (rules.round_robin) out.order = round_robin_order(out.order, rules.world_size);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < out.order.size(); ++i) {
@@ -128,12 +129,12 @@ ElementRange own_range(std::uint64_t elements, std::uint32_t rank, std::uint32_t
   return {std::min(elements, rank * length), std::min(elements, (rank + 1) * length)};
 }
 
-std::vector<FlatVector> fused_groups(const SinkModel& model) {
+std::vector<FlatVector> fused_groups(const SinkModel& model, const GroupMembers& groups) {
   std::vector<FlatVector> out;
-  for (std::size_t g = 0; g < model.groups.size(); ++g) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
     FlatVector group{.group = g, .shape = {}, .slots = {}, .is_whole = false};
     std::uint64_t at = 0;
-    for (const std::size_t parameter : model.groups[g].parameters) {
+    for (const std::size_t parameter : groups[g]) {
       const std::uint64_t elements = model.parameters[parameter].elements;
       if (elements > 0) group.slots.push_back({parameter, {0, elements}, at});
       at += elements;
@@ -144,10 +145,10 @@ std::vector<FlatVector> fused_groups(const SinkModel& model) {
   return out;
 }
 
-std::vector<FlatVector> single_parameters(const SinkModel& model) {
+std::vector<FlatVector> single_parameters(const SinkModel& model, const GroupMembers& groups) {
   std::vector<FlatVector> out;
-  for (std::size_t g = 0; g < model.groups.size(); ++g) {
-    for (const std::size_t parameter : model.groups[g].parameters) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const std::size_t parameter : groups[g]) {
       const SinkParameter& found = model.parameters[parameter];
       out.push_back({g, found.shape, {{parameter, {0, found.elements}, 0}}, true});
     }

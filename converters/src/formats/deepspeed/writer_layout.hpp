@@ -46,7 +46,10 @@ struct PartitionRules {
 };
 PartitionRules partition_rules(const Catalog& catalog);
 
-PartitionedGroup partition(const SinkModel& model, std::size_t group, const PartitionRules& rules);
+/// `parameters` are those of a group, or of its part for one expert rank; `rules` has the number of
+/// ranks that share them.
+PartitionedGroup partition(const SinkModel& model, const std::vector<std::size_t>& parameters,
+                           const PartitionRules& rules);
 FlatVector piece_of(const SinkModel& model, std::size_t group, const PartitionedGroup& partitioned,
                     std::uint32_t rank);
 
@@ -63,8 +66,10 @@ FlatVector piece_of(const SinkModel& model, const SubGroup& sub_group, std::uint
 ElementRange own_range(std::uint64_t elements, std::uint32_t rank, std::uint32_t world_size);
 std::uint64_t own_length(std::uint64_t elements, std::uint32_t world_size);
 
-/// Stage 0: one vector per group (fused optimizers), or one per parameter.
-std::vector<FlatVector> fused_groups(const SinkModel& model);
-std::vector<FlatVector> single_parameters(const SinkModel& model);
+/// Stage 0: one vector per group (fused optimizers), or one per parameter. `groups` has the
+/// parameters of each group.
+using GroupMembers = std::vector<std::vector<std::size_t>>;
+std::vector<FlatVector> fused_groups(const SinkModel& model, const GroupMembers& groups);
+std::vector<FlatVector> single_parameters(const SinkModel& model, const GroupMembers& groups);
 
 }  // namespace unishard::converters::deepspeed_sink

@@ -1,13 +1,20 @@
 // Writes DeepSpeed's ordinary checkpoint as DeepSpeed itself would have written it for the
 // catalog's world size and stage, so it loads bit for bit without conversion. Stage 0: everything
-// is in the model file. Stages 1 and 2: a group is one vector, split into equal pieces. Stage 3:
+// is in the model file. Stages 1 and 2: a group is one vector, split into equal pieces; a group of
+// experts is one for each expert rank, split among the ranks that hold the same experts. Stage 3:
 // every parameter is split by itself.
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/writer_experts.hpp"
 #include "formats/deepspeed/writer_files.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
 
 namespace unishard::converters {
 namespace deepspeed_sink {
@@ -15,7 +22,13 @@ namespace {
 
 class RegularDraft {
  public:
-  explicit RegularDraft(const SavedRun& run) : run_(run), rules_(partition_rules(run.catalog)) {}
+  explicit RegularDraft(const SavedRun& run)
+      : run_(run),
+        rules_(partition_rules(run.catalog)),
+        experts_(ExpertShares::of(run.catalog, run.model)) {}
+
+  /// Returns whether the experts get files of their own.
+  bool has_expert_files() const { return experts_.has_value(); }
 
   OutputDraft make() {
     if (run_.catalog.stage == 0) {
@@ -25,6 +38,7 @@ class RegularDraft {
     } else {
       stage_1_and_2();
     }
+    if (experts_) expert_files();
     return std::move(draft_);
   }
 
@@ -36,29 +50,59 @@ class RegularDraft {
                        run_.model.precision == DType::BFloat16 ? "bf16_" : "", rank);
   }
 
-  void model_file(const std::string& name, const ModelFile& what) {
+  /// Expert ranks of a group; 1 for one without experts.
+  std::uint32_t expert_ranks(std::size_t group) const {
+    return experts_ ? experts_->size(group) : 1;
+  }
+  std::uint32_t share_of(std::size_t group, std::uint32_t rank) const {
+    return experts_ ? experts_->share(group, rank) : 0;
+  }
+  std::uint32_t place_of(std::size_t group, std::uint32_t rank) const {
+    return experts_ ? experts_->place(group, rank) : rank;
+  }
+  std::vector<std::size_t> members(std::size_t group, std::uint32_t share) const {
+    return experts_ ? experts_->members(group, share) : run_.model.groups[group].parameters;
+  }
+
+  void model_file(const std::string& name, ModelFile what) {
+    if (experts_) what.expert_layers = &experts_->layers();
     ArchiveDraft file = draft_.next(run_.catalog);
     write_model_file(file, run_, what);
     draft_.archives.push_back(file.finish(name));
   }
 
+  /// Every model file and every file of an expert rank has the optimizer of one rank.
   void stage_0() {
     ModelFile what;
-    if (run_.model.precision == DType::Float32) {
-      what.optimizer = [this](ArchiveDraft& file) {
-        write_optimizer_state(file, run_, single_parameters(run_.model));
-      };
-    } else {
-      what.optimizer = [this](ArchiveDraft& file) { write_16_bit_wrapper(file); };
-    }
+    what.optimizer = [this](ArchiveDraft& file) { write_optimizer(file, 0); };
     model_file("mp_rank_00_model_states.pt", what);
+    for (std::uint32_t e = 0; experts_ && e < experts_->largest(); ++e) {
+      ArchiveDraft file = draft_.next(run_.catalog);
+      file.pickle.begin_dict();
+      file.pickle.str("optimizer");
+      write_optimizer(file, e);
+      file.pickle.end_dict();
+      draft_.archives.push_back(
+          file.finish(fmt::format("expp_rank_{}_mp_rank_00_optim_states.pt", e)));
+    }
+  }
+
+  void write_optimizer(ArchiveDraft& file, std::uint32_t expert_rank) {
+    GroupMembers groups;
+    for (std::size_t g = 0; g < run_.model.groups.size(); ++g)
+      groups.push_back(members(g, std::min(expert_rank, expert_ranks(g) - 1)));
+    if (run_.model.precision == DType::Float32) {
+      write_optimizer_state(file, run_, single_parameters(run_.model, groups));
+    } else {
+      write_16_bit_wrapper(file, groups);
+    }
   }
 
   /// FP16_Optimizer around a fused Adam, else FP16_UnfusedOptimizer; bf16 runs use them as well.
-  void write_16_bit_wrapper(ArchiveDraft& file) {
+  void write_16_bit_wrapper(ArchiveDraft& file, const GroupMembers& groups) {
     const bool fused = run_.is_fused();
     const std::vector<FlatVector> vectors =
-        fused ? fused_groups(run_.model) : single_parameters(run_.model);
+        fused ? fused_groups(run_.model, groups) : single_parameters(run_.model, groups);
     torch::PickleWriter& pickle = file.pickle;
     pickle.begin_dict();
     if (!fused || run_.model.precision == DType::Float16) write_scale(pickle);
@@ -104,19 +148,32 @@ class RegularDraft {
     file.pickle.end_list();
   }
 
+  /// What a rank has of a group: its place among the ranks that share a vector.
+  struct RankPart {
+    const PartitionedGroup* vector = nullptr;
+    std::uint32_t place = 0;
+  };
+
   void stage_1_and_2() {
-    std::vector<PartitionedGroup> groups;
+    std::vector<std::vector<PartitionedGroup>> vectors;  // of each group, for each expert rank
     ModelFile what;
     what.has_shapes = true;
     for (std::size_t g = 0; g < run_.model.groups.size(); ++g) {
-      groups.push_back(partition(run_.model, g, rules_));
-      what.shapes.push_back(groups.back().order);
+      PartitionRules rules = rules_;
+      rules.world_size /= expert_ranks(g);
+      auto& of_group = vectors.emplace_back();
+      for (std::uint32_t e = 0; e < expert_ranks(g); ++e)
+        of_group.push_back(partition(run_.model, members(g, e), rules));
+      what.shapes.push_back(of_group.front().order);  // rank 0 has the first experts
     }
     model_file("mp_rank_00_model_states.pt", what);
     for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
+      std::vector<RankPart> parts;
+      for (std::size_t g = 0; g < vectors.size(); ++g)
+        parts.push_back({&vectors[g][share_of(g, rank)], place_of(g, rank)});
       ArchiveDraft file = draft_.next(run_.catalog);
       open_optimizer_file(file.pickle);
-      write_partitions(file, groups, rank);
+      write_partitions(file, parts);
       close_optimizer_file(file.pickle);
       draft_.archives.push_back(file.finish(optimizer_file(rank)));
     }
@@ -137,12 +194,10 @@ class RegularDraft {
     pickle.end_dict();
   }
 
-  void write_partitions(ArchiveDraft& file, const std::vector<PartitionedGroup>& groups,
-                        std::uint32_t rank) {
+  void write_partitions(ArchiveDraft& file, const std::vector<RankPart>& parts) {
     std::vector<FlatVector> pieces;
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      pieces.push_back(piece_of(run_.model, g, groups[g], rank));
-    }
+    for (std::size_t g = 0; g < parts.size(); ++g)
+      pieces.push_back(piece_of(run_.model, g, *parts[g].vector, parts[g].place));
     torch::PickleWriter& pickle = file.pickle;
     if (run_.facts.clip_grad) {
       pickle.str("clip_grad");
@@ -152,23 +207,23 @@ class RegularDraft {
     write_optimizer_state(file, run_, pieces);
     pickle.str("single_partition_of_fp32_groups");  // without the padding, unlike the states
     pickle.begin_list();
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      write_master(file, run_, pieces[g], {groups[g].piece - groups[g].padding(rank)});
+    for (std::size_t g = 0; g < parts.size(); ++g) {
+      const PartitionedGroup& vector = *parts[g].vector;
+      write_master(file, run_, pieces[g], {vector.piece - vector.padding(parts[g].place)});
     }
     pickle.end_list();
-    write_paddings(pickle, groups, rank);
+    write_paddings(pickle, parts);
     pickle.str("ds_version");
     pickle.str(kDeepSpeedVersion);
     write_slice_mappings(pickle, pieces);
   }
 
-  void write_paddings(torch::PickleWriter& pickle, const std::vector<PartitionedGroup>& groups,
-                      std::uint32_t rank) {
+  void write_paddings(torch::PickleWriter& pickle, const std::vector<RankPart>& parts) {
     Json paddings = Json::array(), gaps = Json::array(), counts = Json::array();
-    for (const PartitionedGroup& group : groups) {
-      paddings.push_back(group.padding(rank));
-      gaps.push_back(group.gaps);
-      counts.push_back(world_size());
+    for (std::size_t g = 0; g < parts.size(); ++g) {
+      paddings.push_back(parts[g].vector->padding(parts[g].place));
+      gaps.push_back(parts[g].vector->gaps);
+      counts.push_back(world_size() / expert_ranks(g));
     }
     pickle.str("group_paddings");
     write_plain(pickle, paddings);
@@ -185,7 +240,8 @@ class RegularDraft {
     for (const FlatVector& piece : pieces) {
       pickle.begin_ordered_dict();
       for (const Slot& slot : piece.slots) {
-        pickle.str(run_.model.parameters[slot.parameter].fqn);
+        pickle.str(experts_ ? experts_->local_name(piece.group, slot.parameter)
+                            : run_.model.parameters[slot.parameter].fqn);
         pickle.global("deepspeed.utils.tensor_fragment", "fragment_address");
         pickle.new_object();
         write_plain(pickle, {{"numel", slot.range.size()}, {"start", slot.at}});
@@ -227,8 +283,39 @@ class RegularDraft {
     file.pickle.end_list();
   }
 
+  /// One file for each expert, with the names that it has in the whole model.
+  void expert_files() {
+    std::map<std::pair<std::size_t, std::uint32_t>,
+             std::vector<std::pair<std::string, std::size_t>>>
+        experts;  // by layer and number: names and entries of the module
+    const auto take = [&](const std::string& fqn, std::size_t entry) {
+      const auto name = deepspeed::split_expert(fqn);
+      if (!name) return;
+      const auto& layers = experts_->layers();
+      const auto layer = std::ranges::find(layers, name->prefix, &deepspeed::ExpertLayer::prefix);
+      if (layer == layers.end()) return;
+      const auto number = static_cast<std::size_t>(layer - layers.begin());
+      experts[{number, name->number}].emplace_back(fqn, entry);
+    };
+    const SinkModel& model = run_.model;
+    for (std::size_t i = 0; i < model.module.size(); ++i) take(model.module[i].fqn, i);
+    for (const auto& [alias, entry] : model.aliases) take(alias, entry);
+    for (const auto& [place, entries] : experts) {
+      ArchiveDraft file = draft_.next(run_.catalog);
+      file.pickle.begin_dict();
+      for (const auto& [fqn, entry] : entries) {
+        file.pickle.str(fqn);
+        file.tensor(model.module[entry].tensor, model.module[entry].dtype);
+      }
+      file.pickle.end_dict();
+      draft_.archives.push_back(file.finish(
+          fmt::format("layer_{}_expert_{}_mp_rank_00_model_states.pt", place.first, place.second)));
+    }
+  }
+
   const SavedRun& run_;
   const PartitionRules rules_;
+  const std::optional<ExpertShares> experts_;
   OutputDraft draft_;
 };
 
@@ -239,13 +326,15 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::st
                                           Catalog catalog, const WorkSplit& share,
                                           SideFiles side_files, bool moves_latest) {
   const deepspeed_sink::SavedRun run(catalog);
-  deepspeed_sink::OutputDraft draft = deepspeed_sink::RegularDraft(run).make();
+  deepspeed_sink::RegularDraft regular(run);
+  deepspeed_sink::OutputDraft draft = regular.make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
   deepspeed_sink::add_notes(run, draft, is_flat);
-  if (deepspeed_sink::has_experts(run)) {
+  if (deepspeed_sink::has_experts(run) && !regular.has_expert_files()) {
     draft.plan.notes.emplace_back(
-        "experts in files of their own, without which DeepSpeed's MoE layers do not load: convert "
-        "--to deepspeed-universal, and resume with ep_size 1");
+        "experts in files of their own, without which DeepSpeed's MoE layers do not load: it "
+        "writes "
+        "these at stages 0 to 2, for groups of experts that are called ep_size_<number>");
   }
   std::optional<std::string> latest;
   if (moves_latest) latest = "latest";
