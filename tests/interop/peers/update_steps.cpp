@@ -1,12 +1,17 @@
 // The trainer's schedules and optimizers for update_rules.py. Reads a line of JSON for each run:
 //   {"config": {...}, "steps": N, "weights": [...], "gradients": [[...], ...]}
-// and writes a line: {"rates": one for each step, "betas": one pair for each step, "weights": those
-// after the last step}. Without "weights" there is no update.
+// With "shape", Muon's weights are a matrix of this shape; with "adam", they are parameters that
+// Muon leaves to Adam. It writes a line: {"rates": one for each step, "betas": one pair for each
+// step, "weights": those after the last step}. Without "weights" there is no update.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/config.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
+#include "device/tensor_bytes.hpp"
+#include "engine/newton_schulz.hpp"
 #include "optimizer/rules.hpp"
+
+#include <ATen/ops/from_blob.h>
 
 #include <cmath>
 #include <iostream>
@@ -24,14 +29,16 @@ class Run {
  public:
   explicit Run(const Json& order)
       : config_(parse_config(order["config"])),
-        optimizer_(make_optimizer(config_.optimizer, config_.hyper)),
+        hyper_(order.value("adam", false) ? config_.adam : config_.hyper),
+        optimizer_(make_optimizer(order.value("adam", false) ? "Adam" : config_.optimizer, hyper_)),
+        shape_(order.value("shape", std::vector<std::int64_t>{})),
         weights_(order.value("weights", std::vector<float>{})),
         states_(optimizer_->state_names().size(), std::vector<float>(weights_.size())) {}
 
   Json result(const Json& order) {
     Json out = {{"rates", Json::array()}, {"betas", Json::array()}};
     for (std::int64_t step = 0; step < order["steps"].get<std::int64_t>(); ++step) {
-      Hyper hyper = config_.hyper;
+      Hyper hyper = hyper_;
       hyper.lr = learning_rate(config_.schedule, step - 1, hyper.lr);
       const auto betas = scheduled_betas(config_.schedule, step - 1, {hyper.beta1, hyper.beta2});
       hyper.beta1 = betas[0];
@@ -49,6 +56,8 @@ class Run {
  private:
   void update(const Hyper& hyper, std::int64_t step, const std::vector<float>& gradients) {
     std::vector<std::span<float>> states(states_.begin(), states_.end());
+    if (optimizer_->kind() == OptimizerKind::Muon)
+      return take_muon_step(hyper, step, gradients, states);
     optimizer_->update(hyper, step, 1, weights_, gradients, states);
     if (optimizer_->kind() == OptimizerKind::Lamb) take_lamb_step(hyper, step, gradients, states);
   }
@@ -68,8 +77,20 @@ class Run {
     lamb_step().update(hyper, step, 1, weights_, gradients, states);
   }
 
+  /// The weights are one matrix.
+  void take_muon_step(const Hyper& hyper, std::int64_t step, const std::vector<float>& gradients,
+                      const std::vector<std::span<float>>& states) {
+    std::vector<float> blend(weights_.size());
+    optimizer_->update(hyper, step, 1, blend, gradients, states);
+    const at::Tensor update =
+        detail::newton_schulz(at::from_blob(blend.data(), shape_, at::kFloat), hyper.ns_method);
+    muon_step().update(hyper, step, 1, weights_, detail::floats_of(update), states);
+  }
+
   Config config_;
+  Hyper hyper_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::vector<std::int64_t> shape_;
   std::vector<float> weights_;
   std::vector<std::vector<float>> states_;
 };
