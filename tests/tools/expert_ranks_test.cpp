@@ -99,6 +99,16 @@ TEST(ExpertRanks, ThatDoNotFitAreRefused) {
   EXPECT_THAT(other.err, HasSubstr("--ep-size is for DeepSpeed's own folders"));
 }
 
+TEST(ExpertRanks, NeedEveryExpert) {
+  SKIP_WITHOUT_FIXTURES();
+  const TempDir temp;
+  const auto result = unishard({"convert", parallel_run("moe_ep2_stage2_fp32_two_layers"),
+                                (temp.path() / "out").string(), "--to", "deepspeed", "--only",
+                                "*deepspeed_experts.[03].*"});
+  EXPECT_NE(result.status, 0);
+  EXPECT_THAT(result.err, HasSubstr("deepspeed_experts.0 to 3 some are missing"));
+}
+
 TEST(ExpertRanks, NeedGroupsOfExperts) {
   SKIP_WITHOUT_FIXTURES();
   const TempDir temp;

@@ -11,13 +11,14 @@
 namespace unishard::converters::deepspeed_sink {
 
 using deepspeed::ExpertLayer;
-using deepspeed::ExpertName;
 using deepspeed::split_expert;
 
 std::optional<ExpertShares> ExpertShares::of(const Catalog& catalog, const SinkModel& model) {
   ExpertShares shares(catalog, model);
+  if (shares.stage_ == 3 || !shares.find_sizes()) return std::nullopt;
   shares.find_layers();
-  if (shares.layers_.empty() || shares.stage_ == 3 || !shares.find_sizes()) return std::nullopt;
+  if (shares.layers_.empty()) return std::nullopt;
+  shares.find_places();
   shares.check();
   return shares;
 }
@@ -28,13 +29,36 @@ ExpertShares::ExpertShares(const Catalog& catalog, const SinkModel& model)
       stage_(catalog.stage) {}
 
 void ExpertShares::find_layers() {
+  std::vector<std::set<std::uint32_t>> numbers;  // of each layer's experts
   for (const ModuleEntry& entry : model_.module) {
     const auto name = split_expert(entry.fqn);
     if (!name) continue;
     auto layer = std::ranges::find(layers_, name->prefix, &ExpertLayer::prefix);
-    if (layer == layers_.end())
+    if (layer == layers_.end()) {
       layer = layers_.insert(layer, ExpertLayer{std::string(name->prefix), 0});
-    layer->experts = std::max<std::uint64_t>(layer->experts, std::uint64_t{name->number} + 1);
+      numbers.emplace_back();
+    }
+    numbers[static_cast<std::size_t>(layer - layers_.begin())].insert(name->number);
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].experts = numbers[i].size();
+    if (*numbers[i].rbegin() + std::uint64_t{1} == numbers[i].size()) continue;
+    raise(ErrorCode::Mismatch,
+          fmt::format("of the experts {}0 to {} some are missing, and DeepSpeed loads none without "
+                      "the others",
+                      layers_[i].prefix, *numbers[i].rbegin()));
+  }
+}
+
+void ExpertShares::find_places() {
+  for (const SinkParameter& parameter : model_.parameters) {
+    const auto name = split_expert(parameter.fqn);
+    if (!name) {
+      places_.emplace_back();
+      continue;
+    }
+    const auto layer = std::ranges::find(layers_, name->prefix, &ExpertLayer::prefix);
+    places_.push_back({name->number, layer->experts});
   }
 }
 
@@ -69,12 +93,13 @@ void ExpertShares::check() const {
     if (ranks_.world_size % size != 0)
       refuse(size, fmt::format("the {} ranks of the result", ranks_.world_size));
     for (const std::size_t parameter : model_.groups[g].parameters) {
-      const auto name = split_expert(model_.parameters[parameter].fqn);
-      if (!name) break;
+      const Place& place = places_[parameter];
+      if (place.of == 0) break;  // a group has experts only, or none
       sizes.insert(size);
-      const auto layer = std::ranges::find(layers_, name->prefix, &ExpertLayer::prefix);
-      if (layer->experts % size != 0)
-        refuse(size, fmt::format("the {} experts of {}<number>", layer->experts, layer->prefix));
+      if (place.of % size != 0) {
+        refuse(size, fmt::format("the {} experts of {}<number>", place.of,
+                                 split_expert(model_.parameters[parameter].fqn)->prefix));
+      }
     }
   }
   if (stage_ > 0 || sizes.size() == 1) return;
@@ -93,23 +118,21 @@ std::uint32_t ExpertShares::place(std::size_t group, std::uint32_t rank) const {
   return static_cast<std::uint32_t>(ranks_.place(rank, sizes_[group]));
 }
 
-std::uint64_t ExpertShares::held(const ExpertName& name, std::size_t group) const {
-  return std::ranges::find(layers_, name.prefix, &ExpertLayer::prefix)->experts / sizes_[group];
-}
-
 std::vector<std::size_t> ExpertShares::members(std::size_t group, std::uint32_t share) const {
   std::vector<std::size_t> out;
   for (const std::size_t parameter : model_.groups[group].parameters) {
-    const auto name = split_expert(model_.parameters[parameter].fqn);
-    if (!name || name->number / held(*name, group) == share) out.push_back(parameter);
+    const Place& place = places_[parameter];
+    if (place.of == 0 || place.number / (place.of / sizes_[group]) == share)
+      out.push_back(parameter);
   }
   return out;
 }
 
 std::string ExpertShares::local_name(std::size_t group, std::size_t parameter) const {
   const std::string& fqn = model_.parameters[parameter].fqn;
-  const auto name = split_expert(fqn);
-  return name ? name->with_number(name->number % held(*name, group)) : fqn;
+  const Place& place = places_[parameter];
+  if (place.of == 0) return fqn;
+  return split_expert(fqn)->with_number(place.number % (place.of / sizes_[group]));
 }
 
 }  // namespace unishard::converters::deepspeed_sink

@@ -18,7 +18,8 @@ class ExpertShares {
   /// are not called "ep_size_N" (another program trained them), some are frozen, or the stage is 3.
   /// Lifetime: `catalog` and `model` must outlive the result.
   /// Throws: InvalidArgument when the expert ranks do not divide the ranks or the experts of a
-  /// layer; Unsupported at stage 0 with groups of several sizes.
+  /// layer; Mismatch for a layer that lacks an expert; Unsupported at stage 0 with groups of
+  /// several sizes.
   static std::optional<ExpertShares> of(const Catalog& catalog, const SinkModel& model);
 
   const std::vector<deepspeed::ExpertLayer>& layers() const { return layers_; }
@@ -37,15 +38,19 @@ class ExpertShares {
 
  private:
   ExpertShares(const Catalog& catalog, const SinkModel& model);
+  /// The number of an expert and the experts of its layer; none for another parameter.
+  struct Place {
+    std::uint64_t number = 0, of = 0;
+  };
   bool find_sizes();
   void find_layers();
+  void find_places();
   void check() const;
-  /// Returns the experts of a layer that one rank of a group holds.
-  std::uint64_t held(const deepspeed::ExpertName& name, std::size_t group) const;
 
   const SinkModel& model_;
   deepspeed::ExpertRanks ranks_;
   std::uint32_t stage_ = 0;
+  std::vector<Place> places_;                   ///< of each parameter
   std::vector<std::uint32_t> sizes_;            ///< N of each group
   std::vector<deepspeed::ExpertLayer> layers_;  ///< in model order
 };
