@@ -96,7 +96,7 @@ void build(CLI::App& app, Action& action) {
         unishard::cli::add_gather, unishard::cli::add_inspect, unishard::cli::add_verify,
         unishard::cli::add_diff, unishard::cli::add_report, unishard::cli::add_prune,
         unishard::cli::add_launch, unishard::cli::add_config, unishard::cli::add_estimate,
-        unishard::cli::add_env, unishard::cli::add_completion}) {
+        unishard::cli::add_env, unishard::cli::add_formats, unishard::cli::add_completion}) {
     add(app, action);
   }
 }

@@ -83,8 +83,9 @@ TEST(CommandUsage, HelpVersionAndErrors) {
   EXPECT_EQ(unishard({"help", "diff"}).out, unishard({"diff", "--help"}).out);
   for (const char* version : {"version", "-v"})
     EXPECT_EQ(unishard({version}).out, unishard({"--version"}).out);
-  for (const char* verb : {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "report",
-                           "prune", "launch", "config", "estimate", "env", "completion"}) {
+  for (const char* verb :
+       {"zero_to_fp32", "reshard", "inspect", "verify", "diff", "report", "prune", "launch",
+        "config", "estimate", "env", "formats", "completion"}) {
     const ProcessResult help = unishard({verb, "--help"});
     EXPECT_EQ(help.status, 0) << verb;
     EXPECT_TRUE(holds(help.out, "--")) << verb;
@@ -124,8 +125,9 @@ TEST_F(Command, TheManualPageShowsEveryVerbWithoutWarnings) {
   const std::string help = unishard({"--help"}).out;
   EXPECT_FALSE(holds(help, "man-page"));
   EXPECT_FALSE(holds(page.out, "agent")) << "an option that help does not show";
-  for (const char* verb : {"zero_to_fp32", "convert", "reshard", "inspect", "verify", "diff",
-                           "prune", "launch", "config", "estimate", "env", "completion"}) {
+  for (const char* verb :
+       {"zero_to_fp32", "convert", "reshard", "inspect", "verify", "diff", "prune", "launch",
+        "config", "estimate", "env", "formats", "completion"}) {
     EXPECT_TRUE(holds(help, verb)) << verb;
     EXPECT_TRUE(holds(page.out, fmt::format(".SS {}\n", verb))) << verb;
   }

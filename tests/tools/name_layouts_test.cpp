@@ -2,10 +2,8 @@
 #include "workflows/name_layouts.hpp"
 
 #include "unishard/format/error.hpp"
-#include "unishard/format/io.hpp"
 
 #include "expect.hpp"
-#include "temp_dir.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -125,23 +123,6 @@ TEST(NameLayouts, LayersWithOtherParametersAreRefused) {
                 {{"0.weight", 2}, {"1.self_attn.q_proj.weight", 2}, {"2.mlp.up_proj.weight", 2}});
       }),
       test::Fails(ErrorCode::Mismatch, {"layers 1 and 2", "same parameters"}));
-}
-
-TEST(NameLayouts, SavedRulesAreThoseOfRename) {
-  const test::TempDir temp;
-  const Path file = temp.path() / "rules";
-  const auto rules = layout_rules("neox", catalog_of({{"0.word_embeddings.weight", 2},
-                                                      {"2.attention.dense.bias", 1},
-                                                      {"5.norm.bias", 1}}));
-  save_rules(posix_storage(), file, rules);
-  const auto read = parse_renames({"@" + file.string()});
-  ASSERT_EQ(read.size(), rules.size());
-  for (std::size_t i = 0; i < rules.size(); ++i) {
-    EXPECT_EQ(read[i].from, rules[i].from);
-    EXPECT_EQ(read[i].to, rules[i].to);
-  }
-  EXPECT_THAT(test::error_of([&] { save_rules(posix_storage(), file, rules); }),
-              test::Fails(ErrorCode::AlreadyExists, {"rules"}));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace unishard::cli {
 namespace {
@@ -181,18 +182,16 @@ void add_tag(CLI::App& command, std::optional<std::string>& tag) {
 
 void add_merge_rules(CLI::App& command, std::string& file) {
   command.add_option("--merge-rules,--merge_rules", file,
-                     "JSON with the lists of DeepSpeed's universal_checkpoint_info, for a "
-                     "tensor-parallel run whose files do not say how its tensors were cut");
+                     "A file of rules that says how tensors were cut, for a tensor-parallel run "
+                     "whose files do not: `unishard formats --rules-schema`");
 }
 
 Json read_merge_rules(const std::string& file) {
   if (file.empty()) return nullptr;
-  constexpr std::size_t kBytes = std::size_t{16} << 20;
-  try {
-    return parse_json(read_text(posix_storage(), file, kBytes), file);
-  } catch (const Error& error) {
-    raise(ErrorCode::InvalidArgument, fmt::format("--merge-rules: {}", error.what()));
-  }
+  Json cuts = tools::read_rules(file, "--merge-rules").cuts;
+  if (!cuts.is_null()) return cuts;
+  raise(ErrorCode::InvalidArgument, fmt::format("--merge-rules: {} has no cuts", file),
+        "--rename @FILE takes its names");
 }
 
 void NameOptions::add_to(CLI::App& command) {
@@ -203,16 +202,58 @@ void NameOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember(tools::name_layouts()));
   command.add_option("--rename", renames,
                      "FROM=TO: a regular expression and what its matches in names become; @FILE: "
-                     "one rule a line");
+                     "the names of a file of rules, or one rule a line");
+  command.add_option("--rules", rules, "A file of rules, as --rename @FILE and --merge-rules FILE");
   command.add_option("--save-rules,--save_rules", saved_rules,
-                     "New file for the rules of --layout and --rename, for --rename @FILE");
+                     "New file for the rules that gave names and put tensors together, for "
+                     "--rules FILE");
   command.add_flag("--module-names,--module_names", keeps_module_names,
                    "Keep stacked experts as transformers 5 has them in memory, also in a model "
                    "whose config.json says that the hub's files have one tensor for each");
 }
 
-void NameOptions::save(const std::vector<tools::RenameRule>& rules) const {
-  if (!saved_rules.empty()) tools::save_rules(posix_storage(), saved_rules, rules);
+tools::Rules NameOptions::read(const std::string& merge_rules) const {
+  if (!saved_rules.empty() && posix_storage().kind(saved_rules) != EntryKind::Missing)
+    raise(ErrorCode::AlreadyExists, fmt::format("--save-rules: {} is there already", saved_rules),
+          "name a new file; nothing was written");
+  tools::Rules all;
+  if (!rules.empty()) all = tools::read_rules(rules, "--rules");
+  if (!merge_rules.empty() && !all.cuts.is_null())
+    raise(ErrorCode::InvalidArgument, "--rules and --merge-rules both say how tensors were cut",
+          "leave one of them out");
+  if (!merge_rules.empty()) all.cuts = read_merge_rules(merge_rules);
+  const auto take_layout = [&](const std::string& name) {
+    if (!name.empty() && !all.layout.empty() && all.layout != name)
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("two layouts are given, {} and {}", all.layout, name),
+            "leave one of them out");
+    if (!name.empty()) all.layout = name;
+  };
+  take_layout(layout);
+  for (const std::string& text : renames) {
+    if (!text.starts_with('@')) {
+      all.renames.push_back(tools::parse_rename(text));
+      continue;
+    }
+    const tools::Rules file = tools::read_rules(text.substr(1), "--rename");
+    if (file.renames.empty() && file.layout.empty() && !file.cuts.is_null())
+      raise(ErrorCode::InvalidArgument, fmt::format("--rename: {} has no names", text.substr(1)),
+            "--merge-rules FILE takes its cuts");
+    take_layout(file.layout);
+    all.renames.insert(all.renames.end(), file.renames.begin(), file.renames.end());
+  }
+  return all;
+}
+
+void NameOptions::save(const tools::Rules& given, const std::vector<tools::RenameRule>& renamed,
+                       Json cuts) const {
+  if (saved_rules.empty()) return;
+  tools::Rules used{.renames = renamed, .cuts = std::move(cuts)};
+  if (tools::changes_values(given.layout)) {
+    used.layout = given.layout;
+    used.renames = given.renames;
+  }
+  tools::save_rules(posix_storage(), saved_rules, used);
 }
 
 void PartOptions::add_to(CLI::App& command) {

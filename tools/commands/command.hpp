@@ -9,7 +9,7 @@
 #include "commands/processes.hpp"
 #include "views/progress.hpp"
 #include "workflows/input_path.hpp"
-#include "workflows/rename_rules.hpp"
+#include "workflows/rules_file.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -115,22 +115,29 @@ void add_tag(CLI::App& command, std::optional<std::string>& tag);
 /// Adds --merge-rules, whose file read_merge_rules() reads.
 void add_merge_rules(CLI::App& command, std::string& file);
 /// Returns null for an empty name.
-/// Throws: InvalidArgument, naming the file, when it cannot be read or is no JSON.
+/// Throws: what read_rules() throws; InvalidArgument for a file without cuts.
 Json read_merge_rules(const std::string& file);
 
 /// The names of the parameters in a result.
 struct NameOptions {
   std::string layout;
   std::vector<std::string> renames;
+  std::string rules;        ///< a file of rules; empty: none
   std::string saved_rules;  ///< the file that gets the rules; empty: none
   /// A model keeps the names of the modules where the hub's files have others.
   bool keeps_module_names = false;
 
-  /// Adds --layout, --rename, --save-rules and --module-names.
+  /// Adds --layout, --rename, --rules, --save-rules and --module-names.
   /// Lifetime: this object must outlive `command`.
   void add_to(CLI::App& command);
-  /// Writes the rules by which a result was named, where that was asked for.
-  void save(const std::vector<tools::RenameRule>& rules) const;
+  /// Returns what these options and the value of --merge-rules give together.
+  /// Throws: InvalidArgument where two of them contradict each other, and what read_rules()
+  /// throws; AlreadyExists for the file of --save-rules.
+  tools::Rules read(const std::string& merge_rules) const;
+  /// Writes the rules that a conversion has used, where that was asked for: `renamed` gave all
+  /// names, and `cuts` put tensors together.
+  void save(const tools::Rules& given, const std::vector<tools::RenameRule>& renamed,
+            Json cuts) const;
 };
 
 /// Which of several files a verb that writes a result reads.
@@ -156,6 +163,7 @@ void add_report(CLI::App& app, Action& action);
 void add_prune(CLI::App& app, Action& action);
 void add_launch(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
+void add_formats(CLI::App& app, Action& action);
 void add_config(CLI::App& app, Action& action);
 void add_estimate(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);

@@ -16,8 +16,9 @@ struct ConvertRequest {
 int run(const ConvertRequest& options) {
   ConvertRun job = options.run;
   job.resources.apply();
-  job.convert.layout = job.names.layout;
-  job.convert.renames = tools::parse_renames(job.names.renames);
+  job.rules = job.names.read(job.merge_rules);
+  job.convert.layout = job.rules.layout;
+  job.convert.renames = job.rules.renames;
   job.convert.dtype = parse_dtype(options.dtype);
   const auto model = tools::model_output(tools::format_or_suffix(options.to, options.output),
                                          options.output, options.max_shard_size);

@@ -112,7 +112,7 @@ int ConvertRun::run(tools::Team& team) const {
                                               {.tag = tag,
                                                .from_rank = part.from_rank,
                                                .assume_model_order = assumes_model_order,
-                                               .merge_rules = read_merge_rules(merge_rules)});
+                                               .merge_rules = rules.cuts});
   part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
@@ -128,12 +128,12 @@ int ConvertRun::run(tools::Team& team) const {
   const std::string input_tag = team.gather(own_tag).front();
   const TransferOptions transfer =
       resources.transfer(observer, source->catalog().tensors.size(), output.compression);
-  const tools::LossRules rules{
+  const tools::LossRules losses{
       .wanted = convert.weights_only ? tools::Wanted::Model : tools::Wanted::Everything,
       .only = convert.only,
       .allows_missing = allows_missing};
-  tools::losses_to_name(source->losses(), rules, input);  // before an empty plan
-  catch_interrupts();                                     // before anything is created
+  tools::losses_to_name(source->losses(), losses, input);  // before an empty plan
+  catch_interrupts();                                      // before anything is created
   tools::ConversionPlan plan = tools::plan_convert(*source, convert);
   if (experts > 0) plan.remarks.push_back(remark);
   tools::Conversion conversion(
@@ -145,7 +145,7 @@ int ConvertRun::run(tools::Team& team) const {
        .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None,
        .may_be_fresh = may_be_fresh,
        .may_overflow = !strict,
-       .losses = rules,
+       .losses = losses,
        .dequantized = numbers.weights});
   if (strict) {
     if (speaks) say_notes(conversion.notes().losses());
@@ -162,7 +162,7 @@ int ConvertRun::run(tools::Team& team) const {
   }
   if (speaks) say_before(conversion, json, resources.quiet);
   const tools::ConversionResult result = conversion.run(transfer);
-  if (speaks) names.save(conversion.plan().renames);
+  if (speaks) names.save(rules, conversion.plan().renames, source->cut_rules());
   if (speaks && !json) say_overflow(result);
   if (speaks) report(*this, conversion, result, json_report);
   return result.different.empty() ? 0 : 1;

@@ -12,6 +12,7 @@ struct ConvertRun {
   PartOptions part = {};
   std::string merge_rules = {};  ///< a file; empty: none
   NameOptions names = {};
+  tools::Rules rules = {};  ///< of `merge_rules` and `names`
   tools::ConvertOptions convert;
   converters::Output output;  ///< format "" keeps the input's; tag "" too, else global_step<N>
   bool dry_run = false;

@@ -16,19 +16,29 @@ struct DiffRequest {
   std::string b;
   std::optional<std::string> tag_a;
   std::optional<std::string> tag_b;
+  std::string merge_rules, merge_rules_a, merge_rules_b;  // files; empty: none
   tools::DiffOptions diff;
   bool json = false;
   std::string color = "auto";
   Resources resources;
 };
 
+/// Returns what was given for one side, else for both.
+Json rules_of(const DiffRequest& options, const std::string& of_side) {
+  return read_merge_rules(of_side.empty() ? options.merge_rules : of_side);
+}
+
 int run(const DiffRequest& options) {
   Progress progress(options.resources.quiet);
   catch_interrupts();
   tools::DiffOptions wanted = options.diff;
   wanted.transfer = options.resources.transfer(progress);
-  const auto a = converters::open_source(posix_storage(), options.a, options.tag_a);
-  const auto b = converters::open_source(posix_storage(), options.b, options.tag_b);
+  const auto a = converters::open_source(
+      posix_storage(), options.a,
+      {.tag = options.tag_a, .merge_rules = rules_of(options, options.merge_rules_a)});
+  const auto b = converters::open_source(
+      posix_storage(), options.b,
+      {.tag = options.tag_b, .merge_rules = rules_of(options, options.merge_rules_b)});
   const tools::DiffReport report = tools::diff(*a, *b, wanted);
   progress.end();
   if (options.json) {
@@ -49,6 +59,10 @@ void add_diff(CLI::App& app, Action& action) {
   add_checkpoint(*command, "b", options->b, "Another one");
   command->add_option("--tag-a", options->tag_a, "Tag of A (default: what `latest` names)");
   command->add_option("--tag-b", options->tag_b, "Tag of B");
+  add_merge_rules(*command, options->merge_rules);
+  command->add_option("--merge-rules-a", options->merge_rules_a,
+                      "The same for A, where B says how its tensors were cut or has them whole");
+  command->add_option("--merge-rules-b", options->merge_rules_b, "The same for B");
   command
       ->add_option("--tolerance", options->diff.tolerance,
                    "Largest |a - b| to accept (default: every bit must agree)")
@@ -77,7 +91,8 @@ void add_diff(CLI::App& app, Action& action) {
       "  unishard diff runs/a runs/b\n"
       "  unishard diff runs/a runs/a --tag-a global_step1 --tag-b global_step2 --tolerance 1e-6\n"
       "  unishard diff runs/a model.safetensors\n"
-      "  unishard diff runs/a model-bf16/ --upcast --tolerance 1e-2\n");
+      "  unishard diff runs/a model-bf16/ --upcast --tolerance 1e-2\n"
+      "  unishard diff model.safetensors megatron_run --merge-rules-b rules.json\n");
 }
 
 }  // namespace unishard::cli

@@ -30,6 +30,7 @@ int run(const ReshardRequest& options) {
   ConvertRun job = options.job;
   job.resources.apply();
   job.output.path = options.output;
+  job.rules.cuts = read_merge_rules(job.merge_rules);
   using Kind = Processes::Work::Kind;
   return options.processes.run({job.output.path, job.dry_run ? Kind::Whole : Kind::Writes},
                                [&](tools::Team& team) { return run_in(team, job); });

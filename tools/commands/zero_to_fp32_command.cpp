@@ -35,16 +35,16 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   tools::TeamObserver observer(team, progress);
   using converters::FrozenWeights;
   const std::optional<DType> dtype = parse_dtype(options.dtype);
-  auto opened = converters::open_source(posix_storage(), options.checkpoint,
-                                        {.tag = options.tag,
-                                         .from_rank = options.part.from_rank,
-                                         .merge_rules = read_merge_rules(options.merge_rules)});
+  const tools::Rules given = options.names.read(options.merge_rules);
+  auto opened = converters::open_source(
+      posix_storage(), options.checkpoint,
+      {.tag = options.tag, .from_rank = options.part.from_rank, .merge_rules = given.cuts});
   options.part.check(*opened);
   auto [numbers, dequantized, kept] =
       tools::dequantized_input(std::move(opened), options.checkpoint,
                                {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
                                 .check_input = options.check_input});
-  numbers = tools::llama_input(std::move(numbers), options.checkpoint, options.names.layout);
+  numbers = tools::llama_input(std::move(numbers), options.checkpoint, given.layout);
   const auto [source, experts, remark] =
       options.names.keeps_module_names
           ? converters::HubNamed{.source = std::move(numbers)}
@@ -58,8 +58,8 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   tools::ConversionPlan plan =
       tools::plan_consolidate(*source, {.dtype = dtype,
                                         .exclude_frozen = options.exclude_frozen,
-                                        .layout = options.names.layout,
-                                        .renames = tools::parse_renames(options.names.renames)});
+                                        .layout = given.layout,
+                                        .renames = given.renames});
   if (experts > 0) plan.remarks.push_back(remark);
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
@@ -82,7 +82,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
     say_side_files(conversion.options().output.side_files);
   }
   const tools::ConversionResult result = conversion.run(transfer);
-  if (speaks) options.names.save(conversion.plan().renames);
+  if (speaks) options.names.save(given, conversion.plan().renames, source->cut_rules());
   if (speaks && !options.json) say_overflow(result);
   if (speaks && options.json) print_json(consolidation_json(conversion, result));
   if (reports)

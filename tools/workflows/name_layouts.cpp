@@ -261,13 +261,6 @@ std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& cat
   return LayoutRules(find_layout(layout), catalog).rules_of(catalog);
 }
 
-void save_rules(Storage& storage, const Path& file, const std::vector<RenameRule>& rules) {
-  std::string text = "# Rules of `--rename @FILE`: FROM=TO, one a line.\n";
-  for (const RenameRule& rule : rules) text += fmt::format("{}={}\n", rule.from, rule.to);
-  const auto out = storage.create(file);
-  out->write_at(0, std::as_bytes(std::span(text)));
-  out->sync();
-  out->close();
-}
+bool changes_values(std::string_view layout) { return layout == kLlama; }
 
 }  // namespace unishard::tools

@@ -2,7 +2,6 @@
 // Names of Hugging Face models for the layers of a DeepSpeed pipeline, which have numbers and no
 // names, and for the parameters of Meta's Llama: `--layout`.
 #include "unishard/format/catalog.hpp"
-#include "unishard/format/storage.hpp"
 
 #include "workflows/rename_rules.hpp"
 
@@ -21,8 +20,8 @@ std::vector<std::string> name_layouts();
 /// when the layout has no place for it, or a block is missing, whose place another would take.
 std::vector<RenameRule> layout_rules(std::string_view layout, const Catalog& catalog);
 
-/// Writes the rules as `--rename @FILE` reads them. Replaces nothing.
-/// Throws: AlreadyExists; what Storage throws.
-void save_rules(Storage& storage, const Path& file, const std::vector<RenameRule>& rules);
+/// Returns whether a layout also changes the order of rows (llama_input()), so that names alone do
+/// not tell what it does.
+bool changes_values(std::string_view layout);
 
 }  // namespace unishard::tools

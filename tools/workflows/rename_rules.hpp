@@ -13,9 +13,11 @@ struct RenameRule {
   std::string to;
 };
 
-/// Reads "FROM=TO", or "@file" with one such rule a line (blank lines and # comments are skipped).
+/// Reads "FROM=TO".
 /// Throws: InvalidArgument naming the rule.
-std::vector<RenameRule> parse_renames(const std::vector<std::string>& texts);
+RenameRule parse_rename(const std::string& text);
+/// Throws: InvalidArgument, naming the rule, when `from` is no regular expression, or an empty one.
+void require_expression(const RenameRule& rule);
 
 /// Applies rules in their order. Not thread-safe.
 class Renamer {

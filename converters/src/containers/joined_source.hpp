@@ -37,6 +37,7 @@ struct JoinedCatalog {
   std::vector<JoinedTensor> tensors;  ///< for each tensor of the catalog
   Losses losses;
   std::vector<std::string> notes, remarks;
+  Json cut_rules = {};                                    ///< Source::cut_rules()
   std::string_view shards_are = "tensor-parallel ranks";  ///< what messages call the shards
   /// Number of the rank `rank` of shard `shard` among the ranks of all shards.
   std::uint32_t (*rank_of)(std::uint32_t shard, std::uint32_t rank, std::size_t shards) = nullptr;

@@ -28,6 +28,7 @@ class ForwardingSource : public Source {
   }
   Losses own_losses() const override { return source_->losses(); }
   std::vector<std::string> notes() const override { return source_->notes(); }
+  Json cut_rules() const override { return source_->cut_rules(); }
   /// The arrangement of the files is one of other tensors.
   Json layout() const override { return {}; }
 

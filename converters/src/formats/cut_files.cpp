@@ -61,7 +61,7 @@ std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rul
                                       const std::string& where, deepspeed::Notes& notes) {
   if (parts.sources.size() == 1) return std::move(parts.sources.front());
   const auto pickle = torch::pickle_of(rules, where);
-  deepspeed::CutRules cuts(pickle->root(), where);
+  deepspeed::CutRules cuts(pickle->root(), where, rules);
   return deepspeed::join_parts(std::move(parts), cuts, where, notes);
 }
 

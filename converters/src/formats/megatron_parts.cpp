@@ -244,6 +244,8 @@ class MegatronParts {
     out.catalog = stages.front()->catalog();
     begin(out.catalog);
     out.shards_are = "stages";
+    // Rules of the user's put tensor-parallel parts of one stage together.
+    if (stages.size() == 1) out.cut_rules = stages.front()->cut_rules();
     std::uint64_t layers = 0;
     for (std::uint32_t s = 0; s < stages.size(); ++s) {
       layers += add_stage(stages[s]->catalog(), s, layers, out);

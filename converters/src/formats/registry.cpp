@@ -463,7 +463,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} is no checkpoint of DeepSpeed, whose tensor-parallel ranks --merge-rules "
                       "puts together",
-                      path.string()));
+                      path.string()),
+          "leave the option out: its tensors are whole. `diff` has --merge-rules-a and "
+          "--merge-rules-b for one side");
   }
   // UniShard's own files are never written again, and have checksums.
   const auto watched =

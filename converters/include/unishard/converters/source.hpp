@@ -107,6 +107,10 @@ class Source {
   /// Returns how the files arrange what catalog() holds, for a sink of the same format
   /// (Output::layout); null where the format has one arrangement only.
   virtual Json layout() const { return {}; }
+  /// Returns the rules by which tensors were put together from what tensor-parallel ranks have, as
+  /// OpenOptions::merge_rules has them, with the patterns that match a tensor; null where there are
+  /// no such ranks, or what told it tells of them only.
+  virtual Json cut_rules() const { return {}; }
   /// Returns the path of the checkpoint, where open_source() opened it: the folder or file, of
   /// UniShard's own the folder of the tag, of DeepSpeed's that folder or the one above. Else empty.
   const Path& path() const { return path_; }

@@ -71,8 +71,11 @@ Widths even_widths(const std::vector<std::uint64_t>& sizes, const CutContext& co
 
 }  // namespace
 
-CutRules::CutRules(std::optional<Value> info, const std::string& file, Json users)
-    : file_(file), users_(std::move(users)), memory_(file + ": universal_checkpoint_info") {
+CutRules::CutRules(std::optional<Value> info, const std::string& file, Json rules, bool are_users)
+    : file_(file),
+      json_(std::move(rules)),
+      are_users_(are_users),
+      memory_(file + ": universal_checkpoint_info") {
   try {
     if (info && info->is_dict()) {
       if (const auto map = present(*info, "affine_map")) affine_map_.emplace(*map);
@@ -98,7 +101,7 @@ CutRules::CutRules(std::optional<Value> info, const std::string& file, Json user
         fmt::format("{}: the run was tensor-parallel, and universal_checkpoint_info, which would "
                     "say how its tensors were cut, {}",
                     file, info ? "has no rules" : "is missing"),
-        "pass a file with its lists as --merge-rules, or save again with "
+        "pass a file of rules as --merge-rules, or save again with "
         "universal_checkpoint_info in client_state (DeepSpeed's AutoTP and Megatron-DeepSpeed "
         "write it)");
 }

@@ -16,14 +16,16 @@ namespace unishard::converters::deepspeed {
 /// Not thread-safe.
 class CutRules {
  public:
-  /// `info` is universal_checkpoint_info of the model file `file`, or what the user gives for it,
-  /// which `users` is then (null: it is the file's).
+  /// `info` is universal_checkpoint_info of the model file `file`, or what others tell instead of
+  /// it, which `rules` is then (null: it is the file's): the user, or the names of the tensors.
   /// Lifetime: the pickle of `info` must outlive this object.
   /// Throws: Unsupported when `info` has no rules or such that are not understood; Corrupt.
-  CutRules(std::optional<Value> info, const std::string& file, Json users = nullptr);
+  CutRules(std::optional<Value> info, const std::string& file, Json rules = nullptr,
+           bool are_users = false);
   /// Returns whether the user gave the rules, who may have forgotten a parameter.
-  bool are_users() const { return !users_.is_null(); }
-  const Json& users() const { return users_; }
+  bool are_users() const { return are_users_; }
+  /// Returns null for those of a file.
+  const Json& json() const { return json_; }
 
   /// Returns the cut of parameter `fqn`, whose tensors on the ranks have the shapes `shards`.
   /// Throws: Corrupt or Unsupported, naming the parameter.
@@ -54,7 +56,8 @@ class CutRules {
   void refuse_unsupported(const std::string& fqn, const std::string& what) const;
 
   std::string file_;
-  Json users_;
+  Json json_;
+  bool are_users_;
   double version_ = 0;
   std::optional<AffineMap> affine_map_;
   std::array<NamePatterns, 6> patterns_;  ///< by Rule; their numbers are positions in the lists

@@ -4,13 +4,13 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "formats/deepspeed/listed_patterns.hpp"
 #include "formats/deepspeed/name_pattern.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 
@@ -19,20 +19,9 @@ namespace {
 
 constexpr std::string_view kOption = "--merge-rules";
 constexpr std::string_view kVocabulary = "vocabulary_parameter_patterns";
-constexpr std::string_view kSubParameters = "parameter_with_sub_params";
-/// Lists of patterns.
-constexpr std::array<std::string_view, 5> kLists = {
-    "tp_replicated_parameter_patterns", "parameter_to_average_patterns",
-    "parameter_with_2_sub_params_cat_dim_0", "parameter_with_row_parallelism_patterns",
-    kVocabulary};
-/// The other keys of universal_checkpoint_info. What the stages of a pipeline have alike is read
-/// from the first in any case.
-constexpr std::array<std::string_view, 6> kOthers = {kSubParameters,
-                                                     "sub_param_shard_widths",
-                                                     "original_vocab_size",
-                                                     "universal_checkpoint_version",
-                                                     "pipeline_replicated_parameter_patterns",
-                                                     "autotp_unsupported_parameter_patterns"};
+constexpr auto& kLists = kPatternLists;
+constexpr std::string_view kSubParameters = kSubParameterList;
+constexpr auto& kOthers = kOtherKeys;
 
 [[noreturn]] void refuse(const std::string& problem) {
   raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", kOption, problem),
@@ -86,7 +75,7 @@ void MergeRules::read_patterns(const Json& rules) {
 
 CutRules MergeRules::cut_rules() {
   are_used_ = true;
-  return {pickle_->root(), std::string(kOption), rules_};
+  return {pickle_->root(), std::string(kOption), rules_, true};
 }
 
 CutRules MergeRules::cut_rules(const TorchFile& file, Notes& notes) {

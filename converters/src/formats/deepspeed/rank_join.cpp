@@ -1,7 +1,9 @@
 #include "formats/deepspeed/rank_join.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/listed_patterns.hpp"
 #include "formats/deepspeed/parameter_table.hpp"
 
 #include <fmt/format.h>
@@ -244,10 +246,21 @@ class PartsJoin {
   void finish_catalog() {
     Catalog& catalog = out_.catalog;
     catalog.world_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(world_size_, ~0u));
-    keep_cut_patterns(catalog, has_states_ ? rules_.users() : Json());
+    keep_cut_patterns(catalog, has_states_ && rules_.are_users() ? rules_.json() : Json());
+    tell_rules(catalog);
     if (!has_states_) catalog.groups = nullptr;
     out_.notes = notes_.lines();
     out_.losses = notes_.losses();
+  }
+
+  /// An affine map tells of the ranks of this run only, and leaves no rules.
+  void tell_rules(const Catalog& catalog) {
+    const Json& client = catalog.client_state;
+    const Json rules =
+        has_states_ && client.is_object() ? client.value(kCutPatterns, Json()) : rules_.json();
+    if (!rules.is_object()) return;
+    const std::vector<ListedPattern> unmatched = unmatched_patterns(rules, catalog);
+    out_.cut_rules = without_patterns(rules, unmatched);
   }
 
   CutRules& rules_;
