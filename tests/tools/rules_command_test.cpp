@@ -135,6 +135,46 @@ TEST_F(RulesCommand, PutBothOrOneSideOfADiffTogether) {
   EXPECT_THAT(refused.err, HasSubstr("--merge-rules-a"));
 }
 
+/// All that a guess cannot know is how much of a table of the vocabulary is padding.
+TEST_F(RulesCommand, AreProposedForRanksThatDoNotTell) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string silent = parallel("mg_tp2_stage1_fp32_no_info");
+  const ProcessResult proposed = unishard({"inspect", silent, "--layout"});
+  ASSERT_EQ(proposed.status, 0) << proposed.err;
+  EXPECT_THAT(proposed.err, AllOf(HasSubstr("guess"), HasSubstr("--merge-rules")));
+  Json rules = parse_json(proposed.out, "the program's output");
+  EXPECT_THAT(rules["comment"][0].get<std::string>(), HasSubstr("A guess"));
+  EXPECT_THAT(rules["comment"].dump(), AllOf(HasSubstr("doubtful"), HasSubstr("padding")));
+  const Json report = report_of({"inspect", silent, "--layout"});
+  EXPECT_EQ(report.at("proposal").at("rules"), rules);
+  EXPECT_EQ(report.at("proposal").at("cuts")[0].at("shards").size(), 2u);
+  // Nothing uses it by itself.
+  EXPECT_EQ(unishard({"zero_to_fp32", silent, path("b.safetensors")}).status, 6);
+  EXPECT_EQ(unishard({"inspect", silent}).status, 6);
+  rules["cuts"]["vocabulary_parameter_patterns"] = {".*word_embeddings.*", "output_layer.*"};
+  rules["cuts"]["original_vocab_size"] = 29;
+  write_file(path("rules.json"), rules.dump());
+  const ProcessResult joined =
+      unishard({"zero_to_fp32", silent, path("b.safetensors"), "--rules", path("rules.json")});
+  ASSERT_EQ(joined.status, 0) << joined.err;
+  expect_equal(parallel("mg_tp2_stage1_fp32"), path("b.safetensors"));
+}
+
+TEST_F(RulesCommand, AreProposedForFilesOfRanks) {
+  const fs::path meta = fs::path(UNISHARD_TEST_DATA) / "golden/meta/llama2";
+  copy_folder(meta, path("model"));
+  fs::remove(path("model/params.json"));
+  EXPECT_EQ(unishard({"inspect", path("model")}).status, 6);
+  const ProcessResult proposed = unishard({"inspect", path("model"), "--layout"});
+  ASSERT_EQ(proposed.status, 0) << proposed.err;
+  write_file(path("rules.json"), proposed.out);
+  const ProcessResult same =
+      unishard({"diff", path("model"), meta, "--merge-rules-a", path("rules.json")});
+  EXPECT_EQ(same.status, 0) << same.out << same.err;
+  // Where the files tell, there is nothing to guess.
+  EXPECT_EQ(unishard({"inspect", meta, "--layout"}).status, 2);
+}
+
 TEST_F(RulesCommand, HaveASchemaThatIsPrinted) {
   const Json schema =
       parse_json(unishard({"formats", "--rules-schema"}).out, "the program's output");

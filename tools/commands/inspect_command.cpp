@@ -1,8 +1,10 @@
+#include "unishard/converters/cut_proposal.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
 #include "commands/command.hpp"
 #include "views/inspect_view.hpp"
+#include "views/proposal_view.hpp"
 #include "views/terminal.hpp"
 
 #include <fmt/format.h>
@@ -37,10 +39,26 @@ bool list_tags(const InspectRequest& options) {
   return true;
 }
 
+/// Of a checkpoint that does not say how its tensors were cut, prints a guess instead of a layout.
+/// Returns false for every other one.
+bool propose_rules(const InspectRequest& options) {
+  if (!options.view.layout || !options.merge_rules.empty()) return false;
+  const auto proposal = converters::propose_cuts(posix_storage(), options.checkpoint, options.tag);
+  if (!proposal) return false;
+  if (options.json) {
+    print_json(proposal_json(*proposal, options.checkpoint));
+  } else {
+    print(proposal_text(*proposal, options.checkpoint));
+  }
+  say("note: " + proposal_note(*proposal, options.checkpoint));
+  return true;
+}
+
 int run(const InspectRequest& options) {
   Progress progress(options.resources.quiet);
   catch_interrupts();
   if (options.tags && list_tags(options)) return 0;
+  if (propose_rules(options)) return 0;
   const bool needs_norm = options.view.sort == SortBy::Norm;
   tools::DescribeOptions wanted{.layout = options.view.layout,
                                 .stats = options.view.stats || needs_norm,
@@ -86,7 +104,9 @@ void add_inspect(CLI::App& app, Action& action) {
                     "format does not store them)");
   command->add_flag("--identity", options->identity,
                     "Measure the identity where the format stores no digests (reads all data)");
-  command->add_flag("--layout", options->view.layout, "Draw which rank holds what");
+  command->add_flag("--layout", options->view.layout,
+                    "Draw which rank holds what; where no file says how tensors were cut, "
+                    "propose --merge-rules instead");
   command->add_option("--filter", options->view.filter,
                       "Only parameters that match a shell pattern, such as 'h.0.*'");
   const std::map<std::string, SortBy> orders = {{"model", SortBy::Model},
@@ -110,6 +130,7 @@ void add_inspect(CLI::App& app, Action& action) {
       "  unishard inspect runs/gpt --states --filter 'h.0.*'\n"
       "  unishard inspect runs/gpt --stats --sort norm\n"
       "  unishard inspect runs/gpt -t global_step500 --layout --filter 'h.0.*'\n"
+      "  unishard inspect megatron_run --layout > rules.json    (a guess: look at it first)\n"
       "  unishard inspect model.safetensors --json | jq .parameters\n");
 }
 

@@ -168,9 +168,10 @@ Rules read_rules(const Path& path, std::string_view option) {
 }
 
 Json rules_json(const Rules& rules, const std::vector<std::string>& comment) {
-  Json json = {{kRenames, Json::array()}};
+  Json json = Json::object();
   if (!comment.empty()) json[kComment] = comment;
   if (!rules.layout.empty()) json[kLayout] = rules.layout;
+  json[kRenames] = Json::array();
   for (const RenameRule& rule : rules.renames)
     json[kRenames].push_back({{kFrom, rule.from}, {kTo, rule.to}});
   if (!rules.cuts.is_null()) json[kCuts] = rules.cuts;

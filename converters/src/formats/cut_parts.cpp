@@ -135,24 +135,53 @@ bool has_named_parts(Storage& storage, const Path& folder) {
   }
 }
 
-std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
-                                       const OpenOptions& options) {
-  if (storage.kind(folder) != EntryKind::Directory) return nullptr;
+namespace {
+
+/// Returns nullopt where there is no folder.
+std::optional<Path> find_place(Storage& storage, const Path& folder,
+                               const std::optional<std::string>& tag) {
+  if (storage.kind(folder) != EntryKind::Directory) return std::nullopt;
   Path place = folder;
-  if (options.tag) {
-    validate_tag(*options.tag);
-    place = folder / *options.tag;
+  if (tag) {
+    validate_tag(*tag);
+    place = folder / *tag;
   } else if (const auto newest = dcp::latest_iteration(storage, folder)) {
     place = *newest;
   }
-  if (storage.kind(place) != EntryKind::Directory) return nullptr;
-  if (options.merge_rules.is_null()) {
-    auto source = open_megatron_parts(storage, place);
-    return source ? std::move(source) : open_meta_parts(storage, place);
-  }
-  const std::vector<Path> files = find_parts(storage, place, 2);
+  if (storage.kind(place) != EntryKind::Directory) return std::nullopt;
+  return place;
+}
+
+std::unique_ptr<Source> open_named_parts(Storage& storage, const Path& place) {
+  auto source = open_megatron_parts(storage, place);
+  return source ? std::move(source) : open_meta_parts(storage, place);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
+                                       const OpenOptions& options) {
+  const auto place = find_place(storage, folder, options.tag);
+  if (!place) return nullptr;
+  if (options.merge_rules.is_null()) return open_named_parts(storage, *place);
+  const std::vector<Path> files = find_parts(storage, *place, 2);
   if (files.empty()) return nullptr;
-  return join(storage, place, files, options.merge_rules);
+  return join(storage, *place, files, options.merge_rules);
+}
+
+std::optional<deepspeed::CutParts> open_silent_parts(Storage& storage, const Path& folder,
+                                                     const std::optional<std::string>& tag) {
+  const auto place = find_place(storage, folder, tag);
+  if (!place) return std::nullopt;
+  try {
+    if (open_named_parts(storage, *place)) return std::nullopt;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported) throw;
+  }
+  const std::vector<Path> files = find_parts(storage, *place, 2);
+  if (files.empty()) return std::nullopt;
+  deepspeed::Notes notes;
+  return open_cut_files(storage, files, notes);
 }
 
 }  // namespace unishard::converters

@@ -5,12 +5,21 @@
 // do.
 #include "unishard/converters/source.hpp"
 
+#include "formats/deepspeed/rank_join.hpp"
+
 #include <memory>
+#include <optional>
+#include <string>
 
 namespace unishard::converters {
 
 /// Returns whether open_cut_parts() opens `folder` without rules, or says what is wrong with it.
 bool has_named_parts(Storage& storage, const Path& folder);
+
+/// Opens the parts that `merge_rules` would put together where names of tensors do not tell enough.
+/// Returns nullopt where there are none.
+std::optional<deepspeed::CutParts> open_silent_parts(Storage& storage, const Path& folder,
+                                                     const std::optional<std::string>& tag);
 
 /// Opens the parts in `folder`, or in the iteration that latest_checkpointed_iteration.txt in it or
 /// `options.tag` names. Returns null where there are no such parts, or where nothing tells how they

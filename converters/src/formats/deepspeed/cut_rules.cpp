@@ -101,7 +101,8 @@ CutRules::CutRules(std::optional<Value> info, const std::string& file, Json rule
         fmt::format("{}: the run was tensor-parallel, and universal_checkpoint_info, which would "
                     "say how its tensors were cut, {}",
                     file, info ? "has no rules" : "is missing"),
-        "pass a file of rules as --merge-rules, or save again with "
+        "pass a file of rules as --merge-rules (`unishard inspect --layout` proposes one), or save "
+        "again with "
         "universal_checkpoint_info in client_state (DeepSpeed's AutoTP and Megatron-DeepSpeed "
         "write it)");
 }

@@ -286,8 +286,7 @@ std::unique_ptr<Source> join_parts(CutParts parts, CutRules& rules, const std::s
   return PartsJoin(std::move(parts), rules, where, notes).join();
 }
 
-std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
-                                   const std::string& where, Notes& notes) {
+CutParts parts_of(std::vector<RankContent> ranks) {
   for (const RankContent& rank : ranks) {
     check_one_save(ranks.front(), rank);
     check_groups(ranks.front(), rank);
@@ -298,7 +297,12 @@ std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rul
     parts.names.push_back(rank.model_name);
     parts.sources.push_back(make_pieced_source(std::move(rank.parts), rank.model_name));
   }
-  return join_parts(std::move(parts), rules, where, notes);
+  return parts;
+}
+
+std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
+                                   const std::string& where, Notes& notes) {
+  return join_parts(parts_of(std::move(ranks)), rules, where, notes);
 }
 
 }  // namespace unishard::converters::deepspeed

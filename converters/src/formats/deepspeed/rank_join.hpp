@@ -6,6 +6,7 @@
 #include "formats/deepspeed/rank_reader.hpp"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,10 +31,19 @@ bool is_of_model(const TensorInfo& tensor);
 std::unique_ptr<Source> join_parts(CutParts parts, CutRules& rules, const std::string& where,
                                    Notes& notes);
 
-/// Does the same for the tensor-parallel ranks of DeepSpeed.
+/// Returns the parts that the tensor-parallel ranks of DeepSpeed have.
+/// Throws: Corrupt when the ranks are of different saves.
+CutParts parts_of(std::vector<RankContent> ranks);
+
+/// Puts them together.
 /// Throws: Corrupt when the ranks contradict each other, or a rule the tensors; Unsupported for a
 /// rule that is not read.
 std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
                                    const std::string& where, Notes& notes);
+
+/// Opens the tensor-parallel ranks of a DeepSpeed folder of which no file says how they cut the
+/// tensors. Returns nullopt for every other one, and for pipelines and experts.
+std::optional<CutParts> open_silent_ranks(Storage& storage, const Path& path,
+                                          const std::optional<std::string>& tag);
 
 }  // namespace unishard::converters::deepspeed

@@ -1,5 +1,6 @@
 // A regular checkpoint holds the tensors as its ranks have them. The ranks of a tensor-parallel run
 // are read one by one and put together.
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
 #include "formats/deepspeed/layout.hpp"
@@ -29,6 +30,20 @@ class RegularReader {
     return source;
   }
 
+  /// Returns nullopt unless the ranks are tensor-parallel and nothing says how they cut.
+  std::optional<CutParts> read_silent_ranks() {
+    const Path* const model = files_.model_ranks.at(0).first_model();
+    if (model == nullptr) return std::nullopt;
+    const TorchFile file(open_window(pool_, *model));
+    const ParallelDegrees degrees = degrees_of(file);
+    if (degrees.tensor <= 1 || degrees.pipeline > 1 || !files_.layers.empty() ||
+        degrees.has_layer_files || has_experts(degrees) || tells_rules(file))
+      return std::nullopt;
+    check_ranks(degrees.tensor, "checkpoint_parallel_dimensions");
+    Notes notes;
+    return parts_of(read_ranks(degrees, notes));
+  }
+
  private:
   std::unique_ptr<Source> read_any() {
     const Path* const model = files_.model_ranks.at(0).first_model();
@@ -47,6 +62,16 @@ class RegularReader {
                 degrees.is_told ? "checkpoint_parallel_dimensions" : "mp_world_size");
     if (degrees.tensor <= 1) return read_only_rank();
     return read_tensor_ranks(file, degrees);
+  }
+
+  static bool tells_rules(const TorchFile& file) {
+    try {
+      CutRules(present(file.root(), kCutPatterns), file.name());
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Unsupported) throw;
+      return false;
+    }
   }
 
   std::string where() const { return files_.folder.string(); }
@@ -115,23 +140,27 @@ class RegularReader {
     return finish(read_rank(storage_, pool_, input, notes), notes);
   }
 
-  std::unique_ptr<Source> read_tensor_ranks(const TorchFile& first,
-                                            const ParallelDegrees& degrees) {
+  std::vector<RankContent> read_ranks(const ParallelDegrees& degrees, Notes& notes) {
     if (storage_.kind(files_.folder / "offloaded_tensors") == EntryKind::Directory) {
       raise(ErrorCode::Unsupported,
             fmt::format("{}: {}: optimizer states that such a run swapped out to NVMe are not read",
                         where(), degrees.text()),
             kMergeRanks);
     }
-    Notes notes;
-    CutRules rules = merge_rules_.cut_rules(first, notes);
     std::vector<RankContent> ranks;
     for (std::uint32_t rank = 0; rank < degrees.tensor; ++rank) {
       RankInput input{files_.folder, files_.model_ranks.at(rank), rank, false, false};
       if (!ranks.empty()) input.aliases = &ranks.front().aliases;
       ranks.push_back(read_rank(storage_, pool_, input, notes));
     }
-    return join_ranks(std::move(ranks), rules, where(), notes);
+    return ranks;
+  }
+
+  std::unique_ptr<Source> read_tensor_ranks(const TorchFile& first,
+                                            const ParallelDegrees& degrees) {
+    Notes notes;
+    CutRules rules = merge_rules_.cut_rules(first, notes);
+    return join_ranks(read_ranks(degrees, notes), rules, where(), notes);
   }
 
   Storage& storage_;
@@ -141,6 +170,14 @@ class RegularReader {
 };
 
 }  // namespace
+
+std::optional<CutParts> open_silent_ranks(Storage& storage, const Path& path,
+                                          const std::optional<std::string>& tag) {
+  const Path folder = choose_tag(storage, path, tag, kRegular);
+  if (is_universal_tag(storage, folder) || !is_regular_tag(storage, folder)) return std::nullopt;
+  return RegularReader(storage, folder, nullptr).read_silent_ranks();
+}
+
 }  // namespace deepspeed
 
 bool is_deepspeed(Storage& storage, const Path& path) {
