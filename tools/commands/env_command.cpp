@@ -90,9 +90,6 @@ int run(const EnvRequest& options) {
     print_json(describe());
     return 0;
   }
-  std::string formats;
-  for (const converters::FormatEntry& entry : converters::known_formats())
-    formats += fmt::format("  {:<20} {}\n", entry.name, entry.description);
   print(
       fmt::format("unishard     {}\n"
                   "checkpoints  format {} written, {} to {} read\n"
@@ -102,11 +99,11 @@ int run(const EnvRequest& options) {
                   "CPU          {}, {} threads\n"
                   "memory       {} available; shared: {}\n"
                   "GPUs         {}\n"
-                  "formats, read and written\n{}",
+                  "formats      `unishard formats` lists them\n",
                   kLibraryVersion, kFormatVersion, kOldestReadableVersion, kFormatVersion,
                   tools::hdf5_version(), __VERSION__, trainer_text(), tools::cpu_name(),
                   tools::hardware_threads(), tools::format_bytes(tools::available_memory()),
-                  shared_memory_text(), gpu_text(), formats));
+                  shared_memory_text(), gpu_text()));
   return 0;
 }
 

@@ -467,7 +467,7 @@ std::string format_or_suffix(std::string format, const Path& path) {
     return format.empty() ? model_format(path) : std::move(format);
   raise(ErrorCode::InvalidArgument,
         fmt::format("--to is required: the name {} tells no format", path.string()),
-        "add --to with one of the formats that `unishard env` lists; nothing was written");
+        "add --to with one of the formats that `unishard formats` lists; nothing was written");
 }
 
 converters::Output model_output(std::string format, const Path& path,

@@ -142,6 +142,22 @@ std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) 
 
 }  // namespace
 
+std::vector<SignedFormat> signed_formats() {
+  std::vector<SignedFormat> formats;
+  for (const Sign& sign : kSigns) {
+    const std::string files = sign.prefix == sign.suffix
+                                  ? std::string(sign.prefix)
+                                  : fmt::format("{}*{}", sign.prefix, sign.suffix);
+    formats.push_back({std::string(sign.format), std::string(sign.text), files});
+  }
+  for (const Suffix& suffix : kSuffixes)
+    formats.push_back(
+        {std::string(suffix.format), std::string(suffix.text), fmt::format("*{}", suffix.suffix)});
+  for (const Magic& magic : kMagics)
+    formats.push_back({std::string(magic.format), std::string(magic.text), ""});
+  return formats;
+}
+
 std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& path) {
   if (storage.kind(path) == EntryKind::File) return recognise_file(storage, path);
   if (storage.kind(path) != EntryKind::Directory) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace unishard::converters {
 
@@ -20,6 +21,14 @@ struct ForeignFormat {
   /// What it is, and what to do: "an ONNX model: load it with ...".
   std::string text;
 };
+
+/// A sign by which recognise_foreign() tells a format, also one that UniShard reads.
+struct SignedFormat {
+  std::string name;   ///< as ForeignFormat::name
+  std::string what;   ///< "an ONNX model"
+  std::string files;  ///< with `*` for any text; empty for first bytes
+};
+std::vector<SignedFormat> signed_formats();
 
 /// Looks at a folder, at the tag that its `latest` names and at its sub-folders, or at a file's
 /// first bytes.

@@ -23,6 +23,7 @@ constexpr int kListings = 256, kSearchDepth = 2, kNanotronDepth = 12;
 /// What is said of a set, by the program that writes such names.
 struct Advice {
   std::string_view writer, what, next;
+  std::string_view files = {};  ///< empty where other files of the writer are read
 };
 constexpr std::array<Advice, 4> kAdvice = {{
     {"Megatron-LM", "a tensor- or pipeline-parallel checkpoint of Megatron-LM",
@@ -32,13 +33,16 @@ constexpr std::array<Advice, 4> kAdvice = {{
      "put its params.json beside them, or convert it with transformers' "
      "convert_llama_weights_to_hf.py"},
     {"nanotron", "a tensor- or pipeline-parallel checkpoint of nanotron",
-     "convert it with nanotron's convert_nanotron_to_hf.py"},
+     "convert it with nanotron's convert_nanotron_to_hf.py",
+     "checkpoint_metadata.json, *_pp-rank-*-of-*_tp-rank-*-of-*.safetensors"},
     {"fairseq", "a model of fairseq that is cut into parts",
-     "put it together with fairseq's or metaseq's scripts for consolidated checkpoints"},
+     "put it together with fairseq's or metaseq's scripts for consolidated checkpoints",
+     "*-shard*.pt, *-model_part-*.pt"},
 }};
 constexpr Advice kUnknown = {"", "the parts of a sharded or parallel model, one for each rank",
                              "save the whole model with the program that wrote them, or with "
-                             "torch.distributed.checkpoint"};
+                             "torch.distributed.checkpoint",
+                             "*rank_*.pt, *rank*.pt, *rank-*.pt, model*-mp*.safetensors"};
 
 std::string sentence(std::string_view writer, std::uint64_t parts, const std::string& first,
                      const std::string& last) {
@@ -49,7 +53,8 @@ std::string sentence(std::string_view writer, std::uint64_t parts, const std::st
                     : fmt::format("{} to {}", unishard::quote(first), unishard::quote(last));
   return fmt::format(
       "{}, in {} parts ({}); nothing in them says how they make whole tensors: {}, or, where they "
-      "are of tensor parallelism alone, say it with --merge-rules",
+      "are of tensor parallelism alone, say it with --merge-rules (`inspect --layout` proposes "
+      "rules)",
       advice.what, parts, which, advice.next);
 }
 
@@ -199,6 +204,15 @@ class Search {
 };
 
 }  // namespace
+
+std::vector<UnjoinedParts> unjoined_parts() {
+  std::vector<UnjoinedParts> parts;
+  for (const Advice& advice : kAdvice) {
+    if (!advice.files.empty()) parts.push_back({advice.what, advice.files});
+  }
+  parts.push_back({kUnknown.what, kUnknown.files});
+  return parts;
+}
 
 std::optional<std::string> describe_unjoined_parts(Storage& storage, const Path& folder) {
   if (storage.kind(folder) != EntryKind::Directory) return std::nullopt;
