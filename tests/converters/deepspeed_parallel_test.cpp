@@ -532,6 +532,37 @@ TEST(DeepSpeedTensorParallel, PatternsTellHowTensorsWereCut) {
   EXPECT_EQ(values_of(*source, "table"), (std::vector<float>{1, 2, 3}));
 }
 
+TEST(DeepSpeedTensorParallel, AVectorOfTheVocabularyHasElements) {
+  TwoRanks run;
+  run.add("table", floats({2, 1}, {1, 2}), floats({2, 1}, {3, 0}));
+  run.add("table_bias", floats({2}, {1, 2}), floats({2}, {3, 0}));
+  const auto source =
+      run.open({{"vocabulary_parameter_patterns", {"table", "head"}}, {"original_vocab_size", 3}});
+  EXPECT_EQ(values_of(*source, "table_bias"), (std::vector<float>{1, 2, 3}));
+  EXPECT_THAT(source->remarks(),
+              testing::IsSupersetOf(
+                  {testing::HasSubstr("table: 1 row of padding"),
+                   testing::HasSubstr("table_bias: 1 element of padding"),
+                   testing::HasSubstr("pattern \"head\" of vocabulary_parameter_patterns matches "
+                                      "no parameter")}));
+}
+
+TEST(DeepSpeedTensorParallel, APatternOfTheVocabularyThatHitsAnotherTensorIsRefused) {
+  const Json info = {{"tp_replicated_parameter_patterns", {"norm"}},
+                     {"vocabulary_parameter_patterns", {"table", "norm"}},
+                     {"original_vocab_size", 3}};
+  for (const auto& [size, words] :
+       {std::pair{5, "no matrix of the vocabulary has as many rows"}, {2, "original_vocab_size"}}) {
+    TwoRanks run;
+    const std::vector<float> values(static_cast<std::size_t>(size), 1);
+    const Made norm = floats({static_cast<std::uint64_t>(size)}, values);
+    run.add("norm", norm, norm);
+    run.add("table", floats({2, 1}, {1, 2}), floats({2, 1}, {3, 0}));
+    EXPECT_THAT(error_of([&] { run.open(info); }),
+                Fails(ErrorCode::Corrupt, {"norm", "elements", words}));
+  }
+}
+
 /// Rows that are long, and rows that are short, in more than one step.
 TEST(DeepSpeedTensorParallel, LargeTensorsArePutTogetherInSteps) {
   const auto columns = [](std::uint64_t rows, std::uint64_t width, std::uint64_t begin,

@@ -220,8 +220,35 @@ std::optional<TensorCut> CutRules::described_cut_of(const std::string& fqn,
   if (!cut) cut = concatenated_cut(context, 0, {sizes_along(0, context)});
   if (!vocabulary_) raise_info(what, "original_vocab_size is missing");
   if (are_users()) require_rows_of_every_rank(shards, what);
+  const Shape& shape = cut->shape;
+  if (shape.empty() || shape.front() < *vocabulary_) {
+    contradict(what, fmt::format("it has {} {}, and a tensor of the vocabulary has "
+                                 "original_vocab_size of them, {}, or more",
+                                 shape.empty() ? 1 : shape.front(),
+                                 shape.size() < 2 ? "elements" : "rows", *vocabulary_));
+  }
+  padded_.insert_or_assign(fqn, shape);
   keep_rows(*cut, *vocabulary_);
   return cut;
+}
+
+void CutRules::contradict(const std::string& what, const std::string& problem) const {
+  if (!are_users()) raise_info(what, problem);
+  raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", what, problem),
+        "change vocabulary_parameter_patterns or original_vocab_size");
+}
+
+void CutRules::check_vocabulary() const {
+  for (const auto& [fqn, shape] : padded_) {
+    const std::uint64_t size = shape.front();
+    const bool fits = std::ranges::any_of(padded_, [&](const auto& other) {
+      return other.second.size() > 1 && other.second.front() == size;
+    });
+    if (shape.size() > 1 || fits) continue;
+    contradict(
+        fmt::format("{}: {}", file_, unishard::quote(fqn)),
+        fmt::format("it has {} elements, and no matrix of the vocabulary has as many rows", size));
+  }
 }
 
 void CutRules::require_rows_of_every_rank(const std::vector<Shape>& shards,

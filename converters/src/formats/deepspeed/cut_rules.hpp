@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,11 @@ class CutRules {
   std::optional<TensorCut> described_cut_of(const std::string& fqn,
                                             const std::vector<Shape>& shards);
 
+  /// Checks what the patterns of the vocabulary have matched so far: a vector, such as a bias, has
+  /// as many elements, with padding, as a matrix has rows.
+  /// Throws: Corrupt, or InvalidArgument for rules of the user's, naming the vector.
+  void check_vocabulary() const;
+
   /// Returns the cut of a tensor that every rank has whole.
   TensorCut replicated(const std::string& fqn, const std::vector<Shape>& shards);
 
@@ -53,6 +59,7 @@ class CutRules {
   std::optional<TensorCut> by_pattern(const std::string& fqn, const CutContext& context) const;
   TensorCut of_sub_parameters(const SubParameters& rule, const CutContext& context) const;
   void require_rows_of_every_rank(const std::vector<Shape>& shards, const std::string& what) const;
+  [[noreturn]] void contradict(const std::string& what, const std::string& problem) const;
   void refuse_unsupported(const std::string& fqn, const std::string& what) const;
 
   std::string file_;
@@ -65,6 +72,7 @@ class CutRules {
   std::vector<SubParameters> sub_parameters_;
   NamePatterns sub_parameter_patterns_;
   std::optional<std::uint64_t> vocabulary_;
+  std::map<std::string, Shape> padded_;  ///< whole tensors of the vocabulary, by name
   MemoryBudget memory_;
 };
 

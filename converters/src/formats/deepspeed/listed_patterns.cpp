@@ -1,6 +1,12 @@
 #include "formats/deepspeed/listed_patterns.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
+#include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
+
 #include "formats/deepspeed/name_pattern.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -45,6 +51,33 @@ std::vector<ListedPattern> unmatched_patterns(const Json& info, const Catalog& c
     if (!matches[i]) unmatched.push_back(std::move(listed[i]));
   }
   return unmatched;
+}
+
+void say_unmatched(const std::vector<ListedPattern>& unmatched, const std::string& file,
+                   std::vector<std::string>& lines) {
+  constexpr std::size_t kNamed = 8;
+  for (std::size_t i = 0; i < std::min(kNamed, unmatched.size()); ++i) {
+    lines.push_back(
+        fmt::format("{}: universal_checkpoint_info: the pattern {} of {} matches no "
+                    "parameter",
+                    file, unishard::quote(unmatched[i].pattern), unmatched[i].list));
+  }
+  if (unmatched.size() > kNamed) {
+    lines.push_back(
+        fmt::format("{}: universal_checkpoint_info: {} more patterns match no parameter", file,
+                    unmatched.size() - kNamed));
+  }
+}
+
+void say_unmatched_of(const Catalog& catalog, const std::string& file,
+                      std::vector<std::string>& lines) {
+  const Json& client = catalog.client_state;
+  if (!client.is_object() || !client.contains(kCutPatterns)) return;
+  try {
+    say_unmatched(unmatched_patterns(client[kCutPatterns], catalog), file, lines);
+  } catch (const Error&) {
+    return;  // patterns of a kind that is not read, which a universal folder does not need
+  }
 }
 
 Json without_patterns(const Json& info, const std::vector<ListedPattern>& unmatched) {

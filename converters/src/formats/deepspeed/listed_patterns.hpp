@@ -36,6 +36,12 @@ struct ListedPattern {
 /// skipped.
 /// Throws: Unsupported for a pattern that is not read, and for too many.
 std::vector<ListedPattern> unmatched_patterns(const Json& info, const Catalog& catalog);
+/// Adds lines that name the first of these patterns and count the others. `file` has them.
+void say_unmatched(const std::vector<ListedPattern>& unmatched, const std::string& file,
+                   std::vector<std::string>& lines);
+/// Does so for the patterns in the catalog's client state, where they can be read.
+void say_unmatched_of(const Catalog& catalog, const std::string& file,
+                      std::vector<std::string>& lines);
 /// Returns what rules of the user's may have of `info`, without these patterns.
 Json without_patterns(const Json& info, const std::vector<ListedPattern>& unmatched);
 

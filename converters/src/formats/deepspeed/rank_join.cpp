@@ -51,6 +51,7 @@ class PartsJoin {
       if (is_taken(tensor)) add(tensor);
     }
     check_surplus();
+    rules_.check_vocabulary();
     note_equal_parts();
     finish_catalog();
     return make_joined_source(std::move(out_), std::move(shards_), where_);
@@ -234,9 +235,11 @@ class PartsJoin {
   const Cut& keep(const TensorInfo& tensor, std::vector<Shape> shards, TensorCut cut) {
     Cut kept{std::move(shards), std::move(cut.shape), nullptr};
     if (cut.dropped_rows > 0) {
+      const bool is_one = cut.dropped_rows == 1;
       out_.remarks.push_back(
-          fmt::format("{}: {} rows of padding behind original_vocab_size were dropped", tensor.fqn,
-                      cut.dropped_rows));
+          fmt::format("{}: {} {}{} of padding behind original_vocab_size {} dropped", tensor.fqn,
+                      cut.dropped_rows, kept.shape.size() == 1 ? "element" : "row",
+                      is_one ? "" : "s", is_one ? "was" : "were"));
     }
     if (!cut.is_mean)
       kept.boxes = std::make_shared<const std::vector<SharedBox>>(std::move(cut.boxes));
@@ -261,6 +264,7 @@ class PartsJoin {
     if (!rules.is_object()) return;
     const std::vector<ListedPattern> unmatched = unmatched_patterns(rules, catalog);
     out_.cut_rules = without_patterns(rules, unmatched);
+    if (!rules_.are_users()) say_unmatched(unmatched, names_.front(), out_.remarks);
   }
 
   CutRules& rules_;

@@ -8,6 +8,7 @@
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
 #include "formats/deepspeed/layout.hpp"
+#include "formats/deepspeed/listed_patterns.hpp"
 #include "formats/deepspeed/module_files.hpp"
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/reader.hpp"
@@ -84,6 +85,7 @@ class UniversalReader {
     take_run_facts(model_, catalog);
     if (is_parallel_) keep_cut_patterns(catalog, nullptr);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
+    say_unmatched_of(parts_.catalog, where_, parts_.remarks);
     parts_.format = "deepspeed-universal";
     parts_.notes = notes_.lines();
     parts_.losses = notes_.losses();
