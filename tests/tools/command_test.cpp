@@ -571,6 +571,12 @@ TEST_F(Command, AFileWithoutTensorsHasNone) {
                   .out.ends_with("\n\nno tensor matches the filter\n"));
 }
 
+TEST_F(Command, AFilterFindsTheSecondNameOfATiedTensor) {
+  const std::string shown = unishard({"inspect", in_, "--filter", "lm_head.*"}).out;
+  EXPECT_TRUE(holds(shown, "\nwte.weight ")) << shown;
+  EXPECT_FALSE(holds(shown, "\nh.")) << shown;
+}
+
 TEST_F(Command, DiffFindsAnotherSeed) {
   write_example(out_, {.seed = 2, .bf16 = true});
   EXPECT_FALSE(report_of({"diff", in_, out_}, 1).at("differences").empty());

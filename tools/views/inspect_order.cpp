@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <string_view>
+#include <unordered_set>
 
 namespace unishard::cli {
 
@@ -15,11 +17,17 @@ double norm_of(const TensorInfo& tensor) {
 }
 
 std::vector<std::size_t> shown_tensors(const Catalog& catalog, const InspectView& view) {
+  const auto matches = [&](const std::string& name) {
+    return view.filter.empty() || ::fnmatch(view.filter.c_str(), name.c_str(), 0) == 0;
+  };
+  std::unordered_set<std::string_view> by_second_name;
+  for (const Alias& alias : catalog.aliases) {
+    if (matches(alias.fqn)) by_second_name.insert(alias.target);
+  }
   std::vector<std::size_t> shown;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
-    const bool matches = view.filter.empty() ||
-                         ::fnmatch(view.filter.c_str(), catalog.tensors[i].fqn.c_str(), 0) == 0;
-    if (matches) shown.push_back(i);
+    const std::string& name = catalog.tensors[i].fqn;
+    if (matches(name) || by_second_name.contains(name)) shown.push_back(i);
   }
   const auto by = [&](auto key) {
     std::stable_sort(shown.begin(), shown.end(), [&](std::size_t a, std::size_t b) {

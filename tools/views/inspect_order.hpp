@@ -7,7 +7,8 @@
 
 namespace unishard::cli {
 
-/// Returns indices into catalog.tensors. Sorting by bytes, elements or norm puts the largest first.
+/// Returns indices into catalog.tensors. A tied tensor is shown for its second names as well.
+/// Sorting by bytes, elements or norm puts the largest first.
 std::vector<std::size_t> shown_tensors(const Catalog& catalog, const InspectView& view);
 
 double norm_of(const TensorInfo& tensor);
