@@ -305,6 +305,66 @@ TEST(DeepSpeedSink, AlignedParametersHaveGaps) {
   EXPECT_EQ(inner.at("param_alignment_paddings")[0][0].integer(), 2);
 }
 
+/// Matrices of Muon, whose shapes are not sorted, and vectors of Adam.
+Catalog muon_model(std::uint32_t world_size, std::uint32_t stage) {
+  Catalog catalog;
+  for (const auto& [fqn, shape] : std::vector<std::pair<std::string, Shape>>{
+           {"a", {4, 6}}, {"b", {6, 8}}, {"c", {6, 3}}, {"d", {4, 6}}}) {
+    for (const char* state : {"fp32", "momentum_buffer"}) {
+      catalog.tensors.push_back(tensor(fqn, state, shape));
+      catalog.tensors.back().group = 0;
+    }
+  }
+  add_parameter(catalog, "bias", {7});
+  for (TensorInfo& each : catalog.tensors) each.group = each.fqn == "bias" ? 1 : 0;
+  catalog.groups = parse_json(R"([{"name": "muon", "use_muon": true, "lr": 0.02, "momentum": 0.9},
+      {"name": "decay", "use_muon": false, "lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-10}])",
+                              "test");
+  catalog.step = 3;
+  catalog.world_size = world_size;
+  catalog.stage = stage;
+  return catalog;
+}
+
+TEST(DeepSpeedSink, MuonsStatesComeBackFromEveryWorldSizeAndStage) {
+  for (std::uint32_t stage = 0; stage <= 3; ++stage) {
+    for (const std::uint32_t world_size : {1u, 2u, 3u, 5u, 40u}) {
+      for (const char* config :
+           {"{}", R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})"}) {
+        const TempDir dir;
+        Catalog catalog = muon_model(world_size, stage);
+        catalog.config = parse_json(config, "test");
+        const MemorySource source(catalog);
+        EXPECT_THAT(write(dir.path(), source, catalog), testing::IsEmpty());
+        EXPECT_EQ(first_difference(source, dir.path()), "")
+            << "stage " << stage << ", world size " << world_size << ", " << config;
+      }
+    }
+  }
+}
+
+/// DeepSpeed sorts the matrices, and each rank keeps all of those of which it has a part.
+TEST(DeepSpeedSink, MuonsMomentumHasWholeMatricesAtStage2) {
+  const TempDir dir;
+  write(dir.path(), muon_model(2, 2));
+  const auto model = model_file(dir);
+  const torch::Value shapes = model.root().at("param_shapes")[0];
+  std::string order;
+  for (std::size_t i = 0; i < shapes.pair_count(); ++i) order += shapes.key(i).text();
+  EXPECT_EQ(order, "bcad");  // 48, 18, 24 and 24 elements, which are cut after 58
+  for (const std::uint32_t rank : {0u, 1u}) {
+    const auto file = optimizer_file(dir, rank);
+    const torch::Value optimizer =
+        file.root().at("optimizer_state_dict").at("base_optimizer_state");
+    const torch::Value state = optimizer.at("state").value(0);
+    EXPECT_EQ(file.tensor(state.at("momentum_buffer")).shape, (Shape{66}));  // b and c; c, a and d
+    EXPECT_FALSE(state.find("step").has_value());
+    EXPECT_EQ(optimizer.at("state").value(1).at("step").integer(), 3);
+    EXPECT_EQ(optimizer.at("param_groups")[0].at("ns_method").text(), "gram");
+    EXPECT_TRUE(optimizer.at("param_groups")[1].at("bias_correction").boolean());
+  }
+}
+
 TEST(DeepSpeedSink, ClientStateCannotOverwriteDeepSpeedsKeys) {
   TempDir dir;
   Catalog catalog = small_model(1, 1);

@@ -151,10 +151,10 @@ DType group_dtype(const SavedRun& run, std::size_t group, std::string_view name)
   return flat_dtype(run.catalog, tensors);
 }
 
-std::vector<FlatPiece> pieces_of(const SavedRun& run, const FlatVector& vector,
+std::vector<FlatPiece> pieces_of(const SavedRun& run, const std::vector<Slot>& slots,
                                  std::string_view name) {
   std::vector<FlatPiece> pieces;
-  for (const Slot& slot : vector.slots) {
+  for (const Slot& slot : slots) {
     const SinkParameter& parameter = run.model.parameters[slot.parameter];
     const auto tensor = source_of(parameter, name);
     if (!tensor || slot.range.empty()) continue;
@@ -167,8 +167,10 @@ std::vector<FlatPiece> pieces_of(const SavedRun& run, const FlatVector& vector,
 /// Returns the states of a vector: all states of its group; for a single parameter, its own.
 void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
   file.pickle.begin_dict();
-  file.pickle.str("step");
-  file.pickle.integer(run.catalog.step);  // torch's optimizers make a tensor of it themselves
+  if (!run.model.groups[vector.group].is_muon()) {
+    file.pickle.str("step");
+    file.pickle.integer(run.catalog.step);  // torch's optimizers make a tensor of it themselves
+  }
   for (const std::string& name : run.model.groups[vector.group].states) {
     if (vector.is_whole) {
       const auto tensor = run.model.parameters[vector.slots.front().parameter].state(name);
@@ -176,14 +178,18 @@ void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
       file.pickle.str(name);
       file.tensor(*tensor, run.catalog.tensors[*tensor].dtype);
     } else {
+      const bool is_whole = vector.state_length.has_value();
       file.pickle.str(name);
-      file.shaped(group_dtype(run, vector.group, name), vector.shape, pieces_of(run, vector, name));
+      file.shaped(group_dtype(run, vector.group, name),
+                  is_whole ? Shape{*vector.state_length} : vector.shape,
+                  pieces_of(run, is_whole ? vector.state_slots : vector.slots, name));
     }
   }
   file.pickle.end_dict();
 }
 
 bool has_states(const SavedRun& run, const FlatVector& vector) {
+  if (vector.state_length == 0) return false;
   if (!vector.is_whole) return !run.model.groups[vector.group].states.empty();
   return !run.model.parameters[vector.slots.front().parameter].states.empty();
 }
@@ -283,7 +289,7 @@ void write_optimizer_state(ArchiveDraft& file, const SavedRun& run,
 void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector,
                   const Shape& shape) {
   file.shaped(group_dtype(run, vector.group, state::kFp32), shape,
-              pieces_of(run, vector, state::kFp32));
+              pieces_of(run, vector.slots, state::kFp32));
 }
 
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {

@@ -32,6 +32,25 @@ std::vector<std::size_t> round_robin_order(const std::vector<std::size_t>& param
   return order;
 }
 
+/// DeepSpeed does so where it offloads the optimizer, and where its BF16_Optimizer works.
+bool cuts_momenta(const Catalog& catalog) {
+  const Json& config = catalog.config;
+  const Json* place = setting(config, {"zero_optimization", "offload_optimizer", "device"});
+  if (place != nullptr && *place != "none") return true;
+  const Json* sums = setting(config, {"data_types", "grad_accum_dtype"});
+  return catalog.stage == 1 && is_set(config, {"bf16", "enabled"}) && sums != nullptr &&
+         *sums == "fp32";
+}
+
+void add_whole_states(const SinkModel& model, FlatVector& vector) {
+  vector.state_length = 0;
+  for (const Slot& slot : vector.slots) {
+    const std::uint64_t elements = model.parameters[slot.parameter].elements;
+    vector.state_slots.push_back({slot.parameter, {0, elements}, *vector.state_length});
+    *vector.state_length += elements;
+  }
+}
+
 }  // namespace
 
 PartitionRules partition_rules(const Catalog& catalog) {
@@ -39,6 +58,7 @@ PartitionRules partition_rules(const Catalog& catalog) {
   rules.world_size = catalog.world_size;
   rules.round_robin = is_set(catalog.config, {"zero_optimization", "round_robin_gradients"});
   rules.aligned = is_set(catalog.config, {"zero_optimization", "parameter_alignment"});
+  rules.cuts_momenta = cuts_momenta(catalog);
   rules.sub_group_size = kDefaultSubGroupSize;
   const Json* size = setting(catalog.config, {"zero_optimization", "sub_group_size"});
   if (size != nullptr && size->is_number()) {
@@ -57,6 +77,7 @@ PartitionedGroup partition(const SinkModel& model, const std::vector<std::size_t
   const std::uint64_t align = rules.aligned ? kParameterAlignBytes / size_of(model.precision) : 1;
   PartitionedGroup out;
   out.order = parameters;
+  out.cuts_momenta = rules.cuts_momenta;
   if (rules.round_robin) out.order = round_robin_order(out.order, rules.world_size);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < out.order.size(); ++i) {
@@ -87,6 +108,7 @@ FlatVector piece_of(const SinkModel& model, std::size_t group, const Partitioned
     out.slots.push_back(
         {parameter, {part.begin - offset, part.end - offset}, part.begin - window.begin});
   }
+  if (model.groups[group].is_muon() && !partitioned.cuts_momenta) add_whole_states(model, out);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include "formats/deepspeed/writer_model.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct FlatVector {
   Shape shape;
   std::vector<Slot> slots;  ///< in order of `at`; the remaining elements are padding
   bool is_whole = false;    ///< exactly one parameter, in its own shape
+  /// The slots and the length of the states, where these are whole parameters though the rank holds
+  /// a part of the first or the last one: Muon's momentum.
+  std::vector<Slot> state_slots = {};
+  std::optional<std::uint64_t> state_length = {};
 };
 
 /// A group of stages 1 and 2: one vector, split into equal pieces.
@@ -33,6 +38,7 @@ struct PartitionedGroup {
   std::vector<std::uint64_t> gaps;     ///< unused elements after each (parameter_alignment)
   std::uint64_t used = 0;              ///< end of the last parameter
   std::uint64_t piece = 0;             ///< elements of one rank
+  bool cuts_momenta = false;           ///< see PartitionRules
 
   /// Returns the elements of the rank's piece after `used`.
   std::uint64_t padding(std::uint32_t rank) const;
@@ -41,7 +47,8 @@ struct PartitionedGroup {
 struct PartitionRules {
   std::uint32_t world_size = 1;
   bool round_robin = false;
-  bool aligned = false;  ///< zero_optimization.parameter_alignment
+  bool aligned = false;       ///< zero_optimization.parameter_alignment
+  bool cuts_momenta = false;  ///< Muon: a rank has no more of them than of the masters
   std::uint64_t sub_group_size = 0;
 };
 PartitionRules partition_rules(const Catalog& catalog);

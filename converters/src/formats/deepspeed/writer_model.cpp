@@ -243,9 +243,25 @@ bool decays_decoupled(const Json& settings, const Json& config) {
   return !(type != nullptr && *type == "Adam" && mode != nullptr && *mode == false);
 }
 
+/// DeepSpeed's Muon updates the other groups with its FusedAdam, which counts steps in integers.
+void complete_for_muon(SinkGroup& group) {
+  Json defaults = {{"bias_correction", true}};
+  if (group.is_muon()) defaults = {{"ns_method", "gram"}};
+  for (const auto& [key, value] : defaults.items())
+    if (!group.settings.contains(key)) group.settings[key] = value;
+}
+
+/// DeepSpeed's Muon has larger shapes first, as Python compares them.
+void sort_for_muon(SinkGroup& group, const SinkModel& model) {
+  if (!group.is_muon()) return;
+  std::ranges::stable_sort(group.parameters, std::ranges::greater{},
+                           [&](std::size_t index) { return model.parameters[index].shape; });
+}
+
 /// torch's optimizers index their groups without defaults: what a group lacks (one of UniShard's
 /// trainer, one of an older torch) it gets here.
 void complete(SinkGroup& group, const Json& config) {
+  if (group.settings.contains("use_muon")) return complete_for_muon(group);
   if (group.counts_in_int()) return;
   const Json none = nullptr;
   Json defaults = Json::object();
@@ -288,6 +304,7 @@ void add_groups(const Catalog& catalog, SinkModel& model) {
     all[g].settings =
         torch::without_unwritable(all[g].settings, fmt::format("groups.{}", g), model.notes);
     complete(all[g], catalog.config);
+    sort_for_muon(all[g], model);
     model.groups.push_back(std::move(all[g]));
   }
 }

@@ -33,7 +33,11 @@ struct SinkGroup {
   std::vector<std::string> states;      ///< states of its parameters, for example "exp_avg"
   /// Returns true for DeepSpeed's FusedAdam or CPUAdam, whose `step` is an int.
   bool counts_in_int() const { return settings.contains("bias_correction"); }
-  bool is_fused() const { return counts_in_int() && !settings.contains("amsgrad"); }
+  bool is_fused() const {
+    return counts_in_int() && !settings.contains("amsgrad") && !settings.contains("use_muon");
+  }
+  /// Returns true for the matrices of DeepSpeed's MuonWithAuxAdam.
+  bool is_muon() const { return settings.value("use_muon", Json()) == true; }
 };
 
 /// An entry of the module's state dict.
