@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 #include <tuple>
@@ -47,6 +48,24 @@ std::vector<const NamedView*> candidates_of(const ModelFile& model) {
       candidates.push_back(&entry);
   }
   return candidates;
+}
+
+/// Returns true for what DeepSpeed gives Muon: matrices that are neither embeddings nor heads by
+/// their names.
+bool is_hidden_matrix(const NamedView& entry) {
+  std::string name = entry.name;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return entry.view.shape.size() >= 2 && name.find("embed") == name.npos &&
+         name.find("lm_head") == name.npos;
+}
+
+/// Puts Muon's matrices into DeepSpeed's order, larger shapes first, before all others.
+void sort_for_muon(std::vector<const NamedView*>& candidates) {
+  const auto others = std::ranges::stable_partition(
+      candidates, [](const NamedView* entry) { return is_hidden_matrix(*entry); });
+  std::stable_sort(candidates.begin(), others.begin(), [](const NamedView* a, const NamedView* b) {
+    return a->view.shape > b->view.shape;
+  });
 }
 
 /// Returns the number of entries of any type that are neither buffers nor second names.
@@ -94,6 +113,7 @@ class Stage0Reader {
     const Value base = wrapped ? *wrapped : optimizer;
     out_.settings = read_group_settings(file_, base.at("param_groups"), members_, notes_);
     read_scaler(optimizer);
+    if (has_muon() && !named_) sort_for_muon(candidates_);
     if (const auto flat = present(optimizer, "fp32_groups_flat")) {
       read_flat(base.at("state"), *flat);
     } else {
@@ -274,8 +294,17 @@ class Stage0Reader {
     refuse_choice(by_value.outcome() == SlotMatcher::Outcome::Several ? by_value : by_shape);
   }
 
-  /// In a run with experts, some groups have experts only, and the others have none.
+  bool has_muon() const {
+    return std::ranges::any_of(out_.settings,
+                               [](const Json& group) { return group.contains("use_muon"); });
+  }
+
+  /// In a run with experts, some groups have experts only, and the others have none; so do those of
+  /// Muon and their matrices.
   bool is_of_group(std::size_t group, std::size_t candidate) const {
+    if (has_muon() && (out_.settings.at(group).value("use_muon", Json()) == true) !=
+                          is_hidden_matrix(*candidates_[candidate]))
+      return false;
     const auto has_experts = [&](const Json& settings) {
       return expert_ranks_of(settings, file_.name()) > 0;
     };
@@ -349,7 +378,7 @@ class Stage0Reader {
   const TorchFile& file_;
   Notes& notes_;
   const bool is_whole_;
-  const std::vector<const NamedView*> candidates_;
+  std::vector<const NamedView*> candidates_;
   const std::size_t entries_;
   std::vector<std::vector<std::uint64_t>> members_;
   std::optional<std::vector<std::vector<std::size_t>>> named_;  // candidates of each group, if told
