@@ -72,7 +72,7 @@ def precision(dtype):
     return {dtype: sections[dtype]} if dtype in sections else {}
 
 
-def train(build, folder, steps, dtype, world_size=2, stage=2, resume=None, losses=None):
+def train(build, folder, steps, dtype, world_size=2, stage=2, resume=None, losses=None, more={}):
     """A short run of train_gpt without dropout whose samples are all the same, so that a peer that knows one sample knows
     every batch. Returns the sample: context + 1 tokens."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,6 +81,7 @@ def train(build, folder, steps, dtype, world_size=2, stage=2, resume=None, losse
     config = {"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage},
               "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}}
     config.update(precision(dtype))
+    config.update(more)
     (folder / "config.json").write_text(json.dumps(config))
     command = [build / "bin/unishard", "launch", "-n", world_size, "--", build / "bin/train_gpt", "--config", folder / "config.json",
                "--data", folder / "data.txt", "--model", "nano", "--steps", steps, "--save", folder / "run"]
