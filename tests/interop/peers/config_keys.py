@@ -13,8 +13,10 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.ops.lion import DeepSpeedCPULion
 from deepspeed.runtime import lr_schedules
 from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.muon.original_muon import Muon
 from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
 
 MODELS = {
@@ -103,6 +105,9 @@ def of_signatures():
             for name, parameter in inspect.signature(each.__init__).parameters.items():
                 if name not in NOT_KEYS:
                     found.setdefault(f"{section}.{name}", parameter.default)
+    for name in (*DeepSpeedEngine._MUON_HALF_KEYS, *DeepSpeedEngine._ADAM_HALF_KEYS, "muon_lr", "adam_lr", "per_head_muon"):
+        found.setdefault(f"optimizer.params.{name}", inspect.signature(Muon.__init__).parameters["ns_method"].default if name == "ns_method"
+                         else inspect.Parameter.empty)
     return found
 
 
