@@ -85,6 +85,27 @@ TEST(ObjectTree, NamesTheAttributesOfAnOrdinaryTensor) {
   EXPECT_THAT(tree.attributes, ElementsAre("w: scale"));
 }
 
+TEST(ObjectTree, NamesWhatAModuleHoldsWhereItsStateDictDoesNotLook) {
+  const std::string parameter = "ctorch._utils\n_rebuild_parameter\n(K\0"s + "\x89NtR";
+  const std::string plain = "ctorch._utils\n_rebuild_tensor_v2\n(K\0tR"s;
+  const std::string quantized = "ctorch._utils\n_rebuild_qtensor\n(K\0tR"s;
+  const auto module = [](std::map<std::string, std::string> fields) {
+    for (const char* part : {"_parameters", "_buffers", "_modules"}) fields.emplace(part, "}");
+    return "cm\nM\n)\x81" + dict(fields) + "b";
+  };
+  const std::string inner = module({{"_parameters", dict({{"v", parameter}})}});
+  const auto pickle = parse(module({{"_parameters", dict({{"w", parameter + "q\1"}})},
+                                    {"codebook", plain},
+                                    {"flat", "](h\1e"},  // the parameter above
+                                    {"layers", "](" + inner + "e"},
+                                    {"packed", "cm\nScript\n(" + quantized + "tR"}}));
+  const ObjectTree tree = describe(pickle->root(), pickle->bytes().size());
+  ASSERT_EQ(tree.tensors.size(), 1u);
+  EXPECT_THAT(tree.unregistered, ElementsAre("codebook"));
+  EXPECT_THAT(tree.left_out, ElementsAre(testing::StartsWith("layers.0.v: a parameter"),
+                                         testing::StartsWith("packed.0: a quantized tensor")));
+}
+
 TEST(ObjectTree, RefusesVeryManySuchMembers) {
   std::map<std::string, std::string> members;
   for (int i = 0; i < 40; ++i) members[std::to_string(i)] = endless()["shared"];

@@ -712,7 +712,7 @@ TEST_F(TrainerFolder, OutputFolderMeansTheCheckpointWithTheHighestNumber) {
   fs::create_directory(run);
   for (const char* name : {"checkpoint-9", "checkpoint-10"})
     fs::copy(kFolders / "llama", run / name);
-  for (const char* name : {"checkpoint-11", "checkpoint-x", "checkpoint-12-old"})
+  for (const char* name : {"checkpoint-8", "checkpoint-x", "checkpoint-12-old"})
     fs::create_directory(run / name);
   EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, {}), run / "checkpoint-10");
   EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, "checkpoint-9"), run / "checkpoint-9");
@@ -722,6 +722,30 @@ TEST_F(TrainerFolder, OutputFolderMeansTheCheckpointWithTheHighestNumber) {
   fs::copy_file(kFolders / "llama/model.safetensors", run / "model.safetensors");
   EXPECT_EQ(open_source(posix_storage(), run)->format(), "safetensors");
   EXPECT_EQ(open_source(posix_storage(), run, "checkpoint-9")->path(), run / "checkpoint-9");
+}
+
+TEST_F(TrainerFolder, ModelsInFoldersWithinAreNamed) {
+  const Path folder = temp_.path() / "run";
+  fs::copy(kFolders / "llama", folder);
+  fs::create_directories(folder / "second");
+  fs::create_directories(folder / "runs");
+  fs::copy_file(folder / "model.safetensors", folder / "second/adapter_model.safetensors");
+  std::vector<std::string> models;
+  for (const Loss& loss : open_source(posix_storage(), folder)->losses())
+    if (loss.role == Role::OtherModel) models.push_back(loss.name);
+  EXPECT_THAT(models, ElementsAre("second/adapter_model.safetensors"));
+}
+
+TEST_F(TrainerFolder, OutputFolderWhoseNewestCheckpointIsUnfinishedIsRefused) {
+  const Path run = temp_.path() / "run", newest = run / "checkpoint-10";
+  fs::create_directories(newest);
+  fs::copy(kFolders / "llama", run / "checkpoint-9");
+  test::write_file(newest / "trainer_state.json", "{}");
+  EXPECT_THAT(test::error_of([&] { find_numbered_checkpoint(posix_storage(), run, {}); }),
+              test::Fails(ErrorCode::Corrupt, {"checkpoint-10 is the newest", "did not finish"}));
+  EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, "checkpoint-9"), run / "checkpoint-9");
+  fs::copy_file(kFolders / "llama/model.safetensors", newest / "model.safetensors");
+  EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, {}), newest);
 }
 
 TEST(KnownModels, HaveTheirParametersInOrder) {

@@ -19,6 +19,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace unishard::tools {
 namespace {
@@ -181,8 +182,9 @@ void note_other_tensors(const Catalog& catalog, std::vector<std::string>& notes)
       others.push_back(tensor.fqn);
   }
   if (!others.empty())
-    notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
-                                others.size(), quote(others.front())));
+    notes.push_back(
+        fmt::format("{} tensors beside this model and its optimizer, perhaps of another ({} first)",
+                    others.size(), quote(others.front())));
   if (auto note = note_client_tensors(catalog.client_state)) notes.push_back(std::move(*note));
 }
 
@@ -238,6 +240,18 @@ TensorInfo target_tensor(TensorInfo tensor, Renamer& rename, const ConvertOption
     tensor.stats.reset();
   }
   return tensor;
+}
+
+/// Makes each second name a tensor of its own.
+void write_second_names(ConversionPlan& plan) {
+  for (const Alias& alias : std::exchange(plan.target.aliases, {})) {
+    const auto found = std::ranges::find(plan.target.tensors, alias.target, &TensorInfo::fqn);
+    TensorInfo copy = *found;
+    copy.fqn = alias.fqn;
+    plan.tensor_map.push_back(
+        plan.tensor_map[static_cast<std::size_t>(found - plan.target.tensors.begin())]);
+    plan.target.tensors.push_back(std::move(copy));
+  }
 }
 
 }  // namespace
@@ -337,6 +351,8 @@ ConversionPlan plan_consolidate(const converters::Source& source,
     const std::string target = rename(alias.target);
     if (kept.contains(target)) plan.target.aliases.push_back({rename(alias.fqn), target});
   }
+  // DCP folders do not tell ties: equal bytes may also be those of a frozen copy.
+  if (source.format() == "dcp") write_second_names(plan);
   note_unused(rename, options.renames, plan);
   validate(plan.target, "the result");
   note_other_tensors(catalog, plan.notes);

@@ -119,7 +119,9 @@ class Describer {
   /// Throws: EndlessObject for a value that cannot be written out, not even without some members.
   Json describe(Value value, const std::string& path) {
     try {
-      return json(value, path, 0);
+      Json content = json(value, path, 0);
+      lose_unregistered();
+      return content;
     } catch (const Endless& error) {
       throw EndlessObject(ErrorCode::Corrupt, fmt::format("{}: {}", name(path), error.problem));
     }
@@ -130,6 +132,7 @@ class Describer {
   std::vector<std::string> attributes;
   std::vector<std::string> renamed;
   std::vector<std::string> left_out;
+  std::vector<std::string> unregistered;
 
  private:
   Json json(Value value, const std::string& path, unsigned depth) {
@@ -326,6 +329,7 @@ class Describer {
                                               name(path), limits::kNameBytes));
       memory_.charge(2 * sizeof(NamedTensor) + 2 * path.size());
       tensors.push_back({unique(path.empty() ? "tensor" : path), value});
+      read_.insert(value.id());
       note_attributes(value, tensors.back().name);
       Json tensor = {{"$tensor", tensors.back().name}};
       if (TorchFile::is_parameter(value)) tensor["parameter"] = true;
@@ -422,7 +426,48 @@ class Describer {
         if (!member.is_none()) out["members"][key] = json(member, join(path, key), depth + 1);
       }
     }
+    find_elsewhere(*value.state(), path, true, 0);
     return out;
+  }
+
+  /// Takes down the tensors in `value`, the fields of a module or what is in one of them. Those
+  /// that a state dict has are in `registered` fields, which are read before.
+  void find_elsewhere(Value value, const std::string& path, bool has_registered, unsigned depth) {
+    if (depth > kDepth) return;
+    const auto visit = [&](Value member, const std::string& name) {
+      memory_.charge(sizeof(NodeId));
+      if (!walked_.insert(member.id()).second) return;
+      if (!TorchFile::is_tensor(member)) return find_elsewhere(member, name, false, depth + 1);
+      memory_.charge(sizeof(NamedTensor) + name.size());
+      elsewhere_.push_back({name, member});
+    };
+    if (value.is_sequence() || value.is(NodeKind::Set)) {
+      for (std::size_t i = 0; i < value.size(); ++i) visit(value[i], join(path, std::to_string(i)));
+    } else if (value.is(NodeKind::Object) && !value.is_dict()) {
+      visit(value.args(), path);
+      if (const auto state = value.state()) visit(*state, path);
+    }
+    for (std::size_t i = 0; value.is_dict() && i < value.pair_count(); ++i) {
+      const std::string key = part_of(value.key(i));
+      const bool is_part = key == "_parameters" || key == "_buffers" || key == "_modules";
+      if (is_part && has_registered) continue;
+      visit(value.value(i), is_part ? path : join(path, key));
+    }
+  }
+
+  /// Of the tensors that modules hold elsewhere, those that are read under no other name.
+  void lose_unregistered() {
+    for (const NamedTensor& tensor : elsewhere_) {
+      if (read_.contains(tensor.value.id())) continue;
+      const bool is_quantized = tensor.value.callable_name() == "torch._utils._rebuild_qtensor";
+      if (is_quantized || TorchFile::is_parameter(tensor.value)) {
+        left_out.push_back(fmt::format("{}: a {} that the state dict of its module would not have",
+                                       name(tensor.name),
+                                       is_quantized ? "quantized tensor" : "parameter"));
+      } else {
+        unregistered.push_back(name(tensor.name));
+      }
+    }
   }
 
   static bool is_module(Value value) {
@@ -451,6 +496,9 @@ class Describer {
   std::uint64_t used_ = 0;
   MemoryBudget memory_;
   std::unordered_set<std::string> names_;  ///< names of tensors
+  std::unordered_set<NodeId> read_;        ///< the tensors themselves
+  std::unordered_set<NodeId> walked_;      ///< see find_elsewhere()
+  std::vector<NamedTensor> elsewhere_;     ///< which tensors it has found
   // Last number given to each repeated path.
   std::unordered_map<std::string, std::uint64_t> numbers_;
 };
@@ -495,6 +543,7 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   tree.attributes = std::move(describer.attributes);
   tree.renamed = std::move(describer.renamed);
   tree.left_out = std::move(describer.left_out);
+  tree.unregistered = std::move(describer.unregistered);
   return tree;
 }
 

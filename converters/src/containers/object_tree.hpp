@@ -16,6 +16,9 @@ namespace unishard::converters::torch {
 
 /// What is said of ObjectTree::attributes.
 inline constexpr const char* kTensorAttributes = "attributes of the tensor";
+/// What is said of ObjectTree::unregistered.
+inline constexpr const char* kUnregistered =
+    "its module holds it outside of parameters and buffers, and the state dict would not have it";
 
 struct NamedTensor {
   std::string name;
@@ -31,8 +34,11 @@ struct ObjectTree {
   /// "path: names" of each ordinary tensor that has attributes of the user's, which are not read.
   std::vector<std::string> attributes;
   std::vector<std::string> renamed;  ///< one line for each name that differs from its path
-  /// "path: problem" of each member near the root that is left out, because it is an EndlessObject.
+  /// "path: problem" of what is left out: each member near the root that is an EndlessObject, and
+  /// each parameter or quantized tensor that a module holds where its state dict does not look.
   std::vector<std::string> left_out;
+  /// The path of each other tensor that a module holds there: in an attribute, or in a list.
+  std::vector<std::string> unregistered;
 };
 
 /// A value that cannot be written out: it is nested deeper than 200 levels, contains itself, or

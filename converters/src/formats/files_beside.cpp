@@ -1,8 +1,10 @@
 #include "formats/files_beside.hpp"
 
+#include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
 
 #include "formats/deepspeed/layout.hpp"
+#include "formats/folder_names.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 
@@ -41,6 +43,27 @@ Losses other_dcp_saves(Storage& storage, const Path& folder) {
   return losses;
 }
 
+/// Models in folders within that of a model: further adapters of PEFT, modules of
+/// sentence-transformers, copies in another layout. One line for each folder.
+Losses models_within(Storage& storage, const Path& folder) {
+  Losses losses;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind != EntryKind::Directory || is_leftover(entry.name) ||
+        checkpoint_number(entry.name))
+      continue;
+    Losses found;
+    try {
+      found = unread_models(storage, folder / entry.name, {});
+    } catch (const Error&) {
+      continue;  // a folder that cannot be listed
+    }
+    if (found.empty()) continue;
+    losses.push_back({Role::OtherModel, entry.name + "/" + found.front().name,
+                      "the model is read from the files of the folder itself"});
+  }
+  return losses;
+}
+
 }  // namespace
 
 bool has_model_files(std::string_view format) {
@@ -54,6 +77,7 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
+  if (has_model_files(format)) add(models_within(storage, folder));
   constexpr const char* kSharded = "sharded";  // of torch's HuggingFaceStorageWriter
   if (format != "dcp" && storage.kind(folder / kSharded) == EntryKind::Directory)
     losses.push_back({Role::OtherModel, kSharded,

@@ -405,18 +405,24 @@ std::optional<Path> find_numbered(Storage& storage, const Path& path, const Row*
                                   const std::optional<std::string>& tag) {
   if (storage.kind(path) != EntryKind::Directory) return std::nullopt;
   if (row != nullptr && (!tag || row->tagless.empty())) return std::nullopt;
-  std::optional<std::pair<std::uint64_t, Path>> newest;
+  std::optional<std::pair<std::uint64_t, Path>> newest, unfinished;
   for (const Entry& entry : storage.list(path)) {
     const auto number = checkpoint_number(entry.name);
-    if (!number || entry.kind == EntryKind::Closed || (tag && entry.name != *tag) ||
-        (newest && newest->first > *number))
-      continue;
+    if (!number || entry.kind == EntryKind::Closed || (tag && entry.name != *tag)) continue;
     const Path folder = path / entry.name;
-    if (find_row(storage, folder) != nullptr) {
-      newest.emplace(*number, folder);
-    } else if (is_native(storage, folder / kWithin)) {
-      newest.emplace(*number, folder / kWithin);
-    }
+    const bool is_here = find_row(storage, folder) != nullptr;
+    const bool is_within = !is_here && is_native(storage, folder / kWithin);
+    if (!is_here && !is_within && storage.kind(folder) != EntryKind::Directory) continue;
+    auto& found = is_here || is_within ? newest : unfinished;
+    if (!found || found->first < *number)
+      found.emplace(*number, is_within ? folder / kWithin : folder);
+  }
+  if (newest && unfinished && unfinished->first > newest->first) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{} is the newest checkpoint there and holds no model: its save did not "
+                      "finish, or its files were removed",
+                      unfinished->second.string()),
+          fmt::format("name the one before it, {}, if it is meant", newest->second.string()));
   }
   if (newest) return newest->second;
   return row == nullptr ? dcp::find_verl(storage, path, tag) : std::nullopt;

@@ -417,6 +417,9 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
   for (const std::string& line : tree.attributes)
     out.losses.push_back(
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kTensorAttributes});
+  for (const std::string& line : tree.unregistered)
+    out.losses.push_back(
+        {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kUnregistered});
   for (const std::string& line : tree.renamed)
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
   auto& objects = is_tensor || holds_only_tensors(tree.content) ? out.tensor_objects : out.objects;
