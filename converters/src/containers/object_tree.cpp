@@ -132,6 +132,7 @@ class Describer {
   std::vector<std::string> attributes;
   std::vector<std::string> renamed;
   std::vector<std::string> left_out;
+  std::vector<std::pair<std::string, std::string>> lost_weights;
   std::vector<std::string> unregistered;
 
  private:
@@ -461,9 +462,9 @@ class Describer {
       if (read_.contains(tensor.value.id())) continue;
       const bool is_quantized = tensor.value.callable_name() == "torch._utils._rebuild_qtensor";
       if (is_quantized || TorchFile::is_parameter(tensor.value)) {
-        left_out.push_back(fmt::format("{}: a {} that the state dict of its module would not have",
-                                       name(tensor.name),
-                                       is_quantized ? "quantized tensor" : "parameter"));
+        lost_weights.emplace_back(
+            name(tensor.name), fmt::format("a {} that the state dict of its module would not have",
+                                           is_quantized ? "quantized tensor" : "parameter"));
       } else {
         unregistered.push_back(name(tensor.name));
       }
@@ -543,6 +544,7 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   tree.attributes = std::move(describer.attributes);
   tree.renamed = std::move(describer.renamed);
   tree.left_out = std::move(describer.left_out);
+  tree.lost_weights = std::move(describer.lost_weights);
   tree.unregistered = std::move(describer.unregistered);
   return tree;
 }

@@ -10,6 +10,7 @@
 #include "containers/pickle.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unishard::converters::torch {
@@ -34,9 +35,11 @@ struct ObjectTree {
   /// "path: names" of each ordinary tensor that has attributes of the user's, which are not read.
   std::vector<std::string> attributes;
   std::vector<std::string> renamed;  ///< one line for each name that differs from its path
-  /// "path: problem" of what is left out: each member near the root that is an EndlessObject, and
-  /// each parameter or quantized tensor that a module holds where its state dict does not look.
+  /// "path: problem" of each member near the root that is left out, because it is an EndlessObject.
   std::vector<std::string> left_out;
+  /// The path of each parameter or quantized tensor that a module holds where its state dict does
+  /// not look, and what it is: weights that are left out.
+  std::vector<std::pair<std::string, std::string>> lost_weights;
   /// The path of each other tensor that a module holds there: in an attribute, or in a list.
   std::vector<std::string> unregistered;
 };

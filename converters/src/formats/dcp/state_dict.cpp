@@ -417,6 +417,8 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
   for (const std::string& line : tree.attributes)
     out.losses.push_back(
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kTensorAttributes});
+  for (const auto& [name, why] : tree.lost_weights)
+    out.losses.push_back({Role::Weight, fmt::format("{}.{}", key, name), why});
   for (const std::string& line : tree.unregistered)
     out.losses.push_back(
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kUnregistered});

@@ -68,6 +68,8 @@ class Collector {
       parts.losses.push_back({is_model ? Role::Weight : Role::ClientValue, line});
     for (const std::string& line : tree.attributes)
       parts.losses.push_back({Role::ClientValue, line, torch::kTensorAttributes});
+    for (const auto& [name, why] : tree.lost_weights)
+      parts.losses.push_back({Role::Weight, name, why});
     for (const std::string& line : tree.unregistered)
       parts.losses.push_back({Role::ClientValue, line, torch::kUnregistered});
     for (const std::string& line : tree.renamed)
