@@ -56,11 +56,12 @@ class Run:
             raise Skipped(f"no {name} in {', '.join(map(str, self.bins))}")
         return str(found[0])
 
-    def call(self, command, **environment):
+    def call(self, command):
         """Returns what the command prints. Raises Failed where it fails or its part's time is over."""
         left = self.end - time.monotonic()
+        environment = os.environ if command[0] == sys.executable else self.environment  # Python has libraries of its own
         try:
-            done = subprocess.run(command, env=dict(self.environment, **environment), cwd=self.work, text=True, stdout=subprocess.PIPE,
+            done = subprocess.run(command, env=environment, cwd=self.work, text=True, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, timeout=max(left, 0.1))
         except subprocess.TimeoutExpired:
             raise Failed(f"{Path(command[0]).name} took longer than the part's limit") from None

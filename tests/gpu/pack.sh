@@ -30,7 +30,8 @@ fi
 
 # LibTorch's own needs (cuBLAS, cuDNN, ...) are there where the archive is unpacked.
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$PWD/$site/torch" -DUNISHARD_WARNINGS_AS_ERRORS=ON \
-  -DUNISHARD_BUILD_TRAINER=ON -DUNISHARD_BUILD_PYTHON=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined >/dev/null
+  -DUNISHARD_BUILD_TRAINER=ON -DUNISHARD_BUILD_PYTHON=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined \
+  -DCMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE=PRE_TEST >/dev/null
 cmake --build "$build" --target train_gpt unishard unishard_c matrix_driver trainer_engine_test trainer_guarded_device_test
 
 rm -rf "$pack"
