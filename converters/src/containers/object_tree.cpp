@@ -21,6 +21,8 @@ namespace unishard::converters::torch {
 namespace {
 
 constexpr unsigned kDepth = 200;
+/// Fields of a torch.nn.Module that its state dict is made of.
+constexpr std::array<std::string_view, 3> kModuleParts = {"_parameters", "_buffers", "_modules"};
 /// A pickle may use one node many times. The output may exceed its input by this much.
 constexpr std::uint64_t kExpansion = 16, kSmallTree = 1u << 17;
 
@@ -419,7 +421,7 @@ class Describer {
   /// Describes a pickled torch.nn.Module: its tensors get the names that its state dict gives them.
   Json module(Value value, const std::string& call, const std::string& path, unsigned depth) {
     Json out = {{"$type", "torch.nn.Module"}, {"name", call}, {"members", Json::object()}};
-    for (const std::string_view part : {"_parameters", "_buffers", "_modules"}) {
+    for (const std::string_view part : kModuleParts) {
       const Value members = *value.field(part);
       for (std::size_t i = 0; i < members.pair_count(); ++i) {
         const std::string key = part_of(members.key(i));
@@ -450,7 +452,7 @@ class Describer {
     }
     for (std::size_t i = 0; value.is_dict() && i < value.pair_count(); ++i) {
       const std::string key = part_of(value.key(i));
-      const bool is_part = key == "_parameters" || key == "_buffers" || key == "_modules";
+      const bool is_part = std::ranges::count(kModuleParts, key) > 0;
       if (is_part && has_registered) continue;
       visit(value.value(i), is_part ? path : join(path, key));
     }
@@ -472,7 +474,7 @@ class Describer {
   }
 
   static bool is_module(Value value) {
-    for (const std::string_view part : {"_parameters", "_buffers", "_modules"}) {
+    for (const std::string_view part : kModuleParts) {
       const auto members = value.field(part);
       if (!members || !members->is_dict()) return false;
     }

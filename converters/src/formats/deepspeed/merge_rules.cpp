@@ -19,14 +19,11 @@ namespace {
 
 constexpr std::string_view kOption = "--merge-rules";
 constexpr std::string_view kVocabulary = "vocabulary_parameter_patterns";
-constexpr auto& kLists = kPatternLists;
-constexpr std::string_view kSubParameters = kSubParameterList;
-constexpr auto& kOthers = kOtherKeys;
 
 [[noreturn]] void refuse(const std::string& problem) {
   raise(ErrorCode::InvalidArgument, fmt::format("{}: {}", kOption, problem),
-        fmt::format("the rules are an object with the keys {} and {}", fmt::join(kLists, ", "),
-                    fmt::join(kOthers, ", ")));
+        fmt::format("the rules are an object with the keys {} and {}",
+                    fmt::join(kPatternLists, ", "), fmt::join(kOtherKeys, ", ")));
 }
 
 void require_list(const Json& value, std::string_view key) {
@@ -37,8 +34,8 @@ void require_list(const Json& value, std::string_view key) {
 void require_keys(const Json& rules) {
   if (!rules.is_object()) refuse("the rules are no object");
   for (const auto& [key, value] : rules.items()) {
-    const bool is_known = std::ranges::find(kLists, key) != kLists.end() ||
-                          std::ranges::find(kOthers, key) != kOthers.end();
+    const bool is_known = std::ranges::find(kPatternLists, key) != kPatternLists.end() ||
+                          std::ranges::find(kOtherKeys, key) != kOtherKeys.end();
     if (!is_known) refuse(fmt::format("there is no key {}", unishard::quote(key)));
   }
 }
@@ -61,15 +58,15 @@ void MergeRules::read_patterns(const Json& rules) {
       patterns_.push_back({std::string(list), pattern.get<std::string>(), list != kVocabulary});
     }
   };
-  for (const std::string_view list : kLists) {
+  for (const std::string_view list : kPatternLists) {
     if (rules.contains(list)) add(list, rules[list]);
   }
-  if (!rules.contains(kSubParameters)) return;
-  require_list(rules[kSubParameters], kSubParameters);
-  for (const Json& entry : rules[kSubParameters]) {
+  if (!rules.contains(kSubParameterList)) return;
+  require_list(rules[kSubParameterList], kSubParameterList);
+  for (const Json& entry : rules[kSubParameterList]) {
     if (!entry.is_object() || !entry.contains("patterns") || entry["patterns"].empty())
-      refuse(fmt::format("{} holds an entry without patterns", kSubParameters));
-    add(kSubParameters, entry["patterns"]);
+      refuse(fmt::format("{} holds an entry without patterns", kSubParameterList));
+    add(kSubParameterList, entry["patterns"]);
   }
 }
 

@@ -333,8 +333,7 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::st
   if (deepspeed_sink::has_experts(run) && !regular.has_expert_files()) {
     draft.plan.notes.emplace_back(
         "experts in files of their own, without which DeepSpeed's MoE layers do not load: it "
-        "writes "
-        "these at stages 0 to 2, for groups of experts that are called ep_size_<number>");
+        "writes these at stages 0 to 2, for groups of experts that are called ep_size_<number>");
   }
   std::optional<std::string> latest;
   if (moves_latest) latest = "latest";
