@@ -14,6 +14,8 @@ FileName told_name(const TorchFile& file) { return parse_file_name(file.archive_
 
 }  // namespace
 
+std::string file_name(const ModuleFile& file) { return Path(file.name).filename().string(); }
+
 bool tells_its_name(const TorchFile& file) { return told_name(file).role != FileRole::Other; }
 
 TorchFile open_rank_file(const std::shared_ptr<FilePool>& pool, const Path& path) {
@@ -45,8 +47,8 @@ void check_against_masters(const ModuleFile& file, const ParameterTable& paramet
   raise(ErrorCode::Corrupt,
         fmt::format("{}: {} does not hold what the optimizer's fp32 copy rounds to ({} parameters "
                     "differ, first {}): the file is in another's place, or of another save",
-                    where, unishard::quote(Path(file.name).filename().string()),
-                    compared.differing.size(), unishard::quote(compared.differing.front())),
+                    where, unishard::quote(file_name(file)), compared.differing.size(),
+                    unishard::quote(compared.differing.front())),
         "copy the files of one save again from the nodes that wrote them");
 }
 

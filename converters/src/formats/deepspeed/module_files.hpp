@@ -17,6 +17,8 @@ struct ModuleFile {
   std::string name;
   std::vector<NamedView> entries;
 };
+/// Returns the name of the file without its folder.
+std::string file_name(const ModuleFile& file);
 
 /// Opens a file of a rank, a layer or an expert, and checks that the archive in it has the numbers
 /// of the file's name: torch names the archive after the file that it writes, so that a renamed

@@ -31,8 +31,6 @@ std::string_view tied_prefix(std::string_view fqn) {
   return dot == std::string_view::npos ? std::string_view() : fqn.substr(0, dot + 1);
 }
 
-std::string file_name(const ModuleFile& layer) { return Path(layer.name).filename().string(); }
-
 const NamedView* find_entry(const ModuleFile& layer, std::string_view name) {
   const auto found = std::ranges::find(layer.entries, name, &NamedView::name);
   return found == layer.entries.end() ? nullptr : &*found;

@@ -248,15 +248,11 @@ class PipelineReader {
         if (is_new || known == dtype) continue;
         notes_.add(fmt::format(
             "{} is {} in {} and {} in {}: another save of this tag may have left one of them",
-            unishard::quote(entry.name), name_of(known), file_of(*other), name_of(dtype),
-            file_of(layer)));
+            unishard::quote(entry.name), name_of(known), file_name(*other), name_of(dtype),
+            file_name(layer)));
         return;
       }
     }
-  }
-
-  static std::string file_of(const ModuleFile& layer) {
-    return Path(layer.name).filename().string();
   }
 
   StageFacts read_facts(std::uint32_t rank) {
