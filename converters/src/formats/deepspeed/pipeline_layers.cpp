@@ -295,6 +295,7 @@ class CountingOff {
 
   std::vector<std::size_t> by_buffers() const {
     std::vector<std::size_t> stage_of;
+    stage_of.reserve(layers_.size());
     std::size_t stage = 0;
     for (const ModuleFile& layer : layers_)
       stage_of.push_back(stage = told_stage(layer).value_or(stage));
