@@ -8,6 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+
 namespace unishard::test {
 namespace {
 
@@ -88,6 +91,43 @@ TEST_F(ConfigCommand, EstimatesFromAConfigJsonAndRecommends) {
   EXPECT_EQ(json["largest_layer"], 50257 * 768);
   EXPECT_THAT(json["recommendation"].get<std::string>(), HasSubstr("fits on 4 × 2.00 GiB from"));
   EXPECT_GT(json["activation_bytes"], 0);
+}
+
+TEST_F(ConfigCommand, EstimatesEachRankOfAConfiguration) {
+  file("config.json", R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
+      "n_positions": 1024, "vocab_size": 50257})");
+  const std::string config =
+      file("ds.json", R"({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true},
+      "optimizer": {"type": "Lion", "params": {"lr": 1e-4}},
+      "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}})");
+  const std::vector<std::string> words{
+      "estimate", folder_.path().string(), "--gpus", "4", "--config", config, "--context", "128"};
+  const Json json = json_of(words);
+  const Json& ranks = json["ranks"];
+  const auto found =
+      std::ranges::find_if(ranks, [](const Json& each) { return each["configured"]; });
+  ASSERT_NE(found, ranks.end());
+  EXPECT_EQ((*found)["stage"], 2);
+  EXPECT_EQ((*found)["optimizer"], "cpu");
+  const std::int64_t all = 124439808;
+  std::map<std::string, std::int64_t> host;
+  for (const Json& part : (*found)["parts"])
+    if (part["place"] == "cpu") host[part["name"]] += part["bytes"].get<std::int64_t>();
+  EXPECT_EQ(host["master weights"], all);    // 4 bytes on 4 ranks
+  EXPECT_EQ(host["optimizer states"], all);  // one state
+  EXPECT_EQ((*found)["staging_bytes"], 2 * all);
+  EXPECT_EQ(json["checkpoint_bytes"], 8 * all);
+  EXPECT_GT(json["activation_bytes"], 0);  // of the configuration's micro-batch
+  const ProcessResult text = unishard(words);
+  EXPECT_THAT(text.out, HasSubstr("* The configuration: stage 2, optimizer on cpu\n"));
+  EXPECT_THAT(text.out, HasSubstr("UniShard's trainer: each of 4 ranks, bf16, Lion"));
+}
+
+TEST_F(ConfigCommand, EstimateRecommendsFilesWhereMemoryIsTooSmall) {
+  const Json json = json_of({"estimate", "--params", "7000000000", "--largest-layer", "131000000",
+                             "--gpus", "2", "--device-memory", "32GiB", "--host-memory", "32GiB"});
+  EXPECT_THAT(json["recommendation"].get<std::string>(),
+              HasSubstr("from stage 2, optimizer on nvme: "));
 }
 
 TEST_F(ConfigCommand, EstimatesFromACheckpoint) {

@@ -1,5 +1,7 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/batch_plan.hpp"
+#include "unishard/trainer/config.hpp"
 
 #include "commands/command.hpp"
 #include "support/size_text.hpp"
@@ -17,7 +19,7 @@ constexpr std::uint64_t kConfigBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kParametersMost = std::uint64_t{1} << 50;
 
 struct EstimateRequest {
-  std::string input;
+  std::string input, config;
   std::uint64_t parameters = 0, largest_layer = 0;
   tools::Setup setup;
   std::string device_memory, host_memory, disk_speed = "1GB";
@@ -52,14 +54,30 @@ tools::ModelSize model_size(const EstimateRequest& options) {
   return size;
 }
 
+/// Gives `setup` the configuration, and its micro-batch unless a flag precedes it.
+void read_config(const EstimateRequest& options, const tools::ModelSize& model,
+                 tools::Setup& setup) {
+  const std::string text = read_text(posix_storage(), options.config, kConfigBytes);
+  trainer::ConfigInputs inputs;
+  if (model.hidden > 0) inputs.hidden_size = static_cast<std::int64_t>(model.hidden);
+  inputs.steps = 1;  // a number of steps that is "auto" changes no memory
+  setup.config = trainer::parse_config(trainer::parse_config_text(text, options.config), inputs);
+  const trainer::BatchRequest& batch = setup.config->batch;
+  if (setup.micro_batch || (!batch.train && !batch.micro)) return;
+  const auto devices = static_cast<std::uint32_t>(setup.devices());
+  setup.micro_batch = static_cast<std::uint64_t>(trainer::plan_batch(batch, devices).micro);
+}
+
 int run(const EstimateRequest& options) {
   tools::Setup setup = options.setup;
+  const tools::ModelSize model = model_size(options);
+  if (!options.config.empty()) read_config(options, model, setup);
   if (!options.device_memory.empty())
     setup.device_bytes = tools::parse_bytes(options.device_memory, "--device-memory");
   if (!options.host_memory.empty())
     setup.host_bytes = tools::parse_bytes(options.host_memory, "--host-memory");
   setup.disk_bytes_per_second = tools::parse_bytes(options.disk_speed, "--disk-speed");
-  const tools::Estimate result = tools::estimate(model_size(options), setup);
+  const tools::Estimate result = tools::estimate(model, setup);
   if (options.json) {
     print_json(estimate_json(result));
   } else {
@@ -114,12 +132,17 @@ void add_estimate(CLI::App& app, Action& action) {
       ->check(CLI::Range(std::uint64_t{1}, kParametersMost));
   command->add_option("--largest-layer", options->largest_layer, "Parameters of its largest module")
       ->check(CLI::Range(std::uint64_t{1}, kParametersMost));
+  command->add_option(
+      "--config,--deepspeed_config", options->config,
+      "The configuration of the run: its precision, optimizer, buckets, micro-batch "
+      "and offload");
   add_setup(*command, *options);
   command->add_flag("--json", options->json, "As JSON");
   command->footer(
       "The tables of stages 2 and 3 have the numbers of DeepSpeed's\n"
       "estimate_zero2_model_states_mem_needs_all_cold and estimate_zero3_...\n\n"
       "  unishard estimate Qwen3-8B/ --gpus 4 --device-memory 24GiB --host-memory 256GiB\n"
+      "  unishard estimate Qwen3-8B/ --config ds_config.json --gpus 8 --context 4096\n"
       "  unishard estimate --params 7000000000 --largest-layer 131000000 --gpus 8 --json\n");
 }
 

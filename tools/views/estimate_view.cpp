@@ -1,11 +1,13 @@
 #include "views/estimate_view.hpp"
 
 #include "support/size_text.hpp"
+#include "views/table.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 namespace unishard::cli {
 namespace {
@@ -63,20 +65,81 @@ std::string stage3_table(const Estimate& all) {
   return text;
 }
 
+std::string_view place_name(trainer::Residence place) {
+  if (place == trainer::Residence::Device) return "device";
+  return place == trainer::Residence::Host ? "cpu" : "nvme";
+}
+
+std::string precision_name(const std::optional<trainer::Config>& config) {
+  if (!config) return "bf16, AdamW";
+  const std::string_view type = config->compute == DType::Float32    ? "fp32"
+                                : config->compute == DType::BFloat16 ? "bf16"
+                                                                     : "fp16";
+  return fmt::format("{}, {}", type, config->optimizer);
+}
+
+/// The column of a part of the memory.
+std::string_view column_of(std::string_view part) {
+  if (part.ends_with("parameters")) return "parameters";
+  if (part == "gradient sums") return "gradients";
+  if (part == "master weights" || part == "optimizer states") return "optimizer";
+  return "buffers";
+}
+
+/// The needs of each rank at every stage, by kind of memory and by place.
+std::string ranks_table(const Estimate& all) {
+  using enum trainer::Residence;
+  constexpr std::array kKinds{"parameters", "gradients", "optimizer", "buffers"};
+  std::vector<Table::Column> columns{{"plan"}};
+  for (const std::string_view title : kKinds) columns.push_back({std::string(title), Align::Right});
+  for (const char* title : {"device", "host", "nvme"}) columns.push_back({title, Align::Right});
+  Table table(columns);
+  for (const tools::RankNeeds& needs : all.ranks) {
+    std::map<std::string_view, std::uint64_t> kinds;
+    for (const trainer::PlannedMemory& part : needs.parts)
+      kinds[column_of(part.name)] += static_cast<std::uint64_t>(part.bytes);
+    std::vector<std::string> cells{(needs.is_configured ? "* " : "  ") + plan_name(needs)};
+    for (const std::string_view kind : kKinds) cells.push_back(format_bytes(kinds[kind]));
+    cells.push_back(format_bytes(needs.at(Device) + all.activations.value_or(0)));
+    for (const trainer::Residence place : {Host, File}) {
+      cells.push_back(needs.at(place) > 0 ? format_bytes(needs.at(place)) : "");
+    }
+    table.add(std::move(cells));
+  }
+  const std::string activations =
+      all.activations
+          ? fmt::format("with activations and logits, at most {}", format_bytes(*all.activations))
+          : "without activations (--micro-batch, --context)";
+  return fmt::format("UniShard's trainer: each of {} ranks, {}; device {}\n{}", all.setup.devices(),
+                     precision_name(all.setup.config), activations, table.text());
+}
+
+/// Every part of what the configuration asks for.
+std::string configured_parts(const Estimate& all) {
+  const auto found = std::ranges::find_if(all.ranks, &tools::RankNeeds::is_configured);
+  if (found == all.ranks.end()) return "";
+  Table table({{"each rank"}, {"where"}, {"bytes", Align::Right}});
+  for (const trainer::PlannedMemory& part : found->parts)
+    table.add({std::string(part.name), std::string(place_name(part.place)),
+               format_bytes(static_cast<std::uint64_t>(part.bytes))});
+  if (all.activations)
+    table.add({"activations and logits, at most", "device", format_bytes(*all.activations)});
+  table.add({"copy for an asynchronous save", "cpu", format_bytes(found->staging)});
+  return fmt::format("\n* The configuration: {}\n{}", plan_name(*found), table.text());
+}
+
 }  // namespace
 
 std::string estimate_text(const Estimate& all) {
   std::string text = "ZeRO stage 2 (as DeepSpeed estimates it)\n" + stage2_table(all) +
                      "\nZeRO stage 3 (as DeepSpeed estimates it)\n" + stage3_table(all) +
-                     "\nEvery stage, memory of a device and of a node\n";
+                     "\nEvery stage as DeepSpeed counts it, memory of a device and of a node\n";
   for (const StageNeeds& needs : all.stages)
     text += fmt::format("  {:<47} {:>12} {:>12}\n", plan_name(needs), format_bytes(needs.device),
                         format_bytes(needs.host));
-  if (all.activations)
-    text += fmt::format("  {:<47} {:>12}\n", "activations and logits, at most",
-                        format_bytes(*all.activations));
+  text += "\n" + ranks_table(all) + configured_parts(all);
   text += fmt::format(
-      "\ncheckpoint   {} (float32 weights and two moments; 16-bit weights follow from them), {} at "
+      "\ncheckpoint   {} (float32 weights and states; 16-bit weights follow from them), {} at "
       "{}/s on each "
       "node\nweights      {} in float32, {} in 16 bits, as `unishard convert` writes them\n"
       "tools        1 GiB of memory (--memory-limit), whatever the model's size\n"
@@ -98,15 +161,28 @@ Json estimate_json(const Estimate& all) {
                         {"host_bytes", needs.host},
                         {"device_bytes", needs.device}});
   }
-  Json json = {{"parameters", all.model.parameters},
-               {"largest_layer", all.model.largest_layer},
-               {"nodes", all.setup.nodes},
-               {"devices_per_node", all.setup.devices_per_node},
-               {"stages", std::move(stages)},
-               {"checkpoint_bytes", all.checkpoint},
-               {"save_seconds", all.save_seconds},
-               {"weights_bytes", all.weights},
-               {"recommendation", all.recommendation}};
+  Json ranks = Json::array();
+  for (const tools::RankNeeds& needs : all.ranks) {
+    Json parts = Json::array();
+    for (const trainer::PlannedMemory& part : needs.parts)
+      parts.push_back(
+          {{"name", part.name}, {"place", place_name(part.place)}, {"bytes", part.bytes}});
+    ranks.push_back({{"stage", needs.stage},
+                     {"optimizer", place_name(needs.optimizer)},
+                     {"parameters", place_name(needs.parameters)},
+                     {"configured", needs.is_configured},
+                     {"parts", std::move(parts)},
+                     {"device_bytes", needs.at(trainer::Residence::Device)},
+                     {"host_bytes", needs.at(trainer::Residence::Host)},
+                     {"file_bytes", needs.at(trainer::Residence::File)},
+                     {"staging_bytes", needs.staging}});
+  }
+  Json json = {
+      {"parameters", all.model.parameters}, {"largest_layer", all.model.largest_layer},
+      {"nodes", all.setup.nodes},           {"devices_per_node", all.setup.devices_per_node},
+      {"stages", std::move(stages)},        {"ranks", std::move(ranks)},
+      {"checkpoint_bytes", all.checkpoint}, {"save_seconds", all.save_seconds},
+      {"weights_bytes", all.weights},       {"recommendation", all.recommendation}};
   if (all.activations) json["activation_bytes"] = *all.activations;
   return json;
 }

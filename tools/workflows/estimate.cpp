@@ -72,10 +72,63 @@ StageNeeds stage3_needs(const ModelSize& model, const Setup& setup, Offload offl
 std::optional<std::uint64_t> activation_bytes(const ModelSize& model, const Setup& setup) {
   if (!setup.micro_batch || !setup.context || model.layers == 0) return std::nullopt;
   const std::uint64_t tokens = *setup.micro_batch * *setup.context;
-  const std::uint64_t layer = 34 * tokens * model.hidden;
-  const std::uint64_t kept =
-      setup.recomputes ? 2 * tokens * model.hidden * model.layers + layer : layer * model.layers;
+  const bool is_fp32 = setup.config && setup.config->compute == DType::Float32;
+  const std::uint64_t layer = (is_fp32 ? 68 : 34) * tokens * model.hidden;
+  const bool recomputes =
+      setup.recomputes || (setup.config && setup.config->activation_checkpointing);
+  const std::uint64_t kept = recomputes
+                                 ? (is_fp32 ? 4 : 2) * tokens * model.hidden * model.layers + layer
+                                 : layer * model.layers;
   return kept + 3 * 4 * tokens * model.vocabulary;
+}
+
+/// Returns the plans from the fastest to the one with the least memory.
+std::vector<RankNeeds> plans_of_ranks() {
+  using enum trainer::Residence;
+  std::vector<RankNeeds> plans;
+  for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) plans.push_back({.stage = stage, .parts = {}});
+  for (const trainer::Residence optimizer : {Host, File}) {
+    for (const std::uint32_t stage : {1u, 2u, 3u})
+      plans.push_back({.stage = stage, .optimizer = optimizer, .parts = {}});
+    plans.push_back({.stage = 3, .optimizer = optimizer, .parameters = optimizer, .parts = {}});
+  }
+  return plans;
+}
+
+bool is_plan_of(const trainer::Config& config, const RankNeeds& plan) {
+  return plan.stage == config.stage && plan.optimizer == config.offload_optimizer.residence &&
+         plan.parameters == config.offload_param.residence;
+}
+
+/// Parameters in files need the optimizer's settings of files; a plan takes the configuration's.
+std::vector<RankNeeds> needs_of_ranks(const ModelSize& model, const Setup& setup) {
+  trainer::Config config;
+  config.compute = DType::BFloat16;
+  if (setup.config) config = *setup.config;
+  std::vector<RankNeeds> plans = plans_of_ranks();
+  const auto is_its_plan = [&](const RankNeeds& plan) { return is_plan_of(config, plan); };
+  if (setup.config && std::ranges::none_of(plans, is_its_plan))
+    plans.push_back({.stage = config.stage,
+                     .optimizer = config.offload_optimizer.residence,
+                     .parameters = config.offload_param.residence,
+                     .parts = {}});
+  const std::uint64_t unit = model.largest_unit > 0 ? model.largest_unit : model.largest_layer;
+  const trainer::PlannedModel planned{
+      .parameters = static_cast<std::int64_t>(model.parameters),
+      .largest_unit = static_cast<std::int64_t>(unit),
+      .world_size = static_cast<std::uint32_t>(setup.devices()),
+  };
+  const std::uint64_t states = 1 + static_cast<std::uint64_t>(trainer::optimizer_states(config));
+  for (RankNeeds& plan : plans) {
+    plan.is_configured = setup.config && is_plan_of(*setup.config, plan);
+    trainer::Config with = config;
+    with.stage = plan.stage;
+    with.offload_optimizer.residence = plan.optimizer;
+    with.offload_param.residence = plan.parameters;
+    plan.parts = trainer::plan_memory(with, planned);
+    plan.staging = 4 * states * model.parameters / setup.devices();
+  }
+  return plans;
 }
 
 std::string recommend(const Estimate& all) {
@@ -93,13 +146,27 @@ std::string recommend(const Estimate& all) {
                        all.activations ? " with activations" : " without activations",
                        format_bytes(needs.host));
   }
+  const auto fits_with_files = std::ranges::find_if(all.ranks, [&](const RankNeeds& needs) {
+    const std::uint64_t host = needs.at(trainer::Residence::Host) * setup.devices_per_node;
+    return needs.at(trainer::Residence::File) > 0 &&
+           needs.at(trainer::Residence::Device) + activations <= *setup.device_bytes &&
+           (!setup.host_bytes || host <= *setup.host_bytes);
+  });
+  if (fits_with_files != all.ranks.end()) {
+    const RankNeeds& needs = *fits_with_files;
+    return fmt::format(
+        "fits on {} from {}: {} of a device{}, {} of a node's memory and {} of files on each node",
+        devices, plan_name(needs), format_bytes(needs.at(trainer::Residence::Device) + activations),
+        all.activations ? " with activations" : " without activations",
+        format_bytes(needs.at(trainer::Residence::Host) * setup.devices_per_node),
+        format_bytes(needs.at(trainer::Residence::File) * setup.devices_per_node));
+  }
   const StageNeeds& least = all.stages.back();
   return fmt::format(
-      "does not fit on {}: {} needs {} of a device and {} of a node's memory; use more nodes, or "
-      "NVMe for both (offload_optimizer and offload_param, {} of files on each node)",
+      "does not fit on {}, with files on NVMe either: {} needs {} of a device and {} of a node's "
+      "memory; use more or larger devices{}",
       devices, plan_name(least), format_bytes(least.device + activations), format_bytes(least.host),
-      format_bytes(truncated(14 * static_cast<double>(all.model.parameters) /
-                             static_cast<double>(setup.nodes))));
+      all.activations ? ", or a smaller --micro-batch" : "");
 }
 
 }  // namespace
@@ -114,6 +181,15 @@ std::string plan_name(const StageNeeds& needs) {
       break;
   }
   return fmt::format("stage {} with optimizer and parameter offload", needs.stage);
+}
+
+std::string plan_name(const RankNeeds& needs) {
+  const auto place = [](std::string_view what, trainer::Residence residence) {
+    if (residence == trainer::Residence::Device) return std::string();
+    return fmt::format(", {} on {}", what, residence == trainer::Residence::Host ? "cpu" : "nvme");
+  };
+  return fmt::format("stage {}{}{}", needs.stage, place("optimizer", needs.optimizer),
+                     place("parameters", needs.parameters));
 }
 
 Estimate estimate(const ModelSize& model, const Setup& setup) {
@@ -131,8 +207,10 @@ Estimate estimate(const ModelSize& model, const Setup& setup) {
   }
   // Stage 2 with offload moves more than stage 3 without it.
   std::swap(all.stages[3], all.stages[4]);
+  all.ranks = needs_of_ranks(model, setup);
   all.activations = activation_bytes(model, setup);
-  all.checkpoint = 12 * model.parameters;
+  const std::int64_t states = trainer::optimizer_states(setup.config.value_or(trainer::Config{}));
+  all.checkpoint = 4 * (1 + static_cast<std::uint64_t>(states)) * model.parameters;
   all.weights = 4 * model.parameters;
   all.save_seconds =
       static_cast<double>(all.checkpoint) /

@@ -1,6 +1,9 @@
 #pragma once
 // Memory, disk and time that a training will need, before anything runs.
 // Thread safety: values and pure functions.
+#include "unishard/trainer/config.hpp"
+#include "unishard/trainer/memory_plan.hpp"
+
 #include "workflows/model_size.hpp"
 
 #include <cstdint>
@@ -21,6 +24,9 @@ struct Setup {
   // For activations; nullopt when they are not asked for.
   std::optional<std::uint64_t> micro_batch, context;
   bool recomputes = false;  ///< activations of a layer are recomputed in the backward pass
+  /// The configuration of the run, from a file; without one, bf16 and AdamW with DeepSpeed's
+  /// defaults.
+  std::optional<trainer::Config> config;
 
   std::uint64_t devices() const { return nodes * devices_per_node; }
 };
@@ -37,11 +43,25 @@ struct StageNeeds {
   std::uint64_t device = 0;  ///< of a device, for the states
 };
 
+/// What each rank of UniShard's trainer needs at one stage with its training state in one place.
+struct RankNeeds {
+  std::uint32_t stage = 0;
+  trainer::Residence optimizer = trainer::Residence::Device;
+  trainer::Residence parameters = trainer::Residence::Device;
+  bool is_configured = false;  ///< what the file of the configuration says
+  std::vector<trainer::PlannedMemory> parts;
+  std::uint64_t staging = 0;  ///< bytes of host memory that an asynchronous save copies to
+  std::uint64_t at(trainer::Residence place) const {
+    return static_cast<std::uint64_t>(trainer::planned_bytes(parts, place));
+  }
+};
+
 struct Estimate {
   ModelSize model;
   Setup setup;
   std::vector<StageNeeds> stages;             ///< from the fastest to the smallest
   std::vector<StageNeeds> without_zero_init;  ///< stage 3 as DeepSpeed prints it too
+  std::vector<RankNeeds> ranks;               ///< every stage with every place
   std::optional<std::uint64_t> activations;   ///< bytes of a device
   std::uint64_t checkpoint = 0;               ///< bytes of one saved step
   double save_seconds = 0;
@@ -54,5 +74,7 @@ Estimate estimate(const ModelSize& model, const Setup& setup);
 
 /// Returns, for example, "stage 2 with optimizer offload".
 std::string plan_name(const StageNeeds& needs);
+/// Returns, for example, "stage 3, optimizer on nvme, parameters on cpu".
+std::string plan_name(const RankNeeds& needs);
 
 }  // namespace unishard::tools

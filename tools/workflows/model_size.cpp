@@ -42,6 +42,14 @@ class Counter {
   /// Adds linear layers.
   void linear(std::uint64_t in, std::uint64_t out, bool bias, std::uint64_t count) {
     add(in * out + (bias ? out : 0), count);
+    in_layers_ += (in * out + (bias ? out : 0)) * count;
+  }
+  /// Returns the size, after the last add().
+  ModelSize finished() const {
+    ModelSize all = size;
+    const std::uint64_t layers = std::max<std::uint64_t>(size.layers, 1);
+    all.largest_unit = std::max(in_layers_ / layers, size.parameters - in_layers_);
+    return all;
   }
 
   ModelSize size;
@@ -56,6 +64,7 @@ class Counter {
 
   const Json& config_;
   std::string_view where_;
+  std::uint64_t in_layers_ = 0;  ///< parameters of the linear modules in layers
 };
 
 /// Llama and its relatives: rotary positions, norms without a bias, a gated MLP.
@@ -132,6 +141,20 @@ void count_opt(Counter& model, std::string_view where) {
   model.add((model.need("max_position_embeddings") + 2) * hidden);
 }
 
+/// Returns a name up to its first part that is a number: "h.3" of "h.3.mlp.weight". It is empty
+/// where no part is one.
+std::string_view unit_of(std::string_view name) {
+  for (std::size_t begin = 0; begin < name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const bool is_number =
+        !part.empty() && std::ranges::all_of(part, [](char c) { return '0' <= c && c <= '9'; });
+    if (is_number) return name.substr(0, end);
+    begin = end + 1;
+  }
+  return {};
+}
+
 }  // namespace
 
 ModelSize model_size_of_config(const Json& config, std::string_view where) {
@@ -159,23 +182,27 @@ ModelSize model_size_of_config(const Json& config, std::string_view where) {
           "give the size with --params and --largest-layer; known: gpt2, gpt_neox, bloom, opt, "
           "llama, mistral, qwen2, qwen3, gemma, phi3");
   }
-  return model.size;
+  return model.finished();
 }
 
 ModelSize model_size_of_catalog(const Catalog& catalog) {
   ModelSize size;
   size.parameters = catalog.parameter_count();
   std::set<std::string_view> seen;
-  std::map<std::string_view, std::uint64_t> layers;
+  std::map<std::string_view, std::uint64_t> layers, units;
   for (const TensorInfo& tensor : catalog.tensors) {
     if (!seen.insert(tensor.fqn).second) continue;
     const std::string_view name = tensor.fqn;
     const std::size_t dot = name.rfind('.');
     std::uint64_t& layer = layers[dot == name.npos ? name : name.substr(0, dot)];
     layer += tensor.elements();
+    std::uint64_t& unit = units[unit_of(name)];
+    unit += tensor.elements();
+    size.largest_unit = std::max(size.largest_unit, unit);
     size.largest_layer = std::max(size.largest_layer, layer);
   }
   size.largest_layer = std::min(size.largest_layer, size.parameters);
+  size.largest_unit = std::min(size.largest_unit, size.parameters);
   return size;
 }
 

@@ -1,5 +1,7 @@
 #include "engine/tile_pipeline.hpp"
 
+#include "unishard/trainer/memory_plan.hpp"
+
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -38,26 +40,11 @@ std::int64_t held_elements(const ModelState& model) {
   return elements;
 }
 
-/// Returns how many elements of arrays in files are updated at a time: as many as are read and
-/// written fast, fewer for a small model, and whole blocks, also of arrays of 16 bits.
-std::int64_t tile_elements(const TrainingState& state) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 20, kLeast = std::int64_t{1} << 18;
-  const Config& config = state.config;
-  const auto bytes = whole_pages(static_cast<std::uint64_t>(config.aio.block_size));
-  const auto block = static_cast<std::int64_t>(bytes / 2);  // elements of 16 bits
-  const std::int64_t wanted = std::clamp(held_elements(state.model) / 512, kLeast, kMost);
-  return std::max(block, std::min(wanted, config.zero.sub_group_size) / block * block);
-}
-
-/// One is read, one is updated, one is written.
-constexpr std::int64_t kLeastBuffers = 3;
-
 }  // namespace
 
 TilePipeline::TilePipeline(const TrainingState& state)
-    : tile_elements_(tile_elements(state)),
-      most_buffers_(static_cast<std::size_t>(
-          std::max(state.config.offload_optimizer.buffer_count, kLeastBuffers))) {}
+    : tile_elements_(elements_of_file_update(state.config, held_elements(state.model))),
+      most_buffers_(static_cast<std::size_t>(file_updates_in_memory(state.config))) {}
 
 TilePipeline::~TilePipeline() = default;
 

@@ -73,10 +73,17 @@ class Optimizer {
   std::vector<std::string> state_names_;
 };
 
-/// Returns the optimizer with this name in DeepSpeed's configuration, in any case: Adam, AdamW,
-/// SGD, Lion, Adagrad, Lamb, Muon. `hyper` decides which states exist (SGD without momentum has
+/// Returns the kind of the optimizer with this name in DeepSpeed's configuration, in any case:
+/// Adam, AdamW, SGD, Lion, Adagrad, Lamb, Muon. Throws: InvalidArgument, listing the names.
+OptimizerKind optimizer_kind(std::string_view name);
+/// Returns DeepSpeed's name of the optimizer. Pre: `kind` is not the second part of one.
+std::string_view optimizer_name(OptimizerKind kind, const Hyper& hyper);
+/// Returns torch's names of its states; `hyper` decides which exist (SGD without momentum has
 /// none).
-/// Throws: InvalidArgument, listing the names.
+std::vector<std::string> optimizer_state_names(OptimizerKind kind, const Hyper& hyper);
+
+/// Returns the optimizer with this name; see optimizer_kind().
+/// Throws: as optimizer_kind() does.
 /// Lamb's update() changes its states and no weight: lamb_step() comes after it. Muon's update()
 /// changes its state, and gives the weights the values that Newton-Schulz makes orthogonal:
 /// muon_step() comes after that.
@@ -91,8 +98,5 @@ double lamb_ratio(const Hyper& hyper, double weight_norm, double update_norm);
 /// Returns the second part of Muon, whose update() changes weights and no state. Its gradients are
 /// the orthogonal updates.
 Optimizer muon_step();
-
-/// Returns the names that make_optimizer() accepts.
-std::span<const std::string_view> optimizer_names();
 
 }  // namespace unishard::trainer
