@@ -53,7 +53,7 @@ void raise_file_limit() {
     try {
       throw;
     } catch (...) {
-      status = report_exception(0);
+      status = report_exception(0, "use a smaller model or batch, or more ranks");
     }
   } else {
     say_error(0, "error", "internal: the program cannot go on");
@@ -91,14 +91,14 @@ void require_threads(int threads) {
   }
 }
 
-int report_exception(std::uint32_t rank) {
+int report_exception(std::uint32_t rank, const std::string& memory_hint) {
   try {
     throw;
   } catch (const unishard::Error& error) {
     say_error(rank, "error", error.what(), error.hint());
     return exit_status(error.code());
   } catch (const std::bad_alloc&) {
-    say_error(rank, "error", "out of memory", "use a smaller model or batch, or more ranks");
+    say_error(rank, "error", "out of memory", memory_hint);
     return exit_status(ErrorCode::Io);
   } catch (const std::system_error& error) {
     say_error(rank, "error", fmt::format("the system refused: {}", error.what()),
@@ -106,9 +106,9 @@ int report_exception(std::uint32_t rank) {
     return exit_status(ErrorCode::Io);
   } catch (const c10::Error& error) {
     const std::string text = first_line(error.what_without_backtrace());
-    const bool is_memory = text.find("can't allocate memory") != std::string::npos;
-    say_error(rank, "error", text,
-              is_memory ? "use a smaller model or batch, or more ranks" : "please report this");
+    const bool is_memory = text.find("can't allocate memory") != std::string::npos ||
+                           text.find("out of memory") != std::string::npos;
+    say_error(rank, "error", text, is_memory ? memory_hint : "please report this");
     return exit_status(is_memory ? ErrorCode::Io : ErrorCode::Internal);
   } catch (const std::exception& error) {
     say_error(rank, "error", fmt::format("internal: {}", first_line(error.what())),

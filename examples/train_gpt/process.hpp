@@ -1,6 +1,7 @@
 #pragma once
 // Prepares the process before its first line of work, and ends it after an exception.
 #include <cstdint>
+#include <string>
 
 namespace train_gpt {
 
@@ -13,7 +14,8 @@ void prepare_process();
 /// Libraries would otherwise end the process at that point.
 void require_threads(int threads);
 
-/// Prints the current exception's message, and returns the exit status. Call it in a catch block.
-int report_exception(std::uint32_t rank);
+/// Prints the current exception's message, and returns the exit status. `memory_hint` is what to do
+/// when there is no memory left. Call it in a catch block.
+int report_exception(std::uint32_t rank, const std::string& memory_hint);
 
 }  // namespace train_gpt

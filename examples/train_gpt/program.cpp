@@ -5,6 +5,7 @@
 #include "config_options.hpp"
 #include "console.hpp"
 #include "device.hpp"
+#include "memory_advice.hpp"
 #include "options.hpp"
 #include "process.hpp"
 
@@ -39,18 +40,21 @@ int run_program(int argc, char** argv, const SaveProbe& probe) {
   prepare_process();
   RankEnvironment environment;
   int status = 0;
+  std::string memory_hint = "use a smaller model or batch, or more ranks";
   try {
     environment = read_rank_environment(lookup);
     const auto options = parse_options(argc, argv, status);
     if (options && options->prints_config) {
       if (environment.rank == 0) say(config_text(options->config, environment.world_size));
     } else if (options) {
+      memory_hint = memory_advice(options->config, options->model, environment.world_size,
+                                  options->device == DeviceChoice::Cpu);
       require_threads(options->threads);
       at::set_num_threads(options->threads);
       run(*options, environment, probe);
     }
   } catch (...) {
-    return report_exception(environment.rank);
+    return report_exception(environment.rank, memory_hint);
   }
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   say_error(environment.rank, "error",

@@ -727,6 +727,16 @@ class TrainGptFolder : public TrainGpt {
   }
 };
 
+TEST_F(TrainGptFolder, WithoutMemoryItSaysWhatWouldNeedLess) {
+  const auto failed = run_in_shell("ulimit -v 2000000; exec \"$@\"",
+                                   command({"--steps", "1", "--width", "1024", "--layers", "12"}));
+  EXPECT_EQ(failed.status, 3);
+  for (const char* words : {"hint: the training state of a rank takes about 5.",
+                            "stage 3 with offload_optimizer to nvme would need "}) {
+    EXPECT_NE(failed.err.find(words), std::string::npos) << failed.err;
+  }
+}
+
 TEST_F(TrainGptFolder, AnotherProgramsFolderIsResumedFromAndLeftAlone) {
   run_ranks(saving("run", {"--steps", "2"}), 2);
   const auto made = unishard({"convert", path("run"), path("ds"), "--to", "deepspeed"});

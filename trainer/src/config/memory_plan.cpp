@@ -95,7 +95,7 @@ class Planner {
     } else {
       add("gradient sums", Residence::Device, kFloatBytes * shard_);
     }
-    add("gradients to be reduced", Residence::Device,
+    add("gradients to be reduced, at most", Residence::Device,
         weight_bytes_ * (waiting_gradients() + model_.largest_unit));
   }
 

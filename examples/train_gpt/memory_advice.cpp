@@ -1,0 +1,96 @@
+#include "memory_advice.hpp"
+
+#include "unishard/trainer/memory_plan.hpp"
+#include "unishard/trainer/model_flops.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <variant>
+#include <vector>
+
+namespace train_gpt {
+namespace {
+
+using namespace unishard::trainer;
+using enum Residence;
+
+std::int64_t elements_of_positions(const GptConfig& model) { return model.context * model.width; }
+std::int64_t elements_of_positions(const LlamaConfig&) { return 0; }
+
+/// Norms and biases, which are few, are left out.
+PlannedModel size_of(const ModelConfig& model) {
+  PlannedModel size;
+  for (const UnitFlops& unit : forward_flops(model, 1)) {
+    size.parameters += unit.parameters;
+    size.largest_unit = std::max(size.largest_unit, unit.parameters);
+  }
+  std::visit(
+      [&](const auto& config) {
+        size.parameters += elements_of_positions(config);
+        if (!config.tied_head) size.parameters += config.vocabulary * config.width;
+      },
+      model);
+  return size;
+}
+
+/// Settings that need less memory than those before them.
+struct Remedy {
+  const char* words;
+  std::uint32_t stage;
+  Residence optimizer, parameters;
+};
+constexpr std::array kRemedies{
+    Remedy{"ZeRO stage 1", 1, Device, Device},
+    Remedy{"ZeRO stage 2", 2, Device, Device},
+    Remedy{"ZeRO stage 3", 3, Device, Device},
+    Remedy{"stage 3 with offload_optimizer to cpu", 3, Host, Device},
+    Remedy{"stage 3 with offload_optimizer and offload_param to cpu", 3, Host, Host},
+    Remedy{"stage 3 with offload_optimizer to nvme", 3, File, Device},
+    Remedy{"stage 3 with offload_optimizer and offload_param to nvme", 3, File, File}};
+
+std::string gigabytes(std::int64_t bytes) {
+  return fmt::format("{:.3g} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string needs_text(const std::vector<PlannedMemory>& parts, bool computes_on_host) {
+  std::string text = gigabytes(planned_bytes(parts, Device));
+  if (!computes_on_host) {
+    text += " on the device";
+    if (const std::int64_t host = planned_bytes(parts, Host); host > 0)
+      text += fmt::format(" and {} on the host", gigabytes(host));
+  }
+  if (const std::int64_t files = planned_bytes(parts, File); files > 0)
+    text += fmt::format(", with {} in files", gigabytes(files));
+  return text;
+}
+
+}  // namespace
+
+std::string memory_advice(const Config& config, const ModelConfig& model, std::uint32_t world_size,
+                          bool computes_on_host) {
+  PlannedModel size = size_of(model);
+  size.world_size = world_size;
+  size.computes_on_host = computes_on_host;
+  const auto now = plan_memory(config, size);
+  std::string text =
+      fmt::format("the training state of a rank takes about {}, activations not counted",
+                  needs_text(now, computes_on_host));
+  std::int64_t least = planned_bytes(now, Device);
+  for (const Remedy& remedy : kRemedies) {
+    Config other = config;
+    other.stage = remedy.stage;
+    other.offload_optimizer.residence = remedy.optimizer;
+    other.offload_param.residence = remedy.parameters;
+    const auto parts = plan_memory(other, size);
+    if (planned_bytes(parts, Device) >= least - least / 20) continue;
+    least = planned_bytes(parts, Device);
+    text += fmt::format("; {} would need {}", remedy.words, needs_text(parts, computes_on_host));
+  }
+  return text +
+         "; a smaller micro-batch, recomputation (activation_checkpointing) and more ranks "
+         "need less, too";
+}
+
+}  // namespace train_gpt
