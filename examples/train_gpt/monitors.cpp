@@ -51,9 +51,10 @@ Monitors::Monitors(const unishard::trainer::Config& config) : csv_folder_(config
   if (const int error = append_text(events_.get(), first_event(now))) warn(events_path_, error);
 }
 
-void Monitors::write(const unishard::trainer::StepStats& stats, std::int64_t samples) {
+void Monitors::write(const unishard::trainer::StepStats& stats, double next_rate,
+                     std::int64_t samples) {
   write_value("Train/Samples/train_loss", stats.loss, samples);
-  write_value("Train/Samples/lr", stats.learning_rate, samples);
+  write_value("Train/Samples/lr", next_rate, samples);
   if (stats.loss_scale != 1) write_value("Train/Samples/loss_scale", stats.loss_scale, samples);
 }
 

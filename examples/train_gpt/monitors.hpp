@@ -20,7 +20,8 @@ class Monitors {
   /// Creates the folders that the configuration names.
   /// Throws: Io when that fails.
   explicit Monitors(const unishard::trainer::Config& config);
-  void write(const unishard::trainer::StepStats& stats, std::int64_t samples);
+  /// `next_rate`: DeepSpeed writes the rate that its scheduler has set for the next step.
+  void write(const unishard::trainer::StepStats& stats, double next_rate, std::int64_t samples);
 
  private:
   struct Close {

@@ -1,6 +1,7 @@
 #include "profile.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/format/storage.hpp"
 #include "unishard/trainer/agree.hpp"
 #include "unishard/trainer/model_flops.hpp"
 
@@ -117,17 +118,32 @@ std::string profile_text(const Options& options, const BatchPlan& batch, std::in
                     in_units(peak), 100 * model / seconds / peak, 100 * done / seconds / peak);
 }
 
+void require_profile_file(const Config& config) {
+  const Path path = config.flops_profiler.output_file;
+  if (!config.flops_profiler.enabled || path.empty()) return;
+  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  if (posix_storage().kind(folder) != EntryKind::Directory)
+    raise(ErrorCode::NotFound,
+          fmt::format("flops_profiler.output_file: the folder {} does not exist",
+                      quote(folder.string())));
+  if (posix_storage().kind(path) == EntryKind::Directory)
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("flops_profiler.output_file: {} is a folder", quote(path.string())));
+}
+
 void report_profile(const Options& options, const Engine& engine, Communicator& communicator,
                     at::Device device, std::int64_t step, double seconds) {
   const DType compute = engine.widens_fp16() ? DType::Float32 : options.config.compute;
   const double peak = measure_peak(communicator, compute, device);
-  agree(communicator, "writing the profile", [&] {
-    if (communicator.rank() != 0) return;
-    const std::string text = profile_text(options, engine.batch(), step, seconds, peak);
-    const std::string& path = options.config.flops_profiler.output_file;
-    if (path.empty()) return say(text);
+  if (communicator.rank() != 0) return;
+  const std::string text = profile_text(options, engine.batch(), step, seconds, peak);
+  const std::string& path = options.config.flops_profiler.output_file;
+  if (path.empty()) return say(text);
+  try {
     write_report(path, text);
-  });
+  } catch (const Error& error) {
+    say_error(0, "warning", std::string(error.what()) + "; training goes on");
+  }
 }
 
 }  // namespace train_gpt

@@ -33,9 +33,11 @@ double measure_peak(unishard::trainer::Communicator& communicator, unishard::DTy
 std::string profile_text(const Options& options, const unishard::trainer::BatchPlan& batch,
                          std::int64_t step, double seconds, double peak);
 
+/// Throws: NotFound or InvalidArgument when the profile's file can have no place.
+void require_profile_file(const unishard::trainer::Config& config);
+
 /// Measures the peak, and writes the profile where the configuration says. Collective; rank 0
-/// prints.
-/// Throws: Io on all ranks when the file cannot be written.
+/// prints, and warns of a file that cannot be written, since training is dearer.
 void report_profile(const Options& options, const unishard::trainer::Engine& engine,
                     unishard::trainer::Communicator& communicator, at::Device device,
                     std::int64_t step, double seconds);

@@ -184,6 +184,7 @@ class Training {
       }
       log.emplace(is_first() ? options_.losses : "");
       if (is_first()) monitors.emplace(options_.config);
+      if (is_first()) require_profile_file(options_.config);
     });
     if (steps_taken() < options_.steps) {
       saves_.require_free_names(start_);
@@ -197,6 +198,9 @@ class Training {
     StepProfile profile(options_, *runtime_, trace_, communicator_);
     const Counts first = counts();
     bool stopped = false;
+    if (steps_taken() >= options_.steps && is_first())
+      say(fmt::format("nothing to do: the run is at step {}, and --steps is {}\n", steps_taken(),
+                      options_.steps));
     while (steps_taken() < options_.steps && !stopped) {
       profile.begin_step();
       printer.begin();
@@ -204,7 +208,7 @@ class Training {
       double tokens_per_second = 1;
       if (is_first()) {
         log->write(stats, tokens_per_second = printer.end(stats));
-        monitors->write(stats, steps_taken() * engine_.batch().train);
+        monitors->write(stats, engine_.next_learning_rate(), steps_taken() * engine_.batch().train);
       }
       profile.end_step();
       report_breakdowns(stats, tokens_per_second);
@@ -217,6 +221,7 @@ class Training {
       if (is_due || is_last || stopped) saves_.start();
     }
     saves_.finish();
+    warn_of_missing_profile();
     if (stopped && is_first())
       say(fmt::format("stopped by a signal after step {}\n", engine_.global_steps()));
     if (is_first()) print_skipped_steps(engine_);
@@ -250,6 +255,14 @@ class Training {
       return;
     report_profile(options_, engine_, communicator_, runtime_->device(), steps_taken(),
                    static_cast<double>(tokens_per_step()) / tokens_per_second);
+  }
+
+  void warn_of_missing_profile() const {
+    const FlopsProfilerOptions& profiler = options_.config.flops_profiler;
+    if (!profiler.enabled || !is_first() || steps_taken() >= profiler.profile_step) return;
+    say_error(0, "warning",
+              fmt::format("flops_profiler: the run ended before step {}, which was to be profiled",
+                          profiler.profile_step));
   }
 
   /// The step's error is said even where the save fails too.

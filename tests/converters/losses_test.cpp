@@ -248,6 +248,17 @@ TEST_F(ReadFile, NumbersThatNothingNamesAreNumbersAgain) {
   EXPECT_TRUE(states.key(0).is(torch::NodeKind::Int)) << "state.0 is no key of torch.optim";
 }
 
+TEST_F(ReadFile, NumbersOfAnOptimizerWithoutAStepAreNumbersAgain) {
+  const auto source = open(
+      {{"model", {{"x", tensor("a")}, {"y", tensor("m")}}},
+       {"optimizer", {{"state", Json::object()}, {"param_groups", groups(Json::array({0, 1}))}}}});
+  const auto trainer = convert(*source, "trainer");
+  const auto file = convert(*trainer, "torch");
+  const torch::TorchFile content(torch::whole_file(posix_storage(), file->path()));
+  const torch::Value group = content.root().at("optimizer").at("param_groups")[0];
+  EXPECT_TRUE(group.at("params")[0].is(torch::NodeKind::Int));
+}
+
 TEST_F(ReadFile, MomentsOfDifferentShapesHaveNames) {
   const Json state = dict({{0, {{"exp_avg", tensor("n")}}}, {1, {{"exp_avg", tensor("m")}}}});
   const auto source =

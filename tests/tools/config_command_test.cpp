@@ -119,7 +119,7 @@ TEST_F(ConfigCommand, EstimatesEachRankOfAConfiguration) {
   EXPECT_EQ(json["checkpoint_bytes"], 8 * all);
   EXPECT_GT(json["activation_bytes"], 0);  // of the configuration's micro-batch
   const ProcessResult text = unishard(words);
-  EXPECT_THAT(text.out, HasSubstr("* The configuration: stage 2, optimizer on cpu\n"));
+  EXPECT_THAT(text.out, HasSubstr("* The configuration: stage 2 with optimizer offload to cpu\n"));
   EXPECT_THAT(text.out, HasSubstr("UniShard's trainer: each of 4 ranks, bf16, Lion"));
 }
 
@@ -127,13 +127,56 @@ TEST_F(ConfigCommand, EstimateRecommendsFilesWhereMemoryIsTooSmall) {
   const Json json = json_of({"estimate", "--params", "7000000000", "--largest-layer", "131000000",
                              "--gpus", "2", "--device-memory", "32GiB", "--host-memory", "32GiB"});
   EXPECT_THAT(json["recommendation"].get<std::string>(),
-              HasSubstr("from stage 2, optimizer on nvme: "));
+              HasSubstr("from stage 2 with optimizer offload to nvme: "));
 }
 
 TEST_F(ConfigCommand, EstimatesFromACheckpoint) {
   const Json json = json_of({"estimate", UNISHARD_TEST_DATA "/golden/v1/global_step7"});
   EXPECT_GT(json["parameters"], 0);
   EXPECT_LE(json["largest_layer"], json["parameters"]);
+}
+
+TEST_F(ConfigCommand, AnAutomaticNumberOfStepsIsThatOfTrainGpt) {
+  const std::string config = file("ds.json", R"({"train_batch_size": 4, "scheduler": {"type":
+      "WarmupDecayLR", "params": {"total_num_steps": "auto"}}})");
+  EXPECT_EQ(
+      json_of({"config", config, "--json"})["values"]["scheduler.params.total_num_steps"]["value"],
+      100);
+}
+
+TEST_F(ConfigCommand, EstimateRefusesWhatItCannotCount) {
+  const std::vector<std::string> model{"--params", "1000000", "--largest-layer", "1000"};
+  const auto status = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"estimate"};
+    words.insert(words.end(), model.begin(), model.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return unishard(words).status;
+  };
+  EXPECT_EQ(status({"--gpus", "65536", "--nodes", "65536"}), 2);
+  EXPECT_EQ(status({"--buffer-factor", "nan"}), 2);
+  EXPECT_EQ(status({"--micro-batch", "4", "--context", "1024"}), 2);
+  EXPECT_EQ(status({"--gpus", "8"}), 0);
+  const ProcessResult large = unishard({"estimate", file("config.json", R"({"model_type": "gpt2",
+      "n_embd": 2147483648, "n_layer": 2, "n_positions": 8, "vocab_size": 9})")});
+  EXPECT_EQ(large.status, 2);
+  EXPECT_THAT(large.err, HasSubstr("more than 2^50 parameters"));
+  EXPECT_EQ(unishard({"estimate", file("config.json", R"({"model_type": "gpt2", "n_embd": 0,
+      "n_layer": 2, "n_positions": 8, "vocab_size": 9})")})
+                .status,
+            2);
+}
+
+TEST_F(ConfigCommand, EstimateRecommendsWhatItsOwnTableSaysFits) {
+  for (const std::uint64_t memory : {2300u, 13100u, 16384u, 40000u}) {
+    const std::string limit = std::to_string(memory) + "MiB";
+    const Json json = json_of({"estimate", "--params", "7000000000", "--largest-layer", "131000000",
+                               "--gpus", "8", "--device-memory", limit});
+    const auto text = json["recommendation"].get<std::string>();
+    const bool fits_any = std::ranges::any_of(json["ranks"], [&](const Json& each) {
+      return each["device_bytes"].get<std::uint64_t>() <= memory << 20;
+    });
+    EXPECT_EQ(text.starts_with("fits on "), fits_any) << text;
+  }
 }
 
 TEST_F(ConfigCommand, EstimateNamesWhatIsMissing) {

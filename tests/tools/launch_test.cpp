@@ -126,6 +126,29 @@ TEST(Launch, ForwardsSigterm) {
   EXPECT_EQ(result.out, "stopped\nstopped\n");
 }
 
+TEST(Launch, ASecondSignalKillsRanksThatIgnoreIt) {
+  const TempDir pids;
+  Process process(launch(2, "trap '' TERM; echo $$ > " + pids.path().string() +
+                                "/$RANK; while true; do sleep 0.1; done"));
+  ASSERT_TRUE(eventually([&] { return pids_in(pids.path()).size() == 2; }));
+  process.signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  process.signal(SIGTERM);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.status, 128 + SIGKILL) << result.err;
+  for (const pid_t pid : pids_in(pids.path())) EXPECT_TRUE(gone(pid)) << pid;
+}
+
+TEST(Launch, AnUnknownOptionIsNoProgram) {
+  for (const std::string option : {"--nnodes", "--rdzv-backend"}) {
+    const ProcessResult result =
+        run({UNISHARD_BIN "/unishard", "launch", "-n", "2", option, "1", "--", "true"});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_NE(result.err.find("unknown option \"" + option + "\""), std::string::npos)
+        << result.err;
+  }
+}
+
 TEST(Launch, KilledLauncherLeavesNoRank) {
   const TempDir pids;
   Process process(launch(2, "echo $$ > " + pids.path().string() + "/$RANK; exec sleep 60"));

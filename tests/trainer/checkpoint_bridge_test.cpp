@@ -165,6 +165,12 @@ TEST(CheckpointBridge, ResumingWithOtherSettingsIsNoted) {
                 "the configuration's constant rate is used",
                 "gradient_clipping was 1, the configuration's 0.5 is used",
                 "train_micro_batch_size_per_gpu was 2, the configuration's 4 is used"}));
+  const Config uncorrected = config_of(
+      {{"non_finite", "skip"}, {"optimizer", {{"params", {{"bias_correction", false}}}}}});
+  EXPECT_EQ(notes_of_resume(folder.path(), 2, uncorrected),
+            (std::vector<std::string>{
+                "non_finite was error, the configuration's skip is used",
+                "optimizer.params.bias_correction was true, the configuration's false is used"}));
 }
 
 TEST(CheckpointBridge, GroupsHaveTheNumbersOfTheirOptimizer) {

@@ -150,9 +150,29 @@ TEST_F(ConfigFiles, MuonHasTheSameBitsForEveryWorldSizeAndStage) {
   expect_same_bits(config);
 }
 
+TEST_F(ConfigFiles, AProfileThatCannotBeWrittenDoesNotEndTheTraining) {
+  const auto with_file = [&](const std::string& file, int step) {
+    return train(fmt::format(R"({{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+        "flops_profiler": {{"enabled": true, "profile_step": {}, "output_file": "{}"}}}})",
+                             step, file));
+  };
+  const ProcessResult nowhere = with_file(path("none/profile"), 1);
+  EXPECT_EQ(nowhere.status, 3);
+  EXPECT_THAT(nowhere.err, HasSubstr("flops_profiler.output_file: the folder"));
+  EXPECT_THAT(nowhere.out, testing::Not(HasSubstr("step 1 "))) << "before the first step";
+  const ProcessResult full = with_file("/dev/full", 1);
+  EXPECT_EQ(full.status, 0) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("; training goes on"));
+  const ProcessResult late = with_file(path("profile"), 50);
+  EXPECT_EQ(late.status, 0);
+  EXPECT_THAT(late.err, HasSubstr("the run ended before step 50"));
+}
+
 TEST_F(ConfigFiles, MonitorsWriteWhatDeepSpeedsMonitorsWrite) {
   const std::string config = fmt::format(
       R"({{"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+          "scheduler": {{"type": "WarmupLR", "params": {{"warmup_max_lr": 0.004,
+              "warmup_type": "linear", "warmup_num_steps": 4}}}},
           "csv_monitor": {{"enabled": true, "output_path": "{0}", "job_name": "csv"}},
           "tensorboard": {{"enabled": true, "output_path": "{0}", "job_name": "tb"}}}})",
       path("monitors"));
@@ -161,7 +181,8 @@ TEST_F(ConfigFiles, MonitorsWriteWhatDeepSpeedsMonitorsWrite) {
   std::ifstream table(path("monitors/csv/Train_Samples_lr.csv"));
   std::stringstream rows;
   rows << table.rdbuf();
-  EXPECT_EQ(rows.str(), "step,lr\n4,0.001\n8,0.001\n");
+  EXPECT_EQ(rows.str(), "step,lr\n4,0.001\n8,0.002\n")
+      << "DeepSpeed writes the rate that the scheduler has set for the next step";
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(path("monitors/tb"))) {
     ++files;

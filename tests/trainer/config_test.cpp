@@ -343,6 +343,18 @@ TEST(Config, ReadsTheFoldersOfMonitors) {
   EXPECT_EQ(parse(R"({"csv_monitor": {"enabled": true}})").csv_folder, "DeepSpeedJobName");
 }
 
+TEST(Config, SaysThatACycleOfMomentumHasNoEffectOnAnOptimizerWithoutBetas) {
+  const auto notes = [](const std::string& optimizer) {
+    return parse(R"({"optimizer": {"type": ")" + optimizer +
+                 R"("}, "scheduler": {"type": "OneCycle",
+        "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": true}}})")
+        .notes;
+  };
+  EXPECT_THAT(notes("SGD"), testing::Contains(testing::HasSubstr(
+                                "scheduler.params.cycle_momentum: has no effect on SGD")));
+  EXPECT_THAT(notes("Adam"), testing::IsEmpty());
+}
+
 struct Refused {
   const char* json;
   const char* says;
@@ -368,7 +380,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"activation_checkpointing": {"contiguous_memory_optimization": true}})",
                 "activation_checkpointing.number_checkpoints"},
         Refused{R"({"zero_optimization": {"reduce_bucket_size": -1}})",
-                "zero_optimization.reduce_bucket_size is -1, not a whole number, zero or more"},
+                "zero_optimization.reduce_bucket_size is -1, not a whole number from 0 to 2^53"},
         Refused{R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": -1}}})",
                 "scheduler.params.warmup_min_lr is -1, not a number, zero or more"},
         Refused{R"({"zzzzzzzzzzzz": 1})", "unknown key zzzzzzzzzzzz | remove it"},
@@ -385,7 +397,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 4}}})",
                 "optimizer.type is \"OneBitAdam\": its communication of single bits"},
         Refused{R"({"optimizer": {"params": {"max_grad_norm": 2}}, "gradient_clipping": 1})",
-                "gradient_clipping is 1, but gradient_clipping is 2"},
+                "gradient_clipping is 1, but optimizer.params.max_grad_norm is 2"},
         Refused{R"({"data_types": {"grad_accum_dtype": "bf16"}})",
                 "data_types.grad_accum_dtype is not supported: gradients are added in float32"},
         Refused{R"({"communication_data_type": "bf16"})",
@@ -397,6 +409,35 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"compression_training": {"weight_quantization": {"shared_parameters": {
                     "enabled": true, "fp16_mixed_quantize": {"enabled": false}}}}})",
                 "compression_training is not supported"},
+        Refused{R"({"zero_optimization": {"load_from_fp32_weights": false}})",
+                "zero_optimization.load_from_fp32_weights false is not supported"},
+        Refused{R"({"managed_gradient_accumulation": false})",
+                "managed_gradient_accumulation false is not supported"},
+        Refused{R"({"optimizer": {"params": {"fp32_optimizer_states": false}}})",
+                "optimizer.params.fp32_optimizer_states false is not supported"},
+        Refused{R"({"prescale_gradients": {}})", "prescale_gradients is {}, not true or false"},
+        Refused{R"({"bf16": {"enabled": true}, "bfloat16": {"enabled": false}})",
+                "bfloat16.enabled is false, but bf16.enabled is true"},
+        Refused{R"({"zero_optimization": {"stage": 2, "cpu_offload": false,
+                    "offload_optimizer": {"device": "cpu"}}})",
+                "zero_optimization.cpu_offload is false, but "
+                "zero_optimization.offload_optimizer.device is \"cpu\""},
+        Refused{R"({"zero_optimization": {"stage": 2, "cpu_offload": true,
+                    "offload_optimizer": {"device": "none"}}})",
+                "zero_optimization.offload_optimizer.device is \"none\", but "
+                "zero_optimization.cpu_offload is \"cpu\""},
+        Refused{R"({"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2})",
+                "train_batch_size 5 is no multiple of train_micro_batch_size_per_gpu 2"},
+        Refused{R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
+                    "gradient_accumulation_steps": 3})",
+                "train_micro_batch_size_per_gpu 2 * gradient_accumulation_steps 3"},
+        Refused{R"({"zero_optimization": {"reduce_bucket_size": 9223372036854775807}})",
+                "not a whole number from 0 to 2^53"},
+        Refused{R"({"zero_optimization": {"offload_optimizer": {"nvme_path": "a\u0000b"}}})",
+                "nvme_path is \"a\\u0000b\", not a string"},
+        Refused{R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1,
+                    "cycle_max_lr": 0.2, "cycle_min_mom": 1}}})",
+                "scheduler.params.cycle_min_mom is 1, not less than 1"},
         Refused{R"({"sparse_gradients": true})", "sparse_gradients is not supported"},
         Refused{R"({"prescale_gradients": []})", "prescale_gradients is [], not true or false"},
         Refused{

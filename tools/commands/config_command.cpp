@@ -18,7 +18,8 @@ struct ConfigRequest {
   std::string file;
   std::string explain;
   bool schema = false, keys = false, page = false, json = false;
-  std::optional<std::int64_t> hidden_size, steps;
+  std::optional<std::int64_t> hidden_size;
+  std::int64_t steps = 100;  ///< train_gpt's default
 };
 
 void print_keys() {
@@ -90,7 +91,8 @@ void add_config(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 1 << 24));
   command
       ->add_option("--steps", options->steps, "Steps of the run, for an \"auto\" total_num_steps")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 53))
+      ->capture_default_str();
 }
 
 }  // namespace unishard::cli

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kConfigBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kParametersMost = std::uint64_t{1} << 50;
+constexpr std::uint64_t kDevicesMost = std::uint64_t{1} << 24;
 
 struct EstimateRequest {
   std::string input, config;
@@ -72,6 +73,16 @@ int run(const EstimateRequest& options) {
   tools::Setup setup = options.setup;
   const tools::ModelSize model = model_size(options);
   if (!options.config.empty()) read_config(options, model, setup);
+  if (setup.devices() > kDevicesMost) {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} nodes with {} devices each are more than {} devices", setup.nodes,
+                      setup.devices_per_node, kDevicesMost));
+  }
+  if (model.layers == 0 && (options.setup.micro_batch || setup.context || setup.recomputes)) {
+    raise(ErrorCode::InvalidArgument,
+          "--micro-batch, --context and --recompute need the model's layers",
+          "name a config.json: a checkpoint and --params do not say them");
+  }
   if (!options.device_memory.empty())
     setup.device_bytes = tools::parse_bytes(options.device_memory, "--device-memory");
   if (!options.host_memory.empty())
@@ -84,6 +95,14 @@ int run(const EstimateRequest& options) {
     print(estimate_text(result));
   }
   return 0;
+}
+
+/// CLI11's range takes NaN.
+CLI::Validator number_check() {
+  return {[](const std::string& text) {
+            return text.find_first_of("nN") == text.npos ? "" : text + " is not a number";
+          },
+          "", "number"};
 }
 
 void add_setup(CLI::App& command, EstimateRequest& options) {
@@ -106,7 +125,7 @@ void add_setup(CLI::App& command, EstimateRequest& options) {
   command
       .add_option("--buffer-factor", options.setup.buffer_factor,
                   "DeepSpeed's allowance for buffers in host memory")
-      ->check(CLI::Range(1.0, 100.0))
+      ->check(CLI::Range(1.0, 100.0) & number_check())
       ->capture_default_str();
   command
       .add_option("--micro-batch", options.setup.micro_batch,

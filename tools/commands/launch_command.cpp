@@ -102,7 +102,13 @@ tools::ProgramKind kind_of(const LaunchRequest& options) {
 }
 
 void set_program(const LaunchRequest& options, tools::LaunchOptions& wanted) {
-  tools::ProgramWords words = tools::program_words(options.command->remaining(), kind_of(options));
+  const std::vector<std::string> given = options.command->remaining();
+  // The first word that is no option of this verb begins the program, also that of an option.
+  if (!given.empty() && given.front().starts_with('-')) {
+    raise(ErrorCode::InvalidArgument, fmt::format("unknown option {}", quote(given.front())),
+          "`unishard launch --help` lists the options; put -- before a program");
+  }
+  tools::ProgramWords words = tools::program_words(given, kind_of(options));
   if (options.passes_local_rank)
     wanted.words_before_local_rank = static_cast<std::uint32_t>(words.own);
   wanted.command = std::move(words.command);

@@ -183,6 +183,7 @@ void Attempt::step() {
   PollSet polled;
   polled.add(signals_.descriptor(), POLLIN, [this] {
     for (const int number : signals_.take()) {
+      if (result_.stopped_by) policy_.kill_after_grace(Clock::now());
       result_.stopped_by = number;
       send(number);
     }

@@ -28,11 +28,16 @@ void FailurePolicy::note(const RankFailure& outcome, Clock::time_point now) {
   }
 }
 
+void FailurePolicy::kill_after_grace(Clock::time_point now) {
+  if (kill_at_) return;
+  stop_at_.reset();
+  kill_at_ = now + std::chrono::duration_cast<Clock::duration>(
+                       std::chrono::duration<double>(grace_seconds_));
+}
+
 std::optional<int> FailurePolicy::due(Clock::time_point now) {
   if (stop_at_ && now >= *stop_at_) {
-    stop_at_.reset();
-    kill_at_ = now + std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(grace_seconds_));
+    kill_after_grace(now);
     return SIGTERM;
   }
   if (kill_at_ && now >= *kill_at_) {

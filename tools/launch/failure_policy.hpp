@@ -17,6 +17,8 @@ class FailurePolicy {
 
   /// Takes note of a rank that ended, in whatever way, or of a host that was lost.
   void note(const RankFailure& outcome, Clock::time_point now);
+  /// Says that the job has been told twice to stop: what still runs after the grace is killed.
+  void kill_after_grace(Clock::time_point now);
   /// Returns the signal that all running ranks must get now, once each: SIGTERM and later SIGKILL.
   std::optional<int> due(Clock::time_point now);
   /// Returns when due() has something next.

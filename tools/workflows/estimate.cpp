@@ -79,7 +79,15 @@ std::optional<std::uint64_t> activation_bytes(const ModelSize& model, const Setu
   const std::uint64_t kept = recomputes
                                  ? (is_fp32 ? 4 : 2) * tokens * model.hidden * model.layers + layer
                                  : layer * model.layers;
-  return kept + 3 * 4 * tokens * model.vocabulary;
+  constexpr std::uint64_t kLogitBytes = 12;  // logits, their softmax and gradient in float32
+  return kept + kLogitBytes * tokens * model.vocabulary;
+}
+
+/// Float32 weights and states. Of the matrices that Muon updates, a checkpoint has one state.
+std::uint64_t checkpoint_bytes(const ModelSize& model, const trainer::Config& config) {
+  const auto states = static_cast<std::uint64_t>(trainer::optimizer_states(config));
+  const bool is_muon = trainer::optimizer_kind(config.optimizer) == trainer::OptimizerKind::Muon;
+  return 4 * ((1 + states) * model.parameters - (is_muon ? model.matrices : 0));
 }
 
 /// Returns the plans from the fastest to the one with the least memory.
@@ -88,7 +96,7 @@ std::vector<RankNeeds> plans_of_ranks() {
   std::vector<RankNeeds> plans;
   for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) plans.push_back({.stage = stage, .parts = {}});
   for (const trainer::Residence optimizer : {Host, File}) {
-    for (const std::uint32_t stage : {1u, 2u, 3u})
+    for (const std::uint32_t stage : {2u, 3u})
       plans.push_back({.stage = stage, .optimizer = optimizer, .parts = {}});
     plans.push_back({.stage = 3, .optimizer = optimizer, .parameters = optimizer, .parts = {}});
   }
@@ -131,42 +139,52 @@ std::vector<RankNeeds> needs_of_ranks(const ModelSize& model, const Setup& setup
   return plans;
 }
 
+/// Returns the needs of a plan in words: those of a device, and of a node where there are any.
+std::string needs_text(const Estimate& all, const RankNeeds& needs) {
+  using enum trainer::Residence;
+  const std::uint64_t ranks = all.setup.devices_per_node;
+  std::string text =
+      fmt::format("{} of a device{}", format_bytes(needs.at(Device) + all.activations.value_or(0)),
+                  all.activations ? " with activations" : " without activations");
+  if (needs.at(Host) > 0)
+    text += fmt::format(", {} of a node's memory", format_bytes(needs.at(Host) * ranks));
+  if (needs.at(File) > 0)
+    text += fmt::format(", {} of files on each node", format_bytes(needs.at(File) * ranks));
+  return text;
+}
+
+bool fits(const Estimate& all, const RankNeeds& needs) {
+  const Setup& setup = all.setup;
+  const std::uint64_t host = needs.at(trainer::Residence::Host) * setup.devices_per_node;
+  return needs.at(trainer::Residence::Device) + all.activations.value_or(0) <=
+             *setup.device_bytes &&
+         (!setup.host_bytes || host <= *setup.host_bytes);
+}
+
+/// Names the first plan that fits, and says whether the configuration's does.
 std::string recommend(const Estimate& all) {
   const Setup& setup = all.setup;
   if (!setup.device_bytes) return "give --device-memory (and --host-memory) for a recommendation";
-  const std::uint64_t activations = all.activations.value_or(0);
   const std::string devices =
       fmt::format("{} × {}", setup.devices(), format_bytes(*setup.device_bytes));
-  for (const StageNeeds& needs : all.stages) {
-    const std::uint64_t device = needs.device + activations;
-    const bool fits_host = !setup.host_bytes || needs.host <= *setup.host_bytes;
-    if (device > *setup.device_bytes || !fits_host) continue;
-    return fmt::format("fits on {} from {}: {} of a device{}, {} of a node's memory", devices,
-                       plan_name(needs), format_bytes(device),
-                       all.activations ? " with activations" : " without activations",
-                       format_bytes(needs.host));
+  const auto is_fit = [&](const RankNeeds& needs) { return fits(all, needs); };
+  std::string own;
+  const auto configured = std::ranges::find_if(all.ranks, &RankNeeds::is_configured);
+  if (configured != all.ranks.end()) {
+    own = fmt::format(
+        "; the configuration ({}) {}", plan_name(*configured),
+        is_fit(*configured) ? "fits, too" : "does not fit: " + needs_text(all, *configured));
   }
-  const auto fits_with_files = std::ranges::find_if(all.ranks, [&](const RankNeeds& needs) {
-    const std::uint64_t host = needs.at(trainer::Residence::Host) * setup.devices_per_node;
-    return needs.at(trainer::Residence::File) > 0 &&
-           needs.at(trainer::Residence::Device) + activations <= *setup.device_bytes &&
-           (!setup.host_bytes || host <= *setup.host_bytes);
-  });
-  if (fits_with_files != all.ranks.end()) {
-    const RankNeeds& needs = *fits_with_files;
-    return fmt::format(
-        "fits on {} from {}: {} of a device{}, {} of a node's memory and {} of files on each node",
-        devices, plan_name(needs), format_bytes(needs.at(trainer::Residence::Device) + activations),
-        all.activations ? " with activations" : " without activations",
-        format_bytes(needs.at(trainer::Residence::Host) * setup.devices_per_node),
-        format_bytes(needs.at(trainer::Residence::File) * setup.devices_per_node));
+  const auto first = std::ranges::find_if(all.ranks, is_fit);
+  if (first != all.ranks.end()) {
+    return fmt::format("fits on {} from {}: {}{}", devices, plan_name(*first),
+                       needs_text(all, *first), first == configured ? "" : own);
   }
-  const StageNeeds& least = all.stages.back();
-  return fmt::format(
-      "does not fit on {}, with files on NVMe either: {} needs {} of a device and {} of a node's "
-      "memory; use more or larger devices{}",
-      devices, plan_name(least), format_bytes(least.device + activations), format_bytes(least.host),
-      all.activations ? ", or a smaller --micro-batch" : "");
+  const auto least = std::ranges::min_element(
+      all.ranks, {}, [](const RankNeeds& needs) { return needs.at(trainer::Residence::Device); });
+  return fmt::format("does not fit on {}: {} needs {}; use more or larger devices{}", devices,
+                     plan_name(*least), needs_text(all, *least),
+                     all.activations ? ", or a smaller --micro-batch" : "");
 }
 
 }  // namespace
@@ -209,8 +227,7 @@ Estimate estimate(const ModelSize& model, const Setup& setup) {
   std::swap(all.stages[3], all.stages[4]);
   all.ranks = needs_of_ranks(model, setup);
   all.activations = activation_bytes(model, setup);
-  const std::int64_t states = trainer::optimizer_states(setup.config.value_or(trainer::Config{}));
-  all.checkpoint = 4 * (1 + static_cast<std::uint64_t>(states)) * model.parameters;
+  all.checkpoint = checkpoint_bytes(model, setup.config.value_or(trainer::Config{}));
   all.weights = 4 * model.parameters;
   all.save_seconds =
       static_cast<double>(all.checkpoint) /

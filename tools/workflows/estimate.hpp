@@ -74,7 +74,7 @@ Estimate estimate(const ModelSize& model, const Setup& setup);
 
 /// Returns, for example, "stage 2 with optimizer offload".
 std::string plan_name(const StageNeeds& needs);
-/// Returns, for example, "stage 3, optimizer on nvme, parameters on cpu".
+/// Returns, for example, "stage 3 with optimizer offload to nvme".
 std::string plan_name(const RankNeeds& needs);
 
 }  // namespace unishard::tools

@@ -12,7 +12,9 @@
 namespace unishard::tools {
 namespace {
 
-constexpr std::uint64_t kNumberMost = std::uint64_t{1} << 32;  ///< no product of two overflows
+constexpr std::uint64_t kParametersMost = std::uint64_t{1} << 50;
+constexpr std::uint64_t kNumberMost = std::uint64_t{1}
+                                      << 32;  ///< no product of two of them overflows
 
 /// The numbers of a config.json, and the sum of the modules that they describe.
 class Counter {
@@ -23,11 +25,11 @@ class Counter {
     const auto found = config_.find(std::string(key));
     if (found == config_.end() || !found->is_number_integer())
       raise(ErrorCode::InvalidArgument, fmt::format("{} has no number {}", where_, quote(key)));
-    return checked(key, *found);
+    return checked(key, *found, 1);
   }
   std::uint64_t number(std::string_view key, std::uint64_t otherwise) const {
     const auto found = config_.find(std::string(key));
-    return found == config_.end() || found->is_null() ? otherwise : checked(key, *found);
+    return found == config_.end() || found->is_null() ? otherwise : checked(key, *found, 0);
   }
   bool flag(std::string_view key, bool otherwise) const {
     const auto found = config_.find(std::string(key));
@@ -35,7 +37,14 @@ class Counter {
   }
 
   /// Adds `count` modules with so many parameters of their own.
+  /// Throws: InvalidArgument when they are more than any model has.
   void add(std::uint64_t parameters, std::uint64_t count = 1) {
+    if (parameters > kParametersMost ||
+        count > kParametersMost / std::max<std::uint64_t>(parameters, 1) ||
+        size.parameters + parameters * count > kParametersMost) {
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("{}: the model has more than 2^50 parameters", where_));
+    }
     size.parameters += parameters * count;
     size.largest_layer = std::max(size.largest_layer, parameters);
   }
@@ -49,17 +58,20 @@ class Counter {
     ModelSize all = size;
     const std::uint64_t layers = std::max<std::uint64_t>(size.layers, 1);
     all.largest_unit = std::max(in_layers_ / layers, size.parameters - in_layers_);
+    all.matrices = in_layers_;
     return all;
   }
 
   ModelSize size;
 
  private:
-  std::uint64_t checked(std::string_view key, const Json& value) const {
-    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kNumberMost;
+  std::uint64_t checked(std::string_view key, const Json& value, std::uint64_t least) const {
+    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() >= least &&
+                      value.get<std::uint64_t>() <= kNumberMost;
     if (fits) return value.get<std::uint64_t>();
     raise(ErrorCode::InvalidArgument,
-          fmt::format("{}: {} is {}, not a whole number up to 2^32", where_, key, value.dump()));
+          fmt::format("{}: {} is {}, not a whole number from {} to 2^32", where_, key, value.dump(),
+                      least));
   }
 
   const Json& config_;
@@ -196,6 +208,8 @@ ModelSize model_size_of_catalog(const Catalog& catalog) {
     const std::size_t dot = name.rfind('.');
     std::uint64_t& layer = layers[dot == name.npos ? name : name.substr(0, dot)];
     layer += tensor.elements();
+    const bool is_table = name.find("embed") != name.npos || name.find("lm_head") != name.npos;
+    if (tensor.shape.size() >= 2 && !is_table) size.matrices += tensor.elements();
     std::uint64_t& unit = units[unit_of(name)];
     unit += tensor.elements();
     size.largest_unit = std::max(size.largest_unit, unit);
@@ -203,6 +217,7 @@ ModelSize model_size_of_catalog(const Catalog& catalog) {
   }
   size.largest_layer = std::min(size.largest_layer, size.parameters);
   size.largest_unit = std::min(size.largest_unit, size.parameters);
+  size.matrices = std::min(size.matrices, size.parameters);
   return size;
 }
 

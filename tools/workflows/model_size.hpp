@@ -15,6 +15,7 @@ struct ModelSize {
   /// Parameters of what UniShard's trainer gathers at a time: a layer with all of its modules, or
   /// everything that is in no layer. 0 when it is not known.
   std::uint64_t largest_unit = 0;
+  std::uint64_t matrices = 0;  ///< parameters that Muon updates; 0 when they are not known
   // For activations; 0 when they are not known.
   std::uint64_t layers = 0, hidden = 0, vocabulary = 0;
 };

@@ -94,6 +94,14 @@ void note_other_config(const TrainingState& state, const Config& was, std::uint3
     notes.push_back(fmt::format("{} was {}, the configuration's {} is used", what, theirs, ours));
   };
   const Config& here = state.config;
+  const auto name = [](NonFinite what) { return what == NonFinite::Skip ? "skip" : "error"; };
+  note("non_finite", std::string_view(name(was.non_finite)),
+       std::string_view(name(here.non_finite)));
+  note("optimizer.params.bias_correction", was.hyper.bias_correction, here.hyper.bias_correction);
+  if (state.optimizer->kind() == OptimizerKind::Lamb) {
+    note("optimizer.params.max_coeff", was.hyper.max_coeff, here.hyper.max_coeff);
+    note("optimizer.params.min_coeff", was.hyper.min_coeff, here.hyper.min_coeff);
+  }
   note("precision", name_of(was.compute), name_of(here.compute));
   if (was.schedule != here.schedule) note("scheduler", schedule_of(was), schedule_of(here));
   note("canonical_order", was.canonical_order, here.canonical_order);

@@ -49,6 +49,7 @@ bool has_allowed_value(const ConfigKey& key, const Json& value) {
       return value.is_number() && is_within(key, value);
     case KeyType::Text:
       return value.is_string() &&
+             value.get_ref<const std::string&>().find('\0') == std::string::npos &&
              (key.choices.empty() || is_one_of(key.choices, value.get<std::string>()));
     case KeyType::Pair:
       return is_pair_within(key, value);
@@ -63,10 +64,16 @@ bool equals_json(std::string_view text, const Json& value) {
   return !text.empty() && Json::parse(text) == value;
 }
 
+/// A key that is on by default is not switched off without a consequence, and an object is no
+/// value.
+bool is_off_value(const ConfigKey& key, const Json& value) {
+  return key.initial != "true" && !value.is_object() && is_switched_off(key.name, value);
+}
+
 bool is_idle(const ConfigKey& key, const Json& value) {
   if (equals_json(key.initial, value) || equals_json(key.idle, value)) return true;
-  if (key.use == KeyUse::Noted) return value.is_object() && is_switched_off(key.name, value);
-  return is_switched_off(key.name, value);
+  if (key.type != KeyType::Any) return key.use == KeyUse::Refused && is_off_value(key, value);
+  return (key.use == KeyUse::Refused || value.is_object()) && is_switched_off(key.name, value);
 }
 
 /// Returns true when the key's section has a switch that is off, so that the key does nothing.
@@ -85,8 +92,9 @@ void check_leaf(const FlatConfig& flat, const std::string& path, KeyProblems& pr
       key.use != KeyUse::Read && (is_idle(key, value) || is_in_disabled_section(key, flat));
   if (does_nothing) return;
   if (key.use == KeyUse::Refused) {
-    problems.add(fmt::format("{} is not supported: {}", path, key.text),
-                 "remove it or switch it off");
+    const bool is_on = key.initial == "true";  // by default
+    problems.add(fmt::format("{}{} is not supported: {}", path, is_on ? " false" : "", key.text),
+                 is_on ? "remove it" : "remove it or switch it off");
   } else if (!has_allowed_value(key, value)) {
     problems.add(fmt::format("{} is {}, not {}", path, shown_value(value), values_text(key)), "");
   } else if (key.use == KeyUse::Noted) {

@@ -83,6 +83,7 @@ Config parse_config(const Json& json, const ConfigInputs& inputs) {
   config.batch = {.train = from.given_integer("train_batch_size"),
                   .micro = from.given_integer("train_micro_batch_size_per_gpu"),
                   .accumulation = from.given_integer("gradient_accumulation_steps")};
+  require_possible_batch(config.batch);
   detail::read_optimizer(from, config);
   detail::read_schedule(from, config);
   detail::read_zero(from, config);

@@ -18,7 +18,8 @@ constexpr std::string_view kIntroduction =
   is the text behind `//` or `#`, and between `/*` and `*/`.
 - **`"auto"`** is what the Hugging Face Trainer makes of it: the option of train_gpt, else the Trainer's own default. The first lines of a run list these
   values. For other keys it means the default.
-- **Refused** keys would change the result and are not supported. Switched off (`false`, `0`, `"enabled": false`, the default), they are accepted.
+- **Refused** keys would change the result and are not supported. Switched off (`false`, `0`, `"enabled": false`, the default), they are accepted;
+  those whose default is `true` are accepted with that.
 - **Accepted** keys change no result; where a value asks for something, the first lines say what happens instead.
 - `train_gpt --print-config` and `unishard config FILE` print every value and where it comes from. `unishard config --explain KEY` prints what this page
   says of a key, `unishard config --schema` a JSON Schema for editors.

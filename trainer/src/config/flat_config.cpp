@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "config/checked_config.hpp"
+#include "config/switched_off.hpp"
 
 #include <fmt/format.h>
 
@@ -46,24 +47,30 @@ class Flattening {
                     "keep DeepSpeed's keys (optimizer, zero_optimization, fp16, ...) and describe "
                     "the model with --model");
     }
-    walk(json, "");
+    walk(json, "", "");
+    add_contradictions();
     return std::move(flat_);
   }
 
  private:
-  void walk(const Json& object, const std::string& section) {
+  static std::string joined(const std::string& section, const std::string& name) {
+    return section.empty() ? name : section + "." + name;
+  }
+
+  /// `written` is the path of the section in the file.
+  void walk(const Json& object, const std::string& section, const std::string& written) {
     flat_.sections[section] = true;
     const bool skips_params = section == "optimizer" && has_refused_type(object);
     for (const auto& [name, value] : object.items()) {
       if (is_comment(name) || value.is_null() || (skips_params && name == "params")) continue;
-      const std::string path = section.empty() ? name : section + "." + name;
+      const std::string path = joined(section, name), in_file = joined(written, name);
       const auto old = std::ranges::find_if(old_config_keys(), [&](const OldKey& key) {
         return key.section == section && key.name == name;
       });
       if (old == old_config_keys().end()) {
-        place(path, value, path);
+        place(path, value, in_file);
       } else {
-        place_old(*old, path, value);
+        place_old(*old, in_file, value);
       }
     }
   }
@@ -83,13 +90,29 @@ class Flattening {
       notes_.push_back(fmt::format("{}: is read as {}", path, old.now));
       return place(std::string(old.now), value, path);
     }
-    if (value == "auto" || value == false) return;
+    if (value == "auto") return;
+    if (value == false) return forbid(old, path);
     if (value != true) {
       return problems_.add(fmt::format("{} is {}, not true or false", path, shown_value(value)),
                            "");
     }
     notes_.push_back(fmt::format("{}: is read as {} {}", path, old.now, old.if_true));
     place(std::string(old.now), Json::parse(old.if_true), path);
+  }
+
+  /// An old switch that is off contradicts what replaced it where that is on.
+  void forbid(const OldKey& old, const std::string& path) {
+    switched_off_.emplace_back(old.now, path);
+  }
+  void add_contradictions() {
+    for (const auto& [now, path] : switched_off_) {
+      auto found = flat_.values.find(now);
+      if (found == flat_.values.end()) found = flat_.values.find(now + ".device");
+      if (found == flat_.values.end() || is_switched_off(now, found->second)) continue;
+      problems_.add(fmt::format("{} is false, but {} is {}", path, flat_.written.at(found->first),
+                                shown_value(found->second)),
+                    fmt::format("keep {}", now));
+    }
   }
 
   /// `written` is the path in the file.
@@ -101,17 +124,20 @@ class Flattening {
     if (path == "zero_optimization" && value.is_boolean())
       return place_leaf(path + ".stage", value.get<bool>() ? 1 : 0, written);
     if (!value.is_object()) return problems_.add(fmt::format("{} is not an object", written), "");
-    walk(value, path);
+    walk(value, path, written);
   }
 
   void place_leaf(const std::string& path, const Json& value, const std::string& written) {
     const auto found = flat_.values.find(path);
     if (found != flat_.values.end() && found->second != value && found->second != "auto") {
-      return problems_.add(fmt::format("{} is {}, but {} is {}", written, shown_value(value), path,
-                                       shown_value(found->second)),
-                           fmt::format("keep {}", path));
+      const std::string& earlier = flat_.written.at(path);
+      return problems_.add(
+          fmt::format("{} is {}, but {} is {}{}", written, shown_value(value), earlier,
+                      shown_value(found->second), written == earlier ? ", in another place" : ""),
+          fmt::format("keep {}", path));
     }
     flat_.set(path, value);
+    flat_.written[path] = written;
   }
 
   void add_unknown(const std::string& path) {
@@ -123,6 +149,7 @@ class Flattening {
   KeyProblems& problems_;
   std::vector<std::string>& notes_;
   FlatConfig flat_;
+  std::vector<std::pair<std::string, std::string>> switched_off_;  ///< today's path, path in file
   bool is_neox_ = false;
 };
 

@@ -12,8 +12,9 @@
 namespace unishard::trainer::detail {
 
 struct FlatConfig {
-  std::vector<std::string> order;      ///< paths of `values`, in the order of the file
-  std::map<std::string, Json> values;  ///< by path
+  std::vector<std::string> order;              ///< paths of `values`, in the order of the file
+  std::map<std::string, Json> values;          ///< by path
+  std::map<std::string, std::string> written;  ///< the paths in the file, by today's path
   std::map<std::string, bool> sections;
 
   void set(const std::string& path, const Json& value);

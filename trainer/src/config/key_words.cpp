@@ -31,6 +31,8 @@ std::string range_text(const ConfigKey& key) {
   const bool has_most = key.most < detail::kCountMost;
   if (!std::isfinite(key.least)) return "";
   if (has_most) return fmt::format(" from {:g} to {:.0f}", key.least, key.most);
+  if (key.type == KeyType::Integer && key.most == detail::kCountMost)
+    return fmt::format(" from {:g} to 2^53", key.least);
   return key.least == 0 ? ", zero or more" : fmt::format(", {:g} or more", key.least);
 }
 
@@ -42,7 +44,8 @@ std::string heading(const ConfigKey& key) {
 
 std::string use_text(const ConfigKey& key) {
   if (key.use == KeyUse::Refused)
-    return fmt::format("Refused unless it is switched off: {}.", key.text);
+    return fmt::format("Refused unless it is {}: {}.",
+                       key.initial == "true" ? "true" : "switched off", key.text);
   if (key.use == KeyUse::Noted) return fmt::format("Accepted; {}.", key.text);
   return std::string(key.text);
 }

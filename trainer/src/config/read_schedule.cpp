@@ -63,6 +63,21 @@ void read_one_cycle(const CheckedConfig& from, OneCycle& cycle) {
   cycle.decay_momentum_rate = from.number(schedule_path("decay_mom_rate"));
 }
 
+/// Throws: InvalidArgument for a momentum of 1, with which an average never moves.
+void check_cycled_momentum(const CheckedConfig& from, Config& config) {
+  const OptimizerKind kind = optimizer_kind(config.optimizer);
+  const bool has_betas =
+      kind == OptimizerKind::Adam || kind == OptimizerKind::Lion || kind == OptimizerKind::Lamb;
+  for (const char* name : {"cycle_min_mom", "cycle_max_mom"})
+    if (from.number(schedule_path(name)) >= 1) from.refuse(schedule_path(name), "less than 1");
+  for (const char* name : {"cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}) {
+    if (!has_betas && from.find(schedule_path(name))) {
+      config.notes.push_back(fmt::format("{}: has no effect on {}, as in DeepSpeed",
+                                         schedule_path(name), config.optimizer));
+    }
+  }
+}
+
 void read_range_test(const CheckedConfig& from, LrRangeTest& test) {
   test.min_lr = from.number(schedule_path("lr_range_test_min_lr"));
   test.step_size = from.integer(schedule_path("lr_range_test_step_size"));
@@ -87,6 +102,7 @@ void read_schedule(const CheckedConfig& from, Config& config) {
       break;
     case ScheduleKind::OneCycle:
       read_one_cycle(from, schedule.one_cycle);
+      check_cycled_momentum(from, config);
       break;
     case ScheduleKind::LRRangeTest:
       read_range_test(from, schedule.range_test);

@@ -48,7 +48,8 @@ constexpr ConfigKey kRunKeys[] = {
     {.name = "steps_per_print",
      .type = Integer,
      .initial = "10",
-     .text = "Steps from one printed line to the next; 0 prints none."},
+     .text = "Steps from one printed line to the next; 0 prints none. DeepSpeed prints none by "
+             "default."},
     {.name = "prescale_gradients",
      .type = Boolean,
      .initial = "false",

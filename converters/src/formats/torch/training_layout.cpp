@@ -109,13 +109,25 @@ class Planner {
     }
   }
 
-  /// Whether the states had numbers that nothing could name, so that they are called "state.0".
-  bool are_numbers() const {
+  /// Returns true for "state.0": the name of states with a number that nothing could name.
+  static bool is_number(std::string_view fqn) {
     constexpr std::string_view kStart = "state.";
-    return !states_.empty() && std::ranges::all_of(states_, [&](const State& state) {
-      return state.fqn.starts_with(kStart) && state.fqn.size() > kStart.size() &&
-             state.fqn.find_first_not_of("0123456789", kStart.size()) == std::string::npos;
-    });
+    return fqn.starts_with(kStart) && fqn.size() > kStart.size() &&
+           fqn.find_first_not_of("0123456789", kStart.size()) == fqn.npos;
+  }
+
+  /// Whether the optimizer's parameters had numbers. One that has made no step has no states, only
+  /// the parameters of its groups.
+  bool are_numbers() const {
+    if (!states_.empty())
+      return std::ranges::all_of(states_, [](const State& state) { return is_number(state.fqn); });
+    return std::ranges::any_of(groups_,
+                               [](const Json& group) { return !group["params"].empty(); }) &&
+           std::ranges::all_of(groups_, [](const Json& group) {
+             return std::ranges::all_of(group["params"], [](const Json& fqn) {
+               return fqn.is_string() && is_number(fqn.get_ref<const std::string&>());
+             });
+           });
   }
 
   /// Gives the parameters the numbers that torch.optim gives them, if all have one.

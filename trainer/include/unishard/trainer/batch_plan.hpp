@@ -28,6 +28,9 @@ struct BatchPlan {
   bool operator==(const BatchPlan&) const = default;
 };
 
+/// Throws: InvalidArgument when no number of ranks can have these sizes.
+void require_possible_batch(const BatchRequest& request);
+
 /// Applies DeepSpeed's rules, with one extension: when train and micro are given and accumulation
 /// is not, train / micro need not be a multiple of the world size; the last micro-step is then
 /// padded.
