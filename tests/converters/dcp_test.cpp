@@ -550,6 +550,35 @@ TEST(Dcp, TakesTheRecordedKeysOnlyIfTheyAreThoseOfAStateDict) {
   EXPECT_EQ(keys(Json::array({row}), none, Json::parse(R"([["o", null, {"$tensor": 5}]])")), "");
 }
 
+// A trainer that goes on with a converted checkpoint has other steps than the folder.
+TEST(Dcp, TheRecordedFolderCountsAsLongAsTheValuesAreItsOwn) {
+  const auto source =
+      open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
+  for (const bool is_changed : {false, true}) {
+    const test::TempDir work;
+    Catalog catalog = source->catalog();
+    catalog.step += is_changed ? 1 : 0;
+    write_dcp(*source, work.path() / "out", std::move(catalog));
+    const auto copy = open_dcp(posix_storage(), work.path() / "out");
+    EXPECT_EQ(copy->layout() == source->layout(), !is_changed);
+    EXPECT_EQ(copy->catalog().step, source->catalog().step + (is_changed ? 1 : 0));
+  }
+}
+
+TEST(Dcp, ARecordedFolderThatIsForgedIsNoRecord) {
+  const test::TempDir work;
+  const auto source =
+      open_dcp(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp");
+  int number = 0;
+  for (const char* forged : {"", "[", "[]", "{}", R"({"values": 3})", R"({"tensors": []})"}) {
+    Catalog catalog = source->catalog();
+    catalog.producer["dcp_folder"] = forged;
+    const Path folder = work.path() / std::to_string(number++);
+    write_dcp(*source, folder, std::move(catalog));
+    EXPECT_EQ(open_dcp(posix_storage(), folder)->layout(), Json({{"own", "titan"}})) << forged;
+  }
+}
+
 TEST(Dcp, EveryFolderKeepsItsKeys) {
   SKIP_WITHOUT_FIXTURES();
   int kept = 0;
@@ -562,6 +591,10 @@ TEST(Dcp, EveryFolderKeepsItsKeys) {
     const test::TempDir work;
     write_dcp(*source, work.path() / "out", 3, source->layout());
     expect_same_keys(*source, *open_dcp(posix_storage(), work.path() / "out"));
+    if (source->layout().contains("objects")) {  // also when it was in another format in between
+      write_dcp(*source, work.path() / "later", 3);
+      expect_same_keys(*source, *open_dcp(posix_storage(), work.path() / "later"));
+    }
     ++kept;
   }
   EXPECT_EQ(kept, 35);
@@ -577,7 +610,10 @@ TEST(Dcp, WhatWasWrittenForAnyWorldSizeReadsTheSame) {
     for (std::uint32_t world = 1; world <= 5; ++world) {
       SCOPED_TRACE(fmt::format("{} for {} ranks", name, world));
       const Path folder = work.path() / fmt::format("{}-{}", name, world);
-      write_dcp(*source, folder, world);
+      Catalog catalog = source->catalog();
+      catalog.world_size = world;
+      catalog.producer = {};  // it has the keys of the folder
+      write_dcp(*source, folder, std::move(catalog));
       const auto again = open_source(posix_storage(), folder);
       EXPECT_EQ(again->format(), "dcp");
       EXPECT_EQ(again->catalog().world_size, world);

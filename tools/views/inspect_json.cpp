@@ -18,6 +18,7 @@ Json optional_json(const std::optional<T>& value) {
 Json without_keys(Json producer) {
   if (!producer.is_object()) return producer;
   producer.erase("state_dict");
+  producer.erase("dcp_folder");
   if (const auto places = producer.find("torch_arrangement");
       places != producer.end() && places->is_object())
     places->erase("file");

@@ -1,9 +1,12 @@
 #pragma once
 // What a catalog records of the files that it was read from, in Catalog::producer. Converters of
 // other formats keep these records, so that files come back as they were.
+#include "unishard/format/catalog.hpp"
 #include "unishard/format/json.hpp"
 
 #include <array>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace unishard::converters {
@@ -12,6 +15,8 @@ namespace unishard::converters {
 inline constexpr std::string_view kTorchArrangement = "torch_arrangement";
 /// Key in the arrangement: the file's object around the tensors, as one JSON text.
 inline constexpr std::string_view kTorchObject = "file";
+/// The keys, paths and objects of a DCP folder, as one JSON text.
+inline constexpr std::string_view kDcpFolder = "dcp_folder";
 /// How the names of an adapter's file, which held the model, became those of the catalog.
 inline constexpr std::string_view kAdapterNames = "adapter_names";
 /// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.
@@ -21,7 +26,17 @@ inline constexpr std::string_view kCompiledModules = "compiled_modules";
 inline constexpr std::string_view kSafetensorsMetadata = "metadata";
 inline constexpr std::string_view kGgufMetadata = "gguf";
 
-inline constexpr std::array kFileRecords = {kTorchArrangement, kAdapterNames, kCompiledModules};
+inline constexpr std::array kFileRecords = {kTorchArrangement, kDcpFolder, kAdapterNames,
+                                            kCompiledModules};
+
+/// Limits of a record that is one JSON text. A value may be nested 200 levels deep, and a level of
+/// a dict with pairs takes three of JSON.
+inline constexpr JsonLimits kRecordLimits = {
+    .bytes = std::uint64_t{64} << 20, .depth = 1024, .keys_per_object = ~std::uint64_t{0}};
+
+/// Returns a digest of what a record repeats of a catalog beside the tensors: groups, client state
+/// and step.
+std::string digest_of_values(const Catalog& catalog);
 
 /// Returns a record of `producer`; null without it.
 inline Json file_record(const Json& producer, std::string_view key) {

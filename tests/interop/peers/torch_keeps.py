@@ -68,6 +68,9 @@ def state_dicts():
         "flat": dict(weights),
         "values": {"model": weights, "optim": states, "odd": odd_values()},
         "numbered": {"model": weights, "raw_optim": optimizer.state_dict()},
+        "counting_in_int": {"model": weights, "optim": {**states, "state": {name: {**each, "step": 3, "decay": 0.5, "seen": 2}
+                                                                            for name, each in states["state"].items()}}},
+        "nested_deeper": {"model": weights, "optim": {"state": states}},
         "two_models": two_models(get_state_dict),
         "two_numbered_models": two_models(lambda model, optimizer: (model.state_dict(), optimizer.state_dict())),
         "two_optimizers_of_one_model": {"model": weights, "optimizers": [optimizer.state_dict(), trained(seed=2)[1].state_dict()]},
@@ -325,6 +328,14 @@ def main():
             if keys_of(folder / name) != keys_of(folder / "new" / name):
                 found.insert(0, "other keys in .metadata")
             row(f"dcp {name}", found)
+            truth.run(unishard, "convert", folder / name, folder / "native" / name, "--to", "native")
+            truth.run(unishard, "convert", folder / "native" / name, folder / "later" / name, "--to", "dcp")
+            loaded = blank(state)
+            dcp.load(loaded, checkpoint_id=folder / "later" / name, no_dist=True)
+            found = differences(state, loaded)
+            if keys_of(folder / name) != keys_of(folder / "later" / name):
+                found.insert(0, "other keys in .metadata")
+            row(f"dcp {name} through native", found)
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
         own_keys_rows(unishard, folder, row)

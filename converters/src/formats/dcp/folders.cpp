@@ -124,7 +124,7 @@ void read_one_folder(Storage& storage, const Path& folder, StateDictBuilder& bui
                           std::ranges::any_of(builder.out.tensors, is_flat_parameter);
   if (is_changed) return;
   builder.out.layout = describe_folder;
-  builder.out.complete = record_layout;
+  builder.out.complete = record_folder;
 }
 
 void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& builder) {

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "core/file_records.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 
 #include <algorithm>
@@ -108,6 +109,7 @@ std::string own_layout_in(const Json& layout) {
 void record_layout(const StateDict& state, Arrangement& arrangement) {
   const OwnLayout* const layout = layout_of(state, arrangement);
   Json& producer = arrangement.catalog.producer;
+  if (producer.is_object()) producer.erase(std::string(kDcpFolder));  // of an earlier folder
   if (layout == nullptr || layout == &own_layouts().front()) return;
   if (producer.is_null() || producer.is_object()) producer[kKeyLayout] = layout->name;
 }
@@ -157,20 +159,50 @@ bool has_layout_rows(const Json& layout) {
          (!layout.contains("objects") || are_rows(layout["objects"], 3));
 }
 
-Json recorded_state_dict(const Catalog& catalog) {
-  if (!catalog.producer.is_object() || !catalog.producer.contains(kStateDict)) return {};
-  const Json& recorded = catalog.producer[kStateDict];
-  if (!has_layout_rows(recorded) || !recorded.contains("objects") || !agree_on_paths(recorded))
+void record_folder(const StateDict& state, Arrangement& arrangement) {
+  record_layout(state, arrangement);
+  Catalog& catalog = arrangement.catalog;
+  Json folder = describe_folder(state, arrangement);
+  if (!catalog.producer.is_object() || !folder.is_object() || !folder.contains("objects")) return;
+  folder["values"] = digest_of_values(catalog);
+  std::string text = folder.dump();
+  if (text.size() <= kRecordLimits.bytes)
+    catalog.producer[std::string(kDcpFolder)] = std::move(text);
+}
+
+namespace {
+
+/// Returns the folder that a catalog records; null for none, or for one of other values.
+/// Throws: Json::exception or Error for what record_folder() does not make.
+Json read_folder_record(const Catalog& catalog) {
+  const Json text = file_record(catalog.producer, kDcpFolder);
+  if (!text.is_string()) return {};
+  Json folder =
+      parse_json(text.get_ref<const std::string&>(), "the recorded DCP folder", kRecordLimits);
+  return folder.at("values") == digest_of_values(catalog) ? folder : Json();
+}
+
+/// Throws: Json::exception or Error for a record that is none.
+Json read_record(const Catalog& catalog) {
+  Json recorded = file_record(catalog.producer, kStateDict);
+  if (recorded.is_null()) recorded = read_folder_record(catalog);
+  if (!has_layout_rows(recorded) || !recorded.contains("objects") || !agree_on_paths(recorded) ||
+      !KeyedContents::match(recorded, catalog))
     return {};
+  for (const Json& row : recorded["objects"]) torch::tensors_in(row[2]);
+  return recorded;
+}
+
+}  // namespace
+
+Json recorded_state_dict(const Catalog& catalog) {
   try {
-    if (!KeyedContents::match(recorded, catalog)) return {};
-    for (const Json& row : recorded["objects"]) torch::tensors_in(row[2]);
+    return read_record(catalog);
   } catch (const Json::exception&) {
     return {};
   } catch (const Error&) {
     return {};
   }
-  return recorded;
 }
 
 std::optional<KeyedContents> KeyedContents::match(const Json& layout, const Catalog& catalog) {

@@ -72,7 +72,12 @@ std::string_view recorded_layout(const Catalog& catalog);
 /// describes it.
 inline constexpr const char* kStateDict = "state_dict";
 
-/// Returns the state dict that a catalog records; null when it records none.
+/// Records the layout of a folder of another program, and all of its keys, paths and objects
+/// (kDcpFolder) with a digest of the catalog's values, unless that takes more than 64 MiB.
+void record_folder(const StateDict& state, Arrangement& arrangement);
+
+/// Returns the state dict or folder that a catalog records; null when it records none, or when the
+/// tensors, and of a folder the values, are others by now.
 Json recorded_state_dict(const Catalog& catalog);
 
 /// Returns whether `layout` has rows as describe_keys() and describe_folder() make them; paths may

@@ -1,6 +1,5 @@
 #include "formats/torch/recorded_file.hpp"
 
-#include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
@@ -10,19 +9,6 @@
 
 namespace unishard::converters::torch {
 namespace {
-
-constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
-/// A value may be nested 200 levels deep, and a level of a dict with pairs takes three of JSON.
-constexpr JsonLimits kLimits = {
-    .bytes = kMostBytes, .depth = 1024, .keys_per_object = ~std::uint64_t{0}};
-
-/// Returns a digest of everything in the catalog that the object repeats beside the tensors.
-std::string digest_of_values(const Catalog& catalog) {
-  std::string values;
-  for (const Json* section : {&catalog.groups, &catalog.client_state})
-    values += SortedJson(*section).dump() + '\n';
-  return hex64(crc64(values + std::to_string(catalog.step)));
-}
 
 /// Returns the rows of a layout without the paths, which the object has.
 Json without_paths(Json rows) {
@@ -76,7 +62,7 @@ std::optional<RecordedFile> kept_by_plug_in(const Catalog& catalog) {
 
 std::optional<RecordedFile> read_text(const Json& places, const Catalog& catalog) {
   const auto& text = places.at(std::string(kTorchObject)).get_ref<const std::string&>();
-  Json file = parse_json(text, "the recorded torch.save file", kLimits);
+  Json file = parse_json(text, "the recorded torch.save file", kRecordLimits);
   if (file.at("values") != digest_of_values(catalog)) return std::nullopt;
   if (!dcp::has_layout_rows(file) || !is_dict(file.at("object"))) return std::nullopt;
   auto contents = dcp::KeyedContents::match(file, catalog);
@@ -93,7 +79,7 @@ std::string text_of_file(const Json& layout, const Catalog& catalog) {
                      {"constants", without_paths(layout["constants"])},
                      {"values", digest_of_values(catalog)}};
   std::string text = file.dump();
-  return text.size() > kMostBytes ? std::string() : text;
+  return text.size() > kRecordLimits.bytes ? std::string() : text;
 }
 
 std::optional<RecordedFile> recorded_file(const Catalog& catalog) {
