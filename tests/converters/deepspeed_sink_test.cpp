@@ -244,6 +244,34 @@ TEST(DeepSpeedSink, Stage0KeepsStatesOfOtherShapes) {
   EXPECT_EQ(first_difference(source, dir.path()), "");
 }
 
+// NAdam's mu_product: torch keeps one for each parameter, DeepSpeed one for each flat group.
+TEST(DeepSpeedSink, KeepsStatesThatAreOneNumber) {
+  Catalog catalog = small_model(2, 0);
+  for (TensorInfo& each : catalog.tensors) each.group = each.fqn == "a" ? 0 : 1;
+  for (const char* fqn : {"a", "b"}) {
+    catalog.tensors.push_back(tensor(fqn, "mu_product", {}));
+    catalog.tensors.back().group = fqn[0] == 'a' ? 0 : 1;
+  }
+  catalog.groups = parse_json(R"([{"lr": 0.5}, {"lr": 0.25}])", "test");
+  for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
+    SCOPED_TRACE(stage);
+    const TempDir dir;
+    catalog.stage = stage;
+    const MemorySource source(catalog);
+    EXPECT_THAT(write(dir.path(), source, catalog), testing::IsEmpty());
+    EXPECT_EQ(first_difference(source, dir.path()), "");
+    if (stage == 0) continue;
+    const auto file = optimizer_file(dir, 1);
+    const char* base = stage == 3 ? "optimizer_state_dict" : "base_optimizer_state";
+    const torch::Value state = file.root().at("optimizer_state_dict").at(base).at("state");
+    EXPECT_EQ(file.tensor(state.value(1).at("mu_product")).shape, Shape()) << "on every rank";
+  }
+  const TempDir dir;
+  catalog.stage = 1;
+  EXPECT_THAT(write(dir.path(), catalog, true),
+              testing::Contains(testing::HasSubstr("universal checkpoints hold no numbers")));
+}
+
 TEST(DeepSpeedSink, Stage0WrapsA16BitOptimizerAsDeepSpeedDoes) {
   for (const bool fused : {false, true}) {
     TempDir dir;

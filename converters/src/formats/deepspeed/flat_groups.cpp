@@ -43,6 +43,14 @@ void check_swap_size(const torch::Window& window, std::uint64_t bytes) {
         "copy the folder offloaded_tensors of the node that wrote it");
 }
 
+void add_scalars(const FlatGroup& group, const FlatVector& vector, ParameterTable& table,
+                 const std::string& file) {
+  for (const FlatState& scalar : group.scalars) {
+    for (const FlatSpan& span : vector.spans)
+      table.add_scalar(span.parameter, scalar.name, scalar.view, file);
+  }
+}
+
 }  // namespace
 
 ConcatenatedGroups::ConcatenatedGroups(const ShapeGroups& shapes,
@@ -149,6 +157,7 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
         add_state(g, state, visible, file.name);
       }
     }
+    add_scalars(group, vectors_[g], table_, file.name);
     filled_[g] += visible;
   }
 }
@@ -277,6 +286,7 @@ void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
     };
     add(group.master, true);
     for (const FlatState& state : group.states) add(state, false);
+    add_scalars(group, vectors_[g], table_, file.name);
   }
 }
 

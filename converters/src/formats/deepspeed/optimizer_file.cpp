@@ -61,6 +61,7 @@ void drop_tables(FlatGroup& group, Notes& notes) {
                           "partitions, which no parameter has",
                           table->name)});
   group.states.clear();
+  group.scalars.clear();
 }
 
 /// torch's {"state", "param_groups"}, or the list of per-group dicts of elastic checkpoints.
@@ -68,7 +69,7 @@ void read_base_optimizer(const TorchFile& file, Value optimizer, OptimizerFile& 
   const auto read = [&](std::size_t group, std::optional<Value> entries) {
     FlatGroup& flat = out.groups[group];
     if (!entries) return;
-    read_states(file, *entries, 1, flat.states, flat.step, notes);
+    read_flat_states(file, *entries, flat, notes);
     drop_tables(flat, notes);
   };
   if (optimizer.is_sequence()) {
@@ -161,13 +162,21 @@ void read_states(const TorchFile& file, Value entries, std::optional<std::size_t
     } else if (!TorchFile::is_tensor(value)) {
       read_other(file, value, name, dimensions, states, step, notes);
     } else if (const auto view = view_of_state(file, value, name, notes)) {
-      if (dimensions && view->shape.size() != *dimensions) {
+      const std::size_t found = view->shape.size();
+      if (dimensions && found != 0 && found != *dimensions) {
         notes.lose({Role::State, name, "no values of a flat partition", view->shape});
       } else {
         states.push_back({name, *view, swap_id_of(value)});
       }
     }
   }
+}
+
+void read_flat_states(const TorchFile& file, Value entries, FlatGroup& group, Notes& notes) {
+  std::vector<FlatState> all;
+  read_states(file, entries, 1, all, group.step, notes);
+  for (FlatState& state : all)
+    (state.view.shape.empty() ? group.scalars : group.states).push_back(std::move(state));
 }
 
 Json read_group_settings(const TorchFile& file, Value param_groups,

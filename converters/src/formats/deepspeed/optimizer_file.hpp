@@ -20,6 +20,8 @@ struct FlatState {
 struct FlatGroup {
   FlatState master;
   std::vector<FlatState> states;
+  /// States without dimensions, which all parameters of the group share (NAdam's mu_product).
+  std::vector<FlatState> scalars;
   std::optional<std::int64_t> step;
 };
 
@@ -62,10 +64,13 @@ Json read_group_settings(const TorchFile& file, Value param_groups,
 Json read_loss_scaler(const TorchFile& file, std::optional<Value> scaler, Notes& notes);
 
 /// Reads the entries of one parameter's or flat group's optimizer state into `states`, and the step
-/// into `step`. `dimensions` is the number of dimensions of the tensors, nullopt for any. Other
-/// values become notes.
+/// into `step`. `dimensions` is the number of dimensions of the tensors, nullopt for any; tensors
+/// without dimensions are always read. Other values become notes.
 void read_states(const TorchFile& file, Value entries, std::optional<std::size_t> dimensions,
                  std::vector<FlatState>& states, std::optional<std::int64_t>& step, Notes& notes);
+
+/// Reads the states of a flat group, of which `group` has the master.
+void read_flat_states(const TorchFile& file, Value entries, FlatGroup& group, Notes& notes);
 
 /// Returns the state of parameter `index` in a torch optimizer's `state` dict.
 std::optional<Value> state_of(Value state, std::uint64_t index);

@@ -185,6 +185,15 @@ const ViewPiece* first_piece(const std::vector<ViewPiece>& pieces) {
   return found == pieces.end() ? nullptr : &*found;
 }
 
+[[noreturn]] void raise_other_scalar(const std::string& fqn, const std::string& state,
+                                     const std::string& file) {
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: {} of {} is not what the file of the first rank has: the files are not of "
+                    "one save",
+                    file, state, unishard::quote(fqn)),
+        "find the optimizer files that belong together");
+}
+
 }  // namespace
 
 std::size_t ParameterTable::add(const std::string& fqn, Shape shape, std::int32_t group) {
@@ -205,7 +214,19 @@ void ParameterTable::add_piece(std::size_t parameter, const std::string& state, 
   auto& states = parameters_.at(parameter).states;
   auto found = std::ranges::find(states, state, &StatePieces::state);
   if (found == states.end()) found = states.insert(states.end(), {state, {}, {}});
+  if (found->shape) raise_other_scalar(parameters_[parameter].fqn, state, "a file of another rank");
   found->pieces.push_back(std::move(piece));
+}
+
+void ParameterTable::add_scalar(std::size_t parameter, const std::string& state,
+                                const TensorView& view, const std::string& file) {
+  const Parameter& known = parameters_.at(parameter);
+  const auto found = std::ranges::find(known.states, state, &StatePieces::state);
+  if (found == known.states.end()) return add_whole(parameter, state, view);
+  const TensorView& first = found->pieces.front().view;
+  const bool is_equal = found->shape && found->shape->empty() && first.dtype == view.dtype &&
+                        sampled_bytes(first, 0, 1) == sampled_bytes(view, 0, 1);
+  if (!is_equal) raise_other_scalar(known.fqn, state, file);
 }
 
 void ParameterTable::add_whole(std::size_t parameter, const std::string& state,

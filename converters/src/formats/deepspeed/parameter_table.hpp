@@ -32,7 +32,12 @@ class ParameterTable {
   /// Returns the new parameter's index.
   /// Throws: Corrupt when the name is already in the table.
   std::size_t add(const std::string& fqn, Shape shape, std::int32_t group);
+  /// Throws: Corrupt when the state was added as one without dimensions.
   void add_piece(std::size_t parameter, const std::string& state, ViewPiece piece);
+  /// Adds a state without dimensions, unless the parameter has it: then both must be equal.
+  /// Throws: Corrupt, naming `file`.
+  void add_scalar(std::size_t parameter, const std::string& state, const TensorView& view,
+                  const std::string& file);
   /// Adds a state as a whole, in its own shape.
   void add_whole(std::size_t parameter, const std::string& state, const TensorView& view);
 

@@ -123,17 +123,28 @@ class PartsJoin {
     std::vector<Shape> shards;
     for (std::size_t r = 0; r < shards_.size(); ++r)
       shards.push_back(shards_[r]->catalog().tensors[numbers[r]].shape);
-    const auto known = cuts_.find(tensor.fqn);
+    const bool is_number = is_number_of_tensor(tensor);
+    const std::string key = is_number ? tensor.label() : tensor.fqn;
+    const auto known = cuts_.find(key);
     if (known != cuts_.end() && known->second.shards == shards) return &known->second;
     std::optional<TensorCut> cut;
-    if (tensor.state == state::kBuffer) {
+    if (is_number) {
+      cut = rules_.replicated(tensor.fqn, shards);
+    } else if (tensor.state == state::kBuffer) {
       cut = cut_of_buffer(tensor, shards, numbers);
       if (!cut) return nullptr;
     } else {
       if (rules_.are_users()) require_rule(tensor, shards, numbers);
       cut = rules_.cut_of(tensor.fqn, shards);
     }
-    return &keep(tensor, std::move(shards), *std::move(cut));
+    return &keep(tensor.fqn, key, std::move(shards), *std::move(cut));
+  }
+
+  /// Returns whether a state is one number of a parameter that has dimensions. Its parameter is
+  /// listed before it.
+  bool is_number_of_tensor(const TensorInfo& tensor) const {
+    const auto parameter = cuts_.find(tensor.fqn);
+    return tensor.shape.empty() && parameter != cuts_.end() && !parameter->second.shape.empty();
   }
 
   std::optional<TensorCut> cut_of_buffer(const TensorInfo& tensor, const std::vector<Shape>& shards,
@@ -232,18 +243,18 @@ class PartsJoin {
     return std::nullopt;
   }
 
-  const Cut& keep(const TensorInfo& tensor, std::vector<Shape> shards, TensorCut cut) {
+  const Cut& keep(const std::string& fqn, const std::string& key, std::vector<Shape> shards,
+                  TensorCut cut) {
     Cut kept{std::move(shards), std::move(cut.shape), nullptr};
     if (cut.dropped_rows > 0) {
       const bool is_one = cut.dropped_rows == 1;
-      out_.remarks.push_back(
-          fmt::format("{}: {} {}{} of padding behind original_vocab_size {} dropped", tensor.fqn,
-                      cut.dropped_rows, kept.shape.size() == 1 ? "element" : "row",
-                      is_one ? "" : "s", is_one ? "was" : "were"));
+      out_.remarks.push_back(fmt::format(
+          "{}: {} {}{} of padding behind original_vocab_size {} dropped", fqn, cut.dropped_rows,
+          kept.shape.size() == 1 ? "element" : "row", is_one ? "" : "s", is_one ? "was" : "were"));
     }
     if (!cut.is_mean)
       kept.boxes = std::make_shared<const std::vector<SharedBox>>(std::move(cut.boxes));
-    return cuts_.insert_or_assign(tensor.fqn, std::move(kept)).first->second;
+    return cuts_.insert_or_assign(key, std::move(kept)).first->second;
   }
 
   void finish_catalog() {
@@ -275,7 +286,7 @@ class PartsJoin {
   std::string_view left_out_;
   std::vector<std::string> names_;  ///< files of the ranks
   std::vector<std::unique_ptr<Source>> shards_;
-  std::map<std::string, Cut> cuts_;  ///< by fqn
+  std::map<std::string, Cut> cuts_;  ///< by fqn, those of numbers by label
   JoinedCatalog out_;
 };
 

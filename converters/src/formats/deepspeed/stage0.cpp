@@ -173,8 +173,7 @@ class Stage0Reader {
       FlatGroup group;
       group.master = {
           std::string(state::kFp32), tensor_of(file_, masters[g], "fp32_groups_flat"), {}};
-      if (const auto entries = state_of(state, g))
-        read_states(file_, *entries, 1, group.states, group.step, notes_);
+      if (const auto entries = state_of(state, g)) read_flat_states(file_, *entries, group, notes_);
       add_step(group.step);
       shapes.push_back(flat_order(g, group.master.view, masters.size() == 1));
       for (const NamedShape& named : shapes.back())

@@ -164,6 +164,40 @@ std::vector<FlatPiece> pieces_of(const SavedRun& run, const std::vector<Slot>& s
   return pieces;
 }
 
+/// Returns the tensor that holds a group's number: that of the first parameter that has one.
+std::optional<TensorIndex> scalar_of(const SavedRun& run, const SinkGroup& group,
+                                     std::string_view name) {
+  for (const std::size_t parameter : group.parameters) {
+    if (const auto tensor = run.model.parameters[parameter].state(name)) return tensor;
+  }
+  return std::nullopt;
+}
+
+void write_scalars(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
+  const SinkGroup& group = run.model.groups[vector.group];
+  for (const std::string& name : group.scalars) {
+    const auto tensor = vector.is_whole
+                            ? run.model.parameters[vector.slots.front().parameter].state(name)
+                            : scalar_of(run, group, name);
+    if (!tensor) continue;
+    file.pickle.str(name);
+    file.tensor(*tensor, run.catalog.tensors[*tensor].dtype);
+  }
+}
+
+/// Marks the numbers of parameters that their group's number expresses.
+void mark_shared_scalars(const SavedRun& run, std::vector<bool>& placed) {
+  for (const SinkGroup& group : run.model.groups) {
+    for (const std::string& name : group.scalars) {
+      const auto first = scalar_of(run, group, name);
+      if (!first || !placed[*first]) continue;
+      for (const std::size_t parameter : group.parameters) {
+        if (const auto tensor = run.model.parameters[parameter].state(name)) placed[*tensor] = true;
+      }
+    }
+  }
+}
+
 /// Returns the states of a vector: all states of its group; for a single parameter, its own.
 void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
   file.pickle.begin_dict();
@@ -185,12 +219,14 @@ void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
                   pieces_of(run, is_whole ? vector.state_slots : vector.slots, name));
     }
   }
+  write_scalars(file, run, vector);
   file.pickle.end_dict();
 }
 
 bool has_states(const SavedRun& run, const FlatVector& vector) {
   if (vector.state_length == 0) return false;
-  if (!vector.is_whole) return !run.model.groups[vector.group].states.empty();
+  const SinkGroup& group = run.model.groups[vector.group];
+  if (!vector.is_whole) return !group.states.empty() || !group.scalars.empty();
   return !run.model.parameters[vector.slots.front().parameter].states.empty();
 }
 
@@ -295,6 +331,7 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   std::vector<bool> placed(run.catalog.tensors.size());
   for (const torch::Placement& placement : draft.plan.placements) placed[placement.tensor] = true;
+  mark_shared_scalars(run, placed);
   std::unordered_set<std::string_view> is_model;
   for (const ModuleEntry& entry : run.model.module) is_model.insert(entry.fqn);
   for (std::size_t i = 0; i < placed.size(); ++i) {
@@ -304,7 +341,8 @@ void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   }
   std::vector<std::string>& notes = draft.plan.notes;
   std::ranges::copy(run.notes, std::back_inserter(notes));
-  std::ranges::move(note_left_out(run.catalog, draft.plan.left_out), std::back_inserter(notes));
+  std::ranges::move(note_left_out(run.catalog, run.model, draft.plan.left_out),
+                    std::back_inserter(notes));
   if (fills) std::ranges::move(note_filled_states(run), std::back_inserter(notes));
 }
 

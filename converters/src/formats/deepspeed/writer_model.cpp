@@ -282,10 +282,25 @@ void complete(SinkGroup& group, const Json& config) {
   }
 }
 
-void find_states(SinkGroup& group, const SinkModel& model) {
+/// Returns whether a state is a number for every parameter of the group that has it, and the state
+/// of a parameter with dimensions among them.
+bool is_scalar(const Catalog& catalog, const SinkModel& model, const SinkGroup& group,
+               std::string_view name) {
+  bool is_found = false;
+  for (const std::size_t i : group.parameters) {
+    const SinkParameter& parameter = model.parameters[i];
+    const auto tensor = parameter.state(name);
+    if (tensor && !catalog.tensors[*tensor].shape.empty()) return false;
+    is_found |= tensor.has_value() && !parameter.shape.empty();
+  }
+  return is_found;
+}
+
+void find_states(const Catalog& catalog, const SinkModel& model, SinkGroup& group) {
   for (const std::size_t parameter : group.parameters) {
     for (const auto& [name, tensor] : model.parameters[parameter].states) {
-      if (!has_state(group, name)) group.states.push_back(name);
+      if (has_state(group, name) || std::ranges::count(group.scalars, name) > 0) continue;
+      (is_scalar(catalog, model, group, name) ? group.scalars : group.states).push_back(name);
     }
   }
 }
@@ -300,7 +315,7 @@ void add_groups(const Catalog& catalog, SinkModel& model) {
                       g));
       continue;
     }
-    find_states(all[g], model);
+    find_states(catalog, model, all[g]);
     all[g].settings =
         torch::without_unwritable(all[g].settings, fmt::format("groups.{}", g), model.notes);
     complete(all[g], catalog.config);
@@ -360,7 +375,17 @@ SinkModel describe_model(const Catalog& catalog) {
   return model;
 }
 
-std::vector<std::string> note_left_out(const Catalog& catalog,
+namespace {
+
+bool is_scalar_state(const SinkModel& model, const std::string& name) {
+  return std::ranges::any_of(model.groups, [&](const SinkGroup& group) {
+    return std::ranges::count(group.scalars, name) > 0;
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> note_left_out(const Catalog& catalog, const SinkModel& model,
                                        const std::vector<std::size_t>& left_out) {
   std::map<std::string, std::pair<std::size_t, std::string>> by_state;
   for (const std::size_t i : left_out) {
@@ -371,11 +396,12 @@ std::vector<std::string> note_left_out(const Catalog& catalog,
   std::vector<std::string> notes;
   for (const auto& [name, counted] : by_state) {
     const auto& [count, first] = counted;
-    const bool rounded = name == state::kWeights;
+    const bool rounded = name == state::kWeights, is_number = is_scalar_state(model, name);
     notes.push_back(fmt::format("{} tensors of state {} are left out, {} first: {}", count, name,
                                 first,
-                                rounded ? "DeepSpeed rounds such weights from fp32 at stage 3"
-                                        : "there are no weights of these names"));
+                                rounded     ? "DeepSpeed rounds such weights from fp32 at stage 3"
+                                : is_number ? "universal checkpoints hold no numbers of parameters"
+                                            : "there are no weights of these names"));
   }
   return notes;
 }

@@ -31,6 +31,8 @@ struct SinkGroup {
   Json settings;                        ///< without `params`; complete for the optimizer
   std::vector<std::size_t> parameters;  ///< into SinkModel::parameters, in the group's own order
   std::vector<std::string> states;      ///< states of its parameters, for example "exp_avg"
+  /// States that are one number of each parameter, and one of a flat group: "mu_product" of NAdam.
+  std::vector<std::string> scalars;
   /// Returns true for DeepSpeed's FusedAdam or CPUAdam, whose `step` is an int.
   bool counts_in_int() const { return settings.contains("bias_correction"); }
   bool is_fused() const {
@@ -62,7 +64,7 @@ struct SinkModel {
 SinkModel describe_model(const Catalog& catalog);
 
 /// Returns notes about the tensors that a plan leaves out (indices), counted by state.
-std::vector<std::string> note_left_out(const Catalog& catalog,
+std::vector<std::string> note_left_out(const Catalog& catalog, const SinkModel& model,
                                        const std::vector<std::size_t>& left_out);
 
 /// Returns the type of a flat vector of these tensors: their common type, else float32.
