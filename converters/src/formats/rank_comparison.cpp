@@ -71,7 +71,7 @@ class RankComparison {
       std::vector<std::byte> first(range.size() * width), other(first.size());
       parts_.sources[0]->read(numbers[0], range, first);
       if (value.empty()) value.assign(first.begin(), first.begin() + std::ptrdiff_t(width));
-      compared.has_one_value = compared.has_one_value && repeats(first, value);
+      compared.has_one_value = compared.has_one_value && deepspeed::repeats(first, value);
       for (std::size_t r = 1; r < numbers.size(); ++r) {
         parts_.sources[r]->read(numbers[r], range, other);
         if (other == first) continue;
@@ -79,13 +79,6 @@ class RankComparison {
         return;
       }
     }
-  }
-
-  static bool repeats(std::span<const std::byte> bytes, std::span<const std::byte> value) {
-    for (std::size_t at = 0; at < bytes.size(); at += value.size()) {
-      if (!std::ranges::equal(bytes.subspan(at, value.size()), value)) return false;
-    }
-    return true;
   }
 
   const deepspeed::CutParts& parts_;

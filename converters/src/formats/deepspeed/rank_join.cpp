@@ -23,6 +23,8 @@ std::uint32_t global_rank(std::uint32_t tensor_rank, std::uint32_t data_rank, st
 
 /// Elements that are compared to tell whether a buffer is the same on all ranks.
 constexpr std::uint64_t kCompared = 4096;
+/// Elements that are compared of the parts of a parameter: many parameters tell enough together.
+constexpr std::uint64_t kComparedPart = 64;
 
 void check_groups(const RankContent& first, const RankContent& other) {
   if (first.parts.catalog.groups != other.parts.catalog.groups)
@@ -169,9 +171,8 @@ class PartsJoin {
         "add it to tp_replicated_parameter_patterns");
   }
 
-  static bool is_one_value(const std::vector<std::byte>& bytes, DType dtype) {
-    const auto width = static_cast<std::ptrdiff_t>(size_of(dtype));
-    return std::equal(bytes.begin() + width, bytes.end(), bytes.begin());
+  static bool is_one_value(std::span<const std::byte> bytes, DType dtype) {
+    return repeats(bytes, bytes.first(size_of(dtype)));
   }
 
   /// Compares the beginnings; the rest is compared when it is read.
@@ -233,7 +234,7 @@ class PartsJoin {
       if (part.elements() < 2) continue;
       const std::uint64_t size = (part.elements() - 1) / pieces + 1;
       const std::uint64_t begin = std::min(part.elements(), parameter % pieces * size);
-      const std::uint64_t compared = std::min({size, kCompared, part.elements() - begin});
+      const std::uint64_t compared = std::min({size, kComparedPart, part.elements() - begin});
       if (compared < 2) continue;
       std::vector<std::byte> bytes = elements_of(r, joined.tensors[r], {begin, begin + compared});
       if (is_one_value(bytes, part.dtype)) continue;
@@ -291,6 +292,13 @@ class PartsJoin {
 };
 
 }  // namespace
+
+bool repeats(std::span<const std::byte> bytes, std::span<const std::byte> value) {
+  for (std::size_t at = 0; at < bytes.size(); at += value.size()) {
+    if (!std::ranges::equal(bytes.subspan(at, value.size()), value)) return false;
+  }
+  return true;
+}
 
 bool is_of_model(const TensorInfo& tensor) {
   return tensor.state == state::kWeights || tensor.state == state::kBuffer;

@@ -5,8 +5,10 @@
 #include "formats/deepspeed/cut_rules.hpp"
 #include "formats/deepspeed/rank_reader.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +27,10 @@ struct CutParts {
 
 /// Returns whether the tensor is weights or a buffer, and no state of an optimizer.
 bool is_of_model(const TensorInfo& tensor);
+
+/// Returns whether `bytes` are `value` many times.
+/// Pre: `value` is not empty, and its size divides that of `bytes`.
+bool repeats(std::span<const std::byte> bytes, std::span<const std::byte> value);
 
 /// Returns a source of the whole tensors. Adds to `notes` what is left out.
 /// Throws: as join_ranks() does.
