@@ -92,7 +92,7 @@ Path FolderFiles::checked_path(Storage& storage, const Path& folder, const std::
     at /= part;
     const auto found = listing->second.find(part.string());
     if (found == listing->second.end()) {
-      raise(ErrorCode::NotFound, fmt::format("{} is missing; the metadata names it", at.string()),
+      raise(ErrorCode::Corrupt, fmt::format("{} is missing; the metadata names it", at.string()),
             "copy the folder again, with all of its files");
     }
     if (found->second == EntryKind::Other) {

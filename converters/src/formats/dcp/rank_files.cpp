@@ -79,7 +79,7 @@ void check_doubled(const Path& folder, const RankFileGroup& group) {
 void check_complete(const Path& folder, const std::string& start, const RankFileGroup& group) {
   check_doubled(folder, group);
   if (const auto rank = missing_rank(group, ranks_of(group)))
-    raise(ErrorCode::NotFound,
+    raise(ErrorCode::Corrupt,
           fmt::format("{}: the file {}{} of {} is missing", folder.string(), start, *rank,
                       ranks_of(group)),
           "put the files of all ranks into one folder");
