@@ -238,6 +238,10 @@ TEST(Completeness, ALoneFileOfANumberIsAPartOrDoubted) {
     save_torch_vectors(temp.path() / name, {{"a", {1}}});
     EXPECT_THAT(open(temp.path() / name)->part_of(), Optional(HasSubstr("number"))) << name;
   }
+  const TempDir second;
+  save_torch_vectors(second.path() / "shard_1.pt", {{"a", {1}}});
+  EXPECT_THAT(refusal(second.path()),
+              Fails(ErrorCode::Corrupt, {"shard_1.pt", "none of the others"}));
   for (const auto& [name, set] : {std::pair{"shard_0.pt", "shard_*.pt"},
                                   {"hf_model_0001_0.pt", "hf_model_*_0.pt"},
                                   {"model.rank0.bin", "model.rank*.bin"}}) {

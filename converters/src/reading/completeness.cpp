@@ -71,6 +71,27 @@ std::string sentence_about(const FileSet& set) {
         "put the files of the model that is meant into a folder of their own");
 }
 
+/// Ranks are numbered from 0, and shards from 0 or, by the programs that are known, from 1: a
+/// higher number is one of several, wherever they are.
+bool is_further(const PartName& part) {
+  const bool is_from_one =
+      part.kind == PartKind::Shards && part.writer.find("several") == std::string_view::npos;
+  const std::uint64_t first = is_from_one ? 1 : 0;
+  return std::ranges::any_of(part.numbers, [&](auto number) { return number > first; });
+}
+
+/// Refuses a lone file with a number that the first of several does not have.
+void require_first(const Path& folder, const FileSet& set) {
+  const std::string& name = set.files.begin()->second;
+  const auto part = parse_part_name(name);
+  if (set.files.size() > 1 || set.count || !part || !is_further(*part)) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{} holds a part of a model: {} is number {} of the files named like {}, and "
+                    "none of the others is here",
+                    folder.string(), name, fmt::join(part->numbers, ", "), set.name),
+        "bring the missing files into the folder; --part takes one file alone");
+}
+
 }  // namespace
 
 std::uint64_t FileSet::expected() const {
@@ -183,6 +204,7 @@ std::optional<FileSet> choose_shards(const Path& folder, const std::vector<std::
           fmt::format("{} holds a part of a model: {}", folder.string(), problem),
           "bring the missing files into the folder; --part takes one file alone");
   }
+  require_first(folder, sets.front());
   return std::move(sets.front());
 }
 
@@ -199,15 +221,6 @@ std::string words_about(const PartName& part, std::uint64_t files) {
 }  // namespace
 
 namespace {
-
-/// Ranks are numbered from 0, and shards from 0 or, by the programs that are known, from 1: a
-/// higher number is one of several, wherever they are.
-bool is_further(const PartName& part) {
-  const bool is_from_one =
-      part.kind == PartKind::Shards && part.writer.find("several") == std::string_view::npos;
-  const std::uint64_t first = is_from_one ? 1 : 0;
-  return std::ranges::any_of(part.numbers, [&](auto number) { return number > first; });
-}
 
 /// What the name of a file or folder says, and the names beside it.
 std::optional<std::string> describe_name(Storage& storage, const Path& file) {

@@ -279,6 +279,10 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
     require_whole_tensors(storage, path, folder, shapes);
     builder.out.notes.push_back(
         "read from sharded/; the files beside it were put together from it");
+  } else if (ranks.ranks() > 0) {
+    builder.out.notes.push_back(
+        fmt::format("nothing in the files tells how many ranks saved: the files of {} were read",
+                    ranks.ranks()));
   }
   builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
 }
