@@ -62,6 +62,7 @@ TEST(Probe, ExplainsWhatItCannotRead) {
       {"global_step1.partial-0123456789abcdef0123456789abcdef/shard-00000-of-00001.h5",
        "interrupted"},
       {"shard-00000-of-00002.h5", "manifest"},
+      {"checkpoints/checkpoint_3/x.txt", "checkpoints/checkpoint_3, the newest"},
       {"notes.txt", "holds no checkpoint"},
   };
   for (const Row& row : rows) {

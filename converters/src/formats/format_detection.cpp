@@ -6,6 +6,7 @@
 #include "unishard/format/staging_names.hpp"
 
 #include "containers/git_lfs.hpp"
+#include "formats/folder_names.hpp"
 #include "reading/unjoined_parts.hpp"
 
 #include <fmt/format.h>
@@ -172,6 +173,26 @@ std::optional<ForeignFormat> recognise_foreign(Storage& storage, const Path& pat
   return std::nullopt;
 }
 
+namespace {
+
+/// Returns what the project folder of accelerate is; "" for every other folder.
+std::string explain_project(Storage& storage, const Path& path) {
+  const Path folder = path / "checkpoints";
+  if (storage.kind(folder) != EntryKind::Directory) return {};
+  std::optional<std::pair<std::uint64_t, std::string>> newest;
+  for (const Entry& entry : storage.list(folder)) {
+    const auto number = checkpoint_number(entry.name);
+    if (number && (!newest || newest->first < *number)) newest.emplace(*number, entry.name);
+  }
+  if (!newest) return {};
+  return fmt::format(
+      "{} is the project folder of a run (of accelerate, for example), whose checkpoints lie "
+      "below: name {}, the newest, or another one there",
+      path.string(), (folder / newest->second).string());
+}
+
+}  // namespace
+
 std::string explain_unknown(Storage& storage, const Path& path) {
   const std::string name = path.string();
   const EntryKind kind = storage.kind(path);
@@ -199,6 +220,7 @@ std::string explain_unknown(Storage& storage, const Path& path) {
     return fmt::format("{} holds only interrupted saves ({}): no save was ever completed there",
                        name, unishard::quote(entries.front().name));
   }
+  if (std::string project = explain_project(storage, path); !project.empty()) return project;
   const auto is_shard = [](const Entry& entry) {
     return entry.name.starts_with("shard-") && entry.name.ends_with(".h5");
   };
