@@ -600,6 +600,26 @@ Json written_object(const Path& file) {
   return object;
 }
 
+// torch.save({name: parameter}): a dict of parameters, of which some are frozen.
+TEST(TrainingFile, AFlatDictOfParametersComesBack) {
+  const test::TempDir folder;
+  Json frozen = tensor("b"), trained = tensor("a");
+  frozen["parameter"] = trained["parameter"] = trained["requires_grad"] = true;
+  const Json object = {{"a", trained}, {"b", frozen}, {"b.m", tensor("b.m")}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_TRUE(source->catalog().client_state.is_null());
+  for (const char* format : {"torch", "native", "dcp"}) {
+    const Path between = folder.path() / format,
+               back = folder.path() / (std::string(format) + ".pt");
+    copy_as(format, *source, between);
+    const auto read = open_source_as(posix_storage(), format, between);
+    EXPECT_THAT(copy_as("torch", *read, back)->notes(), testing::IsEmpty()) << format;
+    EXPECT_EQ(written_object(back).dump(), written_object(folder.path() / "in.pt").dump())
+        << format;
+  }
+}
+
 TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
   const test::TempDir folder;
   const Json groups = Json::array({{{"lr", 0.25}, {"params", Json::array({0, 1})}}});

@@ -233,6 +233,18 @@ def arrangement_rows(unishard, folder, row):
         row(f"torch.save {name}", found)
 
 
+def parameters_row(unishard, folder, row):
+    """A flat dict of parameters, some of them frozen, comes back through the formats that keep what a file records."""
+    import torch
+    state = {"w": torch.nn.Parameter(torch.ones(2, 3)), "frozen": torch.nn.Parameter(torch.ones(3), requires_grad=False), "b": torch.zeros(2)}
+    torch.save(state, folder / "parameters.pt")
+    for form in ("native", "dcp"):
+        truth.run(unishard, "convert", folder / "parameters.pt", folder / f"parameters.{form}", "--to", form)
+        truth.run(unishard, "convert", folder / f"parameters.{form}", folder / f"parameters.{form}.pt", "--to", "torch")
+        loaded = torch.load(folder / f"parameters.{form}.pt", weights_only=False)
+        row(f"torch.save a dict of parameters through {form}", differences(state, loaded))
+
+
 def optimizer_rows(unishard, folder, row):
     """The state of each of torch's optimizers comes back from other formats, under a model that torch.compile has wrapped too."""
     import torch
@@ -340,6 +352,7 @@ def main():
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
         own_keys_rows(unishard, folder, row)
         arrangement_rows(unishard, folder, row)
+        parameters_row(unishard, folder, row)
         optimizer_rows(unishard, folder, row)
         odd_members_rows(unishard, folder, row)
         layout_rows(unishard, folder / "model_optim", folder / "layouts", row)

@@ -11,9 +11,11 @@
 #include "containers/pieced_source.hpp"
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/training_files.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/state_dict_source.hpp"
+#include "formats/torch/recorded_file.hpp"
 #include "formats/torch/training_file.hpp"
 #include "formats/torch/training_layout.hpp"
 #include "formats/torch/weight_index.hpp"
@@ -26,6 +28,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace unishard::converters {
@@ -59,8 +63,9 @@ class Collector {
       raise(ErrorCode::Corrupt, fmt::format("{}: {} tensors, the index lists {}", path.string(),
                                             tree.tensors.size(), wanted->size()));
     }
-    if (!is_state_dict(tree.content))
-      parts.catalog.client_state["object"] = std::move(tree.content);
+    const bool is_flat = is_state_dict(tree.content);
+    if (is_flat && wanted == nullptr && has_parameters(tree.content)) record_file(tree);
+    if (!is_flat) parts.catalog.client_state["object"] = std::move(tree.content);
     torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
@@ -123,6 +128,30 @@ class Collector {
   /// Whether it is a dict, or an OrderedDict, with texts as keys and such values only.
   template <class Fits>
   static bool is_dict_of(const Json& content, const Fits& fits) {
+  /// Returns whether a state dict has tensors that are an nn.Parameter or require gradients.
+  static bool has_parameters(const Json& content) {
+    const auto is_plain = [](const Json& value) { return value.size() == 1; };
+    return !is_dict_of(content, is_plain);
+  }
+
+  /// Records the object of a file, which the catalog's tensors alone would not give again.
+  void record_file(const torch::ObjectTree& tree) {
+    std::unordered_map<std::string_view, std::string_view> first_names;
+    for (const Alias& alias : parts.catalog.aliases) first_names.emplace(alias.fqn, alias.target);
+    Json rows = Json::array();
+    for (const torch::NamedTensor& tensor : tree.tensors) {
+      const auto first = first_names.find(tensor.name);
+      const std::string_view fqn = first == first_names.end() ? tensor.name : first->second;
+      rows.push_back(Json::array({tensor.name, nullptr, fqn, state::kWeights}));
+    }
+    const Json layout = {
+        {"object", tree.content}, {"tensors", std::move(rows)}, {"constants", Json::array()}};
+    std::string text = torch::text_of_file(layout, parts.catalog);
+    if (text.empty()) return;
+    Json& record = parts.catalog.producer[std::string(kTorchArrangement)];
+    record = {{"model", Json::array()}, {std::string(kTorchObject), std::move(text)}};
+  }
+
     if (!content.is_object() || is_tensor(content)) return false;
     if (!content.contains("$type")) return std::ranges::all_of(content, fits);
     if (content["$type"] != "collections.OrderedDict") return false;
