@@ -4,7 +4,9 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/pickle_writer.hpp"
 #include "containers/torch_file.hpp"
+#include "containers/torch_output.hpp"
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
@@ -15,9 +17,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -617,6 +622,81 @@ TEST(TrainingFile, AFlatDictOfParametersComesBack) {
     EXPECT_THAT(copy_as("torch", *read, back)->notes(), testing::IsEmpty()) << format;
     EXPECT_EQ(written_object(back).dump(), written_object(folder.path() / "in.pt").dump())
         << format;
+  }
+}
+
+// A model may have modules of these names; the groups of an optimizer are a list.
+TEST(TrainingFile, ModulesNamedLikeThePartsOfAnOptimizerAreWeights) {
+  const test::TempDir folder;
+  const Json object = {{"state", {{"w", tensor("a")}}}, {"param_groups", {{"w", tensor("b")}}}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  for (const TensorInfo& each : source->catalog().tensors)
+    EXPECT_EQ(each.state, state::kWeights) << each.label();
+}
+
+/// torch.save of {"a": a number, `key`: what `write` appends}, below `outer` unless that is empty.
+void save_object(const Path& file, const std::string& outer, const std::string& key,
+                 const std::function<void(torch::PickleWriter&)>& write) {
+  torch::PickleWriter pickle;
+  pickle.begin_dict();
+  if (!outer.empty()) {
+    pickle.str(outer);
+    pickle.begin_dict();
+  }
+  pickle.str("a");
+  pickle.tensor(DType::Float32, {2}, "0", 2);
+  if (key == "optimizer" && !outer.empty()) pickle.end_dict();
+  pickle.str(key);
+  write(pickle);
+  if (key != "optimizer" && !outer.empty()) pickle.end_dict();
+  pickle.end_dict();
+  torch::TorchOutput output(posix_storage(), file.parent_path());
+  const std::size_t archive = output.add({file.filename(), "archive", pickle.finish(), {8}});
+  const std::array<float, 2> values = {1, 2};
+  output.write(archive, 0, 0, std::as_bytes(std::span(values)));
+  output.finish();
+}
+
+TEST(TrainingFile, AParameterOfALazyModuleIsALostWeight) {
+  for (const std::string outer : {"", "model"}) {
+    const test::TempDir folder;
+    save_object(folder.path() / "in.pt", outer, "b", [](torch::PickleWriter& pickle) {
+      pickle.global("torch.nn.parameter", "UninitializedParameter");
+      pickle.begin_tuple();
+      pickle.boolean(true);
+      pickle.end_tuple();
+      pickle.reduce();
+    });
+    const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+    ASSERT_EQ(source->losses().size(), 1u);
+    EXPECT_EQ(source->losses()[0].role, Role::Weight);
+    EXPECT_EQ(source->losses()[0].name, outer.empty() ? "b" : "model.b");
+    EXPECT_THAT(source->losses()[0].why, testing::HasSubstr("lazy module"));
+    EXPECT_THAT(source->notes(), testing::IsEmpty());
+  }
+}
+
+TEST(TrainingFile, AnOptimizerThatWasSavedAsAnObjectIsLostAsAWhole) {
+  for (const std::string outer : {"", "model"}) {
+    const test::TempDir folder;
+    save_object(folder.path() / "in.pt", outer, "optimizer", [](torch::PickleWriter& pickle) {
+      pickle.global("torch.optim.adamw", "AdamW");
+      pickle.new_object();
+      pickle.begin_dict();
+      for (const char* field : {"defaults", "state", "param_groups"}) {
+        pickle.str(field);
+        pickle.begin_dict();
+        pickle.end_dict();
+      }
+      pickle.end_dict();
+      pickle.build();
+    });
+    const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+    ASSERT_EQ(source->losses().size(), 1u);
+    EXPECT_EQ(source->losses()[0].role, Role::Optimizer);
+    EXPECT_EQ(source->losses()[0].name, "optimizer (torch.optim.adamw.AdamW)");
+    EXPECT_THAT(source->losses()[0].why, testing::HasSubstr("state_dict()"));
   }
 }
 

@@ -135,6 +135,7 @@ class Describer {
   std::vector<std::string> renamed;
   std::vector<std::string> left_out;
   std::vector<std::pair<std::string, std::string>> lost_weights;
+  std::vector<std::pair<std::string, std::string>> optimizers;
   std::vector<std::string> unregistered;
 
  private:
@@ -481,9 +482,26 @@ class Describer {
     return true;
   }
 
+  /// Takes down what an object of a known kind is for a model. Returns false for others.
+  bool note_kind(Value value, const std::string& call, const std::string& path) {
+    if (call == "torch.nn.parameter.UninitializedParameter" ||
+        call == "torch.nn.parameter.UninitializedBuffer") {
+      lost_weights.emplace_back(name(path),
+                                "it has no shape and no data: its lazy module has not "
+                                "run yet");
+      return true;
+    }
+    const auto fields = value.state();
+    const auto has = [&](const char* key) { return fields->find(key).has_value(); };
+    if (!fields || !fields->is_dict() || !has("state") || !has("param_groups") || !has("defaults"))
+      return false;
+    optimizers.emplace_back(path, name(call));
+    return true;
+  }
+
   /// Keeps the parts of an object; never calls it.
   Json unknown(Value value, const std::string& call, const std::string& path, unsigned depth) {
-    if (!makes_plain_object(call))
+    if (!note_kind(value, call, path) && !makes_plain_object(call))
       opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
     memory_.charge(2 * path.size() + 3 * call.size() + 8 * sizeof(Json::object_t::value_type));
     Json out = {{"$type", "object"}, {"name", call}};
@@ -547,6 +565,7 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   tree.renamed = std::move(describer.renamed);
   tree.left_out = std::move(describer.left_out);
   tree.lost_weights = std::move(describer.lost_weights);
+  tree.optimizers = std::move(describer.optimizers);
   tree.unregistered = std::move(describer.unregistered);
   return tree;
 }

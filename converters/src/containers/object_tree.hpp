@@ -38,11 +38,18 @@ struct ObjectTree {
   /// "path: problem" of each member near the root that is left out, because it is an EndlessObject.
   std::vector<std::string> left_out;
   /// The path of each parameter or quantized tensor that a module holds where its state dict does
-  /// not look, and what it is: weights that are left out.
+  /// not look, or that has no data yet, and what it is: weights that are left out.
   std::vector<std::pair<std::string, std::string>> lost_weights;
+  /// The path of each optimizer that was saved as an object, "" for the root, and its class.
+  std::vector<std::pair<std::string, std::string>> optimizers;
   /// The path of each other tensor that a module holds there: in an attribute, or in a list.
   std::vector<std::string> unregistered;
 };
+
+/// What is said of ObjectTree::optimizers.
+inline constexpr const char* kOptimizerObject =
+    "an optimizer that was saved as an object and not as its state_dict(): load the file in Python "
+    "and save optimizer.state_dict() in its place";
 
 /// A value that cannot be written out: it is nested deeper than 200 levels, contains itself, or
 /// expands excessively because its parts are shared.

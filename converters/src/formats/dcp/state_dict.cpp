@@ -419,6 +419,11 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kTensorAttributes});
   for (const auto& [name, why] : tree.lost_weights)
     out.losses.push_back({Role::Weight, fmt::format("{}.{}", key, name), why});
+  for (const auto& [at, type] : tree.optimizers)
+    out.losses.push_back(
+        {Role::Optimizer,
+         fmt::format("{} ({})", at.empty() ? key : fmt::format("{}.{}", key, at), type),
+         torch::kOptimizerObject});
   for (const std::string& line : tree.unregistered)
     out.losses.push_back(
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kUnregistered});

@@ -75,6 +75,9 @@ class Collector {
       parts.losses.push_back({Role::ClientValue, line, torch::kTensorAttributes});
     for (const auto& [name, why] : tree.lost_weights)
       parts.losses.push_back({Role::Weight, name, why});
+    for (const auto& [at, type] : tree.optimizers)
+      parts.losses.push_back({Role::Optimizer, at.empty() ? type : fmt::format("{} ({})", at, type),
+                              torch::kOptimizerObject});
     for (const std::string& line : tree.unregistered)
       parts.losses.push_back({Role::ClientValue, line, torch::kUnregistered});
     for (const std::string& line : tree.renamed)
@@ -125,9 +128,6 @@ class Collector {
 
   static bool is_state_dict(const Json& content) { return is_dict_of(content, is_tensor); }
 
-  /// Whether it is a dict, or an OrderedDict, with texts as keys and such values only.
-  template <class Fits>
-  static bool is_dict_of(const Json& content, const Fits& fits) {
   /// Returns whether a state dict has tensors that are an nn.Parameter or require gradients.
   static bool has_parameters(const Json& content) {
     const auto is_plain = [](const Json& value) { return value.size() == 1; };
@@ -152,6 +152,9 @@ class Collector {
     record = {{"model", Json::array()}, {std::string(kTorchObject), std::move(text)}};
   }
 
+  /// Whether it is a dict, or an OrderedDict, with texts as keys and such values only.
+  template <class Fits>
+  static bool is_dict_of(const Json& content, const Fits& fits) {
     if (!content.is_object() || is_tensor(content)) return false;
     if (!content.contains("$type")) return std::ranges::all_of(content, fits);
     if (content["$type"] != "collections.OrderedDict") return false;
@@ -210,8 +213,12 @@ class Collector {
   /// Finds the tensors of what looks like the state dict of an optimizer, which are no weights.
   void find_optimizers(const Json& value) {
     if (!value.is_structured()) return;
-    if (torch::member(value, "state") != nullptr &&
-        torch::member(value, "param_groups") != nullptr) {
+    const Json* const groups = torch::member(value, "param_groups");
+    // A model may have modules of these names; groups are a list.
+    const bool is_list =
+        groups != nullptr &&
+        (groups->is_array() || (groups->is_object() && groups->value("$type", Json()) == "tuple"));
+    if (is_list && torch::member(value, "state") != nullptr) {
       of_optimizers_.merge(torch::tensors_in(value));
       return;
     }
