@@ -785,6 +785,15 @@ TEST(Dcp, BytesWithoutANameAreNoted) {
               testing::Contains(HasSubstr("bytes that the metadata gives no name")));
 }
 
+TEST(Dcp, AFileThatTheMetadataNamesAndIsNotThereIsDamage) {
+  const test::TempDir work;
+  const Path folder = work.path() / "cut";
+  test::copy_folder(Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp", folder);
+  std::filesystem::remove(folder / "__0_0.distcp");
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+              Fails(ErrorCode::Corrupt, "__0_0.distcp is missing; the metadata names it"));
+}
+
 TEST(Dcp, AFieldThatIsMissingIsNamedWithItsFile) {
   const test::TempDir work;
   const Path folder = work.path() / "golden", file = folder / ".metadata";
