@@ -345,10 +345,10 @@ TEST(Config, ReadsTheFoldersOfMonitors) {
 
 TEST(Config, SaysThatACycleOfMomentumHasNoEffectOnAnOptimizerWithoutBetas) {
   const auto notes = [](const std::string& optimizer) {
-    return parse(R"({"optimizer": {"type": ")" + optimizer +
-                 R"("}, "scheduler": {"type": "OneCycle",
-        "params": {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": true}}})")
-        .notes;
+    const std::string json = R"({"optimizer": {"type": ")" + optimizer +
+                             R"("}, "scheduler": {"type": "OneCycle", "params":
+        {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_momentum": true}}})";
+    return parse(json.c_str()).notes;
   };
   EXPECT_THAT(notes("SGD"), testing::Contains(testing::HasSubstr(
                                 "scheduler.params.cycle_momentum: has no effect on SGD")));
@@ -425,7 +425,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"zero_optimization": {"stage": 2, "cpu_offload": true,
                     "offload_optimizer": {"device": "none"}}})",
                 "zero_optimization.offload_optimizer.device is \"none\", but "
-                "zero_optimization.cpu_offload is \"cpu\""},
+                "zero_optimization.cpu_offload.device is \"cpu\""},
         Refused{R"({"train_batch_size": 5, "train_micro_batch_size_per_gpu": 2})",
                 "train_batch_size 5 is no multiple of train_micro_batch_size_per_gpu 2"},
         Refused{R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,

@@ -202,12 +202,20 @@ std::string plan_name(const StageNeeds& needs) {
 }
 
 std::string plan_name(const RankNeeds& needs) {
-  const auto place = [](std::string_view what, trainer::Residence residence) {
-    if (residence == trainer::Residence::Device) return std::string();
-    return fmt::format(", {} on {}", what, residence == trainer::Residence::Host ? "cpu" : "nvme");
+  const auto place = [](trainer::Residence residence) {
+    return residence == trainer::Residence::Host ? "cpu" : "nvme";
   };
-  return fmt::format("stage {}{}{}", needs.stage, place("optimizer", needs.optimizer),
-                     place("parameters", needs.parameters));
+  const bool has_optimizer = needs.optimizer != trainer::Residence::Device;
+  const bool has_parameters = needs.parameters != trainer::Residence::Device;
+  std::string name = fmt::format("stage {}", needs.stage);
+  if (has_optimizer && needs.optimizer == needs.parameters)
+    return name +
+           fmt::format(" with optimizer and parameter offload to {}", place(needs.optimizer));
+  if (has_optimizer) name += fmt::format(" with optimizer offload to {}", place(needs.optimizer));
+  if (has_parameters)
+    name += fmt::format("{} parameter offload to {}", has_optimizer ? " and" : " with",
+                        place(needs.parameters));
+  return name;
 }
 
 Estimate estimate(const ModelSize& model, const Setup& setup) {

@@ -399,6 +399,7 @@ def deepspeed_rank(rank, world, folder, seed):
         "others": [],
     }
     trained = stage > 0 or dtype != "fp32"
+    left_out = {}
     for name, p in net.named_parameters():
         if stage == 3:
             with deepspeed.zero.GatheredParameters([p]):
@@ -407,7 +408,7 @@ def deepspeed_rank(rank, world, folder, seed):
             truth["weights"][name] = p.detach().clone()
         if not p.requires_grad:
             if without_frozen:
-                del truth["weights"][name]
+                left_out[name] = truth["weights"].pop(name)
             continue
         if trained and stage > 0:
             truth["masters"][name] = safe_get_full_fp32_param(p).clone()
@@ -418,6 +419,8 @@ def deepspeed_rank(rank, world, folder, seed):
     for second, first in truth["aliases"].items():
         if first in truth["weights"]:
             truth["weights"][second] = truth["weights"][first]
+        if first in left_out and stage < 3:
+            truth["weights"][second] = left_out[first]  # DeepSpeed leaves out the first name of a tied parameter only
         if first in truth["masters"]:
             truth["masters"][second] = truth["masters"][first]
     truth["aliases"] = {second: first for second, first in truth["aliases"].items() if first in truth["weights"]}
