@@ -16,8 +16,6 @@ namespace {
 using unishard::Json;
 using namespace unishard::trainer;
 
-constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
-
 /// The Trainer's own names of the options, which its users type from memory.
 const std::map<std::string_view, std::string_view> kTrainerNames{
     {"--micro-batch", "--per_device_train_batch_size"},
@@ -88,8 +86,7 @@ void ConfigOptions::add_to(CLI::App& app) {
 }
 
 Config ConfigOptions::read(const ModelConfig& model, std::int64_t steps) const {
-  const std::string text = read_text(unishard::posix_storage(), path, kConfigBytes);
-  return parse_config(parse_config_text(text, path),
+  return parse_config(read_config_file(path),
                       {.flags = flags, .hidden_size = hidden_size_of(model), .steps = steps});
 }
 

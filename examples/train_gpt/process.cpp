@@ -95,7 +95,9 @@ int report_exception(std::uint32_t rank, const std::string& memory_hint) {
   try {
     throw;
   } catch (const unishard::Error& error) {
-    say_error(rank, "error", error.what(), error.hint());
+    const bool is_full = error.code() == ErrorCode::NoSpace;
+    say_error(rank, "error", error.what(),
+              error.hint() + (is_full ? " (with --resume, where the run has saved)" : ""));
     return exit_status(error.code());
   } catch (const std::bad_alloc&) {
     say_error(rank, "error", "out of memory", memory_hint);

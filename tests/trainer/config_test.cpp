@@ -333,6 +333,9 @@ TEST(ConfigText, NamesWhereItIsBroken) {
   EXPECT_THAT(error.what(), testing::HasSubstr("ds.json"));
   EXPECT_EQ(test::error_of([] { parse_config_text("{\"a\": \"", "x"); }).code(),
             ErrorCode::InvalidArgument);
+  EXPECT_STREQ(test::error_of([] { parse_config_text("{} /*/", "ds.json"); }).what(),
+               "ds.json: the comment at byte 3 has no end");
+  EXPECT_EQ(test::error_of([] { read_config_file("/"); }).code(), ErrorCode::InvalidArgument);
 }
 
 TEST(Config, ReadsTheFoldersOfMonitors) {

@@ -12,8 +12,6 @@
 namespace unishard::cli {
 namespace {
 
-constexpr std::uint64_t kConfigFileBytes = std::uint64_t{16} << 20;
-
 struct ConfigRequest {
   std::string file;
   std::string explain;
@@ -30,9 +28,8 @@ void print_keys() {
 
 /// Prints what a run with this file would use.
 void print_values(const ConfigRequest& options) {
-  const std::string text = read_text(posix_storage(), options.file, kConfigFileBytes);
   const trainer::Config config = trainer::parse_config(
-      trainer::parse_config_text(text, options.file),
+      trainer::read_config_file(options.file),
       {.flags = {}, .hidden_size = options.hidden_size, .steps = options.steps});
   const auto values = config_values(config);
   if (options.json) {

@@ -58,11 +58,10 @@ tools::ModelSize model_size(const EstimateRequest& options) {
 /// Gives `setup` the configuration, and its micro-batch unless a flag precedes it.
 void read_config(const EstimateRequest& options, const tools::ModelSize& model,
                  tools::Setup& setup) {
-  const std::string text = read_text(posix_storage(), options.config, kConfigBytes);
   trainer::ConfigInputs inputs;
   if (model.hidden > 0) inputs.hidden_size = static_cast<std::int64_t>(model.hidden);
   inputs.steps = 1;  // a number of steps that is "auto" changes no memory
-  setup.config = trainer::parse_config(trainer::parse_config_text(text, options.config), inputs);
+  setup.config = trainer::parse_config(trainer::read_config_file(options.config), inputs);
   const trainer::BatchRequest& batch = setup.config->batch;
   if (setup.micro_batch || (!batch.train && !batch.micro)) return;
   const auto devices = static_cast<std::uint32_t>(setup.devices());

@@ -3,6 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/config.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 namespace unishard::trainer {
@@ -20,6 +22,8 @@ class PlainText {
       } else if (begins("//") || begins("#")) {
         blank_until("\n");
       } else if (begins("/*")) {
+        if (text_.find("*/", at_ + 2) == text_.npos)
+          raise(ErrorCode::InvalidArgument, fmt::format("the comment at byte {} has no end", at_));
         blank_until("*/");
       } else {
         skip_character();
@@ -39,7 +43,7 @@ class PlainText {
     ++at_;
   }
   void blank_until(std::string_view end) {
-    const std::size_t found = text_.find(end, at_ + 1);
+    const std::size_t found = text_.find(end, at_ + end.size());
     const std::size_t stop = found == text_.npos ? text_.size() : found + end.size();
     for (; at_ < stop; ++at_)
       if (text_[at_] != '\n') text_[at_] = ' ';
@@ -67,8 +71,22 @@ Json parse_config_text(std::string_view text, std::string_view what) {
   try {
     return parse_json(PlainText(text).take(), what);
   } catch (const Error& error) {
-    raise(ErrorCode::InvalidArgument, error.what(), error.hint());
+    const bool names_it = std::string_view(error.what()).starts_with(what);
+    raise(ErrorCode::InvalidArgument,
+          names_it ? error.what() : fmt::format("{}: {}", what, error.what()), error.hint());
   }
+}
+
+Json read_config_file(const Path& file) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
+  std::string text;
+  try {
+    text = read_text(posix_storage(), file, kMostBytes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
+    raise(ErrorCode::InvalidArgument, error.what(), error.hint());  // the user named it
+  }
+  return parse_config_text(text, file.native());
 }
 
 }  // namespace unishard::trainer

@@ -142,6 +142,9 @@ class Flattening {
 
   void add_unknown(const std::string& path) {
     if (is_neox_ && path.find('.') == path.npos) return;  // said in one sentence
+    constexpr std::size_t kShown = 200;
+    if (path.size() > kShown)
+      return problems_.add("unknown key " + path.substr(0, kShown) + "...", "remove it");
     const std::string near = nearest_config_key(path);
     problems_.add("unknown key " + path, near.empty() ? "remove it" : "did you mean " + near + "?");
   }

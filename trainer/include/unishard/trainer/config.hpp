@@ -5,6 +5,7 @@
 // Thread safety: a value and a pure function.
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/json.hpp"
+#include "unishard/format/storage.hpp"
 #include "unishard/trainer/batch_plan.hpp"
 #include "unishard/trainer/offload.hpp"
 #include "unishard/trainer/optimizer.hpp"
@@ -152,5 +153,9 @@ Config parse_config(const Json& json, const ConfigInputs& inputs = {});
 /// before a closing bracket.
 /// Throws: InvalidArgument, naming `what`, because the user wrote the file.
 Json parse_config_text(std::string_view text, std::string_view what);
+/// Reads and parses a configuration file.
+/// Throws: NotFound and Io; InvalidArgument for a folder, for more than 16 MiB, and as
+/// parse_config_text() does.
+Json read_config_file(const Path& file);
 
 }  // namespace unishard::trainer
