@@ -153,11 +153,14 @@ TEST_F(ConfigCommand, EstimateRefusesWhatItCannotCount) {
     return unishard(words).status;
   };
   EXPECT_EQ(status({"--gpus", "65536", "--nodes", "65536"}), 2);
+  EXPECT_EQ(status({"--gpus", "65536", "--nodes", "65536", "--config",
+                    file("ds.json", R"({"train_batch_size": 4})")}),
+            2);
   EXPECT_EQ(status({"--buffer-factor", "nan"}), 2);
   EXPECT_EQ(status({"--micro-batch", "4", "--context", "1024"}), 2);
   EXPECT_EQ(status({"--gpus", "8"}), 0);
   const ProcessResult large = unishard({"estimate", file("config.json", R"({"model_type": "gpt2",
-      "n_embd": 2147483648, "n_layer": 2, "n_positions": 8, "vocab_size": 9})")});
+      "n_embd": 1073741824, "n_layer": 2, "n_positions": 8, "vocab_size": 9})")});
   EXPECT_EQ(large.status, 2);
   EXPECT_THAT(large.err, HasSubstr("more than 2^50 parameters"));
   EXPECT_EQ(unishard({"estimate", file("config.json", R"({"model_type": "gpt2", "n_embd": 0,

@@ -70,13 +70,13 @@ void read_config(const EstimateRequest& options, const tools::ModelSize& model,
 
 int run(const EstimateRequest& options) {
   tools::Setup setup = options.setup;
-  const tools::ModelSize model = model_size(options);
-  if (!options.config.empty()) read_config(options, model, setup);
   if (setup.devices() > kDevicesMost) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} nodes with {} devices each are more than {} devices", setup.nodes,
                       setup.devices_per_node, kDevicesMost));
   }
+  const tools::ModelSize model = model_size(options);
+  if (!options.config.empty()) read_config(options, model, setup);
   if (model.layers == 0 && (options.setup.micro_batch || setup.context || setup.recomputes)) {
     raise(ErrorCode::InvalidArgument,
           "--micro-batch, --context and --recompute need the model's layers",

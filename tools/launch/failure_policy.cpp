@@ -29,8 +29,8 @@ void FailurePolicy::note(const RankFailure& outcome, Clock::time_point now) {
 }
 
 void FailurePolicy::kill_after_grace(Clock::time_point now) {
-  if (kill_at_) return;
   stop_at_.reset();
+  if (kill_at_) return;
   kill_at_ = now + std::chrono::duration_cast<Clock::duration>(
                        std::chrono::duration<double>(grace_seconds_));
 }

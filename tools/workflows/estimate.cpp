@@ -71,16 +71,18 @@ StageNeeds stage3_needs(const ModelSize& model, const Setup& setup, Offload offl
 /// layer (Korthikanti et al. 2022), and the logits and their gradient in float32.
 std::optional<std::uint64_t> activation_bytes(const ModelSize& model, const Setup& setup) {
   if (!setup.micro_batch || !setup.context || model.layers == 0) return std::nullopt;
-  const std::uint64_t tokens = *setup.micro_batch * *setup.context;
+  const double tokens = static_cast<double>(*setup.micro_batch * *setup.context);
   const bool is_fp32 = setup.config && setup.config->compute == DType::Float32;
-  const std::uint64_t layer = (is_fp32 ? 68 : 34) * tokens * model.hidden;
+  const double wide = is_fp32 ? 2 : 1;
+  const double stream = tokens * static_cast<double>(model.hidden) * wide;
+  const auto layers = static_cast<double>(model.layers);
   const bool recomputes =
       setup.recomputes || (setup.config && setup.config->activation_checkpointing);
-  const std::uint64_t kept = recomputes
-                                 ? (is_fp32 ? 4 : 2) * tokens * model.hidden * model.layers + layer
-                                 : layer * model.layers;
-  constexpr std::uint64_t kLogitBytes = 12;  // logits, their softmax and gradient in float32
-  return kept + kLogitBytes * tokens * model.vocabulary;
+  const double kept = recomputes ? 2 * stream * layers + 34 * stream : 34 * stream * layers;
+  constexpr double kLogitBytes = 12;  // logits, their softmax and gradient in float32
+  constexpr double kMost = 1e18;
+  return truncated(
+      std::min(kept + kLogitBytes * tokens * static_cast<double>(model.vocabulary), kMost));
 }
 
 /// Float32 weights and states. Of the matrices that Muon updates, a checkpoint has one state.

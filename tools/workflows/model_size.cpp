@@ -13,8 +13,7 @@ namespace unishard::tools {
 namespace {
 
 constexpr std::uint64_t kParametersMost = std::uint64_t{1} << 50;
-constexpr std::uint64_t kNumberMost = std::uint64_t{1}
-                                      << 32;  ///< no product of two of them overflows
+constexpr std::uint64_t kNumberMost = std::uint64_t{1} << 30;  ///< no product of two overflows
 
 /// The numbers of a config.json, and the sum of the modules that they describe.
 class Counter {
@@ -37,21 +36,17 @@ class Counter {
   }
 
   /// Adds `count` modules with so many parameters of their own.
-  /// Throws: InvalidArgument when they are more than any model has.
+  /// Throws: InvalidArgument when the model has more than any has.
   void add(std::uint64_t parameters, std::uint64_t count = 1) {
-    if (parameters > kParametersMost ||
-        count > kParametersMost / std::max<std::uint64_t>(parameters, 1) ||
-        size.parameters + parameters * count > kParametersMost) {
-      raise(ErrorCode::InvalidArgument,
-            fmt::format("{}: the model has more than 2^50 parameters", where_));
-    }
-    size.parameters += parameters * count;
+    size.parameters += product(parameters, count);
+    if (size.parameters > kParametersMost) raise_too_many();
     size.largest_layer = std::max(size.largest_layer, parameters);
   }
   /// Adds linear layers.
   void linear(std::uint64_t in, std::uint64_t out, bool bias, std::uint64_t count) {
-    add(in * out + (bias ? out : 0), count);
-    in_layers_ += (in * out + (bias ? out : 0)) * count;
+    const std::uint64_t each = product(in, out) + (bias ? out : 0);
+    add(each, count);
+    in_layers_ += each * count;
   }
   /// Returns the size, after the last add().
   ModelSize finished() const {
@@ -65,12 +60,20 @@ class Counter {
   ModelSize size;
 
  private:
+  [[noreturn]] void raise_too_many() const {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{}: the model has more than 2^50 parameters", where_));
+  }
+  std::uint64_t product(std::uint64_t a, std::uint64_t b) const {
+    if (b != 0 && a > kParametersMost / b) raise_too_many();
+    return a * b;
+  }
   std::uint64_t checked(std::string_view key, const Json& value, std::uint64_t least) const {
     const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() >= least &&
                       value.get<std::uint64_t>() <= kNumberMost;
     if (fits) return value.get<std::uint64_t>();
     raise(ErrorCode::InvalidArgument,
-          fmt::format("{}: {} is {}, not a whole number from {} to 2^32", where_, key, value.dump(),
+          fmt::format("{}: {} is {}, not a whole number from {} to 2^30", where_, key, value.dump(),
                       least));
   }
 

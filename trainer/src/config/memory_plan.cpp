@@ -108,8 +108,9 @@ class Planner {
     const std::int64_t accumulation =
         has_batch ? plan_batch(config_.batch, model_.world_size).accumulation
                   : config_.batch.accumulation.value_or(1);
-    return std::min(model_.parameters * accumulation,
-                    std::max(config_.zero.reduce_bucket_size, model_.largest_unit));
+    const std::int64_t limit = std::max(config_.zero.reduce_bucket_size, model_.largest_unit);
+    const bool is_within = model_.parameters <= limit / accumulation;
+    return is_within ? model_.parameters * accumulation : limit;
   }
 
   void update_buffers() {
