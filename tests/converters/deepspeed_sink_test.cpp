@@ -9,6 +9,7 @@
 #include "deepspeed_case.hpp"
 #include "expect.hpp"
 #include "fixtures.hpp"
+#include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/writer_layout.hpp"
 #include "temp_dir.hpp"
 #include "whole_copy.hpp"
@@ -242,6 +243,49 @@ TEST(DeepSpeedSink, Stage0KeepsStatesOfOtherShapes) {
   const MemorySource source(catalog);
   EXPECT_THAT(write(dir.path(), source, catalog), testing::IsEmpty());
   EXPECT_EQ(first_difference(source, dir.path()), "");
+}
+
+// DeepSpeed's Adagrad of the CPU calls the sum exp_avg_sq; at stage 0, DeepSpeed uses torch's.
+TEST(DeepSpeedSink, NamesTheSumOfAdagradAsDeepSpeedDoes) {
+  Catalog catalog;
+  catalog.world_size = 2;
+  for (const char* fqn : {"a", "b"})
+    for (const char* state : {"fp32", "sum"}) catalog.tensors.push_back(tensor(fqn, state, {3, 2}));
+  for (TensorInfo& each : catalog.tensors) each.group = 0;
+  catalog.groups = parse_json(R"([{"lr": 0.5, "eps": 1e-10, "params": ["a", "b"]}])", "test");
+  for (const bool is_torchs : {false, true}) {
+    if (is_torchs) catalog.groups[0]["initial_accumulator_value"] = 0;
+    for (const std::uint32_t stage : {0u, 1u, 3u}) {
+      SCOPED_TRACE(stage);
+      const TempDir dir;
+      catalog.stage = stage;
+      const MemorySource source(catalog);
+      write(dir.path(), source, catalog);
+      EXPECT_EQ(first_difference(source, dir.path()), "");
+      if (stage == 0) continue;
+      const auto file = optimizer_file(dir, 0);
+      const char* base = stage == 3 ? "optimizer_state_dict" : "base_optimizer_state";
+      const torch::Value state = file.root().at("optimizer_state_dict").at(base).at("state");
+      EXPECT_TRUE(state.value(0).find(is_torchs ? "sum" : "exp_avg_sq"));
+    }
+  }
+}
+
+// DeepSpeed's Lion of the CPU makes a second moment and never uses it.
+TEST(DeepSpeedSource, LeavesOutTheMomentThatLionDoesNotUse) {
+  const auto states_with = [](const char* settings) {
+    deepspeed::ParameterTable table;
+    table.add("a", {2}, 0);
+    for (const char* state : {"fp32", "exp_avg", "exp_avg_sq"})
+      table.all()[0].states.push_back({state, {}, {}});
+    deepspeed::Notes notes;
+    deepspeed::name_cpu_states(table, parse_json(settings, "test"), notes);
+    EXPECT_EQ(notes.losses().empty(), table.all()[0].states.size() == 3);
+    return table.all()[0].states.size();
+  };
+  EXPECT_EQ(states_with(R"([{"lr": 0.5, "betas": [0.9, 0.99], "weight_decay": 0}])"), 2u);
+  EXPECT_EQ(states_with(R"([{"lr": 0.5, "betas": [0.9, 0.99], "eps": 1e-8}])"), 3u);
+  EXPECT_EQ(states_with("[]"), 3u);
 }
 
 // NAdam's mu_product: torch keeps one for each parameter, DeepSpeed one for each flat group.

@@ -265,5 +265,16 @@ TEST(FailurePolicy, ALostHostStopsTheOthersAtOnceAndCountsBeforeItsConsequence) 
   EXPECT_FALSE(policy.next());
 }
 
+TEST(FailurePolicy, AfterASecondSignalRanksGetOneSigtermAndAreKilled) {
+  const FailurePolicy::Clock::time_point now{};
+  FailurePolicy policy(5);
+  policy.kill_after_grace(now);
+  policy.note({.rank = 1, .exit_code = 1}, now);
+  EXPECT_EQ(policy.due(now), SIGTERM);
+  EXPECT_FALSE(policy.due(now + std::chrono::seconds(1)));
+  EXPECT_EQ(policy.due(now + std::chrono::seconds(5)), SIGKILL);
+  EXPECT_FALSE(policy.next());
+}
+
 }  // namespace
 }  // namespace unishard::tools

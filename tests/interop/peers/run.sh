@@ -80,7 +80,7 @@ ask_script "torch jobs save and load through torch.distributed.checkpoint with u
 ask_script "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py
 # shellcheck disable=SC2086
 ask_script "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
-ask_script "Muon: DeepSpeed goes on with runs of train_gpt, and train_gpt with runs of DeepSpeed" muon_resumes.py ${few:+--world-sizes 2}
+ask_script "Muon, SGD, Adagrad, Lion: DeepSpeed goes on with runs of train_gpt, and train_gpt with runs of DeepSpeed" optimizer_resumes.py ${few:+--world-sizes 2 --stages 2 3}
 # shellcheck disable=SC2086
 ask_script "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
 # shellcheck disable=SC2086

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/expert_groups.hpp"
 #include "formats/deepspeed/expert_stage0.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
@@ -75,6 +76,7 @@ class RankReader {
         static_cast<std::uint32_t>(std::clamp<std::uint64_t>(world_size_, 1, ~0u));
     catalog().loss_scaler = std::move(optimizer.loss_scaler);
     if (optimizer.is_there) catalog().groups = describe_groups(optimizer.settings, parameters_);
+    name_cpu_states(parameters_, catalog().groups, notes_);
     assemble({&model_, &parameters_, &frozen_, false, optimizer.is_there}, parts_, notes_);
   }
 
@@ -123,6 +125,7 @@ class RankReader {
           "the settings of the parameter groups (lr, betas, ...) are not in the files: "
           "elastic_checkpoint leaves them out");
     }
+    name_cpu_states(parameters_, catalog().groups, notes_);
     assemble({&model_, &parameters_, &frozen_, is_sliced, true}, parts_, notes_);
   }
 

@@ -5,6 +5,7 @@
 // the model file instead, and compared with the copies.
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
 #include "formats/deepspeed/layout.hpp"
@@ -84,6 +85,7 @@ class UniversalReader {
     catalog.loss_scaler = loss_scaler_;
     take_run_facts(model_, catalog);
     if (is_parallel_) keep_cut_patterns(catalog, nullptr);
+    name_cpu_states(parameters_, catalog.groups, notes_);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
     say_unmatched_of(parts_.catalog, where_, parts_.remarks);
     parts_.format = "deepspeed-universal";

@@ -7,6 +7,7 @@
 #include "unishard/format/manifest.hpp"
 
 #include "core/partial_output.hpp"
+#include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/expert_files.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 
@@ -213,7 +214,8 @@ void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
       file.tensor(*tensor, run.catalog.tensors[*tensor].dtype);
     } else {
       const bool is_whole = vector.state_length.has_value();
-      file.pickle.str(name);
+      const Json& settings = run.model.groups[vector.group].settings;
+      file.pickle.str(run.catalog.stage == 0 ? name : deepspeed::cpu_state_name(settings, name));
       file.shaped(group_dtype(run, vector.group, name),
                   is_whole ? Shape{*vector.state_length} : vector.shape,
                   pieces_of(run, is_whole ? vector.state_slots : vector.slots, name));

@@ -5,6 +5,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "core/adamw_defaults.hpp"
+#include "formats/deepspeed/cpu_states.hpp"
 
 #include <fmt/format.h>
 
@@ -277,6 +278,8 @@ void complete(SinkGroup& group, const Json& config) {
                 {"weight_decay", 0.0}, {"nesterov", false},       {"maximize", false},
                 {"foreach", none},     {"differentiable", false}, {"fused", none}};
   }
+  if (has_state(group, deepspeed::kAdagradSum))
+    defaults = {{"lr", 1e-2}, {"lr_decay", 0.0}, {"eps", 1e-10}, {"weight_decay", 0.0}};
   for (const auto& [key, value] : defaults.items()) {
     if (!group.settings.contains(key)) group.settings[key] = value;
   }

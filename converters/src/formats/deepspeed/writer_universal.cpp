@@ -4,6 +4,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/universal_cut.hpp"
 #include "formats/deepspeed/writer_files.hpp"
 
@@ -147,7 +148,8 @@ class UniversalDraft {
     const deepspeed::UniversalCut cut = cut_of(parameter);
     payload(parameter, std::string(state::kFp32), parameter.master, cut);
     for (const std::string& name : group.states)
-      payload(parameter, name, parameter.state(name), cut);
+      payload(parameter, deepspeed::cpu_state_name(group.settings, name), parameter.state(name),
+              cut);
     ArchiveDraft file = draft_.next(run_.catalog);
     step(file, group);
     draft_.archives.push_back(file.finish(fmt::format("zero/{}/step.pt", parameter.fqn)));
