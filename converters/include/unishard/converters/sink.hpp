@@ -128,15 +128,17 @@ std::unique_ptr<Sink> make_torch_sink(Storage& storage, const Path& output, Cata
 /// ranks at catalog.stage, and for `latest` if `moves_latest` is true. `side_files` are written
 /// into `folder` unless it has files of these names. Work is split by whole files.
 /// Throws: AlreadyExists when the tag exists.
-std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
-                                          Catalog catalog, const WorkSplit& share = {},
-                                          SideFiles side_files = {}, bool moves_latest = true);
+std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, const Path& folder,
+                                          const std::string& tag, Catalog catalog,
+                                          const WorkSplit& share = {}, SideFiles side_files = {},
+                                          bool moves_latest = true);
 
 /// Returns a sink for DeepSpeed's universal checkpoint `<folder>/<tag>`, and for
 /// `latest_universal`. `side_files` and `moves_latest` are as above. Work is split by whole files.
 /// Throws: AlreadyExists when the tag exists.
-std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
-                                                    Catalog catalog, const WorkSplit& share = {},
+std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, const Path& folder,
+                                                    const std::string& tag, Catalog catalog,
+                                                    const WorkSplit& share = {},
                                                     SideFiles side_files = {},
                                                     bool moves_latest = true);
 

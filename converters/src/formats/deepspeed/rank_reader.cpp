@@ -269,6 +269,7 @@ class RankReader {
   }
   static std::vector<TensorView> views_of(const ModelFile& model) {
     std::vector<TensorView> views;
+    views.reserve(model.frozen_fragments.size());
     for (const NamedView& frozen : model.frozen_fragments) views.push_back(frozen.view);
     return views;
   }

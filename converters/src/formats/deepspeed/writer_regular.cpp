@@ -270,6 +270,7 @@ class RegularDraft {
 
   void write_sub_groups(ArchiveDraft& file, const std::vector<SubGroup>& all, std::uint32_t rank) {
     std::vector<FlatVector> pieces;
+    pieces.reserve(all.size());
     for (const SubGroup& sub_group : all) {
       pieces.push_back(piece_of(run_.model, sub_group, rank, world_size()));
     }
@@ -322,9 +323,10 @@ class RegularDraft {
 }  // namespace
 }  // namespace deepspeed_sink
 
-std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::string tag,
-                                          Catalog catalog, const WorkSplit& share,
-                                          SideFiles side_files, bool moves_latest) {
+std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, const Path& folder,
+                                          const std::string& tag, Catalog catalog,
+                                          const WorkSplit& share, SideFiles side_files,
+                                          bool moves_latest) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::RegularDraft regular(run);
   deepspeed_sink::OutputDraft draft = regular.make();
@@ -337,9 +339,8 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, Path folder, std::st
   }
   std::optional<std::string> latest;
   if (moves_latest) latest = "latest";
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, std::move(latest),
-                                          std::move(catalog), std::move(draft), share,
-                                          std::move(side_files));
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, latest, std::move(catalog),
+                                          std::move(draft), share, std::move(side_files));
 }
 
 }  // namespace unishard::converters

@@ -213,18 +213,18 @@ void add_loader_notes(const SavedRun& run, std::vector<std::string>& notes) {
 }  // namespace
 }  // namespace deepspeed_sink
 
-std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, Path folder, std::string tag,
-                                                    Catalog catalog, const WorkSplit& share,
-                                                    SideFiles side_files, bool moves_latest) {
+std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, const Path& folder,
+                                                    const std::string& tag, Catalog catalog,
+                                                    const WorkSplit& share, SideFiles side_files,
+                                                    bool moves_latest) {
   const deepspeed_sink::SavedRun run(catalog);
   deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
   deepspeed_sink::add_notes(run, draft, true);
   deepspeed_sink::add_loader_notes(run, draft.plan.notes);
   std::optional<std::string> latest;
   if (moves_latest) latest = "latest_universal";
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, std::move(latest),
-                                          std::move(catalog), std::move(draft), share,
-                                          std::move(side_files));
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, latest, std::move(catalog),
+                                          std::move(draft), share, std::move(side_files));
 }
 
 }  // namespace unishard::converters
