@@ -233,6 +233,14 @@ def arrangement_rows(unishard, folder, row):
         row(f"torch.save {name}", found)
 
 
+def folder_differences(state, original, result):
+    """How a DCP folder that was made of another one differs in its keys, and in what dcp.load() finds."""
+    import torch.distributed.checkpoint as dcp
+    loaded = blank(state)
+    dcp.load(loaded, checkpoint_id=result, no_dist=True)
+    return [*(["other keys in .metadata"] if keys_of(original) != keys_of(result) else []), *differences(state, loaded)]
+
+
 def parameters_row(unishard, folder, row):
     """A flat dict of parameters, some of them frozen, comes back through the formats that keep what a file records."""
     import torch
@@ -316,7 +324,6 @@ def main():
     arguments = parser.parse_args()
     truth.require("torch.distributed.checkpoint")
     import torch
-    import torch.distributed.checkpoint as dcp
     warnings.filterwarnings("ignore")
     if arguments.write:
         write_inputs(arguments.write)
@@ -334,20 +341,10 @@ def main():
         write_inputs(folder)
         for name, state in state_dicts().items():
             truth.run(unishard, "reshard", folder / name, folder / "new" / name, "-w", "3")
-            loaded = blank(state)
-            dcp.load(loaded, checkpoint_id=folder / "new" / name, no_dist=True)
-            found = differences(state, loaded)
-            if keys_of(folder / name) != keys_of(folder / "new" / name):
-                found.insert(0, "other keys in .metadata")
-            row(f"dcp {name}", found)
+            row(f"dcp {name}", folder_differences(state, folder / name, folder / "new" / name))
             truth.run(unishard, "convert", folder / name, folder / "native" / name, "--to", "native")
             truth.run(unishard, "convert", folder / "native" / name, folder / "later" / name, "--to", "dcp")
-            loaded = blank(state)
-            dcp.load(loaded, checkpoint_id=folder / "later" / name, no_dist=True)
-            found = differences(state, loaded)
-            if keys_of(folder / name) != keys_of(folder / "later" / name):
-                found.insert(0, "other keys in .metadata")
-            row(f"dcp {name} through native", found)
+            row(f"dcp {name} through native", folder_differences(state, folder / name, folder / "later" / name))
             truth.run(unishard, "convert", folder / f"{name}.pt", folder / "new" / f"{name}.pt", "--to", "torch")
             row(f"torch.save {name}", differences(state, torch.load(folder / "new" / f"{name}.pt", weights_only=False)))
         own_keys_rows(unishard, folder, row)
