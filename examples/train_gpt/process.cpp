@@ -53,7 +53,7 @@ void raise_file_limit() {
     try {
       throw;
     } catch (...) {
-      status = report_exception(0, "use a smaller model or batch, or more ranks");
+      status = report_exception(0, kMemoryHint);
     }
   } else {
     say_error(0, "error", "internal: the program cannot go on");

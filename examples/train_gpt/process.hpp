@@ -14,6 +14,9 @@ void prepare_process();
 /// Libraries would otherwise end the process at that point.
 void require_threads(int threads);
 
+/// What to do without memory, where nothing is known of the run.
+inline constexpr const char* kMemoryHint = "use a smaller model or batch, or more ranks";
+
 /// Prints the current exception's message, and returns the exit status. `memory_hint` is what to do
 /// when there is no memory left. Call it in a catch block.
 int report_exception(std::uint32_t rank, const std::string& memory_hint);

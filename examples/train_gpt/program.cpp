@@ -40,7 +40,7 @@ int run_program(int argc, char** argv, const SaveProbe& probe) {
   prepare_process();
   RankEnvironment environment;
   int status = 0;
-  std::string memory_hint = "use a smaller model or batch, or more ranks";
+  std::string memory_hint = kMemoryHint;
   try {
     environment = read_rank_environment(lookup);
     const auto options = parse_options(argc, argv, status);

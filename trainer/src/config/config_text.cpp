@@ -13,7 +13,8 @@ namespace {
 /// Replaces what JSON does not have by spaces, so that positions in messages stay right.
 class PlainText {
  public:
-  explicit PlainText(std::string_view text) : text_(text) {}
+  /// `what` begins messages.
+  PlainText(std::string_view text, std::string_view what) : text_(text), what_(what) {}
 
   std::string take() {
     while (at_ < text_.size()) {
@@ -23,7 +24,8 @@ class PlainText {
         blank_until("\n");
       } else if (begins("/*")) {
         if (text_.find("*/", at_ + 2) == text_.npos)
-          raise(ErrorCode::InvalidArgument, fmt::format("the comment at byte {} has no end", at_));
+          raise(ErrorCode::InvalidArgument,
+                fmt::format("{}: the comment at byte {} has no end", what_, at_));
         blank_until("*/");
       } else {
         skip_character();
@@ -61,6 +63,7 @@ class PlainText {
   }
 
   std::string text_;
+  std::string_view what_;
   std::size_t at_ = 0;
   std::size_t comma_ = std::string::npos;  ///< the last character but spaces and comments
 };
@@ -69,11 +72,9 @@ class PlainText {
 
 Json parse_config_text(std::string_view text, std::string_view what) {
   try {
-    return parse_json(PlainText(text).take(), what);
+    return parse_json(PlainText(text, what).take(), what);
   } catch (const Error& error) {
-    const bool names_it = std::string_view(error.what()).starts_with(what);
-    raise(ErrorCode::InvalidArgument,
-          names_it ? error.what() : fmt::format("{}: {}", what, error.what()), error.hint());
+    raise(ErrorCode::InvalidArgument, error.what(), error.hint());
   }
 }
 

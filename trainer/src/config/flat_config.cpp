@@ -91,7 +91,10 @@ class Flattening {
       return place(std::string(old.now), value, path);
     }
     if (value == "auto") return;
-    if (value == false) return forbid(old, path);
+    if (value == false) {
+      switched_off_.emplace_back(old.now, path);
+      return;
+    }
     if (value != true) {
       return problems_.add(fmt::format("{} is {}, not true or false", path, shown_value(value)),
                            "");
@@ -101,9 +104,6 @@ class Flattening {
   }
 
   /// An old switch that is off contradicts what replaced it where that is on.
-  void forbid(const OldKey& old, const std::string& path) {
-    switched_off_.emplace_back(old.now, path);
-  }
   void add_contradictions() {
     for (const auto& [now, path] : switched_off_) {
       auto found = flat_.values.find(now);
