@@ -271,6 +271,27 @@ TEST(DeepSpeedSink, NamesTheSumOfAdagradAsDeepSpeedDoes) {
   }
 }
 
+// Adafactor has exp_avg_sq alone in vectors; its eps is two numbers. Others have an exp_avg beside
+// the sum.
+TEST(DeepSpeedSource, TakesNoOtherOptimizerForAdagrad) {
+  const auto name_beside = [](const char* other, const char* settings) {
+    deepspeed::ParameterTable table;
+    table.add("a", {2}, 0);
+    table.add("b", {2}, 0);
+    table.all()[0].states.push_back({"exp_avg_sq", {}, {}});
+    table.all()[1].states.push_back({other, {}, {}});
+    deepspeed::Notes notes;
+    deepspeed::name_cpu_states(table, parse_json(settings, "test"), notes);
+    return table.all()[0].states[0].state;
+  };
+  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"lr": 0.5, "eps": 1e-10}])"), "sum");
+  EXPECT_EQ(name_beside("exp_avg", R"([{"lr": 0.5, "eps": 1e-10}])"), "exp_avg_sq");
+  EXPECT_EQ(name_beside("exp_avg_sq_row", R"([{"lr": 0.5, "eps": 1e-30}])"), "exp_avg_sq");
+  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"lr": 0.5, "eps": [1e-30, 0.001]}])"), "exp_avg_sq");
+  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"lr": 0.5}])"), "exp_avg_sq");
+  EXPECT_EQ(name_beside("exp_avg_sq", R"([])"), "exp_avg_sq");
+}
+
 // DeepSpeed's Lion of the CPU makes a second moment and never uses it.
 TEST(DeepSpeedSource, LeavesOutTheMomentThatLionDoesNotUse) {
   const auto states_with = [](const char* settings) {

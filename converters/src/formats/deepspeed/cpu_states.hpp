@@ -7,6 +7,7 @@
 #include "formats/deepspeed/parameter_table.hpp"
 
 #include <string>
+#include <vector>
 
 namespace unishard::converters::deepspeed {
 
@@ -17,9 +18,10 @@ inline constexpr const char* kAdagradSum = "sum";
 /// exp_avg_sq of Lion, which the CPU's has and never uses. `groups` are those of the catalog.
 void name_cpu_states(ParameterTable& parameters, const Json& groups, Notes& notes);
 
-/// Returns the name that a state of a group with these settings has in DeepSpeed's files of stages
-/// 1 to 3. There, DeepSpeed trains several groups with its Adagrad of the CPU only; the settings of
-/// torch's own have initial_accumulator_value.
-std::string cpu_state_name(const Json& settings, const std::string& name);
+/// Returns the name that a state of a group with these settings and states has in DeepSpeed's files
+/// of stages 1 to 3. There, DeepSpeed trains several groups with its Adagrad of the CPU only; the
+/// settings of torch's own have initial_accumulator_value.
+std::string cpu_state_name(const Json& settings, const std::vector<std::string>& states,
+                           const std::string& name);
 
 }  // namespace unishard::converters::deepspeed

@@ -201,12 +201,13 @@ void mark_shared_scalars(const SavedRun& run, std::vector<bool>& placed) {
 
 /// Returns the states of a vector: all states of its group; for a single parameter, its own.
 void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
+  const SinkGroup& group = run.model.groups[vector.group];
   file.pickle.begin_dict();
-  if (!run.model.groups[vector.group].is_muon()) {
+  if (!group.is_muon()) {
     file.pickle.str("step");
     file.pickle.integer(run.catalog.step);  // torch's optimizers make a tensor of it themselves
   }
-  for (const std::string& name : run.model.groups[vector.group].states) {
+  for (const std::string& name : group.states) {
     if (vector.is_whole) {
       const auto tensor = run.model.parameters[vector.slots.front().parameter].state(name);
       if (!tensor) continue;
@@ -214,8 +215,9 @@ void write_states(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
       file.tensor(*tensor, run.catalog.tensors[*tensor].dtype);
     } else {
       const bool is_whole = vector.state_length.has_value();
-      const Json& settings = run.model.groups[vector.group].settings;
-      file.pickle.str(run.catalog.stage == 0 ? name : deepspeed::cpu_state_name(settings, name));
+      file.pickle.str(run.catalog.stage == 0
+                          ? name
+                          : deepspeed::cpu_state_name(group.settings, group.states, name));
       file.shaped(group_dtype(run, vector.group, name),
                   is_whole ? Shape{*vector.state_length} : vector.shape,
                   pieces_of(run, is_whole ? vector.state_slots : vector.slots, name));

@@ -148,8 +148,8 @@ class UniversalDraft {
     const deepspeed::UniversalCut cut = cut_of(parameter);
     payload(parameter, std::string(state::kFp32), parameter.master, cut);
     for (const std::string& name : group.states)
-      payload(parameter, deepspeed::cpu_state_name(group.settings, name), parameter.state(name),
-              cut);
+      payload(parameter, deepspeed::cpu_state_name(group.settings, group.states, name),
+              parameter.state(name), cut);
     ArchiveDraft file = draft_.next(run_.catalog);
     step(file, group);
     draft_.archives.push_back(file.finish(fmt::format("zero/{}/step.pt", parameter.fqn)));
