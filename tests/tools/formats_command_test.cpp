@@ -66,6 +66,7 @@ class FormatsCommand : public testing::Test {
          at / "safetensors/hf_pytorch_bin_sharded/checkpoint"},
         {"a distributed checkpoint (FSDP2, FSDP1, HSDP, DDP)",
          at / "torch/dcp_fsdp2_w2/checkpoint"},
+        {"ranks of tensors, stages, experts and ZeRO-1", kGolden / "nanotron/tp2_fp32"},
         {"files of ranks, each saved by itself (verl, FSDP)",
          at / "public/verl_fsdp1_optimizer/input"},
         {"a file of torch.save: model, training, Lightning", kGolden / "torch/lightning.ckpt"},
@@ -144,10 +145,6 @@ TEST_F(FormatsCommand, ListsWhatIsRefusedInTheWordsOfTheMessage) {
 
 TEST_F(FormatsCommand, PartsThatNothingPutsTogetherAreRefused) {
   const std::map<std::string, std::vector<std::string>> files = {
-      {"nanotron",
-       {"checkpoint_metadata.json",
-        "model/lm_head/model_weight_pp-rank-0-of-1_tp-rank-0-of-2.safetensors",
-        "model/lm_head/model_weight_pp-rank-0-of-1_tp-rank-1-of-2.safetensors"}},
       {"fairseq", {"checkpoint_1-shard0.pt", "checkpoint_1-shard1.pt"}},
       {"one for each rank", {"rank_0.pt", "rank_1.pt"}}};
   const Json refused_layouts = report_of({"formats"}).at("refused");

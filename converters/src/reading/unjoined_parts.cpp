@@ -18,23 +18,20 @@ constexpr std::array<std::string_view, 3> kRankFiles = {"model_optim_rng.pt", "m
 constexpr std::string_view kRankFolder = "mp_rank_";
 
 /// Upper bounds on the folders that are listed, and on how deep they may lie.
-constexpr int kListings = 256, kSearchDepth = 2, kNanotronDepth = 12;
+constexpr int kListings = 256, kSearchDepth = 2;
 
 /// What is said of a set, by the program that writes such names.
 struct Advice {
   std::string_view writer, what, next;
   std::string_view files = {};  ///< empty where other files of the writer are read
 };
-constexpr std::array<Advice, 4> kAdvice = {{
+constexpr std::array<Advice, 3> kAdvice = {{
     {"Megatron-LM", "a tensor- or pipeline-parallel checkpoint of Megatron-LM",
      "convert it with Megatron-LM's tools/checkpoint/convert.py, or save it with --ckpt-format "
      "torch_dist"},
     {"Meta's Llama", "a tensor-parallel model of Meta",
      "put its params.json beside them, or convert it with transformers' "
      "convert_llama_weights_to_hf.py"},
-    {"nanotron", "a tensor- or pipeline-parallel checkpoint of nanotron",
-     "convert it with nanotron's convert_nanotron_to_hf.py",
-     "checkpoint_metadata.json, *_pp-rank-*-of-*_tp-rank-*-of-*.safetensors"},
     {"fairseq", "a model of fairseq that is cut into parts",
      "put it together with fairseq's or metaseq's scripts for consolidated checkpoints",
      "*-shard*.pt, *-model_part-*.pt"},
@@ -67,7 +64,6 @@ class Search {
     if (auto found = own_rank(folder, entries)) return found;
     if (auto found = rank_folders(folder, below, entries)) return found;
     if (auto found = cut_files(below, entries)) return found;
-    if (auto found = nanotron(folder, entries)) return found;
     if (auto found = other_shards(entries)) return found;
     for (const Entry& entry : entries) {
       if (depth == 0 || entry.kind != EntryKind::Directory || entry.name.starts_with('.')) continue;
@@ -170,31 +166,6 @@ class Search {
           "only: put them together with the program that wrote them, for example "
           "llama-gguf-split --merge",
           set.expected(), set.name);
-    }
-    return std::nullopt;
-  }
-
-  /// nanotron's files lie in a tree of folders that mirrors the modules.
-  std::optional<std::string> nanotron(const Path& folder, const std::vector<Entry>& entries) {
-    const auto has = [&](std::string_view name) {
-      return std::ranges::find(entries, name, &Entry::name) != entries.end();
-    };
-    if (!has("checkpoint_metadata.json") || !has("model")) return std::nullopt;
-    const auto part = first_part(folder / "model", kNanotronDepth);
-    if (!part) return std::nullopt;
-    const auto name = parse_part_name(*part);
-    return sentence("nanotron", name->count.value_or(1), *part, *part);
-  }
-
-  std::optional<std::string> first_part(const Path& folder, int depth) {
-    const std::vector<Entry> entries = list(folder);
-    for (const Entry& entry : entries) {
-      const auto part = parse_part_name(entry.name);
-      if (part && part->kind == PartKind::Cuts && entry.kind == EntryKind::File) return entry.name;
-    }
-    for (const Entry& entry : entries) {
-      if (depth == 0 || entry.kind != EntryKind::Directory) continue;
-      if (auto found = first_part(folder / entry.name, depth - 1)) return found;
     }
     return std::nullopt;
   }

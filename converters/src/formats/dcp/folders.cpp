@@ -9,6 +9,7 @@
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/megatron.hpp"
+#include "formats/dcp/nanotron.hpp"
 #include "formats/dcp/rank_files.hpp"
 #include "formats/dcp/rank_shards.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
@@ -295,6 +296,7 @@ Layout find_layout(Storage& storage, const Path& path) {
   if (const auto latest = latest_iteration(storage, path);
       latest && storage.kind(*latest / kMetadataFile) == EntryKind::File)
     return Layout::Megatron;
+  if (find_nanotron(storage, path)) return Layout::Nanotron;
   bool has_data = false;
   for (const Entry& entry : storage.list(path)) {
     if (entry.kind == EntryKind::File && metadata_rank(entry.name)) return Layout::RankLocal;
@@ -339,6 +341,9 @@ StateDict read_state_dict(Storage& storage, const Path& path,
       break;
     case Layout::RankFiles:
       read_all_rank_files(storage, path, builder);
+      break;
+    case Layout::Nanotron:
+      read_nanotron(storage, find_nanotron(storage, path).value_or(path), builder);
       break;
     case Layout::Safetensors:
       read_sharded_safetensors(storage, path, builder);

@@ -17,6 +17,7 @@ enum class Layout : std::uint8_t {
   Accelerate,   ///< pytorch_model_fsdp_0/ and optimizer_0/, finished or not
   WholeFiles,   ///< pytorch_model_fsdp.bin and optimizer.bin
   RankFiles,    ///< torch.save files of each rank: model_world_size_2_rank_0.pt
+  Nanotron,     ///< checkpoint_metadata.json and model/, here or in the newest step
   Safetensors,  ///< files with DCP_SHARDING_INFO, here or in sharded/
 };
 

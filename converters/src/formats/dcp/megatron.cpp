@@ -138,6 +138,7 @@ std::optional<Path> latest_iteration(Storage& storage, const Path& run) {
 }
 
 void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  builder.out.has_masters = true;
   name_states_last(builder.out);
   drop_empty_extra_states(builder.out);
   builder.out.step = step_of_distributed(builder.out);

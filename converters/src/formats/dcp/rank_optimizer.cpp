@@ -7,6 +7,7 @@
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/flat_units.hpp"
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/view_parts.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
@@ -260,17 +261,6 @@ NumberedShapes shapes_of(const std::vector<std::uint64_t>& numbers, const Pieces
   return found;
 }
 
-/// Returns elements `range` of a vector as a row-major tensor of `sizes`.
-torch::TensorView slice(const torch::TensorView& vector, std::uint64_t first, const Shape& sizes) {
-  torch::TensorView view = vector;
-  const std::uint64_t stride = vector.strides[0];
-  view.offset += first * stride;
-  view.shape = sizes;
-  view.strides.assign(sizes.size(), stride);
-  for (std::size_t d = sizes.size(); d-- > 1;) view.strides[d - 1] = view.strides[d] * sizes[d];
-  return view;
-}
-
 /// Adds the pieces, which lie one behind the other in the flattened parameter.
 void add_joined(const std::string& name, const Pieces& pieces, const Shape& shape,
                 StateDictBuilder& builder) {
@@ -281,7 +271,7 @@ void add_joined(const std::string& name, const Pieces& pieces, const Shape& shap
     std::uint64_t at = 0;
     for (Box& box : boxes_of(shape, {begin, begin + vector.shape[0]})) {
       const std::uint64_t count = box.elements();
-      torch::TensorView view = slice(vector, at, box.sizes);
+      torch::TensorView view = slice_of(vector, at, box.sizes);
       builder.add_piece(key, path, shape, std::move(box), std::move(view));
       at += count;
     }

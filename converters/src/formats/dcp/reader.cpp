@@ -4,6 +4,7 @@
 #include "unishard/format/manifest.hpp"
 
 #include "formats/dcp/folders.hpp"
+#include "formats/dcp/nanotron.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 
 #include <fmt/format.h>
@@ -29,12 +30,14 @@ bool is_dcp(Storage& storage, const Path& path) {
 
 bool is_one_dcp(Storage& storage, const Path& path) {
   const dcp::Layout layout = layout_of(storage, path);
+  if (layout == dcp::Layout::Nanotron) return dcp::find_nanotron(storage, path) == path;
   return layout != dcp::Layout::None && layout != dcp::Layout::Megatron;
 }
 
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path, const OpenOptions& options) {
   if (options.tag) {
-    if (dcp::find_layout(storage, path) != dcp::Layout::Megatron) {
+    const dcp::Layout layout = dcp::find_layout(storage, path);
+    if (layout != dcp::Layout::Megatron && layout != dcp::Layout::Nanotron) {
       raise(ErrorCode::InvalidArgument,
             fmt::format("{} is a PyTorch distributed checkpoint: it has no tags to choose from",
                         path.string()));

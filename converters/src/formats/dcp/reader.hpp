@@ -8,10 +8,10 @@ namespace unishard::converters {
 /// safetensors, and for the parent of accelerate's `pytorch_model_fsdp_0`. Cheap; does not throw
 /// for a path of another format.
 bool is_dcp(Storage& storage, const Path& path);
-/// Returns true for one checkpoint, false also for Megatron-Core's folder of several iterations.
+/// Returns true for one checkpoint, false also for a folder of several (Megatron-Core, nanotron).
 bool is_one_dcp(Storage& storage, const Path& path);
-/// Opens the checkpoint. The tag chooses an iteration of Megatron-Core's folder; without it, the
-/// file latest_checkpointed_iteration.txt does.
+/// Opens the checkpoint. The tag chooses one of several (Megatron-Core, nanotron); without it, the
+/// file with the number of the newest does.
 /// Throws: InvalidArgument for the tag of a checkpoint that has none, or a rank where ranks have
 /// saved no copies.
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,

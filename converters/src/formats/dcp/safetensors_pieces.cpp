@@ -3,8 +3,6 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
-#include "containers/safetensors_header.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,22 +14,6 @@ namespace unishard::converters::dcp {
 namespace {
 
 constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
-
-torch::TensorView whole_view(const std::shared_ptr<const File>& file, std::uint64_t data_offset,
-                             const safetensors::HeaderEntry& entry) {
-  auto storage = std::make_shared<torch::StorageBytes>();
-  storage->window = {file, data_offset + entry.begin, entry.end - entry.begin};
-  torch::TensorView view;
-  view.dtype = entry.dtype;
-  view.shape = entry.shape;
-  view.strides.resize(entry.shape.size());
-  std::uint64_t stride = 1;
-  for (std::size_t d = entry.shape.size(); d-- > 0; stride *= entry.shape[d]) {
-    view.strides[d] = stride;
-  }
-  view.storage = std::move(storage);
-  return view;
-}
 
 Shape saved_offsets(const SortedJson& info, const safetensors::HeaderEntry& entry) {
   const auto row = info.find(entry.name);
@@ -49,6 +31,22 @@ Shape saved_offsets(const SortedJson& info, const safetensors::HeaderEntry& entr
 }
 
 }  // namespace
+
+torch::TensorView view_of(const std::shared_ptr<const File>& file, std::uint64_t data_offset,
+                          const safetensors::HeaderEntry& entry) {
+  auto storage = std::make_shared<torch::StorageBytes>();
+  storage->window = {file, data_offset + entry.begin, entry.end - entry.begin};
+  torch::TensorView view;
+  view.dtype = entry.dtype;
+  view.shape = entry.shape;
+  view.strides.resize(entry.shape.size());
+  std::uint64_t stride = 1;
+  for (std::size_t d = entry.shape.size(); d-- > 0; stride *= entry.shape[d]) {
+    view.strides[d] = stride;
+  }
+  view.storage = std::move(storage);
+  return view;
+}
 
 bool looks_like_safetensors(const File& file) {
   std::array<char, 9> head{};
@@ -78,7 +76,7 @@ SafetensorsPieces read_pieces(const std::shared_ptr<const File>& file) {
               fmt::format("UniShard has no element type for {}", entry.sub_byte->dtype));
       out.pieces.push_back({entry.name,
                             {saved_offsets(info, entry), entry.shape},
-                            whole_view(file, header.data_offset, entry)});
+                            view_of(file, header.data_offset, entry)});
     } catch (const Error& error) {
       throw error.with_context(
           fmt::format("{}: {}: {}: ", name, kShardingInfo, unishard::quote(entry.name)));

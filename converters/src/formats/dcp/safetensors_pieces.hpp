@@ -4,8 +4,10 @@
 #include "unishard/format/storage.hpp"
 
 #include "containers/boxes.hpp"
+#include "containers/safetensors_header.hpp"
 #include "containers/tensor_view.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +24,10 @@ struct SafetensorsPieces {
   std::vector<SafetensorsPiece> pieces;
   bool says_where = false;  ///< false: an ordinary file with whole tensors
 };
+
+/// Returns the elements of an entry of a file whose header was read.
+torch::TensorView view_of(const std::shared_ptr<const File>& file, std::uint64_t data_offset,
+                          const safetensors::HeaderEntry& entry);
 
 /// Decides by the first bytes.
 bool looks_like_safetensors(const File& file);

@@ -157,12 +157,11 @@ class Arranger {
   }
 
   /// A state of an optimizer that is called as the catalog calls weights is none of these, except
-  /// for the masters that Megatron-Core keeps among the states.
+  /// for the masters that some programs keep among the states.
   void rename_reserved(std::string& state) {
-    const bool is_megatron =
-        state_.producer.is_object() && state_.producer.value("library", Json()) == "megatron-core";
-    const bool is_reserved = (state == state::kFp32 && !is_megatron) || state == state::kWeights ||
-                             state == state::kBuffer || state == kExtraState;
+    const bool is_reserved = (state == state::kFp32 && !state_.has_masters) ||
+                             state == state::kWeights || state == state::kBuffer ||
+                             state == kExtraState;
     if (!is_reserved) return;
     std::string name = fmt::format("state_{}", state);
     const std::string note = fmt::format(
@@ -432,7 +431,7 @@ class Arranger {
     return state.key.state == kStep && element_count(entry(state.entry).shape) == 1;
   }
 
-  /// Megatron-Core stores the fp32 master among the states.
+  /// Megatron-Core and nanotron store the fp32 master among the states.
   bool has_master(const std::string& fqn) const {
     return std::ranges::any_of(states_of_.at(fqn), [&](std::size_t index) {
       return states_[index].key.state == state::kFp32;

@@ -1,0 +1,311 @@
+#include "formats/dcp/nanotron_optimizer.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/limits.hpp"
+#include "unishard/format/tensor_info.hpp"
+
+#include "containers/pickle_json.hpp"
+#include "containers/torch_file.hpp"
+#include "formats/dcp/view_parts.hpp"
+#include "reading/completeness.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace unishard::converters::dcp::nanotron {
+namespace {
+
+constexpr std::string_view kFolder = "optimizer", kConfig = "optimizer_config.json";
+
+struct RankFile {
+  Path path;
+  Ranks ranks;
+};
+
+/// Returns the files in the order of their ranks: stages of the pipeline first.
+std::vector<RankFile> find_files(Storage& storage, const Path& folder, Losses& losses) {
+  std::vector<RankFile> files;
+  for (const Entry& entry : storage.list(folder)) {
+    const Path path = folder / entry.name;
+    if (auto ranks = parse_rank_file(kFolder, entry.name);
+        ranks && storage.kind(path) == EntryKind::File) {
+      files.push_back({path, *std::move(ranks)});
+    } else if (entry.name != kConfig) {
+      losses.push_back({role_of_unread_file(entry.name), path.string()});
+    }
+  }
+  std::ranges::sort(files, {}, [](const RankFile& file) {
+    const auto rank = [&](std::string_view kind) { return rank_in(file.ranks, kind).rank; };
+    return std::tuple(rank("pp"), rank("tp"), rank("exp"), rank("dp"));
+  });
+  return files;
+}
+
+/// Returns how many files the ranks of the first one call for, and whether all agree.
+std::optional<std::uint64_t> expected_files(const std::vector<RankFile>& files) {
+  std::uint64_t product = 1;
+  for (const std::string_view kind : {"pp", "dp", "tp", "exp"}) {
+    const std::uint64_t ranks = rank_in(files[0].ranks, kind).ranks;
+    product = std::min<std::uint64_t>(product * ranks, limits::kWorldSize);
+    const auto differs = [&](const RankFile& file) {
+      return rank_in(file.ranks, kind).ranks != ranks ||
+             file.ranks.contains(kind) != files[0].ranks.contains(kind);
+    };
+    if (std::ranges::any_of(files, differs)) return std::nullopt;
+  }
+  return product;
+}
+
+/// How many elements of a tensor-parallel rank's part the data-parallel ranks before have, by key.
+using Reached = std::map<std::string, std::uint64_t>;
+
+/// Returns the part of both; nullopt when there is none.
+std::optional<Box> intersection(const Box& a, const Box& b) {
+  Box both;
+  for (std::size_t d = 0; d < a.sizes.size(); ++d) {
+    const std::uint64_t begin = std::max(a.offsets[d], b.offsets[d]);
+    const std::uint64_t end = std::min(a.offsets[d] + a.sizes[d], b.offsets[d] + b.sizes[d]);
+    if (begin >= end) return std::nullopt;
+    both.offsets.push_back(begin);
+    both.sizes.push_back(end - begin);
+  }
+  return both;
+}
+
+Box moved(Box box, const Shape& from, const Shape& to) {
+  for (std::size_t d = 0; d < box.offsets.size(); ++d) box.offsets[d] += to[d] - from[d];
+  return box;
+}
+
+/// A parameter group, as the files of all ranks have it.
+struct Group {
+  Json settings;
+  std::vector<std::string> names;
+  std::set<std::string> listed;
+
+  void add(std::string name) {
+    if (listed.insert(name).second) names.push_back(std::move(name));
+  }
+};
+
+struct Groups {
+  std::vector<Group> all;
+
+  /// Returns the group with these settings, that at `place` before others, or a new one.
+  Group& like(const Json& settings, std::size_t place) {
+    if (place < all.size() && all[place].settings == settings) return all[place];
+    const auto found = std::ranges::find(all, settings, &Group::settings);
+    if (found != all.end()) return *found;
+    return all.emplace_back(Group{settings, {}, {}});
+  }
+  Json to_json() const {
+    Json list = Json::array();
+    for (const Group& group : all) {
+      list.push_back(group.settings);
+      list.back()["params"] = group.names;
+    }
+    return list;
+  }
+};
+
+/// Reads the file of one rank.
+class RankReader {
+ public:
+  RankReader(const RankFile& file, std::uint32_t number, const Parameters& parameters,
+             Reached& reached, StateDictBuilder& builder)
+      : file_(file),
+        number_(number),
+        parameters_(parameters),
+        reached_(reached),
+        builder_(builder),
+        object_(open(file.path, builder)) {
+    const std::string written = object_.archive_name() + ".pt";
+    if (parse_rank_file(kFolder, written) && written != file.path.filename())
+      raise_written_as(file.path, written);
+  }
+
+  /// Adds masters and states, and the groups of this rank to `groups`.
+  void read(Groups& groups) {
+    const torch::Value root = object_.root();
+    read_names(root.at("names"));
+    read_states(root.at("state"));
+    if (const auto masters = root.find("gradient_accumulator")) read_masters(*masters);
+    read_groups(root.at("param_groups"), groups);
+  }
+
+ private:
+  static torch::TorchFile open(const Path& path, StateDictBuilder& builder) {
+    const std::shared_ptr<const File> file = builder.open(path);
+    return torch::TorchFile({file, 0, file->size()});
+  }
+
+  /// The optimizer may have been given the replica of DistributedDataParallel.
+  std::string model_name(std::string_view name) const {
+    constexpr std::string_view kReplica = "module.";
+    if (!parameters_.contains(std::string(name)) && name.starts_with(kReplica))
+      name.remove_prefix(kReplica.size());
+    return std::string(name);
+  }
+
+  void read_names(torch::Value names) {
+    for (std::size_t i = 0; i < names.pair_count(); ++i)
+      names_.emplace(names.key(i).unsigned_int(), names.value(i).string());
+  }
+
+  void read_states(torch::Value states) {
+    for (std::size_t i = 0; i < states.pair_count(); ++i) {
+      const std::uint64_t number = states.key(i).unsigned_int();
+      const auto name = names_.find(number);
+      if (name == names_.end())
+        raise(ErrorCode::Corrupt, fmt::format("parameter {} has states and no name", number));
+      const torch::Value state = states.value(i);
+      for (std::size_t k = 0; k < state.pair_count(); ++k)
+        add(name->second, std::string(state.key(k).string()), state.value(k));
+    }
+  }
+
+  void read_masters(torch::Value masters) {
+    for (std::size_t i = 0; i < masters.pair_count(); ++i)
+      add(std::string(masters.key(i).string()), std::string(state::kFp32), masters.value(i));
+  }
+
+  void add(const std::string& written, const std::string& state, torch::Value value) {
+    const std::string name = model_name(written);
+    const std::string key = fmt::format("optimizer.state.{}.{}", name, state);
+    const KeyPath path = {{"optimizer", false}, {"state", false}, {name, false}, {state, false}};
+    if (!torch::TorchFile::is_tensor(value))
+      return builder_.add_part(key, path, object_, value, number_);
+    const torch::TensorView view = object_.tensor(value);
+    if (view.shape.empty()) return builder_.add_piece(key, path, {}, {}, view, number_);
+    const auto parameter = parameters_.find(name);
+    if (parameter == parameters_.end()) {
+      builder_.out.losses.push_back({.role = Role::Weight,
+                                     .name = name,
+                                     .why = "the optimizer trains it, and no file of the model "
+                                            "holds it",
+                                     .is_broken = true});
+      return;
+    }
+    try {
+      add_tensor(parameter->second, key, path, view);
+    } catch (const Error& error) {
+      throw error.with_context(fmt::format("{}: ", key));
+    }
+  }
+
+  void add_tensor(const Parameter& parameter, const std::string& key, const KeyPath& path,
+                  const torch::TensorView& view) {
+    const Cut cut =
+        parameter.cut_of(rank_in(file_.ranks, "tp").rank, rank_in(file_.ranks, "exp").rank);
+    const auto add_part = [&](const Box& local, const torch::TensorView& part) {
+      for (const CutBox& box : cut.boxes) {
+        const auto both = intersection(local, box.local);
+        if (!both) continue;
+        const Shape none(local.sizes.size(), 0);
+        builder_.add_piece(key, path, parameter.shape,
+                           moved(*both, box.local.offsets, box.whole.offsets),
+                           box_of(part, moved(*both, local.offsets, none)), number_);
+      }
+    };
+    if (!file_.ranks.contains("dp")) {
+      if (view.shape != cut.shape)
+        raise(ErrorCode::Corrupt,
+              fmt::format("its shape is ({}), and the model's part has ({})",
+                          fmt::join(view.shape, ", "), fmt::join(cut.shape, ", ")));
+      return add_part({Shape(cut.shape.size(), 0), cut.shape}, view);
+    }
+    // optimizer_config.json says the slices of the first stage of a pipeline only; they lie one
+    // behind the other in the order of the ranks.
+    std::uint64_t& begin = reached_[key];
+    const std::uint64_t elements = element_count(cut.shape);
+    if (view.shape.size() != 1 || view.shape[0] > elements - begin)
+      raise(ErrorCode::Corrupt,
+            fmt::format(
+                "its shape is ({}), and ({}) has {} elements behind those of the ranks before",
+                fmt::join(view.shape, ", "), fmt::join(cut.shape, ", "), elements - begin));
+    const ElementRange slice{begin, begin + view.shape[0]};
+    begin = slice.end;
+    std::uint64_t at = 0;
+    for (const Box& box : boxes_of(cut.shape, slice)) {
+      add_part(box, slice_of(view, at, box.sizes));
+      at += box.elements();
+    }
+  }
+
+  /// A rank of ZeRO-1 lists the parameters of which it has a slice, and a stage of a pipeline its
+  /// own: the groups of all ranks are put together.
+  void read_groups(torch::Value list, Groups& groups) {
+    for (std::size_t g = 0; g < list.size(); ++g) {
+      Json settings = torch::to_json(list[g]);
+      if (!settings.is_object() || !settings.contains("params"))
+        raise(ErrorCode::Corrupt, fmt::format("param_groups[{}] has no parameters", g));
+      const Json numbers = std::move(settings["params"]);
+      settings.erase("params");
+      Group& group = groups.like(settings, g);
+      for (const Json& number : numbers) {
+        const auto name =
+            number.is_number_integer() ? names_.find(number.get<std::uint64_t>()) : names_.end();
+        if (name == names_.end()) {
+          builder_.out.losses.push_back(
+              {Role::Setting, fmt::format("param_groups[{}] of {}", g, file_.path.string()),
+               "parameters without states, whose names nothing tells"});
+          break;
+        }
+        group.add(model_name(name->second));
+      }
+    }
+  }
+
+  const RankFile& file_;
+  std::uint32_t number_;
+  const Parameters& parameters_;
+  Reached& reached_;
+  StateDictBuilder& builder_;
+  torch::TorchFile object_;
+  std::map<std::uint64_t, std::string> names_;
+};
+
+}  // namespace
+
+void read_optimizer(Storage& storage, const Path& folder, const Parameters& parameters,
+                    StateDictBuilder& builder) {
+  const Path place = folder / kFolder;
+  if (storage.kind(place) != EntryKind::Directory) return;
+  const std::vector<RankFile> files = find_files(storage, place, builder.out.losses);
+  if (files.empty()) return;
+  const auto expected = expected_files(files);
+  if (!expected || *expected != files.size()) {
+    builder.out.losses.push_back(
+        {.role = Role::Optimizer,
+         .name = place.string(),
+         .why = expected ? fmt::format("{} of {} files are there", files.size(), *expected)
+                         : "files of runs on different numbers of ranks",
+         .is_broken = true});
+    return;
+  }
+  builder.out.has_masters = true;
+  Groups groups;
+  std::uint32_t number = 0;
+  Reached reached;
+  for (const RankFile& file : files) {
+    if (rank_in(file.ranks, "dp").rank == 0) reached.clear();
+    try {
+      RankReader(file, number++, parameters, reached, builder).read(groups);
+    } catch (const Error& error) {
+      throw error.with_context(file.path.string() + ": ");
+    }
+  }
+  builder.out.world_size = std::max(builder.out.world_size, number);
+  builder.out.objects.push_back({"optimizer.param_groups",
+                                 {{"optimizer", false}, {"param_groups", false}},
+                                 groups.to_json()});
+}
+
+}  // namespace unishard::converters::dcp::nanotron
