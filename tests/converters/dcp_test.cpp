@@ -15,6 +15,7 @@
 #include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/reader.hpp"
 #include "formats/dcp/state_dict.hpp"
+#include "formats/dcp/state_dict_source.hpp"
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
@@ -759,6 +760,55 @@ dcp::StateDictBuilder read_by(const Path& folder, const dcp::Metadata& metadata)
   dcp::StateDictBuilder builder(posix_storage());
   builder.add_folder(folder, metadata, 0);
   return builder;
+}
+
+TEST(Dcp, AParameterThatOnlyTheOptimizerKnowsIsMissing) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path folder = fixtures() / "torch/dcp_fsdp2_w2/checkpoint";
+  dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  const auto is_trained = [](const dcp::StoredTensor& tensor) {
+    return tensor.key.starts_with("model.") && tensor.key.ends_with(".weight");
+  };
+  const auto gone = std::ranges::find_if(metadata.tensors, is_trained);
+  ASSERT_NE(gone, metadata.tensors.end());
+  const std::string key = gone->key;
+  metadata.tensors.erase(gone);
+  std::erase_if(metadata.order, [&](const auto& item) { return item.first == key; });
+  const auto source = dcp::make_state_dict_source(
+      "dcp", read_by(folder, metadata).finish(folder.string()), folder.string());
+  EXPECT_THAT(source->losses(),
+              testing::Contains(testing::AllOf(testing::Field(&Loss::role, Role::Weight),
+                                               testing::Field(&Loss::name, key.substr(6)))));
+}
+
+// dcp.save(model.state_dict()): nothing but the modules' names is at the top level.
+TEST(Dcp, AModuleMayBeCalledAsWhatIsBesideModels) {
+  for (const char* module : {"optimizer", "optim_head", "scheduler", "rng_state", "dataloader"}) {
+    dcp::StateDictBuilder builder(posix_storage());
+    const std::string head = std::string(module) + ".weight";
+    for (const std::string& name : {std::string("body.weight"), head}) {
+      torch::TensorView view;
+      view.shape = {2};
+      view.strides = {1};
+      auto storage = std::make_shared<torch::StorageBytes>();
+      storage->inflated = std::make_shared<const std::string>(8, '\0');
+      view.storage = std::move(storage);
+      builder.add_piece(name, {{name, false}}, {2}, {{0}, {2}}, std::move(view));
+    }
+    const auto source = dcp::make_state_dict_source("dcp", builder.finish("test"), "test");
+    EXPECT_TRUE(source->catalog().find(head, state::kWeights)) << head;
+  }
+}
+
+TEST(Dcp, ACopyInTheFileOfAnotherRankIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "dcp_hf_sharded_w3");
+  std::filesystem::copy_file(folder / "shard-00001-model-00002-of-00002.safetensors",
+                             folder / "shard-00003-model-00002-of-00002.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+              Fails(ErrorCode::Corrupt, "hold the same part"));
 }
 
 TEST(Dcp, TwoNamesAtOnePlaceAreRefusedWhereBytesHaveNone) {

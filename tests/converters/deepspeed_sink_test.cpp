@@ -254,7 +254,9 @@ TEST(DeepSpeedSink, NamesTheSumOfAdagradAsDeepSpeedDoes) {
   for (TensorInfo& each : catalog.tensors) each.group = 0;
   catalog.groups = parse_json(R"([{"lr": 0.5, "eps": 1e-10, "params": ["a", "b"]}])", "test");
   for (const bool is_torchs : {false, true}) {
-    if (is_torchs) catalog.groups[0]["initial_accumulator_value"] = 0;
+    const char* const setting = is_torchs ? "initial_accumulator_value" : "amsgrad";
+    catalog.groups[0].erase("amsgrad");
+    catalog.groups[0][setting] = 0;
     for (const std::uint32_t stage : {0u, 1u, 3u}) {
       SCOPED_TRACE(stage);
       const TempDir dir;
@@ -271,8 +273,7 @@ TEST(DeepSpeedSink, NamesTheSumOfAdagradAsDeepSpeedDoes) {
   }
 }
 
-// Adafactor has exp_avg_sq alone in vectors; its eps is two numbers. Others have an exp_avg beside
-// the sum.
+// Adafactor has exp_avg_sq alone in vectors, and Adam where a file lost its first moment.
 TEST(DeepSpeedSource, TakesNoOtherOptimizerForAdagrad) {
   const auto name_beside = [](const char* other, const char* settings) {
     deepspeed::ParameterTable table;
@@ -284,29 +285,40 @@ TEST(DeepSpeedSource, TakesNoOtherOptimizerForAdagrad) {
     deepspeed::name_cpu_states(table, parse_json(settings, "test"), notes);
     return table.all()[0].states[0].state;
   };
-  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"lr": 0.5, "eps": 1e-10}])"), "sum");
-  EXPECT_EQ(name_beside("exp_avg", R"([{"lr": 0.5, "eps": 1e-10}])"), "exp_avg_sq");
-  EXPECT_EQ(name_beside("exp_avg_sq_row", R"([{"lr": 0.5, "eps": 1e-30}])"), "exp_avg_sq");
+  const char* const adagrad = R"([{"lr": 0.5, "eps": 1e-10, "weight_decay": 0, "amsgrad": false}])";
+  EXPECT_EQ(name_beside("exp_avg_sq", adagrad), "sum");
+  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"optimizer": "Adagrad", "betas": [0, 0]}])"), "sum");
+  EXPECT_EQ(name_beside("exp_avg", adagrad), "exp_avg_sq");
   EXPECT_EQ(name_beside("exp_avg_sq", R"([{"lr": 0.5, "eps": [1e-30, 0.001]}])"), "exp_avg_sq");
-  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"lr": 0.5}])"), "exp_avg_sq");
-  EXPECT_EQ(name_beside("exp_avg_sq", R"([])"), "exp_avg_sq");
+  EXPECT_EQ(name_beside("exp_avg_sq", R"([{"eps": 1e-8, "betas": [0, 0], "amsgrad": false}])"),
+            "exp_avg_sq");
+  EXPECT_EQ(name_beside("exp_avg_sq", "[]"), "exp_avg_sq");
 }
 
-// DeepSpeed's Lion of the CPU makes a second moment and never uses it.
+// DeepSpeed's Lion of the CPU makes a second moment and never uses it. Adam-atan2 has no eps
+// either, and uses it.
 TEST(DeepSpeedSource, LeavesOutTheMomentThatLionDoesNotUse) {
-  const auto states_with = [](const char* settings) {
+  const auto states_with = [](const char* settings, char element) {
+    auto storage = std::make_shared<torch::StorageBytes>();
+    storage->inflated = std::make_shared<const std::string>(8, element);
+    torch::TensorView view;
+    view.shape = {2};
+    view.strides = {1};
+    view.storage = std::move(storage);
     deepspeed::ParameterTable table;
     table.add("a", {2}, 0);
-    for (const char* state : {"fp32", "exp_avg", "exp_avg_sq"})
-      table.all()[0].states.push_back({state, {}, {}});
+    for (const char* state : {"fp32", "exp_avg"}) table.all()[0].states.push_back({state, {}, {}});
+    table.add_piece(0, "exp_avg_sq", {{0, 2}, std::move(view), 0});
     deepspeed::Notes notes;
     deepspeed::name_cpu_states(table, parse_json(settings, "test"), notes);
     EXPECT_EQ(notes.losses().empty(), table.all()[0].states.size() == 3);
     return table.all()[0].states.size();
   };
-  EXPECT_EQ(states_with(R"([{"lr": 0.5, "betas": [0.9, 0.99], "weight_decay": 0}])"), 2u);
-  EXPECT_EQ(states_with(R"([{"lr": 0.5, "betas": [0.9, 0.99], "eps": 1e-8}])"), 3u);
-  EXPECT_EQ(states_with("[]"), 3u);
+  const char* const lion = R"([{"lr": 0.5, "betas": [0.9, 0.99], "weight_decay": 0}])";
+  EXPECT_EQ(states_with(lion, 0), 2u);
+  EXPECT_EQ(states_with(lion, 1), 3u);
+  EXPECT_EQ(states_with(R"([{"lr": 0.5, "betas": [0.9, 0.99], "eps": 1e-8}])", 0), 3u);
+  EXPECT_EQ(states_with("[]", 0), 3u);
 }
 
 // NAdam's mu_product: torch keeps one for each parameter, DeepSpeed one for each flat group.

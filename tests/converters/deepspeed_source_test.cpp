@@ -547,7 +547,9 @@ struct FrozenPart {
 
 struct Stage3Values {
   int steps = 5;
-  float frozen_slope = 0;  ///< from one element of a part to the next; the parts are equal
+  float frozen_slope = 0;        ///< from one element of a part to the next; the parts are equal
+  bool is_twice = false;         ///< the module of a has a second name
+  std::string other_name = "a";  ///< of a in the list of rank 1
 };
 
 /// A trained parameter a of (4) and a frozen one f on two ranks, as stage 3 writes them.
@@ -558,9 +560,12 @@ void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen,
   for (std::size_t rank = 0; rank < frozen.size(); ++rank) {
     const FrozenPart& part = frozen[rank];
     const Json fragments = part.elements ? Json{{"f", tensor("part")}} : Json(Json::object());
-    const Json model = {{"module", {{"a", tensor("none")}, {"f", tensor("none")}}},
+    const std::string name = rank == 0 ? "a" : values.other_name;
+    Json module = {{"a", tensor("none of a")}, {"f", tensor("none")}};
+    if (values.is_twice) module["again"] = tensor("none of a");
+    const Json model = {{"module", module},
                         {"buffer_names", Json::array()},
-                        {"param_shapes", Json::array({{{"a", {4}}}})},
+                        {"param_shapes", Json::array({{{name, {4}}}})},
                         {"frozen_param_shapes", part.shapes},
                         {"frozen_param_fragments", fragments},
                         {"shared_params", Json::object()},
@@ -570,7 +575,10 @@ void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen,
     std::vector<float> held(elements, 9);
     for (std::size_t i = 1; i < held.size(); ++i) held[i] = held[i - 1] + values.frozen_slope;
     save_torch(tag / ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_model_states.pt"),
-               model, {{"none", {f32, {0}, {}}}, {"part", {f32, {elements}, held}}});
+               model,
+               {{"none", {f32, {0}, {}}},
+                {"none of a", {f32, {0}, {}}},
+                {"part", {f32, {elements}, held}}});
     const Json base = {{"state", with_number_keys({{"step", values.steps}})},
                        {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}};
     const Json inner = {{"zero_stage", 3},
@@ -587,6 +595,25 @@ Error error_of_stage_3(const std::array<FrozenPart, 2>& frozen) {
   const test::TempDir folder;
   save_stage_3(folder.path() / "tag", frozen);
   return error_of([&] { open_source(posix_storage(), folder.path()); });
+}
+
+// A module that its parent has registered twice is not in shared_params.
+TEST(DeepSpeedSource, TheSecondNameOfAModuleIsAnAlias) {
+  const test::TempDir folder;
+  const FrozenPart none{.shapes = Json::object(), .elements = std::nullopt};
+  save_stage_3(folder.path() / "tag", {none, none}, {.is_twice = true});
+  const auto source = open_source(posix_storage(), folder.path());
+  ASSERT_EQ(source->catalog().aliases.size(), 1u);
+  EXPECT_EQ(source->catalog().aliases[0].fqn, "again");
+  EXPECT_EQ(source->catalog().aliases[0].target, "a");
+}
+
+TEST(DeepSpeedSource, RanksThatListOtherParametersAreRefused) {
+  const test::TempDir folder;
+  const FrozenPart none{.shapes = Json::object(), .elements = std::nullopt};
+  save_stage_3(folder.path() / "tag", {none, none}, {.other_name = "b"});
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt, "parameter \"a\" is not the same in their param_shapes"));
 }
 
 TEST(DeepSpeedSource, NamesTheModelsOfOthersBesideIt) {

@@ -128,8 +128,8 @@ class Attributor {
     std::vector<std::pair<std::size_t, std::string>> names;
     for (const std::size_t i : tensors_) {
       auto name = model_name(entry(i), prefix);
-      const bool is_other =
-          prefix.empty() && is_beside_models(entry(i).key) && !is_claimed(entry(i).key);
+      const bool is_other = prefix.empty() && is_beside_models(entry(i).key, entry(i).path) &&
+                            !is_claimed(entry(i).key);
       if (!name || is_other || !is_at_level(entry(i))) {
         out_.extras.push_back(i);
       } else {

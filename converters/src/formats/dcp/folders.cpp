@@ -245,6 +245,22 @@ void require_whole_tensors(Storage& storage, const Path& path, const Path& folde
   }
 }
 
+/// Ranks save each part once; only whole tensors may have copies.
+/// Throws: Corrupt, naming the file, when two files hold the same part.
+void require_own_parts(const std::vector<SafetensorsPiece>& pieces, const Shape& shape) {
+  std::map<std::pair<Shape, Shape>, const SafetensorsPiece*> parts;
+  for (const SafetensorsPiece& piece : pieces) {
+    if (piece.box.sizes == shape || piece.box.elements() == 0) continue;
+    const auto [first, is_new] = parts.try_emplace({piece.box.offsets, piece.box.sizes}, &piece);
+    if (is_new) continue;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{} and {} hold the same part of {}: one is a copy in another's place",
+                      first->second->view.storage->window.name(), piece.view.storage->window.name(),
+                      unishard::quote(piece.key)),
+          "bring the file of the other rank back, or use another checkpoint");
+  }
+}
+
 void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuilder& builder) {
   const Path folder = has_sharded_safetensors(storage, path) ? path : path / "sharded";
   std::map<std::string, std::vector<SafetensorsPiece>> tensors;
@@ -272,6 +288,7 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
         shape[d] = std::max(shape[d], checked_add(piece.box.offsets[d], piece.box.sizes[d], key));
       }
     }
+    require_own_parts(pieces, shape);
     for (SafetensorsPiece& piece : pieces)
       builder.add_piece(key, {{key, false}}, shape, std::move(piece.box), std::move(piece.view));
     shapes.emplace(key, std::move(shape));

@@ -252,7 +252,7 @@ std::set<std::string> possible_models(const std::vector<const TensorEntry*>& ten
   };
   std::map<std::string, Found> below;
   for (const TensorEntry* tensor : tensors) {
-    if (is_beside_models(tensor->key)) continue;
+    if (is_beside_models(tensor->key, tensor->path)) continue;
     const bool is_nested = tensor->path.size() >= 2 && !tensor->path[0].is_position;
     if (is_nested && names_a_copy(tensor->path[0].text)) continue;
     Found& found = below[is_nested ? tensor->path[0].text + "." : ""];
@@ -295,11 +295,12 @@ bool may_be_trained(DType dtype) {
   return kind == Kind::Float || kind == Kind::Complex;
 }
 
-bool is_beside_models(std::string_view key) {
+bool is_beside_models(std::string_view key, const KeyPath& path) {
   constexpr std::array<std::string_view, 7> kRoots = {
       "rng_state",   "lr_scheduler", "opt_param_scheduler", "scheduler",
       "train_state", "dataloader",   "rerun_state_machine"};
   const std::string_view root = key.substr(0, key.find_first_of("./"));
+  if (path.size() == 1 && path[0].text == key && root.size() < key.size()) return false;
   if (root == "rng_state") return true;
   return root.size() < key.size() &&
          (begins_with_optimizer(root) || std::ranges::count(kRoots, root) > 0);

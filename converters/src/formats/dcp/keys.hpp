@@ -57,8 +57,9 @@ std::vector<std::string> best_models(std::vector<std::string> prefixes);
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix);
 
 /// Returns true for a key below a part of a state dict that is never a model: an optimizer, a
-/// schedule, random states.
-bool is_beside_models(std::string_view key);
+/// schedule, random states. A key with dots that is one part of its path is a module's, whatever
+/// the module is called.
+bool is_beside_models(std::string_view key, const KeyPath& path);
 
 /// Returns true for the name of a state that a catalog can hold.
 bool is_state_name(std::string_view text);

@@ -50,6 +50,12 @@ constexpr std::string_view kUndecided =
 constexpr std::string_view kHasLists =
     "some of its states are lists of tensors, as those of LBFGS are";
 
+/// Returns true for the name of a parameter that has a number only: "state.3".
+bool is_numbered(std::string_view fqn) {
+  const std::size_t dot = fqn.rfind('.');
+  return dot != fqn.npos && is_number(fqn.substr(dot + 1)) && fqn.substr(0, dot).ends_with("state");
+}
+
 /// Returns whether a state of a parameter is a list with tensors: "optim.state.0.old_dirs.2".
 bool has_lists(const StateDict& state, const std::string& prefix) {
   const std::string start = prefix + "state.";
@@ -120,6 +126,7 @@ class Arranger {
     find_ties();
     add_model();
     add_lonely_states();
+    lose_unsaved_weights();
     add_extras();
     add_step();
     add_scalars();
@@ -485,6 +492,41 @@ class Arranger {
     }
   }
 
+  /// Returns the names of parameters with states that no model has, each once.
+  std::set<std::string> lonely_parameters() const {
+    std::unordered_set<std::string_view> known;
+    for (const Parameter& parameter : model_) known.insert(parameter.fqn);
+    for (const Alias& alias : out_.catalog.aliases) known.insert(alias.fqn);
+    std::set<std::string> lonely;
+    for (const State& state : states_) {
+      const std::string& fqn = state.key.fqn;
+      if (!is_step(state) && !known.contains(fqn) && !is_numbered(fqn)) lonely.insert(fqn);
+    }
+    return lonely;
+  }
+
+  /// Where an optimizer trains parameters of the model by their names, one that the model lacks is
+  /// missing, unless a tensor has its name elsewhere.
+  void lose_unsaved_weights() {
+    const std::set<std::string> lonely = lonely_parameters();
+    const auto told = std::ranges::count_if(
+        model_, [&](const Parameter& parameter) { return states_of_.contains(parameter.fqn); });
+    if (static_cast<std::size_t>(told) < lonely.size()) return;
+    std::unordered_set<std::string_view> elsewhere;
+    for (const std::size_t i : extras_) {
+      const std::string_view key = entry(i).key;
+      for (std::size_t at = 0; at != key.npos; at = key.find('.', at + 1))
+        elsewhere.insert(key.substr(at == 0 ? 0 : at + 1));
+    }
+    for (const std::string& fqn : lonely) {
+      if (elsewhere.contains(fqn)) continue;
+      out_.losses.push_back({.role = Role::Weight,
+                             .name = fqn,
+                             .why = "the optimizer trains it, and no file of the model holds it",
+                             .is_broken = true});
+    }
+  }
+
   void add_extras() {
     for (const std::size_t i : extras_) {
       const TensorEntry& tensor = entry(i);
@@ -560,7 +602,7 @@ class Arranger {
     const bool is_flat = std::ranges::count(attribution_.model_prefixes, "") > 0;
     const bool is_top = object.path.size() <= 1;
     for (Loss& data : found) {
-      const bool is_weight = !is_value(state_, object.key) && is_of_model(data.name) &&
+      const bool is_weight = !is_value(state_, object.key) && is_of_model(data.name, {}) &&
                              (!is_flat || (is_top && data.name == object.key));
       if (!data.is_kept) {
         data.role = role_of({data.name, object.path, data.why});
@@ -583,14 +625,14 @@ class Arranger {
     };
     if (parse_state_key(lost.key, lost.path, prefixes_) || std::ranges::any_of(prefixes_, is_below))
       return Role::State;
-    if (!is_of_model(lost.key)) return Role::ClientValue;
+    if (!is_of_model(lost.key, lost.path)) return Role::ClientValue;
     return lost.key.ends_with(kModuleState) ? Role::Buffer : Role::Weight;
   }
 
   /// Returns true for a key below a model, and for that of a model as a whole.
-  bool is_of_model(const std::string& key) const {
+  bool is_of_model(const std::string& key, const KeyPath& path) const {
     return std::ranges::any_of(attribution_.model_prefixes, [&](const std::string& prefix) {
-      return prefix.empty() ? !is_beside_models(key)
+      return prefix.empty() ? !is_beside_models(key, path)
                             : key.starts_with(prefix) || key + "." == prefix;
     });
   }

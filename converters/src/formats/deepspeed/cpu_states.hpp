@@ -16,11 +16,11 @@ inline constexpr const char* kAdagradSum = "sum";
 
 /// Gives the states torch's names: the sum of Adagrad, which the CPU's calls exp_avg_sq, and no
 /// exp_avg_sq of Lion, which the CPU's has and never uses. `groups` are those of the catalog.
+/// Throws: Corrupt for a storage that cannot be read.
 void name_cpu_states(ParameterTable& parameters, const Json& groups, Notes& notes);
 
 /// Returns the name that a state of a group with these settings and states has in DeepSpeed's files
-/// of stages 1 to 3. There, DeepSpeed trains several groups with its Adagrad of the CPU only; the
-/// settings of torch's own have initial_accumulator_value.
+/// of stages 1 to 3. There, DeepSpeed trains several groups with its Adagrad of the CPU only.
 std::string cpu_state_name(const Json& settings, const std::vector<std::string>& states,
                            const std::string& name);
 

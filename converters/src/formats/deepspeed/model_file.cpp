@@ -14,7 +14,7 @@
 #include <array>
 #include <map>
 #include <set>
-#include <tuple>
+#include <string_view>
 
 namespace unishard::converters::deepspeed {
 namespace {
@@ -26,31 +26,62 @@ bool any(std::optional<Value> value) {
                               : value->is(NodeKind::Int) && value->integer() > 0;
 }
 
-/// Finds second names by equal storage, offset and geometry, for files without shared_params.
-std::vector<std::pair<std::string, std::string>> ties_by_storage(const ModelFile& model) {
-  using Place = std::tuple<std::string, std::uint64_t, Shape, std::vector<std::uint64_t>, DType>;
-  std::set<std::string> buffers;
-  if (model.buffer_names) buffers.insert(model.buffer_names->begin(), model.buffer_names->end());
-  std::map<Place, std::string> first;
-  std::vector<std::pair<std::string, std::string>> ties;
-  for (const auto& [name, view] : model.module) {
-    if (view.elements() == 0 || !view.storage) continue;
-    if (buffers.contains(name)) continue;
-    const Place place{view.storage_key, view.offset, view.shape, view.strides, view.dtype};
-    const auto [known, is_new] = first.emplace(place, name);
-    if (!is_new) ties.emplace_back(name, known->second);
+using Aliases = std::vector<std::pair<std::string, std::string>>;
+
+/// Returns the names that are listed beside the module: of trained and frozen parameters.
+std::set<std::string_view> listed_parameters(const ModelFile& model) {
+  std::set<std::string_view> names;
+  if (model.param_shapes) {
+    for (const auto& group : *model.param_shapes)
+      for (const NamedShape& shape : group) names.insert(shape.fqn);
   }
+  for (const NamedShape& shape : model.frozen_shapes) names.insert(shape.fqn);
+  return names;
+}
+
+/// Finds the second names that shared_params does not have: those of a module that its parent has
+/// registered twice (DeepSpeed's search takes them for the same), and all of them in old files. The
+/// parameters share a storage, also the empty ones of stage 3. `names` are those of parameters with
+/// a first name; where there are none, the first entry with a storage has it.
+Aliases ties_by_storage(const ModelFile& model, const std::set<std::string_view>& names,
+                        bool placeholders) {
+  std::set<std::string_view> others;
+  if (model.buffer_names) others.insert(model.buffer_names->begin(), model.buffer_names->end());
+  for (const auto& [second, first] : model.aliases) others.insert(second);
+  std::map<torch::ViewIdentity, std::optional<std::string_view>> firsts;
+  Aliases ties;
+  const auto visit = [&](auto&& use) {
+    for (const auto& [name, view] : model.module) {
+      const bool has_storage = view.storage && (placeholders || view.elements() > 0);
+      if (has_storage && !others.contains(name)) use(name, torch::identity_of(view));
+    }
+  };
+  visit([&](std::string_view name, torch::ViewIdentity place) {
+    if (!names.contains(name)) return;
+    const auto [known, is_new] = firsts.emplace(std::move(place), name);
+    if (!is_new) known->second.reset();  // it is not the storage that tells
+  });
+  visit([&](const std::string& name, torch::ViewIdentity place) {
+    if (names.contains(name)) return;
+    if (names.empty()) {
+      const auto [known, is_new] = firsts.emplace(std::move(place), name);
+      if (!is_new) ties.emplace_back(name, *known->second);
+    } else if (const auto known = firsts.find(place); known != firsts.end() && known->second) {
+      ties.emplace_back(name, *known->second);
+    }
+  });
   return ties;
 }
 
-std::vector<std::pair<std::string, std::string>> read_aliases(Value root, const ModelFile& model) {
-  const auto shared = present(root, "shared_params");
-  if (!shared) return ties_by_storage(model);
-  std::vector<std::pair<std::string, std::string>> aliases;
-  for (std::size_t i = 0; i < shared->pair_count(); ++i) {
-    aliases.emplace_back(shared->key(i).string(), shared->value(i).string());
+void read_aliases(Value root, bool placeholders, ModelFile& model) {
+  if (const auto shared = present(root, "shared_params")) {
+    for (std::size_t i = 0; i < shared->pair_count(); ++i)
+      model.aliases.emplace_back(shared->key(i).string(), shared->value(i).string());
   }
-  return aliases;
+  const std::set<std::string_view> names = listed_parameters(model);
+  if (placeholders && names.empty()) return;
+  for (auto& tie : ties_by_storage(model, names, placeholders))
+    model.aliases.push_back(std::move(tie));
 }
 
 /// Returns whether the module has the scales of a quantized weight beside it, as bitsandbytes keeps
@@ -228,7 +259,7 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
   if (const auto shapes = present(root, "frozen_param_shapes"))
     model.frozen_shapes = named_shapes(*shapes);
   model.frozen_fragments = read_frozen(file, root, notes);
-  if (!placeholders || present(root, "shared_params")) model.aliases = read_aliases(root, model);
+  read_aliases(root, placeholders, model);
   return model;
 }
 

@@ -25,6 +25,7 @@ using Notes = ReaderNotes;
 struct NamedShape {
   std::string fqn;
   Shape shape;
+  bool operator==(const NamedShape&) const = default;
 };
 using ShapeGroups = std::vector<std::vector<NamedShape>>;
 

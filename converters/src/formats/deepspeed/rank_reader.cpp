@@ -248,10 +248,30 @@ class RankReader {
     ShardCopies copies;
     for (const auto& [rank, path] : files_.rank_models) {
       const ModelFile& model = rank == 0 ? model_ : read_other_rank(path);
+      require_same_parameters(model);
       slices.add_rank(model, rank, notes_);
       copies.add(model.name, views_of(model));
     }
     frozen_ = slices.take();
+  }
+
+  /// The shards of every rank lie in the order of one list.
+  void require_same_parameters(const ModelFile& other) const {
+    if (!model_.param_shapes || !other.param_shapes) return;
+    const ShapeGroups &ours = *model_.param_shapes, &theirs = *other.param_shapes;
+    if (ours == theirs) return;
+    const auto [group, other_group] = std::ranges::mismatch(ours, theirs);
+    std::string what = "the number of groups";
+    if (group != ours.end() && other_group != theirs.end()) {
+      const auto [named, other_named] = std::ranges::mismatch(*group, *other_group);
+      const bool has_ours = named != group->end();
+      what = "parameter " + unishard::quote(has_ours ? named->fqn : other_named->fqn);
+    }
+    raise(ErrorCode::Corrupt,
+          fmt::format("{} and {}: {} is not the same in their param_shapes: the files are not of "
+                      "one save",
+                      model_.name, other.name, what),
+          "use another checkpoint, or find the files that belong together");
   }
 
   void add_module_files() {
