@@ -353,9 +353,9 @@ TEST_F(ReadFile, TwoFilesOfOneRankAreRefused) {
 
 TEST(OtherKeys, OfWhichOnlyTheBeginningIsThatOfAnOptimizerAreTheModels) {
   for (const char* key : {"optim.a", "optimizer.a", "optimizers.0.a", "optimizer_1.a", "optimG.a"})
-    EXPECT_TRUE(dcp::is_beside_models(key)) << key;
+    EXPECT_TRUE(dcp::is_beside_models(key, {})) << key;
   for (const char* key : {"optimal_transport.a", "optimus.a", "optimizerless.a"})
-    EXPECT_FALSE(dcp::is_beside_models(key)) << key;
+    EXPECT_FALSE(dcp::is_beside_models(key, {})) << key;
 }
 
 TEST_F(ReadFile, TheOptimizerInATupleIsNoWeight) {

@@ -73,10 +73,10 @@ void report(const ConvertRun& job, const tools::Conversion& conversion,
     }
     print_json(json);
   } else if (!job.resources.quiet) {
-    const Catalog& target = conversion.plan().target;
+    const tools::WrittenSize written = conversion.written();
     const bool is_proven = job.check && result.different.empty();
-    say(fmt::format("{}: {} tensors, {}{}{}", job.output.path.string(), target.tensors.size(),
-                    tools::format_bytes(target.stored_bytes()),
+    say(fmt::format("{}: {} tensors, {}{}{}", job.output.path.string(), written.tensors,
+                    tools::format_bytes(written.bytes),
                     is_proven ? ", " + conversion.checking().describe_equal(result.input) : "",
                     missing_text(conversion)));
   }

@@ -63,7 +63,7 @@ void add_verify(CLI::App& app, Action& action) {
   command->footer(
       "Exit status: 0 sound, 1 damage found, 3 it could not be read (a missing path, I/O, "
       "memory),\n"
-      "             4 not a checkpoint, or of a version or layout that is not supported.\n"
+      "             4 not a checkpoint, 6 of a version or layout that is not supported.\n"
       "Examples:\n"
       "  unishard verify runs/gpt\n"
       "  unishard verify runs/gpt --all --deep --json\n"

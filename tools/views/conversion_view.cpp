@@ -21,8 +21,8 @@ Json conversion_json(const tools::Conversion& conversion, const converters::Sour
           {"tag", output.tag},
           {"world_size", target.world_size},
           {"stage", target.stage},
-          {"tensors", target.tensors.size()},
-          {"bytes", target.stored_bytes()},
+          {"tensors", conversion.written().tensors},
+          {"bytes", conversion.written().bytes},
           {"side_files", tools::names_of(output.side_files)},
           {"missing", conversion.notes().missing},
           {"losses", tools::losses_json(conversion.notes().lost)},
@@ -36,7 +36,7 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
   std::string text = printable(
       fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}", source.format(),
                   conversion.options().input.string(), output.format, output.path.string(),
-                  target.tensors.size(), tools::format_bytes(target.stored_bytes()),
+                  conversion.written().tensors, tools::format_bytes(conversion.written().bytes),
                   target.world_size, target.stage));
   text += '\n';
   for (const auto& lines : {conversion.notes().losses(), conversion.notes().remarks}) {
@@ -80,8 +80,8 @@ Json consolidation_json(const tools::Conversion& conversion,
   // HDF5 links aliases and torch.save shares their storage; safetensors has one name per tensor.
   const bool keeps_aliases = output.format != "safetensors";
   Json report = {{"output", output.path.string()},
-                 {"tensors", target.tensors.size()},
-                 {"bytes", target.stored_bytes()},
+                 {"tensors", conversion.written().tensors},
+                 {"bytes", conversion.written().bytes},
                  {"side_files", tools::names_of(output.side_files)},
                  {"missing", conversion.notes().missing},
                  {"losses", tools::losses_json(conversion.notes().lost)},
@@ -100,7 +100,7 @@ std::string missing_text(const tools::Conversion& conversion) {
 
 std::string consolidated_text(const tools::Conversion& conversion, const std::string& summary) {
   return fmt::format("{}: {} tensors, {}{}", conversion.options().output.path.string(),
-                     conversion.plan().target.tensors.size(), summary, missing_text(conversion));
+                     conversion.written().tensors, summary, missing_text(conversion));
 }
 
 void say_tensors(const tools::ConversionPlan& plan, const Catalog& source) {

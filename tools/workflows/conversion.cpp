@@ -371,6 +371,19 @@ void Conversion::decide_on_latest() {
   if (!decision.moves) notes_.remarks.push_back(std::move(decision.remark));
 }
 
+WrittenSize Conversion::written() const {
+  const Catalog& target = plan_.target;
+  WrittenSize size{target.tensors.size(), target.stored_bytes()};
+  for (const std::size_t i : shared_.sink->left_out()) {
+    const TensorInfo& tensor = target.tensors[i];
+    const bool is_derived =
+        tensor.state == state::kWeights && target.find(tensor.fqn, state::kFp32).has_value();
+    if (!is_derived) --size.tensors;
+    if (!tensor.derived) size.bytes -= tensor.bytes();
+  }
+  return size;
+}
+
 std::string_view Conversion::one_process_note() const {
   return shared_.is_one_process_work() ? "this output is written by one process, the others wait"
                                        : "";
@@ -387,10 +400,13 @@ ConversionResult Conversion::run(const TransferOptions& transfer) {
   ConversionResult result{.input = written.input};
   for (const std::size_t tensor : written.overflowed)
     result.overflowed.push_back(plan_.target.tensors[tensor].label());
-  if (!options_.may_overflow && !result.overflowed.empty())
+  if (!options_.may_overflow && !result.overflowed.empty()) {
+    const bool is_half = plan_.target.tensors[written.overflowed.front()].dtype == DType::Float16;
     raise(ErrorCode::Unsupported, describe_overflow(result.overflowed),
-          "leave --dtype out, or pass --dtype bf16, which has the range of fp32; nothing was "
-          "published");
+          is_half ? "leave --dtype out, or pass --dtype bf16, which has the range of fp32; nothing "
+                    "was published"
+                  : "leave --dtype out; nothing was published");
+  }
   compare(written, transfer, result);
   if (is_equal(result)) publish();
   return result;

@@ -47,6 +47,12 @@ struct ConversionResult {
   std::vector<std::string> overflowed = {};
 };
 
+/// How much of its target a result has.
+struct WrittenSize {
+  std::size_t tensors = 0;
+  std::uint64_t bytes = 0;
+};
+
 /// One result that all processes of a team write.
 /// Lifetime: the team and the source outlive it. An object whose run() has not published removes
 /// what it wrote.
@@ -66,6 +72,9 @@ class Conversion {
   const ConversionNotes& notes() const { return notes_; }
   const InputChecking& checking() const { return checking_; }
   const SharedSink& shared() const { return shared_; }
+  /// Returns the size of the result, without the tensors that its format cannot hold. Those that a
+  /// reader derives from masters count as tensors without bytes.
+  WrittenSize written() const;
   /// Says that one of several processes does all the work, where it is so; else empty.
   std::string_view one_process_note() const;
 

@@ -3,6 +3,7 @@
 #include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/expert_ranks.hpp"
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/guessed_ties.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
@@ -242,9 +243,21 @@ TensorInfo target_tensor(TensorInfo tensor, Renamer& rename, const ConvertOption
   return tensor;
 }
 
-/// Makes each second name a tensor of its own.
-void write_second_names(ConversionPlan& plan) {
+/// Makes a tensor of its own of each second name that was taken from equal bytes alone, which a
+/// frozen copy has too (kGuessedTies). A folder of DCP tells no ties.
+void write_guessed_names(const converters::Source& source, Renamer& rename, ConversionPlan& plan) {
+  const Json& producer = source.catalog().producer;
+  std::set<std::string> guessed;
+  if (producer.is_object() && producer.contains(converters::kGuessedTies)) {
+    for (const Json& name : producer[converters::kGuessedTies])
+      if (name.is_string()) guessed.insert(rename(name.get<std::string>()));
+  }
+  const bool is_all = source.format() == "dcp";
   for (const Alias& alias : std::exchange(plan.target.aliases, {})) {
+    if (!is_all && !guessed.contains(alias.fqn)) {
+      plan.target.aliases.push_back(alias);
+      continue;
+    }
     const auto found = std::ranges::find(plan.target.tensors, alias.target, &TensorInfo::fqn);
     TensorInfo copy = *found;
     copy.fqn = alias.fqn;
@@ -306,6 +319,7 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
           "--dtype has nothing to change: no tensor has the state weights",
           "pass --weights-only for a model without masters and optimizer states");
   take_surroundings(from, rename, options, plan);
+  if (options.weights_only) write_guessed_names(source, rename, plan);
   if (options.expert_ranks) converters::set_expert_ranks(plan.target, *options.expert_ranks);
   note_unused(rename, options.renames, plan);
   if (changes_names(plan, from) && converters::erase_cut_patterns(plan.target.client_state)) {
@@ -351,8 +365,7 @@ ConversionPlan plan_consolidate(const converters::Source& source,
     const std::string target = rename(alias.target);
     if (kept.contains(target)) plan.target.aliases.push_back({rename(alias.fqn), target});
   }
-  // DCP folders do not tell ties: equal bytes may also be those of a frozen copy.
-  if (source.format() == "dcp") write_second_names(plan);
+  write_guessed_names(source, rename, plan);
   note_unused(rename, options.renames, plan);
   validate(plan.target, "the result");
   note_other_tensors(catalog, plan.notes);

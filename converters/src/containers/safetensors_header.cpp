@@ -238,10 +238,11 @@ std::string encode_header(std::vector<HeaderEntry>& entries, const Metadata& met
   std::uint64_t offset = 0;
   for (HeaderEntry& entry : entries) {
     if (write_rank(entry) == 2 * kWriteOrder.size()) {
-      raise(ErrorCode::Unsupported,
-            fmt::format("tensor {}: safetensors has no {}", unishard::quote(entry.name),
-                        name_of(entry.dtype)),
-            "choose the tensors with --only, or write torch, dcp, npz or hdf5, which have it");
+      raise(
+          ErrorCode::Unsupported,
+          fmt::format("tensor {}: safetensors has no {}", unishard::quote(entry.name),
+                      name_of(entry.dtype)),
+          "write torch, dcp, npz or hdf5, which have it, or leave the tensor out (convert --only)");
     }
     entry.begin = offset;
     offset = checked_add(offset,

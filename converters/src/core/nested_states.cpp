@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 namespace unishard::converters {
 namespace {
 
@@ -28,6 +30,13 @@ bool insert(Json& object, const std::vector<std::string>& levels, const Json& va
 }
 
 }  // namespace
+
+bool is_state_name(std::string_view text) {
+  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
 
 std::string member_state(std::string_view state, std::string_view member) {
   return fmt::format("{}{}{}", state, kLevel, member);

@@ -11,6 +11,8 @@
 
 namespace unishard::converters {
 
+/// Returns true for the name of a state that a catalog can hold.
+bool is_state_name(std::string_view text);
 /// Returns the name of a member of a dict.
 std::string member_state(std::string_view state, std::string_view member);
 /// Returns the names on the way to a state: {"a", "b"} for "a--b", one name for every other state.

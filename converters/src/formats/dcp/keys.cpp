@@ -48,13 +48,6 @@ std::uint64_t to_number(std::string_view text) { return std::stoull(std::string(
 
 }  // namespace
 
-bool is_state_name(std::string_view text) {
-  return !text.empty() && text.size() <= 64 && std::ranges::all_of(text, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
-  });
-}
-
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 19 &&
          std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });

@@ -2,6 +2,7 @@
 // Classifies the keys of a state dict. The application chooses the outer keys ("model", "optim",
 // "optimizers.0", none), so they are recognised by the keys below them.
 // Thread safety: pure functions.
+#include "core/nested_states.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/state_dict.hpp"
 
@@ -60,9 +61,6 @@ std::optional<std::string> model_name(const TensorEntry& tensor, std::string_vie
 /// schedule, random states. A key with dots that is one part of its path is a module's, whatever
 /// the module is called.
 bool is_beside_models(std::string_view key, const KeyPath& path);
-
-/// Returns true for the name of a state that a catalog can hold.
-bool is_state_name(std::string_view text);
 
 /// Returns the name, or "tensor" for the empty one, which no catalog has.
 std::string plain_name(std::string name);

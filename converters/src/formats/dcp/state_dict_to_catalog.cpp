@@ -1,5 +1,6 @@
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
+#include "unishard/converters/guessed_ties.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
@@ -13,6 +14,7 @@
 #include "formats/dcp/groups.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/scalar_states.hpp"
 #include "reading/parameter_shape.hpp"
 
@@ -45,8 +47,7 @@ struct SetAside {
 };
 
 constexpr std::string_view kUndecided =
-    "nothing tells for certain of which parameters its states are, because there are several "
-    "optimizers";
+    "nothing tells for certain of which parameters its states are";
 constexpr std::string_view kHasLists =
     "some of its states are lists of tensors, as those of LBFGS are";
 
@@ -394,6 +395,7 @@ class Arranger {
         }
         out_.catalog.aliases.push_back({parameter.fqn, other->fqn});
         out_.copies.emplace_back(parameter.entry, other->entry);
+        out_.catalog.producer[kGuessedTies].push_back(parameter.fqn);
         out_.remarks.push_back(
             fmt::format("{} has the bytes of {} and no optimizer state: taken for its second name",
                         parameter.fqn, other->fqn));
@@ -492,26 +494,33 @@ class Arranger {
     }
   }
 
-  /// Returns the names of parameters with states that no model has, each once.
-  std::set<std::string> lonely_parameters() const {
-    std::unordered_set<std::string_view> known;
-    for (const Parameter& parameter : model_) known.insert(parameter.fqn);
-    for (const Alias& alias : out_.catalog.aliases) known.insert(alias.fqn);
-    std::set<std::string> lonely;
+  /// Returns the names of the parameters that optimizers train, as far as they tell them.
+  std::set<std::string> trained_names() const {
+    std::set<std::string> names;
     for (const State& state : states_) {
-      const std::string& fqn = state.key.fqn;
-      if (!is_step(state) && !known.contains(fqn) && !is_numbered(fqn)) lonely.insert(fqn);
+      if (!is_step(state) && !is_numbered(state.key.fqn)) names.insert(state.key.fqn);
     }
-    return lonely;
+    for (std::size_t o = 0; o < prefixes_.size(); ++o) {
+      const std::vector<std::string> listed = listed_names(groups_.groups(o));
+      names.insert(listed.begin(), listed.end());
+    }
+    return names;
   }
 
   /// Where an optimizer trains parameters of the model by their names, one that the model lacks is
   /// missing, unless a tensor has its name elsewhere.
   void lose_unsaved_weights() {
-    const std::set<std::string> lonely = lonely_parameters();
-    const auto told = std::ranges::count_if(
-        model_, [&](const Parameter& parameter) { return states_of_.contains(parameter.fqn); });
-    if (static_cast<std::size_t>(told) < lonely.size()) return;
+    std::unordered_set<std::string_view> known;
+    for (const Parameter& parameter : model_) known.insert(parameter.fqn);
+    for (const Alias& alias : out_.catalog.aliases) known.insert(alias.fqn);
+    const auto is_known = [&](std::string_view fqn) {
+      constexpr std::string_view kReplica = "module.";
+      return known.contains(fqn) ||
+             (fqn.starts_with(kReplica) && known.contains(fqn.substr(kReplica.size())));
+    };
+    std::set<std::string> lonely = trained_names();
+    const std::size_t told = std::erase_if(lonely, is_known);
+    if (told < lonely.size()) return;
     std::unordered_set<std::string_view> elsewhere;
     for (const std::size_t i : extras_) {
       const std::string_view key = entry(i).key;

@@ -159,6 +159,8 @@ void read_states(const TorchFile& file, Value entries, std::optional<std::size_t
       step = step_of(file, value);
     } else if (value.is_none()) {
       continue;  // a state that the optimizer does not use
+    } else if (!is_state_name(name)) {
+      notes.lose({Role::State, name, "UniShard has no such name of a state"});
     } else if (!TorchFile::is_tensor(value)) {
       read_other(file, value, name, dimensions, states, step, notes);
     } else if (const auto view = view_of_state(file, value, name, notes)) {

@@ -110,7 +110,7 @@ std::uint32_t type_number(const TensorEntry& tensor) {
     const bool is_float = info(tensor.dtype).kind == Kind::Float;
     refuse(tensor, std::string(unishard::name_of(tensor.dtype)),
            is_float ? "pass --dtype fp32, bf16 or fp16"
-                    : "choose the tensors with --only, or another format");
+                    : "choose another format, or leave the tensor out (convert --only)");
   }
   return *number;
 }
