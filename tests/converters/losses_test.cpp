@@ -351,6 +351,16 @@ TEST_F(ReadFile, TwoFilesOfOneRankAreRefused) {
   EXPECT_THROW(open_source(posix_storage(), temp_.path()), Error);
 }
 
+TEST_F(ReadFile, ATensorThatOneRankAloneHasIsNoted) {
+  for (const int rank : {0, 1}) {
+    Json model = {{"a", tensor("a")}};
+    if (rank == 1) model["ghost"] = tensor("m");
+    save_torch(temp_.path() / fmt::format("model_world_size_2_rank_{}.pt", rank), model, kTensors);
+  }
+  EXPECT_THAT(open_source(posix_storage(), temp_.path())->notes(),
+              Contains(HasSubstr("the file of rank 1 alone has \"model.ghost\"")));
+}
+
 TEST(OtherKeys, OfWhichOnlyTheBeginningIsThatOfAnOptimizerAreTheModels) {
   for (const char* key : {"optim.a", "optimizer.a", "optimizers.0.a", "optimizer_1.a", "optimG.a"})
     EXPECT_TRUE(dcp::is_beside_models(key, {})) << key;

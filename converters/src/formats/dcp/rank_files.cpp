@@ -96,6 +96,20 @@ bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_
   return !rank;
 }
 
+/// Every rank has its own copy of a tensor that is no DTensor.
+void note_lone_tensors(const std::string& key, StateDict& state) {
+  std::vector<const TensorEntry*> lone;
+  for (const TensorEntry& tensor : state.tensors) {
+    if (tensor.key.starts_with(key + ".") && !tensor.is_distributed && tensor.chunks.size() == 1)
+      lone.push_back(&tensor);
+  }
+  if (lone.empty()) return;
+  state.notes.push_back(fmt::format(
+      "the file of rank {} alone has {}{}", lone[0]->chunks[0].rank, unishard::quote(lone[0]->key),
+      lone.size() > 1 ? fmt::format(", and {} more tensors are in one file", lone.size() - 1)
+                      : ""));
+}
+
 void read_group(const RankFileGroup& group, const std::string& key, StateDictBuilder& builder) {
   builder.out.world_size =
       std::max(builder.out.world_size, static_cast<std::uint32_t>(group.files.size()));
@@ -121,6 +135,7 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
     }
   }
   builder.finds_second_keys = false;
+  if (group.files.size() > 1) note_lone_tensors(key, builder.out);
 }
 
 }  // namespace

@@ -148,12 +148,25 @@ void read_other(const TorchFile& file, Value value, const std::string& name,
   }
 }
 
+/// Returns the name of a state in the catalog: one that is called as the catalog calls the model's
+/// own tensors gets another, with a note.
+std::string state_name(std::string name, Notes& notes) {
+  const bool is_reserved =
+      name == state::kFp32 || name == state::kWeights || name == state::kBuffer;
+  if (!is_reserved) return name;
+  std::string other = "state_" + name;
+  notes.add(fmt::format(
+      "the optimizer's states {} are called {} here: the name means the model's own tensors",
+      unishard::quote(name), unishard::quote(other)));
+  return other;
+}
+
 }  // namespace
 
 void read_states(const TorchFile& file, Value entries, std::optional<std::size_t> dimensions,
                  std::vector<FlatState>& states, std::optional<std::int64_t>& step, Notes& notes) {
   for (std::size_t i = 0; i < entries.pair_count(); ++i) {
-    const std::string name(entries.key(i).string());
+    const std::string name = state_name(std::string(entries.key(i).string()), notes);
     const Value value = entries.value(i);
     if (name == "step") {
       step = step_of(file, value);
