@@ -46,6 +46,8 @@ class Net(torch.nn.Module):
             self.blocks,
             torch.nn.ModuleList(Block(self.width, rng) for _ in range(rng.choice((1, 2, 11) if "deep" in features else (1, 2)))),
         )
+        if "twice" in features:  # one module under two names of its parent
+            getattr(self, self.blocks).append(getattr(self, self.blocks)[0])
         if "conv" in features:
             self.mix = torch.nn.Conv1d(self.width, self.width, 1)
         if "batchnorm" in features:
@@ -84,7 +86,7 @@ class Net(torch.nn.Module):
         return self.head(x).float().square().mean()
 
 
-def draw(rng, allowed=("tied", "frozen", "batchnorm", "buffer", "scalar", "dead", "unused", "deep", "conv", "empty"), chance=0.3):
+def draw(rng, allowed=("tied", "frozen", "batchnorm", "buffer", "scalar", "dead", "unused", "deep", "conv", "empty", "twice"), chance=0.3):
     """The features of a model."""
     return [feature for feature in allowed if rng.random() < chance]
 

@@ -346,7 +346,7 @@ def deepspeed_rank(rank, world, folder, seed):
     deepspeed.init_distributed(dist_backend="gloo", dist_init_required=False)
     rng = random.Random(seed)
     stage, dtype = rng.choice((0, 1, 2, 2, 3, 3)), rng.choice(("fp32", "fp32", "bf16", "fp16"))
-    features = models.draw(rng, ("tied", "frozen", "buffer", "batchnorm", "deep", "conv", "dead"))
+    features = models.draw(rng, ("tied", "frozen", "buffer", "batchnorm", "deep", "conv", "dead", "twice"))
     if stage == 3 or dtype != "fp32":
         features = [feature for feature in features if feature not in ("batchnorm",)]
     net = models.make_net(rng, features)
