@@ -179,31 +179,57 @@ TEST_F(ReadFile, ADictOfStatesIsOfItsParameterThroughEveryFormat) {
   }
 }
 
-TEST_F(ReadFile, AListOfStatesOfAnOptimizerIsNoParameter) {
-  Json object = {
-      {"$type", "object"}, {"name", "galore.Projector"}, {"state", {{"o", tensor("t")}}}};
-  // A file of this test cannot hold an object of another class, so a dict has a key that no state
+TEST_F(ReadFile, AListOfStatesIsOfItsParameterThroughEveryFormat) {
+  const Json pair = {{"$type", "tuple"}, {"items", Json::array({tensor("n"), 3})}};
+  const Json queue = {{"$type", "object"},
+                      {"name", "collections.deque"},
+                      {"args", Json::array({Json::array(), 5})},
+                      {"items", Json::array({tensor("n")})}};
+  const Json state = dict({{0,
+                            {{"step", 2},
+                             {"GG", Json::array({tensor("m"), nullptr, tensor("t")})},
+                             {"q", {{"inner", Json::array({pair})}}},
+                             {"by_number", dict({{-3, tensor("t")}})},
+                             {"queue", queue}}}});
+  const auto source =
+      open({{"model", {{"a", tensor("a")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
+  const std::vector<std::string> expected = {"a GG--0", "a GG--2",          "a by_number---3",
+                                             "a fp32",  "a q--inner--0--0", "a queue--0"};
+  EXPECT_EQ(loss_labels(source->catalog()), expected);
+  EXPECT_THAT(source->losses(), IsEmpty());
+  for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
+    const auto copy = convert(*source, format);
+    EXPECT_EQ(loss_labels(copy->catalog()), expected) << format;
+    EXPECT_THAT(copy->losses(), IsEmpty()) << format;
+    EXPECT_EQ(copy->catalog().client_state["optimizer_scalars"],
+              source->catalog().client_state["optimizer_scalars"])
+        << format;
+  }
+}
+
+TEST_F(ReadFile, AStateWithoutANameIsNoParameter) {
+  // A file of this test cannot hold an object of another class, so a state has a key that no state
   // can be called by.
   const Json state =
-      dict({{0, {{"exp_avg", tensor("m")}, {"projector", dict({{-3, tensor("t")}})}}}});
+      dict({{0, {{"exp_avg", tensor("m")}, {"pro.jector", Json::array({tensor("t")})}}}});
   const auto source =
       open({{"model", {{"a", tensor("a")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
   EXPECT_THAT(loss_labels(source->catalog()), ElementsAre("a exp_avg", "a fp32"));
   ASSERT_EQ(source->losses().size(), 1u);
   EXPECT_EQ(source->losses()[0].role, Role::State);
-  EXPECT_EQ(source->losses()[0].name, "projector.-3 of 0");
+  EXPECT_EQ(source->losses()[0].name, "pro.jector of 0");
 }
 
 TEST_F(ReadFile, StatesThatManyParametersLoseAreCounted) {
-  const Json lost = dict({{-3, tensor("t")}});
-  const Json state = dict({{0, {{"exp_avg", tensor("m")}, {"projector", lost}}},
-                           {1, {{"exp_avg", tensor("n")}, {"projector", lost}}}});
+  const Json state = dict({{0, {{"exp_avg", tensor("m")}, {"pro.jector", tensor("t")}}},
+                           {1, {{"exp_avg", tensor("n")}, {"pro.jector", tensor("t")}}}});
   const auto source =
       open({{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0, 1}))}}}});
   ASSERT_EQ(source->losses().size(), 1u);
-  EXPECT_EQ(source->losses()[0].name, "projector.-3 of 2 parameters, 0 first");
+  EXPECT_EQ(source->losses()[0].name, "pro.jector of 2 parameters, 0 first");
 }
 
 TEST_F(ReadFile, WhatTheGroupsOfAnOptimizerWithoutStatesDoNotListIsFrozen) {

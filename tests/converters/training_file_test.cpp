@@ -991,9 +991,12 @@ TEST(TrainingFile, ShapesOfAllStatesTellWhoseTheyAre) {
 
 TEST(TrainingFile, AnOptimizerWithListsOfTensorsComesBackWhole) {
   const test::TempDir folder;
-  const Json states = numbered({{{"d", tensor("a.m")},
-                                 {"old_dirs", Json::array({tensor("a.v"), tensor("b.m")})},
-                                 {"n_iter", 4}}});
+  const Json states =
+      numbered({{{"al", Json::array({nullptr, tensor("b")})},
+                 {"old_dirs", Json::array({tensor("a.v"), tensor("b.m"), 3})},
+                 {"stps", {{"$type", "tuple"}, {"items", Json::array({tensor("a.m")})}}},
+                 {"n_iter", 4},
+                 {"prev_flat_grad", tensor("a.m")}}});
   const Json object = {
       {"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
       {"optimizer",
@@ -1003,8 +1006,24 @@ TEST(TrainingFile, AnOptimizerWithListsOfTensorsComesBackWhole) {
   const Json found = through_native(folder, object);
   EXPECT_EQ(found["optimizer"].dump(), written_object(folder.path() / "in.pt")["optimizer"].dump());
   EXPECT_EQ(found["epoch"], 2);
-  EXPECT_THAT(open_source(posix_storage(), folder.path() / "in.pt")->remarks(),
-              testing::ElementsAre(testing::HasSubstr("lists of tensors")));
+}
+
+TEST(TrainingFile, TheParametersOfAnOptimizerWithJointStatesAreNotFrozen) {
+  const Json group = {{"params", Json::array({0, 1})}, {"param_names", Json::array({"a", "b"})}};
+  for (const char* shape_of : {"a.m", "vector"}) {
+    const test::TempDir folder;
+    std::map<std::string, Made> tensors = kTensors;
+    tensors["vector"] = {DType::Float32, {7}, {1, 2, 3, 4, 5, 6, 7}};
+    save_torch(folder.path() / "in.pt",
+               {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+                {"optimizer",
+                 {{"state", numbered({{{"prev_flat_grad", tensor(shape_of)}}})},
+                  {"param_groups", Json::array({group})}}}},
+               tensors);
+    const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+    for (const TensorInfo& each : source->catalog().tensors)
+      EXPECT_FALSE(each.frozen) << each.label() << " " << shape_of;
+  }
 }
 
 TEST(TrainingFile, HasWhatTorchHasInModelsGroupsAndStates) {

@@ -127,9 +127,16 @@ class JsonPickler {
     pickle_.long_integer(from_decimal(std::to_string(number)));
   }
 
-  void list(const Json& items) {
+  void list(const Json& all) {
     pickle_.begin_list();
-    for (const Json& item : items) value(item);
+    for (const Json& item : all) value(item);
+    pickle_.end_list();
+  }
+
+  /// Appends items to an object that a call has just made.
+  void items(const Json& all) {
+    pickle_.begin_items();
+    for (const Json& item : all) value(item);
     pickle_.end_list();
   }
 
@@ -254,11 +261,12 @@ class JsonPickler {
       return true;
     }
     if (type != "object" || !makes_plain_object(json.at("name").get_ref<const std::string&>()) ||
-        json.contains("items") || json.contains("pairs"))
+        json.contains("pairs"))
       return false;
     global(json["name"]);
     tuple(json.value("args", Json::array()));
     pickle_.reduce();
+    if (json.contains("items")) items(json["items"]);
     if (json.contains("state")) {
       value(json["state"]);
       pickle_.build();

@@ -33,7 +33,7 @@ class PickleWriter {
 
   void begin_dict();          ///< followed by key, value, key, value, ...
   void begin_ordered_dict();  ///< collections.OrderedDict
-  void begin_items();         ///< of a dict that a call has just made
+  void begin_items();         ///< of a dict or list that a call has just made
   void end_dict();
   void begin_list();
   void end_list();

@@ -11,11 +11,12 @@ namespace unishard::converters::torch {
 /// Returns whether calling `name` ("module.name") with data, and giving the result a state that is
 /// data, makes such an object.
 inline bool makes_plain_object(std::string_view name) {
-  constexpr std::array<std::string_view, 20> kNames = {
+  constexpr std::array<std::string_view, 21> kNames = {
       "argparse.Namespace",
       "builtins.range",
       "builtins.slice",
       "builtins.xrange",
+      "collections.deque",
       "datetime.date",
       "datetime.datetime",
       "datetime.time",

@@ -1,8 +1,7 @@
 #include "formats/dcp/scalar_states.hpp"
 
-#include "unishard/format/error.hpp"
-
 #include "containers/pickle_json.hpp"
+#include "containers/state_parts.hpp"
 #include "core/nested_states.hpp"
 
 #include <fmt/format.h>
@@ -77,36 +76,50 @@ void ScalarStates::lose(const OptimizerKey& key, const Json& value, std::string_
   for (const std::string& tensor : torch::tensors_in(value)) tensors_[tensor] = std::nullopt;
 }
 
-void ScalarStates::add_state(OptimizerKey key, const Json& value, Losses& losses) {
-  constexpr std::size_t kMostLevels = 4;
-  if (!is_state_name(key.state)) return lose(key, value, "its key", losses);
-  if (value.is_object() && value.contains("$tensor")) {
-    tensors_.try_emplace(value["$tensor"].get<std::string>(), std::move(key));
-    return;
+void ScalarStates::add_state(const OptimizerKey& key, const Json& value, Losses& losses) {
+  const auto part_of = [&](std::string state) {
+    return OptimizerKey{key.optimizer, key.fqn, std::move(state)};
+  };
+  torch::StateParts parts = torch::parts_of_state(key.state, value);
+  for (auto& [state, tensor] : parts.tensors)
+    tensors_.try_emplace(std::move(tensor), part_of(std::move(state)));
+  for (auto& [state, part] : parts.values) add(part_of(std::move(state)), std::move(part));
+  for (const auto& [state, why, part] : parts.lost) lose(part_of(state), part, why, losses);
+}
+
+void ScalarStates::add_part(const OptimizerKey& key, const KeyPath& path, Json value) {
+  const std::vector<std::string> levels = state_levels(key.state);
+  if (levels.size() < 2 || path.size() < levels.size()) return;
+  const auto own = path.end() - static_cast<std::ptrdiff_t>(levels.size());
+  if (own->text != levels.front()) return;
+  Container& container = containers_[{key.optimizer, key.fqn, own->text}];
+  container.has_positions |=
+      std::any_of(own + 1, path.end(), [](const PathPart& part) { return part.is_position; });
+  container.tree.insert({own + 1, path.end()}, std::move(value));
+  container.parts.insert(key.state);
+}
+
+void ScalarStates::join_parts() {
+  for (auto& [of, container] : containers_) {
+    if (!container.has_positions) continue;
+    const auto& [optimizer, fqn, state] = of;
+    std::erase_if(values_, [&](const Value& each) {
+      return each.key.optimizer == optimizer && each.key.fqn == fqn &&
+             container.parts.contains(each.key.state);
+    });
+    add({optimizer, fqn, state}, container.tree.json());
   }
-  if (torch::tensors_in(value).empty()) return add(std::move(key), value);
-  const bool is_deep = state_levels(key.state).size() >= kMostLevels;
-  const bool is_dict = !is_deep && each_member(value, [&](const Json& member, const Json& inner) {
-    OptimizerKey below{key.optimizer, key.fqn, member_state(key.state, text_of(member))};
-    if (member.is_string()) return add_state(std::move(below), inner, losses);
-    lose(below, inner, "its key is not a text", losses);
-  });
-  if (is_dict) return;
-  const bool is_object = value.is_object() && value.value("$type", Json()) == "object";
-  lose(key, value,
-       is_object ? fmt::format("an object of the class {} with tensors",
-                               unishard::quote(value.value("name", std::string())))
-                 : "a list of tensors",
-       losses);
+  containers_.clear();
 }
 
 void ScalarStates::add_all(std::size_t optimizer, const Json& states, Losses& losses) {
   each_member(states, [&](const Json& parameter, const Json& of_parameter) {
     const std::string fqn = text_of(parameter);
     const bool is_dict = each_member(of_parameter, [&](const Json& state, const Json& value) {
-      OptimizerKey key{optimizer, fqn, text_of(state)};
-      if (state.is_string()) return add_state(std::move(key), value, losses);
-      lose(key, value, "its key is not a text", losses);
+      const OptimizerKey key{optimizer, fqn, text_of(state)};
+      const bool is_named = state.is_string() && is_own_state_name(key.state);
+      if (is_named) return add_state(key, value, losses);
+      lose(key, value, state.is_string() ? "its key" : "its key is not a text", losses);
     });
     if (is_dict) return;
     losses.push_back({Role::State, fqn, "no states of a parameter"});

@@ -3,6 +3,7 @@
 // tensors are whose.
 #include "unishard/format/json.hpp"
 
+#include "formats/dcp/client_tree.hpp"
 #include "formats/dcp/keys.hpp"
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -25,10 +27,17 @@ class ScalarStates {
  public:
   /// Adds the value of one state, which holds no tensor.
   void add(OptimizerKey key, Json value);
-  /// Adds what `states`, the "state" of an optimizer's state_dict(), holds. A state that is a dict
-  /// has its members as states (nested_states.hpp). Appends to `losses` each state that is a list
-  /// or another object of tensors.
+  /// Adds what `states`, the "state" of an optimizer's state_dict(), holds. The tensors in a state
+  /// that is a dict, a list or another container are states (nested_states.hpp). Appends to
+  /// `losses` each state with tensors that is an object of a class, and each without a name.
   void add_all(std::size_t optimizer, const Json& states, Losses& losses);
+
+  /// Adds a part of a state that has a key of its own: a value, or the state_mark() of a tensor.
+  /// `path` is that of the key.
+  void add_part(const OptimizerKey& key, const KeyPath& path, Json value);
+  /// Makes trees of the parts of states that are lists, or have lists in them. Call it once, after
+  /// all parts and values were added.
+  void join_parts();
 
   /// Returns the state that the tensor `key` is, where an object names it: nullopt for a part of a
   /// state that is lost. Returns a null pointer for other tensors.
@@ -60,17 +69,25 @@ class ScalarStates {
     OptimizerKey key;
     Json value;
   };
+  /// The parts of a state.
+  struct Container {
+    ClientTree tree;
+    bool has_positions = false;
+    std::set<std::string> parts;  ///< states
+  };
   /// A state that several parameters lose for one reason.
   struct LostState {
     std::size_t loss = 0;  ///< index
     std::string first;     ///< parameter
     std::size_t count = 0;
   };
-  void add_state(OptimizerKey key, const Json& value, Losses& losses);
+  void add_state(const OptimizerKey& key, const Json& value, Losses& losses);
   /// Pre: `losses` is the same in each call.
   void lose(const OptimizerKey& key, const Json& value, std::string_view why, Losses& losses);
 
   std::vector<Value> values_;
+  std::map<std::tuple<std::size_t, std::string, std::string>, Container>
+      containers_;  // by optimizer, parameter and state
   std::map<std::pair<std::string, std::string>, LostState> lost_;  // by state and reason
   std::unordered_map<std::string, std::optional<OptimizerKey>> tensors_;
 };

@@ -7,6 +7,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
+#include "core/nested_states.hpp"
 #include "formats/dcp/attribution.hpp"
 #include "formats/dcp/client_tree.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
@@ -48,26 +49,11 @@ struct SetAside {
 
 constexpr std::string_view kUndecided =
     "nothing tells for certain of which parameters its states are";
-constexpr std::string_view kHasLists =
-    "some of its states are lists of tensors, as those of LBFGS are";
 
 /// Returns true for the name of a parameter that has a number only: "state.3".
 bool is_numbered(std::string_view fqn) {
   const std::size_t dot = fqn.rfind('.');
   return dot != fqn.npos && is_number(fqn.substr(dot + 1)) && fqn.substr(0, dot).ends_with("state");
-}
-
-/// Returns whether a state of a parameter is a list with tensors: "optim.state.0.old_dirs.2".
-bool has_lists(const StateDict& state, const std::string& prefix) {
-  const std::string start = prefix + "state.";
-  return std::ranges::any_of(state.tensors, [&](const TensorEntry& tensor) {
-    if (!tensor.key.starts_with(start)) return false;
-    const std::string rest = tensor.key.substr(start.size());
-    const auto dots = std::ranges::count(rest, '.');
-    // A list deeper inside is a part of another object, such as GaLore's projector.
-    const bool is_deep = is_number(rest.substr(0, rest.find('.'))) && dots > 2;
-    return dots >= 2 && !is_deep && is_number(rest.substr(rest.rfind('.') + 1));
-  });
 }
 
 /// Returns whether the state dict tells that this is a value.
@@ -191,6 +177,7 @@ class Arranger {
         const auto value = is_counter ? scalar(tensor, *state_.items) : std::nullopt;
         if (value) other_step_ = std::max(other_step_.value_or(0), *value);
       } else if (auto key = parse_state_key(tensor.key, tensor.path, prefixes_)) {
+        scalars_.add_part(*key, tensor.path, state_mark(key->state));
         states_.push_back({i, std::move(*key)});
       } else if (const auto group = parse_group_key(tensor.key, tensor.path, prefixes_);
                  group && !group->setting.empty() && element_count(tensor.shape) == 1) {
@@ -204,6 +191,7 @@ class Arranger {
         others_.push_back(i);
       }
     }
+    scalars_.join_parts();
   }
 
   bool is_set_aside(const std::string& key) const {
@@ -233,8 +221,10 @@ class Arranger {
     if (const auto key = parse_group_key(object.key, object.path, prefixes_))
       return groups_.add(*key, object.value);
     if (auto key = parse_state_key(object.key, object.path, prefixes_);
-        key && torch::tensors_in(object.value).empty())
+        key && torch::tensors_in(object.value).empty()) {
+      scalars_.add_part(*key, object.path, object.value);
       return scalars_.add(std::move(*key), object.value);
+    }
     const auto optimizer = std::ranges::find(prefixes_, object.key.empty() ? "" : object.key + ".");
     if (optimizer != prefixes_.end() && object.value.is_object() &&
         object.value.contains("param_groups"))
@@ -440,6 +430,13 @@ class Arranger {
     return state.key.state == kStep && element_count(entry(state.entry).shape) == 1;
   }
 
+  /// Whether an optimizer keeps the states of all its parameters, in flat vectors, as those of the
+  /// first: torch.optim.LBFGS.
+  bool has_joint_states() const {
+    return std::ranges::any_of(
+        states_, [](const State& state) { return state.key.state == "prev_flat_grad"; });
+  }
+
   /// Megatron-Core and nanotron store the fp32 master among the states.
   bool has_master(const std::string& fqn) const {
     return std::ranges::any_of(states_of_.at(fqn), [&](std::size_t index) {
@@ -463,7 +460,7 @@ class Arranger {
     // frozen.
     const bool is_told = !state_.has_other_optimizers && tells_all_trained();
     const bool is_trained =
-        set_aside_.empty() && !state_.has_other_optimizers &&
+        set_aside_.empty() && !state_.has_other_optimizers && !has_joint_states() &&
         std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
     for (const Parameter& parameter : model_) {
       const bool has_states = states_of_.contains(parameter.fqn);
@@ -688,12 +685,7 @@ Arrangement arrange(const StateDict& state, const std::string& where) {
   std::vector<std::string> optimizers;
   std::vector<SetAside> set_aside;
   for (std::string& prefix : optimizer_prefixes(state)) {
-    if (is_value(state, prefix)) continue;
-    if (has_lists(state, prefix)) {
-      set_aside.push_back({std::move(prefix), kHasLists});
-    } else {
-      optimizers.push_back(std::move(prefix));
-    }
+    if (!is_value(state, prefix)) optimizers.push_back(std::move(prefix));
   }
   Arrangement out;
   for (bool is_decided = false; !is_decided;) {

@@ -64,6 +64,7 @@ class Planner {
     keeps_keys_ =
         plan_as_it_was(layout) || (layout.is_null() && takes_recorded_keys_ && plan_as_recorded());
     if (keeps_keys_) return std::move(plan_);
+    find_trees();
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
       add_tensor(i, keys_[i], path_of(i, keys_[i]));
     add_second_names();
@@ -153,6 +154,7 @@ class Planner {
     }
     if (is_of_model(index, key)) return extended(layout_.model, {tensor.fqn, false});
     const std::string prefix = layout_.optimizer_key(fmt::format("state.{}.", tensor.fqn));
+    if (const auto place = tree_paths_.find(key); place != tree_paths_.end()) return place->second;
     const std::string state = key.substr(prefix.size());
     return state_path(tensor.fqn, state == dotted_state(tensor.state) ? tensor.state : state);
   }
@@ -293,10 +295,62 @@ class Planner {
   /// Adds states that are no tensors as objects, as torch does.
   void add_scalar_states() {
     for (const std::string& fqn : scalars_.fqns()) {
-      for (const auto& [state, value] : scalars_.of(fqn))
-        add_writable_object(state_path(fqn, state), *value);
+      for (const auto& [state, value] : scalars_.of(fqn)) {
+        const KeyPath path = state_path(fqn, state);
+        has_state_marks(*value) ? add_tree(path, *value) : add_writable_object(path, *value);
+      }
       add_step(fqn);
     }
+  }
+
+  /// Calls `take` with each state that a tree mentions, and its path.
+  template <class Take>
+  static void each_in_tree(const KeyPath& path, const Json& value, const Take& take) {
+    if (const std::string* const state = marked_state(value)) return take(path, value, state);
+    if (!has_state_marks(value)) return take(path, value, nullptr);
+    const bool is_typed = value.is_object() && value.contains("$type");
+    if (value.is_array() || (is_typed && value.contains("items"))) {
+      const Json& items = value.is_array() ? value : value["items"];
+      for (std::size_t i = 0; i < items.size(); ++i)
+        each_in_tree(extended(path, {std::to_string(i), true}), items[i], take);
+    } else if (!is_typed) {
+      for (const auto& [key, child] : value.items())
+        each_in_tree(extended(path, {key, false}), child, take);
+    } else if (value.contains("pairs")) {
+      for (const Json& pair : value["pairs"]) {
+        const Json& key = pair[0];
+        each_in_tree(extended(path, {key.is_string() ? key.get<std::string>() : key.dump(), false}),
+                     pair[1], take);
+      }
+    }
+  }
+
+  /// Finds the paths of the tensors in states that are lists.
+  void find_trees() {
+    if (layout_.is_flat) return;
+    for (const std::string& fqn : scalars_.fqns()) {
+      for (const auto& [state, value] : scalars_.of(fqn)) {
+        if (!has_state_marks(*value)) continue;
+        each_in_tree(state_path(fqn, state), *value,
+                     [&](const KeyPath& path, const Json&, const std::string* name) {
+                       if (name != nullptr) tree_paths_.emplace(dcp::joined(path), path);
+                     });
+      }
+    }
+  }
+
+  /// Adds what a tree has beside its tensors.
+  void add_tree(const KeyPath& path, const Json& value) {
+    if (layout_.is_flat) {
+      plan_.notes.push_back(
+          fmt::format("{}: in unishard.catalog only, not under its own key (the keys of this "
+                      "layout have no lists)",
+                      dcp::joined(path)));
+      return;
+    }
+    each_in_tree(path, value, [&](const KeyPath& at, const Json& part, const std::string* name) {
+      if (name == nullptr) add_writable_object(at, part);
+    });
   }
 
   /// Adds a tensor whose values are known.
@@ -456,6 +510,7 @@ class Planner {
   bool is_adam_ = false;
   std::unordered_set<std::string> used_;
   mutable std::optional<ExtraPaths> extra_paths_;
+  std::unordered_map<std::string, KeyPath> tree_paths_;  // by key
 };
 
 void write_file(Storage& storage, const Path& path, std::string_view text) {
