@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/torch_file.hpp"
 #include "containers/torch_output.hpp"
@@ -1006,6 +1007,42 @@ TEST(TrainingFile, AnOptimizerWithListsOfTensorsComesBackWhole) {
   const Json found = through_native(folder, object);
   EXPECT_EQ(found["optimizer"].dump(), written_object(folder.path() / "in.pt")["optimizer"].dump());
   EXPECT_EQ(found["epoch"], 2);
+}
+
+TEST(TrainingFile, TensorsOfAnObjectOfAClassStayUnderItsKey) {
+  const test::TempDir folder;
+  const Json adam = {{"exp_avg", tensor("a.m")}, {"exp_avg_sq", tensor("a.v")}};
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer",
+               {{"state", numbered({adam})},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0, 1})}}})}}},
+              {"ema", {{"shadow", {{"b", tensor("b.m")}}}, {"decay", 0.5}}}},
+             kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  Catalog catalog = of_more_training(source->catalog());
+  // As of an object of a class, which a file of this test cannot hold.
+  const Json fields = catalog.client_state["ema"];
+  for (const Json& object :
+       {Json{{"$type", "object"}, {"name", "user.Ema"}, {"args", Json::array()}, {"state", fields}},
+        Json{{"$type", "torch.nn.Module"}, {"name", "user.Ema"}, {"members", fields["shadow"]}}}) {
+    catalog.client_state["ema"] = object;
+    const Path path = folder.path() / (object["$type"].get<std::string>() + ".pt");
+    const auto sink = copy_as("torch", *source, path, catalog);
+    EXPECT_THAT(sink->notes(), testing::ElementsAre(testing::HasSubstr("ema: as an object")));
+    const Json written = written_object(path);
+    const bool is_module = !object.contains("state");
+    const Json found = is_module ? written["ema"]["pairs"][0] : written["ema"]["shadow"];
+    EXPECT_EQ(torch::tensors_in(found).size(), 1u) << written["ema"].dump();
+    ASSERT_EQ(written["optimizer"]["state"]["pairs"].size(), 1u);
+    EXPECT_EQ(written["optimizer"]["state"]["pairs"][0][0], 0);
+  }
+  catalog.client_state.erase("ema");
+  copy_as("torch", *source, folder.path() / "lost.pt", catalog);
+  const Json written = written_object(folder.path() / "lost.pt");
+  EXPECT_EQ(written["optimizer"]["state"]["pairs"].size(), 1u);
+  EXPECT_EQ(labels(open_source(posix_storage(), folder.path() / "lost.pt")->catalog()),
+            labels(source->catalog()));
 }
 
 TEST(TrainingFile, TheParametersOfAnOptimizerWithJointStatesAreNotFrozen) {

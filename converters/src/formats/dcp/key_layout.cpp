@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "containers/plain_parts.hpp"
 #include "core/file_records.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 
@@ -251,7 +252,9 @@ std::optional<Json> KeyedContents::writable(const Json& object,
     pickle.none();
   };
   std::vector<std::string> lines;
-  auto kept = torch::without_unwritable_parts(object, {}, lines, refuse_unknown);
+  const auto is_known = [&](const std::string& key) { return tensor(key) || constant(key); };
+  auto kept = torch::without_unwritable_parts(torch::with_plain_parts(object, {}, is_known, lines),
+                                              {}, lines, refuse_unknown);
   if (!kept) return std::nullopt;
   std::unordered_set<std::size_t> placed, all;
   for (const std::string& key : torch::tensors_in(*kept)) {

@@ -3,6 +3,7 @@
 #include "unishard/converters/optimizer_scalars.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "containers/plain_parts.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 
 #include <fmt/format.h>
@@ -33,7 +34,9 @@ void ClientValues::add(const std::string& key, const Json& value) {
   if (key == "unishard" || key.starts_with('$')) {
     dropped.push_back(fmt::format("{}: UniShard uses this key itself", key));
   } else {
-    Json kept = without_unwritable(Json{{key, value}}, "", dropped, write_none);
+    const auto is_known = [&](const std::string& fqn) { return extras_.contains(fqn); };
+    Json kept = without_unwritable(Json{{key, with_plain_parts(value, key, is_known, notes_)}}, "",
+                                   dropped, write_none);
     Names names;
     if (!kept.empty() && rename_tensors(kept.front(), key, names)) {
       for (auto& [fqn, name] : names) {

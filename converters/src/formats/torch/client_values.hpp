@@ -21,7 +21,7 @@ class ClientValues {
   const Json* find(const std::string& key) const;
   /// The tensors in the values: catalog tensor and name.
   const std::vector<std::pair<std::size_t, std::string>>& tensors() const { return tensors_; }
-  /// One line for each value that cannot be written.
+  /// One line for each value that cannot be written, or is written in another form.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

@@ -1,5 +1,6 @@
 #include "formats/torch/training_layout.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/parameter_groups.hpp"
 #include "unishard/format/error.hpp"
@@ -76,9 +77,11 @@ class Planner {
     if (client_ != nullptr) {
       for (const auto& [key, value] : client_->members()) add_key(key);
     }
+    Json others = other_tensors();
     if (!is_unique_) return std::nullopt;
-    Json text = {{"catalog", catalog_text(catalog_, names_)}};
-    tree_.insert({{std::string(kOurKey), false}}, std::move(text));
+    Json ours = {{"catalog", catalog_text(catalog_, names_)}};
+    if (!others.empty()) ours["tensors"] = std::move(others);
+    tree_.insert({{std::string(kOurKey), false}}, std::move(ours));
     layout_.object = tree_.json();
     return std::move(layout_);
   }
@@ -95,10 +98,26 @@ class Planner {
     notes = client_->notes();
   }
 
+  bool is_extra(std::size_t index) const { return catalog_.tensors[index].state == kExtraState; }
+  bool is_state(std::size_t index) const {
+    return usual_[index].starts_with(kOptimizer) && !is_extra(index);
+  }
+
+  /// The tensors of neither model nor optimizer for which the client state has no place.
+  Json other_tensors() {
+    Json::object_t others;
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      if (!is_extra(i) || is_placed_.contains(i)) continue;
+      const std::string& fqn = catalog_.tensors[i].fqn;
+      others.push_back({fqn, tensor(i, fmt::format("{}.tensors.{}", kOurKey, fqn))});
+    }
+    return Json(std::move(others));
+  }
+
   void sort_states() {
     std::unordered_map<std::string_view, std::size_t> places;
     for (std::size_t i = 0; i < usual_.size(); ++i) {
-      if (is_placed_.contains(i) || !usual_[i].starts_with(kOptimizer)) continue;
+      if (!is_state(i)) continue;
       const std::string& fqn = catalog_.tensors[i].fqn;
       const auto [place, is_new] = places.emplace(fqn, states_.size());
       if (is_new) states_.push_back({fqn, {}});
