@@ -1045,6 +1045,23 @@ TEST(TrainingFile, TensorsOfAnObjectOfAClassStayUnderItsKey) {
             labels(source->catalog()));
 }
 
+TEST(TorchFile, AFlatStateDictKeepsItsClassAndNames) {
+  const test::TempDir folder;
+  const Json dict = {{"_orig_mod.a", tensor("a")}, {"_orig_mod.b", tensor("b")}};
+  const Json ordered = {{"$type", "collections.OrderedDict"},
+                        {"pairs", Json::array({Json::array({"a", tensor("a")})})},
+                        {"_metadata", {{"", {{"version", 1}}}}}};
+  for (const Json& object : {dict, ordered}) {
+    const bool is_ordered = object.contains("$type");
+    const Path in = folder.path() / (is_ordered ? "o.pt" : "d.pt"),
+               out = folder.path() / (is_ordered ? "o_out.pt" : "d_out.pt");
+    save_torch(in, object, kTensors);
+    const auto source = open_source(posix_storage(), in);
+    copy_as("torch", *source, out, source->layout());
+    EXPECT_EQ(written_object(out).dump(), written_object(in).dump());
+  }
+}
+
 TEST(TrainingFile, TheParametersOfAnOptimizerWithJointStatesAreNotFrozen) {
   const Json group = {{"params", Json::array({0, 1})}, {"param_names", Json::array({"a", "b"})}};
   for (const char* shape_of : {"a.m", "vector"}) {

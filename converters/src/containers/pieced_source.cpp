@@ -76,6 +76,7 @@ class PiecedSource final : public Source {
 
   std::string format() const override { return parts_.format; }
   const Catalog& catalog() const override { return parts_.catalog; }
+  Json layout() const override { return parts_.layout ? parts_.layout(parts_.catalog) : Json(); }
   Losses own_losses() const override { return parts_.losses; }
   std::vector<std::string> notes() const override { return parts_.notes; }
   std::vector<std::string> remarks() const override { return parts_.remarks; }

@@ -29,6 +29,8 @@ struct PiecedCatalog {
   Losses losses;
   /// Returns the rank that wrote a file; null when files are not those of ranks.
   std::function<std::uint32_t(const Path&)> rank_of_file = nullptr;
+  /// Returns Source::layout(), of the source's catalog; null for none.
+  std::function<Json(const Catalog&)> layout = nullptr;
 };
 
 /// Returns a thread-safe source. `where` is the checkpoint that messages name.

@@ -65,6 +65,7 @@ class Collector {
     }
     const bool is_flat = is_state_dict(tree.content);
     if (is_flat && wanted == nullptr && has_parameters(tree.content)) record_file(tree);
+    if (is_flat && wanted == nullptr) keep_layout(tree);
     if (!is_flat) parts.catalog.client_state["object"] = std::move(tree.content);
     torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)
@@ -132,6 +133,29 @@ class Collector {
   static bool has_parameters(const Json& content) {
     const auto is_plain = [](const Json& value) { return value.size() == 1; };
     return !is_dict_of(content, is_plain);
+  }
+
+  /// Keeps the class of the dict, and what else the tensors alone would not give again, for another
+  /// file of this format. The source may give the tensors other names.
+  void keep_layout(const torch::ObjectTree& tree) {
+    std::vector<std::string> names;
+    for (const TensorInfo& tensor : parts.catalog.tensors) names.push_back(tensor.fqn);
+    std::unordered_map<std::string_view, std::size_t> places;
+    for (std::size_t i = 0; i < names.size(); ++i) places.emplace(names[i], i);
+    std::vector<std::pair<std::string, std::size_t>> seconds;
+    for (const Alias& alias : parts.catalog.aliases)
+      seconds.emplace_back(alias.fqn, places.at(alias.target));
+    parts.layout = [content = tree.content, names = std::move(names),
+                    seconds = std::move(seconds)](const Catalog& catalog) {
+      Json rows = Json::array();
+      const auto add = [&](const std::string& key, std::size_t index) {
+        const TensorInfo& tensor = catalog.tensors.at(index);
+        rows.push_back(Json::array({key, nullptr, tensor.fqn, tensor.state}));
+      };
+      for (std::size_t i = 0; i < names.size(); ++i) add(names[i], i);
+      for (const auto& [name, index] : seconds) add(name, index);
+      return Json{{"object", content}, {"tensors", std::move(rows)}, {"constants", Json::array()}};
+    };
   }
 
   /// Records the object of a file, which the catalog's tensors alone would not give again.

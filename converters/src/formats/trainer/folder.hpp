@@ -3,6 +3,7 @@
 // (`save_state`): a model, an optimizer, a schedule. Everything else in the folder is copied by the
 // tools and read by nobody.
 #include "unishard/format/storage.hpp"
+#include "unishard/format/tensor_info.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -35,5 +36,8 @@ std::vector<std::string> torch_model_files(Storage& storage, const Path& folder,
                                            std::vector<std::string>& notes);
 /// Returns whether there are any, without reading an index.
 bool has_torch_model(Storage& storage, const Path& folder);
+
+/// Returns whether a tensor of a catalog is one of the model's, and no state.
+bool is_of_model(const TensorInfo& tensor);
 
 }  // namespace unishard::converters::trainer

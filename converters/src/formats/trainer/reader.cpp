@@ -278,8 +278,10 @@ bool is_named(const Json& named, const Json& group, const std::set<std::string_v
 void list_names(Json& optimizer, const Catalog& catalog) {
   Json& groups = optimizer["param_groups"];
   const Json& named = catalog.groups;
-  std::set<std::string_view> fqns;
-  for (const TensorInfo& tensor : catalog.tensors) fqns.insert(tensor.fqn);
+  std::set<std::string_view> fqns;  // of the model: numbered states have no names
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (is_of_model(tensor)) fqns.insert(tensor.fqn);
+  }
   bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
   for (std::size_t g = 0; have_names && g < groups.size(); ++g)
     have_names = is_named(named[g], groups[g], fqns);

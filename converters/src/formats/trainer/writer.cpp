@@ -46,11 +46,6 @@ using torch::PickleWriter;
 
 constexpr std::uint64_t kShardBytes = 5'000'000'000;
 
-bool is_model(const TensorInfo& tensor) {
-  return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
-         tensor.state == state::kBuffer;
-}
-
 class Planner {
  public:
   Planner(const Catalog& catalog, Program program, const TrainerOptions& options,
@@ -92,13 +87,13 @@ class Planner {
     }
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorInfo& tensor = catalog_.tensors[i];
-      if (!is_model(tensor)) continue;
+      if (!is_of_model(tensor)) continue;
       const auto [found, is_new] = model_.emplace(tensor.fqn, i);
       if (!is_new && tensor.state == state::kFp32) found->second = i;
     }
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
       const TensorInfo& tensor = catalog_.tensors[i];
-      if (is_model(tensor)) {
+      if (is_of_model(tensor)) {
         const bool is_base = is_adapter() && !adapter_.name_of(tensor.fqn);
         stands_[i] = !is_base && model_.at(tensor.fqn) == i;
         if (stands_[i]) continue;
