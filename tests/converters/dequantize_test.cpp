@@ -177,6 +177,76 @@ TEST(Dequantize, ZeroPointsAreSubtractedFirst) {
   EXPECT_THAT(values_of(*result.source, "w"), ElementsAre(4, -65, 256, 2));
 }
 
+/// As compressed-tensors writes groups of columns.
+Json groups_of(std::initializer_list<int> sizes) {
+  Json groups = Json::object();
+  for (const int size : sizes)
+    groups["group_" + std::to_string(size)] = {
+        {"weights", {{"strategy", "group"}, {"group_size", size}, {"block_structure", nullptr}}}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "int-quantized"},
+          {"config_groups", std::move(groups)}};
+}
+
+Model grouped(const Shape& scales = {2, 2}) {
+  Model model;
+  model.add("a.weight", DType::Int8, {2, 4}, bytes_of({1, 2, 3, 4, -1, -2, -3, -4}));
+  model.add_floats("a.weight_scale", scales, {1, 10, 100, 1000});
+  return model;
+}
+
+TEST(Dequantize, GroupsHaveTheSizeThatTheConfigurationSays) {
+  EXPECT_THAT(values_of(*open(grouped(), groups_of({2})).source, "a.weight"),
+              ElementsAre(1, 2, 30, 40, -100, -200, -3000, -4000));
+  // Of several sizes, the one that fits; a size of -1 says that a row has one scale.
+  EXPECT_THAT(values_of(*open(grouped(), groups_of({-1, 1, 2})).source, "a.weight"),
+              ElementsAre(1, 2, 30, 40, -100, -200, -3000, -4000));
+  EXPECT_THAT(error_of([&] {
+                open(grouped(), groups_of({2, 3}));
+              }),
+              Fails(ErrorCode::Unsupported, "2 scales of 4 elements"));
+  EXPECT_THAT(error_of([&] { open(grouped(), groups_of({1})); }),
+              Fails(ErrorCode::Corrupt, "do not fit"));
+}
+
+TEST(Dequantize, ColumnsMayBelongToGroupsInAnotherOrder) {
+  Model model = grouped();
+  model.add("a.weight_zero_point", DType::Int8, {2, 2}, bytes_of({0, 1, 0, 0}));
+  model.add("a.weight_shape", DType::Int64, {2}, std::string(16, '\0'));
+  model.add("a.weight_g_idx", DType::Int32, {4},
+            bytes_of({1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}));
+  const Dequantized result = open(model, groups_of({2}));
+  EXPECT_THAT(names_of(*result.source), ElementsAre("a.weight"));
+  EXPECT_THAT(values_of(*result.source, "a.weight"),
+              ElementsAre(0, 2, 20, 4, -1000, -200, -3000, -400));
+}
+
+TEST(Dequantize, GroupsThatWereNeverSetFollowTheOrderOfColumns) {
+  Model model = grouped();
+  model.add("a.weight_g_idx", DType::Int32, {4}, std::string(16, '\xff'));
+  const Dequantized result = open(model, groups_of({2}));
+  EXPECT_THAT(names_of(*result.source), ElementsAre("a.weight"));
+  EXPECT_THAT(values_of(*result.source, "a.weight"),
+              ElementsAre(1, 2, 30, 40, -100, -200, -3000, -4000));
+}
+
+TEST(Dequantize, GroupsThatDoNotFitTheirWeightAreRefused) {
+  const auto refused = [](DType dtype, const Shape& shape, std::initializer_list<int> groups) {
+    std::string bytes;
+    for (const int group : groups) bytes += bytes_of({group, 0, 0, 0});
+    Model model = grouped();
+    model.add("a.weight_g_idx", dtype, shape, bytes);
+    return error_of([&] { open(model, groups_of({2})); });
+  };
+  EXPECT_THAT(refused(DType::Int32, {4}, {0, 1, 2, 0}), Fails(ErrorCode::Corrupt, "group 2"));
+  EXPECT_THAT(refused(DType::Int32, {4}, {0, 1, 1, 1}), Fails(ErrorCode::Corrupt, "several sizes"));
+  EXPECT_THAT(refused(DType::Int32, {2, 2}, {0, 1, 1, 0}), Fails(ErrorCode::Corrupt, "column"));
+  EXPECT_THAT(refused(DType::Float32, {4}, {0, 1, 1, 0}), Fails(ErrorCode::Unsupported, "type"));
+  Model alone;
+  alone.add("a.weight", DType::Int8, {2, 4}).add("a.weight_g_idx", DType::Int32, {4});
+  EXPECT_THAT(error_of([&] { open(alone); }), Fails(ErrorCode::Unsupported, "a.weight_g_idx"));
+}
+
 TEST(Dequantize, ScalesOfActivationsAndCachesGoToo) {
   Model model;
   model.add("attn.a.weight", DType::Float8E4M3, {1}, bytes_of({kTwo}));

@@ -201,6 +201,7 @@ QuantizedWeight describe_int8(const NamedTensors& tensors, std::size_t tensor, s
       make_scaled_elements({.numbers = tensor,
                             .scales = scb,
                             .zero_points = std::nullopt,
+                            .groups = std::nullopt,
                             .grid = {.block = {1, std::max<std::uint64_t>(weight.shape[1], 1)},
                                      .grid = {weight.shape[0], 1}},
                             .factor = kReciprocal});

@@ -17,11 +17,14 @@ bool is_float8(DType dtype) {
 /// The tensors beside a weight, by what is added to its name.
 struct Beside {
   std::optional<std::size_t> scale_inv, scale, zero_point;
+  std::optional<std::size_t> groups;  ///< activation order: the group of each column
+  std::optional<std::size_t> shape;   ///< that of packed numbers; here they have it themselves
 };
 
 Beside beside(const NamedTensors& tensors, const std::string& weight) {
   return {tensors.find(weight + "_scale_inv"), tensors.find(weight + "_scale"),
-          tensors.find(weight + "_zero_point")};
+          tensors.find(weight + "_zero_point"), tensors.find(weight + "_g_idx"),
+          tensors.find(weight + "_shape")};
 }
 
 [[noreturn]] void raise_unknown(const TensorInfo& weight, std::string_view what) {
@@ -48,6 +51,18 @@ void require_same_count(const NamedTensors& tensors, std::size_t zero_points, st
                            tensors[scales].elements()));
 }
 
+/// Whether the groups tell of the columns anything but their order.
+bool has_own_order(const NamedTensors& tensors, const TensorInfo& weight, std::size_t groups,
+                   const Shape& scales) {
+  constexpr std::uint64_t kMostColumns = std::uint64_t{1} << 22;
+  if (weight.shape.size() != 2 || tensors[groups].shape != Shape{weight.shape[1]} ||
+      weight.shape[1] > kMostColumns)
+    raise_tensor(tensors[groups],
+                 fmt::format("not one group for each column of {}", weight.label()));
+  return !read_group_indices(tensors.source(), groups, grouped_grid(weight, scales).grid[1])
+              .empty();
+}
+
 QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const Beside& found,
                          const QuantizationConfig& config) {
   const TensorInfo& weight = tensors[tensor];
@@ -63,13 +78,17 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
                             .sides = {scales},
                             .method = fmt::format("{} with scales", name_of(weight.dtype)),
                             .values = nullptr};
-  ScaledElements elements{.numbers = tensor,
-                          .scales = scales,
-                          .zero_points = found.zero_point,
-                          .grid = scale_grid(weight, tensors[scales].shape, config)};
-  if (found.zero_point) {
-    require_same_count(tensors, *found.zero_point, scales);
-    quantized.sides.push_back(*found.zero_point);
+  const Shape& shape = tensors[scales].shape;
+  const bool is_ordered = !found.groups || !has_own_order(tensors, weight, *found.groups, shape);
+  ScaledElements elements{
+      .numbers = tensor,
+      .scales = scales,
+      .zero_points = found.zero_point,
+      .groups = is_ordered ? std::nullopt : found.groups,
+      .grid = is_ordered ? scale_grid(weight, shape, config) : grouped_grid(weight, shape)};
+  if (found.zero_point) require_same_count(tensors, *found.zero_point, scales);
+  for (const auto& side : {found.zero_point, found.groups, found.shape}) {
+    if (side) quantized.sides.push_back(*side);
   }
   quantized.values = make_scaled_elements(std::move(elements));
   return quantized;

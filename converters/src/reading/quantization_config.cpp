@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 namespace unishard::converters {
@@ -25,37 +26,29 @@ std::string method_of(const Json& config) {
   return config.contains("quant_algo") ? "modelopt" : "";
 }
 
-class Blocks {
- public:
-  explicit Blocks(QuantizationConfig& config) : config_(config) {}
+bool is_size(const Json& value) {
+  // A configuration that was not parsed from text may have signed numbers.
+  return value.is_number_integer() && value > 0;
+}
 
-  /// Takes the value of a key that gives the size of blocks; null gives none.
-  void take(const Json& value) {
-    if (value.is_null()) return;
-    // A configuration that was not parsed from text may have signed numbers.
-    const auto is_size = [](const Json& size) { return size.is_number_integer() && size > 0; };
-    if (!value.is_array() || value.size() != 2 || !is_size(value[0]) || !is_size(value[1])) {
-      config_.problem =
-          fmt::format("the block size {} is not two positive numbers", value.dump().substr(0, 80));
-      return;
-    }
-    const BlockSize block{value[0].get<std::uint64_t>(), value[1].get<std::uint64_t>()};
-    is_unique_ = is_unique_ && (!config_.block || *config_.block == block);
-    config_.block = block;
+void add_block(BlockSize block, QuantizationConfig& config) {
+  if (std::ranges::count(config.blocks, block) == 0) config.blocks.push_back(block);
+}
+
+/// Takes the value of a key that gives the size of blocks; null gives none.
+void take_block(const Json& value, QuantizationConfig& config) {
+  if (value.is_null()) return;
+  if (!value.is_array() || value.size() != 2 || !is_size(value[0]) || !is_size(value[1])) {
+    config.problem =
+        fmt::format("the block size {} is not two positive numbers", value.dump().substr(0, 80));
+    return;
   }
+  add_block({value[0].get<std::uint64_t>(), value[1].get<std::uint64_t>()}, config);
+}
 
-  /// Blocks of several sizes say nothing about one weight.
-  void finish() {
-    if (!is_unique_) config_.block.reset();
-  }
-
- private:
-  QuantizationConfig& config_;
-  bool is_unique_ = true;
-};
-
-/// compressed-tensors describes groups of modules.
-void take_groups(const Json& config, Blocks& blocks) {
+/// compressed-tensors describes groups of modules. A size of groups that is null or -1 is that of
+/// weights with a scale for each row.
+void take_groups(const Json& config, QuantizationConfig& parsed) {
   const auto groups = config.find("config_groups");
   if (groups == config.end() || !groups->is_object()) return;
   for (const auto& [name, group] : groups->items()) {
@@ -63,7 +56,9 @@ void take_groups(const Json& config, Blocks& blocks) {
     const auto weights = group.find("weights");
     if (weights == group.end() || !weights->is_object()) continue;
     if (const auto size = weights->find("block_structure"); size != weights->end())
-      blocks.take(*size);
+      take_block(*size, parsed);
+    if (const auto size = weights->find("group_size"); size != weights->end() && is_size(*size))
+      add_block({1, size->get<std::uint64_t>()}, parsed);
   }
 }
 
@@ -80,10 +75,9 @@ QuantizationConfig parse_quantization_config(const Json& config) {
   if (!config.is_object() || config.empty()) return parsed;
   parsed.is_given = true;
   parsed.method = method_of(config);
-  Blocks blocks(parsed);
-  if (const auto size = config.find("weight_block_size"); size != config.end()) blocks.take(*size);
-  take_groups(config, blocks);
-  blocks.finish();
+  if (const auto size = config.find("weight_block_size"); size != config.end())
+    take_block(*size, parsed);
+  take_groups(config, parsed);
   if (parsed.method == "bitsandbytes") parsed.packed_type = packed_type(config);
   return parsed;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace unishard::converters {
 
@@ -18,8 +19,9 @@ struct BlockSize {
 struct QuantizationConfig {
   bool is_given = false;
   std::string method;  ///< "fp8", "bitsandbytes", ...; empty when it names none
-  /// The size of blocks where the configuration has one size for all weights.
-  std::optional<BlockSize> block;
+  /// The sizes of blocks of its weights, each once; empty when it names none. A group of
+  /// compressed-tensors is a block of one row.
+  std::vector<BlockSize> blocks;
   std::string problem;  ///< why its block sizes make no sense; empty when they do
   /// The type in whose name bitsandbytes stores packed 4-bit numbers; nullopt: none are expected.
   std::optional<DType> packed_type;

@@ -46,8 +46,8 @@ constexpr std::array<Pattern, 16> kUnread = {
      {".weight_scale_inv", "FP8"}}};
 
 /// Ends of the names of scales that are one of many other things where no weight is beside them.
-constexpr std::array<std::string_view, 5> kScales = {"_scale", "_scale_inv", "_zero_point",
-                                                     ".absmax", "_scales"};
+constexpr std::array<std::string_view, 7> kScales = {
+    "_scale", "_scale_inv", "_zero_point", ".absmax", "_scales", "_g_idx", "_shape"};
 
 /// Tensors that describe activations and caches: the last part of their names.
 constexpr std::array<std::string_view, 11> kActivations = {

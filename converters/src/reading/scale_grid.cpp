@@ -27,28 +27,44 @@ std::string text_of(const Shape& shape) { return fmt::format("({})", fmt::join(s
                                    text_of(scales), text_of(weight.shape)));
 }
 
-/// The size of the blocks on an axis of `size` elements and `scales` scales; 0: none fits.
-/// `known` is what the configuration says about the axis.
-std::uint64_t block_on_axis(const TensorInfo& weight, std::uint64_t size, std::uint64_t scales,
-                            std::optional<std::uint64_t> known) {
-  if (scales == 1) return std::max<std::uint64_t>(size, 1);
-  if (scales == size) return 1;
-  if (scales == 0 || scales > size) return 0;
-  if (known) return blocks_of(size, *known) == scales ? *known : 0;
-  const bool is_even = size % scales == 0 && size / scales == kUsualBlock;
-  const bool is_usual = blocks_of(size, kUsualBlock) == scales;
-  if (is_usual && (is_even || size % scales != 0)) return kUsualBlock;
+/// The sizes of blocks that the configuration gives for an axis; only the last two have blocks.
+std::vector<std::uint64_t> known_sizes(const QuantizationConfig& config, std::size_t axis,
+                                       std::size_t axes) {
+  std::vector<std::uint64_t> sizes;
+  if (axes < 2 || axis + 2 < axes) return sizes;
+  for (const BlockSize& block : config.blocks)
+    sizes.push_back(axis + 1 == axes ? block.columns : block.rows);
+  return sizes;
+}
+
+[[noreturn]] void raise_ambiguous(const TensorInfo& weight, std::uint64_t size,
+                                  std::uint64_t scales, bool is_known) {
   raise(ErrorCode::Unsupported,
         fmt::format("{}: {} scales of {} elements do not tell the size of their blocks",
                     weight.label(), scales, size),
-        "the model's config.json, which says weight_block_size, must lie beside the weights");
+        is_known ? "several sizes of blocks in the model's quantization_config fit"
+                 : "the model's config.json, which says weight_block_size or group_size, must lie "
+                   "beside the weights");
 }
 
-/// What the configuration says about the last two axes.
-std::optional<std::uint64_t> known_block(const QuantizationConfig& config, std::size_t axis,
-                                         std::size_t axes) {
-  if (!config.block || axes < 2 || axis + 2 < axes) return std::nullopt;
-  return axis + 1 == axes ? config.block->columns : config.block->rows;
+/// The size of the blocks on an axis of `size` elements and `scales` scales; 0: none fits.
+/// `known` are the sizes that the configuration gives.
+std::uint64_t block_on_axis(const TensorInfo& weight, std::uint64_t size, std::uint64_t scales,
+                            std::vector<std::uint64_t> known) {
+  if (scales == 1) return std::max<std::uint64_t>(size, 1);
+  if (scales == size) return 1;
+  if (scales == 0 || scales > size) return 0;
+  if (!known.empty()) {
+    std::erase_if(known, [&](std::uint64_t block) { return blocks_of(size, block) != scales; });
+    if (known.empty()) return 0;
+    if (std::ranges::count(known, known.front()) < std::ssize(known))
+      raise_ambiguous(weight, size, scales, true);
+    return known.front();
+  }
+  const bool is_even = size % scales == 0 && size / scales == kUsualBlock;
+  const bool is_usual = blocks_of(size, kUsualBlock) == scales;
+  if (is_usual && (is_even || size % scales != 0)) return kUsualBlock;
+  raise_ambiguous(weight, size, scales, false);
 }
 
 }  // namespace
@@ -70,10 +86,18 @@ ScaleGrid scale_grid(const TensorInfo& weight, const Shape& scales,
   ScaleGrid found{.block = {}, .grid = grid};
   for (std::size_t axis = 0; axis < axes; ++axis) {
     found.block.push_back(
-        block_on_axis(weight, shape[axis], grid[axis], known_block(config, axis, axes)));
+        block_on_axis(weight, shape[axis], grid[axis], known_sizes(config, axis, axes)));
     if (found.block.back() == 0) raise_misfit(weight, scales);
   }
   return found;
+}
+
+ScaleGrid grouped_grid(const TensorInfo& weight, const Shape& scales) {
+  const Shape& shape = weight.shape;
+  if (shape.size() != 2 || scales.size() != 2 || scales[1] == 0 || scales[1] > shape[1] ||
+      (scales[0] != 1 && scales[0] != shape[0]))
+    raise_misfit(weight, scales);
+  return {.block = {scales[0] == 1 ? std::max<std::uint64_t>(shape[0], 1) : 1, 1}, .grid = scales};
 }
 
 ScaleGrid block_grid(const TensorInfo& weight, const Shape& block, std::uint64_t scales) {

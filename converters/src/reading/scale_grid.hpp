@@ -21,6 +21,11 @@ struct ScaleGrid {
 ScaleGrid scale_grid(const TensorInfo& weight, const Shape& scales,
                      const QuantizationConfig& config);
 
+/// Returns the grid of a matrix whose columns belong to groups in any order:
+/// scales for each group, and for each row or for all.
+/// Throws: Corrupt, naming `weight`, when the shapes do not fit each other.
+ScaleGrid grouped_grid(const TensorInfo& weight, const Shape& scales);
+
 /// Returns the grid of a weight whose blocks have the shape `block`.
 /// Throws: Corrupt, naming `weight`, when the weight is not made of such blocks or `scales` is
 /// not the number of its blocks.

@@ -37,11 +37,12 @@ class ScaledValues final : public QuantizedValues {
     const TensorInfo& numbers = source.catalog().tensors[elements_.numbers];
     read_floats(source, elements_.numbers, range, values);
     const Shape shape = numbers.shape.empty() ? Shape{1} : numbers.shape;
+    const std::vector<std::uint32_t> groups = groups_of(source);
     const ElementRange wanted = scales_of(shape, range);
     if (wanted.size() <= std::max(range.size(), kFewScales))
-      return scale(shape, range, load(source, wanted), values);
+      return scale(shape, range, load(source, wanted), groups, values);
     for_each_row(shape, range, [&](ElementRange part) {
-      scale(shape, part, load(source, scales_of(shape, part)),
+      scale(shape, part, load(source, scales_of(shape, part)), groups,
             values.subspan(part.begin - range.begin, part.size()));
     });
   }
@@ -51,14 +52,22 @@ class ScaledValues final : public QuantizedValues {
   }
 
  private:
+  std::vector<std::uint32_t> groups_of(const Source& source) const {
+    if (!elements_.groups) return {};
+    return read_group_indices(source, *elements_.groups, elements_.grid.grid.back());
+  }
+
   /// Returns bounds of the scales' numbers that elements `range` need.
   ElementRange scales_of(const Shape& shape, ElementRange range) const {
     std::uint64_t first = range.begin, last = range.end - 1, begin = 0, end = 1, size = 1;
     for (const std::uint64_t extent : shape) size *= extent;
     for (std::size_t axis = 0; axis < shape.size(); ++axis) {
       size /= shape[axis];
-      const std::uint64_t low = first / size / elements_.grid.block[axis],
-                          high = last / size / elements_.grid.block[axis];
+      const bool is_in_groups = elements_.groups && axis + 1 == shape.size();
+      const std::uint64_t block = elements_.grid.block[axis];
+      const std::uint64_t low = is_in_groups ? 0 : first / size / block;
+      const std::uint64_t high =
+          is_in_groups ? elements_.grid.grid.back() - 1 : last / size / block;
       end = begin + (high + 1) * strides_[axis];
       begin += low * strides_[axis];
       // Behind the first axis on which the ends differ, every index occurs.
@@ -108,12 +117,16 @@ class ScaledValues final : public QuantizedValues {
   }
 
   void scale(const Shape& shape, ElementRange range, const Window& window,
-             std::span<float> values) const {
+             const std::vector<std::uint32_t>& groups, std::span<float> values) const {
     const std::uint64_t columns = shape.back(), block = elements_.grid.block.back();
     for_each_row(shape, range, [&](ElementRange row) {
       const std::uint64_t first = first_scale(shape, row.begin / columns) - window.first;
       for (std::uint64_t at = row.begin; at < row.end;) {
         const std::uint64_t column = at % columns;
+        if (!groups.empty()) {
+          scale_run(window, first + groups[column], values.subspan(at++ - range.begin, 1));
+          continue;
+        }
         const std::uint64_t end = std::min(row.end, at + std::min(block - column % block, columns));
         scale_run(window, first + column / block, values.subspan(at - range.begin, end - at));
         at = end;
@@ -141,6 +154,30 @@ void require_scale_type(const TensorInfo& scales) {
   if (info(scales.dtype).kind == Kind::Float || is_exponent(scales.dtype)) return;
   raise(ErrorCode::Unsupported,
         fmt::format("{}: scales of type {} are not read", scales.label(), name_of(scales.dtype)));
+}
+
+std::vector<std::uint32_t> read_group_indices(const Source& source, std::size_t groups,
+                                              std::uint64_t count) {
+  const TensorInfo& tensor = source.catalog().tensors[groups];
+  if (tensor.dtype != DType::Int32 && tensor.dtype != DType::Int64)
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: groups of type {} are not read", tensor.label(), name_of(tensor.dtype)));
+  // Float32 has every number that may be an index.
+  std::vector<float> indices(tensor.elements());
+  read_floats(source, groups, {0, indices.size()}, indices);
+  if (std::ranges::count(indices, -1.0F) > 0) return {};
+  std::vector<std::uint64_t> sizes(count);
+  std::vector<std::uint32_t> found;
+  found.reserve(indices.size());
+  for (const float index : indices) {
+    if (!(index >= 0 && index < static_cast<float>(count)))
+      raise_tensor(tensor, fmt::format("group {}, and there are scales for {}", index, count));
+    ++sizes[static_cast<std::size_t>(index)];
+    found.push_back(static_cast<std::uint32_t>(index));
+  }
+  if (std::ranges::count(sizes, sizes.front()) != std::ssize(sizes))
+    raise_tensor(tensor, "groups of several sizes");
+  return found;
 }
 
 std::shared_ptr<const QuantizedValues> make_scaled_elements(ScaledElements elements) {

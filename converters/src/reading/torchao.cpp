@@ -60,6 +60,7 @@ class Flattened {
     ScaledElements elements{.numbers = numbers,
                             .scales = scales,
                             .zero_points = part("zero_point"),
+                            .groups = std::nullopt,
                             .grid = grid(info, tensors_[scales])};
     if (elements.zero_points &&
         tensors_[*elements.zero_points].elements() != tensors_[scales].elements())
