@@ -296,6 +296,67 @@ TEST(Dequantize, LargeScalesAreReadRowByRow) {
               ElementsAre(kColumns - 1, kColumns));
 }
 
+// ---- scales under other names ----
+
+TEST(Dequantize, ScalesOfDeepSeeksOwnProgramsAreThoseOfBlocks) {
+  Model model;
+  model.add("a.weight", DType::Float8E4M3, {1, 130}, std::string(130, static_cast<char>(kTwo)));
+  model.add_floats("a.scale", {1, 2}, {3, 5});
+  const Dequantized result = open(model);
+  EXPECT_THAT(names_of(*result.source), ElementsAre("a.weight"));
+  EXPECT_THAT(values_of(*result.source, 0, {126, 130}), ElementsAre(6, 6, 10, 10));
+}
+
+TEST(Dequantize, AMarkerOfComfyUiSaysWhatScaleWeightIs) {
+  Model model;
+  model.add("m.a.weight", DType::Float8E4M3, {2}, bytes_of({kOne, kTwo}));
+  model.add_floats("m.a.scale_weight", {}, {3}).add_floats("m.a.scale_input", {}, {1});
+  model.add("m.b.weight", DType::BFloat16, {1}, bytes_of({0x80, 0x3f}));
+  Model unmarked = model;
+  model.add("m.scaled_fp8", DType::Float8E4M3, {2}, bytes_of({0, 0}));
+  const Dequantized result = open(model);
+  EXPECT_THAT(names_of(*result.source), ElementsAre("m.a.weight", "m.b.weight"));
+  EXPECT_THAT(values_of(*result.source, "m.a.weight"), ElementsAre(3, 6));
+  EXPECT_THAT(error_of([&] { open(unmarked); }),
+              Fails(ErrorCode::Unsupported, "m.a.scale_weight [weights] may be the scales"));
+}
+
+TEST(Dequantize, DescriptionsOfComfyUiGoWithOneScale) {
+  Model model;
+  model.add("a.weight", DType::Float8E4M3, {1, 2}, bytes_of({kOne, kTwo}));
+  model.add_floats("a.weight_scale", {}, {3}).add("a.comfy_quant", DType::UInt8, {2}, "{}");
+  EXPECT_THAT(names_of(*open(model).source), ElementsAre("a.weight"));
+  model.edit().tensors[1].shape = {1, 2};
+  EXPECT_THAT(error_of([&] { open(model); }), Fails(ErrorCode::Unsupported, "ComfyUI"));
+}
+
+TEST(Dequantize, WhatMayBeTheScalesOfNarrowNumbersIsNotLeftAside) {
+  const auto refused = [](const char* scales, DType weight, const Shape& shape) {
+    Model model;
+    model.add("a.weight", weight, {2, 4}).add(scales, DType::Float32, shape);
+    return error_of([&] { open(model); });
+  };
+  for (const DType weight : {DType::Float8E4M3, DType::Float8E5M2, DType::Int8, DType::UInt8}) {
+    for (const char* scales : {"a.weight.scale", "a.weight_inv_scale", "a.qscale", "a.scale",
+                               "a.scale_weight", "a.weight_absmax", "a.weight.zeros"})
+      EXPECT_THAT(refused(scales, weight, {2}), Fails(ErrorCode::Unsupported, scales));
+  }
+  const auto passed = [](const char* other, const Shape& shape) {
+    Model model;
+    model.add("a.weight", DType::Float8E4M3, {2, 4}).add(other, DType::Float32, shape);
+    return open(model).weights == 0;
+  };
+  EXPECT_TRUE(passed("a.logit_scale", {}));
+  EXPECT_TRUE(passed("b.scale", {2}));
+  EXPECT_TRUE(passed("a.scale", {100}));
+  Model cast;  // all parameters of a model, its scales too
+  cast.add("a.shift", DType::Float8E4M3, {2}).add("a.scale", DType::Float8E4M3, {2});
+  EXPECT_EQ(open(cast).weights, 0u);
+  Model mask;
+  mask.add("a.bias", DType::UInt8, {2, 2}).add_floats("a.scale", {}, {1});
+  EXPECT_EQ(open(mask).weights, 0u);
+}
+
 // ---- bitsandbytes ----
 
 const char* const kState =
@@ -577,7 +638,9 @@ TEST(Dequantize, WhatIsNotUnderstoodIsRefusedByName) {
   EXPECT_THAT(refused("b.weight_packed", DType::Int32), Fails(ErrorCode::Unsupported, "packed"));
   EXPECT_THAT(refused("b.weight_scale_inv", DType::Float32),
               Fails(ErrorCode::Unsupported, "b.weight_scale_inv"));
-  EXPECT_THAT(refused("b.SCB", DType::Float32), Fails(ErrorCode::Unsupported, "bitsandbytes"));
+  for (const char* part : {"b.SCB", "b.weight_format", "b.weight.quant_map"})
+    EXPECT_THAT(refused(part, DType::Float32), Fails(ErrorCode::Unsupported, "bitsandbytes"));
+  EXPECT_THAT(refused("b.dense_weights", DType::Int32), Fails(ErrorCode::Unsupported, "SpQR"));
   const Json fp8 = {{"quant_method", "fp8"}}, bitnet = {{"quant_method", "bitnet"}};
   EXPECT_THAT(refused("b.weight", DType::Float8E4M3, fp8),
               Fails(ErrorCode::Unsupported, "b.weight"));
@@ -593,6 +656,23 @@ TEST(Dequantize, MethodsThatAreNotKnownAreRefusedWhateverTheirNames) {
                 open(model, {{"quant_method", "quark"}});
               }),
               Fails(ErrorCode::Unsupported, "quark"));
+  Model plain;
+  plain.add("a.weight", DType::Int32, {16}).add("b.weight", DType::BFloat16, {2, 2});
+  EXPECT_THAT(error_of([&] {
+                open(plain, {{"quant_method", "spqr"}});
+              }),
+              Fails(ErrorCode::Unsupported, "spqr"));
+  Model frozen = plain;
+  for (TensorInfo& tensor : frozen.edit().tensors) tensor.frozen = true;
+  EXPECT_EQ(open(frozen, {{"quant_method", "spqr"}}, FrozenWeights::Keep).weights, 0u);
+  Model marlin;
+  marlin.add("a.B", DType::Int32, {2, 2}).add("a.s", DType::Float16, {1, 2});
+  EXPECT_EQ(open(marlin).weights, 0u);  // any two parameters may have these names
+  marlin.add("a.workspace", DType::Int32, {16});
+  EXPECT_THAT(error_of([&] { open(marlin); }), Fails(ErrorCode::Unsupported, "Marlin"));
+  Model blocks;
+  blocks.add("e.up_blocks", DType::UInt8, {2, 4, 2, 16});
+  EXPECT_THAT(error_of([&] { open(blocks); }), Fails(ErrorCode::Unsupported, "MXFP4"));
   Model int8;
   int8.add("w", DType::Int8, {2}).add("w_scale", DType::Float32, {1});
   EXPECT_THAT(error_of([&] { open(int8); }), Fails(ErrorCode::Unsupported, "is missing"));

@@ -14,17 +14,71 @@ bool is_float8(DType dtype) {
   return info(dtype).kind == Kind::Float && size_of(dtype) == 1 && dtype != DType::Float8E8M0;
 }
 
-/// The tensors beside a weight, by what is added to its name.
+/// The tensors beside a weight. The scales are those that quantizers name after the weight
+/// (`<weight>_scale`), or what serves as such.
 struct Beside {
   std::optional<std::size_t> scale_inv, scale, zero_point;
   std::optional<std::size_t> groups;  ///< activation order: the group of each column
   std::optional<std::size_t> shape;   ///< that of packed numbers; here they have it themselves
+  std::optional<std::size_t> marker;  ///< ComfyUI's, which says that float8 numbers have scales
+  std::optional<BlockSize> block;     ///< which the name of the scales tells
 };
 
-Beside beside(const NamedTensors& tensors, const std::string& weight) {
-  return {tensors.find(weight + "_scale_inv"), tensors.find(weight + "_scale"),
-          tensors.find(weight + "_zero_point"), tensors.find(weight + "_g_idx"),
-          tensors.find(weight + "_shape")};
+constexpr BlockSize kDeepSeekBlock = {128, 128};
+
+/// `scale` of DeepSeek's own programs for inference (inference/convert.py and kernel.py of
+/// DeepSeek-V3): for each block of 128 x 128, cut short at the ends.
+std::optional<std::size_t> deepseek_scale(const NamedTensors& tensors, const TensorInfo& weight) {
+  const auto found = tensors.find(fmt::format("{}scale", module_of(weight.fqn)));
+  if (!found || weight.shape.size() != 2 || !weight.fqn.ends_with(".weight")) return std::nullopt;
+  const auto blocks = [](std::uint64_t size, std::uint64_t block) {
+    return size / block + (size % block == 0 ? 0 : 1);
+  };
+  const Shape expected = {blocks(weight.shape[0], kDeepSeekBlock.rows),
+                          blocks(weight.shape[1], kDeepSeekBlock.columns)};
+  return tensors[*found].shape == expected ? found : std::nullopt;
+}
+
+/// Looks for ComfyUI's `scale_weight`, one number, where an empty tensor `scaled_fp8` at the head
+/// of the model says that such files have it (scaled_fp8_ops in comfy/ops.py).
+void find_scale_weight(const NamedTensors& tensors, const TensorInfo& weight, Beside& found) {
+  const std::string_view module = module_of(weight.fqn);
+  const auto scale = tensors.find(fmt::format("{}scale_weight", module));
+  if (!scale || tensors[*scale].elements() != 1 || !weight.fqn.ends_with(".weight")) return;
+  for (std::string_view head = module; !found.marker;) {
+    found.marker = tensors.find(fmt::format("{}scaled_fp8", head));
+    if (head.empty()) break;
+    head = module_of(head.substr(0, head.size() - 1));
+  }
+  if (found.marker) found.scale = scale;
+}
+
+/// Takes ComfyUI's `comfy_quant` for a marker beside `<weight>_scale` of one number; its other
+/// kinds keep their scales in another order.
+void find_comfy_quant(const NamedTensors& tensors, const TensorInfo& weight, Beside& found) {
+  const auto marker = tensors.find(fmt::format("{}comfy_quant", module_of(weight.fqn)));
+  if (marker && found.scale && tensors[*found.scale].elements() == 1) found.marker = marker;
+}
+
+Beside beside(const NamedTensors& tensors, const TensorInfo& weight) {
+  const auto with = [&](std::string_view end) {
+    return tensors.find(weight.fqn + std::string(end));
+  };
+  Beside found{.scale_inv = with("_scale_inv"),
+               .scale = with("_scale"),
+               .zero_point = with("_zero_point"),
+               .groups = with("_g_idx"),
+               .shape = with("_shape"),
+               .marker = std::nullopt,
+               .block = std::nullopt};
+  if (!is_float8(weight.dtype)) return found;
+  if (!found.scale_inv && !found.scale) find_scale_weight(tensors, weight, found);
+  if (!found.scale_inv && !found.scale) {
+    found.scale = deepseek_scale(tensors, weight);
+    if (found.scale) found.block = kDeepSeekBlock;
+  }
+  if (!found.marker) find_comfy_quant(tensors, weight, found);
+  return found;
 }
 
 [[noreturn]] void raise_unknown(const TensorInfo& weight, std::string_view what) {
@@ -64,8 +118,9 @@ bool has_own_order(const NamedTensors& tensors, const TensorInfo& weight, std::s
 }
 
 QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const Beside& found,
-                         const QuantizationConfig& config) {
+                         QuantizationConfig config) {
   const TensorInfo& weight = tensors[tensor];
+  if (found.block) config.blocks = {*found.block};
   if (found.scale_inv && found.scale)
     raise_unknown(weight, "it has both weight_scale and weight_scale_inv");
   require_known_int8(weight, found, config);
@@ -87,7 +142,7 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
       .groups = is_ordered ? std::nullopt : found.groups,
       .grid = is_ordered ? scale_grid(weight, shape, config) : grouped_grid(weight, shape)};
   if (found.zero_point) require_same_count(tensors, *found.zero_point, scales);
-  for (const auto& side : {found.zero_point, found.groups, found.shape}) {
+  for (const auto& side : {found.zero_point, found.groups, found.shape, found.marker}) {
     if (side) quantized.sides.push_back(*side);
   }
   quantized.values = make_scaled_elements(std::move(elements));
@@ -101,7 +156,7 @@ void find_block_scales(const NamedTensors& tensors, const QuantizationConfig& co
   for (const std::size_t tensor : tensors.candidates()) {
     const TensorInfo& weight = tensors[tensor];
     if (!is_float8(weight.dtype) && weight.dtype != DType::Int8) continue;
-    const Beside around = beside(tensors, weight.fqn);
+    const Beside around = beside(tensors, weight);
     if (around.scale_inv || around.scale)
       found.push_back(describe(tensors, tensor, around, config));
   }

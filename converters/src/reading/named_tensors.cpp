@@ -15,7 +15,9 @@ NamedTensors::NamedTensors(const Source& source, Predicate is_kept)
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
     const TensorInfo& tensor = catalog.tensors[i];
     if (tensor.state != state::kWeights && tensor.state != state::kBuffer) continue;
-    if (!is_kept_(tensor)) candidates_.push_back(i);
+    const bool stays = is_kept_(tensor);
+    if (!stays) candidates_.push_back(i);
+    keeps_any_ = keeps_any_ || stays;
     by_name_.emplace(tensor.fqn, i);
   }
   for (const Alias& alias : catalog.aliases) {

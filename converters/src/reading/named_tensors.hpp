@@ -26,6 +26,8 @@ class NamedTensors {
   }
   /// Returns the weights and buffers that do not stay as they are, in the order of the catalog.
   const std::vector<std::size_t>& candidates() const { return candidates_; }
+  /// Returns whether any weight or buffer stays as it is.
+  bool keeps_any() const { return keeps_any_; }
   /// Returns whether a tensor with this name belongs to a weight that stays as it is.
   bool serves_kept(std::string_view name) const;
   /// Returns the weight or buffer with this name, which may be its second name.
@@ -38,6 +40,7 @@ class NamedTensors {
   const Source& source_;
   const Predicate is_kept_;
   std::vector<std::size_t> candidates_;
+  bool keeps_any_ = false;
   std::unordered_map<std::string_view, std::size_t> by_name_;
 };
 

@@ -27,12 +27,16 @@ struct Pattern {
 };
 /// Ends of names that only quantized weights have, of methods that are not read or of tensors that
 /// no family took because others are missing.
-constexpr std::array<Pattern, 16> kUnread = {
+constexpr std::array<Pattern, 22> kUnread = {
     {{".qweight", "GPTQ or AWQ"},
      {".qzeros", "GPTQ or AWQ"},
      {".g_idx", "GPTQ"},
      {".codebooks", "AQLM", ".codes"},
      {".W_q", "HQQ"},
+     {".B", "Marlin", ".workspace"},
+     {".dense_weights", "SpQR"},
+     {".centroids.weight", "VPTQ", ".indices"},
+     {".comfy_quant", "ComfyUI"},
      {".weight_packed", "compressed-tensors in packed numbers"},
      {".weight_global_scale", "compressed-tensors in packed numbers"},
      {".weight_scale_2", "ModelOpt in 4 bits"},
@@ -41,6 +45,8 @@ constexpr std::array<Pattern, 16> kUnread = {
      {".weight_scales", "EETQ"},
      {"._weight_qdata", "torchao"},
      {".SCB", "bitsandbytes"},
+     {".weight_format", "bitsandbytes"},
+     {".quant_map", "bitsandbytes"},
      {".quant_state.bitsandbytes__nf4", "bitsandbytes"},
      {".quant_state.bitsandbytes__fp4", "bitsandbytes"},
      {".weight_scale_inv", "FP8"}}};
@@ -50,10 +56,10 @@ constexpr std::array<std::string_view, 7> kScales = {
     "_scale", "_scale_inv", "_zero_point", ".absmax", "_scales", "_g_idx", "_shape"};
 
 /// Tensors that describe activations and caches: the last part of their names.
-constexpr std::array<std::string_view, 11> kActivations = {
-    "input_scale",  "input_zero_point",  "input_scale_ub", "input_global_scale",
-    "output_scale", "output_zero_point", "k_scale",        "v_scale",
-    "q_scale",      "kv_scale",          "prob_scale"};
+constexpr std::array<std::string_view, 12> kActivations = {
+    "scale_input",  "input_scale",       "input_zero_point", "input_scale_ub", "input_global_scale",
+    "output_scale", "output_zero_point", "k_scale",          "v_scale",        "q_scale",
+    "kv_scale",     "prob_scale"};
 
 /// Integer tensors of models that are no weights.
 constexpr std::array<std::string_view, 5> kIndices = {"bias", "mask", "position_ids",
@@ -62,11 +68,20 @@ constexpr std::array<std::string_view, 5> kIndices = {"bias", "mask", "position_
 constexpr const char* kHint =
     "convert without --dtype copies the weights, their scales and the configuration as they are";
 
+constexpr const char* kMethodHint =
+    "convert without --dtype copies the weights, their scales and the configuration as they are; "
+    "where the weights are plain numbers in spite of it, remove quantization_config from the "
+    "model's config.json";
+
+std::string_view last_part(std::string_view name) { return name.substr(module_of(name).size()); }
+
+bool is_index(const TensorInfo& tensor) {
+  return std::ranges::count(kIndices, last_part(tensor.fqn)) > 0;
+}
+
 [[noreturn]] void raise_unread(const TensorInfo& tensor, std::string_view problem) {
   raise(ErrorCode::Unsupported, fmt::format("{}: {}", tensor.label(), problem), kHint);
 }
-
-std::string_view last_part(std::string_view name) { return name.substr(module_of(name).size()); }
 
 /// Whether a tensor has the type of quantized numbers.
 bool is_narrow(const TensorInfo& tensor) {
@@ -108,6 +123,92 @@ class Uses {
   std::unordered_set<std::size_t> sides_;
 };
 
+/// The words of the last part of a name: "weight_inv_scale" has three.
+std::vector<std::string_view> words_of(std::string_view part) {
+  std::vector<std::string_view> words;
+  while (!part.empty()) {
+    const std::size_t end = std::min(part.find('_'), part.size());
+    if (end > 0) words.push_back(part.substr(0, end));
+    part.remove_prefix(std::min(end + 1, part.size()));
+  }
+  return words;
+}
+
+/// Whether a word of a name tells of quantization alone: "scale", "qscale", "absmax".
+bool is_word_of_scales(std::string_view word) {
+  constexpr std::array<std::string_view, 7> kWords = {"inv",   "absmax", "amax", "zero",
+                                                      "zeros", "point",  "zps"};
+  return word.find("scale") != word.npos || std::ranges::count(kWords, word) > 0;
+}
+
+/// Tensors that by their names are the scales of a weight beside them, whoever wrote them so.
+class ScaleNames {
+ public:
+  ScaleNames(const NamedTensors& tensors, const Uses& uses) {
+    for (const std::size_t tensor : tensors.candidates()) {
+      const std::string_view name = last_part(tensors[tensor].fqn);
+      if (uses.contains(tensor) || !std::ranges::any_of(words_of(name), is_word_of_scales) ||
+          std::ranges::count(kActivations, name) > 0)
+        continue;
+      modules_[module_of(tensors[tensor].fqn)].push_back(tensor);
+    }
+  }
+
+  /// Returns the tensor that may be the scales of `weight`: in its module or below its name, of
+  /// another type, no larger, and with no word that the weight's name lacks. A model whose
+  /// parameters were all cast to float8 has scales of the weights' own type.
+  std::optional<std::size_t> find(const NamedTensors& tensors, const TensorInfo& weight) const {
+    const std::vector<std::string_view> words = words_of(last_part(weight.fqn));
+    const auto is_of_weight = [&](std::string_view word) {
+      return is_word_of_scales(word) || std::ranges::count(words, word) > 0;
+    };
+    const std::string below = weight.fqn + ".";
+    for (const std::string_view module : {module_of(weight.fqn), std::string_view(below)}) {
+      const auto scales = modules_.find(module);
+      if (scales == modules_.end()) continue;
+      for (const std::size_t tensor : scales->second) {
+        const TensorInfo& scale = tensors[tensor];
+        if (scale.dtype != weight.dtype && scale.elements() <= weight.elements() &&
+            std::ranges::all_of(words_of(last_part(scale.fqn)), is_of_weight))
+          return tensor;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::unordered_map<std::string_view, std::vector<std::size_t>> modules_;
+};
+
+/// Throws: Unsupported for narrow numbers with a tensor beside them that looks like their scales.
+void require_no_scales(const ScaleNames& names, const NamedTensors& tensors,
+                       const TensorInfo& weight) {
+  if (!is_narrow(weight) || is_index(weight)) return;
+  if (const auto scales = names.find(tensors, weight))
+    raise_unread(weight, fmt::format("{} numbers, of which {} may be the scales, and how they are "
+                                     "to be multiplied is not known",
+                                     name_of(weight.dtype), tensors[*scales].label()));
+}
+
+/// Throws: Unsupported for a model that a method quantized of which nothing is known.
+void require_known_method(const NamedTensors& tensors, const QuantizedWeights& found,
+                          const QuantizationConfig& config) {
+  if (is_known(config) || tensors.candidates().empty()) return;
+  if (found.empty() && tensors.keeps_any()) return;  // what stays as it is needs no method
+  const std::size_t first = found.empty() ? tensors.candidates().front() : found.front().tensor;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{}: weights that {} quantized are not read", tensors[first].label(),
+                    config.method),
+        kMethodHint);
+}
+
+/// Whether it has the form of blocks of MXFP4, of which find_mxfp4() found no scales.
+bool is_mxfp4(const TensorInfo& tensor) {
+  constexpr std::uint64_t kBytes = 16;  // of a block
+  return tensor.fqn.ends_with("_blocks") && tensor.dtype == DType::UInt8 &&
+         tensor.shape.size() == 4 && tensor.shape.back() == kBytes;
+}
+
 /// Throws: Unsupported when the name is that of a part of a quantized weight.
 void require_no_part(const NamedTensors& tensors, const TensorInfo& tensor,
                      const QuantizationConfig& config) {
@@ -119,6 +220,7 @@ void require_no_part(const NamedTensors& tensors, const TensorInfo& tensor,
       raise_unread(tensor, fmt::format("a part of a weight that {} quantized, which is not read",
                                        pattern.method));
   }
+  if (is_mxfp4(tensor)) raise_unread(tensor, "blocks of MXFP4 without their scales");
   for (const std::string_view suffix : kScales) {
     if (!tensor.fqn.ends_with(suffix)) continue;
     const auto weight =
@@ -135,11 +237,11 @@ void require_no_numbers(const TensorInfo& tensor, const QuantizationConfig& conf
   const std::string method = config.method.empty() ? "quantization_config" : config.method;
   const DTypeInfo& type = info(tensor.dtype);
   const bool is_integer = type.kind == Kind::Signed || type.kind == Kind::Unsigned;
-  const bool is_index = std::ranges::count(kIndices, last_part(tensor.fqn)) > 0;
   const bool is_packed = config.packed_type == tensor.dtype && tensor.shape.size() == 2 &&
                          tensor.shape[0] > 1 && tensor.shape[1] == 1;
   const bool is_float8 = type.kind == Kind::Float && type.bytes == 1;
-  const bool is_array = is_integer && type.bytes <= 4 && tensor.shape.size() > 1 && !is_index;
+  const bool is_array =
+      is_integer && type.bytes <= 4 && tensor.shape.size() > 1 && !is_index(tensor);
   if (is_float8 || is_array || is_packed)
     raise_unread(tensor, fmt::format("{} numbers without scales that are understood, and the "
                                      "model's configuration says that {} quantized its weights",
@@ -151,11 +253,10 @@ void require_no_numbers(const TensorInfo& tensor, const QuantizationConfig& conf
 QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationConfig& config) {
   QuantizedWeights found;
   for (const auto& find : kFamilies) find(tensors, config, found);
-  if (!found.empty() && !is_known(config))
-    raise_unread(tensors[found.front().tensor],
-                 fmt::format("weights that {} quantized are not read", config.method));
+  require_known_method(tensors, found, config);
   const Uses uses(tensors, found);
   const std::vector<std::size_t> of_activations = activation_scales(tensors, found, config);
+  const ScaleNames scale_names(tensors, uses);
   for (const std::size_t tensor : tensors.candidates()) {
     const TensorInfo& info = tensors[tensor];
     if (uses.contains(tensor) || std::ranges::binary_search(of_activations, tensor) ||
@@ -163,6 +264,7 @@ QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationC
       continue;
     require_no_part(tensors, info, config);
     require_no_numbers(info, config);
+    require_no_scales(scale_names, tensors, info);
   }
   return found;
 }

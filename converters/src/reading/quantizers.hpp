@@ -13,7 +13,8 @@ namespace unishard::converters {
 using QuantizedWeights = std::vector<QuantizedWeight>;
 
 /// Adds float8 weights with `<weight>_scale_inv` or `<weight>_scale`, as transformers' "fp8" and
-/// "fbgemm_fp8", compressed-tensors and ModelOpt write them, and int8 ones of compressed-tensors.
+/// "fbgemm_fp8", compressed-tensors and ModelOpt write them, with `<module>.scale` of DeepSeek's
+/// programs and `<module>.scale_weight` of ComfyUI, and int8 ones of compressed-tensors.
 void find_block_scales(const NamedTensors& tensors, const QuantizationConfig& config,
                        QuantizedWeights& found);
 /// Adds 4-bit weights with `<weight>.quant_state.bitsandbytes__nf4` (or fp4), and int8 ones with
