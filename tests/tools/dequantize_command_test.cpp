@@ -169,5 +169,63 @@ TEST_F(QuantizedModels, OfMethodsThatAreNotReadAreRefused) {
   EXPECT_EQ(unishard({"convert", model_, out(), "--to", "safetensors", "-q"}).status, 0);
 }
 
+// ---- verify ----
+
+class VerifyOfQuantized : public QuantizedModels {
+ protected:
+  /// Writes a model of these tensors, whose config.json names the method.
+  ProcessResult verify(const std::vector<Tensor>& tensors, const Json& quantization) {
+    write_safetensors(model_ / "model.safetensors", tensors);
+    std::ofstream(model_ / "config.json") << Json{{"quantization_config", quantization}}.dump();
+    return unishard({"verify", model_, "--deep"});
+  }
+  void expect_incomplete(const std::vector<Tensor>& tensors, const Json& quantization,
+                         const std::string& words) {
+    const ProcessResult result = verify(tensors, quantization);
+    EXPECT_EQ(result.status, 1) << words << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr("incomplete"));
+    EXPECT_THAT(result.out, HasSubstr(words));
+  }
+
+  const Tensor weight_{"m.weight", "F8_E4M3", {1, 4}, "\x38\x40\x38\xb8"};
+  const Json bits_ = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+};
+
+TEST_F(VerifyOfQuantized, NamesWeightsWithoutTheirScales) {
+  const Tensor scales{"m.weight_scale_inv", "F32", {1, 2}, floats({0.5F, 3})};
+  EXPECT_EQ(verify({weight_, scales}, quantization_).status, 0);
+  expect_incomplete({weight_}, quantization_, "m.weight [weights]: float8_e4m3fn numbers without");
+  expect_incomplete({scales}, quantization_, "scales without their weight");
+  expect_incomplete({weight_, {"m.weight_scale_inv", "F32", {3}, floats({1, 2, 3})}}, quantization_,
+                    "do not fit");
+  expect_incomplete({{"e.w_blocks", "U8", {1, 1, 1, 16}, std::string(16, 'x')}},
+                    {{"quant_method", "mxfp4"}}, "e.w_blocks [weights]: blocks of MXFP4");
+  expect_incomplete({{"e.w_scales", "U8", {1, 1, 1}, "x"}}, {{"quant_method", "mxfp4"}},
+                    "e.w_scales [weights]: scales of MXFP4");
+}
+
+TEST_F(VerifyOfQuantized, NamesPartsOfBitsandbytesAlone) {
+  const Tensor packed{"m.weight", "U8", {2, 1}, "xy"};
+  const std::string state =
+      R"({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [4]})";
+  expect_incomplete({packed}, bits_, "m.weight");
+  expect_incomplete(
+      {packed, {"m.weight.quant_state.bitsandbytes__nf4", "U8", {state.size()}, state}}, bits_,
+      "its quant_map is missing");
+  expect_incomplete({{"m.weight", "I8", {1, 2}, "xy"}, {"m.weight_format", "U8", {1}, {"\0", 1}}},
+                    {{"quant_method", "bitsandbytes"}}, "m.weight");
+}
+
+TEST_F(VerifyOfQuantized, SaysNothingOfMethodsThatAreNotRead) {
+  const std::vector<Tensor> packed = {{"m.qweight", "I32", {1, 1}, "1234"},
+                                      {"m.scales", "F32", {1}, floats({1})}};
+  EXPECT_EQ(verify(packed, {{"quant_method", "gptq"}}).status, 0);
+  EXPECT_EQ(verify({{"m.weight_packed", "I32", {1, 1}, "1234"},
+                    {"m.weight_scale", "F32", {1}, floats({1})}},
+                   {{"quant_method", "compressed-tensors"}})
+                .status,
+            0);
+}
+
 }  // namespace
 }  // namespace unishard::test

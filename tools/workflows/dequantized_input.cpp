@@ -75,6 +75,10 @@ converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> so
   return converters::dequantized(std::move(source), config, options.frozen);
 }
 
+std::vector<std::string> incomplete_weights(const converters::Source& source, const Path& input) {
+  return converters::incomplete_weights(source, quantization_of(source, input));
+}
+
 void forget_quantization(converters::SideFiles& files, Catalog& catalog) {
   for (auto& [name, text] : files) {
     if (name != kConfigFile) continue;

@@ -5,6 +5,8 @@
 #include "unishard/converters/sink.hpp"
 
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace unishard::tools {
 
@@ -19,6 +21,9 @@ struct DequantizeOptions {
 /// Pre: nothing was read from `source` yet.
 converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> source,
                                           const Path& input, const DequantizeOptions& options);
+
+/// Calls converters::incomplete_weights() with the configuration of the model in `input`.
+std::vector<std::string> incomplete_weights(const converters::Source& source, const Path& input);
 
 /// Removes the quantization_config from the config.json among `files` and from the configuration in
 /// the catalog's client state, and from those of the model's parts in them.

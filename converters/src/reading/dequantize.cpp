@@ -204,6 +204,17 @@ Contents dequantized_contents(const NamedTensors& tensors, const QuantizedWeight
   return contents;
 }
 
+constexpr const char* kHint =
+    "convert without --dtype copies the weights, their scales and the configuration as they are";
+
+/// Throws: Unsupported, naming the tensor, when a quantized weight has no value.
+QuantizedWeights weights_of(QuantizedModel model, const NamedTensors& tensors) {
+  if (model.obstacles.empty()) return std::move(model.weights);
+  const Obstacle& first = model.obstacles.front();
+  raise(ErrorCode::Unsupported, fmt::format("{}: {}", tensors[first.tensor].label(), first.problem),
+        kHint);
+}
+
 /// Throws: Unsupported for elements below a byte, which are kept packed in bytes: without the
 /// scales of the model they are no numbers.
 void require_whole_bytes(const Catalog& catalog) {
@@ -212,11 +223,10 @@ void require_whole_bytes(const Catalog& catalog) {
       std::ranges::find_if(types, [](const auto& type) { return type.has_value(); });
   if (packed == types.end()) return;
   const TensorInfo& tensor = catalog.tensors[static_cast<std::size_t>(packed - types.begin())];
-  raise(
-      ErrorCode::Unsupported,
-      fmt::format("{}: elements of type {}, which are not read as numbers", tensor.label(),
-                  (*packed)->dtype),
-      "convert without --dtype copies the weights, their scales and the configuration as they are");
+  raise(ErrorCode::Unsupported,
+        fmt::format("{}: elements of type {}, which are not read as numbers", tensor.label(),
+                    (*packed)->dtype),
+        kHint);
 }
 
 }  // namespace
@@ -227,7 +237,7 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
   const Keeping keeps(source->catalog(), frozen);
   const NamedTensors tensors(*source, keeps);
   const QuantizationConfig config = parse_quantization_config(quantization_config);
-  const QuantizedWeights weights = find_quantized(tensors, config);
+  const QuantizedWeights weights = weights_of(find_quantized(tensors, config), tensors);
   const std::size_t kept = count_kept(tensors, keeps);
   const std::size_t count = weights.size();
   if (count == 0) return {.source = std::move(source), .weights = 0, .kept = kept};
@@ -235,6 +245,24 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
   return {.source = std::make_unique<DequantizedSource>(std::move(source), std::move(contents)),
           .weights = count,
           .kept = kept};
+}
+
+std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config) {
+  const NamedTensors tensors(source, [](const TensorInfo&) { return false; });
+  std::vector<std::string> sentences;
+  try {
+    const QuantizedModel model =
+        find_quantized(tensors, parse_quantization_config(quantization_config));
+    for (const Obstacle& obstacle : model.obstacles) {
+      if (obstacle.kind == Obstacle::Kind::Incomplete)
+        sentences.push_back(
+            fmt::format("{}: {}", tensors[obstacle.tensor].label(), obstacle.problem));
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt && error.code() != ErrorCode::Unsupported) throw;
+    if (error.code() == ErrorCode::Corrupt) sentences.emplace_back(error.what());
+  }
+  return sentences;
 }
 
 }  // namespace unishard::converters

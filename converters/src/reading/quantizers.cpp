@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace unishard::converters {
 namespace {
@@ -25,9 +27,8 @@ struct Pattern {
   std::string_view suffix, method;
   std::string_view beside = {};  ///< end of another name that must be there as well
 };
-/// Ends of names that only quantized weights have, of methods that are not read or of tensors that
-/// no family took because others are missing.
-constexpr std::array<Pattern, 22> kUnread = {
+/// Ends of names that only quantized weights have, of methods that are not read.
+constexpr std::array<Pattern, 16> kUnread = {
     {{".qweight", "GPTQ or AWQ"},
      {".qzeros", "GPTQ or AWQ"},
      {".g_idx", "GPTQ"},
@@ -43,13 +44,15 @@ constexpr std::array<Pattern, 22> kUnread = {
      {".pre_quant_scale", "ModelOpt with scaled inputs"},
      {".weight._data", "quanto"},
      {".weight_scales", "EETQ"},
-     {"._weight_qdata", "torchao"},
-     {".SCB", "bitsandbytes"},
-     {".weight_format", "bitsandbytes"},
-     {".quant_map", "bitsandbytes"},
-     {".quant_state.bitsandbytes__nf4", "bitsandbytes"},
-     {".quant_state.bitsandbytes__fp4", "bitsandbytes"},
-     {".weight_scale_inv", "FP8"}}};
+     {"._weight_qdata", "torchao"}}};
+
+/// The same of methods that are read: no family took such a tensor, because others are missing.
+constexpr std::array<Pattern, 6> kLeft = {{{".SCB", "bitsandbytes"},
+                                           {".weight_format", "bitsandbytes"},
+                                           {".absmax", "bitsandbytes", ".quant_map"},
+                                           {".quant_map", "bitsandbytes"},
+                                           {".quant_state.bitsandbytes__nf4", "bitsandbytes"},
+                                           {".quant_state.bitsandbytes__fp4", "bitsandbytes"}}};
 
 /// Ends of the names of scales that are one of many other things where no weight is beside them.
 constexpr std::array<std::string_view, 7> kScales = {
@@ -65,9 +68,6 @@ constexpr std::array<std::string_view, 12> kActivations = {
 constexpr std::array<std::string_view, 5> kIndices = {"bias", "mask", "position_ids",
                                                       "token_type_ids", "relative_position_index"};
 
-constexpr const char* kHint =
-    "convert without --dtype copies the weights, their scales and the configuration as they are";
-
 constexpr const char* kMethodHint =
     "convert without --dtype copies the weights, their scales and the configuration as they are; "
     "where the weights are plain numbers in spite of it, remove quantization_config from the "
@@ -77,10 +77,6 @@ std::string_view last_part(std::string_view name) { return name.substr(module_of
 
 bool is_index(const TensorInfo& tensor) {
   return std::ranges::count(kIndices, last_part(tensor.fqn)) > 0;
-}
-
-[[noreturn]] void raise_unread(const TensorInfo& tensor, std::string_view problem) {
-  raise(ErrorCode::Unsupported, fmt::format("{}: {}", tensor.label(), problem), kHint);
 }
 
 /// Whether a tensor has the type of quantized numbers.
@@ -180,14 +176,15 @@ class ScaleNames {
   std::unordered_map<std::string_view, std::vector<std::size_t>> modules_;
 };
 
-/// Throws: Unsupported for narrow numbers with a tensor beside them that looks like their scales.
-void require_no_scales(const ScaleNames& names, const NamedTensors& tensors,
-                       const TensorInfo& weight) {
-  if (!is_narrow(weight) || is_index(weight)) return;
-  if (const auto scales = names.find(tensors, weight))
-    raise_unread(weight, fmt::format("{} numbers, of which {} may be the scales, and how they are "
-                                     "to be multiplied is not known",
-                                     name_of(weight.dtype), tensors[*scales].label()));
+/// Looks for a tensor beside narrow numbers that looks like their scales.
+std::optional<std::string> unknown_scales(const ScaleNames& names, const NamedTensors& tensors,
+                                          const TensorInfo& weight) {
+  if (!is_narrow(weight) || is_index(weight)) return std::nullopt;
+  const auto scales = names.find(tensors, weight);
+  if (!scales) return std::nullopt;
+  return fmt::format(
+      "{} numbers, of which {} may be the scales, and how they are to be multiplied is not known",
+      name_of(weight.dtype), tensors[*scales].label());
 }
 
 /// Throws: Unsupported for a model that a method quantized of which nothing is known.
@@ -202,38 +199,75 @@ void require_known_method(const NamedTensors& tensors, const QuantizedWeights& f
         kMethodHint);
 }
 
-/// Whether it has the form of blocks of MXFP4, of which find_mxfp4() found no scales.
-bool is_mxfp4(const TensorInfo& tensor) {
-  constexpr std::uint64_t kBytes = 16;  // of a block
-  return tensor.fqn.ends_with("_blocks") && tensor.dtype == DType::UInt8 &&
-         tensor.shape.size() == 4 && tensor.shape.back() == kBytes;
-}
-
-/// Throws: Unsupported when the name is that of a part of a quantized weight.
-void require_no_part(const NamedTensors& tensors, const TensorInfo& tensor,
-                     const QuantizationConfig& config) {
-  for (const Pattern& pattern : kUnread) {
-    if (!tensor.fqn.ends_with(pattern.suffix)) continue;
-    const std::string_view module =
-        std::string_view(tensor.fqn).substr(0, tensor.fqn.size() - pattern.suffix.size());
+/// Returns the first pattern that the name has.
+template <class Patterns>
+const Pattern* matching(const Patterns& patterns, const NamedTensors& tensors,
+                        std::string_view name) {
+  for (const Pattern& pattern : patterns) {
+    if (!name.ends_with(pattern.suffix)) continue;
+    const std::string_view module = name.substr(0, name.size() - pattern.suffix.size());
     if (pattern.beside.empty() || tensors.find(fmt::format("{}{}", module, pattern.beside)))
-      raise_unread(tensor, fmt::format("a part of a weight that {} quantized, which is not read",
-                                       pattern.method));
+      return &pattern;
   }
-  if (is_mxfp4(tensor)) raise_unread(tensor, "blocks of MXFP4 without their scales");
-  for (const std::string_view suffix : kScales) {
-    if (!tensor.fqn.ends_with(suffix)) continue;
-    const auto weight =
-        tensors.find(std::string_view(tensor.fqn).substr(0, tensor.fqn.size() - suffix.size()));
-    if (weight && (config.is_given || is_narrow(tensors[*weight])))
-      raise_unread(tensor, "scales of a weight that is quantized in a way that is not read");
-  }
+  return nullptr;
 }
 
-/// Throws: Unsupported when the configuration says that weights are quantized, and the tensor may
-/// be one of which nothing gives the scales.
-void require_no_numbers(const TensorInfo& tensor, const QuantizationConfig& config) {
-  if (!config.is_given) return;
+/// What is left of a weight of MXFP4 where find_mxfp4() found one of its two tensors; empty for
+/// others. Scales have no names of their own.
+std::string_view left_of_mxfp4(const TensorInfo& tensor, const QuantizationConfig& config) {
+  constexpr std::uint64_t kBytes = 16;  // of a block
+  if (tensor.dtype != DType::UInt8) return {};
+  const bool are_blocks =
+      tensor.fqn.ends_with("_blocks") && tensor.shape.size() == 4 && tensor.shape.back() == kBytes;
+  const bool are_scales = config.method == "mxfp4" && tensor.fqn.ends_with("_scales");
+  if (are_blocks) return "blocks of MXFP4 without their scales";
+  return are_scales ? "scales of MXFP4 without their blocks" : "";
+}
+
+/// Whether the scales of a weight are there and it is not, in whatever form.
+bool is_without_weight(const NamedTensors& tensors, std::string_view name,
+                       const QuantizationConfig& config) {
+  for (const std::string_view end : {"_scale_inv", "_scale"}) {
+    if (!name.ends_with(end)) continue;
+    const std::string_view weight = name.substr(0, name.size() - end.size());
+    const bool is_scale = last_part(weight) == "weight" && (end == "_scale_inv" || config.is_given);
+    return is_scale && !tensors.find(weight) && !tensors.find(fmt::format("{}_packed", weight));
+  }
+  return false;
+}
+
+/// Says that a tensor is a part of a quantized weight, by its name.
+std::optional<Obstacle> part_of_weight(const NamedTensors& tensors, std::size_t number,
+                                       const QuantizationConfig& config) {
+  const TensorInfo& tensor = tensors[number];
+  const std::string_view name = tensor.fqn;
+  if (const Pattern* const other = matching(kUnread, tensors, name))
+    return Obstacle{number, fmt::format("a part of a weight that {} quantized, which is not read",
+                                        other->method)};
+  if (const Pattern* const left = matching(kLeft, tensors, name))
+    return Obstacle{number,
+                    fmt::format("a part of a weight that {} quantized, and other parts that belong "
+                                "to it are missing",
+                                left->method),
+                    Obstacle::Kind::Incomplete};
+  if (const std::string_view left = left_of_mxfp4(tensor, config); !left.empty())
+    return Obstacle{number, std::string(left), Obstacle::Kind::Incomplete};
+  if (is_without_weight(tensors, name, config))
+    return Obstacle{number, "scales without their weight", Obstacle::Kind::Incomplete};
+  for (const std::string_view suffix : kScales) {
+    if (!name.ends_with(suffix)) continue;
+    const auto weight = tensors.find(name.substr(0, name.size() - suffix.size()));
+    if (weight && (config.is_given || is_narrow(tensors[*weight])))
+      return Obstacle{number, "scales of a weight that is quantized in a way that is not read"};
+  }
+  return std::nullopt;
+}
+
+/// Says that the configuration calls weights quantized, and that a tensor may be one of which
+/// nothing gives the scales.
+std::optional<Obstacle> without_scales(const TensorInfo& tensor, std::size_t number,
+                                       const QuantizationConfig& config) {
+  if (!config.is_given) return std::nullopt;
   const std::string method = config.method.empty() ? "quantization_config" : config.method;
   const DTypeInfo& type = info(tensor.dtype);
   const bool is_integer = type.kind == Kind::Signed || type.kind == Kind::Unsigned;
@@ -242,31 +276,40 @@ void require_no_numbers(const TensorInfo& tensor, const QuantizationConfig& conf
   const bool is_float8 = type.kind == Kind::Float && type.bytes == 1;
   const bool is_array =
       is_integer && type.bytes <= 4 && tensor.shape.size() > 1 && !is_index(tensor);
-  if (is_float8 || is_array || is_packed)
-    raise_unread(tensor, fmt::format("{} numbers without scales that are understood, and the "
-                                     "model's configuration says that {} quantized its weights",
-                                     type.name, method));
+  if (!is_float8 && !is_array && !is_packed) return std::nullopt;
+  // Other integers may be of anything, and a method without a name of anyone.
+  const bool is_sure = is_float8 || is_packed || tensor.dtype == DType::Int8;
+  return Obstacle{
+      number,
+      fmt::format("{} numbers without scales that are understood, and the model's "
+                  "configuration says that {} quantized its weights",
+                  type.name, method),
+      is_sure && !config.method.empty() ? Obstacle::Kind::Incomplete : Obstacle::Kind::NotRead};
 }
 
 }  // namespace
 
-QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationConfig& config) {
-  QuantizedWeights found;
-  for (const auto& find : kFamilies) find(tensors, config, found);
-  require_known_method(tensors, found, config);
-  const Uses uses(tensors, found);
-  const std::vector<std::size_t> of_activations = activation_scales(tensors, found, config);
+QuantizedModel find_quantized(const NamedTensors& tensors, const QuantizationConfig& config) {
+  QuantizedModel model;
+  for (const auto& find : kFamilies) find(tensors, config, model.weights);
+  require_known_method(tensors, model.weights, config);
+  const Uses uses(tensors, model.weights);
+  const std::vector<std::size_t> of_activations = activation_scales(tensors, model.weights, config);
   const ScaleNames scale_names(tensors, uses);
   for (const std::size_t tensor : tensors.candidates()) {
     const TensorInfo& info = tensors[tensor];
     if (uses.contains(tensor) || std::ranges::binary_search(of_activations, tensor) ||
         tensors.serves_kept(info.fqn))
       continue;
-    require_no_part(tensors, info, config);
-    require_no_numbers(info, config);
-    require_no_scales(scale_names, tensors, info);
+    if (auto part = part_of_weight(tensors, tensor, config)) {
+      model.obstacles.push_back(*std::move(part));
+    } else if (auto alone = without_scales(info, tensor, config)) {
+      model.obstacles.push_back(*std::move(alone));
+    } else if (auto scales = unknown_scales(scale_names, tensors, info)) {
+      model.obstacles.push_back({tensor, *std::move(scales)});
+    }
   }
-  return found;
+  return model;
 }
 
 bool has_scales(const NamedTensors& tensors, const TensorInfo& tensor) {

@@ -6,6 +6,9 @@
 #include "reading/quantization_config.hpp"
 #include "reading/quantized_weight.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 namespace unishard::converters {
@@ -29,10 +32,27 @@ void find_torchao(const NamedTensors& tensors, const QuantizationConfig& config,
 void find_mxfp4(const NamedTensors& tensors, const QuantizationConfig& config,
                 QuantizedWeights& found);
 
-/// Returns the quantized weights of all kinds.
-/// Throws: Unsupported, naming the tensor and the method, for quantized weights of another kind;
-/// Corrupt for tensors that contradict each other.
-QuantizedWeights find_quantized(const NamedTensors& tensors, const QuantizationConfig& config);
+/// A tensor that belongs to a quantized weight without a value.
+struct Obstacle {
+  enum class Kind : std::uint8_t {
+    NotRead,     ///< how it was quantized is not known
+    Incomplete,  ///< its method is read, and what belongs to it is missing
+  };
+  std::size_t tensor = 0;
+  std::string problem;
+  Kind kind = Kind::NotRead;
+};
+
+struct QuantizedModel {
+  QuantizedWeights weights;
+  std::vector<Obstacle> obstacles;  ///< in the order of the catalog
+};
+
+/// Returns the quantized weights of all kinds, and what stands in the way of others.
+/// Throws: Unsupported, naming the tensor and the method, for a method, or a class of a method, of
+/// which nothing is known; Corrupt for tensors of one weight that contradict each other, and where
+/// one of them names another that is missing.
+QuantizedModel find_quantized(const NamedTensors& tensors, const QuantizationConfig& config);
 
 /// Returns whether the names of the tensors around it say that a tensor is quantized.
 bool has_scales(const NamedTensors& tensors, const TensorInfo& tensor);

@@ -6,12 +6,14 @@
 #include "support/number_text.hpp"
 #include "team/shared_digests.hpp"
 #include "workflows/client_values.hpp"
+#include "workflows/dequantized_input.hpp"
 #include "workflows/losses.hpp"
 #include "workflows/native_folder.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace unishard::tools {
 namespace {
@@ -86,6 +88,19 @@ void find_missing(const converters::Source& source, const Path& path, VerifyRepo
   }
 }
 
+/// Neither is one with a quantized weight that has no value.
+void find_incomplete(const converters::Source& source, const Path& path, VerifyReport& report) {
+  for (std::string& sentence : incomplete_weights(source, path)) {
+    report.findings.push_back({.code = "incomplete",
+                               .path = path,
+                               .message = std::move(sentence),
+                               .hint = "bring back the files with its scales and descriptions, or "
+                                       "quantize the model again",
+                               .bytes = {},
+                               .lost = {}});
+  }
+}
+
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
            VerifyReport& report) {
   const auto [source, tag] =
@@ -105,6 +120,7 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   if (auto note = note_client_tensors(source->catalog().client_state))
     report.notes.push_back(std::move(*note));
   if (team.is_first()) find_missing(*source, path, report);
+  if (team.is_first() && !source->part_of()) find_incomplete(*source, path, report);
   report.checked.push_back(std::move(checked));
 }
 

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace unishard::converters {
 
@@ -34,5 +36,11 @@ struct Dequantized {
 /// understood; Corrupt for scales that do not fit their weight.
 Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization_config,
                         FrozenWeights frozen = FrozenWeights::Dequantize);
+
+/// Returns a sentence for each quantized weight of the model in `source` that can have no value:
+/// its scales or its description are missing, do not fit it, or are there without it. Weights of
+/// methods that are not read are not among them. `quantization_config` is that of dequantized().
+/// Throws: what reading the descriptions of weights throws, apart from Corrupt and Unsupported.
+std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config);
 
 }  // namespace unishard::converters
