@@ -71,6 +71,49 @@ TEST_F(PartCommand, ARankIsForFilesOfRanks) {
   EXPECT_THAT(refused.err, HasSubstr("--from-rank"));
 }
 
+/// One file of a run of DeepSpeed, and words of why it is no model.
+struct RunFile {
+  const char *run, *file, *words;
+};
+
+TEST_F(PartCommand, AFileOfADeepSpeedRunIsAPartOfIt) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::vector<RunFile> files = {
+      {"deepspeed/stage2_w1", "zero_pp_rank_0_mp_rank_00_optim_states.pt", "on its rank"},
+      {"deepspeed/stage2_bf16", "mp_rank_00_model_states.pt", "float32 masters"},
+      {"deepspeed/stage0_bf16", "mp_rank_00_model_states.pt", "float32 masters"},
+      {"deepspeed/universal_stage1", "zero/blocks.0.norm2.bias/exp_avg.pt", "\"exp_avg\""},
+      {"deepspeed/universal_stage1", "zero/blocks.0.norm2.bias/step.pt", "\"step\""},
+      {"deepspeed/universal_stage1", "zero/blocks.0.norm2.bias/fp32.pt", "the master"},
+      {"deepspeed/universal_stage3_sub_groups", "zero/optimizer_state.pt", "on its rank"},
+      {"parallel/moe_ep2_stage0_bf16", "expp_rank_0_mp_rank_00_optim_states.pt", "on its rank"},
+      {"parallel/moe_ep2_stage0_fp32", "expp_rank_0_mp_rank_00_optim_states.pt", "on its rank"},
+      {"parallel/moe_ep2_stage0_bf16", "mp_rank_00_model_states.pt", "experts are in other files"},
+      {"parallel/moe_ep1_stage2_fp32", "mp_rank_00_model_states.pt", "experts are in other files"}};
+  for (const RunFile& c : files) {
+    const fs::path file = fixtures() / c.run / "checkpoint/global_step3" / c.file;
+    const ProcessResult refused = unishard({"zero_to_fp32", file, path("out.safetensors")});
+    EXPECT_EQ(refused.status, 6) << file << refused.err;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr(c.words), HasSubstr("name the folder")));
+    EXPECT_EQ(unishard({"convert", file, path("out.safetensors"), "--weights-only"}).status, 6);
+    EXPECT_THAT(report_of({"verify", file}).at("notes").dump(), HasSubstr("no whole model"));
+  }
+  const fs::path whole =
+      fixtures() / "deepspeed/stage0_fp32/checkpoint/global_step3/mp_rank_00_model_states.pt";
+  EXPECT_EQ(unishard({"zero_to_fp32", whole, path("stage0.safetensors")}).status, 0);
+}
+
+TEST_F(PartCommand, FlatGroupsOfAnOptimizerAreNoWeights) {
+  SKIP_WITHOUT_FIXTURES();
+  const fs::path file = fixtures() /
+                        "deepspeed/stage2_w1/checkpoint/global_step3/"
+                        "zero_pp_rank_0_mp_rank_00_optim_states.pt";
+  const ProcessResult result = unishard({"zero_to_fp32", file, path("out.safetensors"), "--part"});
+  EXPECT_EQ(result.status, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("no parameter"));
+  EXPECT_EQ(unishard({"convert", file, path("out.pt"), "--part"}).status, 0);
+}
+
 TEST_F(PartCommand, RulesOfTheUserPutTensorParallelPartsTogether) {
   if (!fs::is_directory(fixtures() / "public")) GTEST_SKIP() << "no fixtures (UNISHARD_FIXTURES)";
   const std::string parts = fixtures() / "public" / "tensor_parallel_parts" / "input" / "meta";

@@ -1,5 +1,7 @@
 #include "reading/part_content.hpp"
 
+#include "unishard/format/text.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -47,6 +49,72 @@ std::vector<std::string> degrees_in(torch::Value value, int depth) {
   return found;
 }
 
+/// Whether a member is there and not None.
+bool has(torch::Value dict, std::string_view name) {
+  const auto found = dict.find(name);
+  return found && !found->is_none();
+}
+
+/// Whether a dict is what one of DeepSpeed's optimizers saves of its rank: flat groups, no names.
+bool is_flat_optimizer(torch::Value dict) {
+  constexpr std::array<std::string_view, 5> kOwn = {"fp32_flat_groups", "fp32_groups",
+                                                    "fp32_groups_flat", "partition_count",
+                                                    "single_partition_of_fp32_groups"};
+  return std::ranges::any_of(kOwn, [&](std::string_view name) { return has(dict, name); });
+}
+
+/// Whether a file holds the like and no model: that of ZeRO, of a universal checkpoint of stage 3,
+/// or of the experts of a rank.
+bool is_of_flat_optimizer(torch::Value root) {
+  if (!root.is_dict() || root.find("module")) return false;
+  for (const std::string_view name : {"optimizer_state_dict", "optimizer"}) {
+    const auto states = root.find(name);
+    if (states && states->is_dict() && (is_flat_optimizer(*states) || is_flat_optimizer(root)))
+      return true;
+  }
+  return false;
+}
+
+bool has_name_of_optimizer(const Path& path) {
+  const std::string name = path.filename().string();
+  return name.ends_with("_optim_states.pt") && name.find("mp_rank_") != name.npos;
+}
+
+/// A universal checkpoint has a folder for each parameter: zero/<fqn>/fp32.pt, exp_avg.pt, ...
+std::optional<RunPart> part_of_universal(Storage& storage, const Path& path, torch::Value root) {
+  constexpr const char* kMaster = "fp32.pt";
+  const Path folder = path.parent_path();
+  const bool is_in_place = folder.parent_path().filename() == "zero" &&
+                           storage.kind(folder / kMaster) == EntryKind::File;
+  const bool tells_cut = root.is_dict() && root.find("param") && root.find("cat_dim");
+  if (!is_in_place && !tells_cut) return std::nullopt;
+  if (!is_in_place)
+    return RunPart{"the file of one parameter, or of a state of it, of a universal checkpoint"};
+  const std::string stem = path.stem().string();
+  return RunPart{fmt::format(
+      "the file of {} of one parameter, {}, of a universal checkpoint",
+      path.filename() == kMaster ? "the master" : fmt::format("the state {}", quote(stem)),
+      quote(folder.filename().string()))};
+}
+
+/// Says which files a model's file needs; empty for a file that holds all.
+std::vector<std::string> missing_beside_model(torch::Value root) {
+  std::vector<std::string> missing;
+  const auto ranks = root.find("mp_world_size");
+  if (ranks && ranks->is(torch::NodeKind::Int) && ranks->integer() > 1)
+    missing.push_back(fmt::format("it is cut among {} model-parallel ranks", ranks->integer()));
+  if (!has(root, "module")) missing.emplace_back("its layers are in other files");
+  const auto experts = root.find("num_experts");
+  if (experts && experts->is_sequence() && experts->size() > 0)
+    missing.emplace_back("its experts are in other files");
+  const auto optimizer = root.find("optimizer");
+  if (optimizer && optimizer->is_dict() && is_flat_optimizer(*optimizer))
+    missing.emplace_back("the float32 masters in it are read with its folder");
+  if (has(root, "param_shapes") && !has(root, "optimizer"))
+    missing.emplace_back("its float32 masters and the optimizer's states are in the ranks' files");
+  return missing;
+}
+
 }  // namespace
 
 std::optional<std::string> describe_part(torch::Value root) {
@@ -54,6 +122,21 @@ std::optional<std::string> describe_part(torch::Value root) {
   const std::vector<std::string> degrees = degrees_in(root, kDegreeDepth);
   if (degrees.empty()) return std::nullopt;
   return fmt::format("part of a parallel model: it was saved with {}", fmt::join(degrees, ", "));
+}
+
+std::optional<RunPart> describe_run_part(Storage& storage, const Path& path, torch::Value root) {
+  constexpr std::string_view kOf = "one file of a DeepSpeed run";
+  const bool is_flat = is_of_flat_optimizer(root);
+  if (is_flat || has_name_of_optimizer(path))
+    return RunPart{fmt::format("{}: what the optimizer has on its rank, without the parameters' "
+                               "names",
+                               kOf),
+                   !is_flat};
+  if (auto part = part_of_universal(storage, path, root)) return part;
+  if (!root.is_dict() || !root.find("module") || !has(root, "ds_version")) return std::nullopt;
+  const std::vector<std::string> missing = missing_beside_model(root);
+  if (missing.empty()) return std::nullopt;
+  return RunPart{fmt::format("{}: {}", kOf, fmt::join(missing, "; "))};
 }
 
 }  // namespace unishard::converters

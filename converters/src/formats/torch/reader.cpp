@@ -50,7 +50,7 @@ class Collector {
   void add_file(const TorchFile& file, const Path& path, const std::set<std::string>* wanted) {
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     find_optimizers(tree.content);
-    const bool is_model = is_dict_of(tree.content, is_of_model);
+    const bool is_model = holds_weights && is_dict_of(tree.content, is_of_model);
     find_unread_data(tree.content, is_model);
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
@@ -120,6 +120,7 @@ class Collector {
 
   PiecedCatalog parts;
   bool holds_rank_parts = false;   ///< of distributed tensors
+  bool holds_weights = true;       ///< false: all tensors are states of an optimizer
   std::vector<std::string> files;  ///< names of those that were read
 
  private:
@@ -249,8 +250,12 @@ class Collector {
     for (const Json& child : value) find_optimizers(child);
   }
 
+  bool is_of_optimizer(const std::string& tensor) const {
+    return !holds_weights || of_optimizers_.contains(tensor);
+  }
+
   Role role_of(const std::string& tensor) const {
-    return of_optimizers_.contains(tensor) ? Role::State : Role::Weight;
+    return is_of_optimizer(tensor) ? Role::State : Role::Weight;
   }
 
   void add_tensor(const TorchFile& file, const Path& path, const torch::NamedTensor& tensor) {
@@ -284,8 +289,7 @@ class Collector {
     }
     TensorInfo info;
     info.fqn = tensor.name;
-    info.state = of_optimizers_.contains(tensor.name) ? std::string(kExtraState)
-                                                      : std::string(state::kWeights);
+    info.state = std::string(is_of_optimizer(tensor.name) ? kExtraState : state::kWeights);
     info.dtype = view.dtype;
     info.shape = view.shape;
     parts.pieces.push_back({{{0, view.elements()}, std::move(view), 0}});
@@ -318,14 +322,17 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
   if (storage.kind(path) == EntryKind::File) {
     const TorchFile file(torch::whole_file(storage, path));
     part_of = describe_part(file.root());
-    if (torch::is_training_object(file.root())) {
+    const std::optional<RunPart> of_run = describe_run_part(storage, path, file.root());
+    if (of_run) part_of = of_run->words;
+    collector.holds_weights = !of_run || of_run->holds_weights;
+    if (collector.holds_weights && torch::is_training_object(file.root())) {
       dcp::StateDict state = torch::read_training_file(storage, file);
       state.assumes_model_order = options.assume_model_order;
       auto source = dcp::make_state_dict_source("torch", std::move(state), path.string());
       if (part_of) source->set_part_of(std::move(*part_of));
       return source;
     }
-    if (torch::has_unread_optimizer(file.root())) {
+    if (collector.holds_weights && torch::has_unread_optimizer(file.root())) {
       collector.parts.notes.emplace_back(
           "the file has the state of an optimizer, and its object is no dict with names as keys: "
           "the optimizer's tensors are kept as values");
