@@ -512,11 +512,13 @@ TEST(DeepSpeedSource, FrozenParametersWithoutTheirScalesAreLost) {
   save_old_checkpoint(tag, true);
   fs::remove(tag / "mp_rank_00_model_states.pt");
   const Json model = {{"module", {{"a", tensor("a")}}},
-                      {"frozen_param_fragments", {{"q", tensor("q")}}},
-                      {"frozen_param_shapes", {{"q", {4}}}},
+                      {"frozen_param_fragments", {{"q", tensor("q")}, {"z", tensor("z")}}},
+                      {"frozen_param_shapes", {{"q", {4}}, {"z", {4}}}},
                       {"global_steps", 5}};
   save_torch(tag / "mp_rank_00_model_states.pt", model,
-             {{"a", {DType::Float32, {2, 2}, {1, 2, 3, 4}}}, {"q", {DType::Int8, {4}, {}}}});
+             {{"a", {DType::Float32, {2, 2}, {1, 2, 3, 4}}},
+              {"q", {DType::Int8, {4}, {}}},
+              {"z", {DType::Complex64, {4}, {}}}});  // no quantized numbers are complex
   const Losses losses = open_source(posix_storage(), folder.path())->losses();
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].role, Role::Scale);

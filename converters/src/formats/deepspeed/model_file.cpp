@@ -111,8 +111,9 @@ std::vector<NamedView> read_frozen(const TorchFile& file, Value root, Notes& not
   if (!fragments) return {};
   std::vector<NamedView> views = named_views(file, *fragments, "frozen parameter", notes);
   for (const NamedView& frozen : views) {
-    const bool is_plain = info(frozen.view.dtype).kind == Kind::Float || is_scale(frozen.name);
-    if (is_plain || has_scales(root, frozen.name)) continue;
+    const Kind kind = info(frozen.view.dtype).kind;
+    const bool is_integer = kind == Kind::Signed || kind == Kind::Unsigned;
+    if (!is_integer || is_scale(frozen.name) || has_scales(root, frozen.name)) continue;
     notes.lose(
         {.role = Role::Scale,
          .name = frozen.name,
