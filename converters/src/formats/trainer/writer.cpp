@@ -109,11 +109,7 @@ class Planner {
       }
     }
     if (is_adapter()) require_trained_adapter();
-    if (states_.empty() && catalog_.groups.is_null()) {  // SGD has groups and no states
-      raise(ErrorCode::Unsupported,
-            "this checkpoint holds no optimizer, from which a training could go on",
-            "pass --to safetensors for the model alone");
-    }
+    if (states_.empty() && catalog_.groups.is_null()) refuse_model_alone();  // SGD has groups
     if (halves > 0) plan_.notes.push_back(fmt::format("16-bit copies of {} parameters", halves));
     if (base > 0)
       plan_.notes.push_back(fmt::format(
@@ -121,6 +117,20 @@ class Planner {
     if (!others.empty())
       plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
                                         others.size(), quote(others.front())));
+  }
+
+  [[noreturn]] void refuse_model_alone() const {
+    bool is_set_aside = false;
+    for (const auto& [key, value] : catalog_.client_state.items())
+      is_set_aside |= key.starts_with("optim");
+    raise(ErrorCode::Unsupported,
+          is_set_aside ? "nothing tells for certain of which parameters the states of its "
+                         "optimizers are, which are kept as values: no training could go on from "
+                         "this format"
+                       : "this checkpoint holds no optimizer, from which a training could go on",
+          is_set_aside
+              ? "native, dcp and torch keep them; pass --to safetensors for the model alone"
+              : "pass --to safetensors for the model alone");
   }
 
   /// Throws: Unsupported when the optimizer trains what the adapter's file has no place for.
