@@ -1,4 +1,5 @@
 // Every format into every other one, on a checkpoint with everything that the formats know.
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/format/error.hpp"
 
@@ -136,6 +137,32 @@ TEST_F(Conversion, OnlyAndRenameChooseAndNameTensors) {
   ASSERT_FALSE(plan.target.tensors.empty());
   for (const TensorInfo& tensor : plan.target.tensors) EXPECT_EQ(tensor.fqn, "model." + first);
   EXPECT_FALSE(plan.notes.empty());
+}
+
+/// A source that has its first tensor once more, in a value of the user's.
+class WithExtra final : public converters::Source {
+ public:
+  explicit WithExtra(const converters::Source& base) : base_(base), catalog_(base.catalog()) {
+    TensorInfo extra = catalog_.tensors.front();
+    extra.fqn = "ema.0";
+    extra.state = converters::kExtraState;
+    catalog_.tensors.push_back(std::move(extra));
+  }
+  std::string format() const override { return base_.format(); }
+  const Catalog& catalog() const override { return catalog_; }
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    base_.read(tensor == base_.catalog().tensors.size() ? 0 : tensor, range, out);
+  }
+
+ private:
+  const converters::Source& base_;
+  Catalog catalog_;
+};
+
+TEST_F(Conversion, RenameLeavesTheTensorsOfTheClientStateAlone) {
+  const auto plan = plan_convert(WithExtra(*example), {.renames = parse_renames({"^=model."})});
+  for (const TensorInfo& tensor : plan.target.tensors)
+    EXPECT_NE(tensor.fqn.starts_with("model."), tensor.state == converters::kExtraState);
 }
 
 TEST_F(Conversion, OnlyTheSecondNameOfATiedTensorIsWrittenUnderThat) {

@@ -92,6 +92,23 @@ class WithClientState final : public Source {
   Catalog catalog_;
 };
 
+/// A source with a state that cannot be read.
+class WithALostState final : public Source {
+ public:
+  explicit WithALostState(const Source& base) : base_(base) {}
+  std::string format() const override { return base_.format(); }
+  const Catalog& catalog() const override { return base_.catalog(); }
+  converters::Losses own_losses() const override {
+    return {{converters::Role::State, "5 of 0", "its key is not a text"}};
+  }
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    base_.read(tensor, range, out);
+  }
+
+ private:
+  const Source& base_;
+};
+
 /// Returns the source with optimizer states that are no tensors.
 WithClientState with_scalars(const Source& base, Json scalars) {
   Json values = base.catalog().client_state;
@@ -117,6 +134,15 @@ class Diff : public testing::Test {
   }
   const TempDir folder_;
 };
+
+TEST_F(Diff, SaysWhichStatesItCannotCompare) {
+  const auto source = write("a", {});
+  const WithALostState lost(*source);
+  const DiffReport report = diff(lost, *source, {});
+  ASSERT_EQ(report.information.size(), 1u);
+  EXPECT_NE(report.information[0].find("not compared, because A leaves it out"), std::string::npos);
+  EXPECT_NE(report.information[0].find("5 of 0"), std::string::npos);
+}
 
 TEST_F(Diff, AnyWorldSizeAndStageIsTheSameState) {
   const auto a = write("a", {.world_size = 3, .stage = 2});

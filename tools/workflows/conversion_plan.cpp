@@ -227,7 +227,8 @@ bool changes_names(const ConversionPlan& plan, const Catalog& from) {
 }
 
 TensorInfo target_tensor(TensorInfo tensor, Renamer& rename, const ConvertOptions& options) {
-  tensor.fqn = rename(tensor.fqn);
+  // The client state names its tensors by their places, which are no names of parameters.
+  if (tensor.state != converters::kExtraState) tensor.fqn = rename(tensor.fqn);
   if (options.weights_only) {
     tensor.state = state::kWeights;
     tensor.group = -1;

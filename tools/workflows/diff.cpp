@@ -60,6 +60,8 @@ class Comparison {
     a_.verify_reads(options_.transfer);
     b_.verify_reads(options_.transfer);
     report_.information = pairing.notes;
+    note_uncompared(a_.losses(), "A");
+    note_uncompared(b_.losses(), "B");
     if (widened_ > 0)
       report_.information.push_back(
           fmt::format("{} tensors of different types were compared by their values", widened_));
@@ -71,6 +73,21 @@ class Comparison {
   }
 
  private:
+  /// Whether it is content of the checkpoint of which no difference can be found.
+  static bool is_uncompared(const converters::Loss& loss) {
+    using converters::Role;
+    return !loss.is_kept && (loss.role == Role::State || loss.role == Role::Optimizer ||
+                             loss.role == Role::Buffer || loss.role == Role::ClientValue);
+  }
+
+  void note_uncompared(const converters::Losses& losses, std::string_view side) {
+    for (const converters::Loss& loss : losses) {
+      if (is_uncompared(loss))
+        report_.information.push_back(
+            fmt::format("not compared, because {} leaves it out: {}", side, text_of(loss)));
+    }
+  }
+
   /// What cannot be read is not equal to anything.
   void add_unread(const converters::Losses& losses, bool is_of_a) {
     for (const converters::Loss& loss : losses) {
