@@ -239,6 +239,14 @@ TEST_F(RunFiles, AnAdaptersFolderHasNoPlaceForItsOptimizer) {
   }
 }
 
+TEST_F(RunFiles, AnAdapterInATorchFileStaysOne) {
+  const fs::path file = temp_.path() / "one.pt", back = temp_.path() / "back";
+  ASSERT_EQ(unishard({"convert", kFolders / "adapter", file, "--to", "torch"}).status, 0);
+  ASSERT_EQ(unishard({"convert", file, back, "--to", "trainer"}).status, 0);
+  EXPECT_TRUE(fs::exists(back / "adapter_model.safetensors"));
+  EXPECT_FALSE(fs::exists(back / "model.safetensors"));
+}
+
 TEST_F(RunFiles, AConfigurationBesideLatestMakesAnAdapterToo) {
   const fs::path made = convert(kFolders / "adapter", "made", "native");
   std::string tag = read_file(made / "latest");

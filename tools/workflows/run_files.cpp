@@ -371,6 +371,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
   const Path beside = folder_beside(source, input);
   const Path model = model_folder_beside(source, beside, input);
   const bool is_adapter =
+      converters::is_of_adapter(source.catalog()) ||
       has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
       has_file(beside, fmt::format("{}.bin", converters::kAdapterStem)) ||
       has_file(model, kModelConfigs[1]);

@@ -135,6 +135,10 @@ void record_adapter(Json& producer, AdapterNaming naming) {
         naming == AdapterNaming::Modules ? kModuleNames : kFileNames;
 }
 
+bool is_of_adapter(const Catalog& catalog) {
+  return !file_record(catalog.producer, kAdapterNames).is_null();
+}
+
 AdapterFile::AdapterFile(const Catalog& catalog) : rule_(Rule::FileNames) {
   const Json record = file_record(catalog.producer, kAdapterNames);
   if (record == kModuleNames) {

@@ -41,6 +41,10 @@ AdapterNaming adapter_naming(const AdapterFileNames& file_names);
 /// Records in `producer` that an adapter's file held the model.
 void record_adapter(Json& producer, AdapterNaming naming);
 
+/// Returns whether a catalog records that an adapter's file held its model, also when it was in
+/// other formats since.
+bool is_of_adapter(const Catalog& catalog);
+
 /// What an adapter's file holds of a catalog: of a model that came from such a file all of it,
 /// else the parameters that their names tell, else, if they tell none, all. Of several adapters it
 /// is "default", as PEFT has the others in folders of their names.
