@@ -312,10 +312,10 @@ std::vector<Damage> damages() {
       {"universal of another model",
        "universal_stage2",
        [](const Copy& c) {
-         replace(c.tag() / "zero/tok.weight/exp_avg.pt", c.tag() / "zero/norm.bias/exp_avg.pt");
+         replace(c.tag() / "zero/tok.weight/fp32.pt", c.tag() / "zero/norm.bias/fp32.pt");
        },
        corrupt,
-       {"tok.weight/exp_avg.pt", "shape (11)"}},
+       {"tok.weight/fp32.pt", "shape (11)"}},
   };
 }
 
@@ -1074,9 +1074,52 @@ TEST(DeepSpeedUniversal, FilesThatAreMissingOrInThePlaceOfOthersAreTold) {
   EXPECT_THAT(lines_of(open_source(posix_storage(), run)->losses()),
               testing::Contains(testing::HasSubstr("zero/optimizer_state.pt")));
   fs::rename(run / "elsewhere.pt", settings);
-  swap_files(folder / "exp_avg.pt", folder / "exp_avg_sq.pt");
+  swap_files(folder / "fp32.pt", folder / "exp_avg_sq.pt");
   EXPECT_THAT(error_of([&] { open_source(posix_storage(), run); }),
-              Fails(ErrorCode::Corrupt, {"exp_avg", "it was written as"}));
+              Fails(ErrorCode::Corrupt, {"fp32", "it was written as"}));
+}
+
+/// A model needs its masters only: what is lost of the states is told, and ends no verb that asks
+/// for weights.
+TEST(DeepSpeedUniversal, StatesThatAreMissingOrDamagedAreLostWithAllOthers) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto make = [](const Path& file, const char* how) {
+    const std::string bytes = read_file(file);
+    fs::remove(file);
+    if (how == std::string("a folder")) fs::create_directory(file);
+    if (how == std::string("half")) write_file(file, bytes.substr(0, bytes.size() / 2));
+    if (how == std::string("empty")) write_file(file, "");
+  };
+  for (const char* state : {"exp_avg.pt", "step.pt"}) {
+    for (const char* how : {"missing", "a folder", "half", "empty"}) {
+      const Copy copy("universal_stage2");
+      make(copy.tag() / "zero/norm.bias" / state, how);
+      const auto source = open_source(posix_storage(), copy.path());
+      const Losses losses = source->losses();
+      ASSERT_EQ(losses.size(), 1u) << how;
+      EXPECT_EQ(losses[0].role, Role::Optimizer);
+      EXPECT_EQ(losses[0].name, std::string("zero/norm.bias/") + state);
+      EXPECT_TRUE(losses[0].is_broken);
+      EXPECT_TRUE(source->catalog().find("norm.bias", state::kFp32));
+      for (const TensorInfo& tensor : source->catalog().tensors)
+        EXPECT_NE(tensor.state, state::kExpAvg) << "states of some parameters are of no use";
+    }
+  }
+}
+
+TEST(DeepSpeedUniversal, AStateOfAnotherParameterIsLost) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("universal_stage2");
+  replace(copy.tag() / "zero/tok.weight/exp_avg.pt", copy.tag() / "zero/norm.bias/exp_avg.pt");
+  swap_files(copy.tag() / "zero/norm.weight/exp_avg.pt",
+             copy.tag() / "zero/norm.weight/exp_avg_sq.pt");
+  const std::vector<std::string> lines =
+      lines_of(open_source(posix_storage(), copy.path())->losses());
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[2], testing::AllOf(testing::HasSubstr("zero/norm.weight/exp_avg_sq.pt"),
+                                       testing::HasSubstr("it was written as")));
+  EXPECT_THAT(lines[0], testing::AllOf(testing::HasSubstr("zero/tok.weight/exp_avg.pt"),
+                                       testing::HasSubstr("shape (11)")));
 }
 
 /// The model files of all ranks of a parallel run list its parameters.

@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -641,6 +642,59 @@ TEST_F(TrainerFolder, WhoseOptimizerHasNoGroupsLosesIt) {
     EXPECT_EQ(losses[0].role, Role::Optimizer);
     EXPECT_THAT(losses[0].why, HasSubstr("param_groups"));
   }
+}
+
+/// Puts what is no optimizer in the place of a file.
+void damage(const Path& file, const std::string& how) {
+  const std::string bytes = test::read_file(file);
+  fs::remove(file);
+  if (how == "a folder") fs::create_directory(file);
+  if (how == "a pipe") {
+    EXPECT_EQ(mkfifo(file.c_str(), 0600), 0);
+  }
+  if (how == "empty") test::write_file(file, "");
+  if (how == "half") test::write_file(file, bytes.substr(0, bytes.size() / 2));
+  if (how == "short") test::write_file(file, bytes.substr(0, bytes.size() - 1));
+  if (how == "other") test::write_file(file, std::string(70, 'g'));
+}
+
+TEST_F(TrainerFolder, WhoseOptimizerOrScheduleIsDamagedHasItsModel) {
+  const auto whole = open_source(posix_storage(), kFolders / "llama");
+  for (const std::string how : {"a folder", "a pipe", "empty", "half", "short", "other"}) {
+    const Path folder = copied("llama");
+    damage(folder / "optimizer.pt", how);
+    const auto source = open_source(posix_storage(), folder);
+    const Losses losses = source->losses();
+    ASSERT_FALSE(losses.empty()) << how;
+    for (const Loss& loss : losses) {
+      EXPECT_EQ(loss.name, "optimizer.pt") << how;
+      EXPECT_EQ(loss.role, Role::Optimizer) << how;
+      EXPECT_TRUE(loss.is_broken) << how;
+    }
+    const auto names = tensor_labels(source->catalog());
+    EXPECT_EQ(names.size(), 12u) << how;
+    EXPECT_THAT(names, testing::Contains("lm_head.weight [weights]")) << how;
+    fs::remove_all(folder);
+  }
+  for (const std::string how : {"empty", "half", "other"}) {
+    const Path folder = copied("llama");
+    damage(folder / "scheduler.pt", how);
+    const auto source = open_source(posix_storage(), folder);
+    ASSERT_EQ(source->losses().size(), 1u) << how;
+    EXPECT_EQ(source->losses()[0].name, "scheduler.pt");
+    EXPECT_EQ(source->losses()[0].role, Role::Setting);
+    EXPECT_TRUE(source->losses()[0].is_broken);
+    expect_same_tensors(*whole, *source);
+    fs::remove_all(folder);
+  }
+}
+
+TEST_F(TwoModels, OfWhichTheSecondOptimizerIsDamagedLoseIt) {
+  damage(folder_ / "optimizer_1.bin", "half");
+  const Losses losses = open_source(posix_storage(), folder_)->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].name, "optimizer_1.bin");
+  EXPECT_EQ(losses[0].role, Role::Optimizer);
 }
 
 TEST_F(TwoModels, ComeBackThroughOtherFormats) {

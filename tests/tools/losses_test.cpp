@@ -48,6 +48,16 @@ TEST(LossRules, ATrainingStateNeedsWeightsAndTheOptimizerAndHearsOfTheRest) {
     EXPECT_EQ(effect(role, all), LossEffect::Note) << to_string(role);
 }
 
+TEST(LossRules, WhatIsDamagedIsToldAndEndsWhatNeedsIt) {
+  for (const Role role : {Role::Optimizer, Role::Setting, Role::State}) {
+    const Loss loss{.role = role, .name = "optimizer.pt", .is_broken = true};
+    EXPECT_EQ(effect_of(loss, {.wanted = Wanted::Model}), LossEffect::Note) << to_string(role);
+    EXPECT_EQ(effect_of(loss, {.wanted = Wanted::Everything}),
+              role == Role::State ? LossEffect::Note : LossEffect::Error)
+        << to_string(role);
+  }
+}
+
 TEST(LossRules, WhatIsNotWantedIsNotMissed) {
   const Loss frozen{.role = Role::Weight, .name = "base.w", .is_frozen = true};
   EXPECT_EQ(effect_of(frozen, {.wanted = Wanted::Model, .excludes_frozen = true}),
@@ -159,6 +169,41 @@ TEST_F(BrokenLink, OfAModelIsNamedByEveryVerb) {
     EXPECT_NE(refused.status, 0);
     EXPECT_THAT(refused.out + refused.err, HasSubstr("model.safetensors would be the model"));
   }
+}
+
+/// Which verbs need the optimizer of an input of which something of it is damaged.
+void expect_only_the_model(const Path& input, const Path& scratch, const std::string& lost) {
+  for (const std::vector<std::string>& verb :
+       {std::vector<std::string>{"zero_to_fp32", input, scratch / "a.safetensors"},
+        {"convert", input, scratch / "b.safetensors", "--weights-only"}}) {
+    const auto result = test::unishard(verb);
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(lost)) << verb.front();
+  }
+  const auto refused = test::unishard({"convert", input, scratch / "c", "--to", "native"});
+  EXPECT_EQ(refused.status, 6) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr(lost));
+  const Json report = test::report_of({"verify", "--deep", input}, 1);
+  EXPECT_EQ(report["findings"][0]["code"], "incomplete") << report.dump();
+}
+
+TEST(DamagedOptimizer, OfATrainerLeavesTheModel) {
+  const test::TempDir temp;
+  const Path folder = temp.path() / "run";
+  std::filesystem::copy(Path(UNISHARD_TEST_DATA) / "golden/trainer/llama", folder);
+  test::write_file(folder / "optimizer.pt", "cut short");
+  expect_only_the_model(folder, temp.path(), "\"optimizer.pt\"");
+}
+
+TEST(DamagedOptimizer, InOneStepCounterLeavesTheModel) {
+  const test::TempDir temp;
+  const Path file = temp.path() / "in.pt";
+  std::filesystem::copy_file(Path(UNISHARD_TEST_DATA) / "golden/torch/training.pt", file);
+  const std::string three("\0\0\x40\x40PK", 6);  // a float32 alone in its entry
+  const std::size_t at = test::read_file(file).find(three);
+  ASSERT_NE(at, std::string::npos);
+  test::flip_bits(file, at + 1);
+  expect_only_the_model(file, temp.path(), "step");
 }
 
 TEST(ModelFolder, TakesNoResultIntoItself) {

@@ -28,6 +28,7 @@ LossEffect effect_on_model(const Loss& loss) {
     case Role::State:
     case Role::Optimizer:
     case Role::Setting:
+      return loss.is_broken ? LossEffect::Note : LossEffect::None;
     case Role::ClientValue:
     case Role::Metadata:
     case Role::SideFile:
@@ -56,8 +57,9 @@ LossEffect effect_of(const Loss& loss, const LossRules& rules) {
   if (is_weight(loss.role) && !is_wanted(loss.name, rules.only)) return LossEffect::None;
   if (rules.wanted == Wanted::Model) return effect_on_model(loss);
   if (loss.is_kept) return LossEffect::Note;
-  return is_weight(loss.role) || loss.role == Role::Optimizer ? LossEffect::Error
-                                                              : LossEffect::Note;
+  const bool is_needed = is_weight(loss.role) || loss.role == Role::Optimizer ||
+                         (loss.role == Role::Setting && loss.is_broken);
+  return is_needed ? LossEffect::Error : LossEffect::Note;
 }
 
 Losses losses_to_name(const Losses& losses, const LossRules& rules, const std::string& where) {

@@ -30,6 +30,13 @@ Json constant_row(const TensorEntry& entry, const Items& items) {
   return Json::array({entry.key, to_json(entry.path), name_of(entry.dtype), entry.shape, bytes});
 }
 
+/// Whether the arrangement lost a tensor because its bytes are damaged.
+bool is_damaged(const TensorEntry& entry, const Arrangement& arrangement) {
+  return std::ranges::any_of(arrangement.losses, [&](const Loss& loss) {
+    return loss.is_broken && loss.name == entry.key;
+  });
+}
+
 KeyedContents::Constant constant_of(const Json& row) {
   const auto dtype = dtype_from_name(row[2].get<std::string>());
   if (!dtype) raise(ErrorCode::Internal, "a layout has a tensor of an unknown type");
@@ -80,7 +87,7 @@ Json describe_keys(const StateDict& state, const Arrangement& arrangement) {
     if (const auto found = arranged.find(i); found != arranged.end()) {
       add(entry.key, entry.path, *found->second);
       by_key.emplace(entry.key, found->second);
-    } else if (element_count(entry.shape) == kConstantElements) {
+    } else if (element_count(entry.shape) == kConstantElements && !is_damaged(entry, arrangement)) {
       constants.push_back(constant_row(entry, *state.items));
     }
   }

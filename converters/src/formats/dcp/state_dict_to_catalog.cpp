@@ -174,7 +174,7 @@ class Arranger {
       } else if (is_set_aside(tensor.key)) {
         extras_.push_back(i);
         const bool is_counter = tensor.key.ends_with(".step") && element_count(tensor.shape) == 1;
-        const auto value = is_counter ? scalar(tensor, *state_.items) : std::nullopt;
+        const auto value = is_counter ? counter(tensor) : std::nullopt;
         if (value) other_step_ = std::max(other_step_.value_or(0), *value);
       } else if (auto key = parse_state_key(tensor.key, tensor.path, prefixes_)) {
         scalars_.add_part(*key, tensor.path, state_mark(key->state));
@@ -550,11 +550,38 @@ class Arranger {
     steps_.push_back(value);
   }
 
+  /// Returns the value of a step counter. One that is damaged is lost, and with it what the states
+  /// beside it mean. It must have a storage of its own: another tensor may need the damaged one.
+  std::optional<double> counter(const TensorEntry& tensor) {
+    try {
+      return scalar(tensor, *state_.items);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Corrupt || !forget_checksum(tensor)) throw;
+      out_.losses.push_back({.role = Role::Optimizer,
+                             .name = tensor.key,
+                             .why = fmt::format("damaged ({})", error.what()),
+                             .is_broken = true});
+      return std::nullopt;
+    }
+  }
+
+  /// Stops comparing the checksum of a damaged tensor, which nothing reads. Returns false where its
+  /// storage holds more than that.
+  bool forget_checksum(const TensorEntry& tensor) const {
+    const std::uint64_t bytes = size_of(tensor.dtype);
+    if (tensor.chunks.size() != 1) return false;
+    const auto view = state_.items->tensor(tensor.chunks.front().item, bytes);
+    const auto& storage = *view->storage;
+    if (!storage.checksum || storage.size() != bytes) return false;
+    storage.checksum->ignore();
+    return true;
+  }
+
   void add_step() {
     for (const double value : scalars_.steps()) take_step(value);
     for (const State& state : states_) {
       if (!is_step(state)) continue;
-      const auto value = scalar(entry(state.entry), *state_.items);
+      const auto value = counter(entry(state.entry));
       if (!value) continue;
       take_step(*value);
       tensor_steps_.push_back({state.key.fqn, *value});

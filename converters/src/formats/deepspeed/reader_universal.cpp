@@ -71,6 +71,7 @@ class UniversalReader {
     add_parameters();
     check_states();
     for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
+    if (has_lost_states_) drop_states();
     if (steps_.empty()) steps_ = common_steps_;
     check_weights();
     check_copies();
@@ -278,7 +279,7 @@ class UniversalReader {
 
   /// An optimizer has the same states for all parameters of a group, so a file that only some of
   /// them have was lost for the others. Different groups may have different states.
-  void check_states() const {
+  void check_states() {
     std::map<std::int32_t, std::set<std::string>> of_group;
     for (const Parameter& parameter : parameters_.all()) {
       if (parameter.group < 0) continue;  // it is not known which states to expect
@@ -289,9 +290,28 @@ class UniversalReader {
       if (parameter.group < 0) continue;
       const std::vector<std::string>& files = folders_.at(parameter.fqn);
       for (const std::string& wanted : of_group.at(parameter.group)) {
-        if (std::ranges::find(files, wanted) == files.end()) raise_missing(parameter.fqn, wanted);
+        if (std::ranges::find(files, wanted) != files.end()) continue;
+        if (wanted == kMaster) raise_missing(parameter.fqn);
+        lose_state(parameter.fqn, wanted, "missing: the conversion to this folder did not finish");
       }
     }
+  }
+
+  /// A model needs no state. Where one is lost, training cannot go on from the others either.
+  void lose_state(const std::string& fqn, const std::string& file, std::string why) {
+    has_lost_states_ = true;
+    notes_.lose({.role = Role::Optimizer,
+                 .name = fmt::format("zero/{}/{}", fqn, file),
+                 .why = std::move(why),
+                 .is_broken = true});
+  }
+
+  void drop_states() {
+    for (Parameter& parameter : parameters_.all())
+      std::erase_if(parameter.states,
+                    [](const StatePieces& state) { return state.state != state::kFp32; });
+    steps_.clear();
+    common_steps_.clear();
   }
 
   [[noreturn]] void raise_missing(const std::string& fqn, std::string_view file = kMaster) const {
@@ -387,12 +407,20 @@ class UniversalReader {
     if (master == names.end()) raise_missing(fqn);
     std::rotate(names.begin(), master, master + 1);
     for (const std::string& name : names) {
-      const Path path = zero_ / fqn / name;
-      if (name == "step.pt") {
-        steps_.push_back(read_step(path));
-      } else {
-        add_state(index, path, name.substr(0, name.size() - 3));
+      try {
+        read_state(index, zero_ / fqn / name);
+      } catch (const Error& error) {
+        if (name == kMaster || error.code() != ErrorCode::Corrupt) throw;
+        lose_state(fqn, name, fmt::format("damaged ({})", error.what()));
       }
+    }
+  }
+
+  void read_state(std::size_t index, const Path& path) {
+    if (path.filename() == "step.pt") {
+      steps_.push_back(read_step(path));
+    } else {
+      add_state(index, path, path.stem().string());
     }
   }
 
@@ -467,6 +495,7 @@ class UniversalReader {
   std::vector<std::vector<std::uint64_t>> members_;
   std::vector<std::int64_t> steps_, common_steps_;
   std::optional<std::uint32_t> stage_;
+  bool has_lost_states_ = false;
   PiecedCatalog parts_;
   Notes notes_;
 };

@@ -43,14 +43,14 @@ std::size_t count_parameters(Value optimizer) {
 
 }  // namespace
 
-ModuleShapes::ModuleShapes(std::string_view model_type, const TorchFile& optimizer)
+ModuleShapes::ModuleShapes(std::string_view model_type, const TorchFile* optimizer)
     : fused_(FusedParameters::of(model_type)) {
-  if (!fused_) return;
-  parameters_ = count_parameters(optimizer.root());
-  const std::optional<Value> states = find_dict(optimizer.root(), "state");
+  if (!fused_ || optimizer == nullptr) return;
+  parameters_ = count_parameters(optimizer->root());
+  const std::optional<Value> states = find_dict(optimizer->root(), "state");
   if (!states) return;
   for (std::size_t i = 0; i < states->pair_count(); ++i)
-    add_shapes(optimizer, states->value(i), states_);
+    add_shapes(*optimizer, states->value(i), states_);
 }
 
 std::vector<std::optional<ModulePlace>> ModuleShapes::places(

@@ -16,8 +16,8 @@ namespace unishard::converters::trainer {
 
 class ModuleShapes {
  public:
-  /// `optimizer` is the file of the optimizer.
-  ModuleShapes(std::string_view model_type, const torch::TorchFile& optimizer);
+  /// `optimizer` is the file of the optimizer; null where there is none that can be read.
+  ModuleShapes(std::string_view model_type, const torch::TorchFile* optimizer);
 
   /// Returns where the pieces, each a whole tensor of the files, lie in the module's parameters;
   /// nullopt for each that is a parameter itself.

@@ -319,13 +319,13 @@ class Reader {
     const bool is_torch =
         has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
     const std::optional<std::string> type = model_type(storage_, folder_);
-    const std::shared_ptr<const File> optimizer = builder_.open(folder_ / names_.optimizer);
-    const TorchFile states({optimizer, 0, optimizer->size()});
-    const ReadModel read =
-        is_torch ? read_torch_model(storage_, folder_, builder_)
-                 : read_safetensors(storage_, folder_, builder_, {type.value_or(""), states});
+    const std::optional<TorchFile> states = open_state(names_.optimizer, Role::Optimizer);
+    const ModuleShapes shapes(type.value_or(""), states ? &*states : nullptr);
+    const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
+                                    : read_safetensors(storage_, folder_, builder_, shapes);
     read_ = read.files;
-    read_optimizer(states, is_torch);
+    read_.emplace_back(names_.optimizer);
+    if (states) read_optimizer(*states, is_torch);
     read_schedule();
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
@@ -379,10 +379,28 @@ class Reader {
     return names_.format == file_names(Program::Trainer).format || builder_.out.assumes_model_order;
   }
 
+  /// Opens the file of a state. One that is damaged, or no file, is lost: a model needs none.
+  std::optional<TorchFile> open_state(std::string_view state, Role role) {
+    const std::string name(state);
+    const Path path = folder_ / name;
+    try {
+      const std::shared_ptr<const File> file = builder_.open(path);
+      TorchFile object({file, 0, file->size()});
+      StateDictBuilder(storage_).add_object(name, {{name, false}}, object);  // what it describes
+      return object;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Corrupt) throw;
+      builder_.out.losses.push_back({.role = role,
+                                     .name = name,
+                                     .why = fmt::format("damaged ({})", error.what()),
+                                     .is_broken = true});
+      return std::nullopt;
+    }
+  }
+
   /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
   /// file of a copy does not keep it, so the copy's optimizer lists the names.
   void read_optimizer(const TorchFile& file, bool is_ordered) {
-    read_.emplace_back(names_.optimizer);
     if (!is_in_place(folder_ / names_.optimizer, file, Role::Optimizer)) return;
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
@@ -407,6 +425,10 @@ class Reader {
       if (is_further_optimizer(key)) builder_.out.has_other_optimizers = true;
       builder_.out.values.insert(key);
       read_.push_back(name);
+      if (is_further_optimizer(key)) {
+        read_further_optimizer(key, name);
+        continue;
+      }
       const std::shared_ptr<const File> file = builder_.open(folder_ / name);
       if (name.ends_with(".safetensors")) {
         for (dcp::SafetensorsPiece& piece : dcp::read_pieces(file).pieces) {
@@ -416,13 +438,18 @@ class Reader {
         }
       } else {
         const TorchFile object({file, 0, file->size()});
-        const Role role = is_further_optimizer(key) ? Role::Optimizer : Role::OtherModel;
-        if (is_in_place(folder_ / name, object, role))
+        if (is_in_place(folder_ / name, object, Role::OtherModel))
           builder_.add_object(key, {{key, false}}, object);
       }
     }
     for (Loss& loss : missing_further_files(storage_, folder_))
       builder_.out.losses.push_back(std::move(loss));
+  }
+
+  void read_further_optimizer(const std::string& key, const std::string& name) {
+    const std::optional<TorchFile> object = open_state(name, Role::Optimizer);
+    if (object && is_in_place(folder_ / name, *object, Role::Optimizer))
+      builder_.add_object(key, {{key, false}}, *object);
   }
 
   /// Returns whether a file holds what its name says; else it is lost. A model needs none of these.
@@ -463,10 +490,10 @@ class Reader {
   void read_schedule() {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return;
-    const TorchFile file(torch::whole_file(storage_, path));
-    if (!is_in_place(path, file, Role::Setting)) return;
+    const std::optional<TorchFile> file = open_state(names_.scheduler, Role::Setting);
+    if (!file || !is_in_place(path, *file, Role::Setting)) return;
     builder_.out.scheduler =
-        torch::with_inline_tensors(file, std::string(names_.scheduler), builder_.out.losses);
+        torch::with_inline_tensors(*file, std::string(names_.scheduler), builder_.out.losses);
   }
 
   Storage& storage_;
