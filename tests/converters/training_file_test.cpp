@@ -1045,6 +1045,22 @@ TEST(TrainingFile, TensorsOfAnObjectOfAClassStayUnderItsKey) {
             labels(source->catalog()));
 }
 
+TEST(TrainingFile, ThatListsNotAllNumbersKeepsThem) {
+  const test::TempDir folder;
+  const Json adam = {{"exp_avg", tensor("a.m")}, {"exp_avg_sq", tensor("a.v")}};
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("a.v")}, {"c", tensor("a.m")}}},
+              {"optimizer",
+               {{"state", numbered({adam, adam, adam})},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0, 2})}}})}}}},
+             kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  copy_as("trainer", *source, folder.path() / "trainer");
+  const auto back = open_source(posix_storage(), folder.path() / "trainer");
+  EXPECT_EQ(back->catalog().groups[0]["params"], Json({"state.0", "state.2"}));
+  EXPECT_THAT(labels(back->catalog()), testing::Contains("state.2 exp_avg"));
+}
+
 TEST(TorchFile, AFlatStateDictKeepsItsClassAndNames) {
   const test::TempDir folder;
   const Json dict = {{"_orig_mod.a", tensor("a")}, {"_orig_mod.b", tensor("b")}};

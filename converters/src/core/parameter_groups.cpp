@@ -14,6 +14,16 @@ std::optional<std::vector<std::string>> listed_parameters(const Json& group) {
   return names;
 }
 
+std::optional<std::int64_t> parameter_number(std::string_view fqn) {
+  constexpr std::string_view kStart = "state.";
+  constexpr std::size_t kMostDigits = 18;
+  if (!fqn.starts_with(kStart)) return std::nullopt;
+  const std::string_view digits = fqn.substr(kStart.size());
+  const bool is_number = !digits.empty() && digits.size() <= kMostDigits &&
+                         digits.find_first_not_of("0123456789") == digits.npos;
+  return is_number ? std::optional<std::int64_t>(std::stoll(std::string(digits))) : std::nullopt;
+}
+
 Json with_tuples(Json group) {
   const auto is_number = [](const Json& value) { return value.is_number() || value.is_null(); };
   for (auto& [key, value] : group.items()) {

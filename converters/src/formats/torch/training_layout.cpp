@@ -128,23 +128,17 @@ class Planner {
     }
   }
 
-  /// Returns true for "state.0": the name of states with a number that nothing could name.
-  static bool is_number(std::string_view fqn) {
-    constexpr std::string_view kStart = "state.";
-    return fqn.starts_with(kStart) && fqn.size() > kStart.size() &&
-           fqn.find_first_not_of("0123456789", kStart.size()) == fqn.npos;
-  }
-
   /// Whether the optimizer's parameters had numbers. One that has made no step has no states, only
   /// the parameters of its groups.
   bool are_numbers() const {
     if (!states_.empty())
-      return std::ranges::all_of(states_, [](const State& state) { return is_number(state.fqn); });
+      return std::ranges::all_of(
+          states_, [](const State& state) { return parameter_number(state.fqn).has_value(); });
     return std::ranges::any_of(groups_,
                                [](const Json& group) { return !group["params"].empty(); }) &&
            std::ranges::all_of(groups_, [](const Json& group) {
              return std::ranges::all_of(group["params"], [](const Json& fqn) {
-               return fqn.is_string() && is_number(fqn.get_ref<const std::string&>());
+               return fqn.is_string() && parameter_number(fqn.get_ref<const std::string&>());
              });
            });
   }
@@ -155,7 +149,10 @@ class Planner {
     std::int64_t next = 0;
     for (const Json& group : groups_) {
       for (const Json& fqn : group["params"]) {
-        if (fqn.is_string()) numbers_.emplace(fqn.get<std::string>(), next++);
+        if (!fqn.is_string()) continue;
+        const auto& name = fqn.get_ref<const std::string&>();
+        numbers_.emplace(name, parameter_number(name).value_or(next));
+        ++next;
       }
     }
     const bool all_known = std::ranges::all_of(

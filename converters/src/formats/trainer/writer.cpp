@@ -197,20 +197,19 @@ class Planner {
     p.begin_dict();
     p.str("state");
     p.begin_dict();
-    std::int64_t number = 0;
-    for (const auto& params : groups) {
-      for (const std::string& fqn : params) write_states(file, number++, fqn);
+    const std::vector<std::vector<std::int64_t>> numbers = numbers_of(groups);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (std::size_t i = 0; i < groups[g].size(); ++i)
+        write_states(file, numbers[g][i], groups[g][i]);
     }
     p.end_dict();
     p.str("param_groups");
     p.begin_list();
-    number = 0;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       Json settings = is_adam ? adamw_defaults() : Json::object();
       if (catalog_.groups.is_array()) settings.update(catalog_.groups[g]);
       settings = with_tuples(std::move(settings));
-      settings["params"] = Json::array();
-      for (std::size_t i = 0; i < groups[g].size(); ++i) settings["params"].push_back(number++);
+      settings["params"] = numbers[g];
       settings["param_names"] = Json::array();
       for (const std::string& fqn : groups[g]) settings["param_names"].push_back(read_name(fqn));
       if (!are_parameters(groups[g])) settings.erase("param_names");
@@ -222,6 +221,26 @@ class Planner {
     p.str(kCatalogKey);
     p.str(embedded_text());
     p.end_dict();
+  }
+
+  /// Returns the number of each parameter: its own where all have one, else those of their order.
+  static std::vector<std::vector<std::int64_t>> numbers_of(
+      const std::vector<std::vector<std::string>>& groups) {
+    std::vector<std::vector<std::int64_t>> own, counted;
+    std::set<std::int64_t> different;
+    std::int64_t count = 0;
+    for (const auto& params : groups) {
+      own.emplace_back();
+      counted.emplace_back();
+      for (const std::string& fqn : params) {
+        counted.back().push_back(count++);
+        own.back().push_back(parameter_number(fqn).value_or(-1));
+        different.insert(own.back().back());
+      }
+    }
+    const bool have_own =
+        std::cmp_equal(different.size(), count) && count > 0 && *different.begin() >= 0;
+    return have_own ? own : counted;
   }
 
   bool has_state(std::string_view name) const {
