@@ -172,6 +172,24 @@ TEST(SafetensorsSource, ReadsSaveModelsTiedNamesAsAliases) {
   EXPECT_EQ(source->catalog().aliases[0], (Alias{"head.weight", "emb.weight"}));
 }
 
+/// Metadata {second name: first name} whose key can be no name are metadata.
+TEST(SafetensorsSource, TakesNoNameThatCanBeNoneForAnAlias) {
+  const TempDir temp;
+  const Path path = temp.path() / "x.safetensors";
+  for (const std::string& key : {std::string(), std::string(5000, 'k'), std::string("a\\u0000b")}) {
+    std::string header = R"({"__metadata__":{")" + key + R"(":"a"},)" +
+                         R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    const std::uint64_t bytes = header.size();
+    std::string text(sizeof bytes, '\0');
+    std::memcpy(text.data(), &bytes, sizeof bytes);
+    write_file(path, text + header + "x");
+    const auto source = open_source(posix_storage(), path);
+    EXPECT_TRUE(source->catalog().aliases.empty()) << key.size();
+    EXPECT_EQ(source->catalog().producer["metadata"].size(), 1u) << key.size();
+  }
+}
+
 TEST(SafetensorsSink, WritesTheBytesOfTheReference) {
   const TempDir temp;
   const Catalog catalog = small_catalog();

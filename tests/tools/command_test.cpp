@@ -312,6 +312,14 @@ TEST_F(Command, StrictAcceptsWhatTheOptionsLeaveOut) {
   EXPECT_TRUE(holds(nothing.err, "no tensor has the state weights")) << nothing.err;
 }
 
+TEST_F(Command, PatternsOfOnlyThatNoNameHasAreNamed) {
+  const ProcessResult result = unishard({"convert", in_, out_, "--to", "safetensors",
+                                         "--weights-only", "--only", "wte*", "--only", "zzz*"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_TRUE(holds(result.err, "--only zzz*: no tensor has such a name")) << result.err;
+  EXPECT_FALSE(holds(result.err, "--only wte*:")) << result.err;
+}
+
 TEST_F(Command, InspectReadsNoPayload) {
   // The payload is destroyed; tables and manifest are as they were.
   const std::string before = unishard({"inspect", in_, "--stats"}).out;

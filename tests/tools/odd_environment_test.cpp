@@ -347,6 +347,17 @@ TEST_F(OddEnvironment, RulesThatAreNoFile) {
   EXPECT_THAT(unishard({"inspect", out_}).out, HasSubstr("block"));
 }
 
+/// HDF5 opens files itself, and says nothing of why it cannot.
+TEST_F(OddEnvironment, AnHdf5FileThatNoDescriptorIsLeftForIsNoDamage) {
+  for (int files = 5; files < 13; ++files) {
+    const fs::path file = temp_.path() / "few.h5";
+    const ProcessResult result = shell(fmt::format("ulimit -n {}; exec \"$@\"", files),
+                                       {"convert", in_, file, "--to", "hdf5", "--weights-only"});
+    EXPECT_TRUE(result.status == 0 || result.status == 3) << files << result.err;
+    fs::remove(file);
+  }
+}
+
 TEST_F(OddEnvironment, MoreShardsThanOpenFiles) {
   const std::string many = temp_.path() / "many";
   write_example(many, {.world_size = 150, .stage = 3});

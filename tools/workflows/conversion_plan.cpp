@@ -211,6 +211,18 @@ void require_own_names(const ConversionPlan& plan, const Catalog& from) {
   }
 }
 
+/// Says which patterns of --only no name has, where others have some.
+void note_unmatched(const Catalog& from, const std::vector<std::string>& only,
+                    ConversionPlan& plan) {
+  for (const std::string& pattern : only) {
+    const auto has = [&](const std::string& name) { return is_wanted(name, {pattern}); };
+    if (std::ranges::any_of(from.tensors, has, &TensorInfo::fqn) ||
+        std::ranges::any_of(from.aliases, has, &Alias::fqn))
+      continue;
+    plan.remarks.push_back(fmt::format("--only {}: no tensor has such a name", pattern));
+  }
+}
+
 /// `given` are the last rules of `rename`, those of the user's.
 void note_unused(const Renamer& rename, const std::vector<RenameRule>& given,
                  ConversionPlan& plan) {
@@ -308,6 +320,7 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
   if (plan.tensor_map.empty())
     raise(ErrorCode::InvalidArgument, "no tensor is left to convert",
           "see `unishard inspect` for the names");
+  note_unmatched(source.catalog(), options.only, plan);
   plan.target.step = from.step;
   plan.target.world_size = options.world_size.value_or(from.world_size);
   plan.target.stage = options.stage.value_or(from.stage);

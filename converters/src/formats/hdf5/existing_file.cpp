@@ -8,8 +8,11 @@
 #include "formats/hdf5/hyperslabs.hpp"
 #include "formats/hdf5/strings.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -23,6 +26,10 @@ Hdf5Handle open_file(const Path& path) {
   Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   if (file >= 0) return file;
   const std::string reasons = hdf5_reasons();
+  // What the system refuses to everybody is no damage of the file.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) raise_errno("opening", path.string(), errno);
+  ::close(descriptor);
   raise(hdf5_failure(reasons), fmt::format("{}: HDF5 cannot open it: {}", path.string(), reasons),
         "h5dump -H says whether other programs can read it");
 }

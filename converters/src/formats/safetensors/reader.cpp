@@ -165,10 +165,16 @@ class SafetensorsSource final : public Source {
     }
   }
 
+  static bool may_be_name(const std::string& text) {
+    return !text.empty() && text.size() <= limits::kNameBytes &&
+           text.find('\0') == std::string::npos;
+  }
+
   /// `save_model` of safetensors notes a tied name as metadata {removed: kept}.
   void take_aliases() {
     std::erase_if(metadata_, [this](const auto& entry) {
-      const bool is_alias = by_name_.contains(entry.second) && !by_name_.contains(entry.first);
+      const bool is_alias = may_be_name(entry.first) && by_name_.contains(entry.second) &&
+                            !by_name_.contains(entry.first);
       if (!is_alias) return false;
       catalog_.aliases.push_back({entry.first, entry.second});
       if (entry.first.find('.') == std::string::npos)
