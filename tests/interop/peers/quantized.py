@@ -109,7 +109,8 @@ def compressed(judge):
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     kinds = (("float", 8, "tensor", True, (1,), {}), ("float", 8, "channel", True, (40, 1), {}),
              ("float", 8, "block", True, (2, 3), {"block_structure": [32, 32]}), ("int", 8, "channel", True, (40, 1), {}),
-             ("int", 8, "channel", False, (40, 1), {}), ("int", 8, "group", False, (40, 3), {"group_size": 32}))
+             ("int", 8, "channel", False, (40, 1), {}), ("int", 8, "group", False, (40, 3), {"group_size": 32}),
+             ("int", 8, "group", True, (40, 6), {"group_size": 16}), ("float", 8, "group", True, (40, 24), {"group_size": 4}))
     for kind, bits, strategy, symmetric, shape, more in kinds:
         args = QuantizationArgs(num_bits=bits, type=kind, strategy=strategy, symmetric=symmetric, **more)
         scheme = QuantizationScheme(targets=["Linear"], weights=args)
@@ -121,6 +122,24 @@ def compressed(judge):
         config = {"quant_method": "compressed-tensors", "format": f"{kind}-quantized", "config_groups": {"group_0": json.loads(scheme.model_dump_json())}}
         judge.row(f"compressed-tensors {kind} {strategy} {'' if symmetric else 'with zero points'}", {f"a.{k}": v for k, v in packed.items()},
                   config, {"a.weight": whole.float()})
+
+
+def other_names(judge):
+    """DeepSeek's programs for inference and ComfyUI, which no package has: their formulas, as inference/kernel.py and comfy/ops.py
+    compute them. Activation order of compressed-tensors: scale[:, g_idx], as its version 0.10 computes it."""
+    import torch
+    weight, scale = float8(random(192, 300, seed=2), 1e-4), torch.rand(2, 3) + 0.1
+    whole = weight.float() * scale.repeat_interleave(128, 0)[:192].repeat_interleave(128, 1)[:, :300]
+    judge.row("DeepSeek's inference, M.scale", {"a.weight": weight, "a.scale": scale}, {"quant_method": "fp8"}, {"a.weight": whole})
+    one = torch.tensor(0.0123)
+    judge.row("ComfyUI, M.scale_weight", {"m.a.weight": weight, "m.a.scale_weight": one, "m.a.scale_input": torch.tensor(1.0),
+                                          "m.scaled_fp8": torch.zeros(2).to(torch.float8_e4m3fn)}, {}, {"m.a.weight": weight.float() * one})
+    group = torch.randperm(96, generator=torch.Generator().manual_seed(1)) // 32
+    numbers, scales = torch.randint(-127, 128, (40, 96), dtype=torch.int8), torch.rand(40, 3)
+    config = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {
+        "group_0": {"weights": {"num_bits": 8, "strategy": "group", "group_size": 32, "actorder": "group"}}}}
+    judge.row("compressed-tensors with activation order", {"a.weight": numbers, "a.weight_scale": scales, "a.weight_g_idx": group.int()},
+              config, {"a.weight": numbers.float() * scales[:, group]})
 
 
 def bitsandbytes(judge):
@@ -179,7 +198,7 @@ def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         judge = Judge(args.build.resolve(), pathlib.Path(scratch))
-        for case in (blocks, rows, compressed, bitsandbytes, torchao, mxfp4):
+        for case in (blocks, rows, compressed, other_names, bitsandbytes, torchao, mxfp4):
             try:
                 case(judge)
             except ImportError as missing:
