@@ -309,7 +309,7 @@ TEST(Dequantize, ScalesOfDeepSeeksOwnProgramsAreThoseOfBlocks) {
 
 TEST(Dequantize, AMarkerOfComfyUiSaysWhatScaleWeightIs) {
   Model model;
-  model.add("m.a.weight", DType::Float8E4M3, {2}, bytes_of({kOne, kTwo}));
+  model.add("m.a.weight", DType::Float8E4M3, {1, 2}, bytes_of({kOne, kTwo}));
   model.add_floats("m.a.scale_weight", {}, {3}).add_floats("m.a.scale_input", {}, {1});
   model.add("m.b.weight", DType::BFloat16, {1}, bytes_of({0x80, 0x3f}));
   Model unmarked = model;
@@ -338,7 +338,7 @@ TEST(Dequantize, WhatMayBeTheScalesOfNarrowNumbersIsNotLeftAside) {
   };
   for (const DType weight : {DType::Float8E4M3, DType::Float8E5M2, DType::Int8, DType::UInt8}) {
     for (const char* scales : {"a.weight.scale", "a.weight_inv_scale", "a.qscale", "a.scale",
-                               "a.scale_weight", "a.weight_absmax", "a.weight.zeros"})
+                               "a.scale_weight", "a.weight_absmax", "a.weight.scales"})
       EXPECT_THAT(refused(scales, weight, {2}), Fails(ErrorCode::Unsupported, scales));
   }
   const auto passed = [](const char* other, const Shape& shape) {
@@ -348,10 +348,17 @@ TEST(Dequantize, WhatMayBeTheScalesOfNarrowNumbersIsNotLeftAside) {
   };
   EXPECT_TRUE(passed("a.logit_scale", {}));
   EXPECT_TRUE(passed("b.scale", {2}));
+  EXPECT_TRUE(passed("scale", {2}));
+  EXPECT_TRUE(passed("a.zero", {2}));
   EXPECT_TRUE(passed("a.scale", {100}));
   Model cast;  // all parameters of a model, its scales too
   cast.add("a.shift", DType::Float8E4M3, {2}).add("a.scale", DType::Float8E4M3, {2});
   EXPECT_EQ(open(cast).weights, 0u);
+  Model top;  // values beside each other in no module
+  top.add("flags", DType::UInt8, {2, 2}).add("scale", DType::Float32, {});
+  EXPECT_EQ(open(top).weights, 0u);
+  top.add("flags_scale", DType::Float32, {});
+  EXPECT_THAT(error_of([&] { open(top); }), Fails(ErrorCode::Unsupported, "flags_scale"));
   Model mask;
   mask.add("a.bias", DType::UInt8, {2, 2}).add_floats("a.scale", {}, {1});
   EXPECT_EQ(open(mask).weights, 0u);

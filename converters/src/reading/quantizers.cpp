@@ -130,12 +130,13 @@ std::vector<std::string_view> words_of(std::string_view part) {
   return words;
 }
 
-/// Whether a word of a name tells of quantization alone: "scale", "qscale", "absmax".
-bool is_word_of_scales(std::string_view word) {
-  constexpr std::array<std::string_view, 7> kWords = {"inv",   "absmax", "amax", "zero",
-                                                      "zeros", "point",  "zps"};
-  return word.find("scale") != word.npos || std::ranges::count(kWords, word) > 0;
+/// Whether a word of a name is that of scales: "scale", "qscale", "absmax".
+bool is_scale_word(std::string_view word) {
+  return word.ends_with("scale") || word.ends_with("scales") || word == "absmax" || word == "amax";
 }
+
+/// Whether a word may stand beside such a word and tells no more: "weight_inv_scale".
+bool is_word_beside(std::string_view word) { return word == "inv" || is_scale_word(word); }
 
 /// Tensors that by their names are the scales of a weight beside them, whoever wrote them so.
 class ScaleNames {
@@ -143,43 +144,48 @@ class ScaleNames {
   ScaleNames(const NamedTensors& tensors, const Uses& uses) {
     for (const std::size_t tensor : tensors.candidates()) {
       const std::string_view name = last_part(tensors[tensor].fqn);
-      if (uses.contains(tensor) || !std::ranges::any_of(words_of(name), is_word_of_scales) ||
-          std::ranges::count(kActivations, name) > 0)
-        continue;
-      modules_[module_of(tensors[tensor].fqn)].push_back(tensor);
+      if (!uses.contains(tensor) && std::ranges::any_of(words_of(name), is_scale_word) &&
+          std::ranges::count(kActivations, name) == 0)
+        modules_[module_of(tensors[tensor].fqn)].push_back(tensor);
     }
   }
 
-  /// Returns the tensor that may be the scales of `weight`: in its module or below its name, of
-  /// another type, no larger, and with no word that the weight's name lacks. A model whose
-  /// parameters were all cast to float8 has scales of the weights' own type.
+  /// Returns the tensor that may be the scales of the matrix `weight`: in its module or below its
+  /// name, of another type, no larger, and with no word that the weight's name lacks. A model whose
+  /// parameters were all cast to float8 has scales of the weights' own type. What lies in no module
+  /// has a word of the weight's name.
   std::optional<std::size_t> find(const NamedTensors& tensors, const TensorInfo& weight) const {
-    const std::vector<std::string_view> words = words_of(last_part(weight.fqn));
-    const auto is_of_weight = [&](std::string_view word) {
-      return is_word_of_scales(word) || std::ranges::count(words, word) > 0;
-    };
     const std::string below = weight.fqn + ".";
     for (const std::string_view module : {module_of(weight.fqn), std::string_view(below)}) {
       const auto scales = modules_.find(module);
       if (scales == modules_.end()) continue;
       for (const std::size_t tensor : scales->second) {
-        const TensorInfo& scale = tensors[tensor];
-        if (scale.dtype != weight.dtype && scale.elements() <= weight.elements() &&
-            std::ranges::all_of(words_of(last_part(scale.fqn)), is_of_weight))
-          return tensor;
+        if (may_scale(tensors[tensor], weight)) return tensor;
       }
     }
     return std::nullopt;
   }
 
  private:
+  static bool may_scale(const TensorInfo& scale, const TensorInfo& weight) {
+    if (scale.dtype == weight.dtype || scale.elements() > weight.elements()) return false;
+    const std::vector<std::string_view> own = words_of(last_part(weight.fqn));
+    std::size_t shared = 0;
+    for (const std::string_view word : words_of(last_part(scale.fqn))) {
+      const bool is_shared = std::ranges::count(own, word) > 0;
+      if (!is_shared && !is_word_beside(word)) return false;
+      shared += is_shared ? 1 : 0;
+    }
+    return shared > 0 || !module_of(scale.fqn).empty();
+  }
+
   std::unordered_map<std::string_view, std::vector<std::size_t>> modules_;
 };
 
-/// Looks for a tensor beside narrow numbers that looks like their scales.
+/// Looks for a tensor beside a matrix of narrow numbers that looks like their scales.
 std::optional<std::string> unknown_scales(const ScaleNames& names, const NamedTensors& tensors,
                                           const TensorInfo& weight) {
-  if (!is_narrow(weight) || is_index(weight)) return std::nullopt;
+  if (!is_narrow(weight) || weight.shape.size() < 2 || is_index(weight)) return std::nullopt;
   const auto scales = names.find(tensors, weight);
   if (!scales) return std::nullopt;
   return fmt::format(
