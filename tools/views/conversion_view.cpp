@@ -143,7 +143,12 @@ void say_overflow(const tools::ConversionResult& result) {
 
 void say_different(const std::vector<std::string>& labels) {
   for (const std::string& label : labels) say("DIFFERENT: " + label);
-  if (!labels.empty()) say("nothing was published; suspect the memory or the disk of this machine");
+  if (labels.empty()) return;
+  say("nothing was published: the result was not read back as it was written. Where a second run "
+      "says "
+      "the same, this is an error of UniShard, which you may report; else suspect the memory or "
+      "the "
+      "disk of this machine");
 }
 
 }  // namespace unishard::cli
