@@ -273,6 +273,22 @@ TEST(DeepSpeedSink, NamesTheSumOfAdagradAsDeepSpeedDoes) {
   }
 }
 
+// Megatron-Core stores a float32 run's weights beside its masters.
+TEST(DeepSpeedSink, WeightsOfTheMastersTypeAreTheMasters) {
+  Catalog catalog;
+  for (const char* state : {"fp32", "exp_avg", "exp_avg_sq", "weights"})
+    catalog.tensors.push_back(tensor("a", state, {3, 2}));
+  const MemorySource source(catalog);
+  for (const std::uint32_t stage : {0u, 1u, 3u}) {
+    const TempDir dir;
+    catalog.stage = stage;
+    EXPECT_THAT(
+        write(dir.path(), source, catalog),
+        testing::Contains(testing::HasSubstr("DeepSpeed has the masters of such weights only")));
+    EXPECT_FALSE(open_source(posix_storage(), dir.path())->catalog().find("a", "weights"));
+  }
+}
+
 // Adafactor has exp_avg_sq alone in vectors, and Adam where a file lost its first moment.
 TEST(DeepSpeedSource, TakesNoOtherOptimizerForAdagrad) {
   const auto name_beside = [](const char* other, const char* settings) {

@@ -377,6 +377,20 @@ TEST_F(ReadFile, TwoFilesOfOneRankAreRefused) {
   EXPECT_THROW(open_source(posix_storage(), temp_.path()), Error);
 }
 
+TEST_F(ReadFile, FilesOfRanksMayHoldATrainingState) {
+  const Json group = {{"lr", 0.5}, {"params", {0}}, {"param_names", {"a"}}};
+  const Json optimizer = {{"state", dict({{0, {{"exp_avg", tensor("m")}}}})},
+                          {"param_groups", Json::array({group})}};
+  for (const int rank : {0, 1})
+    save_torch(temp_.path() / fmt::format("model_world_size_2_rank_{}.pt", rank),
+               {{"model", {{"a", tensor("a")}}}, {"optimizer", optimizer}, {"epoch", 4}}, kTensors);
+  const auto source = open_source(posix_storage(), temp_.path());
+  EXPECT_TRUE(source->catalog().find("a", state::kFp32));
+  EXPECT_TRUE(source->catalog().find("a", "exp_avg"));
+  EXPECT_EQ(source->catalog().groups[0]["lr"], 0.5);
+  EXPECT_EQ(source->catalog().client_state["epoch"], 4);
+}
+
 TEST_F(ReadFile, ATensorThatOneRankAloneHasIsNoted) {
   for (const int rank : {0, 1}) {
     Json model = {{"a", tensor("a")}};

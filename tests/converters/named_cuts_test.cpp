@@ -12,6 +12,7 @@
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -19,7 +20,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
 namespace unishard::converters {
 namespace {
@@ -161,6 +164,59 @@ TEST_F(CutByNames, AMissingOrForeignStageOfMegatronIsNamed) {
               for (std::size_t i = 0; i < mixed->catalog().tensors.size(); ++i) read_all(*mixed, i);
             }).code(),
             ErrorCode::Corrupt);
+}
+
+TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
+  const Path run = copied(kMegatron / "gpt"), file = "mp_rank_01_001/model_optim_rng.pt";
+  fs::copy_file(kMegatron / "llama/iter_0000003" / file, run / "iter_0000003" / file,
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of([&] { open(run); }),
+              Fails(ErrorCode::Corrupt, {"different arguments of the run", "mp_rank_01_001"}));
+}
+
+/// A rank's part of a Llama of one layer, whose tensors have the shapes that `rows` says.
+void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true) {
+  const DType f32 = DType::Float32;
+  Json names = Json::object();
+  std::map<std::string, Made> tensors;
+  const auto add = [&](const std::string& name, const Shape& shape) {
+    names[name] = tensor(name);
+    tensors[name] = {f32, shape, std::vector<float>(element_count(shape))};
+  };
+  for (const char* name : {"wq", "wk", "wv"})
+    add(fmt::format("layers.0.attention.{}.weight", name), {2, 4});
+  add("layers.0.attention.wo.weight", {4, 2});
+  for (const char* name : {"w1", "w3"})
+    add(fmt::format("layers.0.feed_forward.{}.weight", name), {rows, 4});
+  add("layers.0.feed_forward.w2.weight", {4, 3});
+  for (const char* name : {"attention_norm", "ffn_norm"})
+    add(fmt::format("layers.0.{}.weight", name), {4});
+  add("tok_embeddings.weight", {3, 4});
+  if (has_norm) add("norm.weight", {4});
+  add("output.weight", {3, 4});
+  fs::remove(file);
+  save_torch(file, names, tensors, file.stem());
+}
+
+TEST_F(CutByNames, AModelOfMetaIsWholeAndCutEvenly) {
+  const Path folder = temp_.path() / "meta";
+  fs::create_directories(folder);
+  const std::string params = R"({"dim": 4, "n_heads": 2, "n_layers": 1})";
+  const auto save = [&](std::uint64_t rows, bool has_norm, const std::string& text) {
+    save_llama_part(folder / "consolidated.00.pth", 3, has_norm);
+    save_llama_part(folder / "consolidated.01.pth", rows, has_norm);
+    test::write_file(folder / "params.json", text);
+  };
+  save(3, true, params);
+  EXPECT_NO_THROW(open(folder));
+  save(2, true, params);
+  EXPECT_THAT(error_of([&] { open(folder); }),
+              Fails(ErrorCode::Corrupt, {"w1.weight", "different shapes", "(3, 4)", "(2, 4)"}));
+  save(3, false, params);
+  EXPECT_THAT(error_of([&] { open(folder); }),
+              Fails(ErrorCode::Corrupt, {"1 tensors of the model", "norm.weight"}));
+  save(3, true, R"({"dim": 4, "n_heads": 2, "n_layers": 2})");
+  EXPECT_THAT(error_of([&] { open(folder); }), Fails(ErrorCode::Corrupt, {"layers.1."}));
 }
 
 TEST_F(CutByNames, PartsThatDoNotTellEnoughAreRefusedInWords) {

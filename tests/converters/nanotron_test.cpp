@@ -13,6 +13,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <string>
 
@@ -114,6 +116,48 @@ TEST(Nanotron, AMissingFileOfTheOptimizerLeavesTheWeights) {
   const auto source = open(run.run());
   EXPECT_THAT(lines_of(source->losses()), Contains(HasSubstr("7 of 8 files are there")));
   EXPECT_TRUE(source->catalog().find("model.decoder.1.pp_block.mlp.down_proj.weight", "weights"));
+}
+
+TEST(Nanotron, ADamagedFileOfTheOptimizerLeavesTheWeights) {
+  const Copied run("tp2_fp32");
+  test::write_file(run.file("optimizer/optimizer_pp-0-of-1_tp-1-of-2_exp-0-of-1.pt"), "x");
+  test::write_file(run.file("lr_scheduler/lr_scheduler_pp-0-of-1_tp-0-of-2_exp-0-of-1.pt"), "x");
+  const auto source = open(run.run());
+  EXPECT_THAT(lines_of(source->losses()), Contains(HasSubstr("float32 masters")));
+  EXPECT_THAT(lines_of(source->losses()), Contains(HasSubstr("lr_scheduler")));
+}
+
+TEST(Nanotron, AnOptimizerOfAnotherSaveIsRefused) {
+  const Copied run("tp2_pp2_dp2_zero1_bf16");
+  for (const auto& entry : fs::recursive_directory_iterator(run.file("model"))) {
+    if (!entry.is_regular_file()) continue;
+    std::string bytes = test::read_file(entry.path());
+    std::uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    for (std::size_t at = sizeof header + header; at < bytes.size(); ++at)
+      bytes[at] = static_cast<char>(bytes[at] ^ 0x21);
+    test::write_file(entry.path(), bytes);
+  }
+  EXPECT_THAT(error_of([&] { open(run.run()); }),
+              Fails(ErrorCode::Corrupt, "the files are of another save"));
+}
+
+TEST(Nanotron, WhatNothingTellsIsNoted) {
+  const Copied run("tp2_fp32");
+  fs::remove(run.file("model_config.json"));
+  fs::remove_all(run.file("optimizer"));
+  fs::remove_all(run.file("model/model/final_layer_norm"));
+  const auto notes = open(run.run())->notes();
+  EXPECT_THAT(notes, Contains(HasSubstr("does not say how many layers")));
+  EXPECT_THAT(notes, Contains(HasSubstr("no file of the model holds a final_layer_norm")));
+}
+
+TEST(Nanotron, FoldersBehindLinksAreRead) {
+  const Copied run("tp2_fp32");
+  const Path norm = run.file("model/model/final_layer_norm"), moved = run.run() / "moved";
+  fs::rename(norm, moved);
+  fs::create_directory_symlink(moved, norm);
+  EXPECT_GT(compare_tensors(*open(run.run()), kGolden / "tp2_fp32.safetensors"), 40u);
 }
 
 TEST(Nanotron, SlicesAndShapesAreChecked) {

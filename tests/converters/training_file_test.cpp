@@ -151,7 +151,8 @@ TEST(TrainingFile, AParameterWithoutStateKeepsItsPlaceInTheOrder) {
   EXPECT_EQ(floats(*source, "a.weight", "exp_avg"), (std::vector<float>{1, 1}));
   EXPECT_EQ(floats(*source, "c.weight", "exp_avg"), (std::vector<float>{3, 3}));
   EXPECT_THAT(notes_of(*source), testing::IsEmpty());
-  EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("have numbers")));
+  EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("have numbers"),
+                                                      testing::HasSubstr("taken for frozen")));
 }
 
 TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {

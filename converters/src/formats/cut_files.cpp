@@ -8,6 +8,7 @@
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -57,8 +58,27 @@ deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& fi
   return parts;
 }
 
+std::optional<std::string> unequal_part(const deepspeed::CutParts& parts) {
+  for (const TensorInfo& tensor : parts.sources.front()->catalog().tensors) {
+    if (!deepspeed::is_of_model(tensor)) continue;
+    for (std::size_t r = 1; r < parts.sources.size(); ++r) {
+      const Catalog& other = parts.sources[r]->catalog();
+      const auto found = other.find(tensor.fqn, tensor.state);
+      if (found && other.tensors[*found].shape != tensor.shape)
+        return fmt::format("the parts of {} have different shapes: ({}) in {} and ({}) in {}",
+                           unishard::quote(tensor.fqn), fmt::join(tensor.shape, ", "),
+                           parts.names[0], fmt::join(other.tensors[*found].shape, ", "),
+                           parts.names[r]);
+    }
+  }
+  return std::nullopt;
+}
+
 std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rules,
                                       const std::string& where, deepspeed::Notes& notes) {
+  if (const auto unequal = unequal_part(parts))
+    raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, *unequal),
+          "use another checkpoint, or find the files that belong together");
   if (parts.sources.size() == 1) return std::move(parts.sources.front());
   const auto pickle = torch::pickle_of(rules, where);
   deepspeed::CutRules cuts(pickle->root(), where, rules);

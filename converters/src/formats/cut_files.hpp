@@ -24,9 +24,12 @@ std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder);
 deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& files,
                                    deepspeed::Notes& notes);
 
+/// Returns a sentence on the first tensor of the model of which two parts have different shapes.
+std::optional<std::string> unequal_part(const deepspeed::CutParts& parts);
+
 /// Puts the parts together by rules with the keys of universal_checkpoint_info, which have one for
 /// every tensor. One part is the whole. `where` is the checkpoint that messages name.
-/// Throws: Corrupt when the parts contradict the rules or each other.
+/// Throws: Corrupt when the parts contradict the rules or each other, or have different shapes.
 std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rules,
                                       const std::string& where, deepspeed::Notes& notes);
 

@@ -86,6 +86,7 @@ std::unique_ptr<Source> join(Storage& storage, const Path& folder, const std::ve
   deepspeed::MergeRules rules(merge_rules);
   deepspeed::Notes notes;
   deepspeed::CutParts parts = open_cut_files(storage, files, notes);
+  if (auto unequal = unequal_part(parts)) notes.add(*std::move(unequal));
   deepspeed::CutRules cuts = rules.cut_rules();
   auto source = deepspeed::join_parts(std::move(parts), cuts, folder.string(), notes);
   rules.check(source->catalog(), folder.string());
@@ -115,8 +116,14 @@ std::unique_ptr<Source> open_meta_parts(Storage& storage, const Path& folder) {
   const Json params = read_params(storage, folder);
   deepspeed::Notes notes;
   deepspeed::CutParts parts = open_cut_files(storage, files, notes);
-  const Json rules =
-      meta_rules(parts.sources.front()->catalog(), params, files.size(), folder.string());
+  const Catalog& first = parts.sources.front()->catalog();
+  const Json rules = meta_rules(first, params, files.size(), folder.string());
+  const std::vector<std::string> missing = missing_meta_tensors(first, params);
+  if (!missing.empty())
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} tensors of the model are in no file, {} first", folder.string(),
+                      missing.size(), unishard::quote(missing.front())),
+          "use another copy of the files");
   return join_by_names(std::move(parts), rules, folder.string(), notes);
 }
 
@@ -163,6 +170,10 @@ std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
                                        const OpenOptions& options) {
   const auto place = find_place(storage, folder, options.tag);
   if (!place) return nullptr;
+  if (options.from_rank && has_named_parts(storage, *place))
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} has no copies of ranks of which one could be chosen", place->string()),
+          "leave --from-rank out");
   if (options.merge_rules.is_null()) return open_named_parts(storage, *place);
   const std::vector<Path> files = find_parts(storage, *place, 2);
   if (files.empty()) return nullptr;

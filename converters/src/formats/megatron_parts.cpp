@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,6 +33,7 @@ struct MegatronRun {
   bool is_gated = false;  ///< swiglu: a rank has its half of the gate, then its half of the rest
   bool is_tied = false;   ///< the last stage has a copy of the embedding
   std::optional<std::uint64_t> vocabulary = {};  ///< without padding, where it was given
+  bool operator==(const MegatronRun&) const = default;
 };
 
 struct MegatronTensor {
@@ -95,7 +97,7 @@ class MegatronParts {
   /// Returns false where there are no ranks' files, or where they say nothing of the run.
   bool find() {
     if (!find_ranks()) return false;
-    const auto run = read_run();
+    const auto run = read_run(files_.begin()->second);
     if (run) run_ = *run;
     return run.has_value();
   }
@@ -103,6 +105,11 @@ class MegatronParts {
   std::unique_ptr<Source> open() {
     if (!find()) return nullptr;
     require_grid();
+    for (const auto& [rank, path] : files_) {
+      if (read_run(path) != run_)
+        refuse(fmt::format("{} and {} have different arguments of the run: they are of two runs",
+                           files_.begin()->second.string(), path.string()));
+    }
     std::vector<std::unique_ptr<Source>> stages;
     for (std::uint64_t stage = 0; stage < run_.stages; ++stage) stages.push_back(open_stage(stage));
     return join(std::move(stages));
@@ -136,8 +143,7 @@ class MegatronParts {
   }
 
   /// Returns nullopt for files without arguments.
-  std::optional<MegatronRun> read_run() const {
-    const Path& path = files_.begin()->second;
+  std::optional<MegatronRun> read_run(const Path& path) const {
     const torch::TorchFile file(torch::whole_file(storage_, path));
     const auto args = file.root().is_dict() ? file.root().find("args") : std::nullopt;
     if (!args || (!args->is(torch::NodeKind::Object) && !args->is_dict())) return std::nullopt;
@@ -280,21 +286,33 @@ class MegatronParts {
   /// Returns the number of layers in the stage, of which `before` precede it.
   std::uint64_t add_stage(const Catalog& stage, std::uint32_t number, std::uint64_t before,
                           JoinedCatalog& out) {
-    std::set<std::uint64_t> layers;
+    std::map<std::uint64_t, std::set<std::string>> layers;
     for (std::size_t i = 0; i < stage.tensors.size(); ++i) {
       const TensorInfo& tensor = stage.tensors[i];
       if (!deepspeed::is_of_model(tensor) || tensor.fqn.ends_with(kModuleState)) continue;
       const auto layer = parse_layer_name(tensor.fqn);
-      if (layer) layers.insert(layer->layer);
+      if (layer) layers[layer->layer].emplace(layer->local);
       TensorInfo whole = tensor;
       if (layer)
         whole.fqn = fmt::format("{}{}.{}", layer->before, before + layer->layer, layer->local);
       whole.group = -1;
       add(std::move(whole), number, i, out);
     }
-    if (!layers.empty() && *layers.rbegin() + 1 != layers.size())
-      refuse(fmt::format("stage {} lacks one of its layers below {}", number, *layers.rbegin()));
+    if (!layers.empty() && layers.rbegin()->first + 1 != layers.size())
+      refuse(
+          fmt::format("stage {} lacks one of its layers below {}", number, layers.rbegin()->first));
+    for (const auto& [layer, names] : layers) require_like_others(before + layer, names);
     return layers.size();
+  }
+
+  /// All layers of a GPT have the same tensors.
+  void require_like_others(std::uint64_t layer, const std::set<std::string>& names) {
+    if (layer_names_.empty()) layer_names_ = names;
+    if (names == layer_names_) return;
+    std::vector<std::string> different;
+    std::ranges::set_symmetric_difference(names, layer_names_, std::back_inserter(different));
+    refuse(fmt::format("layer {} and the first layer have different tensors: only one has {}",
+                       layer, quote(different.front())));
   }
 
   void add(TensorInfo tensor, std::uint32_t stage, std::size_t number, JoinedCatalog& out) {
@@ -343,6 +361,7 @@ class MegatronParts {
   std::map<Rank, Path> files_;
   MegatronRun run_;
   std::optional<Json> iteration_;                // that the first file has
+  std::set<std::string> layer_names_;            // of the first layer
   std::set<std::pair<Role, std::string>> told_;  // losses
   std::map<std::string, std::size_t> names_;     // numbers of the whole tensors
   std::vector<std::vector<SharedBox>> boxes_;    // of each whole tensor

@@ -10,6 +10,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 namespace unishard::converters {
@@ -129,6 +130,30 @@ Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
   std::map<std::string, NamedCut> cuts;
   for (const TensorInfo& tensor : first.tensors) cuts.emplace(tensor.fqn, rules.cut_of(tensor));
   return cut_patterns(cuts);
+}
+
+std::vector<std::string> missing_meta_tensors(const Catalog& first, const Json& params) {
+  constexpr std::uint64_t kMostLayers = 4096;
+  std::set<std::string_view> names;
+  std::uint64_t layers = 0;
+  for (const TensorInfo& tensor : first.tensors) {
+    names.insert(tensor.fqn);
+    if (const auto layer = parse_layer_name(tensor.fqn))
+      layers = std::max(layers, layer->layer + 1);
+  }
+  const Json told = params.is_object() ? params.value("n_layers", Json()) : Json();
+  if (told.is_number_unsigned()) layers = std::max(layers, told.get<std::uint64_t>());
+  std::vector<std::string> missing;
+  const auto require = [&](std::string name) {
+    if (!names.contains(name)) missing.push_back(std::move(name));
+  };
+  require(std::string(kEmbedding));
+  for (std::uint64_t layer = 0; layer < std::min(layers, kMostLayers); ++layer) {
+    for (const MetaTensor& tensor : kMetaLayers)
+      require(fmt::format("layers.{}.{}", layer, tensor.name));
+  }
+  for (const char* name : {"norm.weight", "output.weight"}) require(name);
+  return missing;
 }
 
 }  // namespace unishard::converters

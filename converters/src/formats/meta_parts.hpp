@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace unishard::converters {
 
@@ -17,5 +18,9 @@ namespace unishard::converters {
 /// the tensors.
 Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
                 const std::string& where);
+
+/// Returns the tensors of a Llama that the files lack: of the layers that params.json counts
+/// (n_layers), and those outside of them.
+std::vector<std::string> missing_meta_tensors(const Catalog& first, const Json& params);
 
 }  // namespace unishard::converters

@@ -94,15 +94,33 @@ void require_layers(const Json& config, const nanotron::Parameters& parameters, 
         "bring the files of all stages of the pipeline into one folder");
 }
 
+constexpr std::string_view kHead = "lm_head.pp_block.weight",
+                           kEmbedding = "token_position_embeddings.pp_block.token_embedding.weight",
+                           kNorm = "final_layer_norm.pp_block.weight";
+
+/// Notes what nothing but the configuration tells, and which of the tensors around the layers are
+/// not there.
+void note_doubts(const Json& config, const nanotron::Parameters& parameters,
+                 StateDictBuilder& builder) {
+  const Json* const layers = torch::member(config, "num_hidden_layers");
+  if (layers == nullptr || !layers->is_number_unsigned())
+    builder.out.notes.push_back(fmt::format(
+        "{} does not say how many layers the model has: nothing tells whether the last are missing",
+        kConfig));
+  const Json* const tied = torch::member(config, "tie_word_embeddings");
+  for (const std::string_view wanted : {kEmbedding, kNorm, kHead}) {
+    if (wanted == kHead && tied != nullptr && *tied == true) continue;
+    const auto is_wanted = [&](const auto& each) { return each.first.ends_with(wanted); };
+    if (std::ranges::none_of(parameters, is_wanted))
+      builder.out.notes.push_back(fmt::format("no file of the model holds a {}", wanted));
+  }
+}
+
 /// Of tied tensors only the first is saved. Source: nanotron models/llama (tie_embeddings).
 void tie_embeddings(const Json& config, const nanotron::Parameters& parameters,
                     StateDictBuilder& builder) {
   const Json* const is_tied = torch::member(config, "tie_word_embeddings");
   if (is_tied == nullptr || *is_tied != true) return;
-  constexpr std::string_view kHead = "lm_head.pp_block.weight",
-                             kEmbedding =
-                                 "token_position_embeddings.pp_block."
-                                 "token_embedding.weight";
   for (const auto& [name, parameter] : parameters) {
     if (!name.ends_with(kEmbedding)) continue;
     const std::string head = name.substr(0, name.size() - kEmbedding.size()) + std::string(kHead);
@@ -122,9 +140,17 @@ void read_schedule(Storage& storage, const Path& folder, StateDictBuilder& build
   }
   std::ranges::sort(names);
   if (names.empty()) return;
-  const torch::TorchFile file(torch::whole_file(storage, place / names[0]));
-  builder.out.scheduler =
-      torch::with_inline_tensors(file, std::string(kSchedule), builder.out.losses);
+  try {
+    const torch::TorchFile file(torch::whole_file(storage, place / names[0]));
+    builder.out.scheduler =
+        torch::with_inline_tensors(file, std::string(kSchedule), builder.out.losses);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
+    builder.out.losses.push_back({.role = Role::Setting,
+                                  .name = std::string(kSchedule),
+                                  .why = fmt::format("damaged ({})", error.what()),
+                                  .is_broken = true});
+  }
 }
 
 void name_other_files(Storage& storage, const Path& folder, Losses& losses) {
@@ -157,6 +183,7 @@ void read_nanotron(Storage& storage, const Path& folder, StateDictBuilder& build
     raise(ErrorCode::Corrupt, fmt::format("{}: model/ holds no tensor", folder.string()));
   Json config = read_object(storage, folder / kConfig).value_or(Json::object());
   require_layers(config, parameters, folder, builder);
+  note_doubts(config, parameters, builder);
   tie_embeddings(config, parameters, builder);
   if (!config.empty()) add_value(kConfig, std::move(config), builder);
   nanotron::read_optimizer(storage, folder, parameters, builder);

@@ -1,5 +1,6 @@
 #include "formats/dcp/nanotron_optimizer.hpp"
 
+#include "unishard/converters/dtype_cast.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 #include "unishard/format/tensor_info.hpp"
@@ -115,37 +116,57 @@ struct Groups {
   }
 };
 
+/// What the files of all ranks have together.
+struct Together {
+  Groups groups;
+  Reached reached;
+  std::set<std::string> missing;  ///< parameters that no file of the model holds
+  /// Parameters with masters of another type than the weights, and those that do not round to them.
+  std::set<std::string> compared, different;
+  double steps = 0;  ///< the largest counter
+};
+
+/// Returns whether the elements of a master round to those of the weights, in the first of them.
+/// `begin` is the master's first element in the weights.
+bool rounds_to(const torch::TensorView& master, const torch::TensorView& weights,
+               std::uint64_t begin) {
+  constexpr std::uint64_t kCompared = 64;
+  if (!convertible(master.dtype, weights.dtype)) return true;
+  const std::uint64_t count = std::min(kCompared, master.elements());
+  std::vector<std::byte> wide(count * size_of(master.dtype)), own(count * size_of(weights.dtype)),
+      rounded(own.size());
+  master.read({0, count}, wide, torch::Reading::Sample);
+  weights.read({begin, begin + count}, own, torch::Reading::Sample);
+  convert_elements(master.dtype, wide, weights.dtype, rounded);
+  return own == rounded;
+}
+
 /// Reads the file of one rank.
 class RankReader {
  public:
-  RankReader(const RankFile& file, std::uint32_t number, const Parameters& parameters,
-             Reached& reached, StateDictBuilder& builder)
+  RankReader(const RankFile& file, torch::TorchFile object, std::uint32_t number,
+             const Parameters& parameters, Together& together, StateDictBuilder& builder)
       : file_(file),
+        object_(std::move(object)),
         number_(number),
         parameters_(parameters),
-        reached_(reached),
-        builder_(builder),
-        object_(open(file.path, builder)) {
+        together_(together),
+        builder_(builder) {
     const std::string written = object_.archive_name() + ".pt";
     if (parse_rank_file(kFolder, written) && written != file.path.filename())
       raise_written_as(file.path, written);
   }
 
-  /// Adds masters and states, and the groups of this rank to `groups`.
-  void read(Groups& groups) {
+  /// Adds masters, states and groups.
+  void read() {
     const torch::Value root = object_.root();
     read_names(root.at("names"));
     read_states(root.at("state"));
     if (const auto masters = root.find("gradient_accumulator")) read_masters(*masters);
-    read_groups(root.at("param_groups"), groups);
+    read_groups(root.at("param_groups"));
   }
 
  private:
-  static torch::TorchFile open(const Path& path, StateDictBuilder& builder) {
-    const std::shared_ptr<const File> file = builder.open(path);
-    return torch::TorchFile({file, 0, file->size()});
-  }
-
   /// The optimizer may have been given the replica of DistributedDataParallel.
   std::string model_name(std::string_view name) const {
     constexpr std::string_view kReplica = "module.";
@@ -183,27 +204,49 @@ class RankReader {
     if (!torch::TorchFile::is_tensor(value))
       return builder_.add_part(key, path, object_, value, number_);
     const torch::TensorView view = object_.tensor(value);
-    if (view.shape.empty()) return builder_.add_piece(key, path, {}, {}, view, number_);
+    if (view.shape.empty()) {
+      if (state == "step") count_step(view);
+      return builder_.add_piece(key, path, {}, {}, view, number_);
+    }
     const auto parameter = parameters_.find(name);
     if (parameter == parameters_.end()) {
-      builder_.out.losses.push_back({.role = Role::Weight,
-                                     .name = name,
-                                     .why = "the optimizer trains it, and no file of the model "
-                                            "holds it",
-                                     .is_broken = true});
+      together_.missing.insert(name);
       return;
     }
     try {
+      if (state == state::kFp32) compare_master(name, parameter->second, key, view);
       add_tensor(parameter->second, key, path, view);
     } catch (const Error& error) {
       throw error.with_context(fmt::format("{}: ", key));
     }
   }
 
+  void count_step(const torch::TensorView& view) {
+    float step = 0;
+    if (view.dtype != DType::Float32) return;
+    view.read({0, 1}, std::as_writable_bytes(std::span(&step, 1)), torch::Reading::Sample);
+    together_.steps = std::max<double>(together_.steps, step);
+  }
+
+  Cut cut_of(const Parameter& parameter) const {
+    return parameter.cut_of(rank_in(file_.ranks, "tp").rank, rank_in(file_.ranks, "exp").rank);
+  }
+
+  void compare_master(const std::string& name, const Parameter& parameter, const std::string& key,
+                      const torch::TensorView& master) {
+    const torch::TensorView weights = cut_of(parameter).view;
+    const auto before = together_.reached.find(key);
+    const std::uint64_t begin = before == together_.reached.end() ? 0 : before->second;
+    if (master.dtype == weights.dtype || master.elements() == 0 || begin > weights.elements() ||
+        master.elements() > weights.elements() - begin)
+      return;
+    together_.compared.insert(name);
+    if (!rounds_to(master, weights, begin)) together_.different.insert(name);
+  }
+
   void add_tensor(const Parameter& parameter, const std::string& key, const KeyPath& path,
                   const torch::TensorView& view) {
-    const Cut cut =
-        parameter.cut_of(rank_in(file_.ranks, "tp").rank, rank_in(file_.ranks, "exp").rank);
+    const Cut cut = cut_of(parameter);
     const auto add_part = [&](const Box& local, const torch::TensorView& part) {
       for (const CutBox& box : cut.boxes) {
         const auto both = intersection(local, box.local);
@@ -215,25 +258,25 @@ class RankReader {
       }
     };
     if (!file_.ranks.contains("dp")) {
-      if (view.shape != cut.shape)
+      if (view.shape != cut.view.shape)
         raise(ErrorCode::Corrupt,
               fmt::format("its shape is ({}), and the model's part has ({})",
-                          fmt::join(view.shape, ", "), fmt::join(cut.shape, ", ")));
-      return add_part({Shape(cut.shape.size(), 0), cut.shape}, view);
+                          fmt::join(view.shape, ", "), fmt::join(cut.view.shape, ", ")));
+      return add_part({Shape(cut.view.shape.size(), 0), cut.view.shape}, view);
     }
     // optimizer_config.json says the slices of the first stage of a pipeline only; they lie one
     // behind the other in the order of the ranks.
-    std::uint64_t& begin = reached_[key];
-    const std::uint64_t elements = element_count(cut.shape);
+    std::uint64_t& begin = together_.reached[key];
+    const std::uint64_t elements = element_count(cut.view.shape);
     if (view.shape.size() != 1 || view.shape[0] > elements - begin)
       raise(ErrorCode::Corrupt,
             fmt::format(
                 "its shape is ({}), and ({}) has {} elements behind those of the ranks before",
-                fmt::join(view.shape, ", "), fmt::join(cut.shape, ", "), elements - begin));
+                fmt::join(view.shape, ", "), fmt::join(cut.view.shape, ", "), elements - begin));
     const ElementRange slice{begin, begin + view.shape[0]};
     begin = slice.end;
     std::uint64_t at = 0;
-    for (const Box& box : boxes_of(cut.shape, slice)) {
+    for (const Box& box : boxes_of(cut.view.shape, slice)) {
       add_part(box, slice_of(view, at, box.sizes));
       at += box.elements();
     }
@@ -241,14 +284,14 @@ class RankReader {
 
   /// A rank of ZeRO-1 lists the parameters of which it has a slice, and a stage of a pipeline its
   /// own: the groups of all ranks are put together.
-  void read_groups(torch::Value list, Groups& groups) {
+  void read_groups(torch::Value list) {
     for (std::size_t g = 0; g < list.size(); ++g) {
       Json settings = torch::to_json(list[g]);
       if (!settings.is_object() || !settings.contains("params"))
         raise(ErrorCode::Corrupt, fmt::format("param_groups[{}] has no parameters", g));
       const Json numbers = std::move(settings["params"]);
       settings.erase("params");
-      Group& group = groups.like(settings, g);
+      Group& group = together_.groups.like(settings, g);
       for (const Json& number : numbers) {
         const auto name =
             number.is_number_integer() ? names_.find(number.get<std::uint64_t>()) : names_.end();
@@ -264,13 +307,65 @@ class RankReader {
   }
 
   const RankFile& file_;
+  const torch::TorchFile object_;
   std::uint32_t number_;
   const Parameters& parameters_;
-  Reached& reached_;
+  Together& together_;
   StateDictBuilder& builder_;
-  torch::TorchFile object_;
   std::map<std::uint64_t, std::string> names_;
 };
+
+void lose_optimizer(const Path& place, const std::string& why, StateDictBuilder& builder) {
+  builder.out.losses.push_back(
+      {.role = Role::Optimizer,
+       .name = place.string(),
+       .why = why + ": its states are left out, and the float32 masters where it had them",
+       .is_broken = true});
+}
+
+/// Returns nothing, with a loss, when one is damaged.
+std::vector<torch::TorchFile> open_all(const std::vector<RankFile>& files, const Path& place,
+                                       StateDictBuilder& builder) {
+  std::vector<torch::TorchFile> objects;
+  objects.reserve(files.size());
+  try {
+    for (const RankFile& file : files) {
+      const std::shared_ptr<const File> opened = builder.open(file.path);
+      objects.emplace_back(torch::Window{opened, 0, opened->size()});
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
+    lose_optimizer(place, fmt::format("damaged ({})", error.what()), builder);
+    return {};
+  }
+  return objects;
+}
+
+/// Says what the files contradict the model in.
+void check(const Together& together, const Path& place, StateDictBuilder& builder) {
+  for (const std::string& name : together.missing) {
+    builder.out.losses.push_back(
+        {.role = Role::Weight,
+         .name = name,
+         .why = "the optimizer trains it, and no file of the model holds it",
+         .is_broken = true});
+  }
+  if (together.steps > 0 && builder.out.step && *builder.out.step != together.steps)
+    builder.out.notes.push_back(fmt::format(
+        "the optimizer counts {} steps, and checkpoint_metadata.json {}: the optimizer's "
+        "files may be of another save",
+        together.steps, *builder.out.step));
+  if (together.different.empty()) return;
+  if (together.different.size() == together.compared.size())
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: its masters do not round to the weights of model/: the files are of "
+                      "another save",
+                      place.string()),
+          "use another checkpoint, or find the files that belong together");
+  builder.out.notes.push_back(fmt::format(
+      "the masters of {} parameters, {} first, do not round to their weights: the masters are kept",
+      together.different.size(), unishard::quote(*together.different.begin())));
+}
 
 }  // namespace
 
@@ -282,30 +377,30 @@ void read_optimizer(Storage& storage, const Path& folder, const Parameters& para
   if (files.empty()) return;
   const auto expected = expected_files(files);
   if (!expected || *expected != files.size()) {
-    builder.out.losses.push_back(
-        {.role = Role::Optimizer,
-         .name = place.string(),
-         .why = expected ? fmt::format("{} of {} files are there", files.size(), *expected)
-                         : "files of runs on different numbers of ranks",
-         .is_broken = true});
-    return;
+    return lose_optimizer(place,
+                          expected
+                              ? fmt::format("{} of {} files are there", files.size(), *expected)
+                              : "files of runs on different numbers of ranks",
+                          builder);
   }
+  std::vector<torch::TorchFile> objects = open_all(files, place, builder);
+  if (objects.empty()) return;
   builder.out.has_masters = true;
-  Groups groups;
-  std::uint32_t number = 0;
-  Reached reached;
-  for (const RankFile& file : files) {
-    if (rank_in(file.ranks, "dp").rank == 0) reached.clear();
+  Together together;
+  for (std::uint32_t i = 0; i < files.size(); ++i) {
+    if (rank_in(files[i].ranks, "dp").rank == 0) together.reached.clear();
     try {
-      RankReader(file, number++, parameters, reached, builder).read(groups);
+      RankReader(files[i], std::move(objects[i]), i, parameters, together, builder).read();
     } catch (const Error& error) {
-      throw error.with_context(file.path.string() + ": ");
+      throw error.with_context(files[i].path.string() + ": ");
     }
   }
-  builder.out.world_size = std::max(builder.out.world_size, number);
+  check(together, place, builder);
+  builder.out.world_size =
+      std::max(builder.out.world_size, static_cast<std::uint32_t>(files.size()));
   builder.out.objects.push_back({"optimizer.param_groups",
                                  {{"optimizer", false}, {"param_groups", false}},
-                                 groups.to_json()});
+                                 together.groups.to_json()});
 }
 
 }  // namespace unishard::converters::dcp::nanotron

@@ -9,8 +9,9 @@
 namespace unishard::converters::dcp::nanotron {
 
 /// Adds masters, states and parameter groups of the optimizer's files in `folder`, for the
-/// parameters of the model. Where the file of a rank is missing, the optimizer is a loss.
-/// Throws: Corrupt, naming the file, for what contradicts the model or other files.
+/// parameters of the model. Where the file of a rank is missing or damaged, the optimizer is a
+/// loss. Throws: Corrupt, naming the file, for what contradicts the model or other files, and for
+/// masters of which none rounds to the weights.
 void read_optimizer(Storage& storage, const Path& folder, const Parameters& parameters,
                     StateDictBuilder& builder);
 

@@ -27,12 +27,12 @@ class Search {
   Search(Storage& storage, StateDictBuilder& builder) : storage_(storage), builder_(builder) {}
 
   void in(const Path& folder, const std::string& module, std::size_t depth) {
-    constexpr std::size_t kDeepest = 64;
-    if (depth > kDeepest)
+    constexpr std::size_t kDeepest = 64, kMostFolders = std::size_t{1} << 20;
+    if (depth > kDeepest || ++folders_ > kMostFolders)
       raise(ErrorCode::Corrupt, fmt::format("{}: folders too deeply nested", folder.string()));
     for (const Entry& entry : storage_.list(folder)) {
       const Path path = folder / entry.name;
-      if (entry.kind == EntryKind::Directory) {
+      if (storage_.kind(path) == EntryKind::Directory) {  // also behind a link
         in(path, fmt::format("{}{}.", module, entry.name), depth + 1);
       } else if (auto file = parse_tensor_file(entry.name)) {
         files[module + file->tensor].push_back({path, std::move(file->ranks)});
@@ -49,6 +49,7 @@ class Search {
  private:
   Storage& storage_;
   StateDictBuilder& builder_;
+  std::size_t folders_ = 0;
 };
 
 /// What a file of one tensor holds.
@@ -80,7 +81,7 @@ Cut cut_of(const Part& part, bool is_alone, Shape& whole) {
   const Shape& local = part.view.shape;
   if (pairs != nullptr && shape != nullptr) {
     whole = parse_shape(*shape);
-    return {local, parse_slices(*pairs, local, whole)};
+    return {part.view, parse_slices(*pairs, local, whole)};
   }
   if (!is_alone)
     raise(ErrorCode::Unsupported,
@@ -88,7 +89,7 @@ Cut cut_of(const Part& part, bool is_alone, Shape& whole) {
           "nanotron before 1.2 of its checkpoints wrote no more: load and save it with nanotron");
   whole = local;
   const Box all{Shape(local.size(), 0), local};
-  return {local, {{all, all}}};
+  return {part.view, {{all, all}}};
 }
 
 /// Checks that the ranks have files, each one, and lie in the whole in their order.
@@ -152,6 +153,7 @@ void add_tensor(const std::string& name, const std::vector<TensorFile>& files, P
                       files[1].path.filename().string()));
   Part part = read_part(files[0].path, builder);
   parameter.shape = part.view.shape;
+  parameter.whole = part.view;
   builder.add_piece("model." + name, {{"model", false}, {name, false}}, parameter.shape,
                     {Shape(parameter.shape.size(), 0), parameter.shape}, std::move(part.view));
 }
@@ -161,7 +163,7 @@ void add_tensor(const std::string& name, const std::vector<TensorFile>& files, P
 Cut Parameter::cut_of(std::uint64_t tensor_rank, std::uint64_t expert_rank) const {
   if (cuts.empty()) {
     const Box all{Shape(shape.size(), 0), shape};
-    return {shape, {{all, all}}};
+    return {whole, {{all, all}}};
   }
   const bool has_experts = cuts.rbegin()->first.second > 0;
   const auto found = cuts.find({tensor_rank, has_experts ? expert_rank : 0});

@@ -14,14 +14,15 @@ namespace unishard::converters::dcp::nanotron {
 
 /// A rank's part of a tensor.
 struct Cut {
-  Shape shape;  ///< of the rank's tensor
+  torch::TensorView view;  ///< the rank's tensor
   std::vector<CutBox> boxes;
 };
 
 struct Parameter {
   Shape shape;  ///< of the whole
-  /// By the ranks of tensor and expert parallelism; empty: each rank has all of it.
+  /// By the ranks of tensor and expert parallelism; empty: each rank has all of it, in `whole`.
   std::map<std::pair<std::uint64_t, std::uint64_t>, Cut> cuts;
+  torch::TensorView whole;
 
   /// Returns the part that the rank has. Throws: Corrupt where it has none.
   Cut cut_of(std::uint64_t tensor_rank, std::uint64_t expert_rank) const;

@@ -96,6 +96,19 @@ bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_
   return !rank;
 }
 
+/// Adds the model of a rank's file, or the members of a training state that it holds.
+void add_rank(const std::string& key, const torch::TorchFile& file, std::uint64_t rank,
+              StateDictBuilder& builder) {
+  const torch::Value root = file.root();
+  const auto model = root.is_dict() ? root.find(key) : std::nullopt;
+  if (!model || !model->is_dict()) return builder.add_object(key, {{key, false}}, file, rank);
+  for (std::size_t i = 0; i < root.pair_count(); ++i) {
+    const std::string name =
+        root.key(i).is(torch::NodeKind::Str) ? std::string(root.key(i).text()) : std::to_string(i);
+    builder.add_part(name, {{name, false}}, file, root.value(i), rank);
+  }
+}
+
 /// Every rank has its own copy of a tensor that is no DTensor.
 void note_lone_tensors(const std::string& key, StateDict& state) {
   std::vector<const TensorEntry*> lone;
@@ -124,7 +137,7 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
     try {
       const torch::TorchFile object({file, 0, file->size()});
       require_written_name(path, object.archive_name());
-      builder.add_object(key, {{key, false}}, object, rank);
+      add_rank(key, object, rank, builder);
     } catch (const Error&) {
       // FSDP1 with use_orig_params stores each rank's pieces of the parameters beside the flat
       // ones, under the parameters' names and in any size.

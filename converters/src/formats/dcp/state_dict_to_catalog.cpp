@@ -439,9 +439,10 @@ class Arranger {
 
   /// Megatron-Core and nanotron store the fp32 master among the states.
   bool has_master(const std::string& fqn) const {
-    return std::ranges::any_of(states_of_.at(fqn), [&](std::size_t index) {
-      return states_[index].key.state == state::kFp32;
-    });
+    const auto found = states_of_.find(fqn);
+    return found != states_of_.end() && std::ranges::any_of(found->second, [&](std::size_t index) {
+             return states_[index].key.state == state::kFp32;
+           });
   }
 
   /// Whether the groups of an optimizer without states, SGD's, list the model's parameters by their
@@ -462,6 +463,7 @@ class Arranger {
     const bool is_trained =
         set_aside_.empty() && !state_.has_other_optimizers && !has_joint_states() &&
         std::ranges::any_of(model_, [&](const Parameter& p) { return states_of_.contains(p.fqn); });
+    std::vector<std::string> unstarted;
     for (const Parameter& parameter : model_) {
       const bool has_states = states_of_.contains(parameter.fqn);
       const bool is_fp32 =
@@ -478,7 +480,13 @@ class Arranger {
       add(parameter.entry, parameter.fqn, is_weight ? state::kWeights : state::kBuffer,
           is_weight && !has_states &&
               (is_trained || (is_told && !group_of_.contains(parameter.fqn))));
+      if (is_weight && !has_states && is_trained && group_of_.contains(parameter.fqn))
+        unstarted.push_back(parameter.fqn);
     }
+    if (!unstarted.empty())
+      out_.remarks.push_back(fmt::format(
+          "the optimizer lists {} parameters without a state, {} first: they are taken for frozen",
+          unstarted.size(), unishard::quote(unstarted.front())));
   }
 
   /// Adds states of parameters that the model lacks: an optimizer that was saved alone.

@@ -96,9 +96,12 @@ class Classifier {
                                                 tensor.label(), name_of(tensor.dtype)));
     }
     for (const auto& [state, index] : entry.states) require_float_state(catalog_.tensors[index]);
+    // The module's weights are the masters where both have one type.
+    const bool is_master = entry.weights && catalog_.tensors[*entry.weights].dtype == tensor.dtype;
+    const std::optional<TensorIndex> weights = is_master ? std::nullopt : entry.weights;
     model_.parameters.push_back(
-        {fqn, tensor.shape, tensor.elements(), master, entry.weights, entry.states});
-    enter(fqn, ModuleEntry::Kind::Trainable, entry.weights.value_or(master));
+        {fqn, tensor.shape, tensor.elements(), master, weights, entry.states});
+    enter(fqn, ModuleEntry::Kind::Trainable, weights.value_or(master));
     const bool rounds = !entry.weights && model_.precision != DType::Float32;
     if (rounds) model_.module.back().dtype = model_.precision;
   }
@@ -402,7 +405,7 @@ std::vector<std::string> note_left_out(const Catalog& catalog, const SinkModel& 
     const bool rounded = name == state::kWeights, is_number = is_scalar_state(model, name);
     notes.push_back(fmt::format("{} tensors of state {} are left out, {} first: {}", count, name,
                                 first,
-                                rounded     ? "DeepSpeed rounds such weights from fp32 at stage 3"
+                                rounded     ? "DeepSpeed has the masters of such weights only"
                                 : is_number ? "universal checkpoints hold no numbers of parameters"
                                             : "there are no weights of these names"));
   }
