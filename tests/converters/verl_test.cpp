@@ -102,6 +102,22 @@ class VerlRun : public testing::Test {
   const Path run_ = temp_.path() / "run", step_ = run_ / "global_step_10", actor_ = step_ / "actor";
 };
 
+TEST_F(VerlRun, FilesWithOtherNamesAreAModelWhereTheyHoldDistributedTensors) {
+  const TempDir temp;
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    RankFileWriter model;
+    model.pickle.begin_ordered_dict();
+    model.pickle.str("a");
+    add_rows(model, rank, 3, 10);
+    model.pickle.end_dict();
+    model.write(temp.path() / fmt::format("rank_{}.pt", rank));
+  }
+  const auto source = open_source(posix_storage(), temp.path());
+  const auto found = source->catalog().find("a", state::kWeights);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(source->catalog().tensors[*found].shape, (Shape{2, 3}));
+}
+
 TEST_F(VerlRun, LeadsToItsNewestStepAndTheStatesHaveTheModelsNames) {
   save(run_ / "global_step_9" / "actor");
   save(actor_, 30);

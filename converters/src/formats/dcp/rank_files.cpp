@@ -50,7 +50,7 @@ std::optional<RankFileName> parse_file_name(const std::string& name) {
   return RankFileName{std::string(start), std::stoull(std::string(rank)), world_size.value_or(0)};
 }
 
-bool is_model(std::string_view start) {
+bool has_name_of_model(std::string_view start) {
   return start.starts_with("model") || start.starts_with("pytorch_model");
 }
 bool is_optimizer(std::string_view start) { return start.starts_with("optim"); }
@@ -151,6 +151,30 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
   if (group.files.size() > 1) note_lone_tensors(key, builder.out);
 }
 
+/// Returns whether a file of a rank holds DTensors, which say where they lie in the whole.
+bool has_distributed_tensors(Storage& storage, const Path& path) {
+  try {
+    const torch::TorchFile file(torch::whole_file(storage, path));
+    return std::ranges::any_of(file.pickle().globals(), [](const std::string& name) {
+      return name.starts_with("torch.distributed.tensor.") && name.ends_with("DTensor");
+    });
+  } catch (const Error&) {
+    return false;  // what asks for a model names the defect
+  }
+}
+
+/// `ckpt_world_size_2_rank_0.pt`, `rank_0.pt`: names that tell no model.
+void find_models(Storage& storage, std::map<std::string, RankFileGroup>& groups) {
+  for (auto& [start, group] : groups) group.are_models = has_name_of_model(start);
+  if (std::ranges::any_of(groups, [](const auto& each) { return each.second.are_models; })) return;
+  const auto is_other = [](const auto& each) {
+    return !is_optimizer(each.first) && !is_extra(each.first);
+  };
+  if (std::ranges::count_if(groups, is_other) != 1) return;
+  RankFileGroup& only = std::ranges::find_if(groups, is_other)->second;
+  only.are_models = has_distributed_tensors(storage, only.files.begin()->second);
+}
+
 }  // namespace
 
 std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Path& folder) {
@@ -165,12 +189,13 @@ std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Pat
     const auto [file, is_new] = group.files.emplace(name->rank, folder / entry.name);
     if (!is_new) group.doubled = {file->second.filename().string(), entry.name};
   }
+  find_models(storage, groups);
   return groups;
 }
 
 bool has_rank_files(Storage& storage, const Path& folder) {
   return std::ranges::any_of(find_rank_files(storage, folder),
-                             [](const auto& group) { return is_model(group.first); });
+                             [](const auto& each) { return each.second.are_models; });
 }
 
 namespace {
@@ -179,7 +204,7 @@ namespace {
 void require_one_model(const Path& folder, const std::map<std::string, RankFileGroup>& groups) {
   std::vector<std::string> models;
   for (const auto& [start, group] : groups) {
-    if (is_model(start)) models.push_back(start);
+    if (group.are_models) models.push_back(start);
   }
   if (models.size() < 2) return;
   raise(ErrorCode::Unsupported,
@@ -210,7 +235,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
   std::uint64_t ranks = 0;  // of the model
   for (const auto& [start, group] : groups) {
     for (const auto& [rank, path] : group.files) files.push_back(path);
-    if (!is_model(start)) continue;
+    if (!group.are_models) continue;
     require_first_model(folder, start);
     check_complete(folder, start, group);
     read_group(group, "model", builder);
@@ -219,7 +244,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
   for (const auto& [start, group] : groups) {
     Losses& losses = builder.out.losses;
     const std::uint64_t wanted = std::max(ranks, ranks_of(group));
-    if (is_model(start)) continue;
+    if (group.are_models) continue;
     if (is_optimizer(start)) {
       check_doubled(folder, group);
       if (is_whole(start, group, wanted, Role::Optimizer, losses))

@@ -15,6 +15,8 @@ struct RankFileGroup {
   std::uint64_t world_size = 0;  ///< 0 when the names do not contain it
   std::map<std::uint64_t, Path> files;
   std::pair<std::string, std::string> doubled;  ///< names of one rank, if there are two
+  /// By their names, or because they are the only ones and hold DTensors.
+  bool are_models = false;
 };
 
 /// Returns the groups by the part of the name before the rank, for example
