@@ -6,9 +6,11 @@
 #include "unishard/format/json.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "containers/torch_file.hpp"
 #include "copied_run.hpp"
 #include "expect.hpp"
 #include "expected_tensors.hpp"
+#include "formats/deepspeed/pickle_fields.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
@@ -17,6 +19,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -301,6 +304,69 @@ TEST(DeepSpeedPipeline, ALayerOfAnotherTypeIsNoted) {
               testing::Contains(testing::AllOf(
                   testing::HasSubstr("float32 in layer_02-model_states.pt and bfloat16 in " + file),
                   testing::HasSubstr("another save of this tag"))));
+}
+
+/// Writes layer 3 of `run` again, as `change` leaves its tensors.
+void change_layer(const CopiedRun& run,
+                  const std::function<void(std::map<std::string, Shape>&)>& change) {
+  const std::string name = "layer_03-model_states.pt";
+  std::map<std::string, Shape> shapes;
+  {
+    const torch::TorchFile file(torch::whole_file(posix_storage(), run.file(name)));
+    for (std::size_t i = 0; i < file.root().pair_count(); ++i) {
+      const std::string key(file.root().key(i).string());
+      shapes[key] = deepspeed::tensor_of(file, file.root().value(i), "it").shape;
+    }
+  }
+  change(shapes);
+  Json object = Json::object();
+  std::map<std::string, Made> tensors;
+  for (const auto& [key, shape] : shapes) {
+    object[key] = tensor(key);
+    tensors[key] = {DType::Float32, shape, std::vector<float>(element_count(shape), 0.5f)};
+  }
+  fs::remove(run.file(name));
+  save_torch(run.file(name), object, tensors);
+}
+
+/// Layers 2, 3 and 4 are of one kind, and no optimizer tells what is in layer 3: it is frozen, or
+/// the states have no names.
+TEST(DeepSpeedPipeline, ALayerThatDiffersFromItsKindIsNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  using Shapes = std::map<std::string, Shape>;
+  const std::string cut = "attn.qkv.weight";
+  struct Case {
+    std::function<void(Shapes&)> change;
+    std::string words;
+  };
+  const std::vector<Case> cases = {
+      {[&](Shapes& shapes) { shapes.erase(cut); }, "has no \"attn.qkv.weight\""},
+      {[&](Shapes& shapes) {
+         shapes[cut] = {5, 12};
+       },
+       "\"attn.qkv.weight\" of shape (5, 12)"},
+      {[&](Shapes& shapes) {
+         shapes[cut + "x"] = {36, 12}, shapes.erase(cut);
+       },
+       "has no \"attn.qkv.weight\""},
+      {[&](Shapes& shapes) { shapes.erase("norm1.bias"), shapes.erase("norm2.bias"); },
+       "\"norm1.bias\""},
+  };
+  for (const std::string name : {"pp2_stage0_fp32", "pp2_stage1_fp32_groups_frozen"}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(name + ": " + c.words);
+      const CopiedRun copy(name);
+      change_layer(copy, c.change);
+      EXPECT_THAT(copy.open()->notes(),
+                  testing::Contains(testing::AllOf(
+                      testing::HasSubstr("layer_03-model_states.pt"), testing::HasSubstr(c.words),
+                      testing::HasSubstr("layer_02-model_states.pt"))));
+    }
+    const CopiedRun copy(name);
+    change_layer(copy, [](Shapes& shapes) { shapes["rotary.scale"] = {1}; });
+    for (const std::string& note : copy.open()->notes())
+      EXPECT_THAT(note, testing::Not(testing::HasSubstr("layer_02-model_states.pt")));
+  }
 }
 
 /// A stage of ZeRO writes no optimizer into the model file. BF16_Optimizer at stage 0 writes both.

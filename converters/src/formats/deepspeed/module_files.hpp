@@ -5,6 +5,8 @@
 #include "formats/deepspeed/parameter_table.hpp"
 #include "formats/deepspeed/pickle_fields.hpp"
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +34,18 @@ bool tells_its_name(const TorchFile& file);
 /// Throws: Corrupt, naming the file.
 ModuleFile read_module_file(const std::shared_ptr<FilePool>& pool, const NumberedFile& file,
                             Notes& notes);
+
+/// The shapes of the tensors in such a file, by name.
+using TensorShapes = std::map<std::string, Shape>;
+/// Returns the first `count` tensors of `kind` that `odd` lacks or has in another shape, a phrase
+/// that begins with "has" for each.
+std::vector<std::string> differences(const TensorShapes& odd, const TensorShapes& kind,
+                                     std::size_t count);
+
+/// Notes each layer that lacks a tensor of its kind, or has it in another shape. Layers that have
+/// nearly the same tensors are of one kind, which is as most of them are. Only some models are made
+/// so, and no other file tells what a frozen layer holds.
+void doubt_odd_layers(const std::vector<ModuleFile>& layers, Notes& notes);
 
 /// Checks that the optimizer's fp32 copy rounds to the values in `file`: in other numbers, the file
 /// is in another's place or of another save. `is_exact`: one parameter that differs is enough, else

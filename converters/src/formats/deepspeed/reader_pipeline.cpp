@@ -232,6 +232,7 @@ class PipelineReader {
         layers.push_back(read_module_file(pool_, file, notes_));
     }
     doubt_other_types(layers);
+    doubt_odd_layers(layers, notes_);
     return layers;
   }
 
