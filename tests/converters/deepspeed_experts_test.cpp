@@ -111,6 +111,10 @@ TEST(DeepSpeedExperts, AMissingDoubledOrStrayFileIsNamed) {
   }
 }
 
+Made filled(const Shape& shape) {
+  return {DType::Float32, shape, std::vector<float>(element_count(shape), 0.5f)};
+}
+
 /// A file of expert `expert` with the values of `from`, under the names of `expert`.
 void write_expert(const CopiedRun& run, const Source& source, int expert, int from) {
   const std::string prefix = "moes.0.deepspeed_moe.experts.deepspeed_experts.";
@@ -129,6 +133,43 @@ void write_expert(const CopiedRun& run, const Source& source, int expert, int fr
   }
   std::filesystem::remove(run.file(expert_file(0, expert)));
   save_torch(run.file(expert_file(0, expert)), object, tensors);
+}
+
+/// The experts of a layer are copies of one module. Stage 0 tells no shapes beside the files; the
+/// others have those of the optimizer in the place of a weight that a file lacks.
+TEST(DeepSpeedExperts, ExpertsOfOneLayerHaveTheSameTensors) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string name = "moes.0.deepspeed_moe.experts.deepspeed_experts.2.up.weight";
+  struct Case {
+    std::string written;  ///< instead of `name`; nothing when empty
+    Shape shape;
+    std::vector<std::string> words;
+  };
+  const std::vector<Case> cases = {
+      {name, {5, 12}, {"(5, 12)", "(10, 12)"}},
+      {name, {120}, {"(120)", "(10, 12)"}},
+      {name + "x", {10, 12}, {"has no \"up.weight\""}},
+      {"", {}, {"has no \"up.weight\""}},
+  };
+  for (const std::string fixture : {"moe_ep2_stage0_fp32", "moe_ep2_stage2_fp32_two_layers"}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(fixture + ": " + c.written);
+      const CopiedRun copy(fixture);
+      const std::string prefix = name.substr(0, name.find("up.weight"));
+      Json object = {{prefix + "up.bias", tensor("bias")},
+                     {prefix + "down.weight", tensor("down")}};
+      std::map<std::string, Made> tensors = {{"bias", filled({10})}, {"down", filled({12, 10})}};
+      if (!c.written.empty()) {
+        object[c.written] = tensor("up");
+        tensors["up"] = filled(c.shape);
+      }
+      fs::remove(copy.file(expert_file(0, 2)));
+      save_torch(copy.file(expert_file(0, 2)), object, tensors);
+      const Error error = error_of([&] { copy.open(); });
+      EXPECT_THAT(error, Fails(ErrorCode::Corrupt, {expert_file(0, 2), "same tensors"}));
+      EXPECT_THAT(error, Fails(ErrorCode::Corrupt, c.words));
+    }
+  }
 }
 
 TEST(DeepSpeedExperts, ExpertsThatAreNotWhatTheOptimizerSaysAreRefused) {

@@ -43,8 +43,9 @@ class ExpertGrid {
     if (layer + std::size_t{1} < counts_.size()) raise_missing(layer + 1, 0);
   }
 
-  /// Checks that a file holds the expert that its name says, and adds it to its layer.
-  void add(const ModuleFile& file, std::vector<ExpertLayer>& layers) const {
+  /// Checks that a file holds the expert that its name says, and adds it to its layer. The experts
+  /// of a layer are copies of one module, so that all have the same tensors.
+  void add(const ModuleFile& file, std::vector<ExpertLayer>& layers) {
     if (file.entries.empty()) return raise_other(file, "it has no tensors");
     for (const NamedView& entry : file.entries) {
       const auto name = split_expert(entry.name);
@@ -55,10 +56,39 @@ class ExpertGrid {
         raise_other(
             file, fmt::format("the experts before it are called {}<number>", layers.back().prefix));
     }
+    require_tensors(file, layers.back().experts == 0);
     ++layers.back().experts;
   }
 
  private:
+  void require_tensors(const ModuleFile& file, bool is_first) {
+    NamedShapes own{file.name, {}};
+    for (const NamedView& entry : file.entries)
+      own.shapes.emplace(split_expert(entry.name)->local.substr(1), entry.view.shape);
+    if (is_first) {
+      first_ = std::move(own);
+    } else {
+      require_tensors_of(own, first_);
+      require_tensors_of(first_, own);
+    }
+  }
+
+  /// The shapes of an expert's tensors by local name.
+  struct NamedShapes {
+    std::string file;
+    TensorShapes shapes;
+  };
+
+  void require_tensors_of(const NamedShapes& one, const NamedShapes& other) const {
+    const std::vector<std::string> found = differences(one.shapes, other.shapes, 1);
+    if (found.empty()) return;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it {}, unlike {}: the experts of a layer have the same tensors, so that "
+                      "one of these files is damaged, or of another save",
+                      one.file, found.front(), other.file),
+          kFindExperts);
+  }
+
   void add_layer(const ModuleFile& file, const ExpertName& name,
                  std::vector<ExpertLayer>& layers) const {
     if (std::ranges::find(layers, name.prefix, &ExpertLayer::prefix) != layers.end())
@@ -114,6 +144,7 @@ class ExpertGrid {
   const std::string where_, model_;
   bool is_told_ = false;
   std::vector<std::uint64_t> counts_;  ///< experts of each layer, if they are told
+  NamedShapes first_;                  ///< the first expert of the layer
 };
 
 }  // namespace
@@ -139,7 +170,7 @@ const ExpertLayer* ExpertFiles::find(std::string_view prefix) const {
 
 ExpertFiles read_expert_files(const std::shared_ptr<FilePool>& pool, const TagFiles& files,
                               const TorchFile& model, Notes& notes) {
-  const ExpertGrid grid(files, model);
+  ExpertGrid grid(files, model);
   grid.check_names();
   ExpertFiles experts;
   experts.optimizers = files.expert_optimizers;
