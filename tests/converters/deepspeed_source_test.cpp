@@ -6,6 +6,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "containers/torch_file.hpp"
+#include "copied_run.hpp"
 #include "expect.hpp"
 #include "expected_tensors.hpp"
 #include "fixtures.hpp"
@@ -1105,6 +1106,70 @@ TEST(DeepSpeedUniversal, StatesThatAreMissingOrDamagedAreLostWithAllOthers) {
         EXPECT_NE(tensor.state, state::kExpAvg) << "states of some parameters are of no use";
     }
   }
+}
+
+/// Adam has both moments of every parameter, so that one moment alone is half of its states.
+TEST(DeepSpeedUniversal, AMomentThatAllParametersLackIsLost) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string moment : {"exp_avg.pt", "exp_avg_sq.pt"}) {
+    for (const char* name : {"universal_stage2", "universal_stage3"}) {
+      SCOPED_TRACE(moment + " of " + name);
+      const Copy copy(name);
+      for (const auto& entry : fs::directory_iterator(copy.tag() / "zero")) {
+        if (entry.is_directory()) fs::remove(entry.path() / moment);
+      }
+      const auto source = open_source(posix_storage(), copy.path());
+      const Losses losses = source->losses();
+      ASSERT_EQ(losses.size(), source->catalog().groups.size());
+      for (const Loss& loss : losses) {
+        EXPECT_EQ(loss.role, Role::Optimizer);
+        EXPECT_EQ(loss.name, "zero/*/" + moment);
+        EXPECT_TRUE(loss.is_broken);
+      }
+      for (const TensorInfo& tensor : source->catalog().tensors)
+        EXPECT_FALSE(tensor.state.starts_with("exp_avg")) << tensor.label();
+    }
+  }
+}
+
+/// Writes a state's file again, in another shape or type.
+void write_state(const Path& file, DType dtype, const Shape& shape) {
+  fs::remove(file);
+  const std::map<std::string, Made> tensors = {
+      {"p", {dtype, shape, std::vector<float>(element_count(shape), 0.5f)}}};
+  save_torch(file, {{"param", tensor("p")}}, tensors);
+}
+
+/// No model file of a tensor-parallel run tells the shape of a whole parameter.
+TEST(DeepSpeedUniversal, AMasterOfAnotherShapeThanTheMomentsIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const Shape& shape : {Shape{1, 16}, Shape{8}, Shape{32}}) {
+    const CopiedRun run("universal_mg_tp2_stage1_fp32");
+    write_state(run.file("zero/final_layernorm.bias/fp32.pt"), DType::Float32, shape);
+    EXPECT_THAT(error_of([&] { run.open(); }),
+                Fails(ErrorCode::Corrupt,
+                      {"zero/final_layernorm.bias/fp32.pt", "no other state", "shape"}));
+  }
+  const CopiedRun run("universal_mg_tp2_stage1_fp32");
+  write_state(run.file("zero/final_layernorm.bias/exp_avg.pt"), DType::Float32, {1, 16});
+  EXPECT_THAT(lines_of(run.open()->losses()),
+              testing::Contains(testing::AllOf(
+                  testing::HasSubstr("zero/final_layernorm.bias/exp_avg.pt"),
+                  testing::HasSubstr("shape (1, 16), but the parameter's is (16)"))));
+}
+
+TEST(DeepSpeedUniversal, StatesThatHoldNoFloatsAreDamaged) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun run("universal_mg_tp2_stage1_fp32");
+  const Path folder = run.file("zero/final_layernorm.bias");
+  write_state(folder / "exp_avg.pt", DType::Int32, {16});
+  EXPECT_THAT(
+      lines_of(run.open()->losses()),
+      testing::Contains(testing::AllOf(testing::HasSubstr("zero/final_layernorm.bias/exp_avg.pt"),
+                                       testing::HasSubstr("int32"))));
+  write_state(folder / "fp32.pt", DType::Int32, {16});
+  EXPECT_THAT(error_of([&] { run.open(); }),
+              Fails(ErrorCode::Corrupt, {"zero/final_layernorm.bias/fp32.pt", "int32"}));
 }
 
 TEST(DeepSpeedUniversal, AStateOfAnotherParameterIsLost) {

@@ -28,6 +28,8 @@ namespace deepspeed {
 namespace {
 
 constexpr std::string_view kMaster = "fp32.pt";
+constexpr const char *kFirstMoment = "exp_avg.pt", *kSecondMoment = "exp_avg_sq.pt";
+constexpr std::string_view kStep = "step.pt";
 constexpr const char* kUnknownFolder =
     "zero/ has a folder of this name, and the model files do not know it";
 
@@ -286,6 +288,8 @@ class UniversalReader {
       const std::vector<std::string>& files = folders_.at(parameter.fqn);
       of_group[parameter.group].insert(files.begin(), files.end());
     }
+    for (const auto& [group, files] : of_group)
+      check_moments(static_cast<std::size_t>(group), files);
     for (const Parameter& parameter : parameters_.all()) {
       if (parameter.group < 0) continue;
       const std::vector<std::string>& files = folders_.at(parameter.fqn);
@@ -295,6 +299,23 @@ class UniversalReader {
         lose_state(parameter.fqn, wanted, "missing: the conversion to this folder did not finish");
       }
     }
+  }
+
+  /// Adam has two moments: where no parameter of a group has the one, it was lost for all. Adagrad
+  /// has the second alone and no betas; Lion the first and no amsgrad; others a second of their
+  /// own.
+  void check_moments(std::size_t group, const std::set<std::string>& files) {
+    if (group >= settings_.size() || !settings_[group].contains("betas")) return;
+    const bool has_first = files.contains(kFirstMoment), has_second = files.contains(kSecondMoment);
+    if (has_first == has_second) return;
+    const bool has_more = std::ranges::any_of(files, [](const std::string& file) {
+      return file != kMaster && file != kStep && file != kFirstMoment;
+    });
+    if (has_first && (has_more || !settings_[group].contains("amsgrad"))) return;
+    lose_state("*", has_first ? kSecondMoment : kFirstMoment,
+               fmt::format("no parameter of group {} has it, and all have {}, which comes with it "
+                           "in an optimizer of these settings",
+                           group, has_first ? kFirstMoment : kSecondMoment));
   }
 
   /// A model needs no state. Where one is lost, training cannot go on from the others either.
@@ -366,7 +387,7 @@ class UniversalReader {
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
     for (const auto& [name, files] : folders_) {
       if (is_trained(files) || in_model.contains(name) || parameters_.find(name)) continue;
-      TensorView view = payload(zero_ / name / kMaster);
+      TensorView view = float_payload(zero_ / name / kMaster);
       const Shape shape = view.shape;
       frozen_[name] = {shape, {{{0, view.elements()}, view, 0}}};
       model_.frozen_fragments.push_back({name, std::move(view)});
@@ -399,6 +420,15 @@ class UniversalReader {
     return tensor_of(file, param ? *param : file.root(), "its payload");
   }
 
+  /// Returns the payload of a state that a model is computed or trained with.
+  TensorView float_payload(const Path& path) const {
+    TensorView view = payload(path);
+    if (info(view.dtype).kind == unishard::Kind::Float) return view;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it holds {}, and its values are floating-point numbers", path.string(),
+                      name_of(view.dtype)));
+  }
+
   void read_states_of(std::size_t index) {
     const std::string fqn = parameters_.all()[index].fqn;
     std::vector<std::string> names = folders_.at(fqn);
@@ -406,22 +436,38 @@ class UniversalReader {
     const auto master = std::ranges::find(names, kMaster);
     if (master == names.end()) raise_missing(fqn);
     std::rotate(names.begin(), master, master + 1);
+    bool is_contradicted = false;
     for (const std::string& name : names) {
       try {
-        read_state(index, zero_ / fqn / name);
+        is_contradicted |= !read_state(index, zero_ / fqn / name);
       } catch (const Error& error) {
         if (name == kMaster || error.code() != ErrorCode::Corrupt) throw;
         lose_state(fqn, name, fmt::format("damaged ({})", error.what()));
       }
     }
+    if (is_contradicted && !is_shape_told()) require_agreement(parameters_.all()[index]);
   }
 
-  void read_state(std::size_t index, const Path& path) {
-    if (path.filename() == "step.pt") {
+  /// Returns whether a model file tells the shapes of whole parameters; else fp32.pt alone does.
+  bool is_shape_told() const { return !is_parallel_ && model_.param_shapes; }
+
+  /// Refuses a master whose shape none of the other states has.
+  void require_agreement(const Parameter& parameter) const {
+    if (parameter.states.size() > 1) return;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: zero/{}/{} has the shape ({}), and no other state of the parameter has "
+                      "that shape: the file is damaged, or of another save",
+                      where_, parameter.fqn, kMaster, fmt::join(parameter.shape, ", ")),
+          "convert the regular checkpoint again");
+  }
+
+  /// Returns false when the state contradicts the shape of its parameter, and is lost for it.
+  bool read_state(std::size_t index, const Path& path) {
+    if (path.filename() == kStep) {
       steps_.push_back(read_step(path));
-    } else {
-      add_state(index, path, path.stem().string());
+      return true;
     }
+    return add_state(index, path, path.stem().string());
   }
 
   std::int64_t read_step(const Path& path) const {
@@ -430,17 +476,27 @@ class UniversalReader {
     return step_of(file, param ? *param : file.root());
   }
 
-  void add_state(std::size_t index, const Path& path, const std::string& state) {
+  bool add_state(std::size_t index, const Path& path, const std::string& state) {
     const Parameter& parameter = parameters_.all()[index];
-    const TensorView view = payload(path);
-    const bool is_flat = view.shape.size() == 1 && view.elements() == parameter.elements;
-    if (view.shape != parameter.shape && !is_flat) {
-      if (view.shape.empty()) return notes_.lose({Role::State, state, "a number"});
-      raise(ErrorCode::Corrupt,
-            fmt::format("{}: shape ({}), but the parameter's is ({})", path.string(),
-                        fmt::join(view.shape, ", "), fmt::join(parameter.shape, ", ")));
+    const bool is_float = path.filename() == kMaster || path.filename() == kFirstMoment ||
+                          path.filename() == kSecondMoment;
+    const TensorView view = is_float ? float_payload(path) : payload(path);
+    const bool is_flat =
+        is_shape_told() && view.shape.size() == 1 && view.elements() == parameter.elements;
+    if (view.shape == parameter.shape || is_flat) {
+      parameters_.add_piece(index, state, {{0, view.elements()}, view, 0});
+      return true;
     }
-    parameters_.add_piece(index, state, {{0, view.elements()}, view, 0});
+    if (view.shape.empty() && state != state::kFp32) {
+      notes_.lose({Role::State, state, "a number"});
+      return true;
+    }
+    const std::string why =
+        fmt::format("{}: shape ({}), but the parameter's is ({})", path.string(),
+                    fmt::join(view.shape, ", "), fmt::join(parameter.shape, ", "));
+    if (state == state::kFp32) raise(ErrorCode::Corrupt, why);
+    lose_state(parameter.fqn, path.filename().string(), fmt::format("damaged ({})", why));
+    return view.elements() == 1;  // a number has no shape of a parameter
   }
 
   /// ds_to_universal mistakes round-robin partitions for plain ones without an error.
