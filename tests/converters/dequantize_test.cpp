@@ -188,6 +188,24 @@ Json groups_of(std::initializer_list<int> sizes) {
           {"config_groups", std::move(groups)}};
 }
 
+TEST(Dequantize, ZeroPointsThatTheConfigurationPromisesAreRequired) {
+  const Json asymmetric = {{"weights", {{"num_bits", 8}, {"symmetric", false}}}};
+  const Json symmetric = {{"weights", {{"num_bits", 8}, {"symmetric", true}}}};
+  const auto config = [](const Json& groups) {
+    return Json{{"quant_method", "compressed-tensors"}, {"config_groups", groups}};
+  };
+  Model model;
+  model.add("a.weight", DType::Int8, {2, 2}).add("a.weight_scale", DType::Float32, {2, 1});
+  const Json promised = config({{"group_0", asymmetric}});
+  EXPECT_THAT(error_of([&] { open(model, promised); }), Fails(ErrorCode::Corrupt, "a.weight"));
+  EXPECT_THAT(incomplete_weights(model, promised), ElementsAre(testing::HasSubstr("zero points")));
+  EXPECT_EQ(open(model, config({{"group_0", symmetric}})).weights, 1u);
+  // Which weights are those of a group is not known.
+  EXPECT_EQ(open(model, config({{"group_0", symmetric}, {"group_1", asymmetric}})).weights, 1u);
+  model.add("a.weight_zero_point", DType::Int8, {2, 1});
+  EXPECT_EQ(open(model, promised).weights, 1u);
+}
+
 Model grouped(const Shape& scales = {2, 2}) {
   Model model;
   model.add("a.weight", DType::Int8, {2, 4}, bytes_of({1, 2, 3, 4, -1, -2, -3, -4}));

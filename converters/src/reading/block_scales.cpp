@@ -142,6 +142,8 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
       .groups = is_ordered ? std::nullopt : found.groups,
       .grid = is_ordered ? scale_grid(weight, shape, config) : grouped_grid(weight, shape)};
   if (found.zero_point) require_same_count(tensors, *found.zero_point, scales);
+  if (!found.zero_point && config.has_zero_points && weight.dtype == DType::Int8)
+    raise_tensor(weight, "the configuration says that it has zero points, and they are missing");
   for (const auto& side : {found.zero_point, found.groups, found.shape, found.marker}) {
     if (side) quantized.sides.push_back(*side);
   }

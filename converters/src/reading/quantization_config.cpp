@@ -18,6 +18,11 @@ bool is_true_at(const Json& config, const char* key) {
   return found != config.end() && found->is_boolean() && found->get<bool>();
 }
 
+bool is_false_at(const Json& config, const char* key) {
+  const auto found = config.find(key);
+  return found != config.end() && found->is_boolean() && !found->get<bool>();
+}
+
 /// ModelOpt names its algorithm alone, and compressed-tensors was once named after its maker.
 std::string method_of(const Json& config) {
   const std::string method = text_at(config, "quant_method");
@@ -51,15 +56,19 @@ void take_block(const Json& value, QuantizationConfig& config) {
 void take_groups(const Json& config, QuantizationConfig& parsed) {
   const auto groups = config.find("config_groups");
   if (groups == config.end() || !groups->is_object()) return;
+  std::size_t described = 0, asymmetric = 0;
   for (const auto& [name, group] : groups->items()) {
     if (!group.is_object()) continue;
     const auto weights = group.find("weights");
     if (weights == group.end() || !weights->is_object()) continue;
+    ++described;
+    if (is_false_at(*weights, "symmetric")) ++asymmetric;
     if (const auto size = weights->find("block_structure"); size != weights->end())
       take_block(*size, parsed);
     if (const auto size = weights->find("group_size"); size != weights->end() && is_size(*size))
       add_block({1, size->get<std::uint64_t>()}, parsed);
   }
+  parsed.has_zero_points = described > 0 && asymmetric == described;
 }
 
 std::optional<DType> packed_type(const Json& config) {
