@@ -588,6 +588,62 @@ Model torchao(const std::string& description) {
   return model;
 }
 
+/// The description of a class with two scales, and more of its "_data" behind a comma.
+std::string described(const std::string& name, const std::string& more = {}) {
+  return R"({"_type": ")" + name + R"(", "_data": {"dtype": {"_type": "torch.dtype", "_data": )" +
+         R"("bfloat16"})" + more + R"(}, "_tensor_data_names": ["qdata", "scale"]})";
+}
+
+TEST(Dequantize, PartsThatTorchaoListsAreRequired) {
+  const std::string text = described("Int8Tensor");
+  const auto with = [&](const std::string& parts) {
+    const std::string end = R"("scale"])";
+    return text.substr(0, text.find(end)) + parts + "}";
+  };
+  EXPECT_EQ(open(torchao(text)).weights, 1u);
+  for (const std::string& description :
+       {with(R"("scale", "zero_point"])"), described("IntxUnpackedToInt8Tensor")})
+    EXPECT_THAT(error_of([&] { open(torchao(description)); }),
+                Fails(ErrorCode::Corrupt, "\"a.weight\": its zero_point of torchao is missing"));
+  EXPECT_THAT(error_of([&] { open(torchao(with(R"("scale", "odd"])"))); }),
+              Fails(ErrorCode::Unsupported, "odd"));
+  EXPECT_THAT(error_of([&] { open(torchao(with(R"(1])"))); }),
+              Fails(ErrorCode::Corrupt, "not a list of names"));
+  const Model model = torchao(with(R"("scale", "zero_point"])"));
+  EXPECT_THAT(incomplete_weights(model, {}), ElementsAre(testing::HasSubstr("zero_point")));
+}
+
+TEST(Dequantize, NumbersOfTorchaoHaveTheTypeOfTheirClass) {
+  const auto opened = [](const char* name, DType dtype, DType points) {
+    Model model = torchao(described(name));
+    model.edit().tensors[0].dtype = dtype;
+    model.add("a._weight_zero_point", points, {2});
+    return error_of([&] { open(model); });
+  };
+  for (const char* name : {"Int8Tensor", "IntxUnpackedToInt8Tensor"}) {
+    for (const DType dtype : {DType::UInt8, DType::Float8E4M3, DType::Bool})
+      EXPECT_THAT(opened(name, dtype, DType::Int8), Fails(ErrorCode::Corrupt, name));
+    for (const DType points : {DType::UInt8, DType::Float8E4M3})
+      EXPECT_THAT(opened(name, DType::Int8, points), Fails(ErrorCode::Corrupt, "zero points"));
+  }
+  for (const DType dtype : {DType::UInt8, DType::Int8, DType::Float8E8M0})
+    EXPECT_THAT(opened("Float8Tensor", dtype, DType::Int8),
+                Fails(ErrorCode::Corrupt, "Float8Tensor"));
+  Model float8 = torchao(described("Float8Tensor"));
+  float8.edit().tensors[0].dtype = DType::Float8E5M2;
+  EXPECT_EQ(open(float8).weights, 1u);
+}
+
+TEST(Dequantize, DescriptionsOfTorchaoSayTheTypeOfTheWeight) {
+  for (const char* data : {"", R"(, "_data": {})", R"(, "_data": {"dtype": null})",
+                           R"(, "_data": {"dtype": "bfloat16"})", R"(, "_data": 1)"}) {
+    EXPECT_THAT(
+        error_of([&] { open(torchao(std::string(R"({"_type": "Int8Tensor")") + data + "}")); }),
+        Fails(ErrorCode::Corrupt, "does not say its type"))
+        << data;
+  }
+}
+
 TEST(Dequantize, OtherClassesAndBlocksOfTorchaoAreRefused) {
   const auto refused = [](const std::string& description) {
     return error_of([&] { open(torchao(description)); });
@@ -595,12 +651,11 @@ TEST(Dequantize, OtherClassesAndBlocksOfTorchaoAreRefused) {
   EXPECT_THAT(refused(R"({"_type": "Int4Tensor", "_data": {}})"),
               Fails(ErrorCode::Unsupported, "Int4Tensor"));
   for (const char* block : {"[0, 2]", "[1, 3]", "[4]", "[18446744073709551615, 1]"}) {
-    EXPECT_THAT(
-        refused(std::string(R"({"_type": "Int8Tensor", "_data": {"block_size": )") + block + "}}"),
-        Fails(ErrorCode::Corrupt, "do not fit blocks"))
+    EXPECT_THAT(refused(described("Int8Tensor", std::string(R"(, "block_size": )") + block)),
+                Fails(ErrorCode::Corrupt, "do not fit blocks"))
         << block;
   }
-  EXPECT_THAT(refused(R"({"_type": "Int8Tensor", "_data": {"block_size": [-1, "x"]}})"),
+  EXPECT_THAT(refused(described("Int8Tensor", R"(, "block_size": [-1, "x"])")),
               Fails(ErrorCode::Corrupt, "block_size"));
   EXPECT_THAT(refused("not JSON"), Fails(ErrorCode::Unsupported, "torchao"));
 }

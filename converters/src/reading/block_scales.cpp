@@ -10,10 +10,6 @@
 namespace unishard::converters {
 namespace {
 
-bool is_float8(DType dtype) {
-  return info(dtype).kind == Kind::Float && size_of(dtype) == 1 && dtype != DType::Float8E8M0;
-}
-
 /// The tensors beside a weight. The scales are those that quantizers name after the weight
 /// (`<weight>_scale`), or what serves as such.
 struct Beside {

@@ -150,6 +150,10 @@ class ScaledValues final : public QuantizedValues {
 
 }  // namespace
 
+bool is_float8(DType dtype) {
+  return info(dtype).kind == Kind::Float && size_of(dtype) == 1 && dtype != DType::Float8E8M0;
+}
+
 void require_scale_type(const TensorInfo& scales) {
   if (info(scales.dtype).kind == Kind::Float || is_exponent(scales.dtype)) return;
   raise(ErrorCode::Unsupported,

@@ -24,6 +24,9 @@ struct ScaledElements {
   float factor = 1;
 };
 
+/// Returns whether numbers of this type may be those of a weight in float8; exponents are not.
+bool is_float8(DType dtype);
+
 /// Checks that scales of this type are understood: floating-point numbers, or exponents (E8M0).
 /// Throws: Unsupported for every other type.
 void require_scale_type(const TensorInfo& scales);

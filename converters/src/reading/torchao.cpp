@@ -20,9 +20,19 @@ namespace {
 
 constexpr std::uint64_t kDescriptionBytes = std::uint64_t{64} << 10;
 
-/// The classes of torchao whose numbers are bytes of their own.
-constexpr std::array<std::string_view, 3> kClasses = {"Float8Tensor", "Int8Tensor",
-                                                      "IntxUnpackedToInt8Tensor"};
+/// A class of torchao whose numbers are bytes of their own.
+struct TensorClass {
+  std::string_view name;
+  bool is_float8;        ///< its numbers; otherwise they are int8
+  bool has_zero_points;  ///< whatever the description lists
+};
+constexpr std::array<TensorClass, 3> kClasses = {{{"Float8Tensor", true, false},
+                                                  {"Int8Tensor", false, false},
+                                                  {"IntxUnpackedToInt8Tensor", false, true}}};
+
+/// The parts that weights of these classes may have.
+constexpr std::array<std::string_view, 6> kParts = {
+    "qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale"};
 
 [[noreturn]] void raise_weight(ErrorCode code, std::string_view fqn, std::string_view problem) {
   raise(code, fmt::format("{}: {}", quote(fqn), problem));
@@ -35,19 +45,29 @@ class Flattened {
       : tensors_(tensors), fqn_(std::move(fqn)), class_(description["_type"]) {
     const auto data = description.find("_data");
     if (data != description.end() && data->is_object()) data_ = *data;
+    const auto names = description.find("_tensor_data_names");
+    if (names != description.end()) listed_ = *names;
   }
 
   /// A checkpoint that was made of a part of the file's tensors may have none of this weight.
-  bool is_there() const { return part("qdata") || part("scale"); }
+  bool is_there() const {
+    return std::ranges::any_of(kParts,
+                               [this](std::string_view name) { return part(name).has_value(); });
+  }
 
   QuantizedWeight describe() const {
-    if (std::ranges::count(kClasses, class_) == 0)
+    const auto known = std::ranges::find(kClasses, class_, &TensorClass::name);
+    if (known == kClasses.end())
       raise_weight(ErrorCode::Unsupported, fqn_, fmt::format("torchao's {} is not read", class_));
+    require_listed_parts();
     if (part("act_pre_scale"))
       raise_weight(ErrorCode::Unsupported, fqn_,
                    "torchao's weight for activations that are scaled before is not read");
     const std::size_t numbers = required("qdata"), scales = required("scale");
     const TensorInfo& info = tensors_[numbers];
+    if (known->is_float8 ? !is_float8(info.dtype) : info.dtype != DType::Int8)
+      raise_tensor(info, fmt::format("{} numbers, which torchao's {} does not have",
+                                     name_of(info.dtype), class_));
     require_scale_type(tensors_[scales]);
     QuantizedWeight quantized{.tensor = numbers,
                               .fqn = fqn_,
@@ -56,15 +76,11 @@ class Flattened {
                               .sides = {scales},
                               .method = fmt::format("torchao {}", class_),
                               .values = nullptr};
-    if (size_of(info.dtype) != 1) raise_tensor(info, "not numbers of one byte");
     ScaledElements elements{.numbers = numbers,
                             .scales = scales,
-                            .zero_points = part("zero_point"),
+                            .zero_points = zero_points(*known, tensors_[scales]),
                             .groups = std::nullopt,
                             .grid = grid(info, tensors_[scales])};
-    if (elements.zero_points &&
-        tensors_[*elements.zero_points].elements() != tensors_[scales].elements())
-      raise_tensor(tensors_[*elements.zero_points], "not as many zero points as scales");
     for (const char* name : {"zero_point", "act_quant_scale", "act_quant_zero_point"}) {
       if (const auto side = part(name)) quantized.sides.push_back(*side);
     }
@@ -87,12 +103,39 @@ class Flattened {
     return *found;
   }
 
+  /// Requires each part that the description lists to be there and to be known.
+  void require_listed_parts() const {
+    if (listed_.is_discarded()) return;
+    const auto is_text = [](const Json& name) { return name.is_string(); };
+    if (!listed_.is_array() || !std::ranges::all_of(listed_, is_text))
+      raise_weight(ErrorCode::Corrupt, fqn_, "_tensor_data_names is not a list of names");
+    for (const Json& name : listed_) {
+      const auto text = name.get<std::string>();
+      if (std::ranges::count(kParts, text) == 0)
+        raise_weight(ErrorCode::Unsupported, fqn_,
+                     fmt::format("torchao's part {} is not read", quote(text)));
+      required(text);
+    }
+  }
+
+  std::optional<std::size_t> zero_points(const TensorClass& known, const TensorInfo& scales) const {
+    const auto found = known.has_zero_points ? required("zero_point") : part("zero_point");
+    if (!found) return std::nullopt;
+    const TensorInfo& points = tensors_[*found];
+    if (points.elements() != scales.elements())
+      raise_tensor(points, "not as many zero points as scales");
+    const DTypeInfo& type = info(points.dtype);
+    if (type.kind != Kind::Signed && (type.kind != Kind::Float || type.bytes == 1))
+      raise_tensor(points, fmt::format("zero points of torchao are not {}", type.name));
+    return found;
+  }
+
   /// The type that the weight had before; it is {"_type": "torch.dtype", "_data": name}.
   DType dtype() const {
     const auto found = data_.find("dtype");
     if (found == data_.end() || !found->is_object() || !found->contains("_data") ||
         !(*found)["_data"].is_string())
-      return DType::Float32;
+      raise_weight(ErrorCode::Corrupt, fqn_, "torchao's description does not say its type");
     const auto dtype = dtype_from_name((*found)["_data"].get<std::string>());
     if (dtype && info(*dtype).kind == Kind::Float && size_of(*dtype) > 1) return *dtype;
     raise_weight(ErrorCode::Unsupported, fqn_, "torchao's weight of an unknown type");
@@ -111,6 +154,7 @@ class Flattened {
   const NamedTensors& tensors_;
   const std::string fqn_, class_;
   Json data_ = Json::object();
+  Json listed_ = Json(Json::value_t::discarded);  ///< the names of the parts, where it has them
 };
 
 /// Returns the description of a tensor of torchao; null for any other text.
