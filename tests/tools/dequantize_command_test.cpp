@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 
 namespace unishard::test {
 namespace {
@@ -30,8 +31,10 @@ std::string floats(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-void write_safetensors(const Path& path, const std::vector<Tensor>& tensors) {
+void write_safetensors(const Path& path, const std::vector<Tensor>& tensors,
+                       const Json& metadata = {}) {
   Json header = Json::object();
+  if (!metadata.is_null()) header["__metadata__"] = metadata;
   std::string data;
   for (const Tensor& tensor : tensors) {
     header[tensor.name] = {{"dtype", tensor.dtype},
@@ -225,6 +228,96 @@ TEST_F(VerifyOfQuantized, SaysNothingOfMethodsThatAreNotRead) {
                    {{"quant_method", "compressed-tensors"}})
                 .status,
             0);
+}
+
+// ---- tensors that torchao describes ----
+
+/// Two layers, one of which has a bias, norms and an output layer, as torchao writes them.
+class DescribedByTorchao : public QuantizedModels {
+ protected:
+  static Json metadata() {
+    const std::string weight =
+        R"({"_type": "Int8Tensor", "_data": {"block_size": [1, 2], "dtype": )"
+        R"({"_type": "torch.dtype", "_data": "float32"}}, "_tensor_data_names": ["qdata", "scale"]})";
+    const std::string plain = R"({"_type": "Tensor"})";
+    return {{"format", "pt"},
+            {"tensor_names", R"(["0.weight", "0.bias", "1.weight", "norm.0.weight",)"
+                             R"( "norm.1.weight", "lm_head.weight"])"},
+            {"0.weight", weight},
+            {"0.bias", plain},
+            {"1.weight", weight},
+            {"norm.0.weight", plain},
+            {"norm.1.weight", plain},
+            {"lm_head.weight", plain}};
+  }
+  /// Writes the tensors whose names do not begin with `gone`, and never that of the output layer.
+  void write_without(const std::string& gone, const char* file = "model.safetensors") {
+    std::filesystem::remove_all(model_);
+    std::filesystem::create_directory(model_);
+    std::vector<Tensor> tensors;
+    for (const char* layer : {"0", "1"}) {
+      const std::string name = layer;
+      tensors.push_back({name + "._weight_qdata", "I8", {1, 2}, "\x02\x03"});
+      tensors.push_back({name + "._weight_scale", "F32", {1, 1}, floats({0.5F})});
+      tensors.push_back({"norm." + name + ".weight", "F32", {1}, floats({1})});
+    }
+    tensors.push_back({"0.bias", "F32", {1}, floats({1})});
+    std::erase_if(tensors, [&](const Tensor& tensor) {
+      return !gone.empty() && tensor.name.starts_with(gone);
+    });
+    write_safetensors(model_ / file, tensors, metadata());
+  }
+};
+
+TEST_F(DescribedByTorchao, AreMissedByNameWhereTheFileLacksThem) {
+  const std::map<std::string, std::string> cases = {
+      {"0._weight", "0.weight"}, {"0.bias", "0.bias"}, {"norm.0.weight", "norm.0.weight"}};
+  for (const auto& [gone, name] : cases) {
+    write_without(gone);
+    const Path folder = out();
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"zero_to_fp32", model_, folder},
+          {"convert", model_, folder, "--to", "safetensors", "--dtype", "bf16"}}) {
+      const ProcessResult refused = unishard(command);
+      EXPECT_EQ(refused.status, 6) << gone << refused.err;
+      EXPECT_THAT(refused.err, HasSubstr("weight \"" + name + "\""));
+      EXPECT_FALSE(std::filesystem::exists(folder));
+    }
+    const ProcessResult verified = unishard({"verify", model_});
+    EXPECT_EQ(verified.status, 1) << gone;
+    EXPECT_THAT(verified.out, HasSubstr("incomplete"));
+    EXPECT_THAT(verified.out, HasSubstr(name));
+    EXPECT_EQ(unishard({"zero_to_fp32", model_, folder, "--allow-missing", "-q"}).status, 0);
+  }
+}
+
+TEST_F(DescribedByTorchao, MayBeLeftOutByTheProgramThatWroteThem) {
+  write_without("");  // the output layer is tied
+  const ProcessResult whole = unishard({"zero_to_fp32", model_, out()});
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(unishard({"verify", model_}).status, 0);
+  write_safetensors(model_ / "model.safetensors", {{"a.lora_A.weight", "F32", {1}, floats({1})}},
+                    metadata());  // transformers describes the base model of an adapter
+  const ProcessResult adapter = unishard({"verify", model_});
+  EXPECT_EQ(adapter.status, 0) << adapter.out;
+  write_without("0.", "model-00001-of-00002.safetensors");
+  const ProcessResult shard = unishard({"verify", model_ / "model-00001-of-00002.safetensors"});
+  EXPECT_EQ(shard.status, 0) << shard.out;
+}
+
+TEST_F(DescribedByTorchao, AreForgottenWhereTheyWereNotAskedFor) {
+  write_without("");
+  const Path part = temp_.path() / "part.safetensors";
+  const ProcessResult made = unishard({"convert", model_, part, "--only", "0.*"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const ProcessResult verified = unishard({"verify", part});
+  EXPECT_EQ(verified.status, 0) << verified.out;
+  const Path folder = out();
+  const ProcessResult numbers = unishard({"zero_to_fp32", part, folder});
+  ASSERT_EQ(numbers.status, 0) << numbers.err;
+  EXPECT_EQ(read_safetensors(folder / "model.safetensors"),
+            (std::vector<Tensor>{{"0.bias", "F32", {1}, floats({1})},
+                                 {"0.weight", "F32", {1, 2}, floats({1, 1.5F})}}));
 }
 
 }  // namespace

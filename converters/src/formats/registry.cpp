@@ -31,6 +31,7 @@
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/empty_weights.hpp"
+#include "reading/quantizers.hpp"
 
 #include <fmt/format.h>
 
@@ -491,6 +492,8 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
       source->add_losses({std::move(*others)});
     }
   }
+  if (!source->part_of() && row.entry.name == "safetensors")
+    source->add_losses(missing_of_torchao(source->catalog()));
   return source;
 }
 

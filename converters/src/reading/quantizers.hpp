@@ -2,6 +2,9 @@
 // The kinds of quantized weights that are understood. Each kind has a file of its name, which finds
 // its weights by the names of the tensors beside them.
 // Thread safety: pure functions, apart from what they read of the source.
+#include "unishard/converters/loss.hpp"
+#include "unishard/format/catalog.hpp"
+
 #include "reading/named_tensors.hpp"
 #include "reading/quantization_config.hpp"
 #include "reading/quantized_weight.hpp"
@@ -28,6 +31,11 @@ void find_bitsandbytes(const NamedTensors& tensors, const QuantizationConfig& co
 /// described by metadata of the file.
 void find_torchao(const NamedTensors& tensors, const QuantizationConfig& config,
                   QuantizedWeights& found);
+/// Returns a loss for each tensor that the metadata describe and `catalog` lacks, in order of the
+/// names. Plain tensors that the program that wrote the files may have left out are not among them.
+Losses missing_of_torchao(const Catalog& catalog);
+/// Removes the descriptions of these from the metadata that `catalog` records of its files.
+void forget_missing_of_torchao(Catalog& catalog);
 /// Adds the experts of gpt-oss: `<weight>_blocks` and `<weight>_scales`.
 void find_mxfp4(const NamedTensors& tensors, const QuantizationConfig& config,
                 QuantizedWeights& found);

@@ -12,12 +12,17 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <map>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace unishard::converters {
 namespace {
 
+constexpr const char* kNames = "tensor_names";  ///< the key by which torchao's metadata are known
+constexpr const char* kPlain = "Tensor";        ///< the class of what is not quantized
 constexpr std::uint64_t kDescriptionBytes = std::uint64_t{64} << 10;
 
 /// A class of torchao whose numbers are bytes of their own.
@@ -33,6 +38,13 @@ constexpr std::array<TensorClass, 3> kClasses = {{{"Float8Tensor", true, false},
 /// The parts that weights of these classes may have.
 constexpr std::array<std::string_view, 6> kParts = {
     "qdata", "scale", "zero_point", "act_quant_scale", "act_quant_zero_point", "act_pre_scale"};
+
+/// "a.b.weight" and "qdata" -> "a.b._weight_qdata"; empty for a name that lies in no module.
+std::string part_name(std::string_view fqn, std::string_view part) {
+  const std::string_view module = module_of(fqn);
+  if (module.empty()) return {};
+  return fmt::format("{}_{}_{}", module, fqn.substr(module.size()), part);
+}
 
 [[noreturn]] void raise_weight(ErrorCode code, std::string_view fqn, std::string_view problem) {
   raise(code, fmt::format("{}: {}", quote(fqn), problem));
@@ -89,11 +101,8 @@ class Flattened {
   }
 
  private:
-  /// "a.b.weight" -> "a.b._weight_qdata".
   std::optional<std::size_t> part(std::string_view name) const {
-    const std::size_t dot = fqn_.rfind('.');
-    if (dot == std::string::npos) return std::nullopt;
-    return tensors_.find(fmt::format("{}._{}_{}", fqn_.substr(0, dot), fqn_.substr(dot + 1), name));
+    return tensors_.find(part_name(fqn_, name));
   }
 
   std::size_t required(std::string_view name) const {
@@ -165,22 +174,121 @@ Json description_of(const std::string& text) {
   return describes ? json : Json();
 }
 
+/// The descriptions in the metadata of the files that a catalog was read from, by the names of the
+/// tensors; empty where torchao wrote none.
+std::map<std::string, Json> descriptions(const Catalog& catalog) {
+  std::map<std::string, Json> found;
+  const Json metadata = file_record(catalog.producer, kSafetensorsMetadata);
+  if (!metadata.is_object() || !metadata.contains(kNames)) return found;
+  for (const auto& [fqn, text] : metadata.items()) {
+    if (!text.is_string()) continue;
+    Json description = description_of(text.get_ref<const std::string&>());
+    if (!description.is_null()) found.emplace(fqn, std::move(description));
+  }
+  return found;
+}
+
+/// "layers.12.mlp" -> "layers.#.mlp".
+std::string without_numbers(std::string_view name) {
+  std::string text;
+  for (const char letter : name) {
+    const bool is_digit = letter >= '0' && letter <= '9';
+    if (!is_digit) text += letter;
+    if (is_digit && !text.ends_with('#')) text += '#';
+  }
+  return text;
+}
+
+/// What a catalog has of the tensors that torchao described.
+class Present {
+ public:
+  Present(const Catalog& catalog, const std::map<std::string, Json>& described) {
+    for (const TensorInfo& tensor : catalog.tensors) add(tensor.fqn);
+    for (const Alias& alias : catalog.aliases) add(alias.fqn);
+    for (const auto& [fqn, description] : described) {
+      if (!has(fqn)) continue;
+      has_any_ = true;
+      kinds_.insert(without_numbers(fqn));
+    }
+  }
+
+  /// Whether a tensor is missing that the files had when they were made. Adapters have none of what
+  /// is described.
+  bool lacks(const std::string& fqn, const Json& description) const {
+    if (!has_any_ || has(fqn)) return false;
+    return description["_type"] != kPlain || is_lost(fqn);
+  }
+
+ private:
+  void add(std::string_view fqn) {
+    names_.insert(fqn);
+    modules_.insert(module_of(fqn));
+  }
+  bool has(const std::string& fqn) const {
+    const auto has_part = [&](std::string_view part) {
+      return names_.contains(part_name(fqn, part));
+    };
+    return names_.contains(fqn) || std::ranges::any_of(kParts, has_part);
+  }
+  /// transformers describes plain tensors first, and then leaves out tied ones, such as the weight
+  /// of an output layer, and gives some modules other names. So a plain tensor counts where its
+  /// module is there, or the same of another layer.
+  bool is_lost(const std::string& fqn) const {
+    const std::string kind = without_numbers(fqn);
+    if (kind == fqn && fqn.ends_with(".weight")) return false;
+    return modules_.contains(module_of(fqn)) || (kind != fqn && kinds_.contains(kind));
+  }
+
+  bool has_any_ = false;
+  std::unordered_set<std::string_view> names_, modules_;
+  std::unordered_set<std::string> kinds_;  ///< without_numbers() of what is there
+};
+
+std::vector<std::string> missing_names(const Catalog& catalog) {
+  std::vector<std::string> missing;
+  const std::map<std::string, Json> described = descriptions(catalog);
+  if (described.empty()) return missing;
+  const Present present(catalog, described);
+  for (const auto& [fqn, description] : described) {
+    if (present.lacks(fqn, description)) missing.push_back(fqn);
+  }
+  return missing;
+}
+
 }  // namespace
 
 void find_torchao(const NamedTensors& tensors, const QuantizationConfig& /*config*/,
                   QuantizedWeights& found) {
-  const Json& producer = tensors.source().catalog().producer;
-  if (!producer.is_object()) return;
-  const auto metadata = producer.find(std::string(kSafetensorsMetadata));
-  if (metadata == producer.end() || !metadata->is_object() || !metadata->contains("tensor_names"))
-    return;
-  for (const auto& [fqn, text] : metadata->items()) {
-    if (!text.is_string()) continue;
-    const Json description = description_of(text.get_ref<const std::string&>());
-    if (description.is_null() || description["_type"] == "Tensor") continue;
+  for (const auto& [fqn, description] : descriptions(tensors.source().catalog())) {
+    if (description["_type"] == kPlain) continue;
     const Flattened weight(tensors, fqn, description);
     if (weight.is_there()) found.push_back(weight.describe());
   }
+}
+
+Losses missing_of_torchao(const Catalog& catalog) {
+  Losses losses;
+  for (std::string& fqn : missing_names(catalog))
+    losses.push_back({.role = Role::Weight,
+                      .name = std::move(fqn),
+                      .why = "torchao's metadata describe it, and it is not in the files"});
+  return losses;
+}
+
+void forget_missing_of_torchao(Catalog& catalog) {
+  const std::vector<std::string> missing = missing_names(catalog);
+  if (missing.empty()) return;
+  Json& metadata = catalog.producer[std::string(kSafetensorsMetadata)];
+  for (const std::string& fqn : missing) metadata.erase(fqn);
+  Json& text = metadata[kNames];
+  const Json names =
+      text.is_string() ? Json::parse(text.get<std::string>(), nullptr, false) : Json();
+  if (!names.is_array()) return;
+  Json left = Json::array();
+  std::ranges::copy_if(names, std::back_inserter(left), [&](const Json& name) {
+    return !name.is_string() || !std::ranges::binary_search(missing, name.get<std::string>());
+  });
+  text = left.dump();
 }
 
 }  // namespace unishard::converters

@@ -13,6 +13,7 @@
 #include "core/file_records.hpp"
 #include "core/file_split.hpp"
 #include "core/partial_output.hpp"
+#include "reading/quantizers.hpp"
 
 #include <fmt/format.h>
 
@@ -228,6 +229,7 @@ void check_names(const Catalog& catalog) {
 std::unique_ptr<Sink> make_safetensors_sink(Storage& storage, const Path& output, Catalog catalog,
                                             SafetensorsOptions options, const WorkSplit& share) {
   SubBytes sub_bytes = safetensors::recorded_types(catalog);
+  forget_missing_of_torchao(catalog);
   take_metadata(catalog.producer, options.metadata);
   if (needs_text(catalog)) {
     const std::vector<std::string> paths = flat_paths(catalog, "");
