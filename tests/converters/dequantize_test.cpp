@@ -634,6 +634,18 @@ TEST(Dequantize, NumbersOfTorchaoHaveTheTypeOfTheirClass) {
   EXPECT_EQ(open(float8).weights, 1u);
 }
 
+TEST(Dequantize, ScalesOfTorchaoHaveTheShapeOfTheirBlocks) {
+  const auto opened = [](const char* block, const Shape& points) {
+    Model model = torchao(described("Int8Tensor", std::string(R"(, "block_size": )") + block));
+    model.edit().tensors[1].shape = {2, 2};
+    model.add("a._weight_zero_point", DType::Int8, points);
+    return error_of([&] { open(model); });
+  };
+  EXPECT_THAT(opened("[2, 1]", {2, 2}), Fails(ErrorCode::Corrupt, "a._weight_scale"));  // 1 x 4
+  EXPECT_THAT(opened("[1, 2]", {4}), Fails(ErrorCode::Corrupt, "a._weight_zero_point"));
+  EXPECT_THAT(opened("[1, 2]", {1, 4}), Fails(ErrorCode::Corrupt, "a._weight_zero_point"));
+}
+
 TEST(Dequantize, DescriptionsOfTorchaoSayTheTypeOfTheWeight) {
   for (const char* data : {"", R"(, "_data": {})", R"(, "_data": {"dtype": null})",
                            R"(, "_data": {"dtype": "bfloat16"})", R"(, "_data": 1)"}) {

@@ -131,8 +131,8 @@ class Flattened {
     const auto found = known.has_zero_points ? required("zero_point") : part("zero_point");
     if (!found) return std::nullopt;
     const TensorInfo& points = tensors_[*found];
-    if (points.elements() != scales.elements())
-      raise_tensor(points, "not as many zero points as scales");
+    if (points.shape != scales.shape)
+      raise_tensor(points, "zero points of another shape than the scales have");
     const DTypeInfo& type = info(points.dtype);
     if (type.kind != Kind::Signed && (type.kind != Kind::Float || type.bytes == 1))
       raise_tensor(points, fmt::format("zero points of torchao are not {}", type.name));
@@ -157,7 +157,11 @@ class Flattened {
       return scale_grid(numbers, scales.shape, {});
     if (block->size() > limits::kDimensions || !std::ranges::all_of(*block, is_size))
       raise_weight(ErrorCode::Corrupt, fqn_, "block_size is not a list of sizes");
-    return block_grid(numbers, block->get<Shape>(), scales.elements());
+    ScaleGrid grid = block_grid(numbers, block->get<Shape>(), scales.elements());
+    if (scales.shape.size() == grid.grid.size() && scales.shape != grid.grid)
+      raise_tensor(scales, fmt::format("scales of another shape than the blocks of {} have",
+                                       numbers.label()));
+    return grid;
   }
 
   const NamedTensors& tensors_;

@@ -166,12 +166,15 @@ def bitsandbytes(judge):
 def torchao(judge):
     import torch
     from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-    from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig, PerGroup, quantize_
+    from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, PerGroup, quantize_
+    four_bits = {"weight_dtype": torch.int4, "granularity": PerGroup(32)}
     for title, config in (("Int8WeightOnlyConfig", Int8WeightOnlyConfig()), ("Float8WeightOnlyConfig", Float8WeightOnlyConfig()),
-                          ("IntxWeightOnlyConfig of 4 bits", IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))):
+                          ("IntxWeightOnlyConfig of 4 bits", IntxWeightOnlyConfig(**four_bits)),
+                          ("IntxWeightOnlyConfig with zero points", IntxWeightOnlyConfig(**four_bits, mapping_type=MappingType.ASYMMETRIC))):
         for dtype in (torch.bfloat16, torch.float32):
             torch.manual_seed(1)
             model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.LayerNorm(48)).to(dtype)
+            model[0].weight.data += 0.05  # zero points are not all 0
             quantize_(model, config)
             state = {f"m.{k}": v for k, v in model.state_dict().items()}
             tensors, metadata = flatten_tensor_state_dict({k: v.detach() for k, v in state.items()})
