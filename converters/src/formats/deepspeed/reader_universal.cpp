@@ -301,21 +301,25 @@ class UniversalReader {
     }
   }
 
-  /// Adam has two moments: where no parameter of a group has the one, it was lost for all. Adagrad
-  /// has the second alone and no betas; Lion the first and no amsgrad; others a second of their
-  /// own.
+  /// Adam has two moments: what no parameter of a group has of them was lost for all. Adagrad has
+  /// the second alone and no betas; Lion the first and no amsgrad; others a second of their own.
   void check_moments(std::size_t group, const std::set<std::string>& files) {
     if (group >= settings_.size() || !settings_[group].contains("betas")) return;
     const bool has_first = files.contains(kFirstMoment), has_second = files.contains(kSecondMoment);
-    if (has_first == has_second) return;
     const bool has_more = std::ranges::any_of(files, [](const std::string& file) {
       return file != kMaster && file != kStep && file != kFirstMoment;
     });
-    if (has_first && (has_more || !settings_[group].contains("amsgrad"))) return;
-    lose_state("*", has_first ? kSecondMoment : kFirstMoment,
-               fmt::format("no parameter of group {} has it, and all have {}, which comes with it "
-                           "in an optimizer of these settings",
-                           group, has_first ? kFirstMoment : kSecondMoment));
+    const bool has_stepped = files.contains(std::string(kStep)) || !common_steps_.empty();
+    const bool is_adam = settings_[group].contains("amsgrad") && !has_more && has_stepped;
+    if (!has_first && (has_second || is_adam)) lose_moment(kFirstMoment, group);
+    if (!has_second && is_adam) lose_moment(kSecondMoment, group);
+  }
+
+  void lose_moment(const char* file, std::size_t group) {
+    lose_state("*", file,
+               fmt::format("no parameter of group {} has it, and an optimizer of these settings "
+                           "has it of each",
+                           group));
   }
 
   /// A model needs no state. Where one is lost, training cannot go on from the others either.
