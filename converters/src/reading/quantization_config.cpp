@@ -25,7 +25,7 @@ bool is_false_at(const Json& config, const char* key) {
 
 /// ModelOpt names its algorithm alone, and compressed-tensors was once named after its maker.
 std::string method_of(const Json& config) {
-  const std::string method = text_at(config, "quant_method");
+  std::string method = text_at(config, "quant_method");
   if (method == "sparseml") return "compressed-tensors";
   if (!method.empty()) return method;
   return config.contains("quant_algo") ? "modelopt" : "";
