@@ -1,10 +1,11 @@
 #include "reading/part_content.hpp"
 
-#include "unishard/format/text.hpp"
+#include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>

@@ -225,7 +225,7 @@ class RankReader {
     float step = 0;
     if (view.dtype != DType::Float32) return;
     view.read({0, 1}, std::as_writable_bytes(std::span(&step, 1)), torch::Reading::Sample);
-    together_.steps = std::max<double>(together_.steps, step);
+    together_.steps = std::max(together_.steps, static_cast<double>(step));
   }
 
   Cut cut_of(const Parameter& parameter) const {
