@@ -354,6 +354,15 @@ void name_adapter_file(const converters::AdapterFile& adapter, ConversionPlan& p
       "name a folder of safetensors for PEFT");
 }
 
+/// Whether the catalog records an adapter whose names a reader of the result finds again: in the
+/// file of an optimizer with states.
+bool is_recorded_adapter(const Catalog& catalog) {
+  const auto is_state = [](const TensorInfo& tensor) {
+    return tensor.state != state::kWeights && tensor.state != state::kBuffer;
+  };
+  return converters::is_of_adapter(catalog) && std::ranges::any_of(catalog.tensors, is_state);
+}
+
 }  // namespace
 
 Path config_folder(const converters::Source& source, const Path& input) {
@@ -371,7 +380,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
   const Path beside = folder_beside(source, input);
   const Path model = model_folder_beside(source, beside, input);
   const bool is_adapter =
-      converters::is_of_adapter(source.catalog()) ||
+      is_recorded_adapter(source.catalog()) ||
       has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
       has_file(beside, fmt::format("{}.bin", converters::kAdapterStem)) ||
       has_file(model, kModelConfigs[1]);
