@@ -43,6 +43,13 @@ Json dict(std::vector<std::pair<Json, Json>> pairs) {
 
 Json groups(Json params) { return Json::array({{{"lr", 0.1}, {"params", std::move(params)}}}); }
 
+std::vector<std::string> loss_labels(const Catalog& catalog) {
+  std::vector<std::string> out;
+  for (const TensorInfo& tensor : catalog.tensors) out.push_back(tensor.fqn + " " + tensor.state);
+  std::ranges::sort(out);
+  return out;
+}
+
 class ReadFile : public testing::Test {
  protected:
   std::unique_ptr<Source> open(const Json& object, const OpenOptions& options = {}) {
@@ -69,16 +76,21 @@ class ReadFile : public testing::Test {
     return open_source(posix_storage(), path);
   }
 
+  /// Expects the same tensors and values of states from every format that can hold them.
+  void expect_through_every_format(const Source& source, const std::vector<std::string>& expected) {
+    for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
+      const auto copy = convert(source, format);
+      EXPECT_EQ(loss_labels(copy->catalog()), expected) << format;
+      EXPECT_THAT(copy->losses(), IsEmpty()) << format;
+      EXPECT_EQ(copy->catalog().client_state.value("optimizer_scalars", Json()),
+                source.catalog().client_state.value("optimizer_scalars", Json()))
+          << format;
+    }
+  }
+
   test::TempDir temp_;
   int count_ = 0;
 };
-
-std::vector<std::string> loss_labels(const Catalog& catalog) {
-  std::vector<std::string> out;
-  for (const TensorInfo& tensor : catalog.tensors) out.push_back(tensor.fqn + " " + tensor.state);
-  std::ranges::sort(out);
-  return out;
-}
 
 TensorInfo weight_named(const std::string& fqn) {
   TensorInfo tensor;
@@ -172,11 +184,7 @@ TEST_F(ReadFile, ADictOfStatesIsOfItsParameterThroughEveryFormat) {
   const std::vector<std::string> expected = {"a fp32", "a q--s", "a q--table"};
   EXPECT_EQ(loss_labels(source->catalog()), expected);
   EXPECT_THAT(source->losses(), IsEmpty());
-  for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
-    const auto copy = convert(*source, format);
-    EXPECT_EQ(loss_labels(copy->catalog()), expected) << format;
-    EXPECT_THAT(copy->losses(), IsEmpty()) << format;
-  }
+  expect_through_every_format(*source, expected);
 }
 
 TEST_F(ReadFile, AListOfStatesIsOfItsParameterThroughEveryFormat) {
@@ -198,14 +206,7 @@ TEST_F(ReadFile, AListOfStatesIsOfItsParameterThroughEveryFormat) {
                                              "a fp32",  "a q--inner--0--0", "a queue--0"};
   EXPECT_EQ(loss_labels(source->catalog()), expected);
   EXPECT_THAT(source->losses(), IsEmpty());
-  for (const char* format : {"native", "dcp", "torch", "trainer", "accelerate", "safetensors"}) {
-    const auto copy = convert(*source, format);
-    EXPECT_EQ(loss_labels(copy->catalog()), expected) << format;
-    EXPECT_THAT(copy->losses(), IsEmpty()) << format;
-    EXPECT_EQ(copy->catalog().client_state["optimizer_scalars"],
-              source->catalog().client_state["optimizer_scalars"])
-        << format;
-  }
+  expect_through_every_format(*source, expected);
 }
 
 TEST_F(ReadFile, AStateWithoutANameIsNoParameter) {

@@ -1,5 +1,9 @@
 #include "core/nested_states.hpp"
 
+#include "unishard/converters/extra_state.hpp"
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/error.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -118,6 +122,19 @@ StateTree tree_of(std::string_view name, Json value) {
   TreeMaker maker(name);
   maker.mark(value, std::string(name));
   return {std::move(value), std::move(maker.states)};
+}
+
+bool is_reserved_state(std::string_view name) {
+  return name == state::kFp32 || name == state::kWeights || name == state::kBuffer ||
+         name == kExtraState;
+}
+
+RenamedState rename_reserved_state(std::string_view name) {
+  std::string other = fmt::format("state_{}", name);
+  std::string note = fmt::format(
+      "the optimizer's states {} are called {} here: the name means the model's own tensors",
+      quote(name), quote(other));
+  return {std::move(other), std::move(note)};
 }
 
 std::string member_state(std::string_view state, std::string_view member) {

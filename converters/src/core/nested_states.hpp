@@ -19,6 +19,13 @@ bool is_state_name(std::string_view text);
 /// Returns true for a key of an optimizer's file that is the name of one state: no member's name.
 bool is_own_state_name(std::string_view text);
 
+/// Returns true for the name of a state by which a catalog calls tensors of the model or values.
+bool is_reserved_state(std::string_view name);
+struct RenamedState {
+  std::string name, note;
+};
+/// Returns the name that an optimizer's state with a reserved name gets, and a note that says so.
+RenamedState rename_reserved_state(std::string_view name);
 /// Returns the name of a member of a dict.
 std::string member_state(std::string_view state, std::string_view member);
 /// Returns the names on the way to a state: {"a", "b"} for "a--b", one name for every other state.

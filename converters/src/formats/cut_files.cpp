@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -59,16 +60,16 @@ deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& fi
 }
 
 std::optional<std::string> unequal_part(const deepspeed::CutParts& parts) {
-  for (const TensorInfo& tensor : parts.sources.front()->catalog().tensors) {
-    if (!deepspeed::is_of_model(tensor)) continue;
-    for (std::size_t r = 1; r < parts.sources.size(); ++r) {
-      const Catalog& other = parts.sources[r]->catalog();
-      const auto found = other.find(tensor.fqn, tensor.state);
-      if (found && other.tensors[*found].shape != tensor.shape)
+  std::map<std::pair<std::string_view, std::string_view>, const Shape*> first;
+  for (const TensorInfo& tensor : parts.sources.front()->catalog().tensors)
+    if (deepspeed::is_of_model(tensor)) first[{tensor.fqn, tensor.state}] = &tensor.shape;
+  for (std::size_t r = 1; r < parts.sources.size(); ++r) {
+    for (const TensorInfo& tensor : parts.sources[r]->catalog().tensors) {
+      const auto found = first.find({tensor.fqn, tensor.state});
+      if (found != first.end() && *found->second != tensor.shape)
         return fmt::format("the parts of {} have different shapes: ({}) in {} and ({}) in {}",
-                           unishard::quote(tensor.fqn), fmt::join(tensor.shape, ", "),
-                           parts.names[0], fmt::join(other.tensors[*found].shape, ", "),
-                           parts.names[r]);
+                           unishard::quote(tensor.fqn), fmt::join(*found->second, ", "),
+                           parts.names[0], fmt::join(tensor.shape, ", "), parts.names[r]);
     }
   }
   return std::nullopt;

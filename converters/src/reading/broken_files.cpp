@@ -69,4 +69,11 @@ Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder) 
   return losses;
 }
 
+Loss damaged(Role role, std::string name, const Error& error) {
+  return {.role = role,
+          .name = std::move(name),
+          .why = fmt::format("damaged ({})", error.what()),
+          .is_broken = true};
+}
+
 }  // namespace unishard::converters

@@ -1,6 +1,8 @@
 #pragma once
-// Names in a folder behind which there is no file: links to what is gone, pipes, folders.
+// What a checkpoint names and cannot give: names in a folder behind which there is no file (links
+// to what is gone, pipes, folders), and files that are damaged.
 #include "unishard/converters/loss.hpp"
+#include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
 #include <array>
@@ -21,5 +23,8 @@ std::optional<std::string> broken_model(Storage& storage, const Path& folder);
 /// Returns a loss for each name in the folder that is a link to what is not there. The optimizer of
 /// a model's folder is one of the optimizer.
 Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder);
+
+/// Returns the loss of a thing that `error` says to be damaged.
+Loss damaged(Role role, std::string name, const Error& error);
 
 }  // namespace unishard::converters

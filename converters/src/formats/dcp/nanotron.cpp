@@ -9,6 +9,7 @@
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/nanotron_optimizer.hpp"
 #include "formats/dcp/nanotron_weights.hpp"
+#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
@@ -146,10 +147,7 @@ void read_schedule(Storage& storage, const Path& folder, StateDictBuilder& build
         torch::with_inline_tensors(file, std::string(kSchedule), builder.out.losses);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Corrupt) throw;
-    builder.out.losses.push_back({.role = Role::Setting,
-                                  .name = std::string(kSchedule),
-                                  .why = fmt::format("damaged ({})", error.what()),
-                                  .is_broken = true});
+    builder.out.losses.push_back(damaged(Role::Setting, std::string(kSchedule), error));
   }
 }
 

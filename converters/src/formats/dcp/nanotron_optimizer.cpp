@@ -343,13 +343,8 @@ std::vector<torch::TorchFile> open_all(const std::vector<RankFile>& files, const
 
 /// Says what the files contradict the model in.
 void check(const Together& together, const Path& place, StateDictBuilder& builder) {
-  for (const std::string& name : together.missing) {
-    builder.out.losses.push_back(
-        {.role = Role::Weight,
-         .name = name,
-         .why = "the optimizer trains it, and no file of the model holds it",
-         .is_broken = true});
-  }
+  for (const std::string& name : together.missing)
+    builder.out.losses.push_back(unsaved_weight(name));
   if (together.steps > 0 && builder.out.step && *builder.out.step != together.steps)
     builder.out.notes.push_back(fmt::format(
         "the optimizer counts {} steps, and checkpoint_metadata.json {}: the optimizer's "

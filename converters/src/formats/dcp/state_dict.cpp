@@ -245,6 +245,13 @@ std::uint64_t read_elements(const TensorEntry& tensor, const Items& items, Eleme
   return covered;
 }
 
+Loss unsaved_weight(std::string fqn) {
+  return {.role = Role::Weight,
+          .name = std::move(fqn),
+          .why = "the optimizer trains it, and no file of the model holds it",
+          .is_broken = true};
+}
+
 std::optional<std::uint32_t> rank_of_file(const Path& file) {
   const std::string name = file.filename().string();
   std::uint32_t rank = 0;

@@ -57,6 +57,9 @@ struct LostKey {
   std::optional<Shape> shape = {};  ///< of a tensor, where it is known
 };
 
+/// Returns the loss of a parameter that an optimizer trains and that no file of the model holds.
+Loss unsaved_weight(std::string fqn);
+
 struct Arrangement;
 struct NamedShape;
 struct NumberedParameters;

@@ -17,6 +17,7 @@
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/scalar_states.hpp"
+#include "reading/broken_files.hpp"
 #include "reading/parameter_shape.hpp"
 
 #include <fmt/format.h>
@@ -153,16 +154,11 @@ class Arranger {
   /// A state of an optimizer that is called as the catalog calls weights is none of these, except
   /// for the masters that some programs keep among the states.
   void rename_reserved(std::string& state) {
-    const bool is_reserved = (state == state::kFp32 && !state_.has_masters) ||
-                             state == state::kWeights || state == state::kBuffer ||
-                             state == kExtraState;
-    if (!is_reserved) return;
-    std::string name = fmt::format("state_{}", state);
-    const std::string note = fmt::format(
-        "the optimizer's states {} are called {} here: the name means the model's own tensors",
-        unishard::quote(state), unishard::quote(name));
-    if (std::ranges::count(out_.notes, note) == 0) out_.notes.push_back(note);
-    state = std::move(name);
+    if (!is_reserved_state(state) || (state == state::kFp32 && state_.has_masters)) return;
+    RenamedState renamed = rename_reserved_state(state);
+    if (std::ranges::count(out_.notes, renamed.note) == 0)
+      out_.notes.push_back(std::move(renamed.note));
+    state = std::move(renamed.name);
   }
 
   void find_states() {
@@ -534,10 +530,7 @@ class Arranger {
     }
     for (const std::string& fqn : lonely) {
       if (elsewhere.contains(fqn)) continue;
-      out_.losses.push_back({.role = Role::Weight,
-                             .name = fqn,
-                             .why = "the optimizer trains it, and no file of the model holds it",
-                             .is_broken = true});
+      out_.losses.push_back(unsaved_weight(fqn));
     }
   }
 
@@ -565,10 +558,7 @@ class Arranger {
       return scalar(tensor, *state_.items);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Corrupt || !forget_checksum(tensor)) throw;
-      out_.losses.push_back({.role = Role::Optimizer,
-                             .name = tensor.key,
-                             .why = fmt::format("damaged ({})", error.what()),
-                             .is_broken = true});
+      out_.losses.push_back(damaged(Role::Optimizer, tensor.key, error));
       return std::nullopt;
     }
   }

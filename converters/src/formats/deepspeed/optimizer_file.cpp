@@ -1,6 +1,5 @@
 #include "formats/deepspeed/optimizer_file.hpp"
 
-#include "unishard/converters/extra_state.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
@@ -152,14 +151,10 @@ void read_other(const TorchFile& file, Value value, const std::string& name,
 /// Returns the name of a state in the catalog: one that is called as the catalog calls the model's
 /// own tensors gets another, with a note.
 std::string state_name(std::string name, Notes& notes) {
-  const bool is_reserved = name == state::kFp32 || name == state::kWeights ||
-                           name == state::kBuffer || name == kExtraState;
-  if (!is_reserved) return name;
-  std::string other = "state_" + name;
-  notes.add(fmt::format(
-      "the optimizer's states {} are called {} here: the name means the model's own tensors",
-      unishard::quote(name), unishard::quote(other)));
-  return other;
+  if (!is_reserved_state(name)) return name;
+  RenamedState renamed = rename_reserved_state(name);
+  notes.add(std::move(renamed.note));
+  return std::move(renamed.name);
 }
 
 }  // namespace

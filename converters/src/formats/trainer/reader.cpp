@@ -20,6 +20,7 @@
 #include "formats/trainer/module_shapes.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
+#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/model_type.hpp"
 
@@ -390,10 +391,7 @@ class Reader {
       return object;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::Corrupt) throw;
-      builder_.out.losses.push_back({.role = role,
-                                     .name = name,
-                                     .why = fmt::format("damaged ({})", error.what()),
-                                     .is_broken = true});
+      builder_.out.losses.push_back(damaged(role, name, error));
       return std::nullopt;
     }
   }
