@@ -14,6 +14,7 @@ namespace unishard::cli {
 Json conversion_json(const tools::Conversion& conversion, const converters::Source& source) {
   const converters::Output& output = conversion.options().output;
   const Catalog& target = conversion.plan().target;
+  const tools::WrittenSize written = conversion.written();
   return {{"input", conversion.options().input.string()},
           {"from", source.format()},
           {"output", output.path.string()},
@@ -21,8 +22,8 @@ Json conversion_json(const tools::Conversion& conversion, const converters::Sour
           {"tag", output.tag},
           {"world_size", target.world_size},
           {"stage", target.stage},
-          {"tensors", conversion.written().tensors},
-          {"bytes", conversion.written().bytes},
+          {"tensors", written.tensors},
+          {"bytes", written.bytes},
           {"side_files", tools::names_of(output.side_files)},
           {"missing", conversion.notes().missing},
           {"losses", tools::losses_json(conversion.notes().lost)},
@@ -33,11 +34,11 @@ Json conversion_json(const tools::Conversion& conversion, const converters::Sour
 std::string conversion_text(const tools::Conversion& conversion, const converters::Source& source) {
   const converters::Output& output = conversion.options().output;
   const Catalog& target = conversion.plan().target;
-  std::string text = printable(
-      fmt::format("{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}", source.format(),
-                  conversion.options().input.string(), output.format, output.path.string(),
-                  conversion.written().tensors, tools::format_bytes(conversion.written().bytes),
-                  target.world_size, target.stage));
+  const tools::WrittenSize written = conversion.written();
+  std::string text = printable(fmt::format(
+      "{} {} -> {} {}: {} tensors, {}, {} ranks, stage {}", source.format(),
+      conversion.options().input.string(), output.format, output.path.string(), written.tensors,
+      tools::format_bytes(written.bytes), target.world_size, target.stage));
   text += '\n';
   for (const auto& lines : {conversion.notes().losses(), conversion.notes().remarks}) {
     for (const std::string& line : lines) {
@@ -76,12 +77,13 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
 Json consolidation_json(const tools::Conversion& conversion,
                         const tools::ConversionResult& result) {
   const Catalog& target = conversion.plan().target;
+  const tools::WrittenSize written = conversion.written();
   const converters::Output& output = conversion.options().output;
   // HDF5 links aliases and torch.save shares their storage; safetensors has one name per tensor.
   const bool keeps_aliases = output.format != "safetensors";
   Json report = {{"output", output.path.string()},
-                 {"tensors", conversion.written().tensors},
-                 {"bytes", conversion.written().bytes},
+                 {"tensors", written.tensors},
+                 {"bytes", written.bytes},
                  {"side_files", tools::names_of(output.side_files)},
                  {"missing", conversion.notes().missing},
                  {"losses", tools::losses_json(conversion.notes().lost)},
@@ -145,10 +147,8 @@ void say_different(const std::vector<std::string>& labels) {
   for (const std::string& label : labels) say("DIFFERENT: " + label);
   if (labels.empty()) return;
   say("nothing was published: the result was not read back as it was written. Where a second run "
-      "says "
-      "the same, this is an error of UniShard, which you may report; else suspect the memory or "
-      "the "
-      "disk of this machine");
+      "says the same, this is an error of UniShard, which you may report; else suspect the memory "
+      "or the disk of this machine");
 }
 
 }  // namespace unishard::cli

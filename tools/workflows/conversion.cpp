@@ -374,10 +374,12 @@ void Conversion::decide_on_latest() {
 WrittenSize Conversion::written() const {
   const Catalog& target = plan_.target;
   WrittenSize size{target.tensors.size(), target.stored_bytes()};
+  std::set<std::string_view> masters;
+  for (const TensorInfo& tensor : target.tensors)
+    if (tensor.state == state::kFp32) masters.insert(tensor.fqn);
   for (const std::size_t i : shared_.sink->left_out()) {
     const TensorInfo& tensor = target.tensors[i];
-    const bool is_derived =
-        tensor.state == state::kWeights && target.find(tensor.fqn, state::kFp32).has_value();
+    const bool is_derived = tensor.state == state::kWeights && masters.contains(tensor.fqn);
     if (!is_derived) --size.tensors;
     if (!tensor.derived) size.bytes -= tensor.bytes();
   }
