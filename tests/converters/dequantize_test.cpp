@@ -206,6 +206,24 @@ TEST(Dequantize, ZeroPointsThatTheConfigurationPromisesAreRequired) {
   EXPECT_EQ(open(model, promised).weights, 1u);
 }
 
+TEST(Dequantize, ZeroPointsThatAnotherLayerHasAreRequired) {
+  const auto config = [](const Json& targets) {
+    const auto group = [&](bool symmetric) {
+      return Json{{"weights", {{"num_bits", 8}, {"symmetric", symmetric}}}, {"targets", targets}};
+    };
+    return Json{{"quant_method", "compressed-tensors"},
+                {"config_groups", {{"group_0", group(true)}, {"group_1", group(false)}}}};
+  };
+  Model model;
+  for (const char* name : {"h.0.a", "h.1.a", "h.1.b"})
+    model.add(name, DType::Int8, {2, 2}).add(std::string(name) + "_scale", DType::Float32, {2, 1});
+  EXPECT_EQ(open(model, config({"Linear"})).weights, 3u);
+  model.add("h.0.a_zero_point", DType::Int8, {2, 1});
+  EXPECT_THAT(error_of([&] { open(model, config({"Linear"})); }),
+              Fails(ErrorCode::Corrupt, "h.1.a"));
+  EXPECT_EQ(open(model, config({"re:h.0.*"})).weights, 3u) << "the layers may differ";
+}
+
 Model grouped(const Shape& scales = {2, 2}) {
   Model model;
   model.add("a.weight", DType::Int8, {2, 4}, bytes_of({1, 2, 3, 4, -1, -2, -3, -4}));

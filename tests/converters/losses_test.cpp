@@ -209,6 +209,30 @@ TEST_F(ReadFile, AListOfStatesIsOfItsParameterThroughEveryFormat) {
   expect_through_every_format(*source, expected);
 }
 
+TEST_F(ReadFile, AStateOfTorchaoIsOfItsParameterThroughEveryFormat) {
+  const auto global = [](const char* name) { return Json{{"$type", "global"}, {"name", name}}; };
+  const Json layout = {{"$type", "object"},
+                       {"name", "torch.serialization._get_layout"},
+                       {"args", Json::array({"torch.strided"})}};
+  const Json arguments = {
+      {"$type", "tuple"},
+      {"items", Json::array({global("torchao.optim.subclass_8bit.OptimState8bit"), layout})}};
+  const Json packed = {{"$type", "object"},
+                       {"name", "torch._tensor._rebuild_from_type_v2"},
+                       {"args", Json::array({global("torch._utils._rebuild_wrapper_subclass"),
+                                             global("torchao.optim.subclass_8bit.OptimState8bit"),
+                                             arguments,
+                                             {{"codes", tensor("n")}, {"signed", true}}})}};
+  const Json state = dict({{0, {{"step", 2}, {"exp_avg", packed}}}});
+  const auto source =
+      open({{"model", {{"a", tensor("a")}}},
+            {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
+  const std::vector<std::string> expected = {"a exp_avg--3--codes", "a fp32"};
+  EXPECT_EQ(loss_labels(source->catalog()), expected);
+  EXPECT_THAT(source->losses(), IsEmpty());
+  expect_through_every_format(*source, expected);
+}
+
 TEST_F(ReadFile, AStateWithoutANameIsNoParameter) {
   // A file of this test cannot hold an object of another class, so a state has a key that no state
   // can be called by.

@@ -242,13 +242,14 @@ class DescribedByTorchao : public QuantizedModels {
     const std::string plain = R"({"_type": "Tensor"})";
     return {{"format", "pt"},
             {"tensor_names", R"(["0.weight", "0.bias", "1.weight", "norm.0.weight",)"
-                             R"( "norm.1.weight", "lm_head.weight"])"},
+                             R"( "norm.1.weight", "lm_head.weight", "m.final_norm.weight"])"},
             {"0.weight", weight},
             {"0.bias", plain},
             {"1.weight", weight},
             {"norm.0.weight", plain},
             {"norm.1.weight", plain},
-            {"lm_head.weight", plain}};
+            {"lm_head.weight", plain},
+            {"m.final_norm.weight", plain}};
   }
   /// Writes the tensors whose names do not begin with `gone`, and never that of the output layer.
   void write_without(const std::string& gone, const char* file = "model.safetensors") {
@@ -262,6 +263,7 @@ class DescribedByTorchao : public QuantizedModels {
       tensors.push_back({"norm." + name + ".weight", "F32", {1}, floats({1})});
     }
     tensors.push_back({"0.bias", "F32", {1}, floats({1})});
+    tensors.push_back({"m.final_norm.weight", "F32", {1}, floats({1})});
     std::erase_if(tensors, [&](const Tensor& tensor) {
       return !gone.empty() && tensor.name.starts_with(gone);
     });
@@ -270,8 +272,10 @@ class DescribedByTorchao : public QuantizedModels {
 };
 
 TEST_F(DescribedByTorchao, AreMissedByNameWhereTheFileLacksThem) {
-  const std::map<std::string, std::string> cases = {
-      {"0._weight", "0.weight"}, {"0.bias", "0.bias"}, {"norm.0.weight", "norm.0.weight"}};
+  const std::map<std::string, std::string> cases = {{"0._weight", "0.weight"},
+                                                    {"0.bias", "0.bias"},
+                                                    {"norm.0.weight", "norm.0.weight"},
+                                                    {"m.final_norm.weight", "m.final_norm.weight"}};
   for (const auto& [gone, name] : cases) {
     write_without(gone);
     const Path folder = out();

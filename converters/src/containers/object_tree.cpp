@@ -324,6 +324,7 @@ class Describer {
   }
 
   Json object(Value value, const std::string& path, unsigned depth) {
+    if (is_packed_state(value)) return unknown(value, value.callable_name(), path, depth);
     if (TorchFile::is_tensor(value)) {
       if (!value.items().empty() || !value.raw_pairs().empty()) {
         raise(ErrorCode::Corrupt, fmt::format("{}: elements set on a tensor", name(path)));
@@ -367,6 +368,13 @@ class Describer {
       names.push_back(name(part_of(members->key(i))));
     attributes.push_back(fmt::format("{}: {}", name(path), first_names(names)));
     memory_.charge(2 * sizeof(std::string) + attributes.back().size());
+  }
+
+  /// Whether it is a state of torchao's, of which the parts are kept as those of other objects.
+  static bool is_packed_state(Value value) {
+    const Value args = value.args();
+    return value.callable_name() == kFromType && args.size() == 4 && args[1].is(NodeKind::Global) &&
+           is_packed_state_class(args[1].global());
   }
 
   static std::string device(Value args) {

@@ -6,6 +6,8 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "containers/plain_objects.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,7 +65,7 @@ constexpr std::array<OtherTensor, 9> kOtherTensors = {{
     {"torch._utils._rebuild_sparse_csr_tensor", "a sparse tensor"},
     {"torch._utils._rebuild_qtensor", "a quantized tensor"},
     {"torch._utils._rebuild_nested_tensor", "a nested tensor"},
-    {"torch._utils._rebuild_wrapper_subclass", "a tensor subclass (DTensor, ShardedTensor)"},
+    {kWrapper, "a tensor subclass (DTensor, ShardedTensor)"},
     {"torch._utils._rebuild_device_tensor_from_numpy", "a tensor kept as a numpy array"},
     {"torch._utils._rebuild_xla_tensor", "a tensor kept as a numpy array"},
     {"torch._tensor._rebuild_from_type", "a tensor subclass"},
@@ -71,7 +73,6 @@ constexpr std::array<OtherTensor, 9> kOtherTensors = {{
 }};
 
 constexpr std::string_view kFromCpu = "torch._utils._rebuild_device_tensor_from_cpu_tensor";
-constexpr std::string_view kFromType = "torch._tensor._rebuild_from_type_v2";
 
 /// Fields of wrappers that hold an ordinary tensor under "_tensor" and cast it when it is used or
 /// gathered: WeightWithDynamicFloat8CastTensor of torchao and its relatives of other versions. The
@@ -81,8 +82,7 @@ constexpr std::array<std::string_view, 2> kCastWrapper = {"_tensor", "_linear_mm
 /// Returns the tensor that a wrapper holds, which has the wrapper's own type and shape; nullopt for
 /// every other object. `args` are those of _rebuild_from_type_v2.
 std::optional<Value> wrapped_tensor(Value args) {
-  if (args.size() != 4 || !args[0].is(NodeKind::Global) ||
-      args[0].global() != "torch._utils._rebuild_wrapper_subclass")
+  if (args.size() != 4 || !args[0].is(NodeKind::Global) || args[0].global() != kWrapper)
     return std::nullopt;
   Value state = args[3];  // a dict, or (dict, slots)
   if (state.is(NodeKind::Tuple) && state.size() > 0) state = state[0];

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace unishard::converters {
@@ -138,8 +141,6 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
       .groups = is_ordered ? std::nullopt : found.groups,
       .grid = is_ordered ? scale_grid(weight, shape, config) : grouped_grid(weight, shape)};
   if (found.zero_point) require_same_count(tensors, *found.zero_point, scales);
-  if (!found.zero_point && config.has_zero_points && weight.dtype == DType::Int8)
-    raise_tensor(weight, "the configuration says that it has zero points, and they are missing");
   for (const auto& side : {found.zero_point, found.groups, found.shape, found.marker}) {
     if (side) quantized.sides.push_back(*side);
   }
@@ -147,16 +148,46 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
   return quantized;
 }
 
+/// Which weights of compressed-tensors need zero points.
+class ExpectedZeroPoints {
+ public:
+  ExpectedZeroPoints(const NamedTensors& tensors, const QuantizationConfig& config)
+      : where_(config.zero_points) {
+    if (where_ != QuantizationConfig::ZeroPoints::SameInAllLayers) return;
+    constexpr std::string_view kEnd = "_zero_point";
+    for (const std::size_t tensor : tensors.candidates()) {
+      const std::string_view name = tensors[tensor].fqn;
+      if (name.ends_with(kEnd))
+        kinds_.insert(without_numbers(name.substr(0, name.size() - kEnd.size())));
+    }
+  }
+
+  /// Throws: Corrupt where the weight, which has none, needs them.
+  void require_none(const TensorInfo& weight) const {
+    if (weight.dtype != DType::Int8) return;
+    if (where_ == QuantizationConfig::ZeroPoints::Everywhere)
+      raise_tensor(weight, "the configuration says that it has zero points, and they are missing");
+    if (kinds_.contains(without_numbers(weight.fqn)))
+      raise_tensor(weight, "the same weight of another layer has zero points, and this has none");
+  }
+
+ private:
+  const QuantizationConfig::ZeroPoints where_;
+  std::unordered_set<std::string> kinds_;  ///< without_numbers() of the weights that have them
+};
+
 }  // namespace
 
 void find_block_scales(const NamedTensors& tensors, const QuantizationConfig& config,
                        QuantizedWeights& found) {
+  const ExpectedZeroPoints zero_points(tensors, config);
   for (const std::size_t tensor : tensors.candidates()) {
     const TensorInfo& weight = tensors[tensor];
     if (!is_float8(weight.dtype) && weight.dtype != DType::Int8) continue;
     const Beside around = beside(tensors, weight);
-    if (around.scale_inv || around.scale)
-      found.push_back(describe(tensors, tensor, around, config));
+    if (!around.scale_inv && !around.scale) continue;
+    found.push_back(describe(tensors, tensor, around, config));
+    if (!around.zero_point) zero_points.require_none(weight);
   }
 }
 

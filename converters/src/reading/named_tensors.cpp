@@ -57,6 +57,16 @@ std::string_view module_of(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot + 1);
 }
 
+std::string without_numbers(std::string_view name) {
+  std::string text;
+  for (const char letter : name) {
+    const bool is_digit = letter >= '0' && letter <= '9';
+    if (!is_digit) text += letter;
+    if (is_digit && !text.ends_with('#')) text += '#';
+  }
+  return text;
+}
+
 void raise_tensor(const TensorInfo& tensor, std::string_view problem) {
   raise(ErrorCode::Corrupt, fmt::format("{}: {}", tensor.label(), problem));
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -47,6 +48,9 @@ class NamedTensors {
 /// Returns what stands before the name's last part, with the dot behind it: "a.b." for
 /// "a.b.weight".
 std::string_view module_of(std::string_view name);
+
+/// Returns what the same tensors of all layers have in common: "layers.#.mlp" for "layers.12.mlp".
+std::string without_numbers(std::string_view name);
 
 /// Throws Corrupt: "<label of the tensor>: <problem>".
 [[noreturn]] void raise_tensor(const TensorInfo& tensor, std::string_view problem);

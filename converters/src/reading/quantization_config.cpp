@@ -51,6 +51,15 @@ void take_block(const Json& value, QuantizationConfig& config) {
   add_block({value[0].get<std::uint64_t>(), value[1].get<std::uint64_t>()}, config);
 }
 
+/// Whether the targets of a group, names of modules or patterns of them, tell layers apart.
+bool names_layers(const Json& groups) {
+  for (const auto& [name, group] : groups.items()) {
+    const std::string targets = group.is_object() ? group.value("targets", Json()).dump() : "";
+    if (targets.find_first_of("0123456789") != std::string::npos) return true;
+  }
+  return false;
+}
+
 /// compressed-tensors describes groups of modules. A size of groups that is null or -1 is that of
 /// weights with a scale for each row.
 void take_groups(const Json& config, QuantizationConfig& parsed) {
@@ -68,7 +77,12 @@ void take_groups(const Json& config, QuantizationConfig& parsed) {
     if (const auto size = weights->find("group_size"); size != weights->end() && is_size(*size))
       add_block({1, size->get<std::uint64_t>()}, parsed);
   }
-  parsed.has_zero_points = described > 0 && asymmetric == described;
+  if (asymmetric == 0) return;
+  if (asymmetric == described) {
+    parsed.zero_points = QuantizationConfig::ZeroPoints::Everywhere;
+  } else if (!names_layers(*groups)) {
+    parsed.zero_points = QuantizationConfig::ZeroPoints::SameInAllLayers;
+  }
 }
 
 std::optional<DType> packed_type(const Json& config) {

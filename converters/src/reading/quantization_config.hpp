@@ -22,8 +22,10 @@ struct QuantizationConfig {
   /// The sizes of blocks of its weights, each once; empty when it names none. A group of
   /// compressed-tensors is a block of one row.
   std::vector<BlockSize> blocks;
-  /// Every group of compressed-tensors says that its weights have zero points.
-  bool has_zero_points = false;
+  /// Which weights of compressed-tensors have zero points, as its groups say: all, or those of some
+  /// modules, the same in all layers.
+  enum class ZeroPoints { Unknown, SameInAllLayers, Everywhere };
+  ZeroPoints zero_points = ZeroPoints::Unknown;
   std::string problem;  ///< why its block sizes make no sense; empty when they do
   /// The type in whose name bitsandbytes stores packed 4-bit numbers; nullopt: none are expected.
   std::optional<DType> packed_type;

@@ -192,17 +192,6 @@ std::map<std::string, Json> descriptions(const Catalog& catalog) {
   return found;
 }
 
-/// "layers.12.mlp" -> "layers.#.mlp".
-std::string without_numbers(std::string_view name) {
-  std::string text;
-  for (const char letter : name) {
-    const bool is_digit = letter >= '0' && letter <= '9';
-    if (!is_digit) text += letter;
-    if (is_digit && !text.ends_with('#')) text += '#';
-  }
-  return text;
-}
-
 /// What a catalog has of the tensors that torchao described.
 class Present {
  public:
@@ -236,11 +225,17 @@ class Present {
   }
   /// transformers describes plain tensors first, and then leaves out tied ones, such as the weight
   /// of an output layer, and gives some modules other names. So a plain tensor counts where its
-  /// module is there, or the same of another layer.
+  /// module is there, or the same of another layer; and the weight of a norm, which is never tied,
+  /// where no other name ends as its own.
   bool is_lost(const std::string& fqn) const {
     const std::string kind = without_numbers(fqn);
-    if (kind == fqn && fqn.ends_with(".weight")) return false;
-    return modules_.contains(module_of(fqn)) || (kind != fqn && kinds_.contains(kind));
+    const std::string_view module = module_of(fqn);
+    if (kind != fqn || !fqn.ends_with(".weight"))
+      return modules_.contains(module) || kinds_.contains(kind);
+    const std::string_view above = module_of(module.substr(0, module.size() - 1));
+    const std::string_view own = std::string_view(fqn).substr(above.size());
+    return own.find("norm") != std::string_view::npos &&
+           std::ranges::none_of(names_, [&](std::string_view name) { return name.ends_with(own); });
   }
 
   bool has_any_ = false;
