@@ -4,6 +4,7 @@
 
 #include "containers/plain_objects.hpp"
 #include "containers/torch_file.hpp"
+#include "core/key_text.hpp"
 
 #include <fmt/format.h>
 
@@ -421,8 +422,7 @@ class Pruner {
     Json kept = dict;
     kept["pairs"] = Json::array();
     for (const Json& pair : dict["pairs"]) {
-      const std::string at =
-          below(path, pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump());
+      const std::string at = below(path, key_text(pair[0]));
       if (const std::string reason = refusal(pair[0], tensor_); !reason.empty()) {
         dropped_.push_back(fmt::format("{}: {}", at, reason));
       } else if (auto value = prune(pair[1], at)) {
@@ -493,10 +493,7 @@ void find_unread_data(const Json& value, const std::string& path, Losses& losses
     find_in_object(value, path, losses);
   } else if (value.contains("pairs") && value["pairs"].is_array()) {
     for (const Json& pair : value["pairs"])
-      find_unread_data(
-          pair[1],
-          child_path(path, pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump()),
-          losses);
+      find_unread_data(pair[1], child_path(path, key_text(pair[0])), losses);
   } else {
     for (const char* part : {"items", "members"}) {
       if (value.contains(part)) find_unread_data(value[part], path, losses);

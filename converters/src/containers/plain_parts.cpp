@@ -2,6 +2,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "containers/plain_objects.hpp"
+#include "core/key_text.hpp"
 
 #include <fmt/format.h>
 
@@ -59,7 +60,7 @@ class Plainer {
   void plain_pairs(Json& pairs, const std::string& path) {
     for (Json& pair : pairs) {
       const Json& key = pair.at(0);
-      const std::string name = key.is_string() ? key.get<std::string>() : key.dump();
+      const std::string name = key_text(key);
       pair.at(1) = plain(std::move(pair.at(1)), below(path, name));
     }
   }

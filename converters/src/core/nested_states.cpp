@@ -4,6 +4,8 @@
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/error.hpp"
 
+#include "core/key_text.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -65,7 +67,7 @@ class TreeMaker {
     if (!value.contains("pairs")) return;
     for (Json& pair : value["pairs"]) {
       const Json& key = pair.at(0);
-      mark(pair.at(1), member_state(name, key.is_string() ? key.get<std::string>() : key.dump()));
+      mark(pair.at(1), member_state(name, key_text(key)));
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/key_text.hpp"
 #include "core/nested_states.hpp"
 
 #include <fmt/format.h>
@@ -52,7 +53,7 @@ void find_added_keys(const Json& value, const std::string& key, std::set<std::st
   } else if (value.is_object() && value.contains("pairs") && value["pairs"].is_array()) {
     for (const Json& pair : value["pairs"]) {
       if (!pair.is_array() || pair.size() != 2) continue;
-      const std::string name = pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump();
+      const std::string name = key_text(pair[0]);
       find_added_keys(pair[1], below(name), keys);
     }
   } else if (value.is_object() && value.contains("items") &&

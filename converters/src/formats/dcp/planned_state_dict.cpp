@@ -4,6 +4,7 @@
 
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/key_text.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
@@ -36,8 +37,7 @@ std::string from_hex(const std::string& text) {
 KeyPath path_from(const Json& row) {
   KeyPath path;
   if (row.at("path").is_null()) return path;
-  for (const Json& part : row.at("path"))
-    path.push_back({part.is_string() ? part.get<std::string>() : part.dump(), !part.is_string()});
+  for (const Json& part : row.at("path")) path.push_back({key_text(part), !part.is_string()});
   return path;
 }
 

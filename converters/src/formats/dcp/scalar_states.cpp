@@ -2,6 +2,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "containers/state_parts.hpp"
+#include "core/key_text.hpp"
 #include "core/nested_states.hpp"
 
 #include <fmt/format.h>
@@ -25,10 +26,6 @@ bool each_member(const Json& dict, const Take& take) {
   if (!dict.contains("pairs") || !dict["pairs"].is_array()) return false;
   for (const Json& pair : dict["pairs"]) take(pair.at(0), pair.at(1));
   return true;
-}
-
-std::string text_of(const Json& key) {
-  return key.is_string() ? key.get<std::string>() : key.dump();
 }
 
 /// {state: {fqn: value}}, built without searching in objects.
@@ -114,9 +111,9 @@ void ScalarStates::join_parts() {
 
 void ScalarStates::add_all(std::size_t optimizer, const Json& states, Losses& losses) {
   each_member(states, [&](const Json& parameter, const Json& of_parameter) {
-    const std::string fqn = text_of(parameter);
+    const std::string fqn = key_text(parameter);
     const bool is_dict = each_member(of_parameter, [&](const Json& state, const Json& value) {
-      const OptimizerKey key{optimizer, fqn, text_of(state)};
+      const OptimizerKey key{optimizer, fqn, key_text(state)};
       const bool is_named = state.is_string() && is_own_state_name(key.state);
       if (is_named) return add_state(key, value, losses);
       lose(key, value, state.is_string() ? "its key" : "its key is not a text", losses);

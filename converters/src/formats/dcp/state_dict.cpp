@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "core/key_text.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/folder_files.hpp"
@@ -102,8 +103,7 @@ void find_places(const Json& content, const KeyPath& path,
   } else if (content.is_object() && !content.contains("$type")) {
     for (const auto& [key, child] : content.items()) descend(key, false, child);
   } else if (content.is_object() && content.contains("pairs")) {
-    for (const Json& pair : content["pairs"])
-      descend(pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump(), false, pair[1]);
+    for (const Json& pair : content["pairs"]) descend(key_text(pair[0]), false, pair[1]);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
+#include "core/key_text.hpp"
 #include "core/nested_states.hpp"
 #include "formats/dcp/attribution.hpp"
 #include "formats/dcp/client_tree.hpp"
@@ -317,8 +318,7 @@ class Arranger {
       for (Json& group : groups_.groups(o)) {
         Json params = Json::array();
         for (const Json& parameter : group["params"]) {
-          std::string name = attribution_.fqn_of(
-              o, parameter.is_string() ? parameter.get<std::string>() : parameter.dump());
+          std::string name = attribution_.fqn_of(o, key_text(parameter));
           const auto number = static_cast<std::int32_t>(all.size());
           if (group_of_.emplace(name, number).second) params.push_back(std::move(name));
         }

@@ -14,6 +14,7 @@
 #include "containers/placed_sink.hpp"
 #include "core/adamw_defaults.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/key_text.hpp"
 #include "core/nested_states.hpp"
 #include "core/partial_output.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
@@ -319,8 +320,7 @@ class Planner {
     } else if (value.contains("pairs")) {
       for (const Json& pair : value["pairs"]) {
         const Json& key = pair[0];
-        each_in_tree(extended(path, {key.is_string() ? key.get<std::string>() : key.dump(), false}),
-                     pair[1], take);
+        each_in_tree(extended(path, {key_text(key), false}), pair[1], take);
       }
     }
   }
